@@ -1,0 +1,85 @@
+"""The client's side of the agent's HTTP (`cloudrl.node.server`)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from cloudrl.errors import ConnectionFailed, InputError, Unauthorized
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import httpx2
+
+
+class AgentApi:
+    """Calls to the agent of rank 0, which passes on what concerns another rank.
+
+    Every call raises `ConnectionFailed` when nobody or something else answers, `Unauthorized` for a refused token.
+    """
+
+    def __init__(
+        self, url: str, token: str, *, timeout_s: float = 10.0, transport: httpx2.BaseTransport | None = None
+    ) -> None:
+        self.url = url.rstrip("/")
+        self._token, self._timeout_s, self._transport = token, timeout_s, transport
+
+    def status(self) -> Mapping[str, Any]:
+        """The cluster as rank 0 sees it: phase, failure, nodes, data, models (see `cloudrl.node.main.status`)."""
+        answer = self._get("/v1/status")
+        try:
+            value: Mapping[str, Any] = answer.json()
+        except ValueError:
+            raise ConnectionFailed(f"what answers at {self.url} is no cloudrl agent") from None
+        return value
+
+    def node_log(self, rank: int, offset: int = 0) -> tuple[bytes, int]:
+        """The agent's log of a rank from byte `offset`; returns (bytes, size of the whole log)."""
+        return self._log(f"/v1/nodes/{rank}/log", offset)
+
+    def job_log(self, submission_id: str, offset: int = 0) -> tuple[bytes, int] | None:
+        """A job's driver log from byte `offset`, at most 1 MiB; None while there is no log yet."""
+        try:
+            return self._log(f"/v1/jobs/{quote(submission_id, safe='')}/log", offset)
+        except InputError:
+            return None
+
+    def checkpoints(self, rank: int) -> Mapping[str, Any]:
+        """{"folder", "files": [{path, size_bytes, modified_at}]} of one rank."""
+        value: Mapping[str, Any] = self._get(f"/v1/nodes/{rank}/checkpoints").json()
+        return value
+
+    def _log(self, path: str, offset: int) -> tuple[bytes, int]:
+        answer = self._get(f"{path}?offset={offset}")
+        return answer.content, int(answer.headers["X-Cloudrl-Size"])
+
+    def _get(self, path: str) -> httpx2.Response:
+        import httpx2
+
+        headers = {"Authorization": f"Bearer {self._token}"}
+        try:
+            # no proxy and no certificates: the other end is this machine's loopback
+            with httpx2.Client(
+                base_url=self.url, headers=headers, timeout=self._timeout_s, transport=self._transport,
+                trust_env=False, verify=False,
+            ) as client:  # fmt: skip
+                answer = client.get(path)
+        except httpx2.HTTPError as error:
+            raise ConnectionFailed(
+                f"no agent answers at {self.url}: {error or type(error).__name__}", hint="Is the cluster up? See: cloudrl status"
+            ) from error
+        if answer.status_code == 401:
+            raise Unauthorized(f"the agent at {self.url} refuses the token: another cluster may have taken this port")
+        if answer.status_code == 404:
+            raise InputError(f"{self.url}{path}: {_message(answer)}")
+        if answer.status_code >= 400:
+            raise ConnectionFailed(f"{self.url}{path} answered {answer.status_code}: {_message(answer)}")
+        return answer
+
+
+def _message(answer: httpx2.Response) -> str:
+    try:
+        return str(answer.json()["error"])
+    except (ValueError, KeyError, TypeError):
+        return answer.text[:200]

@@ -1,0 +1,74 @@
+"""What a job needs to know of the cluster it goes to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from cloudrl.connection.agent_api import AgentApi
+from cloudrl.connection.model import Connection
+from cloudrl.connection.ray_api import RayApi
+from cloudrl.errors import ClusterFailed, ConnectionFailed
+
+
+@dataclass(frozen=True)
+class ClusterView:
+    """One look at a cluster.
+
+    Attributes:
+        nodes: how many nodes it has.
+        gpus_per_node: GPUs of each node; with device "cpu" these are slots that Ray only counts.
+        device: "gpu" or "cpu"; None for a plain Ray cluster, which cannot tell slots from GPUs.
+        checkpoint_dir: absolute, on every node; None for a plain Ray cluster, which does not say.
+        data: data set -> {"train": path, "test": path}, on every node.
+        models: model as asked for -> folder on every node, or its name again where the folders differ.
+    """
+
+    name: str
+    id: str | None
+    nodes: int
+    gpus_per_node: int
+    device: str | None
+    checkpoint_dir: str | None = None
+    data: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    models: Mapping[str, str] = field(default_factory=dict)
+    verl_version: str | None = None
+
+
+def view(connection: Connection) -> ClusterView:
+    """Look at the cluster behind a connection.
+
+    Raises:
+        ConnectionFailed: nobody answers, or another cluster does.
+        ClusterFailed: the cluster has failed, or is not ready yet.
+    """
+    if connection.agent_url is None or connection.agent_token is None:
+        return _plain(connection)
+    status = AgentApi(connection.agent_url, connection.agent_token).status()
+    cluster = status["cluster"]
+    if connection.cluster_id is not None and cluster["id"] != connection.cluster_id:
+        raise ConnectionFailed(
+            f"{connection.agent_url} belongs to cluster {cluster['name']!r} ({cluster['id']}), "
+            f"not to {connection.name!r} ({connection.cluster_id})",
+            hint="Attach again: cloudrl status",
+        )
+    if status["phase"] != "ready":
+        raise ClusterFailed(f"cluster {cluster['name']!r} is {status['phase']}", hint=f"cloudrl status {cluster['name']}")
+    return ClusterView(
+        name=cluster["name"],
+        id=cluster["id"],
+        nodes=cluster["nodes"],
+        gpus_per_node=cluster["gpus_per_node"],
+        device=cluster["device"],
+        checkpoint_dir=status["checkpoint_dir"],
+        data=status["data"],
+        models=status["models"],
+        verl_version=status["verl_version"],
+    )
+
+
+def _plain(connection: Connection) -> ClusterView:
+    """A Ray cluster without agents: what Ray itself knows. Uneven nodes count as the smallest of them."""
+    nodes = [node for node in RayApi(connection.ray_url, connection.ray_token).nodes() if node.gpus > 0]
+    gpus = min((int(node.gpus) for node in nodes), default=0)
+    return ClusterView(name=connection.name, id=None, nodes=len(nodes), gpus_per_node=gpus, device=None)

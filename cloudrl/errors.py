@@ -1,0 +1,89 @@
+"""Everything that cloudrl raises on purpose.
+
+    CloudrlError                  1  our own fault, or nothing better fits
+    ├── InputError                2  the user's input is wrong
+    │   ├── SpecError                a field of a cluster or job
+    │   └── RecipeError              a recipe that cannot be found or read
+    ├── CapacityError             3  the provider has no such machines
+    ├── FailedError               4  what was started has failed
+    │   ├── ClusterFailed            the cluster ended before or after READY
+    │   └── JobFailed                the training job ended without success
+    ├── ConnectionFailed          5  no answer at an address
+    │   └── Unauthorized             an answer, but the token is refused
+    ├── CheckpointError           6  a checkpoint is missing or not what it should be
+    └── Interrupted             130  the user pressed Ctrl-C; what runs goes on
+
+The number is the exit code of the command line. Standard library only: the node agent imports this file.
+"""
+
+from __future__ import annotations
+
+
+class CloudrlError(Exception):
+    """A message that says what failed, and in `hint` the next command to type."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}\n{self.hint}" if self.hint else self.message
+
+
+class InputError(CloudrlError):
+    """The user's input is wrong; nothing was started."""
+
+    exit_code = 2
+
+
+class SpecError(InputError, ValueError):
+    """A field of a cluster, a volume or a job has a value that it cannot have."""
+
+
+class RecipeError(InputError):
+    """A recipe cannot be found, or its file cannot be read as one."""
+
+
+class CapacityError(CloudrlError):
+    """The provider cannot give the machines that were asked for."""
+
+    exit_code = 3
+
+
+class FailedError(CloudrlError):
+    """Something that was started has failed."""
+
+    exit_code = 4
+
+
+class ClusterFailed(FailedError):
+    """A cluster did not become ready, or ended afterwards."""
+
+
+class JobFailed(FailedError):
+    """A job ended as FAILED or STOPPED."""
+
+
+class ConnectionFailed(CloudrlError):
+    """Nobody answers at an address, or the answer is not from what should be there."""
+
+    exit_code = 5
+
+
+class Unauthorized(ConnectionFailed):
+    """The other side answers, and refuses the token."""
+
+
+class CheckpointError(CloudrlError):
+    """A checkpoint is missing, incomplete or damaged."""
+
+    exit_code = 6
+
+
+class Interrupted(CloudrlError):
+    """The user interrupted the command; the job or cluster goes on."""
+
+    exit_code = 130

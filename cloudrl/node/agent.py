@@ -1,0 +1,230 @@
+"""The phases of one node, one after the other: set-up, preflight, Ray and fetch side by side, barrier, serve."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Callable, Iterator, List, Mapping, Optional
+
+from cloudrl.node import imports, preflight
+from cloudrl.node import ray as ray_node
+from cloudrl.node.board import Board
+from cloudrl.node.ending import Ending
+from cloudrl.node.environment import node_environment
+from cloudrl.node.facts import Facts, gather
+from cloudrl.node.failure import Failure, NodeFailed
+from cloudrl.node.fetch import Fetcher, self_command
+from cloudrl.node.identity import Identity
+from cloudrl.node.log import Log
+from cloudrl.node.options import Options
+from cloudrl.node.peer import PeerRefused
+from cloudrl.node.process import Child
+from cloudrl.node.report import Report
+from cloudrl.node.tokens import Tokens, write_secret
+
+_TICK_S = 0.05
+_RAY_START_TRIES = 3
+
+
+class Agent:
+    """Everything that the two kinds of node, head and worker, do alike; `Head` and `Worker` add their part.
+
+    The main thread walks the phases and starts the long-lived children; other threads only fetch, beat and
+    serve. They meet on the `Board`, and a failure noted there by anybody leaves the phases at the next tick.
+    """
+
+    def __init__(self, options: Options, identity: Identity, tokens: Tokens, env: Mapping[str, str], log: Log) -> None:
+        self.options, self.identity, self.tokens, self.log = options, identity, tokens, log
+        self.gpus = options.gpus if options.gpus is not None else identity.gpus_per_node or 0
+        self.env: Mapping[str, str] = env
+        self.ending = Ending()
+        self.started_at = time.time()
+        self._children: List[Child] = []
+        self._ray: Optional[Child] = None
+        self.board = Board(_first_report(identity, options.ports.agent, self.gpus))
+
+    # -- what the two kinds fill in -------------------------------------------------------------------------
+
+    def connect(self) -> None:
+        """Meet the other side, once this node's facts are on the board."""
+        raise NotImplementedError
+
+    def before_ray(self) -> None:
+        """Return once `ray start` has a chance."""
+        raise NotImplementedError
+
+    def await_ray(self, ray: Child) -> None:
+        """Return once this node's Ray is up."""
+        raise NotImplementedError
+
+    def fetch(self, fetcher: Fetcher) -> None:
+        """Have data and models; runs in its own thread."""
+        raise NotImplementedError
+
+    def barrier(self) -> None:
+        """Return once the whole cluster is ready."""
+        raise NotImplementedError
+
+    def supervise(self) -> None:
+        """One look at the other side; raises when it is lost."""
+        raise NotImplementedError
+
+    def settle(self, failure: Failure) -> Failure:
+        """Agree with the other nodes on how the cluster ends: first cause, and whether it is final."""
+        raise NotImplementedError
+
+    # -- the phases -----------------------------------------------------------------------------------------
+
+    def walk(self) -> None:
+        """All phases. Returns never: a signal, a lost node or a failure ends it.
+
+        Raises:
+            NodeFailed: this node or, as all nodes learn, another one has failed.
+            Ended: a signal, or the loss of the starter.
+        """
+        self._set_up()
+        facts = self._preflight()
+        self.env = node_environment(self.env, facts, token_path=str(self._write_ray_token()))
+        self.connect()
+        self._ray_and_fetch(self._start_import_check())
+        with self._step("barrier"):
+            self.barrier()
+        self.board.update(phase="ready", detail="")
+        while True:
+            self.tick(0.25)
+            self._look_at_ray()
+            self.supervise()
+
+    def tick(self, seconds: float = _TICK_S) -> None:
+        """Wait a moment; leave when anybody failed or the end was asked for."""
+        self.board.raise_failure()
+        self.ending.pause(seconds)
+
+    def until(self, done: Callable[[], bool], seconds: float = _TICK_S) -> None:
+        """Poll a condition."""
+        while not done():
+            self.tick(seconds)
+
+    def fail(self, kind: str, reason: str, tail: str = "") -> NodeFailed:
+        """A failure of this node, to be raised."""
+        return NodeFailed(Failure(kind, self.identity.rank, reason, tail))
+
+    def end_children(self) -> None:
+        """End Ray and everything else that was started here, by process id."""
+        for child in reversed(self._children):
+            child.end()
+
+    @contextmanager
+    def _step(self, name: str) -> Iterator[None]:
+        self.board.update(phase=name, detail="")
+        began = time.monotonic()
+        yield
+        self.board.add_seconds(name, time.monotonic() - began)
+
+    def _child(self, command: List[str], log: str) -> Child:
+        child = Child(command, log=self.options.run_dir / log, env=self.env)
+        self._children.append(child)
+        return child
+
+    def _set_up(self) -> None:
+        with self._step("setup"):
+            for command in self.options.setup:
+                self.board.update(detail=command)
+                self.log.line(f"set-up: {command}")
+                child = self._child(["/bin/sh", "-c", command], "setup.log")
+                self.until(lambda: child.poll() is not None)
+                if child.poll() != 0:
+                    raise self.fail("setup", f"`{command}` exited with {child.poll()}", child.tail())
+
+    def _preflight(self) -> Facts:
+        with self._step("preflight"):
+            temp_dir = self.options.ray_temp_dir or Path("/tmp/ray")  # noqa: S108  Ray's own default
+            facts = gather(self.identity.ip, temp_dir)
+            versions = {"ray_version": facts.ray_version, "verl_version": facts.verl_version}
+            cpus = self.options.cpus or facts.cpus
+            self.board.update(**versions, python_version=facts.python_version, cpus=cpus)
+            faults, warnings = preflight.judge(
+                facts, device=self.options.device, gpus=self.gpus, cpus=self.options.cpus
+            )
+            unwritable = preflight.writable(self.options.checkpoints)
+            for warning in warnings:
+                self.log.line(f"warning: {warning}")
+            if unwritable:
+                faults.append(unwritable)
+            if faults:
+                raise self.fail("preflight", "; ".join(faults))
+            return facts
+
+    def _write_ray_token(self) -> Path:
+        path = self.options.run_dir / "ray-token"
+        write_secret(path, self.tokens.ray)
+        return path
+
+    def _start_import_check(self) -> Optional[Child]:
+        modules = self.options.import_check
+        return self._child(self_command("imports", *modules), "imports.log") if modules else None
+
+    def _ray_and_fetch(self, import_check: Optional[Child]) -> None:
+        fetching = threading.Thread(target=self._fetch_in_thread, daemon=True)
+        with self._step("ray"):
+            fetching.start()
+            self._start_ray()
+        with self._step("fetch"):
+            self.until(lambda: not fetching.is_alive())
+            self.board.raise_failure()
+            if import_check is not None:
+                self._await_imports(import_check)
+        self.board.update(fetched=True)
+
+    def _fetch_in_thread(self) -> None:
+        began = time.monotonic()
+        options = self.options
+        fetcher = Fetcher(
+            rank=self.identity.rank, data_dir=options.data_dir, run_dir=options.run_dir, env=self.env,
+            timeout_s=options.fetch_timeout_s,
+        )  # fmt: skip
+        try:
+            self.fetch(fetcher)
+        except NodeFailed as failed:
+            self.board.fail(failed.failure)
+        except (OSError, PeerRefused) as error:
+            self.board.fail(Failure("data", self.identity.rank, f"fetching failed: {error}"))
+        self.board.add_seconds("files", time.monotonic() - began)
+
+    def _await_imports(self, child: Child) -> None:
+        self.board.update(detail=f"importing {', '.join(self.options.import_check)}")
+        self.until(lambda: child.poll() is not None)
+        if child.poll() != 0:
+            tail = child.tail()
+            reason = f"the image is broken: {tail.splitlines()[-1] if tail else 'an import crashed'}"
+            advice = imports.remedy(tail)
+            raise self.fail("preflight", f"{reason} -> {advice}" if advice else reason, tail)
+
+    def _start_ray(self) -> None:
+        """Start Ray and wait until it is up; a start that dies early is tried again, ports may be slow to free."""
+        self.before_ray()
+        command = ray_node.start_command(self.options, self.identity, gpus=self.gpus, ray=ray_node.ray_command())
+        for left in reversed(range(_RAY_START_TRIES)):
+            ray = self._child(command, "ray.log")
+            self.await_ray(ray)
+            if ray.poll() is None:
+                self._ray = ray
+                self.board.update(ray_up=True)
+                return
+            if left:
+                self.log.line(f"`ray start` exited with {ray.poll()}; {left} more tries")
+                self.tick(1.0)
+        raise self.fail("ray", f"`ray start` exited with {ray.poll()}", ray.tail())
+
+    def _look_at_ray(self) -> None:
+        if self._ray is not None and self._ray.poll() is not None:
+            rank, status = self.identity.rank, self._ray.poll()
+            raise self.fail("ray", f"Ray's processes on rank {rank} ended (status {status})", self._ray.tail())
+
+
+def _first_report(identity: Identity, agent_port: int, gpus: int) -> Report:
+    hostname = socket.gethostname()
+    return Report(rank=identity.rank, ip=identity.ip, hostname=hostname, agent_port=agent_port, gpus=gpus)

@@ -1,0 +1,64 @@
+"""Attempts are recorded on the volume: a permanent failure must not be retried for ever at the user's cost.
+
+dstack resubmits a failed run as long as its retry duration lasts, and counts that from the latest submission
+that was provisioned, so a run that fails at once is resubmitted for ever (dstack 0.22, services/runs).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import time
+from pathlib import Path
+from typing import List, Optional
+
+from cloudrl.node.failure import Failure
+
+
+def judge(failure: Failure, *, folder: Path, run_id: str, now: Optional[float] = None) -> Failure:
+    """Record a failure, and make it final when the run has met the same one before.
+
+    A failure that a retry may cure is recorded and never final. One that cannot be recorded is final at once:
+    without a memory the run could go round for ever.
+
+    Args:
+        failure: what happened before the barrier.
+        folder: the checkpoint folder; the record is `.cloudrl/attempts/<run_id>.jsonl` below it.
+        run_id: the same for all retries of one run.
+        now: seconds since the epoch.
+
+    Returns:
+        The failure, with `final` set.
+    """
+    path = folder / ".cloudrl" / "attempts" / f"{_file_name(run_id)}.jsonl"
+    try:
+        earlier = _signatures(path)
+        _append(path, {"at": time.time() if now is None else now, "signature": failure.signature})
+    except OSError:
+        return dataclasses.replace(failure, final=failure.permanent)
+    return dataclasses.replace(failure, final=failure.permanent and failure.signature in earlier)
+
+
+def _signatures(path: Path) -> List[str]:
+    if not path.exists():
+        return []
+    found = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            found.append(str(json.loads(line)["signature"]))
+        except (ValueError, KeyError, TypeError):
+            continue  # the node died while it wrote this line
+    return found
+
+
+def _append(path: Path, record: dict[str, object]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(record) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _file_name(run_id: str) -> str:
+    return "".join(c if c.isalnum() or c in "-_" else "_" for c in run_id)

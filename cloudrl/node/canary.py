@@ -1,0 +1,31 @@
+"""Do two nodes see the same folder? Rank 0 leaves a file with a random word, the others look for it."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+
+
+def _path(folder: Path, run_id: str) -> Path:
+    return folder / f".cloudrl-canary-{run_id}"
+
+
+def leave(folder: Path, run_id: str) -> str:
+    """Write the canary into `folder` (made when missing) and return its word."""
+    folder.mkdir(parents=True, exist_ok=True)
+    word = secrets.token_hex(8)
+    _path(folder, run_id).write_text(word)
+    return word
+
+
+def seen(folder: Path, run_id: str, word: str) -> bool:
+    """Whether `folder` holds the canary with this word, which means that it is rank 0's folder."""
+    try:
+        return _path(folder, run_id).read_text() == word
+    except OSError:
+        return False
+
+
+def take_away(folder: Path, run_id: str) -> None:
+    """Remove the canary; rank 0 does so once the cluster is ready, or has failed."""
+    _path(folder, run_id).unlink(missing_ok=True)

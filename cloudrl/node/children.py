@@ -1,0 +1,76 @@
+"""What runs under the image's Python, with the image's packages: one data set, one model."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Sequence
+
+from cloudrl.node.fetch import TINY_MODEL
+
+
+def data(argv: Sequence[str]) -> int:
+    """`data NAME --to DIR`: prepare one data set."""
+    parser = argparse.ArgumentParser(prog="cloudrl-node.pyz data")
+    parser.add_argument("name")
+    parser.add_argument("--to", type=Path, required=True)
+    args = parser.parse_args(argv)
+    from cloudrl.data import prepare
+
+    try:
+        prepare(args.name, args.to)
+    except (KeyError, OSError, ValueError, ImportError) as error:
+        return _say(error)
+    return 0
+
+
+def model(argv: Sequence[str]) -> int:
+    """`model NAME --to DIR --result FILE`: have one model on this node, and write where it lies."""
+    parser = argparse.ArgumentParser(prog="cloudrl-node.pyz model")
+    parser.add_argument("name")
+    parser.add_argument("--to", type=Path, required=True)
+    parser.add_argument("--result", type=Path, required=True)
+    args = parser.parse_args(argv)
+    try:
+        path = _model_path(args.name, args.to)
+    except (OSError, ValueError, ImportError, RuntimeError) as error:
+        return _say(error)
+    args.result.write_text(json.dumps({"path": str(path)}))
+    return 0
+
+
+def _model_path(name: str, folder: Path) -> Path:
+    if name == TINY_MODEL:
+        from cloudrl.verl_cpu.tiny_model import make_tiny_model
+
+        make_tiny_model(folder / name)
+        return folder / name
+    if name.startswith(("/", "~", "./")):
+        path = Path(name).expanduser()
+        if not (path / "config.json").is_file():
+            raise FileNotFoundError(f"{path} has no config.json, so it is no Hugging Face model folder")
+        return path
+    return _download(name)
+
+
+def _download(name: str) -> Path:
+    # hub versions before 1.0 download through hf_transfer where it is installed, and read the switch when they
+    # are imported; later ones use Xet by themselves
+    if int(metadata.version("huggingface_hub").split(".")[0]) < 1 and importlib.util.find_spec("hf_transfer"):
+        os.environ["HF_HUB_ENABLE_HF_TRANSFER"] = "1"
+    import huggingface_hub
+
+    skip = ["*.pth", "*.gguf", "*.onnx", "original/*", "consolidated*"]  # other formats of the same weights
+    return Path(huggingface_hub.snapshot_download(name, ignore_patterns=skip))
+
+
+def _say(error: Exception) -> int:
+    """One last line that says it all: the agent quotes it."""
+    text = " ".join(str(error).split())
+    print(f"{type(error).__name__}: {text[:400]}", file=sys.stderr)
+    return 1

@@ -1,0 +1,61 @@
+"""How the agent is told to end: a signal, or the loss of whoever started it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from types import FrameType
+from typing import Optional
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""dstack sends SIGINT to the shell only and kills after 10 s: the task's last command is `exec python3 ...`."""
+
+RELEASE = b"detach"
+
+
+class Ended(Exception):
+    """The agent was asked to end."""
+
+    def __init__(self, why: str, exit_code: int) -> None:
+        super().__init__(why)
+        self.exit_code = exit_code
+
+
+class Ending:
+    """Remembers the first reason to end; the phases ask for it between any two polls."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self._why: Optional[Ended] = None
+
+    def listen(self, lease_fd: Optional[int]) -> None:
+        """Take the signals, and watch the starter's pipe if there is one. Main thread only."""
+        for number in SIGNALS:
+            signal.signal(number, self._on_signal)
+        if lease_fd is not None:
+            threading.Thread(target=self._watch_lease, args=(lease_fd,), daemon=True).start()
+
+    def set(self, why: Ended) -> None:
+        """Ask to end; only the first reason counts."""
+        self._why = self._why or why
+        self._event.set()
+
+    def pause(self, seconds: float) -> None:
+        """Wait, and raise as soon as the end is asked for.
+
+        Raises:
+            Ended: with the reason.
+        """
+        self._event.wait(seconds)
+        if self._why is not None:
+            raise self._why
+
+    def _on_signal(self, number: int, _frame: Optional[FrameType]) -> None:
+        self.set(Ended(f"ended by {signal.Signals(number).name}", 128 + number))
+
+    def _watch_lease(self, fd: int) -> None:
+        """The starter holds the other end until the cluster is ready; if it dies before, so do we."""
+        with os.fdopen(fd, "rb") as pipe:
+            if RELEASE not in pipe.read():
+                self.set(Ended("the command that started this cluster has died", 1))

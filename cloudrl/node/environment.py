@@ -1,0 +1,45 @@
+"""The variables that Ray and every job on this node inherit. What the user set always wins."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Dict, Mapping
+
+from cloudrl.node.facts import Facts
+
+
+def node_environment(base: Mapping[str, str], facts: Facts, *, token_path: str) -> Dict[str, str]:
+    """The environment of `ray start` and of all children.
+
+    Args:
+        base: the agent's own environment.
+        facts: this machine.
+        token_path: file with Ray's token; a path, so that the secret shows in no process listing.
+    """
+    env = dict(base)
+    # jobs say `python3`; it shall be this one, also where its environment was never activated
+    env["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), base.get("PATH", os.defpath)])
+    # Set on every node: Ray 2.60 turns authentication on by itself where ~/.ray/auth_token lies about, and a
+    # cluster with it on one node only falls apart (ray/_private/authentication/authentication_token_setup.py).
+    env.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN_PATH=token_path)
+    env.pop("RAY_AUTH_TOKEN", None)
+    env.pop("RAY_ADDRESS", None)
+    env.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    env.setdefault("NUMEXPR_MAX_THREADS", str(facts.cpus))
+    if facts.interface is not None:
+        env.setdefault("GLOO_SOCKET_IFNAME", facts.interface)
+        env.setdefault("NCCL_SOCKET_IFNAME", facts.interface)
+    return _only_hip(env) if facts.gpu_vendor == "amd" else env
+
+
+def _only_hip(env: Dict[str, str]) -> Dict[str, str]:
+    """On AMD keep HIP_VISIBLE_DEVICES alone; verl refuses ROCR with it (verl/single_controller/base/worker.py)."""
+    visible = env.pop("ROCR_VISIBLE_DEVICES", None)
+    cuda = env.pop("CUDA_VISIBLE_DEVICES", None)
+    devices = env.get("HIP_VISIBLE_DEVICES") or visible or cuda
+    if devices:
+        env["HIP_VISIBLE_DEVICES"] = devices
+    for name in ("GPU_DEVICE_ORDINAL", "ZE_AFFINITY_MASK"):
+        env.pop(name, None)
+    return env

@@ -1,0 +1,63 @@
+"""Why a node or the whole cluster ended."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Mapping, Optional
+
+PERMANENT = ("setup", "preflight", "data", "model")
+"""Kinds that come back on every retry: the machine, the image or the request is wrong."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What failed, on which rank, and whether a retry could help.
+
+    Attributes:
+        kind: one of `PERMANENT`, or "ray", "lost", "join", "lease": those may pass with a retry.
+        rank: the node on which it happened.
+        reason: one line for a person; two failures are equal when kind, rank and reason are.
+        tail: the last lines of the log that explains it.
+        final: no retry shall follow: every rank says so and exits 0.
+    """
+
+    kind: str
+    rank: int
+    reason: str
+    tail: str = ""
+    final: bool = False
+
+    @property
+    def permanent(self) -> bool:
+        """Whether the same failure is to be expected from a retry."""
+        return self.kind in PERMANENT
+
+    @property
+    def signature(self) -> str:
+        """What two equal failures have in common."""
+        return f"{self.kind}|{self.rank}|{self.reason}"
+
+    def to_json(self) -> dict[str, Any]:
+        """The form in which it travels between agents and to the client."""
+        return {**asdict(self), "permanent": self.permanent}
+
+    @classmethod
+    def from_json(cls, data: Optional[Mapping[str, Any]]) -> Optional[Failure]:
+        """Read what `to_json` wrote; None stays None."""
+        if data is None:
+            return None
+        return cls(
+            kind=str(data["kind"]),
+            rank=int(data["rank"]),
+            reason=str(data["reason"]),
+            tail=str(data.get("tail", "")),
+            final=bool(data.get("final", False)),
+        )
+
+
+class NodeFailed(Exception):
+    """Raised inside the agent to leave the phases; carries the `Failure`."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.reason)
+        self.failure = failure

@@ -1,0 +1,110 @@
+"""Data and models, while Ray starts: rank 0 prepares the data, everybody has the models.
+
+What needs the image's packages runs in children under the image's Python, from the same file as the agent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Dict, List, Mapping, Tuple
+
+from cloudrl.node.failure import Failure, NodeFailed
+from cloudrl.node.process import Child
+
+TINY_MODEL = "tiny-qwen2"
+"""Not on any hub: made on the spot by `cloudrl.verl_cpu.tiny_model`."""
+
+
+def self_command(*words: str) -> List[str]:
+    """Run this same file under this same Python."""
+    return [sys.executable, str(Path(sys.argv[0]).absolute()), *words]
+
+
+def hub_cache(env: Mapping[str, str]) -> Path:
+    """Where huggingface_hub keeps models (huggingface_hub/constants.py: HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME)."""
+    if env.get("HF_HUB_CACHE"):
+        return Path(env["HF_HUB_CACHE"]).expanduser()
+    cache = Path(env.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    return Path(env.get("HF_HOME") or cache / "huggingface").expanduser() / "hub"
+
+
+def models_dir(model: str, data_dir: Path, env: Mapping[str, str]) -> Path:
+    """The folder in which a model comes to lie; the canary is left there."""
+    return data_dir / "models" if model == TINY_MODEL else hub_cache(env)
+
+
+class Fetcher:
+    """Runs the children for one node; each call blocks until its child has ended.
+
+    Raises from every method:
+        NodeFailed: the child failed or took too long; permanent, with the last lines of its log.
+    """
+
+    def __init__(self, *, rank: int, data_dir: Path, run_dir: Path, env: Mapping[str, str], timeout_s: float) -> None:
+        self._rank, self._data_dir, self._run_dir = rank, data_dir, run_dir
+        self._env, self._timeout_s = env, timeout_s
+
+    def prepare_data(self, name: str) -> List[Dict[str, object]]:
+        """Make `<data_dir>/<name>/{train,test}.parquet`, and describe the files for the other nodes."""
+        folder = self._data_dir / name
+        self._run("data", name, self_command("data", name, "--to", str(folder)))
+        return [describe(folder / file) for file in sorted(os.listdir(folder)) if file.endswith(".parquet")]
+
+    def fetch_model(self, model: str) -> str:
+        """Download (or make) a model on this node and return its folder."""
+        result = self._run_dir / f"model-{_file_name(model)}.json"
+        result.unlink(missing_ok=True)
+        to = str(models_dir(model, self._data_dir, self._env))
+        self._run("model", model, self_command("model", model, "--to", to, "--result", str(result)))
+        return str(json.loads(result.read_text())["path"])
+
+    def _run(self, kind: str, name: str, command: List[str]) -> None:
+        log = self._run_dir / f"{kind}-{_file_name(name)}.log"
+        child = Child(command, log=log, env=self._env)
+        status = child.wait(self._timeout_s)
+        if status is None:
+            child.end()
+            self._fail(kind, f"{kind} {name}: not there after {self._timeout_s:.0f} s", child.tail())
+        if status != 0:
+            tail = child.tail()
+            self._fail(kind, f"{kind} {name}: {_last_line(tail) or f'its child exited with {status}'}", tail)
+
+    def _fail(self, kind: str, reason: str, tail: str) -> None:
+        raise NodeFailed(Failure(kind, self._rank, reason, tail))
+
+
+def describe(path: Path) -> Dict[str, object]:
+    """Name, size and SHA-256 of a prepared file."""
+    return {"file": path.name, "size_bytes": path.stat().st_size, "sha256": sha256(path)}
+
+
+def sha256(path: Path) -> str:
+    """Hex digest of a file's content."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        for chunk in iter(lambda: file.read(1 << 20), b""):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def split_paths(data_dir: Path, name: str, files: List[Mapping[str, object]]) -> Dict[str, str]:
+    """{"train": path, "test": path} of one prepared data set."""
+    return {Path(str(f["file"])).stem: str(data_dir / name / str(f["file"])) for f in files}
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else ""
+
+
+def _file_name(name: str) -> str:
+    return "".join(c if c.isalnum() or c in "-._" else "_" for c in name)
+
+
+def parts(files: Mapping[str, List[Mapping[str, object]]]) -> List[Tuple[str, str, str]]:
+    """(data set, file, SHA-256) of everything that a worker has to pull."""
+    return [(name, str(f["file"]), str(f["sha256"])) for name, listed in files.items() for f in listed]

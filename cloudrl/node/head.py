@@ -1,0 +1,171 @@
+"""Rank 0: the Ray head; hears the others, prepares the data, opens the barrier."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from pathlib import Path
+from typing import Any, Callable, Dict, Optional, Set
+
+from cloudrl.node import attempts, canary
+from cloudrl.node import ray as ray_node
+from cloudrl.node.agent import Agent
+from cloudrl.node.failure import Failure, NodeFailed
+from cloudrl.node.fetch import Fetcher, models_dir, split_paths
+from cloudrl.node.process import Child
+from cloudrl.node.report import Report
+
+_BEAT_IS_LATE_S = 2.5
+_TELL_WORKERS_S = 4.0
+
+
+class Head(Agent):
+    """The agent of rank 0."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.dashboard = ray_node.Dashboard(self.options.ports.dashboard, self.tokens.ray)
+        self.session_name: Optional[str] = None
+        self.ready_at: Optional[float] = None
+
+    def connect(self) -> None:
+        """Tell the workers what they have to match."""
+        own = self.board.own
+        self.board.publish(ray_version=own.ray_version, python_version=own.python_version)
+
+    def before_ray(self) -> None:
+        """Nothing to wait for: the head is first."""
+
+    def await_ray(self, ray: Child) -> None:
+        """Up when the job server answers."""
+
+        def up() -> bool:
+            self.session_name = self.session_name or self.dashboard.session_name()
+            return ray.poll() is not None or (self.session_name is not None and self.dashboard.jobs_ready())
+
+        self.until(up, 0.1)
+
+    def fetch(self, fetcher: Fetcher) -> None:
+        """Prepare the data for all; fetch the models, and say so to nodes that share the folder."""
+        options, run_id = self.options, self.identity.run_id
+        folders = {options.data_dir, *(models_dir(m, options.data_dir, self.env) for m in options.models)}
+        words = {str(folder): canary.leave(folder, run_id) for folder in folders}
+        self.board.publish(canaries=words)
+        threads = [
+            threading.Thread(target=self._guard, args=(work, fetcher), daemon=True)
+            for work in (self._prepare_data, self._fetch_models)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    def barrier(self) -> None:
+        """All ranks heard of and done, and Ray counts them all; then the one READY line."""
+        self.until(self._all_done)
+        self.until(lambda: self.dashboard.alive_nodes() == self.identity.nodes, 0.1)
+        self._take_canaries_away()
+        self.ready_at = time.time()
+        self.board.publish(ready=True)
+        seconds, port = self.ready_at - self.started_at, self.options.ports.dashboard
+        self.log.line(f"READY: {self.identity.nodes} nodes in {seconds:.1f} s, dashboard on 127.0.0.1:{port}")
+
+    def supervise(self) -> None:
+        """End the cluster when a worker is gone."""
+        for report in self.board.reports():
+            self._look_at(report)
+
+    def settle(self, failure: Failure) -> Failure:
+        """Judge it by the attempts on the volume, and stay until the workers that live have heard of it."""
+        self._take_canaries_away()
+        if self.ready_at is None:
+            failure = attempts.judge(failure, folder=self.options.checkpoints, run_id=self.identity.run_id)
+        self.board.replace_failure(failure)
+        self.board.publish(judged=True)
+        deadline = time.monotonic() + _TELL_WORKERS_S
+        while any(self.board.silence_s(rank) < _BEAT_IS_LATE_S for rank in self.board.untold()):
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.05)
+        return failure
+
+    def status(self) -> Dict[str, Any]:
+        """What `GET /v1/status` adds on rank 0."""
+        data = self.board.published.get("data", {})
+        paths = {name: split_paths(self.options.data_dir, name, files) for name, files in data.items()}
+        return {"ready_at": self.ready_at, "data": paths, "models": self._common_models()}
+
+    def job_logs(self) -> Optional[Path]:
+        """Where Ray keeps the driver logs of its jobs (ray/dashboard/modules/job/job_log_storage_client.py)."""
+        root = self.options.ray_temp_dir or Path("/tmp/ray")  # noqa: S108  Ray's own default
+        return root / self.session_name / "logs" if self.session_name else None
+
+    def keep_job_logs(self) -> None:
+        """Copy the driver logs to this node's own folder, since Ray's goes away with it."""
+        folder = self.job_logs()
+        for log in folder.glob("job-driver-*.log") if folder else ():
+            self.options.run_dir.joinpath("jobs").mkdir(exist_ok=True)
+            shutil.copyfile(log, self.options.run_dir / "jobs" / log.name)
+
+    def _common_models(self) -> Dict[str, str]:
+        """Models with their folder where it is the same on every node; otherwise the name, found in the cache."""
+        reports = self.board.reports()
+        return {
+            model: path if all(report.models.get(model) == path for report in reports) else model
+            for model, path in self.board.own.models.items()
+        }
+
+    def _take_canaries_away(self) -> None:
+        for folder in self.board.published.get("canaries", {}):
+            canary.take_away(Path(folder), self.identity.run_id)
+
+    def _guard(self, work: Callable[[Fetcher], None], fetcher: Fetcher) -> None:
+        try:
+            work(fetcher)
+        except NodeFailed as failed:
+            self.board.fail(failed.failure)
+
+    def _prepare_data(self, fetcher: Fetcher) -> None:
+        done: Dict[str, Any] = {}
+        for name in self.options.data:
+            done[name] = fetcher.prepare_data(name)
+        self.board.publish(data=done)
+
+    def _fetch_models(self, fetcher: Fetcher) -> None:
+        for model in self.options.models:
+            self.board.add_model(model, fetcher.fetch_model(model))
+            self.board.publish(models=dict(self.board.own.models))
+
+    def _all_done(self) -> bool:
+        reports = {report.rank: report for report in self.board.reports()}
+        ranks = set(range(self.identity.nodes))
+        waiting = [
+            f"rank {rank}: {reports[rank].phase if rank in reports else 'not heard of'}"
+            for rank in sorted(ranks)
+            if rank not in reports or not (reports[rank].ray_up and reports[rank].fetched)
+        ]
+        self.board.update(detail="waiting for " + ", ".join(waiting) if waiting else "")
+        self._look_for_missing(ranks - set(reports))
+        self.supervise()
+        return not waiting
+
+    def _look_for_missing(self, missing: Set[int]) -> None:
+        if missing and time.time() - self.started_at > self.options.join_timeout_s:
+            ranks = ", ".join(str(rank) for rank in sorted(missing))
+            here = f"{self.identity.ip}:{self.options.ports.agent}"
+            reason = f"rank {ranks} never came within {self.options.join_timeout_s:.0f} s"
+            raise self.fail("join", f"{reason}: not started, or {here} cannot be reached from there")
+
+    def _look_at(self, report: Report) -> None:
+        """Raise when a rank is silent for too long, or for a moment and nobody listens at its address any more."""
+        silence_s = self.board.silence_s(report.rank)
+        if silence_s < _BEAT_IS_LATE_S:
+            return
+        gone = ray_node.probe(report.ip, report.agent_port, 0.5) == "refused"
+        if gone or silence_s > self.options.lost_after_s:
+            reason = (
+                f"rank {report.rank} ({report.hostname}, {report.ip}) was lost in phase {report.phase}: "
+                f"no heartbeat for {silence_s:.0f} s" + (", and its agent is gone" if gone else "")
+            )
+            raise NodeFailed(Failure("lost", report.rank, reason))

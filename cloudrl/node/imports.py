@@ -1,0 +1,30 @@
+"""A child that imports what a job will import, so that a broken image is seen before the job is."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Sequence
+
+_REMEDIES = {
+    "MKL_THREADING_LAYER": "numpy's MKL clashes with libgomp: add the set-up command `pip install -U numpy`, "
+    "or env MKL_SERVICE_FORCE_INTEL=1 (vllm issue 10759)",
+    "libcudart": "the CUDA libraries of the image do not fit its torch: take the image that belongs to this verl release",
+    "undefined symbol": "a compiled package was built for another torch: take the image that belongs to this verl release",
+}
+
+
+def remedy(text: str) -> str:
+    """What to do about an import error, or an empty string when nothing is known."""
+    return next((advice for mark, advice in _REMEDIES.items() if mark in text), "")
+
+
+def main(modules: Sequence[str]) -> int:
+    """Import all modules in this one process, in order; 0 when all came."""
+    for name in modules:
+        try:
+            importlib.import_module(name)
+        except (ImportError, OSError, RuntimeError, ValueError, AttributeError) as error:
+            print(f"import {name}: {type(error).__name__}: {error}", file=sys.stderr)
+            return 1
+    return 0

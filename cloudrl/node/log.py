@@ -1,0 +1,35 @@
+"""The agent's own lines: to standard output, which dstack and Slurm keep, and to a file that HTTP can serve."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from pathlib import Path
+
+
+class Log:
+    """One line a call, with time and rank; few lines, since dstack fails a run after 50 MB in an hour."""
+
+    def __init__(self, path: Path, rank: int) -> None:
+        self.path = path
+        self._rank = rank
+        self._lock = threading.Lock()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+
+    def line(self, text: str) -> None:
+        """Write one event; several lines of text stay together."""
+        stamp = time.strftime("%H:%M:%S")
+        self._write(f"[{stamp} rank {self._rank}] {text}\n")
+
+    def verdict(self, text: str) -> None:
+        """Write a line that stands alone, without time and rank, for programs to find."""
+        self._write(text + "\n")
+
+    def _write(self, text: str) -> None:
+        with self._lock:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(text)
+            sys.stdout.write(text)
+            sys.stdout.flush()

@@ -1,0 +1,158 @@
+"""The agent's entry: one node from its first line to its last, or one of its children."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import time
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence
+
+from cloudrl.errors import CloudrlError
+from cloudrl.node import children, imports
+from cloudrl.node.agent import Agent
+from cloudrl.node.ending import Ended
+from cloudrl.node.failure import Failure, NodeFailed
+from cloudrl.node.head import Head
+from cloudrl.node.identity import Identity, read_identity
+from cloudrl.node.log import Log
+from cloudrl.node.options import Options, parse_options
+from cloudrl.node.peer import Peer
+from cloudrl.node.process import adopt_orphans, end_descendants
+from cloudrl.node.report import Report
+from cloudrl.node.server import AgentServer, Rooms
+from cloudrl.node.tokens import derive, node_key
+from cloudrl.node.worker import Worker
+
+_CHILDREN: Mapping[str, Callable[[Sequence[str]], int]] = {
+    "data": children.data,
+    "model": children.model,
+    "imports": imports.main,
+}
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """`run ...` is the agent; `data`, `model` and `imports` are its children. Returns the exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words and words[0] in _CHILDREN:
+        return _CHILDREN[words[0]](words[1:])
+    if words and words[0] == "run":
+        return run(words[1:], os.environ)
+    print(f"usage: cloudrl-node.pyz run|{'|'.join(_CHILDREN)} ...", file=sys.stderr)
+    return 2
+
+
+def run(argv: Sequence[str], env: Mapping[str, str]) -> int:
+    """Be this node's agent until it ends.
+
+    Returns:
+        0 after a final failure (a retry would cost money and change nothing), 1 after one that a retry may
+        cure, 2 for wrong arguments, 128 + the signal's number when ended by a signal.
+    """
+    options = parse_options(argv)
+    try:
+        identity = read_identity(env)
+    except CloudrlError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    log = Log(options.run_dir / "agent.log", identity.rank)
+    tokens = derive(node_key(identity.nodes, options.run_dir, options.key_file))
+    adopt_orphans()
+    agent = (Head if identity.is_head else Worker)(options, identity, tokens, env, log)
+    agent.ending.listen(options.lease_fd)
+    log.line(f"cloudrl node: {identity.name}, rank {identity.rank} of {identity.nodes}, {identity.ip}")
+    return _serve_and_walk(agent, options, identity)
+
+
+def _serve_and_walk(agent: Agent, options: Options, identity: Identity) -> int:
+    server: Optional[AgentServer] = None
+    try:
+        server = _serve(agent, options, identity)
+        agent.walk()
+    except NodeFailed as failed:
+        return _conclude(agent, options, agent.settle(agent.board.fail(failed.failure)))
+    except Ended as ended:
+        agent.log.line(str(ended))
+        _write_outcome(options, None, str(ended))
+        return ended.exit_code
+    finally:
+        agent.board.update(phase="ended")
+        agent.end_children()
+        end_descendants()
+        if server is not None:
+            server.close()
+        if isinstance(agent, Head):
+            agent.keep_job_logs()
+        if options.ray_temp_dir is not None:
+            shutil.rmtree(options.ray_temp_dir, ignore_errors=True)
+    return 0
+
+
+def _serve(agent: Agent, options: Options, identity: Identity) -> AgentServer:
+    rooms = Rooms(
+        board=agent.board,
+        nodes=identity.nodes,
+        token=agent.tokens.agent,
+        status=lambda: status(agent),
+        peer=lambda report: Peer(report.ip, report.agent_port, agent.tokens.agent),
+        agent_log=agent.log.path,
+        job_logs=agent.job_logs if isinstance(agent, Head) else lambda: None,
+        checkpoints=options.checkpoints,
+        data_dir=options.data_dir,
+    )
+    try:
+        server = AgentServer(["127.0.0.1", identity.ip], options.ports.agent, rooms)
+    except OSError as error:
+        raise agent.fail("preflight", f"port {options.ports.agent} of the agent is in use: {error.strerror}") from error
+    server.start()
+    return server
+
+
+def status(agent: Agent) -> Dict[str, Any]:
+    """The answer to `GET /v1/status`. A worker knows itself only; rank 0 knows everybody."""
+    identity, own, board = agent.identity, agent.board.own, agent.board
+    failure = board.failure
+    value: Dict[str, Any] = {
+        "cluster": {
+            "name": identity.name, "id": identity.run_id, "provider": identity.provider, "nodes": identity.nodes,
+            "gpus_per_node": agent.gpus, "cpus_per_node": own.cpus, "device": agent.options.device,
+        },
+        "phase": own.phase if failure is None else "failed",
+        "detail": own.detail,
+        "started_at": agent.started_at,
+        "failure": failure.to_json() if failure else None,
+        "ray": {"version": own.ray_version, "dashboard_port": agent.options.ports.dashboard},
+        "verl_version": own.verl_version,
+        "checkpoint_dir": str(agent.options.checkpoints),
+        "nodes": [_row(agent, report) for report in board.reports()],
+    }  # fmt: skip
+    return {**value, **agent.status()} if isinstance(agent, Head) else value
+
+
+def _row(agent: Agent, report: Report) -> Dict[str, Any]:
+    silence_s = agent.board.silence_s(report.rank)
+    return {**report.to_json(), "seen_s_ago": round(silence_s, 1)}
+
+
+def _conclude(agent: Agent, options: Options, failure: Failure) -> int:
+    """Print why, leave it on disk for whoever started this node, and choose the exit code."""
+    if failure.tail:
+        agent.log.line(f"the last lines of its log:\n{failure.tail}")
+    if failure.final:
+        agent.log.verdict(f"CLOUDRL FAILED: {_where(failure)}")
+    else:
+        agent.log.line(f"failed: {_where(failure)}")
+    _write_outcome(options, failure, _where(failure))
+    return 0 if failure.final else 1
+
+
+def _where(failure: Failure) -> str:
+    return failure.reason if failure.kind == "lost" else f"rank {failure.rank}, {failure.kind}: {failure.reason}"
+
+
+def _write_outcome(options: Options, failure: Optional[Failure], text: str) -> None:
+    value = {"at": time.time(), "text": text, "failure": failure.to_json() if failure else None}
+    part = options.run_dir / ".outcome.part"
+    part.write_text(json.dumps(value))
+    part.replace(options.run_dir / "outcome.json")

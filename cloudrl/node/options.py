@@ -1,0 +1,139 @@
+"""The agent's command line: `cloudrl-node.pyz run ...`, as the rendered task shows it."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Optional, Sequence, Tuple
+
+
+@dataclass(frozen=True)
+class Ports:
+    """TCP ports. Zero lets Ray choose; the local provider needs that, since all nodes share one machine.
+
+    Attributes:
+        agent: this agent's HTTP port.
+        head_agent: the same on rank 0.
+        gcs: Ray's control store on rank 0.
+        dashboard: Ray's dashboard on rank 0, loopback only.
+        client: Ray client server on rank 0.
+        node_manager: raylet of every node.
+        object_manager: object store of every node.
+        worker: first and last port of Ray's workers. Not Ray's default (10002-19999), which contains dstack's
+            10022, 10998 and 10999.
+    """
+
+    agent: int = 8266
+    head_agent: int = 8266
+    gcs: int = 6379
+    dashboard: int = 8265
+    client: int = 10001
+    node_manager: int = 20000
+    object_manager: int = 20001
+    worker: Tuple[int, int] = (20002, 29999)
+
+
+@dataclass(frozen=True)
+class Options:
+    """What one node is asked to do. Paths are absolute; times are in seconds.
+
+    Attributes:
+        device: "gpu", or "cpu" where GPUs are slots that Ray only counts.
+        gpus: GPUs a node, None to take what the provider says.
+        cpus: CPUs a node that Ray may hand out, None to let Ray count.
+        setup: shell commands run before anything else.
+        data: names of data sets to prepare, as `cloudrl.data` knows them.
+        models: Hugging Face ids, folders, or "tiny-qwen2".
+        import_check: modules that must import in one process before the node counts as good.
+        checkpoints: where jobs write; the volume's mount point.
+        data_dir: where prepared data and made models lie; the same path on every node.
+        run_dir: this node's logs and secrets.
+        ray_temp_dir: Ray's own folder, removed at the end; None for Ray's default.
+        key_file: the run's secret; None for the provider's.
+        lease_fd: a pipe from the starter: end of file before "detach" ends the agent.
+    """
+
+    device: str
+    gpus: Optional[int]
+    cpus: Optional[int]
+    setup: Tuple[str, ...]
+    data: Tuple[str, ...]
+    models: Tuple[str, ...]
+    import_check: Tuple[str, ...]
+    checkpoints: Path
+    data_dir: Path
+    run_dir: Path
+    ray_temp_dir: Optional[Path]
+    object_store_bytes: Optional[int]
+    key_file: Optional[Path]
+    lease_fd: Optional[int]
+    ports: Ports
+    join_timeout_s: float
+    fetch_timeout_s: float
+    lost_after_s: float
+
+
+def parse_options(argv: Sequence[str]) -> Options:
+    """Parse the words after `run`. Wrong ones end the process with argparse's message and exit code 2."""
+    a = _parser().parse_args(argv)
+    first, last = (int(part) for part in a.worker_ports.split("-"))
+    ports = Ports(
+        a.agent_port, a.head_agent_port or a.agent_port, a.gcs_port, a.dashboard_port, a.client_port,
+        a.node_manager_port, a.object_manager_port, (first, last),
+    )  # fmt: skip
+    return Options(
+        device=a.device,
+        gpus=a.gpus_per_node,
+        cpus=a.cpus_per_node,
+        setup=tuple(a.setup),
+        data=tuple(a.data),
+        models=tuple(a.model),
+        import_check=tuple(name for name in a.import_check.split(",") if name),
+        checkpoints=_absolute(a.checkpoints),
+        data_dir=_absolute(a.data_dir),
+        run_dir=_absolute(a.run_dir),
+        ray_temp_dir=_absolute(a.ray_temp_dir) if a.ray_temp_dir else None,
+        object_store_bytes=a.object_store_bytes,
+        key_file=_absolute(a.key_file) if a.key_file else None,
+        lease_fd=a.lease_fd,
+        ports=ports,
+        join_timeout_s=a.join_timeout_s,
+        fetch_timeout_s=a.fetch_timeout_s,
+        lost_after_s=a.lost_after_s,
+    )
+
+
+def _absolute(text: str) -> Path:
+    return Path(text).expanduser().absolute()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="cloudrl-node.pyz run", allow_abbrev=False)
+    add = parser.add_argument
+    add("--device", choices=("gpu", "cpu"), default="gpu")
+    add("--gpus-per-node", type=int)
+    add("--cpus-per-node", type=int)
+    add("--setup", action="append", default=[], help="a shell command; may be repeated")
+    add("--data", action="append", default=[], help="a data set; may be repeated")
+    add("--model", action="append", default=[], help="a Hugging Face model; may be repeated")
+    add("--import-check", default="", help="modules, separated by commas")
+    add("--checkpoints", default="/checkpoints")
+    add("--data-dir", default="~/data")
+    add("--run-dir", default="~/.cloudrl/run")
+    add("--ray-temp-dir")
+    add("--object-store-bytes", type=int)
+    add("--key-file")
+    add("--lease-fd", type=int)
+    add("--agent-port", type=int, default=Ports.agent)
+    add("--head-agent-port", type=int)
+    add("--gcs-port", type=int, default=Ports.gcs)
+    add("--dashboard-port", type=int, default=Ports.dashboard)
+    add("--client-port", type=int, default=Ports.client)
+    add("--node-manager-port", type=int, default=Ports.node_manager)
+    add("--object-manager-port", type=int, default=Ports.object_manager)
+    add("--worker-ports", default="{}-{}".format(*Ports.worker))
+    add("--join-timeout-s", type=float, default=900.0, help="every rank must have been heard of by then")
+    add("--fetch-timeout-s", type=float, default=7200.0, help="for each data set and each model")
+    add("--lost-after-s", type=float, default=30.0, help="silence after which a node counts as lost")
+    return parser

@@ -1,0 +1,67 @@
+"""Talking to another node's agent: heartbeats to the head, and pulling files from it."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import json
+import os
+from pathlib import Path
+from typing import Any, Dict, Mapping, Optional
+from urllib.parse import quote
+
+
+class PeerRefused(Exception):
+    """The other agent answered with an error; the message is its own."""
+
+
+class Peer:
+    """One other agent. Each call is its own connection: calls are rare, and nodes come and go."""
+
+    def __init__(self, ip: str, port: int, token: str, *, timeout_s: float = 10.0) -> None:
+        self.ip, self.port = ip, port
+        self._headers = {"Authorization": f"Bearer {token}"}
+        self._timeout_s = timeout_s
+
+    def heartbeat(self, report: Mapping[str, Any]) -> Dict[str, Any]:
+        """Send this node's report, get what the head has published.
+
+        Raises:
+            OSError: nobody answers. http.client.HTTPException: the answer broke off.
+            PeerRefused: wrong token, or another cluster's agent.
+        """
+        body = json.dumps(report).encode()
+        answer = self.open("POST", "/v1/heartbeat", body)
+        return dict(json.loads(answer.read()))
+
+    def open(
+        self, method: str, path: str, body: Optional[bytes] = None, headers: Optional[Mapping[str, str]] = None
+    ) -> http.client.HTTPResponse:
+        """One request; the caller reads the answer, which closes the connection when it is read to its end."""
+        connection = http.client.HTTPConnection(self.ip, self.port, timeout=self._timeout_s)
+        connection.request(method, path, body=body, headers={**self._headers, "Connection": "close", **(headers or {})})
+        answer = connection.getresponse()
+        if answer.status >= 400:
+            message = answer.read(4096).decode("utf-8", "replace")
+            raise PeerRefused(f"{self.ip}:{self.port} answered {answer.status}: {message}")
+        return answer
+
+    def pull(self, name: str, file: str, *, to: Path, sha256: str) -> None:
+        """Copy a prepared data file from the head; it appears whole or not at all.
+
+        Raises:
+            PeerRefused: the bytes are not those that the head has announced.
+        """
+        to.parent.mkdir(parents=True, exist_ok=True)
+        part = to.with_name(f".{to.name}.{os.getpid()}.part")
+        digest = hashlib.sha256()
+        try:
+            with self.open("GET", f"/v1/data/{quote(name)}/{quote(file)}") as answer, part.open("wb") as out:
+                for chunk in iter(lambda: answer.read(1 << 20), b""):
+                    digest.update(chunk)
+                    out.write(chunk)
+            if digest.hexdigest() != sha256:
+                raise PeerRefused(f"{name}/{file} from {self.ip} is damaged: its SHA-256 is not the announced one")
+            part.replace(to)
+        finally:
+            part.unlink(missing_ok=True)

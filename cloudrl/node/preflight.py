@@ -1,0 +1,92 @@
+"""Is this machine good enough? Pure judgement over `Facts`, and the few probes that must write or import."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import List, Mapping, Optional, Tuple
+
+from cloudrl.node.facts import GIB, Facts
+
+CPUS_PER_GPU = 3
+"""verl 0.9.1 asks Ray for a bundle {CPU: 3, GPU: 1} a worker (verl/single_controller/ray/base.py, max_colocate_count)."""
+
+_MIN_SHM_BYTES = 1 * GIB
+_RAY_DISK_LIMIT = 0.05  # Ray refuses to spill when less is free (RAY_local_fs_capacity_threshold=0.95)
+_RAM_PER_GPU_BYTES = 80 * GIB  # verl issue 275
+_OPEN_FILES = 65_535
+
+
+def judge(facts: Facts, *, device: str, gpus: int, cpus: Optional[int]) -> Tuple[List[str], List[str]]:
+    """Compare a machine with what was declared.
+
+    Args:
+        facts: the machine.
+        device: "gpu", or "cpu" where GPUs are slots that Ray only counts.
+        gpus: GPUs declared for each node.
+        cpus: CPUs that Ray will be told, None to let it count.
+
+    Returns:
+        (faults, warnings): one line each. A fault ends the node.
+    """
+    faults, warnings = _software(facts), []
+    if facts.temp_free_fraction < _RAY_DISK_LIMIT:
+        free_gib = facts.temp_free_bytes / GIB
+        faults.append(f"the disk of Ray's folder is {1 - facts.temp_free_fraction:.0%} full ({free_gib:.1f} GiB free); Ray needs 5% free")
+    if facts.open_files < _OPEN_FILES:
+        warnings.append(f"`ulimit -n` is {facts.open_files} and cannot be raised; {_OPEN_FILES} is advised")
+    have_cpus = facts.cpus if cpus is None else cpus
+    if have_cpus < CPUS_PER_GPU * gpus:
+        faults.append(f"{have_cpus} CPUs for {gpus} GPUs; verl needs {CPUS_PER_GPU} a GPU, {CPUS_PER_GPU * gpus} in all, else it waits for ever")
+    if device == "gpu":
+        more_faults, more_warnings = _gpu_machine(facts, gpus)
+        faults, warnings = faults + more_faults, warnings + more_warnings
+    return faults, warnings
+
+
+def _software(facts: Facts) -> List[str]:
+    if facts.ray_version is None:
+        return ["no Ray in this Python; add a set-up command `pip install 'ray[default]'` or take a verl image"]
+    return []
+
+
+def _gpu_machine(facts: Facts, gpus: int) -> Tuple[List[str], List[str]]:
+    faults, warnings = [], []
+    if facts.gpus < gpus:
+        faults.append(f"{facts.gpus} GPUs found, {gpus} declared")
+    if facts.shm_bytes is not None and facts.shm_bytes < _MIN_SHM_BYTES:
+        size_mib = facts.shm_bytes / 1024**2
+        faults.append(f"/dev/shm has {size_mib:.0f} MiB; NCCL and Ray need at least 1 GiB (resources: shm_size)")
+    if facts.memory_bytes < _RAM_PER_GPU_BYTES * gpus:
+        have, want = facts.memory_bytes / GIB, _RAM_PER_GPU_BYTES * gpus / GIB
+        warnings.append(f"{have:.0f} GiB of RAM for {gpus} GPUs; {want:.0f} GiB is advised")
+    if facts.interface is None:
+        warnings.append("no network interface carries this node's IP; GLOO_SOCKET_IFNAME is left alone")
+    return faults, warnings
+
+
+def writable(folder: Path) -> Optional[str]:
+    """Why `folder` cannot be written to, or None. Makes it when it is missing."""
+    probe = folder / f".cloudrl-probe-{os.getpid()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe.write_bytes(b"x")
+        probe.unlink()
+    except OSError as error:
+        return f"the checkpoint folder {folder} cannot be written by user {os.getuid()}: {error.strerror}"
+    return None
+
+
+def different(ray: Optional[str], python: str, head: Mapping[str, object]) -> Optional[str]:
+    """Why this node's software does not fit the head's, or None. Ray refuses to join otherwise (ray issue 44063).
+
+    Args:
+        ray: Ray's version here.
+        python: Python's version here.
+        head: `ray_version` and `python_version` of rank 0.
+    """
+    if ray != head["ray_version"]:
+        return f"Ray {ray} here and {head['ray_version']} on rank 0; all nodes need the same"
+    if python != head["python_version"]:
+        return f"Python {python} here and {head['python_version']} on rank 0; all nodes need the same"
+    return None

@@ -1,0 +1,94 @@
+"""Ray on this node: command lines, and whether its head answers. Pure but for two probes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any, List, Optional
+
+from cloudrl.node.identity import Identity
+from cloudrl.node.options import Options
+
+
+def ray_command() -> str:
+    """The `ray` program beside this Python, or else the one on PATH."""
+    beside = Path(sys.executable).parent / "ray"
+    return str(beside) if beside.exists() else shutil.which("ray") or "ray"
+
+
+def start_command(options: Options, identity: Identity, *, gpus: int, ray: str = "ray") -> List[str]:
+    """`ray start` for this node.
+
+    `--block` keeps it in the foreground, where its own children carry PR_SET_PDEATHSIG (ray/_private/node.py,
+    kernel_fate_share): one process of ours stands for all of Ray on this node.
+    """
+    ports = options.ports
+    command = [ray, "start", f"--node-ip-address={identity.ip}"]
+    if identity.is_head:
+        # the dashboard runs jobs for whoever reaches it (CVE-2023-48022): loopback only
+        command += ["--head", f"--port={ports.gcs}", "--dashboard-host=127.0.0.1"]
+        command += [f"--dashboard-port={ports.dashboard}", f"--ray-client-server-port={ports.client}"]
+    else:
+        command += [f"--address={identity.head_ip}:{ports.gcs}"]
+    command += [f"--node-manager-port={ports.node_manager}", f"--object-manager-port={ports.object_manager}"]
+    command += [f"--min-worker-port={ports.worker[0]}", f"--max-worker-port={ports.worker[1]}"]
+    command += [f"--num-gpus={gpus}"]
+    if options.cpus is not None:
+        command += [f"--num-cpus={options.cpus}"]
+    if options.object_store_bytes is not None:
+        command += [f"--object-store-memory={options.object_store_bytes}"]
+    if options.ray_temp_dir is not None:
+        command += [f"--temp-dir={options.ray_temp_dir}"]
+    return [*command, "--disable-usage-stats", "--block"]
+
+
+def has_started(log: str) -> bool:
+    """Whether `ray start` has said that this node belongs to the cluster (ray/scripts/scripts.py)."""
+    return "Ray runtime started." in log
+
+
+def probe(ip: str, port: int, timeout_s: float = 2.0) -> str:
+    """What is at this address: "open"; "refused", the host is there and nobody listens; or "silent"."""
+    try:
+        socket.create_connection((ip, port), timeout_s).close()
+    except ConnectionRefusedError:
+        return "refused"
+    except OSError:
+        return "silent"
+    return "open"
+
+
+class Dashboard:
+    """The three questions that the agent asks Ray's dashboard on the head."""
+
+    def __init__(self, port: int, token: str) -> None:
+        self._url = f"http://127.0.0.1:{port}"
+        self._token = token
+
+    def session_name(self) -> Optional[str]:
+        """Name of Ray's session folder, None while the dashboard does not answer."""
+        version = self._get("/api/version")
+        return None if version is None else str(version["session_name"])
+
+    def alive_nodes(self) -> int:
+        """How many nodes Ray counts as alive; 0 while the dashboard does not answer."""
+        answer = self._get("/nodes?view=summary")
+        summary = answer["data"]["summary"] if answer else []
+        return sum(node["raylet"].get("state") == "ALIVE" for node in summary)
+
+    def jobs_ready(self) -> bool:
+        """Whether the job server answers, which comes up after the rest of the dashboard."""
+        return self._get("/api/jobs/") is not None
+
+    def _get(self, path: str) -> Any:
+        request = urllib.request.Request(self._url + path, headers={"Authorization": f"Bearer {self._token}"})
+        try:
+            with urllib.request.urlopen(request, timeout=5.0) as answer:  # noqa: S310  the URL is ours
+                return json.load(answer)
+        except (OSError, ValueError):  # not there yet, or still starting
+            return None

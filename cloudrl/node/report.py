@@ -1,0 +1,57 @@
+"""What one node says of itself, as it travels in heartbeats and in the status."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Dict, Mapping, Optional
+
+from cloudrl.node.failure import Failure
+
+PHASES = ("start", "setup", "preflight", "ray", "fetch", "barrier", "ready", "failed", "ended")
+"""In order. "ray" and "fetch" run side by side: a node is in "fetch" once Ray is up and files are still coming."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """One node.
+
+    Attributes:
+        phase: one of `PHASES`.
+        detail: what it does at the moment, for a person.
+        seconds: how long each finished step took.
+        ray_up, fetched: the two halves of "at the barrier".
+        models: model as asked for -> folder on this node.
+    """
+
+    rank: int
+    ip: str
+    hostname: str
+    agent_port: int
+    phase: str = "start"
+    detail: str = ""
+    ray_version: Optional[str] = None
+    python_version: str = ""
+    verl_version: Optional[str] = None
+    gpus: int = 0
+    cpus: int = 0
+    ray_up: bool = False
+    fetched: bool = False
+    models: Dict[str, str] = field(default_factory=dict)
+    seconds: Dict[str, float] = field(default_factory=dict)
+    failure: Optional[Failure] = None
+
+    def to_json(self) -> Dict[str, Any]:
+        """JSON-ready form."""
+        return {**asdict(self), "failure": self.failure.to_json() if self.failure else None}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Report:
+        """Read what `to_json` wrote. Unknown keys are ignored: nodes may run newer agents.
+
+        Raises:
+            KeyError, TypeError, ValueError: this is no report.
+        """
+        known = {f.name for f in fields(cls)}
+        given = {key: value for key, value in data.items() if key in known}
+        given["failure"] = Failure.from_json(given.get("failure"))
+        return cls(**given)

@@ -1,0 +1,270 @@
+"""The agent's HTTP: bound to loopback and to the node's cluster address, a bearer token on every call.
+
+    GET  /v1/status                             every node (on rank 0), phase, failure, data, models
+    POST /v1/heartbeat                          a worker's report; answered with what rank 0 has published
+    GET  /v1/nodes/{rank}/log?offset=N          the agent's log of a node from byte N
+    GET  /v1/jobs/{id}/log?offset=N             a job's driver log from byte N
+    GET  /v1/nodes/{rank}/checkpoints           files below the checkpoint folder of a node
+    GET  /v1/nodes/{rank}/checkpoints/{path}    one of them, with `Range: bytes=a-b`
+    GET  /v1/data/{name}/{file}                 prepared data, for the other nodes
+
+Rank 0 passes calls for another rank on to that node's agent: a client needs to reach the head alone.
+"""
+
+from __future__ import annotations
+
+import hmac
+import http.client
+import json
+import re
+import threading
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, BinaryIO, Callable, Dict, List, Optional, Tuple
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from cloudrl.node.board import Board
+from cloudrl.node.files import Refused, list_below, open_below
+from cloudrl.node.peer import Peer, PeerRefused
+from cloudrl.node.report import Report
+
+_MAX_BODY_BYTES = 1 << 20
+_LOG_CHUNK_BYTES = 1 << 20
+_ROUTES = (
+    ("GET", re.compile(r"/v1/status"), "status"),
+    ("POST", re.compile(r"/v1/heartbeat"), "heartbeat"),
+    ("GET", re.compile(r"/v1/nodes/(\d{1,4})/log"), "node_log"),
+    ("GET", re.compile(r"/v1/jobs/([A-Za-z0-9][A-Za-z0-9._-]{0,200})/log"), "job_log"),
+    ("GET", re.compile(r"/v1/nodes/(\d{1,4})/checkpoints"), "checkpoints"),
+    ("GET", re.compile(r"/v1/nodes/(\d{1,4})/checkpoints/(.+)", re.DOTALL), "checkpoint_file"),
+    ("GET", re.compile(r"/v1/data/([^/]+)/([^/]+)"), "data_file"),
+)
+
+
+class HttpError(Exception):
+    """Answer with this status and message."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(frozen=True)
+class Rooms:
+    """What the server may show.
+
+    Attributes:
+        agent_log: this node's own log.
+        job_logs: folder of Ray's job logs, None while Ray is not up or on a worker.
+    """
+
+    board: Board
+    nodes: int
+    token: str
+    status: Callable[[], Dict[str, Any]]
+    peer: Callable[[Report], Peer]
+    agent_log: Path
+    job_logs: Callable[[], Optional[Path]]
+    checkpoints: Path
+    data_dir: Path
+
+
+class AgentServer:
+    """One listener an address, each with a thread a connection."""
+
+    def __init__(self, addresses: List[str], port: int, rooms: Rooms) -> None:
+        handler = type("Handler", (_Handler,), {"rooms": rooms})
+        self._servers: List[ThreadingHTTPServer] = []
+        try:
+            for address in dict.fromkeys(addresses):
+                self._servers.append(_Server((address, port), handler))
+        except OSError:
+            self.close()
+            raise
+        self._threads = [threading.Thread(target=s.serve_forever, args=(0.1,), daemon=True) for s in self._servers]
+
+    def start(self) -> None:
+        """Answer from now on."""
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        """Stop listening. Calls under way are cut."""
+        for server in self._servers:
+            if any(thread.is_alive() for thread in getattr(self, "_threads", [])):
+                server.shutdown()
+            server.server_close()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+    allow_reuse_address = True
+
+
+class _Handler(BaseHTTPRequestHandler):
+    rooms: Rooms
+    protocol_version = "HTTP/1.1"
+    timeout = 60.0
+
+    def do_GET(self) -> None:
+        self._answer("GET")
+
+    def do_POST(self) -> None:
+        self._answer("POST")
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  the base class names it so
+        """Stay silent: dstack fails a run after 50 MB of output in an hour."""
+
+    def _answer(self, method: str) -> None:
+        try:
+            self._authorize()
+            url = urlsplit(self.path)
+            for verb, pattern, name in _ROUTES:
+                # decoded once, here; %2e%2e and %2f become what they are before anything looks at the path
+                match = pattern.fullmatch(unquote(url.path)) if verb == method else None
+                if match:
+                    getattr(self, f"_{name}")(*match.groups())
+                    return
+            raise HttpError(404, "no such thing here")
+        except HttpError as error:
+            self._json({"error": str(error)}, status=error.status)
+        except (BrokenPipeError, ConnectionResetError, TimeoutError):
+            self.close_connection = True
+
+    def _authorize(self) -> None:
+        given = self.headers.get("Authorization", "").encode("utf-8", "replace")
+        if not hmac.compare_digest(given, f"Bearer {self.rooms.token}".encode()):
+            self.close_connection = True
+            raise HttpError(401, "wrong or missing token")
+
+    # -- routes ---------------------------------------------------------------------------------------------
+
+    def _status(self) -> None:
+        self._json(self.rooms.status())
+
+    def _heartbeat(self) -> None:
+        length = self.headers.get("Content-Length", "")
+        if not length.isdigit() or int(length) > _MAX_BODY_BYTES:
+            self.close_connection = True
+            raise HttpError(413, "a report is a JSON object of at most 1 MiB")
+        try:
+            report = Report.from_json(json.loads(self.rfile.read(int(length))))
+        except (ValueError, KeyError, TypeError) as error:
+            raise HttpError(400, f"not a report: {error}") from error
+        if not 0 < report.rank < self.rooms.nodes:
+            raise HttpError(400, f"rank {report.rank} does not belong to this cluster of {self.rooms.nodes} nodes")
+        self.rooms.board.heard(report)
+        self._json(self.rooms.board.answer(report.rank))
+
+    def _node_log(self, rank: str) -> None:
+        if not self._passed_on(int(rank)):
+            self._log(self.rooms.agent_log)
+
+    def _job_log(self, submission_id: str) -> None:
+        folder = self.rooms.job_logs()
+        if folder is None:
+            raise HttpError(404, "Ray is not up")
+        self._log(folder / f"job-driver-{submission_id}.log")
+
+    def _checkpoints(self, rank: str) -> None:
+        if not self._passed_on(int(rank)):
+            self._json({"folder": str(self.rooms.checkpoints), "files": list_below(self.rooms.checkpoints)})
+
+    def _checkpoint_file(self, rank: str, path: str) -> None:
+        if not self._passed_on(int(rank)):
+            self._file(self.rooms.checkpoints, path)
+
+    def _data_file(self, name: str, file: str) -> None:
+        self._file(self.rooms.data_dir, f"{name}/{file}")
+
+    # -- answers --------------------------------------------------------------------------------------------
+
+    def _json(self, value: Any, *, status: int = 200) -> None:
+        self._bytes(json.dumps(value).encode(), {"Content-Type": "application/json"}, status=status)
+
+    def _bytes(self, body: bytes, headers: Dict[str, str], *, status: int = 200) -> None:
+        self._head(status, {**headers, "Content-Length": str(len(body))})
+        self.wfile.write(body)
+
+    def _head(self, status: int, headers: Dict[str, str]) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+
+    def _log(self, path: Path) -> None:
+        offset = self._offset()
+        try:
+            with path.open("rb") as file:
+                size = file.seek(0, 2)
+                file.seek(min(offset, size))
+                body = file.read(_LOG_CHUNK_BYTES)
+        except FileNotFoundError:
+            raise HttpError(404, "there is no such log yet") from None
+        # `size` may have grown since: the client asks again from where this body ends
+        headers = {"Content-Type": "application/octet-stream", "X-Cloudrl-Size": str(max(size, offset + len(body)))}
+        self._bytes(body, headers)
+
+    def _offset(self) -> int:
+        text = parse_qs(urlsplit(self.path).query).get("offset", ["0"])[0]
+        if not text.isdigit():
+            raise HttpError(400, f"offset is a number of bytes, not {text!r}")
+        return int(text)
+
+    def _file(self, root: Path, path: str) -> None:
+        try:
+            file = open_below(root, path)
+        except Refused:
+            raise HttpError(403, "only regular files below the folder can be read") from None
+        except FileNotFoundError:
+            raise HttpError(404, "there is no such file") from None
+        with file:
+            self._send(file, *self._range(file.seek(0, 2)))
+
+    def _range(self, size: int) -> Tuple[int, int, int, bool]:
+        """(first byte, number of bytes, file size, whether a range was asked for)."""
+        text = self.headers.get("Range")
+        if text is None:
+            return 0, size, size, False
+        match = re.fullmatch(r"bytes=(\d+)-(\d*)", text.strip())
+        first = int(match.group(1)) if match else size
+        last = min(int(match.group(2)), size - 1) if match and match.group(2) else size - 1
+        if match is None or first > last:
+            raise HttpError(416, f"the file has {size} bytes; ask for `bytes=first-last` inside it")
+        return first, last - first + 1, size, True
+
+    def _send(self, file: BinaryIO, first: int, count: int, size: int, partial: bool) -> None:
+        headers = {"Content-Type": "application/octet-stream", "Content-Length": str(count), "Accept-Ranges": "bytes"}
+        if partial:
+            headers["Content-Range"] = f"bytes {first}-{first + count - 1}/{size}"
+        self._head(206 if partial else 200, headers)
+        if count:  # socket.sendfile takes 0 for "nothing", and refuses it
+            self.wfile.flush()
+            self.connection.sendfile(file, first, count)
+
+    def _passed_on(self, rank: int) -> bool:
+        """On rank 0, let the agent of another rank answer. False when this node is meant."""
+        board = self.rooms.board
+        if rank == board.own.rank:
+            return False
+        other = next((report for report in board.reports() if report.rank == rank), None)
+        if other is None:
+            raise HttpError(404, f"rank {rank} is not known here")
+        headers = {"Range": self.headers["Range"]} if "Range" in self.headers else {}
+        try:
+            answer = self.rooms.peer(other).open("GET", self.path, headers=headers)
+        except PeerRefused as error:
+            raise HttpError(502, str(error)) from error
+        except (OSError, http.client.HTTPException) as error:
+            raise HttpError(504, f"rank {rank} ({other.ip}) does not answer: {error}") from error
+        self._relay(answer)
+        return True
+
+    def _relay(self, answer: http.client.HTTPResponse) -> None:
+        names = ("Content-Type", "Content-Length", "Content-Range", "Accept-Ranges", "X-Cloudrl-Size")
+        self._head(answer.status, {name: answer.headers[name] for name in names if name in answer.headers})
+        with answer:
+            for chunk in iter(lambda: answer.read(1 << 20), b""):
+                self.wfile.write(chunk)

@@ -1,0 +1,72 @@
+"""Two secrets from one key: the agent's HTTP token and Ray's token.
+
+On dstack, a run of two or more nodes has the same private key `~/.ssh/dstack_job` on every node, made anew at
+each resubmission (dstack 0.22, runner/internal/executor); elsewhere, and with one node, the key is a random
+file that only its owner can read. Nothing secret stands in the rendered task, and nothing travels.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import secrets
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Optional
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Hex strings of 32 bytes each. Never printed: the fields are left out of `repr`."""
+
+    agent: str = field(repr=False)
+    ray: str = field(repr=False)
+
+
+def derive(key: bytes) -> Tokens:
+    """Both tokens of one key. Nodes and client derive them alike."""
+    return Tokens(agent=_hkdf(key, b"cloudrl agent").hex(), ray=_hkdf(key, b"cloudrl ray").hex())
+
+
+def _hkdf(key: bytes, info: bytes) -> bytes:
+    """HKDF-SHA256 (RFC 5869) for one block of 32 bytes, with the empty salt."""
+    extracted = hmac.new(b"\0" * 32, key, hashlib.sha256).digest()
+    return hmac.new(extracted, info + b"\x01", hashlib.sha256).digest()
+
+
+def read_or_make_key(path: Path) -> bytes:
+    """The key at `path`; made there, for its owner only, when there is none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return path.read_bytes()
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(secrets.token_hex(32).encode())
+    return path.read_bytes()
+
+
+def write_secret(path: Path, text: str) -> None:
+    """Write `text` where only this user can read it, replacing what was there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        os.fchmod(file.fileno(), 0o600)
+        file.write(text)
+
+
+def node_key(nodes: int, run_dir: Path, key_file: Optional[Path]) -> bytes:
+    """This node's key: the given file, dstack's job key, or a file of its own.
+
+    Args:
+        nodes: size of the cluster; dstack gives its key to two or more.
+        run_dir: where a single node keeps its own key, as `key`.
+        key_file: the provider's, when it has one.
+    """
+    job_key = Path("~/.ssh/dstack_job").expanduser()
+    if key_file is not None:
+        return key_file.read_bytes()
+    if nodes > 1 and job_key.exists():
+        return job_key.read_bytes()
+    return read_or_make_key(run_dir / "key")

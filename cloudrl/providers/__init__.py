@@ -1,0 +1,60 @@
+"""Where a cluster lives. One small protocol; a provider's module is imported when it is used."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Protocol, cast
+
+from cloudrl.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from cloudrl.connection import Connection
+    from cloudrl.providers.model import Plan, Status
+    from cloudrl.spec import Cluster
+
+PROVIDERS = {"local": "cloudrl.providers.local.provider"}
+"""Name -> module that has all functions of `Provider`."""
+
+
+class Provider(Protocol):
+    """The verbs. All of them raise errors of `cloudrl.errors` only."""
+
+    def plan(self, cluster: Cluster, *, dashboard_port: int | None = None) -> Plan:
+        """What `up` would do, without doing it."""
+
+    def up(
+        self, plan: Plan, *, on_status: Callable[[Status], None] | None = None, timeout_s: float = 900.0
+    ) -> Connection:
+        """Start the cluster and return once it is READY; nothing is left when it fails."""
+
+    def attach(self, name: str) -> Connection:
+        """Connect to a running cluster."""
+
+    def status(self, name: str) -> Status:
+        """One look at a cluster, running or not."""
+
+    def down(self, name: str) -> bool:
+        """End a cluster; False when nothing of it was running. Checkpoints and logs stay."""
+
+    def names(self) -> list[str]:
+        """Clusters that are running or have left something."""
+
+    def folder(self, name: str) -> Path:
+        """Where logs and, on this machine, the volume lie."""
+
+
+def provider(name: str) -> Provider:
+    """Look a provider up by name.
+
+    Raises:
+        InputError: there is none of that name.
+    """
+    if name not in PROVIDERS:
+        raise InputError(
+            f"no provider {name!r}; this release has: {', '.join(PROVIDERS)}",
+            hint="On dstack: dstack apply -f tasks/ray-cluster.dstack.yml" if name == "dstack" else None,
+        )
+    return cast("Provider", import_module(PROVIDERS[name]))

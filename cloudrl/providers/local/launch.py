@@ -1,0 +1,240 @@
+"""From a cluster to N running agents: ports, command lines, processes."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shlex
+import socket
+import sys
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from cloudrl.errors import CapacityError, InputError
+from cloudrl.node.ending import RELEASE
+from cloudrl.node.facts import count_gpus
+from cloudrl.node.identity import address_towards
+from cloudrl.node.tokens import read_or_make_key
+from cloudrl.providers.local.processes import MARK
+from cloudrl.providers.local.state import LocalState
+from cloudrl.render.agent import AGENT_FILE, write_agent
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cloudrl.spec import Cluster
+
+DEFAULT_DASHBOARD_PORT = 8265
+CPU_SLOTS = 8
+"""CPUs that Ray counts on a node without GPU: 3 for verl's training worker, the rest for its driver and loops."""
+OBJECT_STORE_BYTES = 256 * 1024**2
+DATA = ("addition",)
+MODELS = ("tiny-qwen2",)
+
+
+@dataclass(frozen=True)
+class LocalPlan:
+    """The agents that `up` would start."""
+
+    state: LocalState
+    commands: tuple[tuple[str, ...], ...]
+    env: Mapping[str, str] = field(repr=False)
+
+    @property
+    def name(self) -> str:
+        """The cluster's name."""
+        return self.state.name
+
+    def node_env(self, rank: int) -> dict[str, str]:
+        """What one agent gets in addition to the environment of this command."""
+        state = self.state
+        return {
+            **self.env,
+            "CLOUDRL_PROVIDER": "local",
+            "CLOUDRL_CLUSTER": state.name,
+            MARK: state.id,
+            "CLOUDRL_NODE_RANK": str(rank),
+            "CLOUDRL_NODES_NUM": str(state.nodes),
+            "CLOUDRL_HEAD_IP": state.ip,
+            "CLOUDRL_NODE_IP": state.ip,
+        }
+
+    def render(self) -> str:
+        """One shell line a node."""
+        lines = [f"# {self.state.nodes} agents on this machine; state in {self.state.folder}"]
+        for rank, command in enumerate(self.commands):
+            variables = [f"{key}={shlex.quote(value)}" for key, value in self.node_env(rank).items()]
+            lines.append(" ".join([*variables, shlex.join(command)]))
+        return "\n".join(lines) + "\n"
+
+
+def make_plan(cluster: Cluster, *, dashboard_port: int | None = None) -> LocalPlan:
+    """Decide ports and folders.
+
+    Raises:
+        CapacityError: the cluster asks for GPUs that this machine does not have.
+        InputError: `dashboard_port` is given and in use.
+    """
+    gpus = _gpus(cluster)
+    count = 3 + cluster.nodes
+    dashboard = _dashboard_port(dashboard_port)
+    gcs, client, *agent_ports = _free_ports(count - 1, avoid=dashboard)
+    cluster_id = secrets.token_hex(8)
+    state = LocalState(
+        name=cluster.name,
+        id=cluster_id,
+        nodes=cluster.nodes,
+        device="gpu" if cluster.gpu else "cpu",
+        gpus_per_node=gpus,
+        ip=address_towards("192.0.2.1"),
+        gcs_port=gcs,
+        dashboard_port=dashboard,
+        client_port=client,
+        agent_ports=tuple(agent_ports),
+        ray_temp_dir=f"/tmp/cloudrl-{cluster_id[:8]}",  # noqa: S108  short: Unix socket paths end at 107 bytes
+    )
+    commands = tuple(_command(cluster, state, rank) for rank in range(cluster.nodes))
+    return LocalPlan(state, commands, dict(cluster.env))
+
+
+@dataclass
+class Started:
+    """One agent that was started, and the lease that keeps it: our end of a pipe.
+
+    Not a `subprocess.Popen`, which cannot let go of a process that shall outlive it.
+    """
+
+    pid: int
+    lease: int
+    exit_status: int | None = None
+
+    def poll(self) -> int | None:
+        """The exit status, negative for a signal, or None while it runs."""
+        if self.exit_status is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self.exit_status = os.waitstatus_to_exitcode(status) if pid else None
+        return self.exit_status
+
+    def release(self) -> None:
+        """Let the agent outlive this command."""
+        os.write(self.lease, RELEASE)
+        self.drop()
+
+    def drop(self) -> None:
+        """Close the lease; an agent that was not released ends."""
+        os.close(self.lease)
+
+
+def prepare(plan: LocalPlan) -> None:
+    """Write what the agents need: a new key, the agent's file, the volume, and what `down` must know."""
+    state = plan.state
+    state.write()
+    state.key_file.unlink(missing_ok=True)
+    read_or_make_key(state.key_file)
+    write_agent(state.folder)
+    state.checkpoints.mkdir(parents=True, exist_ok=True)
+
+
+def start_agent(plan: LocalPlan, rank: int) -> Started:
+    """Start one agent in its own session. It ends by itself when the lease is dropped before its release."""
+    folder = plan.state.node_dir(rank)
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in ("outcome.json", "agent.log"):
+        (folder / old).unlink(missing_ok=True)
+    reading, writing = os.pipe()
+    os.set_inheritable(reading, True)
+    words = [*plan.commands[rank], f"--lease-fd={reading}"]
+    log_flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    try:
+        pid = os.posix_spawn(
+            words[0],
+            words,
+            {**os.environ, **plan.node_env(rank)},
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_OPEN, 1, str(folder / "stdout.log"), log_flags, 0o644),
+                (os.POSIX_SPAWN_DUP2, 1, 2),
+            ],
+            setsid=True,
+        )
+    finally:
+        os.close(reading)
+    return Started(pid, writing)
+
+
+def _command(cluster: Cluster, state: LocalState, rank: int) -> tuple[str, ...]:
+    options: list[tuple[str, object]] = [
+        ("device", state.device),
+        ("gpus-per-node", state.gpus_per_node),
+        ("checkpoints", state.checkpoints),
+        ("data-dir", state.folder / "data"),
+        ("run-dir", state.node_dir(rank)),
+        ("key-file", state.key_file),
+        ("ray-temp-dir", f"{state.ray_temp_dir}/{rank}"),
+        ("object-store-bytes", OBJECT_STORE_BYTES),
+        ("agent-port", state.agent_ports[rank]),
+        ("head-agent-port", state.agent_ports[0]),
+        ("gcs-port", state.gcs_port),
+        ("dashboard-port", state.dashboard_port),
+        ("client-port", state.client_port),
+        ("node-manager-port", 0),  # zero: Ray takes free ports, several nodes share this machine
+        ("object-manager-port", 0),
+        ("worker-ports", "0-0"),
+        ("join-timeout-s", 120),
+    ]
+    if state.device == "cpu":
+        options.append(("cpus-per-node", CPU_SLOTS))
+    options += [("setup", command) for command in cluster.setup]
+    options += [("data", name) for name in cluster.data or DATA]
+    options += [("model", name) for name in cluster.models or MODELS]
+    words = [f"--{name}={value}" for name, value in options]
+    return (sys.executable, str(state.folder / AGENT_FILE), "run", *words)
+
+
+def _gpus(cluster: Cluster) -> int:
+    """GPUs a node; without GPUs one slot, since verl counts nothing else (verl-project, single_controller/ray)."""
+    if cluster.gpu is None:
+        return 1
+    _, here = count_gpus()
+    wanted = (cluster.gpus_per_node or 1) * cluster.nodes
+    if wanted > here:
+        raise CapacityError(
+            f"{cluster.nodes} nodes with {cluster.gpu} ask for {wanted} GPUs; this machine has {here}",
+            hint="Leave gpu out to train on the CPU of this machine",
+        )
+    if cluster.nodes > 1:
+        raise InputError("several nodes on one machine would share its GPUs", hint="Take nodes=1")
+    return wanted
+
+
+def _dashboard_port(wanted: int | None) -> int:
+    if wanted is None:
+        return DEFAULT_DASHBOARD_PORT if _is_free(DEFAULT_DASHBOARD_PORT) else _free_ports(1)[0]
+    if not _is_free(wanted):
+        raise InputError(
+            f"port {wanted} on this machine is in use", hint="Take another --dashboard-port, or leave it out for a free one"
+        )
+    return wanted
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("0.0.0.0", port))  # noqa: S104  free on every address; nothing listens
+        except OSError:
+            return False
+    return True
+
+
+def _free_ports(count: int, avoid: int | None = None) -> list[int]:
+    """Distinct free TCP ports, all held open until the last is found."""
+    sockets = [socket.socket() for _ in range(count + 1)]
+    try:
+        for each in sockets:
+            each.bind(("", 0))
+        ports = [int(each.getsockname()[1]) for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+    return [port for port in ports if port != avoid][:count]

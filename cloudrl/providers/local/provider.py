@@ -1,0 +1,235 @@
+"""The verbs of provider `local`."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from typing import TYPE_CHECKING
+
+from cloudrl.connection import AgentApi, Connection
+from cloudrl.errors import ClusterFailed, ConnectionFailed, InputError, Interrupted, Unauthorized
+from cloudrl.node.tokens import derive
+from cloudrl.providers.local import launch, processes, state
+from cloudrl.providers.local.launch import LocalPlan
+from cloudrl.providers.local.state import LocalState
+from cloudrl.providers.model import Status
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from cloudrl.providers.local.launch import Started
+    from cloudrl.providers.model import Plan
+    from cloudrl.spec import Cluster
+
+_POLL_S = 0.2
+_OTHERS_S = 15.0
+
+
+def plan(cluster: Cluster, *, dashboard_port: int | None = None) -> LocalPlan:
+    """What `up` would do, without doing it."""
+    return launch.make_plan(cluster, dashboard_port=dashboard_port)
+
+
+def up(
+    plan: Plan, *, on_status: Callable[[Status], None] | None = None, timeout_s: float = 900.0
+) -> Connection:
+    """Start the agents and return once the cluster is READY.
+
+    Whatever an earlier `up` of this name has left is ended first. If this command dies, even by SIGKILL, the
+    agents end by themselves.
+
+    Raises:
+        InputError: a cluster of this name is running.
+        ClusterFailed: it did not become ready; nothing of it runs any more.
+        Interrupted: Ctrl-C; likewise.
+    """
+    if not isinstance(plan, LocalPlan):
+        raise TypeError(f"a plan of another provider: {plan!r}")
+    with state.lock(plan.name):
+        _clear_the_way(plan.name)
+        started: list[Started] = []
+        try:
+            launch.prepare(plan)
+            started += [launch.start_agent(plan, rank) for rank in range(plan.state.nodes)]
+            _await_ready(plan.state, started, on_status, timeout_s)
+        except BaseException as error:
+            _give_up(plan.state, started)
+            if isinstance(error, KeyboardInterrupt):
+                raise Interrupted("interrupted; what was started is ended again") from error
+            raise
+        for agent in started:
+            agent.release()
+    return attach(plan.name)
+
+
+def attach(name: str) -> Connection:
+    """Connect to a running cluster.
+
+    Raises:
+        InputError: there is none of that name, or it does not run.
+    """
+    known = state.read(name)
+    if known is None or not processes.agents(known.id):
+        running = [each for each in names() if status(each).phase != "down"]
+        what = "is not running" if known else "does not exist"
+        others = f"; running: {', '.join(running)}" if running else ""
+        raise InputError(f"local cluster {name!r} {what}{others}", hint=f"Start it: cloudrl up {name} --on local --nodes 2")
+    return _connection(known)
+
+
+def status(name: str) -> Status:
+    """One look. A cluster that has ended by itself is "failed" with its reason until `down` or the next `up`.
+
+    Raises:
+        InputError: there is no cluster of that name.
+    """
+    known = state.read(name)
+    if known is None:
+        raise InputError(f"no local cluster {name!r}", hint="See what there is: cloudrl status")
+    if processes.agents(known.id):
+        try:
+            return _live_status(known)
+        except (ConnectionFailed, Unauthorized):
+            return _row(known, "start")
+    reason = _outcome(known)
+    return _row(known, "failed" if reason else "down", reason)
+
+
+def down(name: str) -> bool:
+    """End a cluster and remove its temporary files; False when nothing of it was running.
+
+    Raises:
+        InputError: there is no cluster of that name.
+    """
+    known = state.read(name)
+    if known is None:
+        raise InputError(f"no local cluster {name!r}", hint="See what there is: cloudrl status")
+    with state.lock(name):
+        was_running = _end(known)
+        for rank in range(known.nodes):
+            (known.node_dir(rank) / "outcome.json").unlink(missing_ok=True)
+        return was_running
+
+
+def names() -> list[str]:
+    """Clusters that are running or have left something, by name."""
+    folder = state.root()
+    return sorted(path.parent.name for path in folder.glob("*/cluster.json")) if folder.is_dir() else []
+
+
+def folder(name: str) -> Path:
+    """Where logs and volume of a cluster lie."""
+    return state.root() / name
+
+
+def _connection(known: LocalState) -> Connection:
+    tokens = derive(known.key_file.read_bytes())
+    return Connection(
+        name=known.name,
+        ray_url=f"http://127.0.0.1:{known.dashboard_port}",
+        ray_token=tokens.ray,
+        agent_url=f"http://127.0.0.1:{known.agent_ports[0]}",
+        agent_token=tokens.agent,
+        cluster_id=known.id,
+    )
+
+
+def _clear_the_way(name: str) -> None:
+    """End what an earlier cluster of this name has left; a whole one is not touched."""
+    known = state.read(name)
+    if known is None:
+        return
+    if processes.agents(known.id) and status(name).is_ready:
+        raise InputError(
+            f"cluster {name!r} is up already", hint=f"Use it: cloudrl submit grpo-tiny --cluster {name}   End it: cloudrl down {name}"
+        )
+    _end(known)
+
+
+def _give_up(known: LocalState, started: list[Started]) -> None:
+    _end(known)
+    for agent in started:
+        agent.drop()
+        agent.poll()
+
+
+def _end(known: LocalState) -> bool:
+    was_running = processes.end(known.id)
+    shutil.rmtree(known.ray_temp_dir, ignore_errors=True)
+    return was_running
+
+
+def _await_ready(
+    known: LocalState,
+    started: list[Started],
+    on_status: Callable[[Status], None] | None,
+    timeout_s: float,
+) -> None:
+    deadline = time.monotonic() + timeout_s
+    while True:
+        look = status(known.name)
+        if on_status is not None:
+            on_status(look)
+        if look.is_ready:
+            return
+        ended = [rank for rank, agent in enumerate(started) if agent.poll() is not None]
+        if ended:
+            raise _failure(known, started, ended[0])
+        if time.monotonic() > deadline:
+            raise ClusterFailed(f"cluster {known.name!r} is still in phase {look.phase} after {timeout_s:.0f} s")
+        time.sleep(_POLL_S)
+
+
+def _failure(known: LocalState, started: list[Started], first: int) -> ClusterFailed:
+    """Give the other agents a moment to agree on the cause, then name it."""
+    deadline = time.monotonic() + _OTHERS_S
+    while any(agent.poll() is None for agent in started) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    reason = _outcome(known)
+    if not reason:
+        reason = f"the agent of rank {first} died (status {started[first].poll()})"
+    return ClusterFailed(f"cluster {known.name!r} failed: {reason}", hint=f"Its logs: {known.node_dir(first)}")
+
+
+def _outcome(known: LocalState) -> str:
+    """Why the cluster ended: what an agent has left, or which rank is gone without a word. Rank 0 knows best."""
+    texts = []
+    for rank in range(known.nodes):
+        path = known.node_dir(rank) / "outcome.json"
+        if path.is_file():
+            outcome = json.loads(path.read_text())
+            if outcome["failure"] is not None:
+                return str(outcome["text"])
+            texts.append(str(outcome["text"]))
+    return texts[0] if texts else ""
+
+
+def _live_status(known: LocalState) -> Status:
+    connection = _connection(known)
+    value = AgentApi(str(connection.agent_url), str(connection.agent_token), timeout_s=5.0).status()
+    failure = value["failure"]
+    return Status(
+        name=known.name,
+        provider="local",
+        phase=value["phase"],
+        nodes_wanted=known.nodes,
+        reason=failure["reason"] if failure else value["detail"],
+        nodes=value["nodes"],
+        ready_at=value.get("ready_at"),
+        dashboard_url=connection.ray_url,
+        checkpoint_dir=value["checkpoint_dir"],
+    )
+
+
+def _row(known: LocalState, phase: str, reason: str = "") -> Status:
+    return Status(
+        name=known.name,
+        provider="local",
+        phase=phase,
+        nodes_wanted=known.nodes,
+        reason=reason,
+        checkpoint_dir=os.fspath(known.checkpoints),
+    )

@@ -1,0 +1,121 @@
+"""The folder of one local cluster: who it is, its key, its logs and its volume.
+
+    ~/.cloudrl/clusters/NAME/
+        cluster.json         what `up` has decided: id, ports, folders
+        key                  the secret, 0600
+        lock                 held by the command that works on this cluster
+        node-0/, node-1/     each agent's logs and outcome
+        data/                prepared data and made models
+        checkpoints/         the volume; `down` leaves it
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cloudrl.errors import CloudrlError, InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def root() -> Path:
+    """`$CLOUDRL_HOME/clusters`, by default below `~/.cloudrl`."""
+    return Path(os.environ.get("CLOUDRL_HOME") or "~/.cloudrl").expanduser().absolute() / "clusters"
+
+
+@dataclass(frozen=True)
+class LocalState:
+    """What `cluster.json` holds.
+
+    Attributes:
+        id: new at each `up`; every process of the cluster carries it as CLOUDRL_RUN_ID.
+        ip: the address that all nodes share; Ray does not take 127.0.0.1 for more than one.
+        ray_temp_dir: Ray's folder, short since Unix sockets lie in it; gone after `down`.
+        agent_ports: one a rank.
+    """
+
+    name: str
+    id: str
+    nodes: int
+    device: str
+    gpus_per_node: int
+    ip: str
+    gcs_port: int
+    dashboard_port: int
+    client_port: int
+    agent_ports: tuple[int, ...]
+    ray_temp_dir: str
+
+    @property
+    def folder(self) -> Path:
+        """This cluster's folder."""
+        return root() / self.name
+
+    def node_dir(self, rank: int) -> Path:
+        """Logs and outcome of one agent."""
+        return self.folder / f"node-{rank}"
+
+    @property
+    def key_file(self) -> Path:
+        """The secret."""
+        return self.folder / "key"
+
+    @property
+    def checkpoints(self) -> Path:
+        """The volume."""
+        return self.folder / "checkpoints"
+
+    def write(self) -> None:
+        """Write `cluster.json`, whole or not at all."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        part = self.folder / ".cluster.json.part"
+        part.write_text(json.dumps(asdict(self), indent=1) + "\n")
+        part.replace(self.folder / "cluster.json")
+
+
+def read(name: str) -> LocalState | None:
+    """The state of a cluster, None where there is none.
+
+    Raises:
+        CloudrlError: the file is there and cannot be understood.
+    """
+    path = root() / name / "cluster.json"
+    if not path.is_file():
+        return None
+    try:
+        value = json.loads(path.read_text())
+        return LocalState(**{**value, "agent_ports": tuple(value["agent_ports"])})
+    except (ValueError, KeyError, TypeError) as error:
+        raise CloudrlError(f"{path} cannot be read: {error}", hint=f"Remove it: rm {path}") from error
+
+
+@contextmanager
+def lock(name: str) -> Iterator[None]:
+    """Hold the cluster for one command; the lock goes with the process, however that ends.
+
+    Raises:
+        InputError: another command holds it.
+    """
+    folder = root() / name
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            holder = file.read().strip() or "unknown"
+            raise InputError(
+                f"another cloudrl command (process {holder}) is working on cluster {name!r}",
+                hint=f"Wait for it, or end it with: kill {holder}",
+            ) from None
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield

@@ -1,0 +1,65 @@
+"""The node agent as one file: a zipapp of the modules that it needs, the same bytes on every machine."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from importlib.resources.abc import Traversable
+
+AGENT_FILE = "cloudrl-node.pyz"
+
+_PARTS = ("__init__.py", "errors.py", "node", "data", "verl_cpu/__init__.py", "verl_cpu/tiny_model.py")
+_MAIN = "import sys\n\nfrom cloudrl.node.main import main\n\nsys.exit(main())\n"
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest date that a zip can hold
+
+
+def build_agent() -> bytes:
+    """The bytes of `cloudrl-node.pyz`.
+
+    They depend on the sources alone: fixed order, dates and modes, and no compression, whose output differs
+    between builds of zlib.
+    """
+    buffer = io.BytesIO()
+    buffer.write(b"#!/usr/bin/env python3\n")
+    with zipfile.ZipFile(buffer, "a", zipfile.ZIP_STORED) as archive:
+        for name, text in sorted(_sources()):
+            info = zipfile.ZipInfo(name, _EPOCH)
+            info.external_attr = 0o644 << 16
+            info.create_system = 3  # Unix, whatever this machine is
+            archive.writestr(info, text)
+    return buffer.getvalue()
+
+
+def write_agent(folder: Path) -> Path:
+    """Write the agent into `folder` if what lies there differs, and return its path."""
+    path = folder / AGENT_FILE
+    wanted = build_agent()
+    if not path.exists() or path.read_bytes() != wanted:
+        folder.mkdir(parents=True, exist_ok=True)
+        part = path.with_name(f".{AGENT_FILE}.part")
+        part.write_bytes(wanted)
+        part.replace(path)
+    return path
+
+
+def _sources() -> Iterator[tuple[str, bytes]]:
+    root = resources.files("cloudrl")
+    yield "__main__.py", _MAIN.encode()
+    for part in _PARTS:
+        yield from _walk(root.joinpath(part), f"cloudrl/{part}")
+
+
+def _walk(item: Traversable, name: str) -> Iterator[tuple[str, bytes]]:
+    if item.is_file():
+        if name.endswith(".py"):
+            yield name, item.read_bytes()
+        return
+    for inner in item.iterdir():
+        if inner.name != "__pycache__":
+            yield from _walk(inner, f"{name}/{inner.name}")
