@@ -1,0 +1,89 @@
+"""YAML as people mean it: `1e-6` is a number, `no` is a word, a key stands once, an error has a line."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from cloudrl.errors import RecipeError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class _Loader(yaml.SafeLoader):
+    """Plain values by YAML 1.2's core schema.
+
+    PyYAML follows YAML 1.1, where `1e-6` is text, `010` is eight, `1:30` is ninety and `no` is false.
+    """
+
+    yaml_implicit_resolvers = {}  # noqa: RUF012 - the base class declares it
+
+
+# A whole number is an int, so a float shows a dot or an exponent.
+_FLOAT = r"[-+]?(?:[0-9]*\.[0-9]+|[0-9]+\.)(?:[eE][-+]?[0-9]+)?|[-+]?[0-9]+[eE][-+]?[0-9]+|[-+]?\.inf|\.nan"
+_PLAIN = (
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    ("int", r"[-+]?(?:0|[1-9][0-9]*)", list("-+0123456789")),
+    ("float", _FLOAT, list("-+.0123456789")),
+)
+for _tag, _pattern, _first in _PLAIN:
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(rf"^(?:{_pattern})$"), _first)
+
+
+def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
+    seen: set[Any] = set()
+    for key_node, _ in node.value:
+        key = loader.construct_object(key_node, deep=True)
+        if not isinstance(key, str):
+            raise yaml.MarkedYAMLError(
+                problem=f"the key {key!r} is not text", problem_mark=key_node.start_mark
+            )
+        if key in seen:
+            raise yaml.MarkedYAMLError(
+                problem=f"the key {key!r} stands twice", problem_mark=key_node.start_mark
+            )
+        seen.add(key)
+    loader.flatten_mapping(node)
+    return loader.construct_mapping(node, deep=True)
+
+
+_Loader.add_constructor("tag:yaml.org,2002:map", _mapping)
+
+
+def read_mapping(path: Path, shown: str) -> dict[str, Any]:
+    """Read a YAML file that holds one mapping.
+
+    Args:
+        path: The file.
+        shown: What messages call it, as the user typed it.
+
+    Raises:
+        RecipeError: No such file, not readable, not YAML (with the line), or no mapping.
+    """
+    try:
+        written = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise RecipeError(f"{shown}: not a text file in UTF-8 (byte {error.start})") from None
+    except OSError as error:
+        raise RecipeError(f"{shown}: cannot be read: {error.strerror}") from None
+    try:
+        values = yaml.load(written, Loader=_Loader)  # noqa: S506 - _Loader is a SafeLoader
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"{shown}:{mark.line + 1}" if mark else shown
+        raise RecipeError(f"{where}: {error.problem or error.context}") from None
+    except yaml.YAMLError as error:  # a character that YAML forbids
+        raise RecipeError(f"{shown}: {str(error).splitlines()[0]}") from None
+    if not isinstance(values, dict):
+        raise RecipeError(f"{shown}: expected `field: value` lines, found {_kind(values)}")
+    return values
+
+
+def _kind(value: object) -> str:
+    if value is None:
+        return "nothing"
+    return "a list" if isinstance(value, list) else f"only {value!r}"

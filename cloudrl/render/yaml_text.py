@@ -1,0 +1,63 @@
+"""YAML that people read: sections with a comment above and a blank line between, commands as they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+
+@dataclass(frozen=True)
+class Section:
+    """Keys that belong together. A key with None or an empty value is left out, so is an empty section."""
+
+    keys: Mapping[str, Any]
+    comment: str = ""
+
+
+class _Dumper(yaml.SafeDumper):
+    """Block style, lists indented under their key, line breaks shown as line breaks."""
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:  # noqa: ARG002
+        super().increase_indent(flow, indentless=False)
+
+    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - a value that stands twice is written twice
+        return True
+
+
+def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+    style = None
+    if "\n" in value:
+        # `|+`, which a break at the end needs, would make PyYAML end the document there
+        style = '"' if value.endswith("\n") else "|"
+    if not value.replace("\n", "").isprintable():
+        style = '"'  # left to itself PyYAML 6 loses \x85 and \ufeff
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
+
+
+_Dumper.add_representer(str, _text)
+
+
+def document(header: str, sections: Iterable[Section]) -> str:
+    """The whole file: `header` as a comment, then the sections in their order. Ends in a line break."""
+    written = [_written(section) for section in sections]
+    return "\n".join([_comment(header), *(text for text in written if text)])
+
+
+def _written(section: Section) -> str:
+    keys = {key: value for key, value in section.keys.items() if value not in (None, "", {}, [])}
+    return (
+        _comment(section.comment) + "".join(_key(key, value) for key, value in keys.items()) if keys else ""
+    )
+
+
+def _key(key: str, value: Any) -> str:
+    return yaml.dump({key: value}, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=float("inf"))
+
+
+def _comment(text: str) -> str:
+    return "".join(f"# {line}".rstrip() + "\n" for line in text.splitlines())

@@ -1,0 +1,19 @@
+"""WHAT the user declares: strict frozen values without I/O."""
+
+from cloudrl.spec.base import FrozenDict as FrozenDict
+from cloudrl.spec.base import Spec as Spec
+from cloudrl.spec.cluster import Cluster as Cluster
+from cloudrl.spec.gpu import Cpu as Cpu
+from cloudrl.spec.gpu import Gpu as Gpu
+from cloudrl.spec.hydra import HydraText as HydraText
+from cloudrl.spec.hydra import hydra_text as hydra_text
+from cloudrl.spec.hydra import override_argument as override_argument
+from cloudrl.spec.hydra import parse_override as parse_override
+from cloudrl.spec.job import Job as Job
+from cloudrl.spec.nearest import did_you_mean as did_you_mean
+from cloudrl.spec.nearest import nearest as nearest
+from cloudrl.spec.resources import Resources as Resources
+from cloudrl.spec.sizes import CountRange as CountRange
+from cloudrl.spec.sizes import Size as Size
+from cloudrl.spec.sizes import SizeRange as SizeRange
+from cloudrl.spec.volume import Volume as Volume

@@ -1,0 +1,110 @@
+"""What all declared values have in common: strict, frozen, and an error that names the field."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from cloudrl.errors import SpecError
+from cloudrl.spec.nearest import did_you_mean
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+    from typing_extensions import Self
+
+V = TypeVar("V")
+
+
+class Spec(BaseModel):
+    """Something the user declares. Unknown fields and wrong values raise `SpecError` at construction."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    if not TYPE_CHECKING:  # a written __init__ would hide the field names from type checkers
+
+        def __init__(self, **values: Any) -> None:
+            try:
+                super().__init__(**values)
+            except ValidationError as failure:
+                _raise_spec_error(type(self), failure)
+
+    @classmethod
+    def load(cls, values: Mapping[str, Any]) -> Self:
+        """Build from a mapping, as YAML or JSON gives it.
+
+        Raises:
+            SpecError: `values` is no mapping with text keys, or what it holds is wrong.
+        """
+        if not isinstance(values, Mapping):
+            raise SpecError(f"{cls.__name__}: expected fields with values, got {_shown(values)}")
+        for key in values:
+            if not isinstance(key, str):
+                raise SpecError(f"{cls.__name__}: field name {key!r} is not text")
+        return cls(**values)
+
+    def given(self) -> dict[str, Any]:
+        """Field name -> value, for the fields that were given a value."""
+        return {
+            name: getattr(self, name) for name in type(self).model_fields if name in self.model_fields_set
+        }
+
+    def changed(self, **fields: Any) -> Self:
+        """The same with other values in some fields.
+
+        Raises:
+            SpecError: A field is unknown or its value wrong.
+        """
+        return type(self)(**{**self.given(), **fields})
+
+
+class FrozenDict(dict[str, V]):
+    """A dict that cannot be changed, so that a frozen model is frozen all the way down."""
+
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
+        raise TypeError("this mapping belongs to a frozen value; make a new value instead")
+
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    clear = pop = popitem = setdefault = update = _refuse
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(frozenset(self.items()))
+
+    def __reduce__(self) -> tuple[type[FrozenDict[V]], tuple[dict[str, V]]]:
+        # pickle and copy would otherwise fill an empty one item by item
+        return type(self), (dict(self),)
+
+
+def _raise_spec_error(model: type[Spec], failure: ValidationError) -> NoReturn:
+    errors = failure.errors(include_url=False)
+    lines = [_line(model, error) for error in errors]
+    hints = [hint for error in errors if (hint := _hint(model, error))]
+    raise SpecError("\n".join(lines), hint=hints[0] if hints else None) from None
+
+
+def _line(model: type[Spec], error: ErrorDetails) -> str:
+    owner, place = model.__name__, ".".join(str(part) for part in error["loc"])
+    field = str(error["loc"][0]) if error["loc"] else ""
+    kind = error["type"]
+    if kind == "extra_forbidden":
+        return f"{owner}: unknown field {field!r}{did_you_mean(field, model.model_fields)}"
+    if kind == "missing":
+        return f"{owner}: field {field!r} is missing"
+    cause = error.get("ctx", {}).get("error")
+    if isinstance(cause, SpecError):
+        return f"{owner}.{place}: {cause.message}" if place else f"{owner}: {cause.message}"
+    text = error["msg"].removeprefix("Input should be ")
+    return f"{owner}.{place}: {_shown(error['input'])} is not {text}"
+
+
+def _hint(model: type[Spec], error: ErrorDetails) -> str | None:
+    if error["type"] in ("extra_forbidden", "missing"):
+        return f"Fields of {model.__name__}: {', '.join(model.model_fields)}"
+    cause = error.get("ctx", {}).get("error")
+    return cause.hint if isinstance(cause, SpecError) else None
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -1,0 +1,4 @@
+"""What we KNOW of verl, by release. Facts only: nothing here imports verl."""
+
+from cloudrl.verl.releases import RELEASE as RELEASE
+from cloudrl.verl.releases import Release as Release

@@ -1,0 +1,133 @@
+"""`tasks/ray-cluster.dstack.yml`: what the SDK renders for the dstack job of verl's multi-node guide."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+from dstack._internal.core.models.configurations import TaskConfiguration, parse_apply_configuration
+
+from cloudrl.render import to_dstack
+from cloudrl.spec import Cluster
+
+# The YAML of that guide (June 2025), as it stands there.
+GUIDE: dict[str, Any] = {
+    "type": "task",
+    "name": "ray-verl-cluster",
+    "nodes": 2,
+    "env": [
+        "WANDB_API_KEY",
+        "PYTHONUNBUFFERED=1",
+        "CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7",
+    ],
+    "image": "whatcanyousee/verl:ngc-cu124-vllm0.8.5-sglang0.4.6-mcore0.12.0-te2.2",
+    "commands": [
+        "git clone https://github.com/volcengine/verl",
+        "cd verl",
+        "pip install --no-deps -e .",
+        "pip install hf_transfer hf_xet",
+        """\
+if [ $DSTACK_NODE_RANK = 0 ]; then
+    python3 examples/data_preprocess/gsm8k.py --local_dir ~/data/gsm8k
+    python3 -c "import transformers;
+        transformers.pipeline('text-generation', model='Qwen/Qwen2.5-7B-Instruct')"
+    ray start --head --port=6379;
+else
+    ray start --address=$DSTACK_MASTER_NODE_IP:6379
+fi""",
+    ],
+    "ports": [8265],
+    "resources": {"gpu": "80GB:8", "shm_size": "128GB"},
+    "volumes": ["/checkpoints:/checkpoints"],
+}
+
+# Every key in which we differ from the guide, and why.
+DIFFERENCES = {
+    "name": "the name of the file, and of the cluster in all of our documents",
+    "env": (
+        "WANDB_API_KEY without a value would make a raw apply fail where it is unset; it is given at submit. "
+        "CUDA_VISIBLE_DEVICES: dstack gives a container its GPUs and Ray each worker one of them; a fixed "
+        "list is wrong on any node with another number of GPUs"
+    ),
+    "image": "the guide's image has vLLM 0.8.5; verl 0.9 needs 0.18 or later and names this image",
+    "commands": (
+        "one agent does it all: verl pinned instead of the main branch, data and model on every node (the "
+        "driver may land on any), Ray in the foreground (the guide's `ray start` returns, and the run ends), "
+        "dashboard on loopback, one READY when all are there"
+    ),
+    "ports": "8266 is the agent: status, logs, checkpoints",
+    "files": "the agent travels beside the file",
+    "retry": "the guide loses the run with the first lost node",
+    "startup_order": "the default, stated because the agent relies on it",
+    "stop_criteria": "when the head ends, the others end too and cost no more",
+}
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster(
+        name="ray-cluster",
+        nodes=2,
+        gpu="80GB:8",
+        shm_size="128GB",
+        data=["gsm8k"],
+        models=["Qwen/Qwen2.5-7B-Instruct"],
+        env={"PYTHONUNBUFFERED": "1"},
+    )
+
+
+def parsed(data: dict[str, Any]) -> TaskConfiguration:
+    configuration = parse_apply_configuration(data)
+    assert isinstance(configuration, TaskConfiguration)
+    return configuration
+
+
+def test_the_file_is_what_the_sdk_renders(cluster, repository, golden):
+    golden(repository / "tasks" / "ray-cluster.dstack.yml", to_dstack(cluster))
+
+
+def test_dstack_reads_the_file_field_by_field(cluster, repository):
+    task = parsed(yaml.safe_load((repository / "tasks" / "ray-cluster.dstack.yml").read_text()))
+    assert (task.type, task.name, task.nodes) == ("task", cluster.name, cluster.nodes)
+    assert task.image == "verlai/verl:vllm024.dev2"
+    assert task.env.as_dict() == cluster.env
+    assert [(port.local_port, port.container_port) for port in task.ports] == [(8265, 8265), (8266, 8266)]
+    gpu = task.resources.gpu
+    assert (gpu.memory.min, gpu.memory.max, gpu.count.min, gpu.count.max) == (80, 80, 8, 8)
+    assert task.resources.shm_size == 128
+    assert [(volume.instance_path, volume.path) for volume in task.volumes] == [
+        ("/checkpoints", "/checkpoints")
+    ]
+    assert [(file.local_path, file.path) for file in task.files] == [
+        ("cloudrl-node.pyz", "/opt/cloudrl/cloudrl-node.pyz")
+    ]
+    assert [event.value for event in task.retry.on_events] == ["no-capacity", "interruption", "error"]
+    assert task.retry.duration == 24 * 3600
+    assert (task.startup_order.value, task.stop_criteria.value) == ("any", "master-done")
+
+
+def test_the_fields_that_differ_from_the_guide_are_these(cluster):
+    ours, theirs = parsed(yaml.safe_load(to_dstack(cluster))), parsed(GUIDE)
+    differing = {
+        field for field in TaskConfiguration.model_fields if getattr(ours, field) != getattr(theirs, field)
+    }
+    assert differing == set(DIFFERENCES)
+
+
+def test_what_the_guide_asks_for_is_all_there(cluster):
+    command = parsed(yaml.safe_load(to_dstack(cluster))).commands[-1]
+    for words in (
+        "--data gsm8k",
+        "--model Qwen/Qwen2.5-7B-Instruct",
+        "--checkpoints /checkpoints",
+        "verl==0.9.1",
+    ):
+        assert words in command
+    assert "git clone" not in command
+
+
+def test_no_variable_lacks_a_value(cluster):
+    with pytest.raises(ValueError, match="WANDB_API_KEY"):
+        parsed(GUIDE).env.as_dict()
+    assert parsed(yaml.safe_load(to_dstack(cluster))).env.as_dict() == {"PYTHONUNBUFFERED": "1"}

@@ -1,0 +1,143 @@
+"""GPU and CPU strings, and the same text read by dstack's own models."""
+
+from __future__ import annotations
+
+import pytest
+from dstack._internal.core.models.resources import CPUSpec, GPUSpec
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import TypeAdapter
+
+from cloudrl.errors import SpecError
+from cloudrl.spec import CountRange, Cpu, Gpu, SizeRange
+
+SEEN_IN_THE_WILD = [
+    "80GB:8", "H100:8", "A100,H100:80GB:4", "24GB..40GB:2", "nvidia:24GB", "amd:MI300X:8", "8", "1..8",
+    "H100", "H100:2..", "..40GB:1", "80GB..:8", "8:H100:80GB", "RTX4090:2", "rtx4090:2", "L40S",
+    "TPU:v5litepod-8", "tt:n150", "intel:gaudi2:8", "AMD:192GB:8", "H100 : 8", "0", "T4,L4,A10G:1..4",
+    "512MB:1", "H100:80GB..141GB:1..",
+]  # fmt: skip
+
+
+def dstack_gpu(text: object) -> GPUSpec:
+    return TypeAdapter(GPUSpec).validate_python(text)
+
+
+def meaning(gpu: GPUSpec) -> tuple[object, ...]:
+    memory = gpu.memory and (gpu.memory.min, gpu.memory.max)
+    return gpu.vendor and gpu.vendor.value, tuple(gpu.name or ()), memory, (gpu.count.min, gpu.count.max)
+
+
+def our_meaning(gpu: Gpu) -> tuple[object, ...]:
+    memory = gpu.memory and tuple(bound and bound.size_gb for bound in (gpu.memory.min, gpu.memory.max))
+    count = gpu.count or CountRange(1, None)  # dstack's default: one or more
+    return gpu.vendor, gpu.name, memory, (count.min, count.max)
+
+
+counts = st.tuples(st.integers(0, 9), st.integers(0, 9)).flatmap(
+    lambda pair: st.sampled_from(
+        [f"{min(pair)}", f"{min(pair)}..", f"..{max(pair)}", f"{min(pair)}..{max(pair)}"]
+    )
+)
+memories = st.tuples(st.integers(1, 99), st.integers(0, 99)).flatmap(
+    lambda pair: st.sampled_from(
+        [f"{pair[0]}GB", f"{pair[0]}GB..", f"..{pair[0]}gb", f"{pair[0]}..{sum(pair)}GB"]
+    )
+)
+names = st.lists(st.sampled_from(["H100", "A100", "rtx4090", "MI300X", "v5p-8", "L40S"]), min_size=1).map(
+    ",".join
+)
+vendors = st.sampled_from(["nvidia", "AMD", "Google", "tpu", "intel", "tt", "tenstorrent"])
+gpus = st.permutations([vendors, names, memories, counts]).flatmap(
+    lambda parts: st.lists(st.sampled_from(parts), min_size=1, max_size=4, unique_by=id).flatmap(
+        lambda chosen: st.tuples(*chosen).map(":".join)
+    )
+)
+
+
+@pytest.mark.parametrize("text", SEEN_IN_THE_WILD)
+def test_examples_mean_to_dstack_what_they_mean_to_us(text):
+    ours = Gpu.parse(text)
+    assert our_meaning(ours) == meaning(dstack_gpu(text)) == meaning(dstack_gpu(str(ours)))
+    assert Gpu.parse(str(ours)) == ours
+
+
+@given(gpus)
+def test_any_gpu_means_to_dstack_what_it_means_to_us(text):
+    ours = Gpu.parse(text)
+    assert our_meaning(ours) == meaning(dstack_gpu(text)) == meaning(dstack_gpu(str(ours)))
+
+
+@given(st.text(alphabet="0159.:,GBMTHAx*- amdnvi\u00e9", max_size=12))
+def test_what_we_take_dstack_takes_too(text):
+    try:
+        ours = Gpu.parse(text)
+    except SpecError:
+        return
+    assert our_meaning(ours) == meaning(dstack_gpu(text)) == meaning(dstack_gpu(str(ours)))
+
+
+def test_the_usual_spelling():
+    assert str(Gpu.parse("8 : 80gb : h100,a100 : NVIDIA")) == "nvidia:h100,a100:80GB:8"
+    assert str(Gpu.parse(8)) == "8"
+    assert Gpu.parse("24GB..40GB:2") == Gpu(memory=SizeRange.parse("24GB..40GB"), count=CountRange(2, 2))
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("", "'' is empty"),
+        (" ", "' ' is empty"),
+        ("80GB:", "'80GB:' has an empty part beside a colon"),
+        ("8xH100", "'8xH100' is not the name of a GPU; did you mean 'H100:8'?"),
+        ("H100x8", "'H100x8' is not the name of a GPU; did you mean 'H100:8'?"),
+        ("H100*8", "'H100*8' is not the name of a GPU; did you mean 'H100:8'?"),
+        ("8x80GB", "'8x80GB' is not the name of a GPU; did you mean '80GB:8'?"),
+        ("80GBx8", "'80GBx8' is not the name of a GPU; did you mean '80GB:8'?"),
+        ("80G:8", "'80G:8': '80G' is not a size; did you mean '80GB'?"),
+        ("80GB:8:4", "'80GB:8:4' gives the count twice: '8' and '4'"),
+        ("H100:A100", "'H100:A100' gives the name twice: 'H100' and 'A100'"),
+        ("H100,", "'H100,': '' is not the name of a GPU"),
+        ("H\u00e9:8", "'H\u00e9:8': 'H\u00e9' is not the name of a GPU"),
+        ("nvidia,H100", "'nvidia,H100': 'nvidia' is a vendor; it stands alone, before a colon"),
+        ("H100:-1", "'H100:-1': '-1' is not a whole number"),
+        ("H100:4..1", "'H100:4..1': '4..1' runs backwards; did you mean '1..4'?"),
+        (-1, "'-1' is not a whole number"),
+        (True, "True is neither text nor a count"),
+        (["H100"], "['H100'] is neither text nor a count"),
+    ],
+)
+def test_a_wrong_gpu_is_refused(value, message):
+    with pytest.raises(SpecError) as caught:
+        Gpu.parse(value)
+    assert caught.value.message == message
+    assert "For example" in (caught.value.hint or "") or "did you mean" in message
+
+
+@pytest.mark.parametrize("text", ["8", "8..", "..8", "2..8", "x86:8..", "arm:4", "X86:2", "8:arm", "x86"])
+def test_a_cpu_means_to_dstack_what_it_means_to_us(text):
+    ours, theirs = Cpu.parse(text), TypeAdapter(CPUSpec).validate_python(text)
+    assert theirs == TypeAdapter(CPUSpec).validate_python(str(ours))
+    assert ours.arch == (theirs.arch and theirs.arch.value)
+    if ours.count:
+        assert (ours.count.min, ours.count.max) == (theirs.count.min, theirs.count.max)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("amd64:8", "'amd64:8': 'amd64' is not an architecture; did you mean 'x86'?"),
+        ("aarch64:8", "'aarch64:8': 'aarch64' is not an architecture; did you mean 'arm'?"),
+        ("x68", "'x68' is not an architecture; did you mean 'x86'?"),
+        ("sparc:8", "'sparc:8': 'sparc' is not an architecture"),
+        ("x86:arm", "'x86:arm' gives the architecture twice"),
+        ("8:4", "'8:4' gives the count twice"),
+        ("8.5", "'8.5' is not a whole number"),
+        (":8", "':8' has an empty part beside a colon"),
+        (2.0, "2.0 is neither text nor a count"),
+    ],
+)
+def test_a_wrong_cpu_is_refused(value, message):
+    with pytest.raises(SpecError) as caught:
+        Cpu.parse(value)
+    assert caught.value.message == message

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import pytest
+
+from cloudrl.errors import SpecError
+from cloudrl.spec import HydraText, Job
+
+
+def test_overrides_are_kept_as_hydra_text_in_their_order():
+    job = Job(
+        name="grpo",
+        overrides={
+            "trainer.logger": ["console"],
+            "actor_rollout_ref.actor.optim.lr": 1e-6,
+            "trainer.val_before_train": False,
+            "trainer.default_hdfs_dir": None,
+            "+a.b": "x, y",
+            "c": HydraText("[1, 2]"),
+        },
+    )
+    assert list(job.overrides.items()) == [
+        ("trainer.logger", "[console]"),
+        ("actor_rollout_ref.actor.optim.lr", "1e-06"),
+        ("trainer.val_before_train", "False"),
+        ("trainer.default_hdfs_dir", "null"),
+        ("+a.b", "'x, y'"),
+        ("c", "[1, 2]"),
+    ]
+    assert all(isinstance(text, HydraText) for text in job.overrides.values())
+
+
+def test_defaults():
+    job = Job(name="grpo")
+    assert job.entrypoint == ("python3", "-m", "verl.trainer.main_ppo")
+    assert (job.device, job.model, job.verl, job.data) == ("gpu", None, None, ())
+
+
+def test_with_overrides_sets_and_adds():
+    job = Job(name="grpo", overrides={"a": 1, "b": "1e-6"})
+    more = job.with_overrides({"b": HydraText("2"), "c": "x y"})
+    assert list(more.overrides.items()) == [("a", "1"), ("b", "2"), ("c", "'x y'")]
+    assert list(job.overrides.items()) == [("a", "1"), ("b", "'1e-6'")]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "kept"),
+    [
+        ("+a.b", "a.b", "+a.b"),
+        ("++a.b", "a.b", "++a.b"),
+        ("a.b", "+a.b", "+a.b"),
+        ("+a.b", "++a.b", "++a.b"),
+        ("a.b", "~a.b", "~a.b"),
+        ("~a.b", "a.b", "a.b"),
+    ],
+)
+def test_a_key_stands_once_and_keeps_its_plus(old, new, kept):
+    job = Job(name="grpo", overrides={"x": 0, old: 1, "y": 2}).with_overrides({new: 3})
+    assert list(job.overrides.items()) == [("x", "0"), (kept, "3"), ("y", "2")]
+
+
+def test_a_key_twice_under_two_spellings_stands_once():
+    assert Job(name="grpo", overrides={"a": 1, "++a": 2}).overrides == {"++a": "2"}
+
+
+def test_a_value_is_found_whatever_its_prefix():
+    job = Job(name="one", overrides={"+a.b": 1})
+    assert job.override("a.b") == "1"
+    assert job.override("a") is None
+
+
+def test_device_and_trainer_device_agree():
+    assert Job(name="one", device="cpu", overrides={"trainer.device": "cpu"})
+    assert Job(name="one", overrides={"trainer.device": "cuda"})
+    for device, wanted in (("cpu", "cuda"), ("gpu", "cpu")):
+        with pytest.raises(SpecError) as caught:
+            Job(name="one", device=device, overrides={"+trainer.device": wanted})
+        assert caught.value.message == f"Job: device is {device!r} but trainer.device is {wanted!r}"
+    with pytest.raises(SpecError, match=r"device is 'gpu' but trainer\.device is 'cpu'"):
+        Job(name="one").with_overrides({"trainer.device": HydraText("cpu")})
+
+
+WRONG = [
+    ("name", "my job", "'my job' is not the name of a job; did you mean 'my-job'?"),
+    ("name", "", "'' is not the name of a job"),
+    ("name", "../x", "'../x' is not the name of a job; did you mean 'x'?"),
+    ("name", "a\n", "'a\\n' is not the name of a job; did you mean 'a'?"),
+    ("summary", 3, "3 is not text"),
+    ("source", None, "None is not text"),
+    ("entrypoint", "x.py", "'x.py' is one text where a list is expected; write ['x.py']"),
+    ("entrypoint", ["python3", ""], "'' is empty"),
+    ("overrides", ["a=1"], "['a=1'] is not a mapping of keys to values"),
+    ("overrides", {"a b": 1}, "'a b' is not the key of an override"),
+    ("overrides", {1: 1}, "1 is not the key of an override"),
+    ("overrides", {"a": {"é": 1}}, "'é' cannot be the key of a mapping in a Hydra override"),
+    ("overrides", {"a": b"x"}, "b'x' (bytes) cannot be written as a Hydra value"),
+    ("env", {"A": None}, "A has no value"),
+    ("data", ["x y"], "'x y' is not the name of a data set"),
+    ("model", "a b", "'a b' is neither a model on the Hugging Face Hub nor an absolute path"),
+    ("model", 1, "1 is neither a model on the Hugging Face Hub nor an absolute path"),
+    ("verl", 0.9, "0.9 is a number; did you mean '0.9', in quotes?"),
+    ("verl", "main", "'main' is not a release of verl"),
+    ("device", "gpus", "'gpus' is not a device; did you mean 'gpu'?"),
+    ("device", "cuda", "'cuda' is not a device"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("field", "value", "message"), WRONG)
+def test_a_wrong_value_is_refused_with_its_field(field, value, message):
+    with pytest.raises(SpecError) as caught:
+        Job(**{"name": "one", field: value})
+    assert caught.value.message == f"Job.{field}: {message}"
+
+
+def test_each_field_has_a_test_of_a_wrong_value():
+    assert {field for field, _, _ in WRONG} == set(Job.model_fields)
+
+
+def test_an_empty_entrypoint_is_refused():
+    with pytest.raises(SpecError) as caught:
+        Job(name="one", entrypoint=[])
+    assert caught.value.message == "Job: entrypoint is empty"

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import pytest
+from dstack._internal.core.models.volumes import InstanceMountPoint, parse_mount_point
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloudrl.errors import SpecError
+from cloudrl.spec import Volume
+
+paths = st.lists(st.text("ab ._-'\"$#é", min_size=1, max_size=4), max_size=3).map(
+    lambda parts: "/" + "/".join(parts)
+)
+
+
+@given(paths, paths)
+def test_a_volume_means_to_dstack_what_it_means_to_us(host, container):
+    try:
+        ours = Volume.parse(f"{host}:{container}")
+    except SpecError as error:
+        assert "'..' in it" in error.message  # noqa: PT017
+        return
+    theirs = parse_mount_point(str(ours))
+    assert theirs == InstanceMountPoint(instance_path=ours.instance_path, path=ours.path)
+    assert Volume.parse(str(ours)) == ours
+
+
+def test_paths_are_kept_in_their_shortest_spelling():
+    assert str(Volume.parse("//data/./x/:/y//z/")) == "/data/x:/y/z"
+    assert Volume(instance_path="/a/", path="/b") == Volume.parse("/a:/b")
+
+
+def test_a_volume_is_parsed_once():
+    volume = Volume.parse("/a:/b")
+    assert Volume.parse(volume) is volume
+
+
+@pytest.mark.parametrize(
+    ("path", "holds"), [("/b", True), ("/b/c", True), ("/bc", False), ("/", False), ("/a", False)]
+)
+def test_a_volume_knows_what_lies_on_it(path, holds):
+    assert Volume.parse("/a:/b").holds(path) is holds
+    assert Volume.parse("/a:/").holds(path)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("/a", "'/a' is not /host:/container"),
+        ("/a:/b:ro", "'/a:/b:ro' is not /host:/container"),
+        (7, "7 is not /host:/container"),
+        ("data:/b", "'data' is not an absolute path"),
+        ("/a:b", "'b' is not an absolute path"),
+        (":/b", "'' is empty"),
+        ("/a/../b:/c", "'/a/../b' has '..' in it"),
+        ("/a\n:/c", "'/a\\n' holds a line break or a control character"),
+    ],
+)
+def test_a_wrong_volume_is_refused(value, message):
+    with pytest.raises(SpecError) as caught:
+        Volume.parse(value)
+    assert caught.value.message == message
+
+
+def test_a_colon_in_a_path_is_refused():
+    with pytest.raises(SpecError) as caught:
+        Volume(instance_path="/a:b", path="/c")
+    assert caught.value.message == (
+        "Volume.instance_path: '/a:b' has a colon in it, which separates host and container in a volume"
+    )
