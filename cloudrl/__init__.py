@@ -1,5 +1,77 @@
-"""cloudrl: cloud-portable reinforcement-learning training of LLMs."""
+"""cloudrl: an RL post-training run (verl on Ray) from a laptop to whatever GPUs there are, and home again.
+
+    cluster = cloudrl.Cluster(name="demo", nodes=2)
+    with cluster.up(on="local") as ray:
+        job = ray.submit(cloudrl.recipe("grpo-tiny"))
+        for event in job.follow():
+            print(event)
+
+Names are imported when they are first used: `import cloudrl` itself costs nothing.
+"""
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cloudrl.errors import CapacityError as CapacityError
+    from cloudrl.errors import CheckpointError as CheckpointError
+    from cloudrl.errors import CloudrlError as CloudrlError
+    from cloudrl.errors import ClusterFailed as ClusterFailed
+    from cloudrl.errors import ConnectionFailed as ConnectionFailed
+    from cloudrl.errors import InputError as InputError
+    from cloudrl.errors import Interrupted as Interrupted
+    from cloudrl.errors import JobFailed as JobFailed
+    from cloudrl.errors import RecipeError as RecipeError
+    from cloudrl.errors import SpecError as SpecError
+    from cloudrl.errors import Unauthorized as Unauthorized
+    from cloudrl.sdk import Cluster as Cluster
+    from cloudrl.sdk import Job as Job
+    from cloudrl.sdk import Resources as Resources
+    from cloudrl.sdk import RunningCluster as RunningCluster
+    from cloudrl.sdk import Volume as Volume
+    from cloudrl.sdk import attach as attach
+    from cloudrl.sdk import connect as connect
+    from cloudrl.sdk import recipe as recipe
+
 __version__ = "0.1.0"
+
+_HOMES = {
+    "cloudrl.errors": (
+        "CapacityError",
+        "CheckpointError",
+        "CloudrlError",
+        "ClusterFailed",
+        "ConnectionFailed",
+        "InputError",
+        "Interrupted",
+        "JobFailed",
+        "RecipeError",
+        "SpecError",
+        "Unauthorized",
+    ),
+    "cloudrl.sdk": (
+        "Cluster",
+        "Job",
+        "Resources",
+        "RunningCluster",
+        "Volume",
+        "attach",
+        "connect",
+        "recipe",
+    ),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = sorted([*_HOME_OF, "__version__"])  # noqa: PLE0605  a test compares it with the names above
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'cloudrl' has no attribute {name!r}")
+    return getattr(import_module(_HOME_OF[name]), name)
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

@@ -1,0 +1,130 @@
+"""Following a job in a terminal: one line that is rewritten, or a line a step where nobody watches."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+from collections import deque
+from typing import TYPE_CHECKING
+
+from cloudrl.cli import _output
+from cloudrl.errors import ConnectionFailed, Interrupted
+from cloudrl.jobs import Ended, Line, Progress
+from cloudrl.jobs.handle import raise_for_status
+from cloudrl.verl.metrics import plain
+from cloudrl.watch import describe
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cloudrl.jobs import Event, JobHandle
+
+_SHOWN_LINES = 20
+
+
+def follow_progress(job: JobHandle, *, target: str = "") -> Progress | None:
+    """Show progress until the job has ended; returns where it stood last.
+
+    Args:
+        job: The job.
+        target: Options that name its cluster, for the commands that are suggested.
+
+    Raises:
+        JobFailed: It failed or was stopped; the end of its log has been shown.
+        Interrupted: The user pressed Ctrl-C; the job goes on.
+        ConnectionFailed: Nobody answers any more; the job goes on.
+    """
+    shown, last, tail = _StatusLine(), None, deque[str](maxlen=_SHOWN_LINES)
+    try:
+        for event in follow_events(job, target=target, on_break=shown.say):
+            if isinstance(event, Line):
+                tail.append(event.text)
+                if last is None and (text := plain(event.text).strip()):
+                    shown.replace(f"waiting for step 1: {text}")
+            elif isinstance(event, Progress):
+                last = event
+                shown.step(describe(event))
+            elif isinstance(event, Ended) and not event.succeeded:
+                shown.close()
+                _output.note("\n".join(["The end of the log:", *(f"  {line}" for line in tail)]))
+                raise_for_status(job, event)
+    finally:
+        shown.close()
+    return last
+
+
+def follow_events(job: JobHandle, *, target: str = "", on_break: object = None) -> Iterator[Event]:
+    """The job's events; what ends them early says that the job goes on, and how to come back.
+
+    Raises:
+        Interrupted: The user pressed Ctrl-C.
+        ConnectionFailed: Nobody answers any more.
+    """
+
+    def broken(failure: ConnectionFailed) -> None:
+        if callable(on_break):
+            on_break(f"connection lost, trying again: {failure.message}")
+
+    try:
+        yield from job.follow(on_break=broken)
+    except KeyboardInterrupt:
+        raise Interrupted(
+            f"no longer following; job {job.submission_id} goes on", hint=way_back(job, target)
+        ) from None
+    except ConnectionFailed as failure:
+        raise type(failure)(
+            f"{failure.message}\njob {job.submission_id} goes on without us", hint=way_back(job, target)
+        ) from failure
+
+
+def way_back(job: JobHandle, target: str = "") -> str:
+    """How to follow the job again, and how to stop it."""
+    return (
+        f"Follow it again: cloudrl jobs logs -f {job.submission_id}{target}\n"
+        f"Stop it:         cloudrl jobs stop {job.submission_id}{target}"
+    )
+
+
+def target_options(cluster: str | None, address: str | None) -> str:
+    """The options that name the cluster, as the user gave them, for suggested commands."""
+    if cluster is not None:
+        return f" --cluster {shlex.quote(cluster)}"
+    return f" --address {shlex.quote(address)}" if address is not None else ""
+
+
+class _StatusLine:
+    """The last line of the terminal."""
+
+    def __init__(self) -> None:
+        self._rewrites = sys.stderr.isatty()
+        self._is_open = False
+
+    def replace(self, text: str) -> None:
+        """Show `text` in place of what stood there; nothing where lines cannot be rewritten."""
+        if not self._rewrites:
+            return
+        width = shutil.get_terminal_size().columns - 1
+        shown = "".join(each for each in text if each.isprintable())[:width]
+        sys.stderr.write(f"\r\x1b[K{shown}")
+        sys.stderr.flush()
+        self._is_open = True
+
+    def step(self, text: str) -> None:
+        """Show a step: in place, or as a line of its own."""
+        if self._rewrites:
+            self.replace(text)
+        else:
+            _output.note(text)
+
+    def say(self, text: str) -> None:
+        """Write a line that stays."""
+        self.close()
+        _output.note(text)
+
+    def close(self) -> None:
+        """Leave what stands there, and go to the next line."""
+        if self._is_open:
+            sys.stderr.write("\n")
+            sys.stderr.flush()
+        self._is_open = False

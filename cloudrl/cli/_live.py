@@ -1,0 +1,73 @@
+"""A cluster that comes up, as a table that redraws itself; line by line where nobody watches."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from cloudrl.cli import _output
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from rich.console import RenderableType
+
+    from cloudrl.providers.model import Status
+
+_STYLES = {"ready": "green", "failed": "bold red", "down": "dim", "ended": "dim"}
+
+
+@contextmanager
+def watching() -> Iterator[Callable[[Status], None]]:
+    """Yields the function to call with each look at the cluster."""
+    if not _output.is_interactive():
+        yield _LineByLine()
+        return
+    from rich.live import Live
+
+    with Live(console=_output.console(), refresh_per_second=8, transient=False) as live:
+        yield lambda status: live.update(node_table(status))
+
+
+class _LineByLine:
+    """Writes a line when a node changes its phase."""
+
+    def __init__(self) -> None:
+        self._last: dict[int, str] = {}
+
+    def __call__(self, status: Status) -> None:
+        for node in status.nodes:
+            rank, phase = int(node["rank"]), str(node["phase"])
+            if self._last.get(rank) != phase:
+                self._last[rank] = phase
+                _output.note(f"rank {rank} ({node['ip']}): {phase}")
+
+
+def node_table(status: Status) -> RenderableType:
+    """Rank, address, phase and what it does, for each node that is known."""
+    from rich.table import Table
+    from rich.text import Text
+
+    title = f"{status.name} on {status.provider}: {status.phase}, {len(status.nodes)} of {status.nodes_wanted} nodes"
+    view = Table(box=None, pad_edge=False, header_style="bold", title=title, title_justify="left")
+    for column in ("rank", "address", "phase", "for", ""):
+        view.add_column(column, no_wrap=column != "")
+    for node in status.nodes:
+        phase = str(node["phase"])
+        view.add_row(
+            str(node["rank"]), Text(str(node["ip"])), Text(phase, style=_STYLES.get(phase, "yellow")),
+            _seconds(node), Text(_detail(node), overflow="ellipsis"),
+        )  # fmt: skip
+    return view
+
+
+def _seconds(node: Any) -> str:
+    """How long the steps so far took."""
+    return f"{sum(float(each) for key, each in node['seconds'].items() if key != 'files'):.1f} s"
+
+
+def _detail(node: Any) -> str:
+    if node["failure"]:
+        return str(node["failure"]["reason"])
+    silence_s = float(node["seen_s_ago"])
+    return f"not heard of for {silence_s:.0f} s" if silence_s > 5 else str(node["detail"])

@@ -1,0 +1,78 @@
+"""The one place that prints: data on standard output, everything else on standard error."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from rich.console import Console
+
+
+def data(text: str) -> None:
+    """A result that a program may read."""
+    sys.stdout.write(text if text.endswith("\n") else text + "\n")
+    sys.stdout.flush()
+
+
+def as_json(value: Any) -> None:
+    """A result as JSON."""
+    data(json.dumps(value, indent=2, default=str))
+
+
+def note(text: str) -> None:
+    """Something for the person at the terminal."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+def hint(text: str) -> None:
+    """The next command to type."""
+    note("\n".join(f"  → {line}" for line in text.splitlines()))
+
+
+def error(message: str, next_command: str | None) -> None:
+    """What failed, and what to do."""
+    note(f"error: {message}")
+    if next_command:
+        hint(next_command)
+
+
+def is_interactive() -> bool:
+    """Whether a person looks at standard error and can answer."""
+    return sys.stderr.isatty() and sys.stdin.isatty()
+
+
+def console(*, stderr: bool = True) -> Console:
+    """A rich console; on standard error, where progress belongs, unless told otherwise."""
+    from rich.console import Console
+
+    return Console(stderr=stderr, highlight=False, soft_wrap=not sys.stdout.isatty() if not stderr else False)
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """A table as data; plain columns when standard output is no terminal."""
+    listed = [list(map(str, row)) for row in rows]
+    if not sys.stdout.isatty():
+        widths = [max(len(cell) for cell in column) for column in zip(columns, *listed, strict=True)]
+        for row in [list(columns), *listed]:
+            data("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        return
+    from rich.table import Table
+    from rich.text import Text
+
+    view = Table(*columns, box=None, pad_edge=False, header_style="bold")
+    for row in listed:
+        view.add_row(*(Text(cell) for cell in row))
+    console(stderr=False).print(view)
+
+
+def confirm(question: str, *, yes: bool) -> bool:
+    """Ask before something is destroyed; `yes` or nobody to ask means go on."""
+    if yes or not is_interactive():
+        return True
+    note(f"{question} [y/N]")
+    return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -1,0 +1,118 @@
+"""`cloudrl status`, `down` and `env`: a cluster that is there."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cloudrl.cli import _output
+from cloudrl.cli._target import AddressOption, ClusterOption, connect, one_cluster
+from cloudrl.errors import ClusterFailed, InputError
+
+if TYPE_CHECKING:
+    from cloudrl.providers.model import Status
+
+NameArgument = Annotated[str | None, typer.Argument(help="The cluster; not needed when there is one.")]
+
+
+def status(
+    name: NameArgument = None,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Redraw until Ctrl-C.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
+) -> None:
+    """Show clusters, or the nodes and phases of one. Exit code 4 when it has failed."""
+    from cloudrl.providers import provider
+
+    local = provider("local")
+    known = local.names()
+    if name is None and len(known) != 1:
+        _list([local.status(each) for each in known], as_json=as_json)
+        return
+    chosen = one_cluster(name)
+    if watch:
+        _watch(chosen)
+        return
+    look = local.status(chosen)
+    _output.as_json(asdict(look)) if as_json else _show(look)
+    if look.has_failed:
+        raise ClusterFailed(f"cluster {look.name!r} failed: {look.reason}", hint=f"Its logs: {local.folder(chosen)}")
+
+
+def down(
+    name: NameArgument = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """End a cluster and everything that runs on it. Checkpoints and logs stay."""
+    from cloudrl.providers import provider
+
+    local, chosen = provider("local"), one_cluster(name)
+    running = _running_jobs(chosen)
+    if running and not _output.confirm(f"Jobs are running on {chosen}: {', '.join(running)}. End them?", yes=yes):
+        raise InputError(f"{chosen} is left as it is")
+    was_running = local.down(chosen)
+    what = "is down" if was_running else "was not running"
+    _output.note(f"{chosen} {what}; checkpoints and logs stay in {local.folder(chosen)}")
+
+
+def env(cluster: ClusterOption = None, address: AddressOption = None) -> None:
+    """Print what a raw `ray job submit` needs: eval "$(cloudrl env)". Contains the cluster's token."""
+    for key, value in connect(cluster, address).env.items():
+        _output.data(f"export {key}={shlex.quote(value)}")
+
+
+def _list(looks: list[Status], *, as_json: bool) -> None:
+    if as_json:
+        _output.as_json([asdict(look) for look in looks])
+    elif looks:
+        rows = [(each.name, each.provider, each.phase, str(each.nodes_wanted), each.dashboard_url or "") for each in looks]
+        _output.table(("name", "on", "phase", "nodes", "dashboard"), rows)
+    else:
+        _output.note("There is no cluster.")
+        _output.hint("cloudrl up --on local --nodes 2")
+
+
+def _show(look: Status) -> None:
+    from cloudrl.cli._live import node_table
+
+    if not look.nodes:
+        _output.data(f"{look.name} on {look.provider}: {look.phase}")
+    elif _output.is_interactive():
+        _output.console(stderr=False).print(node_table(look))
+    else:
+        rows = [(str(n["rank"]), str(n["ip"]), str(n["phase"]), str(n["detail"])) for n in look.nodes]
+        _output.table(("rank", "address", "phase", "detail"), rows)
+    if look.is_ready:
+        _output.note(f"dashboard {look.dashboard_url}, checkpoints {look.checkpoint_dir}")
+
+
+def _watch(name: str) -> None:
+    import time
+
+    from cloudrl.cli._live import watching
+    from cloudrl.providers import provider
+
+    with watching() as on_status:
+        try:
+            while True:
+                look = provider("local").status(name)
+                on_status(look)
+                if look.phase in ("down", "failed"):
+                    break
+                time.sleep(0.5)
+        except KeyboardInterrupt:
+            return
+
+
+def _running_jobs(name: str) -> list[str]:
+    from cloudrl.errors import ConnectionFailed
+    from cloudrl.jobs import list_jobs
+    from cloudrl.providers import provider
+
+    try:
+        jobs = list_jobs(provider("local").attach(name))
+    except (InputError, ConnectionFailed):
+        return []
+    return [job.submission_id for job in jobs if not job.status.is_terminal]

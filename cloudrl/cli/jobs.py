@@ -1,0 +1,183 @@
+"""`cloudrl jobs`: list, status, logs and stop."""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cloudrl.cli import _output
+from cloudrl.cli._target import AddressOption, ClusterOption, connect
+
+if TYPE_CHECKING:
+    from cloudrl.connection.ray_job import RayJob
+    from cloudrl.jobs import JobHandle
+
+app = typer.Typer(help="List, watch and stop jobs.", no_args_is_help=True, rich_markup_mode=None)
+
+JobArgument = Annotated[
+    str | None, typer.Argument(metavar="[ID]", help="Submission id; the newest job if left out.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Machine-readable.")]
+
+
+@app.command("list")
+def list_(as_json: JsonOption = False, cluster: ClusterOption = None, address: AddressOption = None) -> None:
+    """All submitted jobs, the oldest first."""
+    from cloudrl.jobs import list_jobs
+
+    jobs = list_jobs(connect(cluster, address))
+    if as_json:
+        _output.as_json([_fields(job) for job in jobs])
+    elif jobs:
+        rows = [(job.submission_id, str(job.status), _started(job), _took(job), _recipe(job)) for job in jobs]
+        _output.table(("id", "status", "started", "took", "recipe"), rows)
+    else:
+        _output.note("No job was submitted.")
+        _output.hint("cloudrl submit grpo-tiny")
+
+
+@app.command()
+def status(
+    job_id: JobArgument = None,
+    as_json: JsonOption = False,
+    cluster: ClusterOption = None,
+    address: AddressOption = None,
+) -> None:
+    """What Ray says of a job. Exit code 4 when it has failed."""
+    from cloudrl.connection.ray_job import JobStatus
+    from cloudrl.errors import JobFailed
+
+    job = _find(job_id, cluster, address).status()
+    fields = _fields(job)
+    if as_json:
+        _output.as_json(fields)
+    else:
+        _output.table(("field", "value"), [(key, _cell(value)) for key, value in fields.items()])
+    if job.status is JobStatus.FAILED:
+        raise JobFailed(f"job {job.submission_id} failed", hint=f"cloudrl jobs logs {job.submission_id}")
+
+
+@app.command()
+def logs(
+    job_id: JobArgument = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object per event: line, step, progress.")
+    ] = False,
+    cluster: ClusterOption = None,
+    address: AddressOption = None,
+) -> None:
+    """Print a job's log. With -f also what comes, without a lost or doubled line; exit code 4 when it fails."""
+    from cloudrl.cli._follow import follow_events
+    from cloudrl.jobs import Ended, Line
+    from cloudrl.jobs.events import read_events
+    from cloudrl.jobs.handle import raise_for_status
+    from cloudrl.watch import as_fields
+
+    job = _find(job_id, cluster, address)
+    events = (
+        follow_events(job, on_break=_output.note)
+        if follow
+        else read_events(job.logs(), total_steps=job.total_steps)
+    )
+    for event in events:
+        if as_json:
+            _output.data(json.dumps(as_fields(event)))
+        elif isinstance(event, Line):
+            _output.data(_shown(event.text))
+        if isinstance(event, Ended):
+            raise_for_status(job, event)
+
+
+@app.command()
+def stop(
+    job_id: Annotated[str, typer.Argument(metavar="ID", help="Submission id.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: JsonOption = False,
+    cluster: ClusterOption = None,
+    address: AddressOption = None,
+) -> None:
+    """Stop a job and wait until it has ended. Its checkpoints stay."""
+    from cloudrl.errors import InputError
+
+    job = _find(job_id, cluster, address)
+    before = job.status().status
+    if not before.is_terminal and not _output.confirm(f"Stop job {job_id}?", yes=yes):
+        raise InputError(f"{job_id} goes on")
+    job.stop()
+    after = job.wait_until_over()
+    if as_json:
+        _output.as_json({"submission_id": job_id, "status": str(after)})
+        return
+    _output.note(
+        f"{job_id} was not running: {before}" if before.is_terminal else f"{job_id} has ended: {after}"
+    )
+    if job.checkpoint_dir is not None and not before.is_terminal:
+        _output.note(f"checkpoints stay in {job.checkpoint_dir}; go on from them with --name {job.name}")
+
+
+def _find(job_id: str | None, cluster: str | None, address: str | None) -> JobHandle:
+    from cloudrl.jobs import find_job
+    from cloudrl.jobs.handle import newest_job
+
+    connection = connect(cluster, address)
+    return newest_job(connection) if job_id is None else find_job(connection, job_id)
+
+
+def _fields(job: RayJob) -> dict[str, Any]:
+    """What is worth knowing of a job, secrets masked."""
+    from cloudrl.jobs.environment import masked, secret_values
+    from cloudrl.jobs.submission import masked_command
+
+    secrets = secret_values(job.runtime_env.get("env_vars") or {})
+    fields = {
+        "submission_id": job.submission_id,
+        "status": str(job.status),
+        "message": job.message,
+        "recipe": _recipe(job),
+        "name": job.metadata.get("job_name"),
+        "checkpoint_dir": job.metadata.get("cloudrl_checkpoints"),
+        "start_time": job.start_time,
+        "end_time": job.end_time,
+        "exit_code": job.driver_exit_code,
+        "entrypoint": masked_command(job.entrypoint),
+        "runtime_env": dict(job.runtime_env),
+    }
+    return {str(key): value for key, value in masked(fields, secrets).items()}
+
+
+def _started(job: RayJob) -> str:
+    return (
+        f"{datetime.fromtimestamp(job.start_time).astimezone():%Y-%m-%d %H:%M:%S}" if job.start_time else ""
+    )
+
+
+def _took(job: RayJob) -> str:
+    import time
+
+    from cloudrl.watch import duration
+
+    if job.start_time is None:
+        return ""
+    return duration((job.end_time or time.time()) - job.start_time)
+
+
+def _recipe(job: RayJob) -> str:
+    return job.metadata.get("cloudrl_recipe", "")
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return json.dumps(value) if isinstance(value, dict) else str(value)
+
+
+def _shown(text: str) -> str:
+    """A line of the log; colours only where they are seen."""
+    from cloudrl.verl.metrics import without_ansi
+
+    return text if sys.stdout.isatty() else without_ansi(text)

@@ -1,0 +1,127 @@
+"""`cloudrl submit`: a recipe, completed for a cluster, as a job."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path  # noqa: TC003 - Typer reads the annotations
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cloudrl.cli import _output
+from cloudrl.cli._target import AddressOption, ClusterOption, connect
+
+if TYPE_CHECKING:
+    from cloudrl.jobs import JobHandle, Progress
+    from cloudrl.jobs.submit import Prepared
+
+_MIB = 2**20
+
+
+def submit(  # noqa: PLR0913, PLR0917 - each is an option
+    recipe: Annotated[
+        str, typer.Argument(help="A recipe by name (cloudrl ships grpo-tiny), or a YAML file.")
+    ],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Overrides in verl's own keys.")
+    ] = None,
+    steps: Annotated[int | None, typer.Option(help="Total training steps.")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the run; the same name again continues from its checkpoints.")
+    ] = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option("--env", "-e", metavar="K[=V]", help="Variable of the job; K alone takes this shell's."),
+    ] = None,
+    runtime_env: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Ray runtime environment as YAML, as `ray job submit` takes."),
+    ] = None,
+    working_dir: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Folder to send along; the job starts in it.")
+    ] = None,
+    submission_id: Annotated[
+        str | None, typer.Option(help="Ray's id of the job; refused when it is taken.")
+    ] = None,
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="Do not follow the job.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be sent, secrets masked.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
+    cluster: ClusterOption = None,
+    address: AddressOption = None,
+) -> None:
+    """Submit a job and follow it. Ctrl-C leaves it running. Exit code 4 when it fails."""
+    from cloudrl import recipes
+    from cloudrl.cli._follow import follow_progress, target_options, way_back
+    from cloudrl.jobs import Wishes, prepare
+    from cloudrl.jobs.environment import load_runtime_env, parse_env
+    from cloudrl.spec import parse_override
+
+    job = recipes.load(recipe)
+    wishes = Wishes(
+        overrides=dict(parse_override(text) for text in overrides or ()),
+        name=name,
+        steps=steps,
+        env=parse_env(env or (), os.environ),
+        runtime_env=load_runtime_env(runtime_env) if runtime_env is not None else {},
+        working_dir=working_dir,
+        submission_id=submission_id,
+    )
+    prepared = prepare(connect(cluster, address), job, wishes)
+    _say_what_is_coming(prepared)
+    if dry_run:
+        shown = prepared.submission
+        _output.as_json(shown.masked_request()) if as_json else _output.data(shown.render())
+        return
+    handle, target = _send(prepared), target_options(cluster, address)
+    if not as_json:
+        _output.data(handle.url)
+    if no_wait:
+        _output.hint(way_back(handle, target))
+        last = None
+    else:
+        last = follow_progress(handle, target=target)
+        _output.note(f"{handle.submission_id} succeeded; checkpoints are in {handle.checkpoint_dir}")
+    if as_json:
+        _output.as_json(_result(handle, last, followed=not no_wait))
+
+
+def _say_what_is_coming(prepared: Prepared) -> None:
+    for sentence in prepared.submission.notes:
+        _output.note(f"note: {sentence}")
+    package = prepared.package
+    if package is not None:
+        left_out = f"; left out: {', '.join(package.left_out)}" if package.left_out else ""
+        _output.note(
+            f"working directory: {package.files} files, {len(package.content) / _MIB:.1f} MiB{left_out}"
+        )
+
+
+def _send(prepared: Prepared) -> JobHandle:
+    from cloudrl.jobs import send
+
+    shown = -1
+
+    def on_upload(done: int, total: int) -> None:
+        nonlocal shown
+        quarter = 4 * done // max(total, 1)
+        if total > _MIB and quarter > shown:  # a small one is there before anybody could read of it
+            shown = quarter
+            _output.note(f"uploaded {done / _MIB:.1f} of {total / _MIB:.1f} MiB")
+
+    return send(prepared, on_upload=on_upload)
+
+
+def _result(job: JobHandle, last: Progress | None, *, followed: bool) -> dict[str, Any]:
+    return {
+        "submission_id": job.submission_id,
+        "url": job.url,
+        "name": job.name,
+        "checkpoint_dir": job.checkpoint_dir,
+        "total_steps": job.total_steps,
+        "status": str(job.status().status),
+        **(
+            {"step": last.step if last else None, "reward": last.reward if last else None} if followed else {}
+        ),
+    }

@@ -1,0 +1,331 @@
+"""A job's log as a stream of bytes that survives broken connections.
+
+Position is counted in bytes of the file, so going on after a break neither loses nor doubles anything,
+wherever the break fell. Two sources give bytes from an offset: our agent, which is asked for them, and Ray's
+own log stream, which begins at the start and is skipped to the place. Lines are made afterwards.
+"""
+
+from __future__ import annotations
+
+import codecs
+import io
+import queue
+import socket
+import threading
+import time
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from cloudrl.errors import ConnectionFailed, FailedError, Unauthorized
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable
+
+    import httpx2
+
+    from cloudrl.connection.ray_api import RayApi
+
+_Arrived: TypeAlias = bytes | BaseException | None
+"""Bytes, what ended the stream, or None when the other side ended it."""
+
+
+class LogSource(Protocol):
+    """Where the bytes of one log come from."""
+
+    def stream(self, offset: int) -> Generator[bytes]:
+        """Bytes from `offset` on, as they are written; `b""` about once a second while there are none.
+
+        Never ends by itself. Raises `ConnectionFailed` when the connection breaks.
+        """
+
+    def rest(self, offset: int) -> Generator[bytes]:
+        """The bytes from `offset` to the present end, then it ends."""
+
+
+class JobLogReader(Protocol):
+    """The part of the agent's API that serves a log (`AgentApi`)."""
+
+    def job_log(self, submission_id: str, offset: int) -> tuple[bytes, int] | None:
+        """Some bytes from `offset` on, and the size of the whole log; None while there is no such log."""
+
+
+@dataclass(frozen=True)
+class Retry:
+    """How long to wait between attempts, and when to give up. Seconds."""
+
+    first_s: float = 0.5
+    longest_s: float = 15.0
+    give_up_s: float = 600.0
+    """Give up when nothing has answered for that long."""
+
+    def delay_s(self, attempt: int) -> float:
+        """The pause before attempt 1, 2, ...; each twice the one before."""
+        return min(self.longest_s, self.first_s * 2.0 ** min(attempt - 1, 30))
+
+
+def follow_log(
+    source: LogSource,
+    is_over: Callable[[], bool],
+    *,
+    retry: Retry | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+    on_break: Callable[[ConnectionFailed], None] = lambda _: None,
+) -> Generator[bytes]:
+    """Yield a log byte for byte, from its start until the job is over and everything was read.
+
+    Args:
+        source: Gives bytes from an offset.
+        is_over: Whether the job has ended; asked whenever the log is silent.
+        retry: Pauses after a break, and when to give up.
+        clock: Seconds that never run backwards.
+        sleep: Waits that many seconds.
+        on_break: Called with each failure that is going to be retried.
+
+    Raises:
+        ConnectionFailed: Nothing has answered for `retry.give_up_s`.
+        Unauthorized: The token is refused; trying again would not help.
+        FailedError: The log has been replaced by a shorter one.
+    """
+    retry = retry or Retry()
+    offset, attempt, last_contact = 0, 0, clock()
+    while True:
+        try:
+            with closing(_until_over(source, is_over, offset)) as chunks:
+                for chunk in chunks:
+                    offset, attempt, last_contact = offset + len(chunk), 0, clock()
+                    if chunk:
+                        yield chunk
+        except Unauthorized:  # noqa: PERF203 - trying again is what the loop is for
+            raise
+        except ConnectionFailed as failure:
+            attempt += 1
+            if clock() - last_contact > retry.give_up_s:
+                raise
+            on_break(failure)
+            sleep(retry.delay_s(attempt))
+        else:
+            return
+
+
+def _until_over(source: LogSource, is_over: Callable[[], bool], offset: int) -> Generator[bytes]:
+    """One attempt: stream until the job is over, then the rest. `b""` stands for an answer without bytes."""
+    with closing(source.stream(offset)) as stream:
+        for chunk in stream:
+            if chunk:
+                offset += len(chunk)
+            elif is_over():
+                break
+            yield chunk
+    yield from source.rest(offset)
+
+
+class AgentLog:
+    """The log as our agent serves it, piece by piece."""
+
+    def __init__(
+        self,
+        agent: JobLogReader,
+        submission_id: str,
+        *,
+        poll_s: float = 1.0,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._agent = agent
+        self._submission_id = submission_id
+        self._poll_s = poll_s
+        self._sleep = sleep
+
+    def stream(self, offset: int) -> Generator[bytes]:
+        """See `LogSource.stream`."""
+        while True:
+            chunk = self._read(offset)
+            offset += len(chunk)
+            yield chunk
+            if not chunk:
+                self._sleep(self._poll_s)
+
+    def rest(self, offset: int) -> Generator[bytes]:
+        """See `LogSource.rest`."""
+        while chunk := self._read(offset):
+            offset += len(chunk)
+            yield chunk
+
+    def _read(self, offset: int) -> bytes:
+        answer = self._agent.job_log(self._submission_id, offset)
+        if answer is None:
+            return b""
+        chunk, size = answer
+        if size < offset:
+            raise FailedError(
+                f"the log of {self._submission_id} has {size} bytes, and {offset} were read before: "
+                "it was replaced, so this is another cluster than at the start",
+                hint="See what runs there now: cloudrl jobs list",
+            )
+        return chunk
+
+
+class JobLog:
+    """The log from whoever has it: our agent if the driver runs on the head, as it usually does, else Ray."""
+
+    def __init__(
+        self,
+        api: RayApi,
+        agent: JobLogReader | None,
+        submission_id: str,
+        *,
+        poll_s: float = 1.0,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._api = api
+        self._submission_id = submission_id
+        self._ray = RayLog(api, submission_id, poll_s=poll_s, sleep=sleep)
+        self._agent = (
+            AgentLog(agent, submission_id, poll_s=poll_s, sleep=sleep) if agent is not None else None
+        )
+
+    def stream(self, offset: int) -> Generator[bytes]:
+        """See `LogSource.stream`."""
+        yield from self._chosen().stream(offset)
+
+    def rest(self, offset: int) -> Generator[bytes]:
+        """See `LogSource.rest`."""
+        yield from self._chosen().rest(offset)
+
+    def _chosen(self) -> LogSource:
+        if self._agent is None:
+            return self._ray
+        place = self._api.get_job(self._submission_id).driver_node_id
+        elsewhere = place is not None and any(
+            node.node_id == place and not node.is_head for node in self._api.nodes()
+        )
+        return self._ray if elsewhere else self._agent
+
+
+class RayLog:
+    """The log as Ray's dashboard serves it, for clusters without our agent.
+
+    The driver's node holds the file. Until it is known there is nothing to read.
+    """
+
+    def __init__(
+        self,
+        api: RayApi,
+        submission_id: str,
+        *,
+        poll_s: float = 1.0,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._api = api
+        self._submission_id = submission_id
+        self._poll_s = poll_s
+        self._sleep = sleep
+
+    def stream(self, offset: int) -> Generator[bytes]:
+        """See `LogSource.stream`."""
+        while (job := self._api.get_job(self._submission_id)).driver_node_id is None:
+            yield b""
+            self._sleep(self._poll_s)
+        with self._api.open_log(job.driver_node_id, job.log_name, follow=True) as response:
+            yield from _skip(_chunks_or_silence(response, self._poll_s), offset)
+
+    def rest(self, offset: int) -> Generator[bytes]:
+        """See `LogSource.rest`."""
+        job = self._api.get_job(self._submission_id)
+        if job.driver_node_id is not None:
+            yield from _skip(self._api.log(job.driver_node_id, job.log_name), offset)
+
+
+def _skip(chunks: Iterable[bytes], count: int) -> Generator[bytes]:
+    """Leave out the first `count` bytes; silence (`b""`) stays."""
+    for chunk in chunks:
+        kept = chunk[count:]
+        count = max(0, count - len(chunk))
+        if kept or not chunk:
+            yield kept
+
+
+def _chunks_or_silence(response: httpx2.Response, silence_s: float) -> Generator[bytes]:
+    """What arrives, and `b""` after each `silence_s` without anything.
+
+    A read that times out would cost the connection, and Ray then sends the whole log again; so a thread
+    reads, and ends when the connection is shut down from here.
+    """
+    arrived: queue.Queue[_Arrived] = queue.Queue(maxsize=64)
+    reader = threading.Thread(target=_pump, args=(response, arrived), daemon=True, name="cloudrl-log")
+    reader.start()
+    try:
+        while True:
+            item = _next(arrived, silence_s)
+            if isinstance(item, BaseException):
+                raise item
+            if item is None:
+                raise ConnectionFailed("Ray ended the log stream")
+            yield item
+    finally:
+        _shut_down(response)
+        while reader.is_alive():  # it may be waiting for room
+            _next(arrived, 0.02)
+
+
+def _next(arrived: queue.Queue[_Arrived], silence_s: float) -> _Arrived:
+    try:
+        return arrived.get(timeout=silence_s)
+    except queue.Empty:
+        return b""
+
+
+def _pump(response: httpx2.Response, arrived: queue.Queue[_Arrived]) -> None:
+    try:
+        for chunk in response.iter_raw():
+            arrived.put(chunk)
+    except Exception as failure:  # noqa: BLE001 - whatever ends the thread is raised in the one that waits
+        arrived.put(failure)
+    else:
+        arrived.put(None)
+
+
+def _shut_down(response: httpx2.Response) -> None:
+    """Wake a thread that waits for bytes: closing a socket does not, on Linux."""
+    stream = response.extensions.get("network_stream")
+    connection = stream.get_extra_info("socket") if stream is not None else None
+    if connection is None:
+        return
+    try:
+        socket.socket.shutdown(connection, socket.SHUT_RDWR)  # below TLS, which the other thread is using
+    except OSError:
+        return  # it was closed already
+
+
+class LineSplitter:
+    """Turns bytes that were cut anywhere into lines without their ends.
+
+    A line ends with LF, CR LF or CR (progress bars). Bytes that are no UTF-8 become U+FFFD.
+    """
+
+    def __init__(self) -> None:
+        utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+        self._decoder = io.IncrementalNewlineDecoder(utf8, translate=True)
+        self._parts: list[str] = []
+
+    def feed(self, chunk: bytes) -> list[str]:
+        """The lines that `chunk` completes."""
+        return self._split(self._decoder.decode(chunk))
+
+    def close(self) -> list[str]:
+        """The last line, when it has no end."""
+        lines = self._split(self._decoder.decode(b"", final=True))
+        last = "".join(self._parts)
+        self._parts.clear()
+        return [*lines, last] if last else lines
+
+    def _split(self, text: str) -> list[str]:
+        *complete, tail = text.split("\n")
+        lines = []
+        for piece in complete:
+            lines.append("".join((*self._parts, piece)))
+            self._parts.clear()
+        if tail:
+            self._parts.append(tail)
+        return lines

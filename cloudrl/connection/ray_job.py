@@ -1,0 +1,101 @@
+"""What Ray's job server says about a job and a node, read with whatever else it sends ignored."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class JobStatus(str, Enum):
+    """Where a job is in its life (Ray 2.60, dashboard/modules/job/common.py: JobStatus)."""
+
+    PENDING = "PENDING"
+    RUNNING = "RUNNING"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    STOPPED = "STOPPED"
+    UNKNOWN = "UNKNOWN"
+    """A word that this release of cloudrl does not know; never taken for an end."""
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether the job has ended, one way or the other."""
+        return self in (JobStatus.SUCCEEDED, JobStatus.FAILED, JobStatus.STOPPED)
+
+    @classmethod
+    def _missing_(cls, value: object) -> JobStatus:  # noqa: ARG003 - the signature is Enum's
+        return cls.UNKNOWN
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True)
+class RayJob:
+    """A submitted job. Times are Unix seconds; None where Ray has no value yet."""
+
+    submission_id: str
+    status: JobStatus
+    message: str = ""
+    entrypoint: str = ""
+    error_type: str | None = None
+    start_time: float | None = None
+    end_time: float | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    runtime_env: Mapping[str, Any] = field(default_factory=dict)
+    driver_node_id: str | None = None
+    """The node whose disk holds the log; None until the driver has started."""
+    driver_exit_code: int | None = None
+
+    @classmethod
+    def read(cls, details: Mapping[str, Any]) -> RayJob:
+        """Read one entry of `/api/jobs/` (Ray 2.60, pydantic_models.py: JobDetails)."""
+        return cls(
+            submission_id=str(details.get("submission_id") or ""),
+            status=JobStatus(details.get("status")),
+            message=str(details.get("message") or ""),
+            entrypoint=str(details.get("entrypoint") or ""),
+            error_type=details.get("error_type"),
+            start_time=_seconds(details.get("start_time")),
+            end_time=_seconds(details.get("end_time")),
+            metadata={str(key): str(value) for key, value in (details.get("metadata") or {}).items()},
+            runtime_env=details.get("runtime_env") or {},
+            driver_node_id=details.get("driver_node_id"),
+            driver_exit_code=details.get("driver_exit_code"),
+        )
+
+    @property
+    def log_name(self) -> str:
+        """The file of the driver's output in Ray's log folder (common.py: JOB_LOGS_PATH_TEMPLATE)."""
+        return f"job-driver-{self.submission_id}.log"
+
+
+@dataclass(frozen=True)
+class RayNode:
+    """A node that is alive, with what it has in all, used or not."""
+
+    node_id: str
+    ip: str
+    is_head: bool
+    cpus: float
+    gpus: float
+
+    @classmethod
+    def read(cls, node: Mapping[str, Any]) -> RayNode:
+        """Read one entry of `/api/v0/nodes?detail=1` (Ray 2.60, util/state/common.py: NodeState)."""
+        resources = node.get("resources_total") or {}
+        return cls(
+            node_id=str(node.get("node_id") or ""),
+            ip=str(node.get("node_ip") or ""),
+            is_head=bool(node.get("is_head_node")),
+            cpus=float(resources.get("CPU", 0)),
+            gpus=float(resources.get("GPU", 0)),
+        )
+
+
+def _seconds(milliseconds: float | None) -> float | None:
+    return milliseconds / 1000 if milliseconds else None

@@ -1,0 +1,166 @@
+"""The Python interface: what `import cloudrl` offers, in the order in which a run goes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from cloudrl import recipes, spec
+from cloudrl.connection import ClusterView, Connection, view
+from cloudrl.errors import InputError
+from cloudrl.jobs import JobHandle, Wishes, find_job, list_jobs, submit
+from cloudrl.providers import provider
+from cloudrl.render.dstack import to_dstack
+from cloudrl.spec import Job as Job
+from cloudrl.spec import Resources as Resources
+from cloudrl.spec import Volume as Volume
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Mapping
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from cloudrl.connection.ray_job import RayJob
+    from cloudrl.providers.model import Plan, Status
+
+
+class Cluster(spec.Cluster):
+    """A cluster as it is declared (see `cloudrl.spec.Cluster` for the fields), with the verbs for it."""
+
+    def to_dstack(self) -> str:
+        """The exact YAML of its dstack task."""
+        return to_dstack(self)
+
+    def plan(self, on: str = "local") -> Plan:
+        """What `up` would do; `.render()` is the text that `--dry-run` prints."""
+        return provider(on).plan(self)
+
+    def up(self, on: str = "local", *, on_status: Callable[[Status], None] | None = None) -> RunningCluster:
+        """Start it and return once it is READY.
+
+        As a context manager the result ends the cluster when the block is left; otherwise it goes on until
+        `down()`, also after this program.
+
+        Args:
+            on: the provider.
+            on_status: called with every look at the cluster while it comes up.
+
+        Raises:
+            InputError: one of this name is up already.
+            CapacityError: the provider cannot give what is asked for.
+            ClusterFailed: it did not become ready; nothing of it is left running.
+        """
+        where = provider(on)
+        return RunningCluster(where.up(where.plan(self), on_status=on_status), provider=on)
+
+
+@dataclass(frozen=True)
+class RunningCluster:
+    """A cluster that jobs can be submitted to.
+
+    Attributes:
+        connection: addresses and tokens.
+        provider: where it lives; None for a plain Ray cluster, which cloudrl cannot end.
+    """
+
+    connection: Connection
+    provider: str | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.provider is not None:
+            self.down()
+
+    def view(self) -> ClusterView:
+        """Nodes, GPUs, data, models and checkpoint folder, as a job will find them."""
+        return view(self.connection)
+
+    def submit(
+        self,
+        job: Job | str,
+        overrides: Mapping[str, Any] | None = None,
+        *,
+        name: str | None = None,
+        steps: int | None = None,
+        env: Mapping[str, str] | None = None,
+        working_dir: str | None = None,
+        submission_id: str | None = None,
+    ) -> JobHandle:
+        """Submit a job, or a recipe by its name or path.
+
+        Args:
+            job: what to run.
+            overrides: in verl's own keys; they win over recipe and cluster.
+            name: the run's name; the same name again continues from its newest checkpoint.
+            steps: total training steps.
+            env: variables of the job.
+            working_dir: a folder to send along.
+            submission_id: Ray's id, which makes a repeated call harmless.
+
+        Raises:
+            InputError: job and cluster do not go together, or the id is taken.
+            ConnectionFailed: nobody answers.
+        """
+        wishes = Wishes(
+            overrides=overrides or {}, name=name, steps=steps, env=env or {}, working_dir=working_dir,
+            submission_id=submission_id,
+        )  # fmt: skip
+        return submit(self.connection, recipes.load(job) if isinstance(job, str) else job, wishes)
+
+    def job(self, submission_id: str) -> JobHandle:
+        """The handle of a job that was submitted before.
+
+        Raises:
+            InputError: the cluster does not know it.
+        """
+        return find_job(self.connection, submission_id)
+
+    def jobs(self) -> tuple[RayJob, ...]:
+        """All submitted jobs, the oldest first."""
+        return list_jobs(self.connection)
+
+    def down(self) -> bool:
+        """End the cluster; checkpoints and logs stay. False when nothing was running.
+
+        Raises:
+            InputError: it is a plain Ray cluster.
+        """
+        if self.provider is None:
+            raise InputError(f"{self.connection.name} is a plain Ray cluster; cloudrl did not start it")
+        return provider(self.provider).down(self.connection.name)
+
+
+def attach(name: str, on: str = "local") -> RunningCluster:
+    """Connect to a cluster that is up.
+
+    Raises:
+        InputError: there is none of that name.
+    """
+    return RunningCluster(provider(on).attach(name), provider=on)
+
+
+def connect(ray_url: str, token: str | None = None) -> RunningCluster:
+    """Connect to any Ray cluster by the address of its dashboard, for example `http://localhost:8265`."""
+    return RunningCluster(Connection(name=ray_url, ray_url=ray_url, ray_token=token))
+
+
+def recipe(name_or_path: str | os.PathLike[str], *, model: str | None = None, **changes: Any) -> Job:
+    """A recipe by its name, or a job of your own by the path of its file.
+
+    Args:
+        name_or_path: one of `cloudrl.recipes.names()`, or a `.yml` file.
+        model: another model than the recipe's.
+        changes: other fields of `Job`, for example `overrides={"trainer.test_freq": 5}`, which are added.
+
+    Raises:
+        RecipeError: there is no such recipe, or its file is none.
+        SpecError: a change does not fit.
+    """
+    job = recipes.load(name_or_path).with_overrides(changes.pop("overrides", {}))
+    return job.changed(**({"model": model} if model else {}), **changes)
