@@ -12,23 +12,26 @@ from cloudrl.cli import _output
 from cloudrl.errors import ConnectionFailed, Interrupted
 from cloudrl.jobs import Ended, Line, Progress
 from cloudrl.jobs.handle import raise_for_status
-from cloudrl.verl.metrics import plain
+from cloudrl.verl.metrics import plain, without_ansi
 from cloudrl.watch import describe
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from cloudrl.jobs import Event, JobHandle
 
 _SHOWN_LINES = 20
 
 
-def follow_progress(job: JobHandle, *, target: str = "") -> Progress | None:
+def follow_progress(
+    job: JobHandle, *, target: str = "", on_progress: Callable[[Progress], None] = lambda _: None
+) -> Progress | None:
     """Show progress until the job has ended; returns where it stood last.
 
     Args:
         job: The job.
         target: Options that name its cluster, for the commands that are suggested.
+        on_progress: Called after each step.
 
     Raises:
         JobFailed: It failed or was stopped; the end of its log has been shown.
@@ -44,10 +47,13 @@ def follow_progress(job: JobHandle, *, target: str = "") -> Progress | None:
                     shown.replace(f"waiting for step 1: {text}")
             elif isinstance(event, Progress):
                 last = event
+                on_progress(event)
                 shown.step(describe(event))
             elif isinstance(event, Ended) and not event.succeeded:
                 shown.close()
-                _output.note("\n".join(["The end of the log:", *(f"  {line}" for line in tail)]))
+                _output.note(
+                    "\n".join(["The end of the log:", *(f"  {without_ansi(line)}" for line in tail)])
+                )
                 raise_for_status(job, event)
     finally:
         shown.close()

@@ -71,19 +71,18 @@ def logs(
     cluster: ClusterOption = None,
     address: AddressOption = None,
 ) -> None:
-    """Print a job's log. With -f also what comes, without a lost or doubled line; exit code 4 when it fails."""
-    from cloudrl.cli._follow import follow_events
+    """Print a job's log. With -f also what comes, each line once; exit code 4 when the job fails."""
+    from cloudrl.cli._follow import follow_events, target_options
     from cloudrl.jobs import Ended, Line
     from cloudrl.jobs.events import read_events
     from cloudrl.jobs.handle import raise_for_status
     from cloudrl.watch import as_fields
 
     job = _find(job_id, cluster, address)
-    events = (
-        follow_events(job, on_break=_output.note)
-        if follow
-        else read_events(job.logs(), total_steps=job.total_steps)
-    )
+    if follow:
+        events = follow_events(job, target=target_options(cluster, address), on_break=_output.note)
+    else:
+        events = read_events(job.logs(), total_steps=job.total_steps)
     for event in events:
         if as_json:
             _output.data(json.dumps(as_fields(event)))

@@ -93,9 +93,10 @@ def _say_what_is_coming(prepared: Prepared) -> None:
     package = prepared.package
     if package is not None:
         left_out = f"; left out: {', '.join(package.left_out)}" if package.left_out else ""
-        _output.note(
-            f"working directory: {package.files} files, {len(package.content) / _MIB:.1f} MiB{left_out}"
+        size = (
+            f"{package.files} file{'' if package.files == 1 else 's'}, {len(package.content) / _MIB:.1f} MiB"
         )
+        _output.note(f"working directory: {size} packed{left_out}")
 
 
 def _send(prepared: Prepared) -> JobHandle:

@@ -1,0 +1,56 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+#
+# PYTHON       a Python 3.10, 3.11 or 3.12 (verl 0.9.1 asks for that); found by itself
+# TORCH_INDEX  where pip would pull CUDA wheels: TORCH_INDEX=https://download.pytorch.org/whl/cpu
+
+VENV ?= .venv
+BIN := $(VENV)/bin
+PYTHON ?= $(shell for p in python3.12 python3.11 python3.10 python3 python; do \
+	$$p -c 'import sys, ensurepip; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))' 2>/dev/null \
+	&& echo $$p && break; done)
+TORCH_ARGS := $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: demo test test-unit test-slow check format bench-up clean
+
+demo: $(VENV)/.local
+	$(BIN)/cloudrl demo
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest
+
+test-unit: $(VENV)/.dev
+	$(BIN)/python -m pytest -m "not ray and not e2e"
+
+test-slow: $(VENV)/.dev
+	CLOUDRL_SLOW=1 HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest
+
+check: $(VENV)/.dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+format: $(VENV)/.dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench-up: $(VENV)/.dev
+	$(BIN)/python benchmarks/bench_up.py
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "no Python 3.10-3.12 with venv found; name one: make $(MAKECMDGOALS) PYTHON=/path/to/python3.12" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+# torch first and pinned: were it missing, verl's own range would take the newest CUDA build
+$(VENV)/.local: $(BIN)/python pyproject.toml constraints.txt
+	$(PIP) $(TORCH_ARGS) torch==2.13.0
+	$(PIP) --editable '.[local]'
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.local
+	$(PIP) --editable '.[local,dev]'
+	touch $@

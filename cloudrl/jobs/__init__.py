@@ -1,0 +1,16 @@
+"""Jobs: plan, submit, list, follow, stop."""
+
+from cloudrl.jobs.events import Ended as Ended
+from cloudrl.jobs.events import Event as Event
+from cloudrl.jobs.events import Line as Line
+from cloudrl.jobs.events import Progress as Progress
+from cloudrl.jobs.handle import JobHandle as JobHandle
+from cloudrl.jobs.handle import find_job as find_job
+from cloudrl.jobs.handle import list_jobs as list_jobs
+from cloudrl.jobs.plan import Wishes as Wishes
+from cloudrl.jobs.plan import plan as plan
+from cloudrl.jobs.submission import Submission as Submission
+from cloudrl.jobs.submit import prepare as prepare
+from cloudrl.jobs.submit import send as send
+from cloudrl.jobs.submit import submit as submit
+from cloudrl.verl.metrics import Step as Step

@@ -1,0 +1,160 @@
+"""The environment of a job: variables from recipe, file and command line, and which of them are secrets."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from cloudrl.errors import InputError, SpecError
+from cloudrl.spec import Job
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+MASK = "***"
+_SECRET_NAME = re.compile(
+    r"(^|_)(TOKEN|KEY|APIKEY|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?)(_|$)|SECRET", re.IGNORECASE
+)
+# verl has many keys such as data.prompt_key and max_num_batched_tokens, so in overrides the rule is narrower.
+_SECRET_KEY = re.compile(
+    r"(api|access|secret|private|auth)_?key|(hf|hub|api|auth|access|bearer)_?token|(^|[._])token$|secret|passw",
+    re.IGNORECASE,
+)
+_URL_LOGIN = re.compile(r"(://[^/\s:@]*:)[^/\s@]+@")
+_REMOTE = re.compile(r"[a-z0-9]+://", re.IGNORECASE)
+_READ_BY_RAY = ("pip", "uv", "conda", "container", "image_uri", "config")
+"""Fields of a runtime environment that Ray's own client checks, and whose files it reads."""
+
+
+def parse_env(items: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:
+    """Read `K=V`, and `K` alone, which takes its value from `environ`.
+
+    Raises:
+        InputError: A name is no variable name, or a `K` alone is not in `environ`.
+    """
+    values = {}
+    for item in items:
+        name, equals, value = item.partition("=")
+        if not equals and name not in environ:
+            raise InputError(
+                f"--env {name}: this shell has no variable {name!r}",
+                hint=f"export {name}=..., or --env {name}=...",
+            )
+        values[name] = value if equals else environ[name]
+    return checked_env(values, "--env")
+
+
+def checked_env(values: Any, where: str) -> dict[str, str]:
+    """Variables whose names and values a process can have; numbers become text.
+
+    Raises:
+        InputError: With `where` in front of what is wrong.
+    """
+    try:
+        return dict(Job(name="environment", env=values).env)
+    except SpecError as failure:
+        reason = failure.message.removeprefix("Job.env: ")
+        raise InputError(f"{where}: {reason}", hint=failure.hint) from None
+
+
+def load_runtime_env(path: Path) -> dict[str, Any]:
+    """Read a file as `ray job submit --runtime-env` takes it.
+
+    Raises:
+        InputError: There is no such file, or it is no mapping in YAML.
+    """
+    try:
+        read = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as failure:
+        raise InputError(f"--runtime-env {path}: {_os_reason(failure)}") from failure
+    except yaml.YAMLError as failure:
+        raise InputError(f"--runtime-env {path} is not YAML: {failure}") from failure
+    return checked_runtime_env(read if read is not None else {}, f"--runtime-env {path}")
+
+
+def checked_runtime_env(values: Any, where: str) -> dict[str, Any]:
+    """A runtime environment whose `working_dir`, `excludes` and `env_vars` are what they should be.
+
+    Other fields are passed on to Ray, after Ray's own check where it has one on the client's side.
+
+    Raises:
+        InputError: With `where` in front of what is wrong.
+    """
+    if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
+        raise InputError(f"{where}: expected fields such as working_dir, excludes and env_vars")
+    checked = dict(values)
+    if values.get("env_vars") is not None:
+        checked["env_vars"] = checked_env(values["env_vars"], f"{where}: env_vars")
+    if not _is_texts(values.get("excludes") or []):
+        raise InputError(f"{where}: excludes {values['excludes']!r} is not a list of patterns")
+    if not isinstance(values.get("working_dir") or "", str):
+        raise InputError(f"{where}: working_dir {values['working_dir']!r} is not a path")
+    modules = values.get("py_modules") or []
+    if not _is_texts(modules) or not all(is_remote(module) for module in modules):
+        raise InputError(
+            f"{where}: py_modules {modules!r} are not all URLs, and cloudrl uploads only working_dir",
+            hint="Put the modules under --working-dir",
+        )
+    return _checked_by_ray(checked, where) if any(key in checked for key in _READ_BY_RAY) else checked
+
+
+def is_remote(place: str) -> bool:
+    """Whether this is a URL that the cluster fetches by itself, such as `s3://` or `gcs://`."""
+    return _REMOTE.match(place) is not None
+
+
+def is_secret(name: str) -> bool:
+    """Whether a variable of that name holds a secret: HF_TOKEN, WANDB_API_KEY, AWS_SECRET_ACCESS_KEY."""
+    return _SECRET_NAME.search(name) is not None
+
+
+def is_secret_override(key: str) -> bool:
+    """Whether the override of a bare key holds a secret: `x.api_key`, `...env_vars.HF_TOKEN`."""
+    *_, group, name = ("", *key.split("."))
+    return is_secret(name) if group == "env_vars" else _SECRET_KEY.search(name) is not None
+
+
+def masked(value: Any, secrets: Iterable[str] = ()) -> Any:
+    """A copy of nested data, for showing: values under secret names, and these texts anywhere, as `***`."""
+    known = sorted({secret for secret in secrets if len(secret) >= 6}, key=len, reverse=True)
+    return _masked(value, known)
+
+
+def secret_values(env: Mapping[str, str]) -> tuple[str, ...]:
+    """The values of variables that hold secrets."""
+    return tuple(value for name, value in env.items() if is_secret(name))
+
+
+def _masked(value: Any, secrets: list[str]) -> Any:
+    if isinstance(value, dict):
+        return {
+            key: MASK if is_secret(str(key)) and isinstance(item, str) and item else _masked(item, secrets)
+            for key, item in value.items()
+        }
+    if isinstance(value, (list, tuple)):
+        return [_masked(item, secrets) for item in value]
+    if not isinstance(value, str):
+        return value
+    for secret in secrets:
+        value = value.replace(secret, MASK)
+    return _URL_LOGIN.sub(rf"\g<1>{MASK}@", value)
+
+
+def _checked_by_ray(values: dict[str, Any], where: str) -> dict[str, Any]:
+    from ray.runtime_env import RuntimeEnv
+
+    try:
+        return dict(RuntimeEnv(**values).to_dict())
+    except (TypeError, ValueError, OSError) as failure:
+        raise InputError(f"{where}: Ray refuses it: {failure}") from failure
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+
+def _os_reason(failure: Exception) -> str:
+    return failure.strerror or str(failure) if isinstance(failure, OSError) else str(failure)

@@ -1,0 +1,108 @@
+"""Log lines -> events: a pure function of the lines, so that a stored log gives what the live one gave."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from cloudrl.connection.ray_job import JobStatus
+from cloudrl.verl.metrics import Step, parse_step, parse_total_steps, plain
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+_PACE_STEPS = 5
+_ERROR = re.compile(r"(?:ray\.exceptions\.RayTaskError\()?([A-Za-z_][\w.]*(?:Error|Exception))\)?: \S.*")
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the log, as it was written."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where the training stands after a step."""
+
+    step: int
+    total_steps: int | None
+    """None as long as neither the command nor the log has said it."""
+    reward: float | None
+    """Mean reward of the step's answers."""
+    step_s: float | None
+    """Seconds a step: the mean of the last five."""
+    eta_s: float | None
+    """Seconds until the last step at that pace."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The job has ended and its log was read to the end."""
+
+    status: JobStatus
+    message: str
+    """What Ray says; for a failed job it quotes the end of the log."""
+    first_error: str | None = None
+    """The first error in the log; later ones mostly follow from it."""
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether the job reached its end by itself, with exit code 0."""
+        return self.status is JobStatus.SUCCEEDED
+
+
+Event: TypeAlias = Line | Step | Progress | Ended
+
+
+class EventReader:
+    """Reads a log line by line and remembers what later events need: the total, the pace, the first error."""
+
+    def __init__(self, total_steps: int | None = None) -> None:
+        self.first_error: str | None = None
+        self._total_steps = total_steps
+        self._paces: deque[float] = deque(maxlen=_PACE_STEPS)
+
+    def read(self, line: str) -> tuple[Line | Step | Progress, ...]:
+        """The line itself, and after it what it says about the training."""
+        self._total_steps = parse_total_steps(line) or self._total_steps
+        if self.first_error is None:
+            self.first_error = error_of(line)
+        step = parse_step(line)
+        if step is None:
+            return (Line(line),)
+        if step.step_s is None and step.reward is None:  # a validation
+            return (Line(line), step)
+        if step.step_s is not None:
+            self._paces.append(step.step_s)
+        return (Line(line), step, self._progress(step))
+
+    def _progress(self, step: Step) -> Progress:
+        pace_s = sum(self._paces) / len(self._paces) if self._paces else None
+        left = None if self._total_steps is None else max(0, self._total_steps - step.step)
+        eta_s = None if left is None or pace_s is None else left * pace_s
+        reward = step.reward
+        return Progress(
+            step=step.step,
+            total_steps=self._total_steps,
+            reward=reward if reward is not None and math.isfinite(reward) else None,
+            step_s=pace_s,
+            eta_s=eta_s,
+        )
+
+
+def read_events(lines: Iterable[str], *, total_steps: int | None = None) -> Iterator[Line | Step | Progress]:
+    """All events of a log, in its order."""
+    reader = EventReader(total_steps)
+    for line in lines:
+        yield from reader.read(line)
+
+
+def error_of(line: str) -> str | None:
+    """The error that a line of a traceback ends with, such as `ValueError: no`; None for other lines."""
+    match = _ERROR.match(plain(line).strip())
+    return match[0] if match is not None else None

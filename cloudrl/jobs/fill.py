@@ -1,0 +1,246 @@
+"""What a job takes from the cluster that it is sent to, as overrides in verl's own keys."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cloudrl.errors import InputError
+from cloudrl.spec import HydraText, Job, did_you_mean, hydra_text
+from cloudrl.spec.hydra import split_key
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cloudrl.connection.cluster import ClusterView
+
+SAVE_FREQ = 20
+"""Steps between checkpoints when nobody says, so the most that a failure costs. It is what multi-node runs of
+verl usually set; a shorter run still saves, because verl saves its last step whenever save_freq is above zero
+(verl 0.9.1, trainer/ppo/v1/trainer_base.py: fit)."""
+
+TRAIN, VAL = "data.train_files", "data.val_files"
+MODEL, CRITIC_MODEL = "actor_rollout_ref.model.path", "critic.model.path"
+LOCAL_DIR = "trainer.default_local_dir"
+_QUOTED = re.compile(r"""(['"])(.*)\1""", re.DOTALL)
+_INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
+
+
+@dataclass(frozen=True)
+class Filled:
+    """Overrides that the cluster gives, for keys that neither recipe nor user has set."""
+
+    overrides: Mapping[str, HydraText]
+    notes: tuple[str, ...]
+    """What the user should know, one sentence each."""
+    offline: bool
+    """Whether every model lies on the nodes, so that nothing need be asked of the Hub."""
+
+
+def fill(job: Job, cluster: ClusterView, *, name: str, wandb: bool = False) -> Filled:
+    """Complete a job for a cluster.
+
+    Args:
+        job: With the user's overrides already in it.
+        cluster: What it is going to run on.
+        name: The run's name: its checkpoint folder and its experiment name.
+        wandb: Whether the job has a key for Weights & Biases.
+
+    Raises:
+        InputError: Job and cluster do not go together, or something is missing that only the user can say.
+    """
+    given = values(job.overrides)
+    _check_shape(given, cluster)
+    _check_saving(given)
+    notes = [*_device_notes(job, cluster), *_release_notes(job, cluster)]
+    made: dict[str, str | int | list[str]] = {
+        "trainer.nnodes": cluster.nodes,
+        "trainer.n_gpus_per_node": cluster.gpus_per_node,
+        "trainer.project_name": job.name,
+        "trainer.experiment_name": name,
+        "trainer.logger": ["console", "wandb"] if wandb else ["console"],
+        "trainer.save_freq": SAVE_FREQ,
+        "trainer.resume_mode": "auto",
+    }
+    if job.device == "cpu":
+        made["trainer.device"] = "cpu"
+    if cluster.checkpoint_dir is not None:
+        made[LOCAL_DIR] = f"{cluster.checkpoint_dir.rstrip('/')}/{name}"
+    made |= _data(job, cluster, given)
+    made |= _model(job, cluster, given, notes)
+    _check_complete(job, cluster, {**made, **given})
+    overrides = {key: hydra_text(value) for key, value in made.items() if key not in given}
+    chosen = {**made, **given}
+    models = {str(chosen[key]) for key in (MODEL, CRITIC_MODEL) if key in chosen}
+    prepared = set(cluster.models.values())
+    offline = all(model.startswith("/") or model in prepared for model in models)
+    return Filled(overrides, tuple(notes), offline)
+
+
+def values(overrides: Mapping[str, str]) -> dict[str, str]:
+    """Bare key -> value without its quotes; deletions (`~key`) are left out."""
+    split = ((*split_key(key), value) for key, value in overrides.items())
+    return {key: unquoted(value) for prefix, key, value in split if not prefix.startswith("~")}
+
+
+def unquoted(value: str) -> str:
+    """A quoted Hydra text as the string that it stands for; any other text as it is.
+
+    Backslashes count only before a quote, where each pair of them stands for one (Hydra 1.3, grammar).
+    """
+    match = _QUOTED.fullmatch(value.strip())
+    if match is None:
+        return value.strip()
+    quote = match[1]
+    return re.sub(rf"(\\+)({quote}|\Z)", lambda found: found[1][: len(found[1]) // 2] + found[2], match[2])
+
+
+def integer(value: str | None) -> int | None:
+    """The whole number that a Hydra text is, or None for anything else such as `${...}`."""
+    return int(value) if value is not None and _INTEGER.fullmatch(value) else None
+
+
+def needs_critic(given: Mapping[str, str]) -> bool:
+    """Whether verl is going to build a critic (verl 0.9.1, trainer/ppo/utils.py: need_critic)."""
+    enabled = given.get("critic.enable", "null").lower()
+    if enabled in ("true", "false"):
+        return enabled == "true"
+    return given.get("algorithm.adv_estimator", "gae") == "gae" or any(
+        key.startswith("critic.") for key in given
+    )
+
+
+def _check_shape(given: Mapping[str, str], cluster: ClusterView) -> None:
+    for key, has, thing, option in (
+        ("trainer.nnodes", cluster.nodes, "node", "--nodes"),
+        ("trainer.n_gpus_per_node", cluster.gpus_per_node, "GPU a node", "--gpu"),
+    ):
+        if key not in given:
+            continue
+        asked = integer(given[key])
+        if asked is None and "${" not in given[key]:
+            raise InputError(f"{key}={given[key]} is not a whole number", hint=f"For example {key}={has}")
+        if asked is not None and asked < 1:
+            raise InputError(
+                f"{key}={asked} is less than 1", hint=f"Leave it out: the cluster gives {key}={has}"
+            )
+        if asked is not None and asked > has:
+            raise InputError(
+                f"{key}={asked}, but cluster {cluster.name!r} has {has} {thing}: verl would wait for ever",
+                hint=f"Leave {key} out, or bring up a larger cluster with cloudrl up ... {option}",
+            )
+    if cluster.gpus_per_node < 1:
+        raise InputError(
+            f"no node of cluster {cluster.name!r} offers a GPU to Ray, and verl places its workers on those",
+            hint="A CPU node offers one when it is started with: ray start --num-gpus=1",
+        )
+
+
+def _check_saving(given: Mapping[str, str]) -> None:
+    folder = given.get(LOCAL_DIR)
+    if folder is not None and not folder.startswith("/"):
+        raise InputError(
+            f"{LOCAL_DIR}={folder} is relative: checkpoints would land in Ray's temporary copy of the "
+            "working directory, another one on each node, and vanish with it",
+            hint=f"Leave it out, or give an absolute path: {LOCAL_DIR}=/checkpoints/NAME",
+        )
+    frequency = integer(given.get("trainer.save_freq"))
+    if frequency is not None and frequency < 1:
+        raise InputError(
+            f"trainer.save_freq={frequency} never saves: the run could be neither resumed nor merged",
+            hint="trainer.save_freq=1000000 saves the last step only",
+        )
+
+
+def _device_notes(job: Job, cluster: ClusterView) -> list[str]:
+    known = cluster.checkpoint_dir is not None  # only our agent knows what a node computes on
+    if job.device == "gpu" and cluster.device == "cpu" and known:
+        raise InputError(
+            f"recipe {job.name!r} computes on GPUs, and cluster {cluster.name!r} on CPUs",
+            hint="Take a recipe for CPUs, such as grpo-tiny, or a cluster with GPUs",
+        )
+    if job.device == "cpu" and cluster.device == "gpu" and known:
+        return [f"recipe {job.name!r} computes on the CPU; the GPUs of cluster {cluster.name!r} stay idle"]
+    return []
+
+
+def _release_notes(job: Job, cluster: ClusterView) -> list[str]:
+    """Keys are renamed between releases of verl; between patches of one release they have not been."""
+    wanted, has = job.verl, cluster.verl_version
+    if wanted is None or has is None or wanted == has:
+        return []
+    differ = f"recipe {job.name!r} is written for verl {wanted}, and cluster {cluster.name!r} has {has}"
+    if wanted.split(".")[:2] != has.split(".")[:2]:
+        raise InputError(differ, hint=f"Take a recipe for verl {has}, or an image with verl {wanted}")
+    return [differ]
+
+
+def _data(job: Job, cluster: ClusterView, given: Mapping[str, str]) -> dict[str, list[str] | str]:
+    if TRAIN in given and VAL in given:
+        return {}
+    names = list(job.data) or (list(cluster.data) if len(cluster.data) == 1 else [])
+    unknown = [name for name in names if name not in cluster.data]
+    if unknown and cluster.checkpoint_dir is not None:
+        has = ", ".join(cluster.data) or "none"
+        raise InputError(
+            f"recipe {job.name!r} reads data set {unknown[0]!r}, which cluster {cluster.name!r} has not "
+            f"prepared (it has: {has}{did_you_mean(unknown[0], cluster.data)})",
+            hint=f"cloudrl up ... --data {unknown[0]}, or give {TRAIN}=/path {VAL}=/path",
+        )
+    if unknown or not names:
+        return {}
+    return {
+        TRAIN: _one_or_many([cluster.data[name]["train"] for name in names]),
+        VAL: _one_or_many([cluster.data[name]["test"] for name in names]),
+    }
+
+
+def _model(job: Job, cluster: ClusterView, given: Mapping[str, str], notes: list[str]) -> dict[str, str]:
+    path = given.get(MODEL) or _model_path(job, cluster, notes)
+    if path is None:
+        return {}
+    return {MODEL: path, CRITIC_MODEL: path} if needs_critic(given) else {MODEL: path}
+
+
+def _model_path(job: Job, cluster: ClusterView, notes: list[str]) -> str | None:
+    model = job.model or (next(iter(cluster.models)) if len(cluster.models) == 1 else None)
+    if model is None:
+        return None
+    if model in cluster.models:
+        return str(cluster.models[model])
+    if model.startswith("/"):
+        return model
+    if "/" not in model:
+        raise InputError(
+            f"model {model!r} is made by cloudrl, and cluster {cluster.name!r} has not made it",
+            hint=f"cloudrl up ... --model {model}, or give {MODEL}=/path",
+        )
+    notes.append(
+        f"model {model} is not prepared on cluster {cluster.name!r}: every worker asks the Hub for it"
+    )
+    return model
+
+
+def _check_complete(job: Job, cluster: ClusterView, everything: Mapping[str, object]) -> None:
+    missing = [key for key in (TRAIN, VAL, MODEL, LOCAL_DIR) if key not in everything]
+    if not missing:
+        return
+    if cluster.checkpoint_dir is None:
+        reason = f"what answers at {cluster.name!r} is a plain Ray cluster, which prepares nothing"
+    else:
+        reason = f"neither recipe {job.name!r} nor cluster {cluster.name!r} says"
+    example = {
+        TRAIN: "/data/train.parquet",
+        VAL: "/data/test.parquet",
+        MODEL: "/models/NAME",
+        LOCAL_DIR: "/ckpt/NAME",
+    }
+    raise InputError(
+        f"{reason}: {', '.join(missing)}",
+        hint="Add, with paths that every node sees: " + " ".join(f"{key}={example[key]}" for key in missing),
+    )
+
+
+def _one_or_many(paths: list[str]) -> str | list[str]:
+    return paths[0] if len(paths) == 1 else paths

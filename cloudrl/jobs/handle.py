@@ -1,0 +1,200 @@
+"""A submitted job, from any machine that reaches the cluster."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from cloudrl.connection import AgentApi, RayApi
+from cloudrl.connection.log_stream import JobLog, LineSplitter, Retry, follow_log
+from cloudrl.errors import ConnectionFailed, FailedError, InputError, JobFailed
+from cloudrl.jobs.events import Ended, Event, EventReader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from cloudrl.connection import Connection
+    from cloudrl.connection.ray_job import JobStatus, RayJob
+
+_TAIL_LINES = 20
+
+
+@dataclass(frozen=True)
+class JobHandle:
+    """One job on one cluster. Prints as `ray://host:port/submission_id`."""
+
+    connection: Connection
+    submission_id: str
+    name: str
+    """The run: its checkpoint folder, its experiment."""
+    checkpoint_dir: str | None = None
+    """Absolute, on the nodes; None for a job that cloudrl did not submit."""
+    total_steps: int | None = None
+
+    @property
+    def url(self) -> str:
+        """The job as one word, to be passed on or noted down."""
+        return f"ray://{urlsplit(self.connection.ray_url).netloc}/{self.submission_id}"
+
+    def __str__(self) -> str:
+        return self.url
+
+    def status(self) -> RayJob:
+        """What Ray says of the job now.
+
+        Raises:
+            InputError: The cluster does not know it.
+        """
+        return _api(self.connection).get_job(self.submission_id)
+
+    def stop(self) -> bool:
+        """Ask the job to stop and return at once; False when it was not running."""
+        return _api(self.connection).stop_job(self.submission_id)
+
+    def logs(self) -> Iterator[str]:
+        """The lines of the log as it is now."""
+        splitter = LineSplitter()
+        for chunk in self._source().rest(0):
+            yield from splitter.feed(chunk)
+        yield from splitter.close()
+
+    def follow(
+        self,
+        *,
+        retry: Retry | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+        on_break: Callable[[ConnectionFailed], None] = lambda _: None,
+    ) -> Iterator[Event]:
+        """Events from the start of the log until the job has ended; `Ended` is the last.
+
+        A broken connection is taken up again without a lost or doubled line.
+
+        Args:
+            retry: Pauses after a break, and when to give up.
+            clock: Seconds that never run backwards.
+            sleep: Waits that many seconds.
+            on_break: Called with each failure that is going to be retried.
+
+        Raises:
+            ConnectionFailed: Nothing answered for `retry.give_up_s`; the job goes on.
+            FailedError: The cluster was replaced by another one meanwhile.
+        """
+        reader, splitter = EventReader(self.total_steps), LineSplitter()
+        chunks = follow_log(
+            self._source(sleep), self._is_over, retry=retry, clock=clock, sleep=sleep, on_break=on_break
+        )
+        for chunk in chunks:
+            for line in splitter.feed(chunk):
+                yield from reader.read(line)
+        for line in splitter.close():
+            yield from reader.read(line)
+        job = self.status()
+        yield Ended(job.status, job.message, reader.first_error)
+
+    def wait(self) -> Ended:
+        """Wait until the job has ended.
+
+        Raises:
+            JobFailed: It failed or was stopped; the message holds its first error and the end of its log.
+        """
+        last: deque[Event] = deque(self.follow(), maxlen=1)
+        ended = last.pop()
+        assert isinstance(ended, Ended)  # noqa: S101 - what `follow` promises
+        raise_for_status(self, ended)
+        return ended
+
+    def wait_until_over(
+        self,
+        *,
+        timeout_s: float = 60.0,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> JobStatus:
+        """Wait, without reading the log, until the job has ended; returns how.
+
+        Raises:
+            ConnectionFailed: It has not ended after `timeout_s`.
+        """
+        deadline_s = clock() + timeout_s
+        while not (status := self.status().status).is_terminal:
+            if clock() > deadline_s:
+                raise ConnectionFailed(
+                    f"job {self.submission_id} is still {status} after {timeout_s:g} s",
+                    hint=f"Look again: cloudrl jobs status {self.submission_id}",
+                )
+            sleep(0.5)
+        return status
+
+    def _is_over(self) -> bool:
+        try:
+            return self.status().status.is_terminal
+        except InputError as failure:
+            raise FailedError(
+                f"{self.connection.ray_url} does not know {self.submission_id!r} any more: "
+                "the cluster was restarted, and its jobs are gone",
+                hint=f"Submit it again with --name {self.name}: it continues from its newest checkpoint",
+            ) from failure
+
+    def _source(self, sleep: Callable[[float], None] = time.sleep) -> JobLog:
+        url, token = self.connection.agent_url, self.connection.agent_token
+        agent = AgentApi(url, token) if url is not None and token is not None else None
+        return JobLog(_api(self.connection), agent, self.submission_id, sleep=sleep)
+
+
+def raise_for_status(job: JobHandle, ended: Ended) -> None:
+    """Raise `JobFailed` unless the job succeeded."""
+    if ended.succeeded:
+        return
+    if ended.first_error is None:
+        what = "\n".join(ended.message.strip().splitlines()[-_TAIL_LINES:])
+    else:
+        what = f"its first error was {ended.first_error}"
+    raise JobFailed(
+        f"job {job.submission_id} ended as {ended.status}: {what}",
+        hint=f"The whole log: cloudrl jobs logs {job.submission_id}",
+    )
+
+
+def find_job(connection: Connection, submission_id: str) -> JobHandle:
+    """The handle of a job that was submitted before, by whomever.
+
+    Raises:
+        InputError: The cluster does not know it.
+    """
+    return _handle(connection, _api(connection).get_job(submission_id))
+
+
+def list_jobs(connection: Connection) -> tuple[RayJob, ...]:
+    """All submitted jobs, the oldest first."""
+    return _api(connection).list_jobs()
+
+
+def newest_job(connection: Connection) -> JobHandle:
+    """The job that was submitted last.
+
+    Raises:
+        InputError: Nothing was submitted to this cluster.
+    """
+    jobs = list_jobs(connection)
+    if not jobs:
+        raise InputError(f"nothing was submitted to {connection.ray_url}", hint="cloudrl submit grpo-tiny")
+    return _handle(connection, jobs[-1])
+
+
+def _handle(connection: Connection, job: RayJob) -> JobHandle:
+    steps = job.metadata.get("cloudrl_total_steps", "")
+    return JobHandle(
+        connection=connection,
+        submission_id=job.submission_id,
+        name=job.metadata.get("job_name", job.submission_id),
+        checkpoint_dir=job.metadata.get("cloudrl_checkpoints"),
+        total_steps=int(steps) if steps.isdecimal() and len(steps) <= 18 else None,
+    )
+
+
+def _api(connection: Connection) -> RayApi:
+    return RayApi(connection.ray_url, connection.ray_token)

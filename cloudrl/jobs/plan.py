@@ -1,0 +1,172 @@
+"""Job + cluster -> submission: a pure function, so that what a dry run shows is what is sent."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from cloudrl.errors import InputError
+from cloudrl.jobs.environment import checked_env, is_secret_override
+from cloudrl.jobs.fill import LOCAL_DIR, fill, integer, values
+from cloudrl.jobs.submission import Submission
+from cloudrl.spec import Job, override_argument
+from cloudrl.spec.hydra import split_key
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from cloudrl.connection.cluster import ClusterView
+    from cloudrl.jobs.working_dir import Package
+
+STEPS, EPOCHS = "trainer.total_training_steps", "trainer.total_epochs"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What the user asks for beyond the recipe. None leaves the choice to cloudrl."""
+
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    """In verl's keys; they win over recipe and cluster."""
+    name: str | None = None
+    """The run's name; None makes one of recipe and time, so that no run continues another by accident."""
+    steps: int | None = None
+    """Total training steps of the run."""
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Variables; they win over those of `runtime_env` and recipe."""
+    runtime_env: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """Fields of Ray's runtime environment, as `load_runtime_env` reads them."""
+    working_dir: str | None = None
+    """A folder to send along, or a URL; wins over the one of `runtime_env`."""
+    submission_id: str | None = None
+    """Ray's id of the job; None makes one of name and time."""
+
+
+def plan(
+    job: Job,
+    cluster: ClusterView,
+    wishes: Wishes | None = None,
+    *,
+    package: Package | None = None,
+    now: datetime | None = None,
+) -> Submission:
+    """Say what is going to be sent.
+
+    Args:
+        job: The recipe.
+        cluster: What it is sent to.
+        wishes: What the user asks for.
+        package: The working directory, packed; it is going to be uploaded.
+        now: The present, for names; None is the clock's.
+
+    Raises:
+        InputError: Job, cluster and wishes do not go together; the message holds both values.
+    """
+    wishes = wishes or Wishes()
+    stamp = f"{now or datetime.now(timezone.utc):%Y%m%d-%H%M%S}"
+    run, submission_id = _names(job, wishes, stamp)
+    wished = job.with_overrides(_with_steps(wishes))
+    variables = _variables(job, wishes)
+    filled = fill(wished, cluster, name=run, wandb="WANDB_API_KEY" in variables)
+    if filled.offline:
+        variables = {"HF_HUB_OFFLINE": "1", **variables}
+    # What was wished stands last, as it does on a command line.
+    arguments = {**filled.overrides, **wished.overrides}
+    final = values(arguments)
+    return Submission(
+        submission_id=submission_id,
+        name=run,
+        argv=(*job.entrypoint, *(override_argument(key, value) for key, value in arguments.items())),
+        runtime_env=_environment(wishes, variables, package),
+        metadata=_metadata(job, run, final),
+        checkpoint_dir=final[LOCAL_DIR],
+        total_steps=integer(final.get(STEPS)),
+        notes=(*filled.notes, *_notes(wishes, run, final, cluster, wished)),
+    )
+
+
+def _names(job: Job, wishes: Wishes, stamp: str) -> tuple[str, str]:
+    """The run's name and the submission id."""
+    if wishes.name is None:
+        run = default_id = f"{job.name[:80]}-{stamp}"
+    else:
+        run = _checked_name("--name", wishes.name)
+        default_id = f"{run[:80]}-{stamp}"
+    wanted = default_id if wishes.submission_id is None else wishes.submission_id
+    return run, _checked_name("--submission-id", wanted)
+
+
+def _with_steps(wishes: Wishes) -> dict[str, Any]:
+    """The user's overrides, with `--steps` in verl's keys.
+
+    verl ends at whichever comes first, epochs or steps (verl 0.9.1, v1/trainer_base.py: fit), and an epoch
+    has at least one step: as many epochs as steps are never too few.
+    """
+    overrides, steps = dict(wishes.overrides), wishes.steps
+    if steps is None:
+        return overrides
+    if steps < 1:
+        raise InputError(f"--steps {steps} is less than 1", hint="For example --steps 100")
+    given = values({key: str(value) for key, value in overrides.items()})
+    if STEPS in given and integer(given[STEPS]) != steps:
+        raise InputError(f"--steps {steps} and {STEPS}={given[STEPS]} differ", hint="Give one of the two")
+    return {STEPS: steps, EPOCHS: steps, **overrides}
+
+
+def _variables(job: Job, wishes: Wishes) -> dict[str, str]:
+    written = wishes.runtime_env.get("env_vars") or {}
+    return checked_env({**job.env, **written, **wishes.env}, "environment")
+
+
+def _environment(wishes: Wishes, variables: Mapping[str, str], package: Package | None) -> dict[str, Any]:
+    """The runtime environment as Ray gets it; `excludes` has done its work by then."""
+    kept = {key: value for key, value in wishes.runtime_env.items() if key not in ("excludes", "env_vars")}
+    place = package.uri if package is not None else wishes.working_dir
+    if place is not None:
+        kept["working_dir"] = place
+    return {**kept, "env_vars": dict(variables)} if variables else kept
+
+
+def _metadata(job: Job, run: str, final: Mapping[str, str]) -> dict[str, str]:
+    """What a later `jobs` command, perhaps on another machine, reads back."""
+    said = {
+        "job_name": run,  # Ray's own key: the name in the dashboard
+        "cloudrl_recipe": job.name,
+        "cloudrl_checkpoints": final[LOCAL_DIR],
+    }
+    steps = integer(final.get(STEPS))
+    return {**said, "cloudrl_total_steps": str(steps)} if steps is not None else said
+
+
+def _notes(
+    wishes: Wishes, run: str, final: Mapping[str, str], cluster: ClusterView, job: Job
+) -> Iterator[str]:
+    folder = final[LOCAL_DIR]
+    if wishes.name is not None and final.get("trainer.resume_mode") == "auto":
+        yield f"run {run!r} continues from the newest checkpoint in {folder}, if there is one"
+    inside = cluster.checkpoint_dir is None or f"{folder}/".startswith(
+        cluster.checkpoint_dir.rstrip("/") + "/"
+    )
+    if not inside:
+        yield f"{folder} lies outside {cluster.checkpoint_dir}: cloudrl can neither list nor merge it"
+    if "console" not in final["trainer.logger"]:
+        yield f"trainer.logger={final['trainer.logger']} has no console: no progress can be shown"
+    secrets = [key for key, value in job.overrides.items() if value and is_secret_override(split_key(key)[1])]
+    if secrets:
+        yield f"{secrets[0]} is part of the command, which Ray's dashboard and log show; --env hides it"
+    expanded = [key for key, value in wishes.env.items() if "$" in value]
+    if expanded:
+        yield f"Ray expands $NAME and ${{NAME}} in the value of {expanded[0]}"
+
+
+def _checked_name(option: str, value: str) -> str:
+    if _NAME.fullmatch(value):
+        return value
+    slug = re.sub(r"[^A-Za-z0-9._-]+", "-", value).strip("-._")[:100]
+    meant = f"; did you mean {slug!r}?" if _NAME.fullmatch(slug) else ""
+    raise InputError(
+        f"{option} {value!r} cannot be the name of a folder and a log file{meant}",
+        hint="Letters, digits, dots, dashes and _; 1 to 100 of them, a letter or digit first",
+    )

@@ -1,0 +1,93 @@
+"""Exactly what is sent to Ray, and how it looks with the secrets masked."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from cloudrl.jobs.environment import MASK, is_secret_override, masked, secret_values
+from cloudrl.spec.hydra import split_key
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True)
+class Submission:
+    """One job, ready to be sent. `request()` is what Ray gets, `render()` the same for reading."""
+
+    submission_id: str
+    name: str
+    """The run: its checkpoints and its experiment. Submitting the same name again continues it."""
+    argv: tuple[str, ...]
+    """The command before it becomes shell text."""
+    runtime_env: Mapping[str, Any] = field(repr=False)
+    metadata: Mapping[str, str]
+    checkpoint_dir: str
+    """Absolute, on the nodes."""
+    total_steps: int | None = None
+    notes: tuple[str, ...] = ()
+    """What the user should know, one sentence each."""
+
+    @property
+    def entrypoint(self) -> str:
+        """Shell text: Ray runs it with `/bin/sh -c` (Ray 2.60, job_supervisor.py: _exec_entrypoint)."""
+        return shlex.join(self.argv)
+
+    def request(self) -> dict[str, Any]:
+        """The body of `POST /api/jobs/`."""
+        return {
+            "entrypoint": self.entrypoint,
+            "submission_id": self.submission_id,
+            "runtime_env": dict(self.runtime_env),
+            "metadata": dict(self.metadata),
+        }
+
+    def masked_request(self) -> dict[str, Any]:
+        """The body with `***` in place of secrets."""
+        shown = {**self.request(), "entrypoint": shlex.join(masked_argv(self.argv))}
+        secrets = secret_values(self.runtime_env.get("env_vars") or {})
+        return {str(key): value for key, value in masked(shown, secrets).items()}
+
+    def render(self) -> str:
+        """The request as YAML, secrets masked; `entrypoint`, one argument a line, is the same to a shell."""
+        shown = self.masked_request()
+        words = shlex.split(shown["entrypoint"])
+        first = next((index for index, word in enumerate(words) if "=" in word), len(words))
+        lines = [shlex.join(words[:first]), *(shlex.quote(word) for word in words[first:])]
+        shown["entrypoint"] = " \\\n  ".join(lines) + "\n"
+        return yaml.dump(shown, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10_000)
+
+
+def masked_argv(argv: tuple[str, ...]) -> list[str]:
+    """Arguments with the values of overrides under secret names as `***`."""
+    return [_masked_argument(argument) for argument in argv]
+
+
+def masked_command(entrypoint: str) -> str:
+    """The entry point of any job, with secrets masked as far as it can be read as a command."""
+    try:
+        words = shlex.split(entrypoint)
+    except ValueError:
+        return entrypoint
+    shown = masked_argv(tuple(words))
+    return entrypoint if shown == words else shlex.join(shown)
+
+
+def _masked_argument(argument: str) -> str:
+    key, equals, value = argument.partition("=")
+    return f"{key}={MASK}" if equals and value and is_secret_override(split_key(key)[1]) else argument
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes text with line breaks as a block."""
+
+
+def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
+
+
+_Dumper.add_representer(str, _text)

@@ -1,0 +1,201 @@
+"""A folder as a package for Ray: what goes in, how large it is, and the same bytes for the same files.
+
+What Ray's client does by default (Ray 2.60, _private/runtime_env/packaging.py) holds here too: `.gitignore`
+and `.rayignore` count in every folder, `excludes` are patterns of the same kind, links are followed. But
+more folders are left out, a circle of links ends, the size is known before anything is read, and the zip is
+compressed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import stat
+import zipfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cloudrl.connection.ray_api import PACKAGE_LIMIT_BYTES
+from cloudrl.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pathspec import GitIgnoreSpec
+
+LEFT_OUT = (
+    ".git",
+    ".venv",
+    "venv",
+    "__pycache__",
+    "node_modules",
+    ".mypy_cache",
+    ".ruff_cache",
+    ".pytest_cache",
+    ".ipynb_checkpoints",
+    "wandb",
+)
+"""Folders left out unless `excludes` brings one back with `!wandb`; the first four are Ray's own defaults
+(Ray 2.60, ray_constants.py: RAY_RUNTIME_ENV_DEFAULT_EXCLUDES)."""
+_IGNORE_FILES = (".gitignore", ".rayignore")
+_SHOWN_FILES = 10
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # the first day that a zip file knows
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A file, or an empty folder, of a package."""
+
+    name: str
+    """Path below the folder, with `/`; a folder's ends with one."""
+    path: Path
+    size_bytes: int
+    mode: int
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What would go along, before any of it is read."""
+
+    folder: Path
+    entries: tuple[Entry, ...]
+    left_out: tuple[str, ...]
+    """Those of `LEFT_OUT` that lie in the folder itself."""
+
+    @property
+    def size_bytes(self) -> int:
+        """All files together, as they lie on the disk."""
+        return sum(entry.size_bytes for entry in self.entries)
+
+
+@dataclass(frozen=True)
+class Package:
+    """A zip file ready to be uploaded, named after its content."""
+
+    name: str
+    content: bytes = field(repr=False)
+    files: int
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def uri(self) -> str:
+        """What `working_dir` says in the request."""
+        return f"gcs://{self.name}"
+
+
+def pack(folder: Path, excludes: Sequence[str] = (), *, limit_bytes: int = PACKAGE_LIMIT_BYTES) -> Package:
+    """Make the package of a folder.
+
+    Args:
+        folder: What the job finds in its working directory.
+        excludes: Patterns as in `.gitignore`, relative to the folder.
+        limit_bytes: The most that the cluster takes.
+
+    Raises:
+        InputError: It is no folder, a file cannot be read, or it is too large.
+    """
+    measured = measure(folder, excludes)
+    if measured.size_bytes > limit_bytes:
+        raise _too_large(measured, limit_bytes)
+    content = _zip(measured.entries)
+    if len(content) > limit_bytes:
+        raise _too_large(measured, limit_bytes)
+    # Ray collects packages by this prefix; the hash is over the bytes, so equal content is uploaded once.
+    name = f"_ray_pkg_{hashlib.sha256(content).hexdigest()[:32]}.zip"
+    files = sum(not entry.name.endswith("/") for entry in measured.entries)
+    return Package(name, content, files, measured.left_out)
+
+
+def measure(folder: Path, excludes: Sequence[str] = ()) -> Measured:
+    """Find what would go along, without reading any file.
+
+    Raises:
+        InputError: It is no folder, or cannot be listed.
+    """
+    from pathspec import GitIgnoreSpec
+
+    if not folder.is_dir():
+        what = "is not a folder" if folder.exists() else "does not exist"
+        raise InputError(f"--working-dir {folder} {what}")
+    rules = [_Rules("", GitIgnoreSpec.from_lines([*LEFT_OUT, *excludes]))]
+    try:
+        entries = tuple(_walk(folder, "", rules, frozenset()))
+        left_out = tuple(sorted(child.name for child in folder.iterdir() if child.name in LEFT_OUT))
+    except OSError as failure:
+        raise InputError(f"--working-dir {folder}: {failure.filename}: {failure.strerror}") from failure
+    return Measured(folder, entries, left_out)
+
+
+@dataclass(frozen=True)
+class _Rules:
+    """Patterns that hold below a folder; `base` is "" or ends with `/`."""
+
+    base: str
+    spec: GitIgnoreSpec
+
+    def leave_out(self, name: str) -> bool:
+        return self.spec.match_file(name.removeprefix(self.base))
+
+
+def _walk(folder: Path, base: str, rules: list[_Rules], above: frozenset[tuple[int, int]]) -> Iterator[Entry]:
+    """Entries below `folder`, in an order that depends on nothing but names."""
+    here = folder.stat()
+    identity = (here.st_dev, here.st_ino)
+    if identity in above:  # a link to a folder that it lies in
+        return
+    rules = [*rules, *_ignore_files(folder, base)]
+    empty = True
+    for child in sorted(os.scandir(folder), key=lambda entry: entry.name):
+        empty = False
+        name = base + child.name
+        if os.path.isdir(child.path):  # noqa: PTH112 - False, not an error, for a link that leads nowhere
+            if not any(rule.leave_out(f"{name}/") for rule in rules):
+                yield from _walk(Path(child.path), f"{name}/", rules, above | {identity})
+        elif os.path.isfile(child.path) and not any(rule.leave_out(name) for rule in rules):  # noqa: PTH113
+            found = child.stat()
+            yield Entry(name, Path(child.path), found.st_size, found.st_mode)
+    if empty and base:
+        yield Entry(base, folder, 0, here.st_mode)
+
+
+def _ignore_files(folder: Path, base: str) -> Iterator[_Rules]:
+    from pathspec import GitIgnoreSpec
+
+    for name in _IGNORE_FILES:
+        path = folder / name
+        if path.is_file():
+            lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+            yield _Rules(base, GitIgnoreSpec.from_lines(lines))
+
+
+def _zip(entries: Sequence[Entry]) -> bytes:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        for entry in entries:
+            info = zipfile.ZipInfo(entry.name, _EPOCH)
+            kind = stat.S_IFDIR if entry.name.endswith("/") else stat.S_IFREG
+            # Only whether it can be executed counts, as in git: the umask of who submits should not.
+            mode = 0o755 if kind == stat.S_IFDIR or entry.mode & 0o100 else 0o644
+            info.external_attr = (kind | mode) << 16
+            info.compress_type = zipfile.ZIP_DEFLATED
+            try:
+                archive.writestr(info, b"" if kind == stat.S_IFDIR else entry.path.read_bytes())
+            except (OSError, UnicodeEncodeError) as failure:
+                raise InputError(f"--working-dir: {entry.name!r} cannot be packed: {failure}") from failure
+    return packed.getvalue()
+
+
+def _too_large(measured: Measured, limit_bytes: int) -> InputError:
+    largest = sorted(measured.entries, key=lambda entry: (-entry.size_bytes, entry.name))[:_SHOWN_FILES]
+    rows = "\n".join(f"  {_mib(entry.size_bytes):>10}  {entry.name}" for entry in largest)
+    return InputError(
+        f"--working-dir {measured.folder} has {_mib(measured.size_bytes)} in {len(measured.entries)} files, "
+        f"and Ray takes at most {_mib(limit_bytes)}. The largest:\n{rows}",
+        hint="Name what the job does not need in .rayignore, or under excludes in a --runtime-env file",
+    )
+
+
+def _mib(size_bytes: int) -> str:
+    return f"{size_bytes / 2**20:.1f} MiB"

@@ -1,0 +1,84 @@
+r"""What verl prints on its console, as numbers.
+
+A step is one line (verl 0.9.1, utils/logger/aggregate_logger.py: concat_dict_to_str), which Ray prefixes with
+the actor in colour::
+
+    \x1b[36m(TaskRunnerV1 pid=20460)\x1b[0m step:5 - critic/score/mean:0.115 - num_turns/min:np.int32(2) - ...
+
+Nothing here raises: a log may hold anything.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+REWARD_KEYS = ("critic/score/mean", "critic/rewards/mean")
+"""The mean reward of a step's answers: as scored, else after the KL penalty (verl 0.9.1, metric_utils.py)."""
+
+# Digits are bounded: int() refuses more than 4,300 of them, and no step or total has as many as 18.
+_STEP = re.compile(r"(?:^|[\s)|\]])step:(\d{1,18}) - (\S.*)$")
+_NUMBER = re.compile(r"(?:np\.\w+\()?([+-]?(?:\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+|inf|nan)|True|False)\)?")
+_TOTAL = re.compile(r"Total training steps:\s*(\d{1,18})\b")
+_BAR = re.compile(r"Training Progress:.*?\|\s*\d{1,18}/(\d{1,18})\b")
+_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+_ACTOR = re.compile(r"\s*\([\w.:<>-]+ pid=\d+(?:, ip=[\w.:]+)?\)\s?")
+
+
+@dataclass(frozen=True)
+class Step:
+    """What verl reported after one training step; step 0 is the validation before training."""
+
+    step: int
+    metrics: Mapping[str, float]
+
+    @property
+    def reward(self) -> float | None:
+        """Mean reward of the step's answers; None when the line has none."""
+        return next((self.metrics[key] for key in REWARD_KEYS if key in self.metrics), None)
+
+    @property
+    def step_s(self) -> float | None:
+        """Seconds that the step took, without validation and saving."""
+        seconds = self.metrics.get("timing_s/step")
+        return seconds if seconds is not None and math.isfinite(seconds) and seconds >= 0 else None
+
+
+def parse_step(line: str) -> Step | None:
+    """The step that a line reports, or None for any other line."""
+    match = _STEP.search(plain(line))
+    if match is None:
+        return None
+    metrics = dict(filter(None, map(_metric, match[2].split(" - "))))
+    return Step(int(match[1]), metrics) if metrics else None
+
+
+def parse_total_steps(line: str) -> int | None:
+    """How many steps the run has, when a line says it (verl 0.9.1, trainer/ppo/v1/trainer_base.py)."""
+    text = plain(line)
+    match = _TOTAL.search(text) or _BAR.search(text)
+    return int(match[1]) if match is not None and int(match[1]) > 0 else None
+
+
+def plain(line: str) -> str:
+    """The line without terminal codes and without Ray's `(Actor pid=1, ip=...)` in front."""
+    return _ACTOR.sub("", without_ansi(line), count=1) if "pid=" in line else without_ansi(line)
+
+
+def without_ansi(line: str) -> str:
+    """The line without terminal codes such as colours."""
+    return _ANSI.sub("", line) if "\x1b" in line else line
+
+
+def _metric(part: str) -> tuple[str, float] | None:
+    key, colon, text = part.strip().rpartition(":")
+    match = _NUMBER.fullmatch(text.strip())
+    if not colon or not key or match is None:
+        return None
+    word = match[1]
+    return key, float(word == "True") if word in ("True", "False") else float(word)

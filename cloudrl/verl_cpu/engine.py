@@ -1,0 +1,75 @@
+"""verl's FSDP2 engines on the device "cpu". Importing this module registers them with verl."""
+
+from __future__ import annotations
+
+import dataclasses
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from transformers import AutoModelForTokenClassification
+from verl.utils import model as verl_model
+from verl.workers.engine import EngineRegistry
+from verl.workers.engine.fsdp import transformer_impl as fsdp
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import torch
+
+_BACKENDS = ["fsdp", "fsdp2"]
+
+
+class _WithoutOffload:
+    """Builds the FSDP module without an offload policy: on a CPU the parameters are where they would go.
+
+    verl offloads forward-only models (the reference policy) with pinned memory, which needs an accelerator
+    (verl/workers/engine/fsdp/transformer_impl.py, _build_fsdp_module).
+    """
+
+    engine_config: Any
+
+    def _build_fsdp_module(self, module: torch.nn.Module) -> torch.nn.Module:
+        declared = self.engine_config
+        self.engine_config = dataclasses.replace(declared, forward_only=False, offload_policy=False)
+        try:
+            return super()._build_fsdp_module(module)  # type: ignore[misc,no-any-return]
+        finally:
+            self.engine_config = declared
+
+
+@EngineRegistry.register(model_type="language_model", backend=_BACKENDS, device="cpu")
+class CpuLanguageModelEngine(_WithoutOffload, fsdp.FSDPEngineWithLMHead):  # type: ignore[misc]
+    """Actor and reference policy."""
+
+
+@EngineRegistry.register(model_type="value_model", backend=_BACKENDS, device="cpu")
+class CpuValueModelEngine(_WithoutOffload, fsdp.FSDPEngineWithValueHead):  # type: ignore[misc]
+    """Critic."""
+
+    def _build_module(self) -> torch.nn.Module:
+        with _value_model_with_configured_attention():
+            return super()._build_module()  # type: ignore[no-any-return]
+
+
+@contextmanager
+def _value_model_with_configured_attention() -> Iterator[None]:
+    """Let verl load a value model with the attention that its configuration names.
+
+    verl's loader asks for flash attention whatever the configuration says (verl/utils/model.py,
+    load_valuehead_model), and _build_module imports that function by name each time: there is nothing to
+    override, so it is swapped while a model is built.
+    """
+    original = verl_model.load_valuehead_model
+    verl_model.load_valuehead_model = _load_value_model
+    try:
+        yield
+    finally:
+        verl_model.load_valuehead_model = original
+
+
+def _load_value_model(
+    local_path: str, torch_dtype: torch.dtype, model_config: Any, trust_remote_code: bool
+) -> torch.nn.Module:
+    return AutoModelForTokenClassification.from_pretrained(  # type: ignore[no-any-return]
+        local_path, dtype=torch_dtype, config=model_config, trust_remote_code=trust_remote_code
+    )

@@ -1,0 +1,107 @@
+"""Batched decoding with a Hugging Face model: prompts of different lengths, each with its own settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from cloudrl.verl_cpu.sampling import SamplingParams, draw, filtered_log_probs, stack
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# What stands in for padding is masked out, so any id of the vocabulary will do.
+_PADDING_ID = 0
+
+
+@dataclass(frozen=True)
+class Request:
+    """One prompt to go on from."""
+
+    prompt_ids: tuple[int, ...]
+    params: SamplingParams
+    max_tokens: int
+    end_ids: frozenset[int]
+
+
+@dataclass
+class Completion:
+    """The tokens of one answer, the ending one included, and the log-probability of each."""
+
+    token_ids: list[int] = field(default_factory=list)
+    log_probs: list[float] = field(default_factory=list)
+
+
+@torch.inference_mode()
+def generate(
+    model: Any,
+    requests: Sequence[Request],
+    *,
+    raw_log_probs: bool = False,
+    generator: torch.Generator | None = None,
+) -> list[Completion]:
+    """Decode all requests together until each has ended.
+
+    Args:
+        model: A causal language model of transformers, in evaluation mode.
+        requests: At least one.
+        raw_log_probs: Return log-probabilities of the model's own distribution, before temperature and filters
+            (vLLM's `raw_logprobs`), instead of those of the distribution drawn from.
+        generator: The source of chance; None means torch's own.
+
+    Returns:
+        A completion a request, in their order.
+    """
+    ids, mask = _left_padded([request.prompt_ids for request in requests])
+    positions = (mask.cumsum(-1) - 1).clamp(min=0)
+    settings = stack([request.params for request in requests])
+    completions = [Completion() for _ in requests]
+    live, cache = set(range(len(requests))), None
+    while live:
+        output = model(
+            input_ids=ids,
+            attention_mask=mask,
+            position_ids=positions,
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        cache, logits = output.past_key_values, output.logits[:, -1].float()
+        log_probs = filtered_log_probs(logits, **settings)
+        tokens = draw(log_probs, temperature=settings["temperature"], generator=generator)
+        reported = logits.log_softmax(-1) if raw_log_probs else log_probs
+        picked = reported.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
+        live -= _append(completions, requests, live, tokens.tolist(), picked.tolist())
+        ids = tokens.unsqueeze(-1)
+        mask = torch.cat([mask, torch.ones_like(ids)], dim=-1)
+        positions = positions[:, -1:] + 1
+    return completions
+
+
+def _left_padded(prompts: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return (prompts, longest) token ids and the mask of what is no padding."""
+    width = max(len(prompt) for prompt in prompts)
+    gaps = [width - len(prompt) for prompt in prompts]
+    ids = [[_PADDING_ID] * gap + list(prompt) for gap, prompt in zip(gaps, prompts, strict=True)]
+    mask = [[0] * gap + [1] * (width - gap) for gap in gaps]
+    return torch.tensor(ids), torch.tensor(mask)
+
+
+def _append(
+    completions: Sequence[Completion],
+    requests: Sequence[Request],
+    live: set[int],
+    tokens: Sequence[int],
+    log_probs: Sequence[float],
+) -> set[int]:
+    """Give each live row its token, and return the rows that end with it."""
+    ended = set()
+    for row in live:
+        completion, request = completions[row], requests[row]
+        completion.token_ids.append(tokens[row])
+        completion.log_probs.append(log_probs[row])
+        if tokens[row] in request.end_ids or len(completion.token_ids) >= request.max_tokens:
+            ended.add(row)
+    return ended

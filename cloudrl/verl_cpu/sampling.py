@@ -1,0 +1,129 @@
+"""Temperature, top-k and top-p, as verl's rollout engines apply them.
+
+verl asks its engines for `rollout.logprobs_mode=processed_logprobs` (verl 0.9.1, trainer/config/rollout/
+rollout.yaml): the log-probability of a token is that of the distribution it was drawn from, after temperature,
+top-k and top-p. The order and the two borders are vLLM's: temperature, then top-k with ties at the border kept,
+then top-p with the most probable token always kept; a temperature under 1e-5 means greedy, where top-k and top-p
+do not apply and the log-probabilities are those of temperature 1 (vllm/v1/sample/sampler.py, sampling_params.py).
+transformers' warpers give the same numbers, which the tests compare.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+GREEDY_BELOW = 1e-5
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How the tokens of one request are drawn.
+
+    Attributes:
+        temperature: Divides the logits; under 1e-5 the most probable token is taken.
+        top_k: Draw from this many most probable tokens; -1 and 0 mean from all.
+        top_p: Draw from the fewest most probable tokens that reach this probability; 1 means from all.
+        max_tokens: Stop after this many tokens; None means as many as the server allows.
+        stop_token_ids: End at these tokens, besides the model's own.
+        ignore_eos: Do not end at the model's own.
+        logprobs: Whether log-probabilities are wanted.
+    """
+
+    temperature: float = 1.0
+    top_k: int = -1
+    top_p: float = 1.0
+    max_tokens: int | None = None
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    logprobs: bool = True
+
+    def __post_init__(self) -> None:
+        if self.temperature < 0:
+            raise ValueError(f"temperature={self.temperature}: it must be 0 or more")
+        if self.top_k < -1:
+            raise ValueError(f"top_k={self.top_k}: it must be -1 or 0 (all tokens) or a number of tokens")
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p={self.top_p}: it must be over 0 and at most 1")
+
+    @classmethod
+    def from_verl(cls, params: Mapping[str, Any]) -> SamplingParams:
+        """Read the mapping that verl's agent loops pass to `generate`.
+
+        Raises:
+            ValueError: For a setting that would change what is drawn and that is not supported here.
+        """
+        given = {key: value for key, value in params.items() if value is not None}
+        if given.pop("repetition_penalty", 1.0) != 1.0:
+            raise ValueError(f"repetition_penalty={params['repetition_penalty']}: the CPU rollout knows 1.0 only")
+        if "max_new_tokens" in given:  # SGLang's name for it, which verl accepts too
+            given.setdefault("max_tokens", given.pop("max_new_tokens"))
+        unknown = sorted(given.keys() - {field.name for field in fields(cls)})
+        if unknown:
+            raise ValueError(f"the CPU rollout does not know the sampling settings {', '.join(unknown)}")
+        if "stop_token_ids" in given:
+            given["stop_token_ids"] = tuple(given["stop_token_ids"])
+        return cls(**given)
+
+
+def filtered_log_probs(
+    logits: torch.Tensor, *, temperature: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor
+) -> torch.Tensor:
+    """Return the log-probabilities of the distributions to draw from.
+
+    Args:
+        logits: (rows, vocabulary), any floating type.
+        temperature: (rows,); a row under 1e-5 is greedy: its log-probabilities are those of temperature 1.
+        top_k: (rows,), integers; -1 and 0 keep all.
+        top_p: (rows,); 1 keeps all.
+
+    Returns:
+        (rows, vocabulary), float32; -inf for what was filtered out, and each row's probabilities sum to 1.
+    """
+    greedy = temperature < GREEDY_BELOW
+    scaled = logits.float() / torch.where(greedy, 1.0, temperature).unsqueeze(-1)
+    vocabulary = scaled.shape[-1]
+    kept = torch.where(greedy | (top_k < 1), vocabulary, top_k.clamp(max=vocabulary))
+    nucleus = torch.where(greedy, 1.0, top_p)
+    if bool((kept == vocabulary).all()) and bool((nucleus == 1).all()):
+        return scaled.log_softmax(-1)
+    ascending, order = scaled.sort(dim=-1)
+    border = ascending.gather(-1, (vocabulary - kept).unsqueeze(-1))
+    ascending = ascending.masked_fill(ascending < border, -torch.inf)
+    below = ascending.softmax(-1).cumsum(-1)
+    # Rounding can leave a sum below 1, so a row that keeps everything is excepted by name.
+    tail = (below <= 1 - nucleus.unsqueeze(-1)) & (nucleus < 1).unsqueeze(-1)
+    tail[..., -1] = False
+    ascending = ascending.masked_fill(tail, -torch.inf)
+    return torch.empty_like(scaled).scatter_(-1, order, ascending).log_softmax(-1)
+
+
+def draw(
+    log_probs: torch.Tensor, *, temperature: torch.Tensor, generator: torch.Generator | None = None
+) -> torch.Tensor:
+    """Draw one token a row: the most probable in greedy rows, else by its probability.
+
+    Args:
+        log_probs: (rows, vocabulary), as `filtered_log_probs` returns them.
+        temperature: (rows,).
+        generator: The source of chance; None means torch's own.
+
+    Returns:
+        (rows,), token ids.
+    """
+    drawn = torch.multinomial(log_probs.exp(), 1, generator=generator).squeeze(-1)
+    return torch.where(temperature < GREEDY_BELOW, log_probs.argmax(-1), drawn)
+
+
+def stack(params: Sequence[SamplingParams]) -> dict[str, torch.Tensor]:
+    """Return the settings of several requests as the row-wise arguments of `filtered_log_probs`."""
+    return {
+        "temperature": torch.tensor([row.temperature for row in params]),
+        "top_k": torch.tensor([row.top_k for row in params]),
+        "top_p": torch.tensor([row.top_p for row in params]),
+    }

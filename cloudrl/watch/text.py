@@ -1,0 +1,47 @@
+"""One event as one line for a person, or as fields for a program. Pure functions."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cloudrl.jobs.events import Event, Progress
+
+
+def describe(progress: Progress) -> str:
+    """For example `step 12/28  reward 0.412  2.1 s/step  ETA 33 s`; what is not known is left out."""
+    total = f"/{progress.total_steps}" if progress.total_steps is not None else ""
+    parts = [f"step {progress.step}{total}"]
+    if progress.reward is not None:
+        parts.append(f"reward {progress.reward:.3f}")
+    if progress.step_s is not None:
+        parts.append(f"{progress.step_s:.1f} s/step")
+    if progress.eta_s is not None:
+        parts.append(f"ETA {duration(progress.eta_s)}")
+    return "  ".join(parts)
+
+
+def duration(seconds: float) -> str:
+    """`33 s`, `5 min 20 s`, `2 h 05 min`, `3 d 04 h`."""
+    whole = max(0, round(seconds))
+    minutes, rest_s = divmod(whole, 60)
+    hours, rest_min = divmod(minutes, 60)
+    days, rest_h = divmod(hours, 24)
+    if days:
+        return f"{days} d {rest_h:02} h"
+    if hours:
+        return f"{hours} h {rest_min:02} min"
+    return f"{minutes} min {rest_s:02} s" if minutes else f"{rest_s} s"
+
+
+def as_fields(event: Event) -> dict[str, Any]:
+    """The event's fields, and its kind under `event`; JSON has no NaN, so what is not finite is None."""
+    return {"event": type(event).__name__.lower(), **_finite(asdict(event))}
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
