@@ -11,9 +11,7 @@ from cloudrl.errors import InputError
 from cloudrl.jobs import JobHandle, Wishes, find_job, list_jobs, submit
 from cloudrl.providers import provider
 from cloudrl.render.dstack import to_dstack
-from cloudrl.spec import Job as Job
-from cloudrl.spec import Resources as Resources
-from cloudrl.spec import Volume as Volume
+from cloudrl.spec import Job, Resources, Volume
 
 if TYPE_CHECKING:
     import os
@@ -24,6 +22,8 @@ if TYPE_CHECKING:
 
     from cloudrl.connection.ray_job import RayJob
     from cloudrl.providers.model import Plan, Status
+
+__all__ = ["Cluster", "Job", "Resources", "RunningCluster", "Volume", "attach", "connect", "recipe"]
 
 
 class Cluster(spec.Cluster):

@@ -1,0 +1,1 @@
+"""The command line: the only part of cloudrl that prints, asks or exits."""

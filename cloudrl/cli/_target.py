@@ -15,7 +15,8 @@ from cloudrl.providers import provider
 PLAIN_URL = "http://localhost:8265"
 
 ClusterOption = Annotated[
-    str | None, typer.Option("--cluster", "-c", metavar="NAME", help="The cluster; not needed when there is one.")
+    str | None,
+    typer.Option("--cluster", "-c", metavar="NAME", help="The cluster; not needed when there is one."),
 ]
 AddressOption = Annotated[
     str | None,
@@ -30,7 +31,9 @@ def connect(cluster: str | None, address: str | None) -> Connection:
         InputError: both are given, there is no such cluster, or there are several to choose from.
     """
     if cluster is not None and address is not None:
-        raise InputError(f"--cluster {cluster} and --address {address} are two targets", hint="Give one of the two")
+        raise InputError(
+            f"--cluster {cluster} and --address {address} are two targets", hint="Give one of the two"
+        )
     if address is not None:
         return _plain(address)
     local = provider("local")
@@ -38,7 +41,9 @@ def connect(cluster: str | None, address: str | None) -> Connection:
         return local.attach(cluster)
     running = running_clusters()
     if len(running) > 1:
-        raise InputError(f"several clusters are up: {', '.join(running)}", hint=f"Choose one: --cluster {running[0]}")
+        raise InputError(
+            f"several clusters are up: {', '.join(running)}", hint=f"Choose one: --cluster {running[0]}"
+        )
     return local.attach(running[0]) if running else _plain(os.environ.get("RAY_ADDRESS") or PLAIN_URL)
 
 

@@ -38,7 +38,9 @@ def status(
     look = local.status(chosen)
     _output.as_json(asdict(look)) if as_json else _show(look)
     if look.has_failed:
-        raise ClusterFailed(f"cluster {look.name!r} failed: {look.reason}", hint=f"Its logs: {local.folder(chosen)}")
+        raise ClusterFailed(
+            f"cluster {look.name!r} failed: {look.reason}", hint=f"Its logs: {local.folder(chosen)}"
+        )
 
 
 def down(
@@ -50,7 +52,9 @@ def down(
 
     local, chosen = provider("local"), one_cluster(name)
     running = _running_jobs(chosen)
-    if running and not _output.confirm(f"Jobs are running on {chosen}: {', '.join(running)}. End them?", yes=yes):
+    if running and not _output.confirm(
+        f"Jobs are running on {chosen}: {', '.join(running)}. End them?", yes=yes
+    ):
         raise InputError(f"{chosen} is left as it is")
     was_running = local.down(chosen)
     what = "is down" if was_running else "was not running"
@@ -67,7 +71,10 @@ def _list(looks: list[Status], *, as_json: bool) -> None:
     if as_json:
         _output.as_json([asdict(look) for look in looks])
     elif looks:
-        rows = [(each.name, each.provider, each.phase, str(each.nodes_wanted), each.dashboard_url or "") for each in looks]
+        rows = [
+            (each.name, each.provider, each.phase, str(each.nodes_wanted), each.dashboard_url or "")
+            for each in looks
+        ]
         _output.table(("name", "on", "phase", "nodes", "dashboard"), rows)
     else:
         _output.note("There is no cluster.")

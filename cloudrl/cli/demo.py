@@ -65,7 +65,9 @@ def _report(job: JobHandle, rewards: Sequence[float]) -> None:
     files = sorted(Path(job.checkpoint_dir or "").glob("global_step_*/actor/model_world_size_*_rank_*.pt"))
     newest = max((path.parent.parent for path in files), key=_step, default=None)
     _output.data(f"steps      {len(rewards)}")
-    _output.data(f"reward     {first:.2f} -> {last:.2f}   (mean of the first and of the last {WINDOW_STEPS} steps)")
+    _output.data(
+        f"reward     {first:.2f} -> {last:.2f}   (mean of the first and of the last {WINDOW_STEPS} steps)"
+    )
     _output.data(f"checkpoint {newest}")
     for path in files:
         if newest is not None and newest in path.parents:
@@ -75,7 +77,9 @@ def _report(job: JobHandle, rewards: Sequence[float]) -> None:
 def _judge(rewards: Sequence[float]) -> None:
     first, last = _ends(rewards)
     if last - first < MIN_GAIN:
-        raise JobFailed(f"the reward went from {first:.2f} to {last:.2f}; it should rise by {MIN_GAIN} at least")
+        raise JobFailed(
+            f"the reward went from {first:.2f} to {last:.2f}; it should rise by {MIN_GAIN} at least"
+        )
 
 
 def _ends(rewards: Sequence[float]) -> tuple[float, float]:

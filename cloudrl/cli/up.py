@@ -17,8 +17,12 @@ def up(
     gpu: Annotated[str | None, typer.Option(help="GPUs of each node, as dstack writes them: 80GB:8.")] = None,
     data: Annotated[list[str] | None, typer.Option(help="A data set to prepare; may be repeated.")] = None,
     model: Annotated[list[str] | None, typer.Option(help="A model to fetch; may be repeated.")] = None,
-    setup: Annotated[list[str] | None, typer.Option(help="A shell command to run first, on every node.")] = None,
-    env: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="A variable of every process.")] = None,
+    setup: Annotated[
+        list[str] | None, typer.Option(help="A shell command to run first, on every node.")
+    ] = None,
+    env: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="A variable of every process.")
+    ] = None,
     dashboard_port: Annotated[int | None, typer.Option(help="For Ray's dashboard; 8265 if free.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be started.")] = False,
 ) -> None:
@@ -30,9 +34,14 @@ def up(
     where = provider(on)
     cluster = Cluster.load(
         {
-            "name": name, "nodes": nodes, "gpu": gpu, "data": data or [], "models": model or [],
-            "setup": setup or [], "env": dict(_pair(text) for text in env or []),
-        }  # fmt: skip
+            "name": name,
+            "nodes": nodes,
+            "gpu": gpu,
+            "data": data or [],
+            "models": model or [],
+            "setup": setup or [],
+            "env": dict(_pair(text) for text in env or []),
+        }
     )
     plan = where.plan(cluster, dashboard_port=dashboard_port)
     if dry_run:

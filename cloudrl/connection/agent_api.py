@@ -67,10 +67,13 @@ class AgentApi:
                 answer = client.get(path)
         except httpx2.HTTPError as error:
             raise ConnectionFailed(
-                f"no agent answers at {self.url}: {error or type(error).__name__}", hint="Is the cluster up? See: cloudrl status"
+                f"no agent answers at {self.url}: {error or type(error).__name__}",
+                hint="Is the cluster up? See: cloudrl status",
             ) from error
         if answer.status_code == 401:
-            raise Unauthorized(f"the agent at {self.url} refuses the token: another cluster may have taken this port")
+            raise Unauthorized(
+                f"the agent at {self.url} refuses the token: another cluster may have taken this port"
+            )
         if answer.status_code == 404:
             raise InputError(f"{self.url}{path}: {_message(answer)}")
         if answer.status_code >= 400:

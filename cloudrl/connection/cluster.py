@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from cloudrl.connection.agent_api import AgentApi
-from cloudrl.connection.model import Connection
 from cloudrl.connection.ray_api import RayApi
 from cloudrl.errors import ClusterFailed, ConnectionFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cloudrl.connection.model import Connection
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,9 @@ def view(connection: Connection) -> ClusterView:
             hint="Attach again: cloudrl status",
         )
     if status["phase"] != "ready":
-        raise ClusterFailed(f"cluster {cluster['name']!r} is {status['phase']}", hint=f"cloudrl status {cluster['name']}")
+        raise ClusterFailed(
+            f"cluster {cluster['name']!r} is {status['phase']}", hint=f"cloudrl status {cluster['name']}"
+        )
     return ClusterView(
         name=cluster["name"],
         id=cluster["id"],

@@ -7,7 +7,7 @@ import threading
 import time
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Callable, Iterator, List, Mapping, Optional
+from typing import TYPE_CHECKING, Callable, Iterator, List, Mapping, Optional
 
 from cloudrl.node import imports, preflight
 from cloudrl.node import ray as ray_node
@@ -17,13 +17,15 @@ from cloudrl.node.environment import node_environment
 from cloudrl.node.facts import Facts, gather
 from cloudrl.node.failure import Failure, NodeFailed
 from cloudrl.node.fetch import Fetcher, self_command
-from cloudrl.node.identity import Identity
-from cloudrl.node.log import Log
-from cloudrl.node.options import Options
 from cloudrl.node.peer import PeerRefused
 from cloudrl.node.process import Child
 from cloudrl.node.report import Report
 from cloudrl.node.tokens import Tokens, write_secret
+
+if TYPE_CHECKING:
+    from cloudrl.node.identity import Identity
+    from cloudrl.node.log import Log
+    from cloudrl.node.options import Options
 
 _TICK_S = 0.05
 _RAY_START_TRIES = 3
@@ -36,7 +38,9 @@ class Agent:
     serve. They meet on the `Board`, and a failure noted there by anybody leaves the phases at the next tick.
     """
 
-    def __init__(self, options: Options, identity: Identity, tokens: Tokens, env: Mapping[str, str], log: Log) -> None:
+    def __init__(
+        self, options: Options, identity: Identity, tokens: Tokens, env: Mapping[str, str], log: Log
+    ) -> None:
         self.options, self.identity, self.tokens, self.log = options, identity, tokens, log
         self.gpus = options.gpus if options.gpus is not None else identity.gpus_per_node or 0
         self.env: Mapping[str, str] = env
@@ -124,8 +128,8 @@ class Agent:
         yield
         self.board.add_seconds(name, time.monotonic() - began)
 
-    def _child(self, command: List[str], log: str) -> Child:
-        child = Child(command, log=self.options.run_dir / log, env=self.env)
+    def _child(self, command: List[str], log: str, cwd: Optional[Path] = None) -> Child:
+        child = Child(command, log=self.options.run_dir / log, env=self.env, cwd=cwd)
         self._children.append(child)
         return child
 
@@ -135,7 +139,7 @@ class Agent:
                 self.board.update(detail=command)
                 self.log.line(f"set-up: {command}")
                 child = self._child(["/bin/sh", "-c", command], "setup.log")
-                self.until(lambda: child.poll() is not None)
+                self.until(lambda child=child: child.poll() is not None)
                 if child.poll() != 0:
                     raise self.fail("setup", f"`{command}` exited with {child.poll()}", child.tail())
 
@@ -206,9 +210,12 @@ class Agent:
     def _start_ray(self) -> None:
         """Start Ray and wait until it is up; a start that dies early is tried again, ports may be slow to free."""
         self.before_ray()
-        command = ray_node.start_command(self.options, self.identity, gpus=self.gpus, ray=ray_node.ray_command())
+        command = ray_node.start_command(
+            self.options, self.identity, gpus=self.gpus, ray=ray_node.ray_command()
+        )
         for left in reversed(range(_RAY_START_TRIES)):
-            ray = self._child(command, "ray.log")
+            # jobs without a working directory start where Ray did, and Hydra leaves its `outputs` there
+            ray = self._child(command, "ray.log", self.options.run_dir)
             self.await_ray(ray)
             if ray.poll() is None:
                 self._ray = ray
@@ -222,7 +229,9 @@ class Agent:
     def _look_at_ray(self) -> None:
         if self._ray is not None and self._ray.poll() is not None:
             rank, status = self.identity.rank, self._ray.poll()
-            raise self.fail("ray", f"Ray's processes on rank {rank} ended (status {status})", self._ray.tail())
+            raise self.fail(
+                "ray", f"Ray's processes on rank {rank} ended (status {status})", self._ray.tail()
+            )
 
 
 def _first_report(identity: Identity, agent_port: int, gpus: int) -> Report:

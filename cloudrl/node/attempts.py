@@ -10,10 +10,12 @@ import dataclasses
 import json
 import os
 import time
-from pathlib import Path
-from typing import List, Optional
+from typing import TYPE_CHECKING, List, Optional
 
-from cloudrl.node.failure import Failure
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from cloudrl.node.failure import Failure
 
 
 def judge(failure: Failure, *, folder: Path, run_id: str, now: Optional[float] = None) -> Failure:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
-from typing import Any, Callable, Dict, List, Optional
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional
 
 from cloudrl.node.failure import Failure, NodeFailed
-from cloudrl.node.report import Report
+
+if TYPE_CHECKING:
+    from cloudrl.node.report import Report
 
 
 class Board:
@@ -40,9 +42,7 @@ class Board:
     def add_seconds(self, step: str, seconds: float) -> None:
         """Note how long a step took."""
         with self._lock:
-            self._own = dataclasses.replace(
-                self._own, seconds={**self._own.seconds, step: round(seconds, 3)}
-            )
+            self._own = dataclasses.replace(self._own, seconds={**self._own.seconds, step: round(seconds, 3)})
 
     def add_model(self, name: str, path: str) -> None:
         """Note where a model lies on this node."""

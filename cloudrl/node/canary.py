@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import secrets
-from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def _path(folder: Path, run_id: str) -> Path:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from types import FrameType
-from typing import Optional
+from typing import TYPE_CHECKING, Optional
+
+if TYPE_CHECKING:
+    from types import FrameType
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """dstack sends SIGINT to the shell only and kills after 10 s: the task's last command is `exec python3 ...`."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Dict, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Dict, Mapping
 
-from cloudrl.node.facts import Facts
+if TYPE_CHECKING:
+    from cloudrl.node.facts import Facts
 
 
 def node_environment(base: Mapping[str, str], facts: Facts, *, token_path: str) -> Dict[str, str]:
@@ -19,7 +21,7 @@ def node_environment(base: Mapping[str, str], facts: Facts, *, token_path: str) 
     """
     env = dict(base)
     # jobs say `python3`; it shall be this one, also where its environment was never activated
-    env["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), base.get("PATH", os.defpath)])
+    env["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), base.get("PATH", os.defpath)])
     # Set on every node: Ray 2.60 turns authentication on by itself where ~/.ray/auth_token lies about, and a
     # cluster with it on one node only falls apart (ray/_private/authentication/authentication_token_setup.py).
     env.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN_PATH=token_path)

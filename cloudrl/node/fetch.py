@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Dict, List, Mapping, Tuple
@@ -44,7 +43,9 @@ class Fetcher:
         NodeFailed: the child failed or took too long; permanent, with the last lines of its log.
     """
 
-    def __init__(self, *, rank: int, data_dir: Path, run_dir: Path, env: Mapping[str, str], timeout_s: float) -> None:
+    def __init__(
+        self, *, rank: int, data_dir: Path, run_dir: Path, env: Mapping[str, str], timeout_s: float
+    ) -> None:
         self._rank, self._data_dir, self._run_dir = rank, data_dir, run_dir
         self._env, self._timeout_s = env, timeout_s
 
@@ -52,7 +53,7 @@ class Fetcher:
         """Make `<data_dir>/<name>/{train,test}.parquet`, and describe the files for the other nodes."""
         folder = self._data_dir / name
         self._run("data", name, self_command("data", name, "--to", str(folder)))
-        return [describe(folder / file) for file in sorted(os.listdir(folder)) if file.endswith(".parquet")]
+        return [describe(file) for file in sorted(folder.glob("*.parquet"))]
 
     def fetch_model(self, model: str) -> str:
         """Download (or make) a model on this node and return its folder."""

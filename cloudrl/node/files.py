@@ -33,7 +33,9 @@ def open_below(root: Path, relative: str) -> BinaryIO:
         raise Refused(relative)
     descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
     for index, part in enumerate(parts):
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | (os.O_DIRECTORY if index + 1 < len(parts) else 0)
+        flags = (
+            os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | (os.O_DIRECTORY if index + 1 < len(parts) else 0)
+        )
         try:
             inner = os.open(part, flags, dir_fd=descriptor)
         except FileNotFoundError:
@@ -55,7 +57,7 @@ def list_below(root: Path) -> List[Dict[str, Any]]:
     for folder, folders, names in os.walk(root, followlinks=False):
         folders.sort()
         for name in names:
-            path = os.path.join(folder, name)
+            path = Path(folder, name)
             try:
                 info = os.lstat(path)
             except FileNotFoundError:

@@ -6,15 +6,17 @@ import shutil
 import threading
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, Optional, Set
+from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Set
 
 from cloudrl.node import attempts, canary
 from cloudrl.node import ray as ray_node
 from cloudrl.node.agent import Agent
 from cloudrl.node.failure import Failure, NodeFailed
 from cloudrl.node.fetch import Fetcher, models_dir, split_paths
-from cloudrl.node.process import Child
-from cloudrl.node.report import Report
+
+if TYPE_CHECKING:
+    from cloudrl.node.process import Child
+    from cloudrl.node.report import Report
 
 _BEAT_IS_LATE_S = 2.5
 _TELL_WORKERS_S = 4.0

@@ -9,8 +9,8 @@ from typing import Sequence
 _REMEDIES = {
     "MKL_THREADING_LAYER": "numpy's MKL clashes with libgomp: add the set-up command `pip install -U numpy`, "
     "or env MKL_SERVICE_FORCE_INTEL=1 (vllm issue 10759)",
-    "libcudart": "the CUDA libraries of the image do not fit its torch: take the image that belongs to this verl release",
-    "undefined symbol": "a compiled package was built for another torch: take the image that belongs to this verl release",
+    "libcudart": "the image's CUDA libraries do not fit its torch: take the image of this verl release",
+    "undefined symbol": "a package was compiled for another torch: take the image of this verl release",
 }
 
 

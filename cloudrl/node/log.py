@@ -5,7 +5,10 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class Log:

@@ -7,11 +7,10 @@ import os
 import shutil
 import sys
 import time
-from typing import Any, Callable, Dict, Mapping, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, Optional, Sequence
 
 from cloudrl.errors import CloudrlError
 from cloudrl.node import children, imports
-from cloudrl.node.agent import Agent
 from cloudrl.node.ending import Ended
 from cloudrl.node.failure import Failure, NodeFailed
 from cloudrl.node.head import Head
@@ -20,10 +19,13 @@ from cloudrl.node.log import Log
 from cloudrl.node.options import Options, parse_options
 from cloudrl.node.peer import Peer
 from cloudrl.node.process import adopt_orphans, end_descendants
-from cloudrl.node.report import Report
 from cloudrl.node.server import AgentServer, Rooms
 from cloudrl.node.tokens import derive, node_key
 from cloudrl.node.worker import Worker
+
+if TYPE_CHECKING:
+    from cloudrl.node.agent import Agent
+    from cloudrl.node.report import Report
 
 _CHILDREN: Mapping[str, Callable[[Sequence[str]], int]] = {
     "data": children.data,
@@ -104,7 +106,9 @@ def _serve(agent: Agent, options: Options, identity: Identity) -> AgentServer:
     try:
         server = AgentServer(["127.0.0.1", identity.ip], options.ports.agent, rooms)
     except OSError as error:
-        raise agent.fail("preflight", f"port {options.ports.agent} of the agent is in use: {error.strerror}") from error
+        raise agent.fail(
+            "preflight", f"port {options.ports.agent} of the agent is in use: {error.strerror}"
+        ) from error
     server.start()
     return server
 
@@ -148,7 +152,9 @@ def _conclude(agent: Agent, options: Options, failure: Failure) -> int:
 
 
 def _where(failure: Failure) -> str:
-    return failure.reason if failure.kind == "lost" else f"rank {failure.rank}, {failure.kind}: {failure.reason}"
+    return (
+        failure.reason if failure.kind == "lost" else f"rank {failure.rank}, {failure.kind}: {failure.reason}"
+    )
 
 
 def _write_outcome(options: Options, failure: Optional[Failure], text: str) -> None:

@@ -6,9 +6,11 @@ import hashlib
 import http.client
 import json
 import os
-from pathlib import Path
-from typing import Any, Dict, Mapping, Optional
+from typing import TYPE_CHECKING, Any, Dict, Mapping, Optional
 from urllib.parse import quote
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class PeerRefused(Exception):
@@ -35,11 +37,17 @@ class Peer:
         return dict(json.loads(answer.read()))
 
     def open(
-        self, method: str, path: str, body: Optional[bytes] = None, headers: Optional[Mapping[str, str]] = None
+        self,
+        method: str,
+        path: str,
+        body: Optional[bytes] = None,
+        headers: Optional[Mapping[str, str]] = None,
     ) -> http.client.HTTPResponse:
         """One request; the caller reads the answer, which closes the connection when it is read to its end."""
         connection = http.client.HTTPConnection(self.ip, self.port, timeout=self._timeout_s)
-        connection.request(method, path, body=body, headers={**self._headers, "Connection": "close", **(headers or {})})
+        connection.request(
+            method, path, body=body, headers={**self._headers, "Connection": "close", **(headers or {})}
+        )
         answer = connection.getresponse()
         if answer.status >= 400:
             message = answer.read(4096).decode("utf-8", "replace")
@@ -61,7 +69,9 @@ class Peer:
                     digest.update(chunk)
                     out.write(chunk)
             if digest.hexdigest() != sha256:
-                raise PeerRefused(f"{name}/{file} from {self.ip} is damaged: its SHA-256 is not the announced one")
+                raise PeerRefused(
+                    f"{name}/{file} from {self.ip} is damaged: its SHA-256 is not the announced one"
+                )
             part.replace(to)
         finally:
             part.unlink(missing_ok=True)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
-from typing import List, Mapping, Optional, Tuple
+from typing import TYPE_CHECKING, List, Mapping, Optional, Tuple
 
 from cloudrl.node.facts import GIB, Facts
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 CPUS_PER_GPU = 3
-"""verl 0.9.1 asks Ray for a bundle {CPU: 3, GPU: 1} a worker (verl/single_controller/ray/base.py, max_colocate_count)."""
+"""verl 0.9.1 asks Ray for {CPU: 3, GPU: 1} a worker (single_controller/ray/base.py, max_colocate_count)."""
 
 _MIN_SHM_BYTES = 1 * GIB
 _RAY_DISK_LIMIT = 0.05  # Ray refuses to spill when less is free (RAY_local_fs_capacity_threshold=0.95)
@@ -31,13 +33,17 @@ def judge(facts: Facts, *, device: str, gpus: int, cpus: Optional[int]) -> Tuple
     """
     faults, warnings = _software(facts), []
     if facts.temp_free_fraction < _RAY_DISK_LIMIT:
-        free_gib = facts.temp_free_bytes / GIB
-        faults.append(f"the disk of Ray's folder is {1 - facts.temp_free_fraction:.0%} full ({free_gib:.1f} GiB free); Ray needs 5% free")
+        used, free_gib = 1 - facts.temp_free_fraction, facts.temp_free_bytes / GIB
+        faults.append(
+            f"the disk of Ray's folder is {used:.0%} full, {free_gib:.1f} GiB free; Ray needs 5% free"
+        )
     if facts.open_files < _OPEN_FILES:
         warnings.append(f"`ulimit -n` is {facts.open_files} and cannot be raised; {_OPEN_FILES} is advised")
-    have_cpus = facts.cpus if cpus is None else cpus
-    if have_cpus < CPUS_PER_GPU * gpus:
-        faults.append(f"{have_cpus} CPUs for {gpus} GPUs; verl needs {CPUS_PER_GPU} a GPU, {CPUS_PER_GPU * gpus} in all, else it waits for ever")
+    have_cpus, want_cpus = facts.cpus if cpus is None else cpus, CPUS_PER_GPU * gpus
+    if have_cpus < want_cpus:
+        faults.append(
+            f"{have_cpus} CPUs for {gpus} GPUs; verl waits for ever with less than {want_cpus}, 3 a GPU"
+        )
     if device == "gpu":
         more_faults, more_warnings = _gpu_machine(facts, gpus)
         faults, warnings = faults + more_faults, warnings + more_warnings
@@ -46,7 +52,9 @@ def judge(facts: Facts, *, device: str, gpus: int, cpus: Optional[int]) -> Tuple
 
 def _software(facts: Facts) -> List[str]:
     if facts.ray_version is None:
-        return ["no Ray in this Python; add a set-up command `pip install 'ray[default]'` or take a verl image"]
+        return [
+            "no Ray in this Python; add a set-up command `pip install 'ray[default]'` or take a verl image"
+        ]
     return []
 
 
@@ -56,7 +64,9 @@ def _gpu_machine(facts: Facts, gpus: int) -> Tuple[List[str], List[str]]:
         faults.append(f"{facts.gpus} GPUs found, {gpus} declared")
     if facts.shm_bytes is not None and facts.shm_bytes < _MIN_SHM_BYTES:
         size_mib = facts.shm_bytes / 1024**2
-        faults.append(f"/dev/shm has {size_mib:.0f} MiB; NCCL and Ray need at least 1 GiB (resources: shm_size)")
+        faults.append(
+            f"/dev/shm has {size_mib:.0f} MiB; NCCL and Ray need at least 1 GiB (resources: shm_size)"
+        )
     if facts.memory_bytes < _RAM_PER_GPU_BYTES * gpus:
         have, want = facts.memory_bytes / GIB, _RAM_PER_GPU_BYTES * gpus / GIB
         warnings.append(f"{have:.0f} GiB of RAM for {gpus} GPUs; {want:.0f} GiB is advised")

@@ -36,7 +36,9 @@ class Child:
     child shall.
     """
 
-    def __init__(self, command: Sequence[str], *, log: Path, env: Mapping[str, str]) -> None:
+    def __init__(
+        self, command: Sequence[str], *, log: Path, env: Mapping[str, str], cwd: Optional[Path] = None
+    ) -> None:
         self.command = tuple(command)
         self.log = log
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -48,8 +50,9 @@ class Child:
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 env=dict(env),
+                cwd=cwd,
                 start_new_session=True,
-                preexec_fn=_die_with(os.getpid()),
+                preexec_fn=_die_with(os.getpid()),  # noqa: PLW1509  it calls prctl and getppid only
             )
 
     @property
@@ -108,15 +111,15 @@ def descendants(root: int) -> Set[int]:
 
 
 def _parents() -> Iterable[tuple[int, int]]:
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
             try:
-                stat = Path("/proc", entry, "stat").read_text()
+                stat = (entry / "stat").read_text()
             except (FileNotFoundError, ProcessLookupError, PermissionError):
                 continue
             state, parent = stat.rpartition(")")[2].split()[:2]
             if state != "Z":
-                yield int(entry), int(parent)
+                yield int(entry.name), int(parent)
 
 
 def end_descendants(grace_s: float = 2.0) -> None:

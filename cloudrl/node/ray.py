@@ -9,10 +9,11 @@ import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
-from typing import Any, List, Optional
+from typing import TYPE_CHECKING, Any, List, Optional
 
-from cloudrl.node.identity import Identity
-from cloudrl.node.options import Options
+if TYPE_CHECKING:
+    from cloudrl.node.identity import Identity
+    from cloudrl.node.options import Options
 
 
 def ray_command() -> str:
@@ -86,7 +87,8 @@ class Dashboard:
         return self._get("/api/jobs/") is not None
 
     def _get(self, path: str) -> Any:
-        request = urllib.request.Request(self._url + path, headers={"Authorization": f"Bearer {self._token}"})
+        headers = {"Authorization": f"Bearer {self._token}"}
+        request = urllib.request.Request(self._url + path, headers=headers)  # noqa: S310  the URL is ours
         try:
             with urllib.request.urlopen(request, timeout=5.0) as answer:  # noqa: S310  the URL is ours
                 return json.load(answer)

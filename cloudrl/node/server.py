@@ -20,14 +20,17 @@ import re
 import threading
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
-from typing import Any, BinaryIO, Callable, Dict, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Dict, List, Optional, Tuple
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from cloudrl.node.board import Board
 from cloudrl.node.files import Refused, list_below, open_below
 from cloudrl.node.peer import Peer, PeerRefused
 from cloudrl.node.report import Report
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from cloudrl.node.board import Board
 
 _MAX_BODY_BYTES = 1 << 20
 _LOG_CHUNK_BYTES = 1 << 20
@@ -82,7 +85,9 @@ class AgentServer:
         except OSError:
             self.close()
             raise
-        self._threads = [threading.Thread(target=s.serve_forever, args=(0.1,), daemon=True) for s in self._servers]
+        self._threads = [
+            threading.Thread(target=s.serve_forever, args=(0.1,), daemon=True) for s in self._servers
+        ]
 
     def start(self) -> None:
         """Answer from now on."""
@@ -154,7 +159,9 @@ class _Handler(BaseHTTPRequestHandler):
         except (ValueError, KeyError, TypeError) as error:
             raise HttpError(400, f"not a report: {error}") from error
         if not 0 < report.rank < self.rooms.nodes:
-            raise HttpError(400, f"rank {report.rank} does not belong to this cluster of {self.rooms.nodes} nodes")
+            raise HttpError(
+                400, f"rank {report.rank} does not belong to this cluster of {self.rooms.nodes} nodes"
+            )
         self.rooms.board.heard(report)
         self._json(self.rooms.board.answer(report.rank))
 
@@ -204,7 +211,10 @@ class _Handler(BaseHTTPRequestHandler):
         except FileNotFoundError:
             raise HttpError(404, "there is no such log yet") from None
         # `size` may have grown since: the client asks again from where this body ends
-        headers = {"Content-Type": "application/octet-stream", "X-Cloudrl-Size": str(max(size, offset + len(body)))}
+        headers = {
+            "Content-Type": "application/octet-stream",
+            "X-Cloudrl-Size": str(max(size, offset + len(body))),
+        }
         self._bytes(body, headers)
 
     def _offset(self) -> int:
@@ -236,7 +246,11 @@ class _Handler(BaseHTTPRequestHandler):
         return first, last - first + 1, size, True
 
     def _send(self, file: BinaryIO, first: int, count: int, size: int, partial: bool) -> None:
-        headers = {"Content-Type": "application/octet-stream", "Content-Length": str(count), "Accept-Ranges": "bytes"}
+        headers = {
+            "Content-Type": "application/octet-stream",
+            "Content-Length": str(count),
+            "Accept-Ranges": "bytes",
+        }
         if partial:
             headers["Content-Range"] = f"bytes {first}-{first + count - 1}/{size}"
         self._head(206 if partial else 200, headers)

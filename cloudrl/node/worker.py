@@ -5,8 +5,7 @@ from __future__ import annotations
 import http.client
 import threading
 import time
-from pathlib import Path
-from typing import Any, Dict, Optional
+from typing import TYPE_CHECKING, Any, Dict, Optional
 
 from cloudrl.node import attempts, canary
 from cloudrl.node import ray as ray_node
@@ -15,7 +14,11 @@ from cloudrl.node.failure import Failure
 from cloudrl.node.fetch import Fetcher, models_dir, parts
 from cloudrl.node.peer import Peer, PeerRefused
 from cloudrl.node.preflight import different
-from cloudrl.node.process import Child
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from cloudrl.node.process import Child
 
 _BEAT_S = 0.2
 _BEAT_WHEN_READY_S = 1.0
@@ -36,7 +39,11 @@ class Worker(Agent):
     def connect(self) -> None:
         """Wait for the head's agent, and compare versions with it."""
         self.board.update(detail=f"waiting for rank 0 at {self.head.ip}:{self.head.port}")
-        self._await("ray_version", self.options.join_timeout_s, f"rank 0 does not answer at {self.head.ip}:{self.head.port}")
+        self._await(
+            "ray_version",
+            self.options.join_timeout_s,
+            f"rank 0 does not answer at {self.head.ip}:{self.head.port}",
+        )
         own = self.board.own
         fault = different(own.ray_version, own.python_version, self.answer)
         if fault:
@@ -49,7 +56,9 @@ class Worker(Agent):
         self.board.update(detail=f"waiting for Ray at {ip}:{port}")
         while ray_node.probe(ip, port, 1.0) != "open":
             if time.monotonic() > deadline:
-                reason = f"{ip}:{port} (Ray's control store) cannot be reached, though {self.head.port} answers"
+                reason = (
+                    f"{ip}:{port} (Ray's control store) cannot be reached, though {self.head.port} answers"
+                )
                 raise self.fail("join", f"{reason}: is a firewall between the nodes?")
             self.tick()
 

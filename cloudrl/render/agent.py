@@ -5,12 +5,12 @@ from __future__ import annotations
 import io
 import zipfile
 from importlib import resources
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from importlib.resources.abc import Traversable
+    from pathlib import Path
 
 AGENT_FILE = "cloudrl-node.pyz"
 

@@ -60,7 +60,9 @@ class SamplingParams:
         """
         given = {key: value for key, value in params.items() if value is not None}
         if given.pop("repetition_penalty", 1.0) != 1.0:
-            raise ValueError(f"repetition_penalty={params['repetition_penalty']}: the CPU rollout knows 1.0 only")
+            raise ValueError(
+                f"repetition_penalty={params['repetition_penalty']}: the CPU rollout knows 1.0 only"
+            )
         if "max_new_tokens" in given:  # SGLang's name for it, which verl accepts too
             given.setdefault("max_tokens", given.pop("max_new_tokens"))
         unknown = sorted(given.keys() - {field.name for field in fields(cls)})

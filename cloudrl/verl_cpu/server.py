@@ -118,7 +118,9 @@ class HfServer:
             missing, unexpected = self._model.load_state_dict(weights, strict=False)
             tied = set(self._model.all_tied_weights_keys) if self._model.config.tie_word_embeddings else set()
             if unexpected or set(missing) - tied:
-                raise RuntimeError(f"weights do not fit the model: missing {missing}, unexpected {unexpected}")
+                raise RuntimeError(
+                    f"weights do not fit the model: missing {missing}, unexpected {unexpected}"
+                )
             self._weights_step = step
 
     async def do_nothing(self, *_: object, **__: object) -> None:
@@ -154,7 +156,9 @@ class HfServer:
             await asyncio.sleep(_GATHER_S)
             batch, self._waiting = self._waiting, []
             async with self._model_in_use:
-                decoding = asyncio.create_task(asyncio.to_thread(self._decode, [request for request, _ in batch]))
+                decoding = asyncio.create_task(
+                    asyncio.to_thread(self._decode, [request for request, _ in batch])
+                )
                 await asyncio.wait([decoding])
             error = decoding.exception()
             for row, (_, answer) in enumerate(batch):

@@ -122,7 +122,11 @@ def _tokenizer() -> dict[str, object]:
 
 def _byte_symbols() -> list[str]:
     """The printable character that byte-level BPE writes for each byte (GPT-2, encoder.py, bytes_to_unicode)."""
-    printable = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
+    printable = {
+        *range(ord("!"), ord("~") + 1),
+        *range(ord("¡"), ord("¬") + 1),
+        *range(ord("®"), ord("ÿ") + 1),
+    }
     moved = iter(range(256, 512))
     return [chr(byte) if byte in printable else chr(next(moved)) for byte in range(256)]
 

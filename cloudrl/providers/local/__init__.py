@@ -1,1 +1,1 @@
-"""N nodes on this machine: the same agents and the same Ray as anywhere, detached from the command that started them."""
+"""N nodes on this machine: the agents and the Ray of anywhere else, detached from the command that started them."""

@@ -212,7 +212,8 @@ def _dashboard_port(wanted: int | None) -> int:
         return DEFAULT_DASHBOARD_PORT if _is_free(DEFAULT_DASHBOARD_PORT) else _free_ports(1)[0]
     if not _is_free(wanted):
         raise InputError(
-            f"port {wanted} on this machine is in use", hint="Take another --dashboard-port, or leave it out for a free one"
+            f"port {wanted} on this machine is in use",
+            hint="Take another --dashboard-port, or leave it out for a free one",
         )
     return wanted
 

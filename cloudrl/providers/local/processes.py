@@ -51,7 +51,9 @@ def end(
         _send(pid, signal.SIGTERM)
     deadline = clock() + grace_s
     # without an agent nobody ends the rest: no use in waiting for long
-    while of_cluster(cluster_id) and clock() < (deadline if agents(cluster_id) else min(deadline, clock() + 0.01)):
+    while of_cluster(cluster_id) and clock() < (
+        deadline if agents(cluster_id) else min(deadline, clock() + 0.01)
+    ):
         sleep(0.05)
     while left := of_cluster(cluster_id):
         for pid in left:
@@ -61,7 +63,11 @@ def end(
 
 
 def _all() -> list[int]:
-    return [int(entry) for entry in os.listdir("/proc") if entry.isdigit() and int(entry) != os.getpid()]
+    return [
+        int(entry.name)
+        for entry in Path("/proc").iterdir()
+        if entry.name.isdigit() and entry.name != str(os.getpid())
+    ]
 
 
 def _read(pid: int, file: str) -> bytes:

@@ -13,7 +13,6 @@ from cloudrl.errors import ClusterFailed, ConnectionFailed, InputError, Interrup
 from cloudrl.node.tokens import derive
 from cloudrl.providers.local import launch, processes, state
 from cloudrl.providers.local.launch import LocalPlan
-from cloudrl.providers.local.state import LocalState
 from cloudrl.providers.model import Status
 
 if TYPE_CHECKING:
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cloudrl.providers.local.launch import Started
+    from cloudrl.providers.local.state import LocalState
     from cloudrl.providers.model import Plan
     from cloudrl.spec import Cluster
 
@@ -76,7 +76,9 @@ def attach(name: str) -> Connection:
         running = [each for each in names() if status(each).phase != "down"]
         what = "is not running" if known else "does not exist"
         others = f"; running: {', '.join(running)}" if running else ""
-        raise InputError(f"local cluster {name!r} {what}{others}", hint=f"Start it: cloudrl up {name} --on local --nodes 2")
+        raise InputError(
+            f"local cluster {name!r} {what}{others}", hint=f"Start it: cloudrl up {name} --on local --nodes 2"
+        )
     return _connection(known)
 
 
@@ -144,7 +146,8 @@ def _clear_the_way(name: str) -> None:
         return
     if processes.agents(known.id) and status(name).is_ready:
         raise InputError(
-            f"cluster {name!r} is up already", hint=f"Use it: cloudrl submit grpo-tiny --cluster {name}   End it: cloudrl down {name}"
+            f"cluster {name!r} is up already",
+            hint=f"Use it: cloudrl submit grpo-tiny --cluster {name}   End it: cloudrl down {name}",
         )
     _end(known)
 
@@ -179,7 +182,9 @@ def _await_ready(
         if ended:
             raise _failure(known, started, ended[0])
         if time.monotonic() > deadline:
-            raise ClusterFailed(f"cluster {known.name!r} is still in phase {look.phase} after {timeout_s:.0f} s")
+            raise ClusterFailed(
+                f"cluster {known.name!r} is still in phase {look.phase} after {timeout_s:.0f} s"
+            )
         time.sleep(_POLL_S)
 
 
@@ -191,7 +196,9 @@ def _failure(known: LocalState, started: list[Started], first: int) -> ClusterFa
     reason = _outcome(known)
     if not reason:
         reason = f"the agent of rank {first} died (status {started[first].poll()})"
-    return ClusterFailed(f"cluster {known.name!r} failed: {reason}", hint=f"Its logs: {known.node_dir(first)}")
+    return ClusterFailed(
+        f"cluster {known.name!r} failed: {reason}", hint=f"Its logs: {known.node_dir(first)}"
+    )
 
 
 def _outcome(known: LocalState) -> str:

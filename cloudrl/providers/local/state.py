@@ -1,12 +1,12 @@
 """The folder of one local cluster: who it is, its key, its logs and its volume.
 
-    ~/.cloudrl/clusters/NAME/
-        cluster.json         what `up` has decided: id, ports, folders
-        key                  the secret, 0600
-        lock                 held by the command that works on this cluster
-        node-0/, node-1/     each agent's logs and outcome
-        data/                prepared data and made models
-        checkpoints/         the volume; `down` leaves it
+~/.cloudrl/clusters/NAME/
+    cluster.json         what `up` has decided: id, ports, folders
+    key                  the secret, 0600
+    lock                 held by the command that works on this cluster
+    node-0/, node-1/     each agent's logs and outcome
+    data/                prepared data and made models
+    checkpoints/         the volume; `down` leaves it
 """
 
 from __future__ import annotations
