@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cloudrl.cli import _output
-from cloudrl.cli._target import AddressOption, ClusterOption, connect, one_cluster
+from cloudrl.cli._target import AddressOption, ClusterOption, connect, one_cluster, running_clusters
 from cloudrl.errors import ClusterFailed, InputError
 
 if TYPE_CHECKING:
@@ -63,6 +63,8 @@ def down(
 
 def env(cluster: ClusterOption = None, address: AddressOption = None) -> None:
     """Print what a raw `ray job submit` needs: eval "$(cloudrl env)". Contains the cluster's token."""
+    if cluster is None and address is None and not running_clusters():
+        raise InputError("there is no cluster", hint="Name one: cloudrl env --address http://localhost:8265")
     for key, value in connect(cluster, address).env.items():
         _output.data(f"export {key}={shlex.quote(value)}")
 

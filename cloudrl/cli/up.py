@@ -49,7 +49,7 @@ def up(
         return
     with watching() as on_status:
         connection = where.up(plan, on_status=on_status)
-    _output.note(f"READY: {nodes} nodes, dashboard {connection.ray_url}")
+    _output.note(f"READY: {name} with {nodes} node{'s' * (nodes > 1)}, dashboard {connection.ray_url}")
     _output.hint(f"cloudrl submit grpo-tiny --cluster {name}\ncloudrl down {name}")
     _output.data(connection.ray_url)
 

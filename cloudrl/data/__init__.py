@@ -18,6 +18,18 @@ def names() -> list[str]:
     return sorted(_MODULES)
 
 
+def check(name: str) -> None:
+    """Refuse a name that is none, before anything is started for it.
+
+    Raises:
+        InputError: For an unknown name.
+    """
+    if name not in _MODULES:
+        near = get_close_matches(name, names(), n=1)
+        hint = f"Did you mean {near[0]}?" if near else f"Known data sets: {', '.join(names())}"
+        raise InputError(f"there is no data set {name!r}", hint=hint)
+
+
 def prepare(name: str, folder: str) -> dict[str, str]:
     """Write a data set's train.parquet and test.parquet into a folder, which is made if need be.
 
@@ -33,10 +45,6 @@ def prepare(name: str, folder: str) -> dict[str, str]:
     Raises:
         InputError: For an unknown name.
     """
-    module = _MODULES.get(name)
-    if module is None:
-        near = get_close_matches(name, names(), n=1)
-        hint = f"Did you mean {near[0]}?" if near else f"Known data sets: {', '.join(names())}"
-        raise InputError(f"there is no data set {name!r}", hint=hint)
-    prepared: dict[str, str] = importlib.import_module(module).prepare(folder)
+    check(name)
+    prepared: dict[str, str] = importlib.import_module(_MODULES[name]).prepare(folder)
     return prepared

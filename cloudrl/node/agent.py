@@ -133,14 +133,17 @@ class Agent:
         self._children.append(child)
         return child
 
+    def _exit_status(self, child: Child) -> Optional[int]:
+        self.until(lambda: child.poll() is not None)
+        return child.poll()
+
     def _set_up(self) -> None:
         with self._step("setup"):
             for command in self.options.setup:
                 self.board.update(detail=command)
                 self.log.line(f"set-up: {command}")
                 child = self._child(["/bin/sh", "-c", command], "setup.log")
-                self.until(lambda child=child: child.poll() is not None)
-                if child.poll() != 0:
+                if self._exit_status(child) != 0:
                     raise self.fail("setup", f"`{command}` exited with {child.poll()}", child.tail())
 
     def _preflight(self) -> Facts:
@@ -200,8 +203,7 @@ class Agent:
 
     def _await_imports(self, child: Child) -> None:
         self.board.update(detail=f"importing {', '.join(self.options.import_check)}")
-        self.until(lambda: child.poll() is not None)
-        if child.poll() != 0:
+        if self._exit_status(child) != 0:
             tail = child.tail()
             reason = f"the image is broken: {tail.splitlines()[-1] if tail else 'an import crashed'}"
             advice = imports.remedy(tail)

@@ -11,6 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Sequence
 
+from cloudrl.errors import CloudrlError
 from cloudrl.node.fetch import TINY_MODEL
 
 
@@ -24,7 +25,7 @@ def data(argv: Sequence[str]) -> int:
 
     try:
         prepare(args.name, args.to)
-    except (KeyError, OSError, ValueError, ImportError) as error:
+    except (CloudrlError, OSError, ValueError, ImportError) as error:
         return _say(error)
     return 0
 
@@ -48,7 +49,7 @@ def _model_path(name: str, folder: Path) -> Path:
     if name == TINY_MODEL:
         from cloudrl.verl_cpu.tiny_model import make_tiny_model
 
-        make_tiny_model(folder / name)
+        make_tiny_model(str(folder / name))
         return folder / name
     if name.startswith(("/", "~", "./")):
         path = Path(name).expanduser()
@@ -71,6 +72,6 @@ def _download(name: str) -> Path:
 
 def _say(error: Exception) -> int:
     """One last line that says it all: the agent quotes it."""
-    text = " ".join(str(error).split())
-    print(f"{type(error).__name__}: {text[:400]}", file=sys.stderr)
+    name = "" if isinstance(error, CloudrlError) else f"{type(error).__name__}: "
+    print(name + " ".join(str(error).split())[:400], file=sys.stderr)
     return 1

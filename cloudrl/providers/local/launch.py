@@ -10,6 +10,7 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from cloudrl import data
 from cloudrl.errors import CapacityError, InputError
 from cloudrl.node.ending import RELEASE
 from cloudrl.node.facts import count_gpus
@@ -73,8 +74,10 @@ def make_plan(cluster: Cluster, *, dashboard_port: int | None = None) -> LocalPl
 
     Raises:
         CapacityError: the cluster asks for GPUs that this machine does not have.
-        InputError: `dashboard_port` is given and in use.
+        InputError: `dashboard_port` is given and in use, or a data set is unknown.
     """
+    for name in cluster.data:
+        data.check(name)
     gpus = _gpus(cluster)
     count = 3 + cluster.nodes
     dashboard = _dashboard_port(dashboard_port)
