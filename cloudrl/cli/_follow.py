@@ -6,6 +6,7 @@ import shlex
 import shutil
 import sys
 from collections import deque
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 from cloudrl.cli import _output
@@ -18,7 +19,7 @@ from cloudrl.watch import describe
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from cloudrl.jobs import Event, JobHandle
+    from cloudrl.jobs import JobHandle
 
 _SHOWN_LINES = 20
 
@@ -39,8 +40,8 @@ def follow_progress(
         ConnectionFailed: Nobody answers any more; the job goes on.
     """
     shown, last, tail = _StatusLine(), None, deque[str](maxlen=_SHOWN_LINES)
-    try:
-        for event in follow_events(job, target=target, on_break=shown.say):
+    with closing(shown), goes_on(job, target):
+        for event in job.follow(on_break=lambda failure: shown.say(lost(failure))):
             if isinstance(event, Line):
                 tail.append(event.text)
                 if last is None and (text := plain(event.text).strip()):
@@ -50,38 +51,33 @@ def follow_progress(
                 on_progress(event)
                 shown.step(describe(event))
             elif isinstance(event, Ended) and not event.succeeded:
-                shown.close()
-                _output.note(
-                    "\n".join(["The end of the log:", *(f"  {without_ansi(line)}" for line in tail)])
-                )
+                end = "\n".join(f"  {without_ansi(line)}" for line in tail)
+                shown.say(f"The end of the log:\n{end}")
                 raise_for_status(job, event)
-    finally:
-        shown.close()
     return last
 
 
-def follow_events(job: JobHandle, *, target: str = "", on_break: object = None) -> Iterator[Event]:
-    """The job's events; what ends them early says that the job goes on, and how to come back.
+@contextmanager
+def goes_on(job: JobHandle, target: str = "") -> Iterator[None]:
+    """What ends the following early says that the job goes on, and how to come back.
 
     Raises:
         Interrupted: The user pressed Ctrl-C.
         ConnectionFailed: Nobody answers any more.
     """
-
-    def broken(failure: ConnectionFailed) -> None:
-        if callable(on_break):
-            on_break(f"connection lost, trying again: {failure.message}")
-
     try:
-        yield from job.follow(on_break=broken)
+        yield
     except KeyboardInterrupt:
-        raise Interrupted(
-            f"no longer following; job {job.submission_id} goes on", hint=way_back(job, target)
-        ) from None
+        what = f"no longer following; job {job.submission_id} goes on"
+        raise Interrupted(what, hint=way_back(job, target)) from None
     except ConnectionFailed as failure:
-        raise type(failure)(
-            f"{failure.message}\njob {job.submission_id} goes on without us", hint=way_back(job, target)
-        ) from failure
+        what = f"{failure.message}\njob {job.submission_id} goes on without us"
+        raise type(failure)(what, hint=way_back(job, target)) from failure
+
+
+def lost(failure: ConnectionFailed) -> str:
+    """What is said when a connection broke and is going to be tried again."""
+    return f"connection lost, trying again: {failure.message}"
 
 
 def way_back(job: JobHandle, target: str = "") -> str:

@@ -6,20 +6,25 @@ import json
 import sys
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import urlsplit
 
 import typer
 
 from cloudrl.cli import _output
-from cloudrl.cli._target import AddressOption, ClusterOption, connect
+from cloudrl.cli._target import AddressOption, ClusterOption, connect, running_clusters
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cloudrl.connection import Connection
     from cloudrl.connection.ray_job import RayJob
-    from cloudrl.jobs import JobHandle
+    from cloudrl.jobs import Event, JobHandle
 
 app = typer.Typer(help="List, watch and stop jobs.", no_args_is_help=True, rich_markup_mode=None)
 
 JobArgument = Annotated[
-    str | None, typer.Argument(metavar="[ID]", help="Submission id; the newest job if left out.")
+    str | None,
+    typer.Argument(metavar="[ID]", help="Submission id or ray:// URL; the newest job if left out."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Machine-readable.")]
 
@@ -72,29 +77,21 @@ def logs(
     address: AddressOption = None,
 ) -> None:
     """Print a job's log. With -f also what comes, each line once; exit code 4 when the job fails."""
-    from cloudrl.cli._follow import follow_events, target_options
-    from cloudrl.jobs import Ended, Line
+    from cloudrl.cli._follow import goes_on, lost, target_options
     from cloudrl.jobs.events import read_events
-    from cloudrl.jobs.handle import raise_for_status
-    from cloudrl.watch import as_fields
 
     job = _find(job_id, cluster, address)
-    if follow:
-        events = follow_events(job, target=target_options(cluster, address), on_break=_output.note)
-    else:
-        events = read_events(job.logs(), total_steps=job.total_steps)
-    for event in events:
-        if as_json:
-            _output.data(json.dumps(as_fields(event)))
-        elif isinstance(event, Line):
-            _output.data(_shown(event.text))
-        if isinstance(event, Ended):
-            raise_for_status(job, event)
+    if not follow:
+        _print(job, read_events(job.logs(), total_steps=job.total_steps), as_json=as_json)
+        return
+    with goes_on(job, target_options(cluster, address)):
+        events = job.follow(on_break=lambda failure: _output.note(lost(failure)))
+        _print(job, events, as_json=as_json)
 
 
 @app.command()
 def stop(
-    job_id: Annotated[str, typer.Argument(metavar="ID", help="Submission id.")],
+    job_id: Annotated[str, typer.Argument(metavar="ID", help="Submission id or ray:// URL.")],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: JsonOption = False,
     cluster: ClusterOption = None,
@@ -105,26 +102,61 @@ def stop(
 
     job = _find(job_id, cluster, address)
     before = job.status().status
-    if not before.is_terminal and not _output.confirm(f"Stop job {job_id}?", yes=yes):
-        raise InputError(f"{job_id} goes on")
+    if not before.is_terminal and not _output.confirm(f"Stop job {job.submission_id}?", yes=yes):
+        raise InputError(f"{job.submission_id} goes on")
     job.stop()
     after = job.wait_until_over()
     if as_json:
-        _output.as_json({"submission_id": job_id, "status": str(after)})
+        _output.as_json({"submission_id": job.submission_id, "status": str(after)})
         return
     _output.note(
-        f"{job_id} was not running: {before}" if before.is_terminal else f"{job_id} has ended: {after}"
+        f"{job.submission_id} was not running: {before}"
+        if before.is_terminal
+        else f"{job.submission_id} has ended: {after}"
     )
     if job.checkpoint_dir is not None and not before.is_terminal:
         _output.note(f"checkpoints stay in {job.checkpoint_dir}; go on from them with --name {job.name}")
 
 
+def _print(job: JobHandle, events: Iterable[Event], *, as_json: bool) -> None:
+    """Lines as they come, or all events as JSON; raises `JobFailed` when they end with a failure."""
+    from cloudrl.jobs import Ended, Line
+    from cloudrl.jobs.handle import raise_for_status
+    from cloudrl.watch import as_fields
+
+    for event in events:
+        if as_json:
+            _output.data(json.dumps(as_fields(event)))
+        elif isinstance(event, Line):
+            _output.data(_shown(event.text))
+        if isinstance(event, Ended):
+            raise_for_status(job, event)
+
+
 def _find(job_id: str | None, cluster: str | None, address: str | None) -> JobHandle:
+    """The job of that id or URL; the newest one for None."""
     from cloudrl.jobs import find_job
     from cloudrl.jobs.handle import newest_job
 
-    connection = connect(cluster, address)
-    return newest_job(connection) if job_id is None else find_job(connection, job_id)
+    if job_id is None:
+        return newest_job(connect(cluster, address))
+    place, _, name = job_id.removeprefix("ray://").rpartition("/")
+    if not job_id.startswith("ray://"):
+        return find_job(connect(cluster, address), job_id)
+    if cluster is None and address is None:
+        return find_job(_connect_to(place), name)
+    return find_job(connect(cluster, address), name)
+
+
+def _connect_to(place: str) -> Connection:
+    """The cluster whose dashboard is at `host:port`: one of ours, with its token and its agent, or any Ray."""
+    from cloudrl.providers import provider
+
+    for name in running_clusters():
+        connection = provider("local").attach(name)
+        if urlsplit(connection.ray_url).netloc == place:
+            return connection
+    return connect(None, f"http://{place}")
 
 
 def _fields(job: RayJob) -> dict[str, Any]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _MIB = 2**20
 
 
-def submit(  # noqa: PLR0913, PLR0917 - each is an option
+def submit(
     recipe: Annotated[
         str, typer.Argument(help="A recipe by name (cloudrl ships grpo-tiny), or a YAML file.")
     ],
@@ -53,7 +53,7 @@ def submit(  # noqa: PLR0913, PLR0917 - each is an option
 ) -> None:
     """Submit a job and follow it. Ctrl-C leaves it running. Exit code 4 when it fails."""
     from cloudrl import recipes
-    from cloudrl.cli._follow import follow_progress, target_options, way_back
+    from cloudrl.cli._follow import target_options, way_back
     from cloudrl.jobs import Wishes, prepare
     from cloudrl.jobs.environment import load_runtime_env, parse_env
     from cloudrl.spec import parse_override
@@ -81,7 +81,7 @@ def submit(  # noqa: PLR0913, PLR0917 - each is an option
         _output.hint(way_back(handle, target))
         last = None
     else:
-        last = follow_progress(handle, target=target)
+        last = _follow(handle, target, as_json=as_json)
         _output.note(f"{handle.submission_id} succeeded; checkpoints are in {handle.checkpoint_dir}")
     if as_json:
         _output.as_json(_result(handle, last, followed=not no_wait))
@@ -112,6 +112,19 @@ def _send(prepared: Prepared) -> JobHandle:
             _output.note(f"uploaded {done / _MIB:.1f} of {total / _MIB:.1f} MiB")
 
     return send(prepared, on_upload=on_upload)
+
+
+def _follow(job: JobHandle, target: str, *, as_json: bool) -> Progress | None:
+    """Follow to the end; a program gets its JSON for a failed job, too."""
+    from cloudrl.cli._follow import follow_progress
+    from cloudrl.errors import JobFailed
+
+    try:
+        return follow_progress(job, target=target)
+    except JobFailed:
+        if as_json:
+            _output.as_json(_result(job, None, followed=True))
+        raise
 
 
 def _result(job: JobHandle, last: Progress | None, *, followed: bool) -> dict[str, Any]:

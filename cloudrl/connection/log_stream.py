@@ -34,7 +34,7 @@ class LogSource(Protocol):
     """Where the bytes of one log come from."""
 
     def stream(self, offset: int) -> Generator[bytes]:
-        """Bytes from `offset` on, as they are written; `b""` about once a second while there are none.
+        """Bytes from `offset` on, as they are written; `b""` after each pause while there are none.
 
         Never ends by itself. Raises `ConnectionFailed` when the connection breaks.
         """
@@ -62,6 +62,18 @@ class Retry:
     def delay_s(self, attempt: int) -> float:
         """The pause before attempt 1, 2, ...; each twice the one before."""
         return min(self.longest_s, self.first_s * 2.0 ** min(attempt - 1, 30))
+
+
+class Pause:
+    """How long to wait for more of a log: short after something came, then each time twice as long. Seconds."""
+
+    def __init__(self, shortest_s: float, longest_s: float) -> None:
+        self._shortest_s, self._longest_s = shortest_s, longest_s
+        self.seconds = shortest_s
+
+    def heard(self, chunk: bytes) -> None:
+        """Something came, or (`b""`) nothing."""
+        self.seconds = self._shortest_s if chunk else min(self._longest_s, 2 * self.seconds)
 
 
 def follow_log(
@@ -97,7 +109,7 @@ def follow_log(
                     offset, attempt, last_contact = offset + len(chunk), 0, clock()
                     if chunk:
                         yield chunk
-        except Unauthorized:  # noqa: PERF203 - trying again is what the loop is for
+        except Unauthorized:
             raise
         except ConnectionFailed as failure:
             attempt += 1
@@ -129,22 +141,25 @@ class AgentLog:
         agent: JobLogReader,
         submission_id: str,
         *,
-        poll_s: float = 1.0,
+        shortest_s: float = 0.1,
+        longest_s: float = 2.0,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._agent = agent
         self._submission_id = submission_id
-        self._poll_s = poll_s
+        self._shortest_s, self._longest_s = shortest_s, longest_s
         self._sleep = sleep
 
     def stream(self, offset: int) -> Generator[bytes]:
         """See `LogSource.stream`."""
+        pause = Pause(self._shortest_s, self._longest_s)
         while True:
             chunk = self._read(offset)
             offset += len(chunk)
             yield chunk
             if not chunk:
-                self._sleep(self._poll_s)
+                self._sleep(pause.seconds)
+            pause.heard(chunk)
 
     def rest(self, offset: int) -> Generator[bytes]:
         """See `LogSource.rest`."""
@@ -175,15 +190,12 @@ class JobLog:
         agent: JobLogReader | None,
         submission_id: str,
         *,
-        poll_s: float = 1.0,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._api = api
         self._submission_id = submission_id
-        self._ray = RayLog(api, submission_id, poll_s=poll_s, sleep=sleep)
-        self._agent = (
-            AgentLog(agent, submission_id, poll_s=poll_s, sleep=sleep) if agent is not None else None
-        )
+        self._ray = RayLog(api, submission_id, sleep=sleep)
+        self._agent = AgentLog(agent, submission_id, sleep=sleep) if agent is not None else None
 
     def stream(self, offset: int) -> Generator[bytes]:
         """See `LogSource.stream`."""
@@ -214,21 +226,25 @@ class RayLog:
         api: RayApi,
         submission_id: str,
         *,
-        poll_s: float = 1.0,
+        shortest_s: float = 0.1,
+        longest_s: float = 2.0,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._api = api
         self._submission_id = submission_id
-        self._poll_s = poll_s
+        self._shortest_s, self._longest_s = shortest_s, longest_s
         self._sleep = sleep
 
     def stream(self, offset: int) -> Generator[bytes]:
         """See `LogSource.stream`."""
+        pause = Pause(self._shortest_s, self._longest_s)
         while (job := self._api.get_job(self._submission_id)).driver_node_id is None:
             yield b""
-            self._sleep(self._poll_s)
+            self._sleep(pause.seconds)
+            pause.heard(b"")
         with self._api.open_log(job.driver_node_id, job.log_name, follow=True) as response:
-            yield from _skip(_chunks_or_silence(response, self._poll_s), offset)
+            pause = Pause(self._shortest_s, self._longest_s)
+            yield from _skip(_chunks_or_silence(response, pause), offset)
 
     def rest(self, offset: int) -> Generator[bytes]:
         """See `LogSource.rest`."""
@@ -246,8 +262,8 @@ def _skip(chunks: Iterable[bytes], count: int) -> Generator[bytes]:
             yield kept
 
 
-def _chunks_or_silence(response: httpx2.Response, silence_s: float) -> Generator[bytes]:
-    """What arrives, and `b""` after each `silence_s` without anything.
+def _chunks_or_silence(response: httpx2.Response, pause: Pause) -> Generator[bytes]:
+    """What arrives, and `b""` after each pause without anything.
 
     A read that times out would cost the connection, and Ray then sends the whole log again; so a thread
     reads, and ends when the connection is shut down from here.
@@ -257,12 +273,13 @@ def _chunks_or_silence(response: httpx2.Response, silence_s: float) -> Generator
     reader.start()
     try:
         while True:
-            item = _next(arrived, silence_s)
+            item = _next(arrived, pause.seconds)
             if isinstance(item, BaseException):
                 raise item
             if item is None:
                 raise ConnectionFailed("Ray ended the log stream")
             yield item
+            pause.heard(item)
     finally:
         _shut_down(response)
         while reader.is_alive():  # it may be waiting for room

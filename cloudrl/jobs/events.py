@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 _PACE_STEPS = 5
-_ERROR = re.compile(r"(?:ray\.exceptions\.RayTaskError\()?([A-Za-z_][\w.]*(?:Error|Exception))\)?: \S.*")
+_ERROR = re.compile(
+    r"(?:ray\.exceptions\.RayTaskError\()?([A-Za-z_][\w.]*(?:Error|Exception))\)?(?:: \S.*)?$"
+)
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ TRAIN, VAL = "data.train_files", "data.val_files"
 MODEL, CRITIC_MODEL = "actor_rollout_ref.model.path", "critic.model.path"
 LOCAL_DIR = "trainer.default_local_dir"
 _QUOTED = re.compile(r"""(['"])(.*)\1""", re.DOTALL)
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 
 
@@ -73,6 +74,7 @@ def fill(job: Job, cluster: ClusterView, *, name: str, wandb: bool = False) -> F
     overrides = {key: hydra_text(value) for key, value in made.items() if key not in given}
     chosen = {**made, **given}
     models = {str(chosen[key]) for key in (MODEL, CRITIC_MODEL) if key in chosen}
+    models |= {value for key, value in given.items() if key.endswith("path") and _HUB_ID.fullmatch(value)}
     prepared = set(cluster.models.values())
     offline = all(model.startswith("/") or model in prepared for model in models)
     return Filled(overrides, tuple(notes), offline)
@@ -211,6 +213,8 @@ def _model_path(job: Job, cluster: ClusterView, notes: list[str]) -> str | None:
         return str(cluster.models[model])
     if model.startswith("/"):
         return model
+    if "/" not in model and cluster.checkpoint_dir is None:
+        return None  # a plain Ray cluster makes none; what is missing is said in one message
     if "/" not in model:
         raise InputError(
             f"model {model!r} is made by cloudrl, and cluster {cluster.name!r} has not made it",

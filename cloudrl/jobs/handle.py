@@ -84,16 +84,20 @@ class JobHandle:
             FailedError: The cluster was replaced by another one meanwhile.
         """
         reader, splitter = EventReader(self.total_steps), LineSplitter()
-        chunks = follow_log(
-            self._source(sleep), self._is_over, retry=retry, clock=clock, sleep=sleep, on_break=on_break
-        )
+        looks: deque[RayJob] = deque(maxlen=1)
+
+        def is_over() -> bool:
+            looks.append(self._known())
+            return looks[0].status.is_terminal
+
+        source = self._source(sleep)
+        chunks = follow_log(source, is_over, retry=retry, clock=clock, sleep=sleep, on_break=on_break)
         for chunk in chunks:
             for line in splitter.feed(chunk):
                 yield from reader.read(line)
         for line in splitter.close():
             yield from reader.read(line)
-        job = self.status()
-        yield Ended(job.status, job.message, reader.first_error)
+        yield Ended(looks[0].status, looks[0].message, reader.first_error)
 
     def wait(self) -> Ended:
         """Wait until the job has ended.
@@ -129,9 +133,9 @@ class JobHandle:
             sleep(0.5)
         return status
 
-    def _is_over(self) -> bool:
+    def _known(self) -> RayJob:
         try:
-            return self.status().status.is_terminal
+            return self.status()
         except InputError as failure:
             raise FailedError(
                 f"{self.connection.ray_url} does not know {self.submission_id!r} any more: "

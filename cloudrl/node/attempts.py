@@ -57,7 +57,7 @@ def _signatures(path: Path) -> List[str]:
 def _append(path: Path, record: dict[str, object]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(record) + "\n")
+        file.write("\n" + json.dumps(record) + "\n")  # on a line of its own, also after one that broke off
         file.flush()
         os.fsync(file.fileno())
 

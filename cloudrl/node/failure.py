@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import operator
+import re
 from dataclasses import asdict, dataclass
 from typing import Any, Mapping, Optional
 
 PERMANENT = ("setup", "preflight", "data", "model")
 """Kinds that come back on every retry: the machine, the image or the request is wrong."""
+
+_WITH_DIGIT = re.compile(r"\S*\d\S*")
 
 
 @dataclass(frozen=True)
@@ -16,7 +20,7 @@ class Failure:
     Attributes:
         kind: one of `PERMANENT`, or "ray", "lost", "join", "lease": those may pass with a retry.
         rank: the node on which it happened.
-        reason: one line for a person; two failures are equal when kind, rank and reason are.
+        reason: one line for a person; two failures are equal when kind, rank and reason are, but for numbers.
         tail: the last lines of the log that explains it.
         final: no retry shall follow: every rank says so and exits 0.
     """
@@ -34,8 +38,8 @@ class Failure:
 
     @property
     def signature(self) -> str:
-        """What two equal failures have in common."""
-        return f"{self.kind}|{self.rank}|{self.reason}"
+        """What two equal failures have in common; words with digits differ (request ids, free space, temporary names)."""
+        return f"{self.kind}|{self.rank}|{_WITH_DIGIT.sub('#', self.reason)}"
 
     def to_json(self) -> dict[str, Any]:
         """The form in which it travels between agents and to the client."""
@@ -43,12 +47,16 @@ class Failure:
 
     @classmethod
     def from_json(cls, data: Optional[Mapping[str, Any]]) -> Optional[Failure]:
-        """Read what `to_json` wrote; None stays None."""
+        """Read what `to_json` wrote; None stays None.
+
+        Raises:
+            KeyError, TypeError: this is no failure.
+        """
         if data is None:
             return None
         return cls(
             kind=str(data["kind"]),
-            rank=int(data["rank"]),
+            rank=operator.index(data["rank"]),
             reason=str(data["reason"]),
             tail=str(data.get("tail", "")),
             final=bool(data.get("final", False)),

@@ -40,11 +40,11 @@ class Head(Agent):
         """Nothing to wait for: the head is first."""
 
     def await_ray(self, ray: Child) -> None:
-        """Up when the job server answers."""
+        """Up when the dashboard answers."""
 
         def up() -> bool:
             self.session_name = self.session_name or self.dashboard.session_name()
-            return ray.poll() is not None or (self.session_name is not None and self.dashboard.jobs_ready())
+            return ray.poll() is not None or self.session_name is not None
 
         self.until(up, 0.1)
 
@@ -64,9 +64,10 @@ class Head(Agent):
             thread.join()
 
     def barrier(self) -> None:
-        """All ranks heard of and done, and Ray counts them all; then the one READY line."""
+        """All ranks heard of and done, Ray counts them all and takes jobs; then the one READY line."""
         self.until(self._all_done)
         self.until(lambda: self.dashboard.alive_nodes() == self.identity.nodes, 0.1)
+        self.until(self.dashboard.takes_jobs, 0.1)
         self._take_canaries_away()
         self.ready_at = time.time()
         self.board.publish(ready=True)

@@ -77,10 +77,9 @@ class Options:
 def parse_options(argv: Sequence[str]) -> Options:
     """Parse the words after `run`. Wrong ones end the process with argparse's message and exit code 2."""
     a = _parser().parse_args(argv)
-    first, last = (int(part) for part in a.worker_ports.split("-"))
     ports = Ports(
         a.agent_port, a.head_agent_port or a.agent_port, a.gcs_port, a.dashboard_port, a.client_port,
-        a.node_manager_port, a.object_manager_port, (first, last),
+        a.node_manager_port, a.object_manager_port, a.worker_ports,
     )  # fmt: skip
     return Options(
         device=a.device,
@@ -108,6 +107,13 @@ def _absolute(text: str) -> Path:
     return Path(text).expanduser().absolute()
 
 
+def _port_range(text: str) -> Tuple[int, int]:
+    first, last = (int(part) for part in text.split("-"))
+    if first > last:
+        raise ValueError(text)
+    return first, last
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="cloudrl-node.pyz run", allow_abbrev=False)
     add = parser.add_argument
@@ -132,7 +138,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--client-port", type=int, default=Ports.client)
     add("--node-manager-port", type=int, default=Ports.node_manager)
     add("--object-manager-port", type=int, default=Ports.object_manager)
-    add("--worker-ports", default="{}-{}".format(*Ports.worker))
+    add("--worker-ports", type=_port_range, default=Ports.worker, metavar="FIRST-LAST")
     add("--join-timeout-s", type=float, default=900.0, help="every rank must have been heard of by then")
     add("--fetch-timeout-s", type=float, default=7200.0, help="for each data set and each model")
     add("--lost-after-s", type=float, default=30.0, help="silence after which a node counts as lost")

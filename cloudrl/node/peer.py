@@ -14,7 +14,11 @@ if TYPE_CHECKING:
 
 
 class PeerRefused(Exception):
-    """The other agent answered with an error; the message is its own."""
+    """The other agent answered with an error; the message is its own, and so is the HTTP status."""
+
+    def __init__(self, message: str, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class Peer:
@@ -33,8 +37,8 @@ class Peer:
             PeerRefused: wrong token, or another cluster's agent.
         """
         body = json.dumps(report).encode()
-        answer = self.open("POST", "/v1/heartbeat", body)
-        return dict(json.loads(answer.read()))
+        with self.open("POST", "/v1/heartbeat", body) as answer:
+            return dict(json.loads(answer.read()))
 
     def open(
         self,
@@ -45,13 +49,20 @@ class Peer:
     ) -> http.client.HTTPResponse:
         """One request; the caller reads the answer, which closes the connection when it is read to its end."""
         connection = http.client.HTTPConnection(self.ip, self.port, timeout=self._timeout_s)
-        connection.request(
-            method, path, body=body, headers={**self._headers, "Connection": "close", **(headers or {})}
-        )
-        answer = connection.getresponse()
+        try:
+            connection.request(
+                method, path, body=body, headers={**self._headers, "Connection": "close", **(headers or {})}
+            )
+            answer = connection.getresponse()
+        except BaseException:
+            connection.close()
+            raise
+        if connection.sock is not None:
+            connection.sock.close()  # the answer holds it still; it goes when the answer is read or closed
         if answer.status >= 400:
-            message = answer.read(4096).decode("utf-8", "replace")
-            raise PeerRefused(f"{self.ip}:{self.port} answered {answer.status}: {message}")
+            with answer:
+                message = answer.read(4096).decode("utf-8", "replace")
+            raise PeerRefused(f"{self.ip}:{self.port} answered {answer.status}: {message}", answer.status)
         return answer
 
     def pull(self, name: str, file: str, *, to: Path, sha256: str) -> None:

@@ -65,7 +65,7 @@ def _gpu_machine(facts: Facts, gpus: int) -> Tuple[List[str], List[str]]:
     if facts.shm_bytes is not None and facts.shm_bytes < _MIN_SHM_BYTES:
         size_mib = facts.shm_bytes / 1024**2
         faults.append(
-            f"/dev/shm has {size_mib:.0f} MiB; NCCL and Ray need at least 1 GiB (resources: shm_size)"
+            f"/dev/shm has {size_mib:.0f} MiB; NCCL and Ray need at least 1 GiB (shm_size)"  # noqa: S108
         )
     if facts.memory_bytes < _RAM_PER_GPU_BYTES * gpus:
         have, want = facts.memory_bytes / GIB, _RAM_PER_GPU_BYTES * gpus / GIB

@@ -78,13 +78,22 @@ class Dashboard:
 
     def alive_nodes(self) -> int:
         """How many nodes Ray counts as alive; 0 while the dashboard does not answer."""
-        answer = self._get("/nodes?view=summary")
-        summary = answer["data"]["summary"] if answer else []
-        return sum(node["raylet"].get("state") == "ALIVE" for node in summary)
+        return len(self._alive())
 
-    def jobs_ready(self) -> bool:
-        """Whether the job server answers, which comes up after the rest of the dashboard."""
-        return self._get("/api/jobs/") is not None
+    def takes_jobs(self) -> bool:
+        """Whether a job would be accepted.
+
+        Jobs are started by the dashboard agent of the head node, a process that may come up seconds after all
+        else; until then a submit fails with "No available agent" (Ray 2.60, dashboard/modules/job/job_head.py).
+        Listing logs asks the same agent and changes nothing.
+        """
+        head = next((node["nodeId"] for node in self._alive() if node.get("isHeadNode")), None)
+        return head is not None and self._get(f"/api/v0/logs?node_id={head}&glob=raylet.out") is not None
+
+    def _alive(self) -> List[Any]:
+        answer = self._get("/nodes?view=summary")
+        nodes = [node["raylet"] for node in answer["data"]["summary"]] if answer else []
+        return [node for node in nodes if node.get("state") == "ALIVE"]
 
     def _get(self, path: str) -> Any:
         headers = {"Authorization": f"Bearer {self._token}"}

@@ -51,7 +51,23 @@ class Report:
         Raises:
             KeyError, TypeError, ValueError: this is no report.
         """
-        known = {f.name for f in fields(cls)}
-        given = {key: value for key, value in data.items() if key in known}
+        if not isinstance(data, dict):
+            raise TypeError(f"a report is a JSON object, not {type(data).__name__}")
+        given = {f.name: data[f.name] for f in fields(cls) if f.name in data}
         given["failure"] = Failure.from_json(given.get("failure"))
+        for name, kind in _KINDS.items():
+            if name in given and not isinstance(given[name], kind):
+                raise TypeError(f"{name} is {given[name]!r}")
         return cls(**given)
+
+
+_TYPES = {
+    "int": int,
+    "str": str,
+    "bool": bool,
+    "Optional[str]": (str, type(None)),
+    "Dict[str, str]": dict,
+    "Dict[str, float]": dict,
+    "Optional[Failure]": (Failure, type(None)),
+}
+_KINDS = {f.name: _TYPES[str(f.type)] for f in fields(Report)}

@@ -17,6 +17,7 @@ import hmac
 import http.client
 import json
 import re
+import sys
 import threading
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -89,6 +90,11 @@ class AgentServer:
             threading.Thread(target=s.serve_forever, args=(0.1,), daemon=True) for s in self._servers
         ]
 
+    @property
+    def port(self) -> int:
+        """The TCP port, of interest where 0 asked for any."""
+        return int(self._servers[0].server_address[1])
+
     def start(self) -> None:
         """Answer from now on."""
         for thread in self._threads:
@@ -106,6 +112,11 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
     allow_reuse_address = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A connection that breaks is no news, and a port scanner breaks thousands."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -125,15 +136,15 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, method: str) -> None:
         try:
             self._authorize()
-            url = urlsplit(self.path)
+            path = self._decoded_path()
             for verb, pattern, name in _ROUTES:
-                # decoded once, here; %2e%2e and %2f become what they are before anything looks at the path
-                match = pattern.fullmatch(unquote(url.path)) if verb == method else None
+                match = pattern.fullmatch(path) if verb == method else None
                 if match:
                     getattr(self, f"_{name}")(*match.groups())
                     return
             raise HttpError(404, "no such thing here")
         except HttpError as error:
+            self.close_connection = True  # what was sent with a refused call is left unread
             self._json({"error": str(error)}, status=error.status)
         except (BrokenPipeError, ConnectionResetError, TimeoutError):
             self.close_connection = True
@@ -141,8 +152,15 @@ class _Handler(BaseHTTPRequestHandler):
     def _authorize(self) -> None:
         given = self.headers.get("Authorization", "").encode("utf-8", "replace")
         if not hmac.compare_digest(given, f"Bearer {self.rooms.token}".encode()):
-            self.close_connection = True
             raise HttpError(401, "wrong or missing token")
+
+    def _decoded_path(self) -> str:
+        """Decoded once, here: %2e%2e and %2f become what they are before anything looks at the path."""
+        try:
+            # names of files are bytes; those that are no UTF-8 come back as os.listdir gave them
+            return unquote(urlsplit(self.path).path.encode("ascii"), errors="surrogateescape")
+        except ValueError:
+            raise HttpError(400, "this is no URL") from None
 
     # -- routes ---------------------------------------------------------------------------------------------
 
@@ -150,13 +168,12 @@ class _Handler(BaseHTTPRequestHandler):
         self._json(self.rooms.status())
 
     def _heartbeat(self) -> None:
-        length = self.headers.get("Content-Length", "")
-        if not length.isdigit() or int(length) > _MAX_BODY_BYTES:
-            self.close_connection = True
+        length = _number(self.headers.get("Content-Length", ""))
+        if length is None or length > _MAX_BODY_BYTES:
             raise HttpError(413, "a report is a JSON object of at most 1 MiB")
         try:
-            report = Report.from_json(json.loads(self.rfile.read(int(length))))
-        except (ValueError, KeyError, TypeError) as error:
+            report = Report.from_json(json.loads(self.rfile.read(length)))
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise HttpError(400, f"not a report: {error}") from error
         if not 0 < report.rank < self.rooms.nodes:
             raise HttpError(
@@ -213,15 +230,16 @@ class _Handler(BaseHTTPRequestHandler):
         # `size` may have grown since: the client asks again from where this body ends
         headers = {
             "Content-Type": "application/octet-stream",
-            "X-Cloudrl-Size": str(max(size, offset + len(body))),
+            "X-Cloudrl-Size": str(max(size, min(offset, size) + len(body))),
         }
         self._bytes(body, headers)
 
     def _offset(self) -> int:
         text = parse_qs(urlsplit(self.path).query).get("offset", ["0"])[0]
-        if not text.isdigit():
-            raise HttpError(400, f"offset is a number of bytes, not {text!r}")
-        return int(text)
+        offset = _number(text)
+        if offset is None:
+            raise HttpError(400, f"offset is a number of bytes, not {text[:40]!r}")
+        return offset
 
     def _file(self, root: Path, path: str) -> None:
         try:
@@ -238,10 +256,13 @@ class _Handler(BaseHTTPRequestHandler):
         text = self.headers.get("Range")
         if text is None:
             return 0, size, size, False
-        match = re.fullmatch(r"bytes=(\d+)-(\d*)", text.strip())
-        first = int(match.group(1)) if match else size
-        last = min(int(match.group(2)), size - 1) if match and match.group(2) else size - 1
-        if match is None or first > last:
+        match = re.fullmatch(r"bytes=([0-9]{0,19})-([0-9]{0,19})", text.strip())
+        start, end = (_number(part) for part in match.groups()) if match else (None, None)
+        if start is None:  # `bytes=-5`: the last five
+            first, last = max(0, size - (end or 0)), size - 1
+        else:
+            first, last = start, min(size - 1 if end is None else end, size - 1)
+        if first > last:
             raise HttpError(416, f"the file has {size} bytes; ask for `bytes=first-last` inside it")
         return first, last - first + 1, size, True
 
@@ -256,7 +277,8 @@ class _Handler(BaseHTTPRequestHandler):
         self._head(206 if partial else 200, headers)
         if count:  # socket.sendfile takes 0 for "nothing", and refuses it
             self.wfile.flush()
-            self.connection.sendfile(file, first, count)
+            if self.connection.sendfile(file, first, count) < count:  # a job has cut the file meanwhile
+                self.close_connection = True
 
     def _passed_on(self, rank: int) -> bool:
         """On rank 0, let the agent of another rank answer. False when this node is meant."""
@@ -270,7 +292,8 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             answer = self.rooms.peer(other).open("GET", self.path, headers=headers)
         except PeerRefused as error:
-            raise HttpError(502, str(error)) from error
+            status = error.status if error.status in (403, 404, 416) else 502
+            raise HttpError(status, str(error)) from error
         except (OSError, http.client.HTTPException) as error:
             raise HttpError(504, f"rank {rank} ({other.ip}) does not answer: {error}") from error
         self._relay(answer)
@@ -278,7 +301,13 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _relay(self, answer: http.client.HTTPResponse) -> None:
         names = ("Content-Type", "Content-Length", "Content-Range", "Accept-Ranges", "X-Cloudrl-Size")
+        self.close_connection = True  # the other node may break off, and then the length is not what was said
         self._head(answer.status, {name: answer.headers[name] for name in names if name in answer.headers})
         with answer:
             for chunk in iter(lambda: answer.read(1 << 20), b""):
                 self.wfile.write(chunk)
+
+
+def _number(text: str) -> Optional[int]:
+    """A number of bytes, None for anything else. Few digits: int() refuses thousands, and takes other scripts'."""
+    return int(text) if re.fullmatch(r"[0-9]{1,19}", text) else None

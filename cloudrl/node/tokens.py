@@ -7,6 +7,7 @@ file that only its owner can read. Nothing secret stands in the rendered task, a
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import hmac
 import os
@@ -36,15 +37,15 @@ def _hkdf(key: bytes, info: bytes) -> bytes:
 
 
 def read_or_make_key(path: Path) -> bytes:
-    """The key at `path`; made there, for its owner only, when there is none."""
+    """The key at `path`; made there, for its owner only, when there is none or an empty one."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        return path.read_bytes()
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(secrets.token_hex(32).encode())
-    return path.read_bytes()
+    with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # until it is closed: a second maker waits for the whole key
+        key = file.read()
+        if not key:
+            key = secrets.token_hex(32).encode()
+            file.write(key)
+        return key
 
 
 def write_secret(path: Path, text: str) -> None:

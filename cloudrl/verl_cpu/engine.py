@@ -32,23 +32,23 @@ class _WithoutOffload:
         declared = self.engine_config
         self.engine_config = dataclasses.replace(declared, forward_only=False, offload_policy=False)
         try:
-            return super()._build_fsdp_module(module)  # type: ignore[misc,no-any-return]
+            return super()._build_fsdp_module(module)  # type: ignore[misc]
         finally:
             self.engine_config = declared
 
 
 @EngineRegistry.register(model_type="language_model", backend=_BACKENDS, device="cpu")
-class CpuLanguageModelEngine(_WithoutOffload, fsdp.FSDPEngineWithLMHead):  # type: ignore[misc]
+class CpuLanguageModelEngine(_WithoutOffload, fsdp.FSDPEngineWithLMHead):
     """Actor and reference policy."""
 
 
 @EngineRegistry.register(model_type="value_model", backend=_BACKENDS, device="cpu")
-class CpuValueModelEngine(_WithoutOffload, fsdp.FSDPEngineWithValueHead):  # type: ignore[misc]
+class CpuValueModelEngine(_WithoutOffload, fsdp.FSDPEngineWithValueHead):
     """Critic."""
 
     def _build_module(self) -> torch.nn.Module:
         with _value_model_with_configured_attention():
-            return super()._build_module()  # type: ignore[no-any-return]
+            return super()._build_module()
 
 
 @contextmanager
@@ -70,6 +70,6 @@ def _value_model_with_configured_attention() -> Iterator[None]:
 def _load_value_model(
     local_path: str, torch_dtype: torch.dtype, model_config: Any, trust_remote_code: bool
 ) -> torch.nn.Module:
-    return AutoModelForTokenClassification.from_pretrained(  # type: ignore[no-any-return]
+    return AutoModelForTokenClassification.from_pretrained(
         local_path, dtype=torch_dtype, config=model_config, trust_remote_code=trust_remote_code
     )

@@ -1,5 +1,7 @@
 """What verl asks of a device, answered for the CPU."""
 
+# ruff: noqa: D102, ARG002 - the methods and their arguments are those of verl's PlatformBase, which explains them
+
 from __future__ import annotations
 
 import os
@@ -72,7 +74,7 @@ class _CpuDeviceModule(types.ModuleType):
 _DEVICE_MODULE = _CpuDeviceModule("cloudrl.verl_cpu.device")
 
 
-class CpuPlatform(PlatformBase):  # type: ignore[misc]
+class CpuPlatform(PlatformBase):
     """The CPU as a platform of verl (verl/plugin/platform/platform_base.py)."""
 
     device_name = "cpu"

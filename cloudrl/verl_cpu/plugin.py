@@ -61,7 +61,7 @@ def register() -> None:
     replica.RolloutReplicaRegistry.register("hf", _load_replica)
     # verl has no public way to add a worker-side adapter: verl/workers/rollout/base.py looks names up in this
     # dict only. The key is new, so nothing of verl's own is replaced.
-    base._ROLLOUT_REGISTRY[("hf", "async")] = "cloudrl.verl_cpu.rollout.HfWorkerAdapter"
+    base._ROLLOUT_REGISTRY[("hf", "async")] = "cloudrl.verl_cpu.rollout.HfWorkerAdapter"  # noqa: SLF001
     _hand_on_platform()
 
 

@@ -19,7 +19,7 @@ from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 _POLL_INTERVAL_S = 0.05
 
 
-class FastReplayBuffer(ReplayBuffer):  # type: ignore[misc]
+class FastReplayBuffer(ReplayBuffer):
     """verl's synchronous replay buffer, polled every 50 ms."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

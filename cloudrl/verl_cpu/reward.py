@@ -12,10 +12,10 @@ _DIGITS = frozenset("0123456789")
 
 
 def compute_score(
-    data_source: str,
+    data_source: str,  # noqa: ARG001 - verl passes it
     solution_str: str,
     ground_truth: str,
-    extra_info: dict[str, Any] | None = None,
+    extra_info: dict[str, Any] | None = None,  # noqa: ARG001
     **_: Any,
 ) -> dict[str, float]:
     """Score one answer; the signature is verl's for `reward.custom_reward_function`.

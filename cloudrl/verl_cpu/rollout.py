@@ -23,7 +23,7 @@ def _server_name(replica_rank: int) -> str:
     return f"cloudrl_hf_server_{ray.get_runtime_context().get_job_id()}_{replica_rank}"
 
 
-class HfReplica(RolloutReplica):  # type: ignore[misc]
+class HfReplica(RolloutReplica):
     """One replica: one server, on the node of the replica's first worker.
 
     A replica of several workers (tensor, data or pipeline parallel), on one node or on several, has one server
@@ -70,7 +70,7 @@ def _node_id(_: object) -> str:
     return str(ray.get_runtime_context().get_node_id())
 
 
-class HfWorkerAdapter(BaseRollout):  # type: ignore[misc]
+class HfWorkerAdapter(BaseRollout):
     """Lives in each training worker and hands its weights to the replica's server."""
 
     def __init__(self, config: Any, model_config: Any, device_mesh: Any, replica_rank: int = -1) -> None:

@@ -156,9 +156,8 @@ class HfServer:
             await asyncio.sleep(_GATHER_S)
             batch, self._waiting = self._waiting, []
             async with self._model_in_use:
-                decoding = asyncio.create_task(
-                    asyncio.to_thread(self._decode, [request for request, _ in batch])
-                )
+                requests = [request for request, _ in batch]
+                decoding = asyncio.get_running_loop().run_in_executor(None, self._decode, requests)
                 await asyncio.wait([decoding])
             error = decoding.exception()
             for row, (_, answer) in enumerate(batch):
@@ -173,7 +172,10 @@ class HfServer:
         from cloudrl.verl_cpu.generation import generate
 
         raw = self._settings.logprobs_mode == "raw_logprobs"
-        return generate(self._model, requests, raw_log_probs=raw, generator=self._generator)
+        completions: list[Completion] = generate(
+            self._model, requests, raw_log_probs=raw, generator=self._generator
+        )
+        return completions
 
 
 def _end_ids(model: Any) -> frozenset[int]:

@@ -8,13 +8,13 @@ several that importing them takes.
 from __future__ import annotations
 
 import json
-import os
 import random
 import shutil
 import struct
 import sys
 import tempfile
 from array import array
+from pathlib import Path
 
 _HIDDEN, _INTERMEDIATE, _LAYERS, _HEADS, _KEY_VALUE_HEADS = 64, 128, 2, 4, 2
 _HEAD = _HIDDEN // _HEADS
@@ -32,7 +32,7 @@ _CHAT_TEMPLATE = (
 )
 
 
-def make_tiny_model(path: str, *, seed: int = 0) -> str:
+def make_tiny_model(path: str | Path, *, seed: int = 0) -> str:
     """Write the model into a folder that appears whole or not at all.
 
     Args:
@@ -42,25 +42,24 @@ def make_tiny_model(path: str, *, seed: int = 0) -> str:
     Returns:
         The absolute path of the folder.
     """
-    path = os.path.abspath(path)
-    if os.path.isdir(path):
-        return path
-    parent = os.path.dirname(path)
-    os.makedirs(parent, exist_ok=True)
-    staged = tempfile.mkdtemp(dir=parent, prefix=".tiny-qwen2-")
+    path = Path(path).absolute()
+    if path.is_dir():
+        return str(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    staged = Path(tempfile.mkdtemp(dir=path.parent, prefix=".tiny-qwen2-"))
     try:
         _write_files(staged, seed)
-        os.chmod(staged, 0o755)  # mkdtemp makes folders that only their owner can enter
-        os.rename(staged, path)
+        staged.chmod(0o755)  # mkdtemp makes folders that only their owner can enter
+        staged.rename(path)
     except OSError:
-        if not os.path.isdir(path):  # else another process was faster, with the same bytes
+        if not path.is_dir():  # else another process was faster, with the same bytes
             raise
     finally:
         shutil.rmtree(staged, ignore_errors=True)
-    return path
+    return str(path)
 
 
-def _write_files(folder: str, seed: int) -> None:
+def _write_files(folder: Path, seed: int) -> None:
     texts = {
         "config.json": _config(),
         "generation_config.json": {"eos_token_id": _id(_END), "pad_token_id": _id(_END_OF_TEXT)},
@@ -68,11 +67,9 @@ def _write_files(folder: str, seed: int) -> None:
         "tokenizer_config.json": _tokenizer_config(),
     }
     for name, content in texts.items():
-        with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
-            json.dump(content, file, indent=2, ensure_ascii=False, sort_keys=True)
-            file.write("\n")
-    with open(os.path.join(folder, "model.safetensors"), "wb") as file:
-        file.write(_safetensors(seed))
+        text = json.dumps(content, indent=2, ensure_ascii=False, sort_keys=True)
+        (folder / name).write_text(text + "\n", encoding="utf-8")
+    (folder / "model.safetensors").write_bytes(_safetensors(seed))
 
 
 def _id(special: str) -> int:
@@ -177,7 +174,7 @@ def _initial(name: str, shape: tuple[int, ...], source: random.Random) -> array[
 
 def _safetensors(seed: int) -> bytes:
     """The weights as a safetensors file: the header's length, a JSON header, the values in little-endian."""
-    source = random.Random(seed)
+    source = random.Random(seed)  # noqa: S311 - weights are no secret
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     body = bytearray()
     for name, shape in _shapes().items():

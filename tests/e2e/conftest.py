@@ -1,0 +1,53 @@
+"""A home of its own for every end-to-end test, and proof that nothing of it is left."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cloudrl.providers.local import processes
+
+CLOUDRL = Path(sys.executable).parent / "cloudrl"
+
+
+class Shell:
+    """Runs `cloudrl ...` as a user would, against one private home."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+
+    def run(self, *words: str, timeout_s: float = 400.0, check: bool = True) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [str(CLOUDRL), *words], env=self.env, capture_output=True, text=True, timeout=timeout_s, cwd=self.home
+        )
+        if check and done.returncode:
+            pytest.fail(f"cloudrl {' '.join(words)} exited with {done.returncode}\n{done.stdout}\n{done.stderr}")
+        return done
+
+    @property
+    def env(self) -> dict[str, str]:
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(("RAY_", "CLOUDRL_"))}
+        return {**kept, "CLOUDRL_HOME": str(self.home)}
+
+    def states(self) -> list[dict[str, object]]:
+        return [json.loads(path.read_text()) for path in self.home.glob("clusters/*/cluster.json")]
+
+    def leftovers(self) -> list[str]:
+        """What a cluster must not leave: processes and temporary folders."""
+        found = []
+        for state in self.states():
+            found += [f"process {pid}" for pid in processes.of_cluster(str(state["id"]))]
+            found += [str(state["ray_temp_dir"])] if Path(str(state["ray_temp_dir"])).exists() else []
+        return found
+
+
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory):
+    shell = Shell(tmp_path_factory.mktemp("home"))
+    yield shell
+    for state in shell.states():
+        shell.run("down", str(state["name"]), "-y", check=False)
+    assert shell.leftovers() == []

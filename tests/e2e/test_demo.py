@@ -1,0 +1,26 @@
+"""`cloudrl demo`: what a newcomer runs first."""
+
+import re
+
+import pytest
+
+pytestmark = pytest.mark.e2e
+
+
+def test_demo_trains_on_two_nodes_and_cleans_up(shell):
+    done = shell.run("demo")
+
+    first, last = map(float, re.search(r"reward +(\S+) -> (\S+)", done.stdout).groups())
+    assert last - first >= 0.15
+    folder = re.search(r"checkpoint (\S+)", done.stdout)[1]
+    assert folder.startswith(str(shell.home))
+    names = {path.name for path in shell.home.glob("clusters/demo/checkpoints/*/global_step_16/actor/*.pt")}
+    assert names >= {f"{kind}_world_size_2_rank_{rank}.pt" for kind in ("model", "optim") for rank in (0, 1)}
+    assert shell.leftovers() == []
+    assert "step 16/16" in done.stderr
+    logs = list(shell.home.glob("clusters/demo/node-0/jobs/job-driver-*.log"))
+    assert len(logs) == 1, "the job's log outlives the cluster"
+
+
+def test_nothing_is_left_in_the_folder_where_it_was_called(shell):
+    assert {path.name for path in shell.home.iterdir()} == {"clusters"}

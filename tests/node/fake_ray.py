@@ -1,0 +1,124 @@
+"""A stand-in for `ray start ... --block`, as far as the node agent can see it. Standard library only, Python 3.9.
+
+One stateful fake: the folder in $FAKE_RAY steers it and remembers what it was asked.
+
+    starts-RANK      each `ray start` of a rank, one line of JSON with its options
+    hold-RANK        while this file is there, that rank's Ray does not come up
+    fail-RANK        how many of the next starts of that rank exit at once
+
+Like Ray's, its head keeps a control store at --port and a dashboard at --dashboard-port that wants the token;
+a worker belongs to the cluster as long as its connection to the store lives, and ends when the store goes. Each
+node has a child in its own session, as Ray has its raylet, which nobody ends who only signals one group.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+VERSION = "2.60.0"
+STARTED = "Ray runtime started."
+
+
+class Store:
+    """The control store: who belongs to the cluster."""
+
+    def __init__(self, ip, port):
+        self.members = 1
+        self.listener = socket.create_server((ip, port))
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self):
+        while True:
+            connection, _ = self.listener.accept()
+            threading.Thread(target=self._member, args=(connection,), daemon=True).start()
+
+    def _member(self, connection):
+        with connection:
+            if connection.recv(100) == b"join\n":  # a mere probe says nothing
+                self.members += 1
+                connection.sendall(b"welcome\n")
+                connection.recv(1)
+                self.members -= 1
+
+
+class Dashboard(BaseHTTPRequestHandler):
+    store: Store
+    session: str
+    token: str
+
+    def do_GET(self):
+        head = {"nodeId": "0head", "state": "ALIVE", "isHeadNode": True}
+        others = [{"nodeId": f"{index}node", "state": "ALIVE"} for index in range(1, self.store.members)]
+        nodes = [{"raylet": node} for node in (head, *others, {"nodeId": "9gone", "state": "DEAD"})]
+        answers = {
+            "/api/version": {"ray_version": VERSION, "session_name": self.session},
+            "/nodes?view=summary": {"data": {"summary": nodes}},
+            "/api/v0/logs?node_id=0head&glob=raylet.out": {"result": True},
+        }
+        allowed = self.headers["Authorization"] == f"Bearer {self.token}"
+        body = json.dumps(answers.get(self.path)).encode() if allowed else b"no"
+        self.send_response(200 if allowed else 401)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *args):
+        pass
+
+
+def main(argv):
+    options = dict(word[2:].partition("=")[::2] for word in argv[1:])
+    rank, control = os.environ["CLOUDRL_NODE_RANK"], Path(os.environ["FAKE_RAY"])
+    with (control / f"starts-{rank}").open("a") as file:
+        file.write(json.dumps(options) + "\n")
+    if _fails_now(control / f"fail-{rank}"):
+        print("ray start: something is not right yet")
+        return 1
+    subprocess.Popen(["sleep", "600"], start_new_session=True)
+    while (control / f"hold-{rank}").exists():
+        time.sleep(0.02)
+    return _head(options) if "head" in options else _worker(options)
+
+
+def _fails_now(counter):
+    left = int(counter.read_text()) if counter.exists() else 0
+    counter.write_text(str(max(left - 1, 0)))
+    return left > 0
+
+
+def _head(options):
+    session = f"session_{os.getpid()}"
+    logs = Path(options["temp-dir"]) / session / "logs"
+    logs.mkdir(parents=True)
+    (logs / "job-driver-job1.log").write_text("step 1\nstep 2\n")
+    Dashboard.store = Store(options["node-ip-address"], int(options["port"]))
+    Dashboard.session = session
+    Dashboard.token = Path(os.environ["RAY_AUTH_TOKEN_PATH"]).read_text()
+    server = ThreadingHTTPServer((options["dashboard-host"], int(options["dashboard-port"])), Dashboard)
+    print(STARTED, flush=True)
+    server.serve_forever(0.1)
+    return 0
+
+
+def _worker(options):
+    ip, port = options["address"].split(":")
+    with socket.create_connection((ip, int(port)), timeout=5) as store:
+        store.sendall(b"join\n")
+        if store.recv(100) == b"welcome\n":
+            print(STARTED, flush=True)
+            store.settimeout(None)
+            store.recv(1)
+    print("the control store is gone")
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

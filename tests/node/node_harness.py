@@ -1,0 +1,344 @@
+"""Whole agents as real processes, on this machine and without Ray: an image is a Python of its own.
+
+`Image` is a folder that looks like a virtual environment, with `ray` beside its Python and the metadata that
+preflight reads. `Nodes` are the agents of one cluster.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cloudrl.connection import AgentApi
+from cloudrl.node.tokens import Tokens, derive
+from cloudrl.render.agent import write_agent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+MARK = "CLOUDRL_TEST_MARK"
+"""A variable that every process of a test carries, whatever started it."""
+KEY = b"the key of this test"
+IP = "127.0.0.1"
+
+_FAKE_RAY = Path(__file__).with_name("fake_ray.py")
+_PYARROW = """\
+import json
+class Table(list):
+    @classmethod
+    def from_pylist(cls, rows):
+        return cls(rows)
+"""
+_PARQUET = """\
+import json
+from pathlib import Path
+def write_table(table, path):
+    Path(path).write_text(json.dumps(table))
+"""
+_GATE = """\
+import os, time
+while not os.path.exists(os.environ["GATE"]):
+    time.sleep(0.02)
+"""
+
+
+def until(condition: Callable[[], object], what: str, *, timeout_s: float = 30.0) -> None:
+    """Poll a condition that other processes bring about."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {timeout_s:.0f} s: {what}"
+        time.sleep(0.02)
+
+
+def free_ports(count: int) -> list[int]:
+    """Distinct ports that are free, below those that the kernel gives to outgoing connections."""
+    ports: list[int] = []
+    with contextlib.ExitStack() as stack:
+        while len(ports) < count:
+            probe = stack.enter_context(socket.socket())
+            with contextlib.suppress(OSError):
+                probe.bind(("", random.SystemRandom().randrange(12_000, 32_000)))
+                ports.append(probe.getsockname()[1])
+    return ports
+
+
+def processes_with(name: str, value: str) -> dict[int, str]:
+    """Living processes that have `name=value` in their environment: pid -> command line."""
+    wanted, found = f"{name}={value}".encode(), {}
+    for entry in os.listdir("/proc"):
+        with contextlib.suppress(OSError):
+            folder = Path("/proc", entry)
+            if entry.isdigit() and wanted in (folder / "environ").read_bytes().split(b"\0"):
+                if (folder / "stat").read_text().rpartition(")")[2].split()[0] != "Z":
+                    found[int(entry)] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+    return found
+
+
+def kill_all(pids: list[int] | dict[int, str]) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+@dataclass(frozen=True)
+class Image:
+    """A Python with a stand-in `ray` beside it, and its own packages."""
+
+    python: Path
+    packages: Path
+
+    def have(self, package: str, version: str) -> None:
+        """Look as if a package were installed."""
+        for old in self.packages.glob(f"{package}-*.dist-info"):
+            (old / "METADATA").unlink()
+            old.rmdir()
+        folder = self.packages / f"{package}-{version}.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n")
+
+    def module(self, name: str, source: str) -> None:
+        path = self.packages.joinpath(*name.split(".")).with_suffix(".py")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(source)
+
+
+def make_image(folder: Path, base: str = "") -> Image:
+    """Make an image on top of a Python; by default the one that runs the tests."""
+    base = base or getattr(sys, "_base_executable", sys.executable)
+    asked = "import sys; print('python{}.{}'.format(*sys.version_info))"
+    version = subprocess.run(
+        [base, "-c", asked], capture_output=True, text=True, check=True, timeout=20
+    ).stdout
+    bin_dir, packages = folder / "bin", folder / "lib" / version.strip() / "site-packages"
+    bin_dir.mkdir(parents=True)
+    packages.mkdir(parents=True)
+    (folder / "pyvenv.cfg").write_text(f"home = {Path(base).parent}\ninclude-system-site-packages = false\n")
+    (bin_dir / "python3").symlink_to(base)
+    ray = bin_dir / "ray"
+    ray.write_text(f'#!/bin/sh\nexec "{bin_dir}/python3" -IS "{_FAKE_RAY}" "$@"\n')
+    ray.chmod(0o755)
+    image = Image(bin_dir / "python3", packages)
+    image.have("ray", "2.60.0")
+    image.module("pyarrow.__init__", _PYARROW)
+    image.module("pyarrow.parquet", _PARQUET)
+    image.module("gate", _GATE)
+    return image
+
+
+@dataclass
+class Node:
+    """One agent."""
+
+    rank: int
+    process: subprocess.Popen[bytes]
+    run_dir: Path
+    temp_dir: Path
+    output: Path
+    port: int
+    lease: int | None = None
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def text(self) -> str:
+        """All that it printed."""
+        return self.output.read_text()
+
+    def status(self, token: str | None = None) -> dict[str, Any]:
+        return dict(AgentApi(f"http://{IP}:{self.port}", token or derive(KEY).agent).status())
+
+    def phase(self) -> str:
+        """As it says itself; "" while it does not listen."""
+        from cloudrl.errors import ConnectionFailed
+
+        try:
+            return str(self.status()["phase"])
+        except ConnectionFailed:
+            return ""
+
+    def exit_code(self, timeout_s: float = 20.0) -> int:
+        try:
+            return self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"rank {self.rank} has not ended:\n{self.text()}") from None
+
+    def outcome(self) -> dict[str, Any]:
+        value: dict[str, Any] = json.loads((self.run_dir / "outcome.json").read_text())
+        return value
+
+    def drop_lease(self, word: bytes = b"") -> None:
+        assert self.lease is not None
+        os.write(self.lease, word)
+        os.close(self.lease)
+        self.lease = None
+
+    def rays(self) -> list[int]:
+        """Process ids of this node's Ray: `ray start` itself first."""
+        found = processes_with("CLOUDRL_NODE_RANK", str(self.rank))
+        mine = {pid: line for pid, line in found.items() if _environ(pid).get(MARK) == os.environ[MARK]}
+        return [pid for pid, line in mine.items() if "fake_ray.py" in line]
+
+
+def _environ(pid: int) -> dict[str, str]:
+    with contextlib.suppress(OSError):
+        words = Path("/proc", str(pid), "environ").read_bytes().decode().split("\0")
+        return dict(word.partition("=")[::2] for word in words)
+    return {}
+
+
+@dataclass
+class Nodes:
+    """The agents of one cluster on one machine, each with its own folders and port."""
+
+    folder: Path
+    image: Image
+    count: int
+    run_id: str = "run-1"
+    started: dict[int, Node] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.gcs_port, self.dashboard_port, self.client_port, *self.agent_ports = free_ports(3 + self.count)
+        self.control.mkdir(parents=True, exist_ok=True)
+        self.checkpoints.mkdir(exist_ok=True)
+        (self.folder / "key").write_bytes(KEY)
+        write_agent(self.folder)
+
+    @property
+    def control(self) -> Path:
+        """Where the stand-in for Ray is steered."""
+        return self.folder / "ray-control"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.folder / "checkpoints"
+
+    def __getitem__(self, rank: int) -> Node:
+        return self.started[rank]
+
+    def start(self, *options: str, ranks: range | None = None, **changes: Any) -> Nodes:
+        """Start agents, with these options in addition."""
+        for rank in ranks if ranks is not None else range(self.count):
+            self.start_one(rank, *options, **changes)
+        return self
+
+    def start_one(
+        self, rank: int, *options: str, image: Image | None = None, lease: bool = False, **env: str
+    ) -> Node:
+        folder = self.folder / f"node-{rank}"
+        folder.mkdir(exist_ok=True)
+        words = [*self._words(rank), *options]
+        reading = writing = None
+        if lease:
+            reading, writing = os.pipe()
+            words.append(f"--lease-fd={reading}")
+        output = folder / "output"
+        with output.open("wb") as out:
+            process = subprocess.Popen(
+                [str((image or self.image).python), str(self.folder / "cloudrl-node.pyz"), "run", *words],
+                env={**self._env(rank), **env},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                pass_fds=[reading] if reading is not None else [],
+            )
+        if reading is not None:
+            os.close(reading)
+        node = Node(rank, process, folder, self._temp(rank), output, self.agent_ports[rank], writing)
+        self.started[rank] = node
+        return node
+
+    def _temp(self, rank: int) -> Path:
+        return self.folder / "temp" / str(rank)
+
+    def _words(self, rank: int) -> list[str]:
+        folder = self.folder / f"node-{rank}"
+        options = {
+            "device": "cpu",
+            "gpus-per-node": 1,
+            "cpus-per-node": 8,
+            "checkpoints": self.checkpoints,
+            "data-dir": folder / "data",
+            "run-dir": folder,
+            "key-file": self.folder / "key",
+            "ray-temp-dir": self._temp(rank),
+            "agent-port": self.agent_ports[rank],
+            "head-agent-port": self.agent_ports[0],
+            "gcs-port": self.gcs_port,
+            "dashboard-port": self.dashboard_port,
+            "client-port": self.client_port,
+            "node-manager-port": 0,
+            "object-manager-port": 0,
+            "worker-ports": "0-0",
+            "join-timeout-s": 20,
+            "lost-after-s": 5,
+        }
+        return [f"--{name}={value}" for name, value in options.items()]
+
+    def _env(self, rank: int) -> dict[str, str]:
+        return {
+            "PATH": os.environ["PATH"],
+            "HOME": str(self.folder / "home"),
+            MARK: os.environ[MARK],
+            "FAKE_RAY": str(self.control),
+            "CLOUDRL_PROVIDER": "local",
+            "CLOUDRL_CLUSTER": "test",
+            "CLOUDRL_RUN_ID": self.run_id,
+            "CLOUDRL_NODE_RANK": str(rank),
+            "CLOUDRL_NODES_NUM": str(self.count),
+            "CLOUDRL_HEAD_IP": IP,
+            "CLOUDRL_NODE_IP": IP,
+        }
+
+    def ready(self) -> Nodes:
+        """Wait until every agent says that the cluster is ready."""
+        for node in self.started.values():
+            until(
+                lambda node=node: node.phase() == "ready" or node.process.poll() is not None,
+                f"READY\n{node.text()}",
+            )
+            assert node.process.poll() is None, node.text()
+        return self
+
+    def exit_codes(self) -> list[int]:
+        """Wait until all have ended."""
+        return [node.exit_code() for _, node in sorted(self.started.items())]
+
+    def end(self) -> None:
+        """End all, as a test does that is over."""
+        for node in self.started.values():
+            if node.lease is not None:
+                os.close(node.lease)
+            if node.process.poll() is None:
+                node.process.terminate()
+        for node in self.started.values():
+            try:
+                node.process.wait(15)
+            except subprocess.TimeoutExpired:
+                node.process.kill()
+                node.process.wait(5)
+
+
+@contextlib.contextmanager
+def marked(mark: str) -> Iterator[None]:
+    """Whatever is started inside and is left at the end is killed, and fails the test."""
+    os.environ[MARK] = mark
+    try:
+        yield
+    finally:
+        left = processes_with(MARK, mark)
+        left.pop(os.getpid(), None)
+        kill_all(left)
+        del os.environ[MARK]
+    assert not left, f"processes were left: {left}"

@@ -1,0 +1,103 @@
+"""The agent's HTTP server on real sockets, without an agent behind it; and a client that sends what it is told."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from cloudrl.node.board import Board
+from cloudrl.node.peer import Peer
+from cloudrl.node.report import Report
+from cloudrl.node.server import AgentServer, Rooms
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+TOKEN = "right-token"
+SECRET = b"the secret outside"
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    headers: http.client.HTTPMessage
+    body: bytes
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class Served:
+    """One node's server, with folders below `folder`."""
+
+    def __init__(self, folder: Path, rank: int, nodes: int = 3) -> None:
+        self.folder, self.rank = folder, rank
+        for name in ("checkpoints", "data", "logs"):
+            (folder / name).mkdir(parents=True)
+        self.agent_log = folder / "agent.log"
+        self.agent_log.write_bytes(f"log of rank {rank}\n".encode())
+        self.job_logs: Path | None = folder / "logs"
+        self.board = Board(Report(rank=rank, ip="127.0.0.1", hostname=f"node-{rank}", agent_port=0))
+        self.server = AgentServer(["127.0.0.1"], 0, self._rooms(nodes))
+        self.port = self.server.port
+        self.board.update(agent_port=self.port)
+        self.server.start()
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.folder / "checkpoints"
+
+    @property
+    def data(self) -> Path:
+        return self.folder / "data"
+
+    def _rooms(self, nodes: int) -> Rooms:
+        return Rooms(
+            board=self.board,
+            nodes=nodes,
+            token=TOKEN,
+            status=lambda: {"phase": self.board.own.phase},
+            peer=lambda report: Peer(report.ip, report.agent_port, TOKEN, timeout_s=2.0),
+            agent_log=self.agent_log,
+            job_logs=lambda: self.job_logs,
+            checkpoints=self.checkpoints,
+            data_dir=self.data,
+        )
+
+    def get(self, path: str, **headers: str) -> Answer:
+        return self.call("GET", path, headers=headers)
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        token: str | None = TOKEN,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+    ) -> Answer:
+        """One request; the path goes over the wire as it is given, without any normalisation."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        try:
+            connection.putrequest(method, path, skip_accept_encoding=True)
+            for name, value in {**_authorization(token), **_length(body), **(headers or {})}.items():
+                connection.putheader(name, value)
+            connection.endheaders(body)
+            answer = connection.getresponse()
+            return Answer(answer.status, answer.headers, answer.read())
+        finally:
+            connection.close()
+
+    def close(self) -> None:
+        self.server.close()
+
+
+def _authorization(token: str | None) -> dict[str, str]:
+    return {} if token is None else {"Authorization": f"Bearer {token}"}
+
+
+def _length(body: bytes | None) -> dict[str, str]:
+    return {} if body is None else {"Content-Length": str(len(body))}

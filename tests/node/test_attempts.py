@@ -1,0 +1,103 @@
+"""A permanent failure is not retried for ever."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cloudrl.node.attempts import judge
+from cloudrl.node.failure import PERMANENT, Failure
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FAILURE = Failure("preflight", 1, "no Ray in this Python", tail="a line of log")
+
+
+def _judge(folder: Path, failure: Failure = FAILURE, run_id: str = "run") -> bool:
+    judged = judge(failure, folder=folder, run_id=run_id, now=0.0)
+    assert judged == dataclasses.replace(failure, final=judged.final)
+    return judged.final
+
+
+@pytest.mark.parametrize("kind", PERMANENT)
+def test_the_second_equal_failure_is_final(tmp_path: Path, kind: str) -> None:
+    failure = Failure(kind, 0, "reason")
+    assert [_judge(tmp_path, failure) for _ in range(3)] == [False, True, True]
+
+
+@pytest.mark.parametrize("kind", ["ray", "lost", "join", "lease"])
+def test_what_a_retry_may_cure_is_never_final(tmp_path: Path, kind: str) -> None:
+    assert not any(_judge(tmp_path, Failure(kind, 0, "reason")) for _ in range(4))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Failure("setup", 1, FAILURE.reason),
+        Failure("preflight", 0, FAILURE.reason),
+        Failure("preflight", 1, "/dev/shm is too small"),
+    ],
+)
+def test_another_failure_is_another(tmp_path: Path, other: Failure) -> None:
+    assert not _judge(tmp_path)
+    assert not _judge(tmp_path, other)
+    assert _judge(tmp_path)
+
+
+def test_another_run_starts_afresh(tmp_path: Path) -> None:
+    assert not _judge(tmp_path)
+    assert not _judge(tmp_path, run_id="another")
+    assert _judge(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("the disk is 96% full (3.1 GiB free)", "the disk is 97% full (2.9 GiB free)"),
+        (
+            "401 Unauthorized (Request ID: Root=1-66f0a;7c9e)",
+            "401 Unauthorized (Request ID: Root=1-77b1c;0d2f)",
+        ),
+    ],
+)
+def test_numbers_that_change_from_attempt_to_attempt_do_not_make_it_another(
+    tmp_path: Path, first: str, second: str
+) -> None:
+    assert not _judge(tmp_path, Failure("data", 0, first))
+    assert _judge(tmp_path, Failure("data", 0, second))
+
+
+def test_without_a_memory_it_is_final_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    assert _judge(file / "checkpoints")
+    assert not _judge(file / "checkpoints", Failure("lost", 0, "gone"))
+
+
+def test_a_line_that_broke_off_hides_neither_what_was_before_nor_what_comes(tmp_path: Path) -> None:
+    _judge(tmp_path, Failure("setup", 0, "first"))
+    [record] = (tmp_path / ".cloudrl" / "attempts").iterdir()
+    with record.open("a") as file:
+        file.write('{"at": 1, "signa')
+    assert not _judge(tmp_path, Failure("setup", 0, "second"))
+    assert _judge(tmp_path, Failure("setup", 0, "second"))
+    assert _judge(tmp_path, Failure("setup", 0, "first"))
+
+
+@pytest.mark.parametrize("line", ["[]", "null", "7", '"text"', "{}", "\0\0\0"])
+def test_lines_of_something_else_are_passed_over(tmp_path: Path, line: str) -> None:
+    _judge(tmp_path)
+    [record] = (tmp_path / ".cloudrl" / "attempts").iterdir()
+    record.write_text(f"{line}\n{record.read_text()}")
+    assert _judge(tmp_path)
+
+
+def test_a_run_id_stays_inside_the_folder(tmp_path: Path) -> None:
+    _judge(tmp_path / "volume", run_id="../../../outside/é")
+    [record] = (tmp_path / "volume" / ".cloudrl" / "attempts").iterdir()
+    assert [each.name for each in tmp_path.iterdir()] == ["volume"]
+    assert json.loads(record.read_text())["at"] == 0.0

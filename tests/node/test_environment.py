@@ -1,0 +1,83 @@
+"""The variables that Ray and all jobs inherit."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from cloudrl.node.environment import node_environment
+from cloudrl.node.facts import GIB, Facts
+
+FACTS = Facts(
+    gpus=8, gpu_vendor="nvidia", cpus=96, memory_bytes=2000 * GIB, shm_bytes=128 * GIB, temp_free_fraction=0.5,
+    temp_free_bytes=500 * GIB, interface="eth0", open_files=65_536, ray_version="2.60.0", python_version="3.12.1",
+    verl_version="0.9.1",
+)  # fmt: skip
+
+
+def _env(facts: Facts = FACTS, **base: str) -> dict[str, str]:
+    return node_environment({"PATH": "/usr/bin", **base}, facts, token_path="/run/ray-token")
+
+
+def test_authentication_is_always_explicit() -> None:
+    env = _env(
+        RAY_AUTH_MODE="disabled",
+        RAY_AUTH_TOKEN="another's",
+        RAY_AUTH_TOKEN_PATH="/another",
+        RAY_ADDRESS="x:1",
+    )
+    assert (env["RAY_AUTH_MODE"], env["RAY_AUTH_TOKEN_PATH"]) == ("token", "/run/ray-token")
+    assert "RAY_AUTH_TOKEN" not in env
+    assert "RAY_ADDRESS" not in env
+
+
+def test_what_it_adds() -> None:
+    env = _env()
+    assert env["NUMEXPR_MAX_THREADS"] == "96"
+    assert env["GLOO_SOCKET_IFNAME"] == env["NCCL_SOCKET_IFNAME"] == "eth0"
+    assert env["RAY_USAGE_STATS_ENABLED"] == "0"
+
+
+def test_python3_is_this_python() -> None:
+    assert _env()["PATH"] == os.pathsep.join([str(Path(sys.executable).parent), "/usr/bin"])
+
+
+def test_without_an_interface_nothing_is_said() -> None:
+    env = _env(dataclasses.replace(FACTS, interface=None))
+    assert not any(name.endswith("_SOCKET_IFNAME") for name in env)
+
+
+@pytest.mark.parametrize(
+    "name", ["NUMEXPR_MAX_THREADS", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "RAY_USAGE_STATS_ENABLED"]
+)
+def test_what_the_user_set_wins(name: str) -> None:
+    assert _env(**{name: "mine"})[name] == "mine"
+
+
+def test_the_rest_is_left_alone() -> None:
+    base = {"HF_TOKEN": "t", "CUDA_VISIBLE_DEVICES": "0,1", "ROCR_VISIBLE_DEVICES": "0"}
+    assert {name: _env(**base)[name] for name in base} == base
+
+
+@pytest.mark.parametrize(
+    ("given", "left"),
+    [
+        ({}, None),
+        ({"HIP_VISIBLE_DEVICES": "0"}, "0"),
+        ({"ROCR_VISIBLE_DEVICES": "1"}, "1"),
+        ({"CUDA_VISIBLE_DEVICES": "2"}, "2"),
+        ({"HIP_VISIBLE_DEVICES": "0", "ROCR_VISIBLE_DEVICES": "1", "CUDA_VISIBLE_DEVICES": "2"}, "0"),
+        ({"ROCR_VISIBLE_DEVICES": "1", "CUDA_VISIBLE_DEVICES": "2"}, "1"),
+    ],
+)
+def test_on_amd_only_hip_is_left(given: dict[str, str], left: str | None) -> None:
+    more = {"GPU_DEVICE_ORDINAL": "0", "ZE_AFFINITY_MASK": "0"}
+    env = _env(dataclasses.replace(FACTS, gpu_vendor="amd"), **given, **more)
+    names = {*more, "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"}
+    assert {name: env[name] for name in names if name in env} == (
+        {"HIP_VISIBLE_DEVICES": left} if left else {}
+    )

@@ -1,0 +1,123 @@
+"""Is this machine good enough?"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cloudrl.node.facts import GIB, Facts
+from cloudrl.node.preflight import different, judge, writable
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+GOOD = Facts(
+    gpus=8, gpu_vendor="nvidia", cpus=96, memory_bytes=2000 * GIB, shm_bytes=128 * GIB, temp_free_fraction=0.5,
+    temp_free_bytes=500 * GIB, interface="eth0", open_files=65_536, ray_version="2.60.0", python_version="3.12.1",
+    verl_version="0.9.1",
+)  # fmt: skip
+
+
+def _judge(
+    declared: int = 8, device: str = "gpu", told: int | None = None, **changes: Any
+) -> tuple[list[str], list[str]]:
+    return judge(dataclasses.replace(GOOD, **changes), device=device, gpus=declared, cpus=told)
+
+
+def test_a_good_machine() -> None:
+    assert _judge() == ([], [])
+
+
+def test_a_good_laptop() -> None:
+    laptop: dict[str, Any] = {
+        "gpus": 0,
+        "gpu_vendor": None,
+        "cpus": 2,
+        "memory_bytes": 4 * GIB,
+        "shm_bytes": 1 << 20,
+    }
+    assert _judge(1, device="cpu", told=8, **laptop, interface=None) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"ray_version": None}, ["no Ray", "pip install 'ray[default]'"]),
+        ({"temp_free_fraction": 0.04, "temp_free_bytes": 2 * GIB}, ["96% full", "2.0 GiB free", "5%"]),
+        ({"cpus": 23}, ["23 CPUs for 8 GPUs", "24"]),
+        ({"gpus": 7}, ["7 GPUs found, 8 declared"]),
+        ({"gpus": 0, "gpu_vendor": None}, ["0 GPUs found, 8 declared"]),
+        ({"shm_bytes": 64 << 20}, ["/dev/shm has 64 MiB", "shm_size"]),
+    ],
+)
+def test_a_fault_says_both_values(changes: dict[str, Any], words: list[str]) -> None:
+    [fault], warnings = _judge(**changes)
+    assert [word for word in words if word not in fault] == []
+    assert warnings == []
+    assert "\n" not in fault
+
+
+def test_all_faults_are_said_at_once() -> None:
+    faults, _ = _judge(ray_version=None, cpus=1, gpus=0, shm_bytes=0)
+    assert len(faults) == 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"open_files": 1024}, "`ulimit -n` is 1024"),
+        ({"memory_bytes": 512 * GIB}, "512 GiB of RAM for 8 GPUs"),
+        ({"interface": None}, "GLOO_SOCKET_IFNAME"),
+    ],
+)
+def test_a_warning_ends_nothing(changes: dict[str, Any], word: str) -> None:
+    faults, [warning] = _judge(**changes)
+    assert faults == []
+    assert word in warning
+
+
+def test_the_cpus_that_ray_is_told_count() -> None:
+    assert _judge(told=24)[0] == []
+    assert "23 CPUs for 8 GPUs" in _judge(told=23)[0][0]
+    assert _judge(0, told=1)[0] == []
+
+
+def test_a_shm_that_does_not_say_its_size_is_no_fault() -> None:
+    assert _judge(shm_bytes=None) == ([], [])
+
+
+def test_a_writable_folder_is_made_and_left_empty(tmp_path: Path) -> None:
+    folder = tmp_path / "deep" / "checkpoints"
+    assert writable(folder) is None
+    assert list(folder.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written_is_named_with_the_user(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    reason = writable(tmp_path / "file" / "checkpoints")
+    assert reason is not None
+    assert str(tmp_path / "file" / "checkpoints") in reason
+    assert f"user {os.getuid()}" in reason
+    assert "Not a directory" in reason
+
+
+HEAD = {"ray_version": "2.60.0", "python_version": "3.12.1"}
+
+
+def test_the_same_software() -> None:
+    assert different("2.60.0", "3.12.1", HEAD) is None
+
+
+@pytest.mark.parametrize(
+    ("ray", "python", "words"),
+    [
+        ("2.52.0", "3.12.1", "Ray 2.52.0 here and 2.60.0 on rank 0"),
+        (None, "3.12.1", "Ray None here and 2.60.0 on rank 0"),
+        ("2.60.0", "3.11.7", "Python 3.11.7 here and 3.12.1 on rank 0"),
+    ],
+)
+def test_different_software_is_said_with_both_versions(ray: str | None, python: str, words: str) -> None:
+    assert words in str(different(ray, python, HEAD))

@@ -1,0 +1,154 @@
+"""Children die with the agent, and are ended by process id with all that they have started."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from node_harness import until
+
+from cloudrl.node.process import Child, descendants
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.usefixtures("nothing_left")
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[object]:
+    started: list[Child] = []
+
+    def run(command: str, **more: object) -> Child:
+        child = Child(["/bin/sh", "-c", command], log=tmp_path / "logs" / "log", env=os.environ, **more)  # type: ignore[arg-type]
+        started.append(child)
+        return child
+
+    yield run
+    for child in started:
+        child.end(0.5)
+
+
+def test_it_logs_to_its_file(start, tmp_path: Path) -> None:
+    child = start("echo out; echo err >&2; exit 3", cwd=tmp_path)
+    assert child.wait(10) == 3
+    assert child.poll() == 3
+    assert child.tail() == "out\nerr"
+
+
+def test_the_tail_is_its_own_and_short(start) -> None:
+    start("echo of the first child").wait(10)
+    child = start("seq 1 50")
+    child.wait(10)
+    assert child.tail(2) == "49\n50"
+    assert child.tail(100).splitlines()[0] == "1"
+    assert "of the first child" in child.log.read_text()
+
+
+def test_bytes_that_are_no_text(start) -> None:
+    child = start("printf 'a\\377b\\n'")
+    child.wait(10)
+    assert child.tail() == "a\ufffdb"
+
+
+def test_it_has_no_input_and_its_own_session(start) -> None:
+    child = start("cat; ps -o sid= -p $$")
+    assert child.wait(10) == 0
+    assert int(child.tail()) == child.pid
+
+
+def test_waiting_ends_with_the_time(start) -> None:
+    child = start("exec sleep 600")
+    assert child.wait(0.0) is None
+    assert child.poll() is None
+    assert child.end() == -signal.SIGTERM
+
+
+def test_the_whole_group_ends(start) -> None:
+    child = start("sleep 600 & sleep 600 & echo up; wait")
+    until(lambda: "up" in child.tail() and len(descendants(child.pid)) == 2, "two grandchildren")
+    inner = descendants(child.pid)
+    child.end()
+    until(lambda: not any(_alive(pid) for pid in inner), "the grandchildren are gone")
+
+
+def test_what_outlives_its_leader_ends_too(start) -> None:
+    child = start("sleep 600 & echo $!")
+    assert child.wait(10) == 0
+    inner = int(child.tail())
+    assert _alive(inner)
+    assert child.end() == 0
+    until(lambda: not _alive(inner), "the orphan is gone")
+
+
+def test_who_does_not_listen_is_killed(start) -> None:
+    child = start("trap '' TERM; echo up; while :; do sleep 600; done")
+    until(lambda: "up" in child.tail(), "the trap")
+    assert child.end(0.2) == -signal.SIGKILL
+
+
+def test_ending_twice_does_no_harm(start) -> None:
+    child = start("exec sleep 600")
+    assert child.end() == child.end() == -signal.SIGTERM
+
+
+PARENT = """
+import os, sys, time
+from pathlib import Path
+from cloudrl.node.process import Child
+child = Child(["sleep", "600"], log=Path(sys.argv[1]), env=os.environ)
+print(child.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def test_it_dies_when_its_parent_is_killed(tmp_path: Path) -> None:
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT, str(tmp_path / "log")], stdout=subprocess.PIPE, text=True
+    )
+    with parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        assert _alive(child)
+        parent.kill()
+    until(lambda: not _alive(child), "the child is gone")
+
+
+def test_descendants() -> None:
+    command = "sleep 600 & (sleep 600 & sleep 600; true) & echo up; wait"
+    with subprocess.Popen(["/bin/sh", "-c", command], stdout=subprocess.PIPE, start_new_session=True) as top:
+        until(lambda: len(descendants(top.pid)) == 4, "a shell, a subshell and their sleepers")
+        assert top.pid not in descendants(top.pid)
+        assert descendants(top.pid) < descendants(os.getpid())
+        os.killpg(top.pid, signal.SIGKILL)
+    until(lambda: not descendants(top.pid), "all gone")
+
+
+REAPER = """
+import os, subprocess, sys
+from cloudrl.node.process import adopt_orphans, descendants, end_descendants
+adopt_orphans()
+# a daemon: two forks and a new session, out of reach of any group of ours; and one that ignores SIGTERM
+subprocess.run(["/bin/sh", "-c", "setsid sh -c 'sleep 600 & sleep 600' & "], timeout=10)
+subprocess.Popen(["/bin/sh", "-c", "trap '' TERM; echo; while :; do sleep 1; done"], stdout=subprocess.PIPE).stdout.readline()
+while len(descendants(os.getpid())) < 4:
+    pass
+end_descendants(0.3)
+print(len(descendants(os.getpid())))
+"""
+
+
+def test_an_agent_ends_even_what_has_escaped_into_a_session_of_its_own(run_python) -> None:
+    assert run_python(REAPER).strip() == "0"

@@ -1,0 +1,139 @@
+"""Ray's command line, exactly; and what the agent asks of it."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from cloudrl.node.identity import Identity
+from cloudrl.node.options import parse_options
+from cloudrl.node.ray import Dashboard, has_started, probe, start_command
+
+DSTACK_PORTS = (22, 8265, 8266, 6379, 10001, 10022, 10998, 10999)
+
+
+def _identity(rank: int) -> Identity:
+    return Identity("dstack", "ray-cluster", "run", rank, 2, "10.0.0.1", f"10.0.0.{rank + 1}", 8)
+
+
+def _command(rank: int, *words: str, gpus: int = 8) -> list[str]:
+    return start_command(parse_options(words), _identity(rank), gpus=gpus, ray="/bin/ray")
+
+
+def test_head() -> None:
+    assert _command(0) == [
+        "/bin/ray",
+        "start",
+        "--node-ip-address=10.0.0.1",
+        "--head",
+        "--port=6379",
+        "--dashboard-host=127.0.0.1",
+        "--dashboard-port=8265",
+        "--ray-client-server-port=10001",
+        "--node-manager-port=20000",
+        "--object-manager-port=20001",
+        "--min-worker-port=20002",
+        "--max-worker-port=29999",
+        "--num-gpus=8",
+        "--disable-usage-stats",
+        "--block",
+    ]
+
+
+def test_worker() -> None:
+    assert _command(1) == [
+        "/bin/ray",
+        "start",
+        "--node-ip-address=10.0.0.2",
+        "--address=10.0.0.1:6379",
+        "--node-manager-port=20000",
+        "--object-manager-port=20001",
+        "--min-worker-port=20002",
+        "--max-worker-port=29999",
+        "--num-gpus=8",
+        "--disable-usage-stats",
+        "--block",
+    ]
+
+
+def test_everything_else_that_can_be_asked_for() -> None:
+    words = [
+        "--cpus-per-node=8",
+        "--object-store-bytes=1000",
+        "--ray-temp-dir=/tmp/x",
+        "--gcs-port=1",
+        "--worker-ports=0-0",
+    ]
+    command = _command(0, *words, "--dashboard-port=2", "--client-port=3", "--node-manager-port=0", gpus=0)
+    wanted = {
+        "--num-cpus=8", "--object-store-memory=1000", "--temp-dir=/tmp/x", "--port=1", "--dashboard-port=2",
+        "--ray-client-server-port=3", "--node-manager-port=0", "--min-worker-port=0", "--max-worker-port=0", "--num-gpus=0",
+    }  # fmt: skip
+    assert wanted - set(command) == set()
+    assert command[-1] == "--block"
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("words", [[], ["--dashboard-port=1"], ["--ray-temp-dir=/t", "--cpus-per-node=1"]])
+def test_the_dashboard_is_on_loopback_whatever_is_asked_for(rank: int, words: list[str]) -> None:
+    hosts = [word for word in _command(rank, *words) if word.startswith("--dashboard-host")]
+    assert hosts == (["--dashboard-host=127.0.0.1"] if rank == 0 else [])
+
+
+def test_no_default_port_is_one_of_dstack_or_another_of_ours() -> None:
+    ports = parse_options([]).ports
+    first, last = ports.worker
+    single = [ports.agent, ports.gcs, ports.dashboard, ports.client, ports.node_manager, ports.object_manager]
+    assert len(set(single)) == len(single)
+    assert not [port for port in (*DSTACK_PORTS, *single) if first <= port <= last]
+    assert not {22, 10022, 10998, 10999} & set(single)
+
+
+def test_has_started() -> None:
+    assert has_started(
+        "Local node IP: 10.0.0.2\n\n--------------------\nRay runtime started.\n--------------------\n"
+    )
+    assert not has_started("Ray runtime is starting")
+
+
+def test_probe() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert probe("127.0.0.1", port) == "open"
+    assert probe("127.0.0.1", port) == "refused"
+    with socket.socket() as full:  # a listener whose queue is full answers nothing, like a firewall
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        waiting = [socket.socket() for _ in range(3)]
+        for each in waiting:
+            each.setblocking(False)
+            each.connect_ex(full.getsockname())
+        assert probe("127.0.0.1", full.getsockname()[1], 0.1) == "silent"
+        for each in waiting:
+            each.close()
+
+
+def test_a_dashboard_that_is_not_there_yet() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    nobody = Dashboard(port, "token")
+    assert (nobody.session_name(), nobody.alive_nodes(), nobody.takes_jobs()) == (None, 0, False)
+
+
+def test_the_ray_beside_this_python_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    from cloudrl.node.ray import ray_command
+
+    for folder in ("beside", "path"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "ray").touch(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "path"))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "beside" / "python3"))
+    assert ray_command() == str(tmp_path / "beside" / "ray")
+    (tmp_path / "beside" / "ray").unlink()
+    assert ray_command() == str(tmp_path / "path" / "ray")
+    (tmp_path / "path" / "ray").unlink()
+    assert ray_command() == "ray"

@@ -1,0 +1,362 @@
+"""The agent's HTTP: who may call, heartbeats, logs, and calls that are passed on to another rank."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import struct
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from server_harness import TOKEN, Served
+
+from cloudrl.node import server as server_module
+from cloudrl.node.failure import Failure
+from cloudrl.node.report import Report
+from cloudrl.node.server import AgentServer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def head(tmp_path: Path) -> Iterator[Served]:
+    served = Served(tmp_path / "head", 0)
+    yield served
+    served.close()
+
+
+@pytest.fixture(scope="module")
+def refusing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A head for calls that are refused, and so change nothing."""
+    served = Served(tmp_path_factory.mktemp("refusing"), 0)
+    yield served
+    served.close()
+
+
+@pytest.fixture
+def worker(tmp_path: Path, head: Served) -> Iterator[Served]:
+    """Rank 1, which the head has heard of."""
+    served = Served(tmp_path / "worker", 1)
+    head.board.heard(served.board.own)
+    yield served
+    served.close()
+
+
+# -- who may call ---------------------------------------------------------------------------------------------
+
+_EXAMPLES = {"(\\d{1,4})": "0", "([A-Za-z0-9][A-Za-z0-9._-]{0,200})": "job1", "([^/]+)": "x", "(.+)": "file"}
+
+
+def _example(pattern: re.Pattern[str]) -> str:
+    """A path that the pattern takes."""
+    path = pattern.pattern
+    for part, text in _EXAMPLES.items():
+        path = path.replace(part, text)
+    assert pattern.fullmatch(path), f"give an example for the groups of {pattern.pattern}"
+    return path
+
+
+ROUTES = [(verb, _example(pattern)) for verb, pattern, _ in server_module._ROUTES]
+WRONG = {
+    "none": {},
+    "empty": {"Authorization": ""},
+    "another": {"Authorization": "Bearer wrong-token"},
+    "no scheme": {"Authorization": TOKEN},
+    "another scheme": {"Authorization": f"Basic {TOKEN}"},
+    "lower case": {"Authorization": f"bearer {TOKEN}"},
+    "longer": {"Authorization": f"Bearer {TOKEN}x"},
+    "shorter": {"Authorization": f"Bearer {TOKEN[:-1]}"},
+    "in the query": {},
+    "not ascii": {"Authorization": "Bearer \xff\xfe"},
+    "of Ray": {"X-Ray-Authorization": f"Bearer {TOKEN}"},
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+@pytest.mark.parametrize(("verb", "path"), ROUTES)
+def test_every_call_needs_the_token(refusing: Served, verb: str, path: str, wrong: str) -> None:
+    path += f"?token={TOKEN}" if wrong == "in the query" else ""
+    answer = refusing.call(
+        verb, path, token=None, headers=WRONG[wrong], body=b"{}" if verb == "POST" else None
+    )
+    assert answer.status == 401
+    assert answer.json() == {"error": "wrong or missing token"}
+
+
+@pytest.mark.parametrize("path", ["/", "/v1", "/v1/nothing", "/../etc/passwd", "*"])
+def test_without_the_token_not_even_what_is_missing_is_told(refusing: Served, path: str) -> None:
+    assert refusing.call("GET", path, token=None).status == 401
+    assert refusing.get(path).status == 404
+
+
+@pytest.mark.parametrize("verb", ["HEAD", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT"])
+def test_other_verbs_do_nothing(refusing: Served, verb: str) -> None:
+    assert refusing.call(verb, "/v1/status").status == 501
+    assert refusing.call("POST", "/v1/status", body=b"").status == 404
+    assert refusing.get("/v1/heartbeat").status == 404
+
+
+def test_with_the_token(head: Served) -> None:
+    answer = head.get("/v1/status")
+    assert (answer.status, answer.json()) == (200, {"phase": "start"})
+    assert answer.headers["Content-Type"] == "application/json"
+
+
+def test_a_port_that_is_taken_leaves_no_listener_on_the_other_address(head: Served) -> None:
+    with socket.create_server(("127.0.0.2", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(OSError, match="in use"):
+            AgentServer(["127.0.0.1", "127.0.0.2"], port, head._rooms(3))
+        with socket.socket() as probe:
+            assert probe.connect_ex(("127.0.0.1", port)) != 0
+
+
+# -- connections that are not as they should be -----------------------------------------------------------------
+
+
+def _raw(port: int, text: bytes) -> bytes:
+    """What comes back on a connection of our own until the other side closes it."""
+    with socket.create_connection(("127.0.0.1", port), 10) as connection:
+        connection.sendall(text)
+        connection.shutdown(socket.SHUT_WR)
+        return b"".join(iter(lambda: connection.recv(65_536), b""))
+
+
+AUTH = f"Authorization: Bearer {TOKEN}\r\n".encode()
+
+
+@pytest.mark.parametrize(
+    "target", [b"http://[/v1/status", b"//[", b"/v1/nodes/1/checkpoints/gr\xfc\xdfe", b"/v1/\xf0\x9f\x92\xa9"]
+)
+def test_a_target_that_is_no_url(refusing: Served, target: bytes, capfd: pytest.CaptureFixture[str]) -> None:
+    answer = _raw(refusing.port, b"GET " + target + b" HTTP/1.1\r\n" + AUTH + b"\r\n")
+    assert answer.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 404 "))
+    assert capfd.readouterr().err == ""
+
+
+def test_a_refused_call_cannot_hide_a_second_one_in_its_body(head: Served) -> None:
+    inner = b"GET /v1/status HTTP/1.1\r\n" + AUTH + b"\r\n"
+    outer = b"POST /v1/nothing HTTP/1.1\r\n" + AUTH + f"Content-Length: {len(inner)}\r\n\r\n".encode()
+    answer = _raw(head.port, outer + inner)
+    assert answer.count(b"HTTP/1.1") == 1
+    assert answer.startswith(b"HTTP/1.1 404")
+
+
+def test_connections_that_break_leave_no_line(head: Served, capfd: pytest.CaptureFixture[str]) -> None:
+    """dstack ends a run after 50 MB of output in an hour; whoever scans the port must not be able to write it."""
+    for text in (
+        b"",
+        b"GET /v1/sta",
+        b"\x16\x03\x01\x02\x00\x01\x00",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"x" * 70_000,
+    ):
+        with socket.create_connection(("127.0.0.1", head.port), 10) as connection:
+            connection.sendall(text)
+            connection.setsockopt(
+                socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+            )  # close with RST
+    assert head.get("/v1/status").status == 200
+    captured = capfd.readouterr()
+    assert (captured.out, captured.err) == ("", "")
+
+
+# -- heartbeats -------------------------------------------------------------------------------------------------
+
+
+def _report(rank: Any = 1, **changes: Any) -> bytes:
+    report = Report(rank=1, ip="127.0.0.1", hostname="node-1", agent_port=1).to_json()
+    return json.dumps({**report, "rank": rank, **changes}).encode()
+
+
+def test_a_heartbeat_is_heard_and_answered(head: Served) -> None:
+    head.board.publish(ready=True)
+    answer = head.call("POST", "/v1/heartbeat", body=_report(phase="ray", a_newer_key=1))
+    assert (answer.status, answer.json()) == (200, {"ready": True, "failure": None})
+    assert [(each.rank, each.phase) for each in head.board.reports()] == [(0, "start"), (1, "ray")]
+
+
+def test_a_heartbeat_brings_a_failure(head: Served) -> None:
+    failure = Failure("setup", 1, "`false` exited with 1", "tail")
+    head.call("POST", "/v1/heartbeat", body=_report(failure=failure.to_json()))
+    assert head.board.failure == failure
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"null",
+        b"[]",
+        b"7",
+        b'"text"',
+        b"{}",
+        b"\xff\xfe",
+        b"[" * 100_000,
+        b'{"rank": 1}',
+        _report(rank="1"),
+        _report(rank=None),
+        _report(rank=1.5),
+        _report(rank=0),
+        _report(rank=3),
+        _report(rank=-1),
+        _report(rank=10**30),
+        _report(models=5),
+        _report(seconds=[]),
+        _report(phase=None),
+        _report(failure="x"),
+        _report(failure={}),
+        _report(failure={"kind": "setup", "rank": float("inf"), "reason": "x"}),
+    ],
+)
+def test_what_is_no_heartbeat_of_this_cluster(
+    refusing: Served, body: bytes, capfd: pytest.CaptureFixture[str]
+) -> None:
+    answer = refusing.call("POST", "/v1/heartbeat", body=body)
+    assert answer.status == 400
+    assert answer.json()["error"]
+    assert len(refusing.board.reports()) == 1
+    assert refusing.board.failure is None
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("length", ["1048577", "9" * 5000, "-1", "x", "1.0", "\xb2", ""])
+def test_a_heartbeat_that_is_too_large_is_not_read(refusing: Served, length: str) -> None:
+    answer = refusing.call("POST", "/v1/heartbeat", headers={"Content-Length": length})
+    assert answer.status == 413
+    assert refusing.call("POST", "/v1/heartbeat").status == 413
+
+
+# -- logs -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("query", "body"),
+    [
+        ("", b"0123456789"),
+        ("?offset=0", b"0123456789"),
+        ("?offset=7", b"789"),
+        ("?offset=10", b""),
+        ("?offset=11", b""),
+    ],
+)
+@pytest.mark.parametrize("path", ["/v1/nodes/0/log", "/v1/jobs/job1/log"])
+def test_a_log_from_an_offset(head: Served, path: str, query: str, body: bytes) -> None:
+    head.agent_log.write_bytes(b"0123456789")
+    (head.folder / "logs" / "job-driver-job1.log").write_bytes(b"0123456789")
+    answer = head.get(path + query)
+    assert (answer.status, answer.body, answer.headers["X-Cloudrl-Size"]) == (200, body, "10")
+
+
+@pytest.mark.parametrize("offset", ["-1", "x", "1.5", "%C2%B2", "9" * 5000, "0x10", "1e3", "%00"])
+def test_an_offset_that_is_none(refusing: Served, offset: str) -> None:
+    answer = refusing.get(f"/v1/nodes/0/log?offset={offset}")
+    assert answer.status == 400
+    assert "number of bytes" in answer.json()["error"]
+
+
+def test_a_long_log_comes_in_parts_that_fit_together(head: Served) -> None:
+    whole = bytes(range(256)) * 10_000
+    head.agent_log.write_bytes(whole)
+    read, sizes = b"", set()
+    while len(read) < len(whole):
+        answer = head.get(f"/v1/nodes/0/log?offset={len(read)}")
+        assert 0 < len(answer.body) <= 1 << 20
+        read += answer.body
+        sizes.add(answer.headers["X-Cloudrl-Size"])
+    assert read == whole
+    assert sizes == {str(len(whole))}
+
+
+def test_logs_that_are_not_there(head: Served) -> None:
+    assert head.get("/v1/jobs/unknown/log").status == 404
+    head.job_logs = None
+    answer = head.get("/v1/jobs/job1/log")
+    assert (answer.status, answer.json()) == (404, {"error": "Ray is not up"})
+
+
+@pytest.mark.parametrize(
+    "job",
+    ["..", "../secret", "..%2fsecret", "%2e%2e%2fsecret", "a/../../secret", "/etc/passwd", "%2fetc%2fpasswd", ".hidden",
+     "-x", "x%00", "x%0a", "", "..%5csecret", "x" * 300, "a%2f..%2f..%2fsecret", "%252e%252e%252fsecret"],
+)  # fmt: skip
+def test_a_job_id_cannot_leave_the_folder_of_the_logs(refusing: Served, job: str) -> None:
+    (refusing.folder / "secret.log").write_bytes(b"secret")
+    (refusing.folder / "logs" / "job-driver-a").mkdir(exist_ok=True)
+    answer = refusing.get(f"/v1/jobs/{job}/log")
+    assert answer.status == 404
+    assert b"secret" not in answer.body.replace(b"..", b"")
+
+
+# -- passing on -------------------------------------------------------------------------------------------------
+
+
+def test_calls_for_another_rank_are_passed_on_to_it(head: Served, worker: Served) -> None:
+    worker.agent_log.write_bytes(b"0123456789")
+    (worker.checkpoints / "a file").write_bytes(b"shard of rank 1")
+    log = head.get("/v1/nodes/1/log?offset=7")
+    assert (log.status, log.body, log.headers["X-Cloudrl-Size"]) == (200, b"789", "10")
+    listed = head.get("/v1/nodes/1/checkpoints").json()
+    assert listed["folder"] == str(worker.checkpoints)
+    assert [each["path"] for each in listed["files"]] == ["a file"]
+    part = head.get("/v1/nodes/1/checkpoints/a%20file", Range="bytes=0-4")
+    assert (part.status, part.body, part.headers["Content-Range"]) == (206, b"shard", "bytes 0-4/15")
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "status"),
+    [
+        ("missing", {}, 404),
+        ("..%2fsecret", {}, 403),
+        ("../agent.log", {}, 403),
+        ("file", {"Range": "bytes=9-"}, 416),
+    ],
+)
+def test_refusals_of_another_rank_come_through_as_they_are(
+    head: Served, worker: Served, path: str, headers: dict[str, str], status: int
+) -> None:
+    (worker.checkpoints / "file").write_bytes(b"x")
+    answer = head.get(f"/v1/nodes/1/checkpoints/{path}", **headers)
+    assert answer.status == status
+    assert b"log of rank 1" not in answer.body
+
+
+def test_a_rank_that_nobody_has_heard_of(head: Served) -> None:
+    for rank in (1, 2, 3, 9999):
+        answer = head.get(f"/v1/nodes/{rank}/log")
+        assert (answer.status, answer.json()) == (404, {"error": f"rank {rank} is not known here"})
+    assert head.get("/v1/nodes/99999/log").status == 404
+
+
+def test_a_worker_passes_nothing_on(head: Served, worker: Served) -> None:
+    assert worker.get("/v1/nodes/1/log").body == b"log of rank 1\n"
+    assert worker.get("/v1/nodes/0/log").status == 404
+
+
+def test_a_rank_that_is_dead(head: Served, worker: Served) -> None:
+    worker.close()
+    answer = head.get("/v1/nodes/1/log")
+    assert answer.status == 504
+    assert "rank 1 (127.0.0.1) does not answer" in answer.json()["error"]
+
+
+def test_a_rank_that_says_something_else(head: Served) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        head.board.heard(Report(rank=1, ip="127.0.0.1", hostname="h", agent_port=other.getsockname()[1]))
+        other.settimeout(0.0)
+        assert head.get("/v1/nodes/1/log").status == 504  # it accepts and is silent
+
+
+def test_another_token_of_a_rank_is_not_the_callers_fault(head: Served, worker: Served) -> None:
+    worker.server.close()
+    other = Served(worker.folder / "other", 1)
+    object.__setattr__(other.server._servers[0].RequestHandlerClass.rooms, "token", "another")  # type: ignore[attr-defined]
+    head.board.heard(other.board.own)
+    try:
+        assert head.get("/v1/nodes/1/log").status == 502
+    finally:
+        other.close()

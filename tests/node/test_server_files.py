@@ -1,0 +1,213 @@
+"""Files over HTTP: ranges, and never a byte from outside the folder."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from server_harness import SECRET, Served
+
+from cloudrl.node.peer import Peer, PeerRefused
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+BODY = b"0123456789"
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A node with checkpoints and data, secrets beside them, and links that lead there."""
+    served = Served(tmp_path_factory.mktemp("node"), 0)
+    for folder in (served.checkpoints, served.data):
+        (folder / "step").mkdir()
+        (folder / "step" / "shard.pt").write_bytes(BODY)
+        (folder / "empty").touch()
+        (folder / "link").symlink_to(served.folder / "secret")
+        (folder / "up").symlink_to("..")
+        (folder / "etc").symlink_to("/etc")
+    (served.checkpoints / os.fsdecode(b"\xff \xc3\xbc%2e#?&;")).write_bytes(BODY)
+    (served.folder / "secret").write_bytes(SECRET)
+    yield served
+    served.close()
+
+
+SHARD = "/v1/nodes/0/checkpoints/step/shard.pt"
+
+
+def test_a_whole_file(node: Served) -> None:
+    answer = node.get(SHARD)
+    assert (answer.status, answer.body) == (200, BODY)
+    assert answer.headers["Accept-Ranges"] == "bytes"
+    assert "Content-Range" not in answer.headers
+
+
+@pytest.mark.parametrize(
+    ("asked", "first", "last"),
+    [
+        ("bytes=0-", 0, 9),
+        ("bytes=0-9", 0, 9),
+        ("bytes=0-0", 0, 0),
+        ("bytes=3-5", 3, 5),
+        ("bytes=9-", 9, 9),
+        ("bytes=5-99", 5, 9),
+        ("bytes=0-9999999999999999999", 0, 9),
+        ("bytes=-1", 9, 9),
+        ("bytes=-4", 6, 9),
+        ("bytes=-10", 0, 9),
+        ("bytes=-99", 0, 9),
+        (" bytes=3-5 ", 3, 5),
+    ],
+)
+def test_a_range(node: Served, asked: str, first: int, last: int) -> None:
+    answer = node.get(SHARD, Range=asked)
+    assert (answer.status, answer.body) == (206, BODY[first : last + 1])
+    assert answer.headers["Content-Range"] == f"bytes {first}-{last}/10"
+
+
+@pytest.mark.parametrize(
+    "asked",
+    ["bytes=10-", "bytes=10-12", "bytes=5-3", "bytes=-0", "bytes=-", "bytes=", "bytes=a-b", "bytes=0-1,3-4", "lines=0-1",
+     "bytes=-1-2", "bytes=\xb2-", "bytes=" + "9" * 5000 + "-", "bytes=" + "9" * 30 + "-3", ""],
+)  # fmt: skip
+def test_a_range_outside_the_file(node: Served, asked: str) -> None:
+    answer = node.get(SHARD, Range=asked)
+    assert answer.status == 416
+    assert "10 bytes" in answer.json()["error"]
+
+
+def test_an_empty_file(node: Served) -> None:
+    answer = node.get("/v1/nodes/0/checkpoints/empty")
+    assert (answer.status, answer.body, answer.headers["Content-Length"]) == (200, b"", "0")
+    assert node.get("/v1/nodes/0/checkpoints/empty", Range="bytes=0-").status == 416
+    assert node.get("/v1/nodes/0/checkpoints/empty", Range="bytes=-1").status == 416
+
+
+def test_a_large_file_in_ranges(node: Served) -> None:
+    whole = os.urandom(3 << 20)
+    (node.checkpoints / "large").write_bytes(whole)
+    parts = [
+        node.get("/v1/nodes/0/checkpoints/large", Range=f"bytes={first}-{first + 999_999}").body
+        for first in range(0, len(whole), 1_000_000)
+    ]
+    assert b"".join(parts) == whole == node.get("/v1/nodes/0/checkpoints/large").body
+    (node.checkpoints / "large").unlink()
+
+
+def test_whatever_is_listed_can_be_read_by_its_name(node: Served) -> None:
+    listed = node.get("/v1/nodes/0/checkpoints").json()["files"]
+    assert len(listed) == 3
+    for each in listed:
+        answer = node.get("/v1/nodes/0/checkpoints/" + quote(os.fsencode(each["path"])))
+        assert (answer.status, len(answer.body)) == (200, each["size_bytes"])
+
+
+LEAVING = [
+    "../secret",
+    "../../../../../../etc/passwd",
+    "step/../../secret",
+    "%2e%2e/secret",
+    "%2E%2E/secret",
+    ".%2e/secret",
+    "..%2fsecret",
+    "..%2Fsecret",
+    "%2e%2e%2fsecret",
+    "step%2f..%2f..%2fsecret",
+    "%252e%252e%252fsecret",
+    "..%252fsecret",
+    "..%5csecret",
+    "..\\secret",
+    "%c0%ae%c0%ae/secret",
+    "%c0%ae%c0%ae%c0%afsecret",
+    "%uff0e%uff0e/secret",
+    "/etc/passwd",
+    "//etc/passwd",
+    "%2fetc%2fpasswd",
+    "%2f%2fetc/passwd",
+    "file:///etc/passwd",
+    "link",
+    "up/secret",
+    "up/checkpoints/step/shard.pt",
+    "etc/passwd",
+    "step/../link",
+    "./../secret",
+    ".",
+    "..",
+    "...",
+    "step",
+    "step/",
+    "step//shard.pt",
+    "./step/shard.pt",
+    "step/shard.pt/",
+    "step/shard.pt%00",
+    "..%00/secret",
+    "step/shard.pt%00.txt",
+    "%00",
+    "%",
+    "~/secret",
+    "$HOME",
+    "step/shard.pt;x=../secret",
+    "proc/self/environ",
+    "x" * 5000,
+]
+
+
+@pytest.mark.parametrize("path", LEAVING)
+@pytest.mark.parametrize("room", ["/v1/nodes/0/checkpoints/", "/v1/data/", "/v1/data/step/"])
+def test_no_path_leaves_the_folder(node: Served, room: str, path: str) -> None:
+    answer = node.get(room + path)
+    assert answer.status in (403, 404)
+    assert set(answer.json()) == {"error"}
+    assert SECRET not in answer.body
+    assert b"root:" not in answer.body
+
+
+PARTS = st.sampled_from(
+    ["..", ".", "%2e%2e", "%2f", "%5c", "/", "//", "step", "shard.pt", "secret", "link", "up", "etc", "passwd", "%00",
+     "%252e", "checkpoints", "data", "?", "#", "%", "a"]
+)  # fmt: skip
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(parts=st.lists(PARTS, min_size=1, max_size=8), between=st.sampled_from(["", "/", "%2f"]))
+def test_no_spelling_leaves_the_folder(node: Served, parts: list[str], between: str) -> None:
+    answer = node.get("/v1/nodes/0/checkpoints/" + between.join(parts))
+    assert answer.status in (200, 403, 404)
+    assert SECRET not in answer.body
+    assert b"root:" not in answer.body
+
+
+def test_prepared_data(node: Served) -> None:
+    assert node.get("/v1/data/step/shard.pt").body == BODY
+    assert node.get("/v1/data/step/missing").status == 404
+    assert node.get("/v1/data/step").status == 404
+
+
+# -- a node pulls a file from another ---------------------------------------------------------------------------
+
+
+def _peer(node: Served, token: str = "right-token") -> Peer:
+    return Peer("127.0.0.1", node.port, token, timeout_s=5.0)
+
+
+def test_a_file_is_pulled(node: Served, tmp_path: Path) -> None:
+    digest = hashlib.sha256(BODY).hexdigest()
+    _peer(node).pull("step", "shard.pt", to=tmp_path / "deep" / "copy", sha256=digest)
+    assert (tmp_path / "deep" / "copy").read_bytes() == BODY
+    assert [each.name for each in (tmp_path / "deep").iterdir()] == ["copy"]
+
+
+def test_a_damaged_file_never_appears(node: Served, tmp_path: Path) -> None:
+    with pytest.raises(PeerRefused, match=r"step/shard.pt from 127.0.0.1 is damaged"):
+        _peer(node).pull("step", "shard.pt", to=tmp_path / "copy", sha256="0" * 64)
+    with pytest.raises(PeerRefused, match="answered 404"):
+        _peer(node).pull("step", "missing", to=tmp_path / "copy", sha256="0" * 64)
+    with pytest.raises(PeerRefused, match="answered 401"):
+        _peer(node, "wrong").pull("step", "shard.pt", to=tmp_path / "copy", sha256="0" * 64)
+    assert list(tmp_path.iterdir()) == []
