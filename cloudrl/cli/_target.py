@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cloudrl.connection import Connection
 from cloudrl.errors import InputError
-from cloudrl.providers import provider
+
+if TYPE_CHECKING:
+    from cloudrl.connection import Connection
+    from cloudrl.providers import Provider
 
 PLAIN_URL = "http://localhost:8265"
 
@@ -36,7 +37,7 @@ def connect(cluster: str | None, address: str | None) -> Connection:
         )
     if address is not None:
         return _plain(address)
-    local = provider("local")
+    local = _local()
     if cluster is not None:
         return local.attach(cluster)
     running = running_clusters()
@@ -44,12 +45,12 @@ def connect(cluster: str | None, address: str | None) -> Connection:
         raise InputError(
             f"several clusters are up: {', '.join(running)}", hint=f"Choose one: --cluster {running[0]}"
         )
-    return local.attach(running[0]) if running else _plain(os.environ.get("RAY_ADDRESS") or PLAIN_URL)
+    return local.attach(running[0]) if running else _plain(_ray_address())
 
 
 def running_clusters() -> list[str]:
     """Names of the local clusters that have a living agent."""
-    local = provider("local")
+    local = _local()
     return [name for name in local.names() if local.status(name).phase not in ("down", "failed")]
 
 
@@ -61,7 +62,7 @@ def one_cluster(name: str | None) -> str:
     """
     if name is not None:
         return name
-    known = running_clusters() or provider("local").names()
+    known = running_clusters() or _local().names()
     if len(known) == 1:
         return known[0]
     if not known:
@@ -69,7 +70,21 @@ def one_cluster(name: str | None) -> str:
     raise InputError(f"which one? There are {', '.join(known)}", hint=f"For example: {known[0]}")
 
 
+def _local() -> Provider:
+    from cloudrl.providers import provider
+
+    return provider("local")
+
+
+def _ray_address() -> str:
+    """RAY_ADDRESS if it names a dashboard; other tools put Ray's own addresses there ("auto", host:6379)."""
+    address = os.environ.get("RAY_ADDRESS", "")
+    return address if address.startswith(("http://", "https://")) else PLAIN_URL
+
+
 def _plain(address: str) -> Connection:
+    from cloudrl.connection import Connection
+
     url = address if "://" in address else f"http://{address}"
     return Connection(name=url, ray_url=url, ray_token=_ray_token())
 
@@ -79,6 +94,8 @@ def _ray_token() -> str | None:
 
     That file is left by any local `ray.init()`, and says nothing about this cluster.
     """
+    from pathlib import Path
+
     token = os.environ.get("RAY_AUTH_TOKEN")
     path = os.environ.get("RAY_AUTH_TOKEN_PATH")
     if token or not path:
