@@ -83,8 +83,8 @@ def lost(failure: ConnectionFailed) -> str:
 def way_back(job: JobHandle, target: str = "") -> str:
     """How to follow the job again, and how to stop it."""
     return (
-        f"Follow it again: cloudrl jobs logs -f {job.submission_id}{target}\n"
-        f"Stop it:         cloudrl jobs stop {job.submission_id}{target}"
+        f"Follow it: cloudrl jobs logs -f {job.submission_id}{target}\n"
+        f"Stop it:   cloudrl jobs stop {job.submission_id}{target}"
     )
 
 

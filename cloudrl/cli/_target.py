@@ -1,4 +1,7 @@
-"""Which cluster a command means: `--cluster NAME`, `--address URL`, or the only one that is there."""
+"""Which cluster a command means: `--cluster NAME`, `--address URL`, or the only one that is there.
+
+RAY_ADDRESS is not asked: inside a Ray job it is Ray's own address, and a stray one leads to another cluster.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,7 @@ def connect(cluster: str | None, address: str | None) -> Connection:
         raise InputError(
             f"several clusters are up: {', '.join(running)}", hint=f"Choose one: --cluster {running[0]}"
         )
-    return local.attach(running[0]) if running else _plain(_ray_address())
+    return local.attach(running[0]) if running else _plain(PLAIN_URL)
 
 
 def running_clusters() -> list[str]:
@@ -74,12 +77,6 @@ def _local() -> Provider:
     from cloudrl.providers import provider
 
     return provider("local")
-
-
-def _ray_address() -> str:
-    """RAY_ADDRESS if it names a dashboard; other tools put Ray's own addresses there ("auto", host:6379)."""
-    address = os.environ.get("RAY_ADDRESS", "")
-    return address if address.startswith(("http://", "https://")) else PLAIN_URL
 
 
 def _plain(address: str) -> Connection:

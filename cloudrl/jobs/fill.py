@@ -114,9 +114,10 @@ def needs_critic(given: Mapping[str, str]) -> bool:
 
 
 def _check_shape(given: Mapping[str, str], cluster: ClusterView) -> None:
-    for key, has, thing, option in (
-        ("trainer.nnodes", cluster.nodes, "node", "--nodes"),
-        ("trainer.n_gpus_per_node", cluster.gpus_per_node, "GPU a node", "--gpu"),
+    nodes, gpus = cluster.nodes, cluster.gpus_per_node
+    for key, has, things, option in (
+        ("trainer.nnodes", nodes, f"{nodes} node{'' if nodes == 1 else 's'}", "--nodes"),
+        ("trainer.n_gpus_per_node", gpus, f"{gpus} GPU{'' if gpus == 1 else 's'} a node", "--gpu"),
     ):
         if key not in given:
             continue
@@ -129,7 +130,7 @@ def _check_shape(given: Mapping[str, str], cluster: ClusterView) -> None:
             )
         if asked is not None and asked > has:
             raise InputError(
-                f"{key}={asked}, but cluster {cluster.name!r} has {has} {thing}: verl would wait for ever",
+                f"{key}={asked}, but cluster {cluster.name!r} has {things}: verl would wait for ever",
                 hint=f"Leave {key} out, or bring up a larger cluster with cloudrl up ... {option}",
             )
     if cluster.gpus_per_node < 1:

@@ -99,13 +99,13 @@ class Agent:
         self.board.update(phase="ready", detail="")
         while True:
             self.tick(0.25)
-            self._look_at_ray()
-            self.supervise()
 
     def tick(self, seconds: float = _TICK_S) -> None:
-        """Wait a moment; leave when anybody failed or the end was asked for."""
+        """Wait a moment; leave when anybody failed or is lost, or the end was asked for."""
         self.board.raise_failure()
         self.ending.pause(seconds)
+        self._look_at_ray()
+        self.supervise()
 
     def until(self, done: Callable[[], bool], seconds: float = _TICK_S) -> None:
         """Poll a condition."""

@@ -43,6 +43,11 @@ class Ending:
         self._why = self._why or why
         self._event.set()
 
+    @property
+    def asked(self) -> bool:
+        """Whether there is a reason already."""
+        return self._why is not None
+
     def pause(self, seconds: float) -> None:
         """Wait, and raise as soon as the end is asked for.
 

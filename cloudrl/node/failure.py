@@ -20,7 +20,7 @@ class Failure:
     Attributes:
         kind: one of `PERMANENT`, or "ray", "lost", "join", "lease": those may pass with a retry.
         rank: the node on which it happened.
-        reason: one line for a person; two failures are equal when kind, rank and reason are, but for numbers.
+        reason: one line for a person; two failures are equal when kind and reason are, but for numbers.
         tail: the last lines of the log that explains it.
         final: no retry shall follow: every rank says so and exits 0.
     """
@@ -38,8 +38,12 @@ class Failure:
 
     @property
     def signature(self) -> str:
-        """What two equal failures have in common; words with digits differ (request ids, free space, temporary names)."""
-        return f"{self.kind}|{self.rank}|{_WITH_DIGIT.sub('#', self.reason)}"
+        """What two equal failures have in common.
+
+        Not the rank: where all nodes fail alike, another one is the first each time. Not the words with digits:
+        request ids, free space and temporary names change from attempt to attempt.
+        """
+        return f"{self.kind}|{_WITH_DIGIT.sub('#', self.reason)}"
 
     def to_json(self) -> dict[str, Any]:
         """The form in which it travels between agents and to the client."""

@@ -40,7 +40,7 @@ def open_below(root: Path, relative: str) -> BinaryIO:
             inner = os.open(part, flags, dir_fd=descriptor)
         except FileNotFoundError:
             raise
-        except (OSError, ValueError) as error:  # ELOOP for a link, ENOTDIR for a file in the middle, EACCES; no name
+        except (OSError, ValueError) as error:  # ELOOP for a link, ENOTDIR for a file in the middle, EACCES
             raise Refused(relative) from error
         finally:
             os.close(descriptor)

@@ -88,7 +88,7 @@ class Head(Agent):
         self.board.publish(judged=True)
         deadline = time.monotonic() + _TELL_WORKERS_S
         while any(self.board.silence_s(rank) < _BEAT_IS_LATE_S for rank in self.board.untold()):
-            if time.monotonic() > deadline:
+            if time.monotonic() > deadline or self.ending.asked:
                 break
             time.sleep(0.05)
         return failure
@@ -150,7 +150,6 @@ class Head(Agent):
         ]
         self.board.update(detail="waiting for " + ", ".join(waiting) if waiting else "")
         self._look_for_missing(ranks - set(reports))
-        self.supervise()
         return not waiting
 
     def _look_for_missing(self, missing: Set[int]) -> None:

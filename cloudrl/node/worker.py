@@ -34,6 +34,7 @@ class Worker(Agent):
         self.head = Peer(self.identity.head_ip, self.options.ports.head_agent, self.tokens.agent)
         self.answer: Dict[str, Any] = {}
         self._heard_at: Optional[float] = None
+        self._refused = False
         threading.Thread(target=self._beat_for_ever, daemon=True).start()
 
     def connect(self) -> None:
@@ -87,7 +88,8 @@ class Worker(Agent):
         """Report it to the head and take its word; alone, judge by this node's own volume."""
         self.board.update(phase="failed", failure=failure)
         deadline = time.monotonic() + _VERDICT_S
-        while time.monotonic() < deadline and failure.kind != "lost":
+        alone = failure.kind == "lost" or self._refused
+        while time.monotonic() < deadline and not alone and not self.ending.asked:
             verdict = Failure.from_json(self.answer.get("failure"))
             if verdict is not None:
                 return verdict
@@ -139,6 +141,7 @@ class Worker(Agent):
             except (OSError, http.client.HTTPException, ValueError):
                 self._miss(self.options.lost_after_s, "it does not answer")
             except PeerRefused as error:
+                self._refused = True
                 self.board.fail(Failure("join", self.identity.rank, f"rank 0 refused this node: {error}"))
             time.sleep(_BEAT_WHEN_READY_S if self.answer.get("ready") else _BEAT_S)
 

@@ -19,12 +19,21 @@ class Shell:
     def __init__(self, home: Path) -> None:
         self.home = home
 
-    def run(self, *words: str, timeout_s: float = 400.0, check: bool = True) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, *words: str, timeout_s: float = 400.0, check: bool = True
+    ) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
-            [str(CLOUDRL), *words], env=self.env, capture_output=True, text=True, timeout=timeout_s, cwd=self.home
+            [str(CLOUDRL), *words],
+            env=self.env,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            cwd=self.home,
         )
         if check and done.returncode:
-            pytest.fail(f"cloudrl {' '.join(words)} exited with {done.returncode}\n{done.stdout}\n{done.stderr}")
+            pytest.fail(
+                f"cloudrl {' '.join(words)} exited with {done.returncode}\n{done.stdout}\n{done.stderr}"
+            )
         return done
 
     @property

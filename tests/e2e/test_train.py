@@ -28,7 +28,9 @@ def test_status_shows_both_nodes(shell, cluster):
 
 def test_raw_ray_works_with_what_env_prints(shell, cluster):
     ray = Path(sys.executable).parent / "ray"
-    script = f'eval "$({Path(sys.executable).parent / "cloudrl"} env)"; {ray} job submit -- echo hello from ray'
+    script = (
+        f'eval "$({Path(sys.executable).parent / "cloudrl"} env)"; {ray} job submit -- echo hello from ray'
+    )
     done = subprocess.run(["bash", "-c", script], env=shell.env, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert "hello from ray" in done.stdout
@@ -60,7 +62,11 @@ with cluster.up(on="local") as ray:
 print(events[-1].status, max(event.step for event in events if hasattr(event, "step_s")))
 """
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program], env=shell.env, capture_output=True, text=True, timeout=300
+        [sys.executable, "-W", "error", "-c", program],
+        env=shell.env,
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["SUCCEEDED", "2"]

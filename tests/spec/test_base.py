@@ -20,7 +20,7 @@ def job() -> Job:
 @pytest.mark.parametrize("value", [cluster(), job()])
 def test_a_spec_survives_copy_pickle_and_hash(value):
     assert copy.deepcopy(value) == value
-    assert pickle.loads(pickle.dumps(value)) == value  # noqa: S301 - our own bytes
+    assert pickle.loads(pickle.dumps(value)) == value
     assert hash(copy.deepcopy(value)) == hash(value)
 
 

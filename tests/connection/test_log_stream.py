@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloudrl.connection.log_stream import AgentLog, LineSplitter, Retry, follow_log
+from cloudrl.errors import ConnectionFailed, FailedError, Unauthorized
+
+
+class Clock:
+    """Time that passes only when somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.slept: list[float] = []
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now_s += seconds
+
+
+class Log:
+    """A log in memory that grows by one piece at each silence, and breaks when told to."""
+
+    def __init__(self, pieces: list[bytes], breaks: list[int] | None = None) -> None:
+        self.pieces = list(pieces)
+        self.written = b""
+        self.breaks = list(breaks or [])
+        """Bytes that each connection gives before it breaks; afterwards none does."""
+
+    def stream(self, offset: int):
+        left = self.breaks.pop(0) if self.breaks else None
+        while True:
+            for chunk in (self.written[offset : offset + 3], b""):
+                if left is not None and len(chunk) >= left:
+                    if left:
+                        yield chunk[:left]
+                    raise ConnectionFailed("cut")
+                left = None if left is None else left - len(chunk)
+                offset += len(chunk)
+                yield chunk
+
+    def rest(self, offset: int):
+        yield self.written[offset:]
+
+    def is_over(self) -> bool:
+        if self.pieces:
+            self.written += self.pieces.pop(0)
+        return not self.pieces
+
+
+def followed(log: Log, **options: object) -> bytes:
+    clock = Clock()
+    return b"".join(follow_log(log, log.is_over, clock=clock, sleep=clock.sleep, **options))
+
+
+@given(st.lists(st.binary(max_size=9), max_size=8), st.lists(st.integers(0, 12), max_size=12))
+def test_every_byte_once_wherever_the_connection_breaks(pieces: list[bytes], breaks: list[int]):
+    assert followed(Log(pieces, breaks)) == b"".join(pieces)
+
+
+def test_a_log_that_is_complete_before_it_is_followed():
+    log = Log([])
+    log.written = b"one\ntwo"
+
+    assert followed(log) == b"one\ntwo"
+
+
+def test_pauses_grow_and_shrink_again_after_contact():
+    clock, breaks = Clock(), []
+    log = Log([b"abcdef", b"", b"", b""], breaks=[0, 0, 0, 4, 0])
+
+    list(follow_log(log, log.is_over, clock=clock, sleep=clock.sleep, on_break=breaks.append))
+
+    assert clock.slept == [0.5, 1.0, 2.0, 0.5, 1.0]
+    assert [str(failure) for failure in breaks] == ["cut"] * 5
+
+
+def test_pauses_have_a_limit():
+    retry = Retry(first_s=1, longest_s=5)
+
+    assert [retry.delay_s(attempt) for attempt in (1, 2, 3, 4, 5000)] == [1, 2, 4, 5, 5]
+
+
+def test_it_gives_up_when_nothing_answers_for_long():
+    clock = Clock()
+    log = Log([b"abc"], breaks=[0] * 1000)
+
+    with pytest.raises(ConnectionFailed, match="cut"):
+        list(follow_log(log, log.is_over, clock=clock, sleep=clock.sleep, retry=Retry(give_up_s=60)))
+
+    assert 60 < clock.now_s < 80
+
+
+def test_a_failing_status_is_a_break_too():
+    clock, answers = Clock(), iter([ConnectionFailed("down"), ConnectionFailed("down"), False, True])
+
+    def is_over() -> bool:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    assert list(follow_log(Log([]), is_over, clock=clock, sleep=clock.sleep)) == []
+    assert clock.slept == [0.5, 1.0]
+
+
+def test_a_refused_token_is_not_tried_again():
+    clock = Clock()
+
+    def is_over() -> bool:
+        raise Unauthorized("no")
+
+    with pytest.raises(Unauthorized):
+        list(follow_log(Log([]), is_over, clock=clock, sleep=clock.sleep))
+    assert clock.slept == []
+
+
+class Agent:
+    """An agent's log endpoint, four bytes an answer at most. Each answer sees the next state of the file."""
+
+    def __init__(self, *states: bytes | None) -> None:
+        self.states = list(states)
+
+    def job_log(self, submission_id: str, offset: int) -> tuple[bytes, int] | None:
+        state = self.states.pop(0) if len(self.states) > 1 else self.states[0]
+        return None if state is None else (state[offset : offset + 4], len(state))
+
+
+def test_the_agent_is_asked_for_what_is_missing():
+    slept: list[float] = []
+    log = AgentLog(Agent(None, None, b"abc", b"abc", b"abcdefghij"), "job", sleep=slept.append)
+    stream = log.stream(0)
+
+    assert [next(stream) for _ in range(7)] == [b"", b"", b"abc", b"", b"defg", b"hij", b""]
+    assert slept == [0.1, 0.2, 0.1]
+    assert b"".join(log.rest(2)) == b"cdefghij"
+
+
+def test_a_log_that_was_replaced_is_noticed():
+    log = AgentLog(Agent(b"long log", b"new"), "job-1", sleep=lambda _: None)
+
+    with pytest.raises(FailedError, match=r"log of job-1 has 3 bytes, and 4 were read before"):
+        list(log.stream(0))
+
+
+@pytest.mark.parametrize(
+    ("chunks", "lines"),
+    [
+        ([b"a\nb\n"], ["a", "b"]),
+        ([b"a\nb"], ["a", "b"]),
+        ([b"a", b"b", b"\n", b"c"], ["ab", "c"]),
+        ([b"a\r", b"\nb\n"], ["a", "b"]),
+        ([b"10%\r20%\r", b"30%\n"], ["10%", "20%", "30%"]),
+        ([b"\n\na\n"], ["", "", "a"]),
+        ([b"\xe4\xbd", b"\xa0\n"], ["你"]),
+        ([b"caf\xc3"], ["caf�"]),
+        ([b"\xff\n\xfe"], ["�", "�"]),
+        ([b"a\x0bb\xe2\x80\xa8c\x1cd\n"], ["a\x0bb\u2028c\x1cd"]),
+        ([b"a\r"], ["a"]),
+        ([], []),
+    ],
+)
+def test_lines(chunks: list[bytes], lines: list[str]):
+    splitter = LineSplitter()
+
+    assert [line for chunk in chunks for line in splitter.feed(chunk)] + splitter.close() == lines
+
+
+@given(st.binary(), st.lists(st.integers(0, 40), max_size=10))
+def test_where_the_bytes_are_cut_makes_no_difference(data: bytes, cuts: list[int]):
+    places = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
+    splitter, whole = LineSplitter(), LineSplitter()
+
+    pieces = [data[start:end] for start, end in itertools.pairwise(places)]
+
+    assert [line for piece in pieces for line in splitter.feed(piece)] + splitter.close() == (
+        whole.feed(data) + whole.close()
+    )

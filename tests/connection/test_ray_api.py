@@ -1,0 +1,343 @@
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from typing import TYPE_CHECKING
+
+import httpx2
+import pytest
+
+from cloudrl.connection.log_stream import RayLog, follow_log
+from cloudrl.connection.ray_api import RayApi, ray_reason
+from cloudrl.connection.ray_job import JobStatus, RayJob, RayNode
+from cloudrl.errors import CloudrlError, ConnectionFailed, InputError, Unauthorized
+
+if TYPE_CHECKING:
+    from fake_cluster import FakeCluster
+
+
+@pytest.fixture
+def api(cluster: FakeCluster) -> RayApi:
+    return RayApi(cluster.url, "right-token", timeout_s=5)
+
+
+def answering(*answers: httpx2.Response | Exception) -> RayApi:
+    """An API to which a server gives these answers, one after the other."""
+    left = list(answers)
+
+    def handle(request: httpx2.Request) -> httpx2.Response:
+        answer = left.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    return RayApi("http://ray.test:8265", "t", transport=httpx2.MockTransport(handle))
+
+
+def test_version(api: RayApi):
+    assert api.version()["ray_version"] == "2.60.0"
+
+
+def test_only_nodes_that_are_alive_count_and_the_head_is_first(cluster: FakeCluster, api: RayApi):
+    cluster.nodes.reverse()
+    cluster.nodes.append({"node_id": "x", "node_ip": "10.0.0.9", "state": "DEAD", "resources_total": {}})
+
+    nodes = api.nodes()
+
+    assert [(each.ip, each.is_head, each.cpus, each.gpus) for each in nodes] == [
+        ("10.0.0.1", True, 4.0, 1.0),
+        ("10.0.0.2", False, 4.0, 1.0),
+    ]
+
+
+def test_a_node_without_what_we_ask_for():
+    assert RayNode.read({"state": "ALIVE"}) == RayNode("", "", is_head=False, cpus=0.0, gpus=0.0)
+
+
+def test_a_job_is_submitted_found_stopped_and_forgotten(cluster: FakeCluster, api: RayApi):
+    body = {"entrypoint": "echo 'a b'", "submission_id": "run-1", "metadata": {"job_name": "run"}}
+
+    assert api.submit_job(body) == "run-1"
+    assert cluster.jobs["run-1"].body == body
+    job = api.get_job("run-1")
+    assert (job.status, job.entrypoint, job.metadata) == (
+        JobStatus.RUNNING,
+        "echo 'a b'",
+        {"job_name": "run"},
+    )
+    assert api.stop_job("run-1") is True
+    assert api.get_job("run-1").status is JobStatus.STOPPED
+    assert api.stop_job("run-1") is False
+    api.delete_job("run-1")
+    with pytest.raises(InputError, match="knows no job 'run-1'"):
+        api.get_job("run-1")
+
+
+def test_jobs_are_listed_oldest_first_without_bare_drivers(cluster: FakeCluster, api: RayApi):
+    cluster.add("first")
+    cluster.add("second")
+
+    assert [job.submission_id for job in api.list_jobs()] == ["first", "second"]
+
+
+def test_an_id_is_used_once(cluster: FakeCluster, api: RayApi):
+    cluster.add("run-1")
+
+    with pytest.raises(InputError, match=r"submission id 'run-1' is taken") as caught:
+        api.submit_job({"entrypoint": "true", "submission_id": "run-1"})
+    assert "cloudrl jobs logs -f run-1" in str(caught.value.hint)
+    assert "Traceback" not in str(caught.value)
+
+
+@pytest.mark.parametrize("hostile", ["a/b", "../../etc", "a?b=c", "a b", "é", "a%2Fb", "#x"])
+def test_names_stay_one_part_of_the_path(cluster: FakeCluster, api: RayApi, hostile: str):
+    with pytest.raises(InputError, match="knows no job"):
+        api.get_job(hostile)
+    api.package_exists(hostile)
+
+    assert cluster.requests == [("GET", f"/api/jobs/{hostile}"), ("GET", f"/api/packages/gcs/{hostile}")]
+
+
+def test_a_package_is_uploaded_once(cluster: FakeCluster, api: RayApi):
+    assert api.package_exists("_ray_pkg_1.zip") is False
+    api.put_package("_ray_pkg_1.zip", [b"abc", b"def"], 6)
+
+    assert api.package_exists("_ray_pkg_1.zip") is True
+    assert cluster.packages == {"_ray_pkg_1.zip": b"abcdef"}
+
+
+def test_a_package_that_the_server_finds_too_large(cluster: FakeCluster, api: RayApi):
+    cluster.package_limit_bytes = 5
+
+    with pytest.raises(
+        InputError, match=r"refuses a package of 6 bytes: Maximum request body size 5 exceeded"
+    ):
+        api.put_package("_ray_pkg_1.zip", [b"abcdef"], 6)
+
+
+@pytest.mark.parametrize(
+    ("token", "says"), [("wrong", "refuses the token"), (None, "wants a token, and none was given")]
+)
+def test_a_refused_token(cluster: FakeCluster, token: str | None, says: str):
+    api = RayApi(cluster.url, token)
+
+    for call in (api.version, api.nodes, api.list_jobs, lambda: list(api.log("node", "file"))):
+        with pytest.raises(Unauthorized, match=says) as caught:
+            call()
+        assert caught.value.exit_code == 5
+        assert "RAY_AUTH_TOKEN" in str(caught.value.hint)
+
+
+def test_the_token_is_in_no_representation(cluster: FakeCluster):
+    api = RayApi(cluster.url, "very-secret")
+
+    assert "very-secret" not in repr(api) + str(vars(RayJob("id", JobStatus.RUNNING)))
+
+
+def test_nobody_listens():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+
+        with pytest.raises(ConnectionFailed, match=rf"no Ray answers at http://127.0.0.1:{port}") as caught:
+            RayApi(f"http://127.0.0.1:{port}").version()
+    assert "cloudrl status" in str(caught.value.hint)
+
+
+def test_a_server_that_never_answers():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        api = RayApi(f"http://127.0.0.1:{silent.getsockname()[1]}", timeout_s=0.05)
+
+        with pytest.raises(ConnectionFailed, match=r"did not answer in 0\.05 s"):
+            api.version()
+
+
+def test_a_server_that_speaks_something_else():
+    with socket.create_server(("127.0.0.1", 0)) as other:
+
+        def greet() -> None:
+            connection, _ = other.accept()
+            with connection:
+                connection.sendall(b"SSH-2.0-OpenSSH_9.6\r\n")
+
+        thread = threading.Thread(target=greet)
+        thread.start()
+        with pytest.raises(ConnectionFailed, match="broke"):
+            RayApi(f"http://127.0.0.1:{other.getsockname()[1]}", timeout_s=5).version()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        httpx2.Response(200, text="<html>Jupyter</html>"),
+        httpx2.Response(200, json={"version": 1}),
+        httpx2.Response(200, json=["ray_version"]),
+        httpx2.Response(404, text="404: Not Found"),
+        httpx2.Response(302, headers={"Location": "/login"}),
+        httpx2.Response(502, text="Bad Gateway"),
+    ],
+    ids=lambda answer: f"{answer.status_code} {answer.text[:9]}",
+)
+def test_an_answer_that_is_not_rays(answer: httpx2.Response):
+    with pytest.raises(ConnectionFailed, match=r"not Ray's job server|answered \d+"):
+        answering(answer).version()
+
+
+def test_other_forms_of_other_answers():
+    with pytest.raises(ConnectionFailed, match="another form"):
+        answering(httpx2.Response(200, json={"data": {"result": []}})).nodes()
+    with pytest.raises(ConnectionFailed, match="is no list"):
+        answering(httpx2.Response(200, json={})).list_jobs()
+
+
+@pytest.mark.parametrize("url", ["localhost:8265", "ray://localhost:10001", "", "http://", "http://[::1"])
+def test_an_address_that_is_no_url(url: str):
+    with pytest.raises(InputError, match="is not the URL of a Ray dashboard"):
+        RayApi(url)
+
+
+def test_the_environment_cannot_lead_elsewhere(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch):
+    for name in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS", "HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+
+    assert RayApi(cluster.url, "right-token").version()["ray_version"] == "2.60.0"
+
+
+def test_what_ray_says_of_a_bad_request():
+    api = answering(
+        httpx2.Response(400, text="Traceback ...\nTypeError: entrypoint must be a string, got <int>\n")
+    )
+
+    with pytest.raises(InputError, match=r"^Ray refused the job: entrypoint must be a string, got <int>$"):
+        api.submit_job({"entrypoint": 1})
+
+
+def test_what_ray_says_of_its_own_failure():
+    api = answering(httpx2.Response(500, text="No available agent to submit job, please try again later."))
+
+    with pytest.raises(CloudrlError, match="No available agent to submit job") as caught:
+        api.submit_job({"entrypoint": "true"})
+    assert caught.value.exit_code == 1
+
+
+def test_the_reason_in_a_traceback():
+    head = "Traceback (most recent call last):\n"
+    inner = f"{head}ValueError: Job with submission_id j1 exists. Take another.\n"
+    outer = f"{head}RuntimeError: Request failed with status code 400: {inner}.\n"
+
+    assert ray_reason(outer) == "Job with submission_id j1 exists. Take another"
+    assert ray_reason("Package does not exist") == "Package does not exist"
+    assert ray_reason("") == "no reason given"
+    assert ray_reason("\n---\n") == "no reason given"
+    assert len(ray_reason("x" * 10_000)) == 500
+
+
+def test_a_job_as_a_newer_ray_might_send_it():
+    job = RayJob.read(
+        {"submission_id": "j", "status": "PAUSED", "surprise": 1, "start_time": 1500, "metadata": None}
+    )
+
+    assert (job.status, job.status.is_terminal) == (JobStatus.UNKNOWN, False)
+    assert (job.start_time, job.metadata, job.runtime_env) == (1.5, {}, {})
+
+
+@pytest.mark.parametrize(
+    ("status", "terminal"),
+    [("PENDING", False), ("RUNNING", False), ("SUCCEEDED", True), ("FAILED", True), ("STOPPED", True)],
+)
+def test_which_states_are_an_end(status: str, terminal: bool):
+    assert JobStatus(status).is_terminal is terminal
+    assert str(JobStatus(status)) == status
+    assert json.dumps(JobStatus(status)) == f'"{status}"'
+
+
+class TestLog:
+    def follow(self, cluster: FakeCluster, api: RayApi, **options: object) -> bytes:
+        source = RayLog(api, "run", shortest_s=0.01, longest_s=0.01, sleep=lambda _: None)
+        over = lambda: api.get_job("run").status.is_terminal  # noqa: E731
+        return b"".join(follow_log(source, over, sleep=lambda _: None, **options))
+
+    def test_as_it_is_now(self, cluster: FakeCluster, api: RayApi):
+        log = "Zeile 1\r\n\xff half: ".encode("latin-1") + "你".encode()[:2]
+        cluster.add("run", log)
+
+        assert b"".join(RayLog(api, "run").rest(0)) == log
+        assert b"".join(RayLog(api, "run").rest(9)) == log[9:]
+
+    def test_followed_to_its_end(self, cluster: FakeCluster, api: RayApi):
+        cluster.add("run", b"one\ntwo\n")
+        cluster.end("run")
+
+        assert self.follow(cluster, api) == b"one\ntwo\n"
+
+    @pytest.mark.parametrize("cuts", [[0, 0, 0], [1, 2, 3, 4, 5, 6], [12, 3, 17], [18, 18]])
+    def test_broken_and_taken_up_again(self, cluster: FakeCluster, api: RayApi, cuts: list[int]):
+        log = "一 line\nzwölf\nend".encode()
+        cluster.add("run", log)
+        cluster.cuts = list(cuts)
+        breaks: list[ConnectionFailed] = []
+        cluster.end("run")
+
+        assert self.follow(cluster, api, on_break=breaks.append) == log
+        assert len(breaks) >= len(cuts) - len(cluster.cuts) > 0
+
+    def test_written_while_it_is_followed(self, cluster: FakeCluster, api: RayApi):
+        cluster.add("run", b"first\n")
+        got = b""
+        source = RayLog(api, "run", shortest_s=0.01, longest_s=0.01)
+        for chunk in follow_log(source, lambda: api.get_job("run").status.is_terminal):
+            got += chunk
+            if got == b"first\n":
+                cluster.write("run", b"second\n")
+            if got == b"first\nsecond\n":
+                cluster.end("run")
+
+        assert got == b"first\nsecond\n"
+
+    def test_a_driver_that_has_no_node_yet(self, cluster: FakeCluster, api: RayApi):
+        job = cluster.add("run", b"text", status="PENDING")
+        job.node_ip = None
+        source, silences = RayLog(api, "run", shortest_s=0.01, longest_s=0.01, sleep=lambda _: None), 0
+        for chunk in source.stream(0):
+            if chunk:
+                break
+            silences += 1
+            job.node_ip = "10.0.0.1" if silences >= 3 else None
+
+        assert silences >= 3
+
+    def test_a_driver_that_never_started(self, cluster: FakeCluster, api: RayApi):
+        cluster.add("run", status="FAILED").node_ip = None
+
+        assert self.follow(cluster, api) == b""
+
+    def test_a_cluster_that_goes_away_and_comes_back(self, cluster: FakeCluster, api: RayApi):
+        cluster.add("run", b"before\n")
+        got, breaks = b"", []
+
+        def come_back(failure: ConnectionFailed) -> None:
+            breaks.append(failure)
+            if not cluster._servers:
+                cluster.up()
+
+        source = RayLog(api, "run", shortest_s=0.01, longest_s=0.01)
+        over = lambda: api.get_job("run").status.is_terminal  # noqa: E731
+        for chunk in follow_log(source, over, sleep=lambda _: None, on_break=come_back):
+            got += chunk
+            if got == b"before\n":
+                cluster.down()
+                cluster.jobs["run"].log += b"after\n"
+                cluster.end("run")
+
+        assert got == b"before\nafter\n"
+        assert breaks
+
+    def test_giving_up_in_the_middle_leaves_no_thread(self, cluster: FakeCluster, api: RayApi):
+        cluster.add("run", b"x" * 4000)
+        stream = RayLog(api, "run", shortest_s=0.01, longest_s=0.01).stream(0)
+        assert next(stream)
+        stream.close()
+
+        assert not [each for each in threading.enumerate() if each.name == "cloudrl-log"]

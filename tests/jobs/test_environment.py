@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cloudrl.errors import InputError
+from cloudrl.jobs.environment import (
+    checked_runtime_env,
+    is_remote,
+    is_secret,
+    is_secret_override,
+    load_runtime_env,
+    masked,
+    parse_env,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_variables_of_the_command_line():
+    environ = {"HF_TOKEN": "hf_x", "EMPTY": ""}
+
+    assert parse_env(["A=1", "B=x=y", "C=", "HF_TOKEN", "EMPTY"], environ) == {
+        "A": "1",
+        "B": "x=y",
+        "C": "",
+        "HF_TOKEN": "hf_x",
+        "EMPTY": "",
+    }
+
+
+def test_a_variable_that_this_shell_does_not_have():
+    with pytest.raises(InputError, match="this shell has no variable 'HF_TOKEN'") as caught:
+        parse_env(["HF_TOKEN"], {})
+    assert "export HF_TOKEN" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize("item", ["=1", "A B=1", "1A=1", "A-B=1", "A=\0"])
+def test_what_no_process_can_have(item: str):
+    with pytest.raises(InputError, match=r"^--env: "):
+        parse_env([item], {})
+
+
+def test_a_runtime_environment_of_a_file(tmp_path: Path):
+    path = tmp_path / "runtime_env.yaml"
+    path.write_text(
+        """
+        working_dir: ./
+        excludes: ["/.git/"]
+        env_vars:
+          TORCH_NCCL_AVOID_RECORD_STREAMS: "1"
+          NUMBER: 3
+          GLOO_SOCKET_IFNAME: "eth0"
+        nsight: default
+        """
+    )
+
+    assert load_runtime_env(path) == {
+        "working_dir": "./",
+        "excludes": ["/.git/"],
+        "env_vars": {"TORCH_NCCL_AVOID_RECORD_STREAMS": "1", "NUMBER": "3", "GLOO_SOCKET_IFNAME": "eth0"},
+        "nsight": "default",
+    }
+
+
+def test_an_empty_file(tmp_path: Path):
+    (tmp_path / "empty.yaml").write_text("# nothing yet\n")
+
+    assert load_runtime_env(tmp_path / "empty.yaml") == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("a: [", "is not YAML"),
+        ("- a", "expected fields such as working_dir"),
+        ("1: a", "expected fields such as working_dir"),
+        ("env_vars: [A]", "env_vars: .* is not a mapping"),
+        ("env_vars: {A: true}", "env_vars: A is True"),
+        ("env_vars: {A: }", "env_vars: A has no value"),
+        ("excludes: .git", "excludes '.git' is not a list of patterns"),
+        ("excludes: [1]", "is not a list of patterns"),
+        ("working_dir: [a]", "is not a path"),
+        ("py_modules: [./mine]", "not all URLs"),
+        ("pip: 3", "Ray refuses it"),
+    ],
+)
+def test_a_file_with_a_mistake(tmp_path: Path, text: str, says: str):
+    path = tmp_path / "env.yaml"
+    path.write_text(text)
+
+    with pytest.raises(InputError, match=says) as caught:
+        load_runtime_env(path)
+    assert caught.value.message.startswith(f"--runtime-env {path}")
+
+
+def test_a_file_that_is_not_there(tmp_path: Path):
+    with pytest.raises(InputError, match=r"missing\.yaml: No such file or directory"):
+        load_runtime_env(tmp_path / "missing.yaml")
+    with pytest.raises(InputError, match="Is a directory"):
+        load_runtime_env(tmp_path)
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    with pytest.raises(InputError, match="can't decode"):
+        load_runtime_env(tmp_path / "binary")
+
+
+def test_requirements_are_read_here_as_rays_client_does(tmp_path: Path):
+    (tmp_path / "requirements.txt").write_text("einops==0.8.1\n")
+
+    read = checked_runtime_env({"pip": str(tmp_path / "requirements.txt")}, "--runtime-env x")
+
+    assert read["pip"]["packages"] == ["einops==0.8.1"]
+
+
+@pytest.mark.parametrize(
+    ("name", "secret"),
+    [
+        ("HF_TOKEN", True),
+        ("HUGGING_FACE_HUB_TOKEN", True),
+        ("WANDB_API_KEY", True),
+        ("AWS_SECRET_ACCESS_KEY", True),
+        ("AWS_ACCESS_KEY_ID", True),
+        ("MY_SECRET", True),
+        ("clientsecret", True),
+        ("DB_PASSWORD", True),
+        ("TOKENIZERS_PARALLELISM", False),
+        ("NCCL_DEBUG", False),
+        ("MONKEY", False),
+        ("KEYBOARD", False),
+    ],
+)
+def test_which_variables_are_secret(name: str, secret: bool):
+    assert is_secret(name) is secret
+
+
+@pytest.mark.parametrize(
+    ("key", "secret"),
+    [
+        ("x.api_key", True),
+        ("reward.hf_token", True),
+        ("login.password", True),
+        ("a.token", True),
+        ("ray_kwargs.ray_init.runtime_env.env_vars.WANDB_API_KEY", True),
+        ("ray_kwargs.ray_init.runtime_env.env_vars.VERL_FILE_LOGGER_PATH", False),
+        ("data.prompt_key", False),
+        ("data.image_key", False),
+        ("actor_rollout_ref.rollout.max_num_batched_tokens", False),
+        ("data.tokenizer", False),
+    ],
+)
+def test_which_overrides_are_secret(key: str, secret: bool):
+    assert is_secret_override(key) is secret
+
+
+def test_masks():
+    data: dict[str, Any] = {
+        "env_vars": {"HF_TOKEN": "hf_abcdef", "A": "with hf_abcdef inside", "EMPTY_TOKEN": ""},
+        "list": ["hf_abcdef", 1, None, {"API_KEY": "k"}],
+        "url": "https://user:pw@host/x https://host/y http://t@h",
+    }
+
+    assert masked(data, ["hf_abcdef", "1"]) == {
+        "env_vars": {"HF_TOKEN": "***", "A": "with *** inside", "EMPTY_TOKEN": ""},
+        "list": ["***", 1, None, {"API_KEY": "***"}],
+        "url": "https://user:***@host/x https://host/y http://t@h",
+    }
+    assert data["env_vars"]["HF_TOKEN"] == "hf_abcdef"
+
+
+@pytest.mark.parametrize(
+    ("place", "remote"),
+    [
+        ("s3://b/x.zip", True),
+        ("gcs://x.zip", True),
+        ("local:///x", True),
+        ("./x", False),
+        ("/x", False),
+        ("", False),
+    ],
+)
+def test_where_a_working_directory_is(place: str, remote: bool):
+    assert is_remote(place) is remote

@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloudrl.jobs.events import Line, Progress, error_of, read_events
+from cloudrl.verl.metrics import Step
+
+
+def step_line(step: int, reward: float, seconds: float) -> str:
+    metrics = f"critic/score/mean:{reward} - timing_s/step:{seconds}"
+    return f"\x1b[36m(TaskRunnerV1 pid=9)\x1b[0m step:{step} - {metrics}"
+
+
+def progress(lines: list[str], total_steps: int | None = None) -> list[Progress]:
+    return [event for event in read_events(lines, total_steps=total_steps) if isinstance(event, Progress)]
+
+
+def test_a_line_comes_before_what_it_says():
+    line = step_line(1, 0.25, 2.0)
+
+    assert list(read_events(["hello", line], total_steps=3)) == [
+        Line("hello"),
+        Line(line),
+        Step(1, {"critic/score/mean": 0.25, "timing_s/step": 2.0}),
+        Progress(step=1, total_steps=3, reward=0.25, step_s=2.0, eta_s=4.0),
+    ]
+
+
+def test_the_pace_is_that_of_the_last_five_steps():
+    lines = [step_line(n, 0.1, seconds) for n, seconds in enumerate([50, 2, 2, 2, 2, 2, 3], start=1)]
+
+    reports = progress(lines, total_steps=10)
+
+    assert [report.step_s for report in reports] == pytest.approx([50, 26, 18, 14, 11.6, 2, 2.2])
+    assert reports[-1].eta_s == pytest.approx(3 * 2.2)
+
+
+def test_the_total_as_the_log_says_it():
+    bar = "(TaskRunnerV1 pid=9) Training Progress:   4%|# | 1/28 [00:05<02:20,  5.2s/it]"
+
+    before, after = progress([step_line(1, 0.1, 2), bar, step_line(2, 0.1, 2)])
+
+    assert (before.total_steps, before.eta_s) == (None, None)
+    assert (after.total_steps, after.eta_s) == (28, 52.0)
+
+
+def test_a_run_that_goes_beyond_its_total():
+    assert progress([step_line(5, 0.1, 2)], total_steps=3)[0].eta_s == 0
+
+
+def test_a_validation_is_no_progress():
+    events = list(read_events(["step:0 - val-core/x/mean@1:0.5"]))
+
+    assert [type(event) for event in events] == [Line, Step]
+
+
+def test_numbers_that_are_none():
+    report = progress(["step:3 - critic/score/mean:nan - timing_s/step:inf"], total_steps=9)[0]
+
+    assert (report.reward, report.step_s, report.eta_s) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [
+        ("ValueError: Key 'x' is not in struct", "ValueError: Key 'x' is not in struct"),
+        (
+            "\x1b[36m(WorkerDict pid=1, ip=10.0.0.2)\x1b[0m torch.OutOfMemoryError: CUDA out",
+            "torch.OutOfMemoryError: CUDA out",
+        ),
+        (
+            "ray.exceptions.RayTaskError(ValueError): \x1b[36mray::f()",
+            "ray.exceptions.RayTaskError(ValueError): ray::f()",
+        ),
+        (
+            "  hydra.errors.ConfigCompositionException: Could not override",
+            "hydra.errors.ConfigCompositionException: Could not override",
+        ),
+        ("AssertionError", "AssertionError"),
+        ("Error: something", None),
+        ("AssertionError at step 3", None),
+        ("an AssertionError: in prose", None),
+        ("no error here", None),
+        ("ValueError:", None),
+    ],
+)
+def test_lines_that_name_an_error(line: str, error: str | None):
+    assert error_of(line) == error
+
+
+@given(st.lists(st.text() | st.integers(0, 99).map(lambda n: step_line(n, n / 7, n)), max_size=20))
+def test_every_line_is_there_once_in_its_order(lines: list[str]):
+    events = list(read_events(lines))
+
+    assert [event.text for event in events if isinstance(event, Line)] == lines
+    assert all(
+        event.step_s is None or math.isfinite(event.step_s) for event in events if isinstance(event, Progress)
+    )

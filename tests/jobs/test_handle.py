@@ -1,0 +1,218 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cloudrl.connection import Connection
+from cloudrl.connection.log_stream import Retry
+from cloudrl.connection.ray_job import JobStatus
+from cloudrl.errors import ConnectionFailed, FailedError, InputError, JobFailed, Unauthorized
+from cloudrl.jobs import Ended, JobHandle, Line, Progress, find_job, list_jobs
+from cloudrl.jobs.handle import newest_job
+
+if TYPE_CHECKING:
+    from fake_cluster import FakeCluster
+
+STEP = "\x1b[36m(TaskRunnerV1 pid=9)\x1b[0m step:{} - critic/score/mean:{} - timing_s/step:2.0\n"
+LOG = "Runtime env is setting up.\n训练\n" + STEP.format(1, 0.1) + STEP.format(2, 0.2) + "done, no end"
+
+
+@pytest.fixture(params=["agent", "plain ray"])
+def connection(request: pytest.FixtureRequest, cluster: FakeCluster) -> Connection:
+    """Both ways to a log: through our agent, and through Ray alone."""
+    if request.param == "plain ray":
+        return plain(cluster)
+    return Connection("lab", cluster.url, cluster.token, cluster.agent_url, cluster.token, "id-1")
+
+
+def plain(cluster: FakeCluster) -> Connection:
+    return Connection(cluster.url, cluster.url, cluster.token)
+
+
+def lines(events: list[object]) -> list[str]:
+    return [event.text for event in events if isinstance(event, Line)]
+
+
+def test_a_handle_prints_as_one_word(cluster: FakeCluster, connection: Connection):
+    cluster.add(
+        "run-1", metadata={"job_name": "run", "cloudrl_checkpoints": "/c/run", "cloudrl_total_steps": "7"}
+    )
+
+    job = find_job(connection, "run-1")
+
+    assert str(job) == job.url == cluster.url.replace("http", "ray") + "/run-1"
+    assert (job.name, job.checkpoint_dir, job.total_steps) == ("run", "/c/run", 7)
+    assert cluster.token not in repr(job)
+
+
+def test_a_job_that_somebody_else_submitted(cluster: FakeCluster, connection: Connection):
+    cluster.add("raysubmit_1", metadata={"cloudrl_total_steps": "many"})
+
+    job = find_job(connection, "raysubmit_1")
+
+    assert (job.name, job.checkpoint_dir, job.total_steps) == ("raysubmit_1", None, None)
+
+
+def test_following_to_the_end(cluster: FakeCluster, connection: Connection):
+    cluster.add("run", LOG.encode(), metadata={"cloudrl_total_steps": "4"})
+    cluster.end("run")
+
+    events = list(find_job(connection, "run").follow(sleep=lambda _: None))
+
+    assert lines(events) == LOG.splitlines()
+    assert [event for event in events if isinstance(event, Progress)] == [
+        Progress(1, 4, 0.1, 2.0, 6.0),
+        Progress(2, 4, 0.2, 2.0, 4.0),
+    ]
+    assert events[-1] == Ended(JobStatus.SUCCEEDED, "Job finished.")
+
+
+@pytest.mark.parametrize("cuts", [[0], [1, 2, 3], [3, 5, 2], [5] * 9])
+def test_a_stream_that_breaks_goes_on(cluster: FakeCluster, connection: Connection, cuts: list[int]):
+    cluster.add("run", LOG.encode())
+    cluster.end("run")
+    cluster.cuts = list(cuts)
+    breaks: list[ConnectionFailed] = []
+
+    events = list(find_job(connection, "run").follow(sleep=lambda _: None, on_break=breaks.append))
+
+    assert lines(events) == LOG.splitlines()
+    assert breaks
+
+
+def test_a_tunnel_that_dies_and_comes_back(cluster: FakeCluster, connection: Connection):
+    cluster.add("run", b"before\nhalf")
+    down = False
+
+    def pass_time(_: float) -> None:
+        if not cluster._servers:
+            cluster.write("run", b" and half\nafter\n")
+            cluster.end("run")
+            cluster.up()
+
+    seen = []
+    for event in find_job(connection, "run").follow(sleep=pass_time):
+        seen.append(event)
+        if not down:
+            cluster.down()
+            down = True
+
+    assert lines(seen) == ["before", "half and half", "after"]
+
+
+def test_giving_up_leaves_the_job_alone(cluster: FakeCluster, connection: Connection):
+    cluster.add("run", b"text\n")
+    job, now = find_job(connection, "run"), [0.0]
+    cluster.down()
+
+    def pass_time(seconds: float) -> None:
+        now[0] += seconds
+
+    with pytest.raises(ConnectionFailed):
+        list(job.follow(clock=lambda: now[0], sleep=pass_time, retry=Retry(give_up_s=30)))
+    assert now[0] > 30
+
+
+def test_a_cluster_that_was_restarted_does_not_know_the_job(cluster: FakeCluster):
+    cluster.add("run", b"text\n")
+    job = find_job(plain(cluster), "run")
+    cluster.jobs.clear()
+
+    with pytest.raises((FailedError, InputError), match="run"):
+        list(job.follow(sleep=lambda _: None))
+
+
+def test_a_cluster_that_was_restarted_while_it_was_followed(cluster: FakeCluster, connection: Connection):
+    cluster.add("run", b"text\n")
+    events = find_job(connection, "run").follow(sleep=lambda _: None)
+    next(events)
+    cluster.jobs.clear()
+
+    with pytest.raises(FailedError, match=r"does not know 'run' any more: the cluster was restarted"):
+        list(events)
+
+
+def test_a_token_that_changed(cluster: FakeCluster, connection: Connection):
+    cluster.add("run", b"text\n")
+    job = find_job(connection, "run")
+    cluster.token = "another"
+
+    with pytest.raises(Unauthorized):
+        list(job.follow(sleep=lambda _: None))
+
+
+def test_the_log_as_it_is_now(cluster: FakeCluster, connection: Connection):
+    cluster.add("run", LOG.encode() + b"\xff")
+
+    assert list(find_job(connection, "run").logs()) == (LOG + "�").splitlines()
+
+
+def test_waiting_for_success(cluster: FakeCluster, connection: Connection):
+    cluster.add("run", b"text\n")
+    cluster.end("run")
+
+    assert find_job(connection, "run").wait().succeeded
+
+
+def test_waiting_for_a_failure_names_the_first_error(cluster: FakeCluster, connection: Connection):
+    log = b"Traceback:\nKeyError: 'a'\nTraceback:\nray.exceptions.ActorDiedError: died\n"
+    cluster.add("run", log)
+    cluster.end("run", "FAILED", "Job entrypoint command failed with exit code 1, last available logs: ...")
+
+    with pytest.raises(
+        JobFailed, match=r"job run ended as FAILED: its first error was KeyError: 'a'"
+    ) as caught:
+        find_job(connection, "run").wait()
+    assert caught.value.exit_code == 4
+    assert "cloudrl jobs logs run" in str(caught.value.hint)
+
+
+def test_waiting_for_a_failure_without_any_error(cluster: FakeCluster, connection: Connection):
+    cluster.add("run", b"text\n")
+    cluster.end("run", "FAILED", "runtime_env setup failed:\n" + "frame\n" * 50 + "OSError: no such package")
+
+    with pytest.raises(JobFailed, match="OSError: no such package") as caught:
+        find_job(connection, "run").wait()
+    assert len(caught.value.message.splitlines()) <= 20
+
+
+def test_stopping(cluster: FakeCluster, connection: Connection):
+    cluster.add("run")
+    job = find_job(connection, "run")
+
+    assert job.stop() is True
+    assert job.status().status is JobStatus.STOPPED
+    with pytest.raises(JobFailed, match="ended as STOPPED"):
+        job.wait()
+
+
+def test_listing(cluster: FakeCluster, connection: Connection):
+    with pytest.raises(InputError, match="nothing was submitted"):
+        newest_job(connection)
+    cluster.add("first")
+    cluster.add("second")
+
+    assert [job.submission_id for job in list_jobs(connection)] == ["first", "second"]
+    assert newest_job(connection).submission_id == "second"
+
+
+def test_a_job_that_is_not_there(connection: Connection):
+    with pytest.raises(InputError, match="knows no job 'x'"):
+        find_job(connection, "x")
+
+
+def test_a_log_that_is_on_another_node_than_the_agents(cluster: FakeCluster):
+    """Somebody submitted it with resources for its driver, so that Ray placed it on a worker."""
+    cluster.add("run", b"text\n").node_ip = "10.0.0.2"
+    cluster.end("run")
+    connection = Connection("lab", cluster.url, cluster.token, cluster.agent_url, cluster.token, "id-1")
+
+    assert lines(list(find_job(connection, "run").follow(sleep=lambda _: None))) == ["text"]
+
+
+def test_handles_are_values(cluster: FakeCluster):
+    one, two = (JobHandle(plain(cluster), "run", "run") for _ in range(2))
+
+    assert one == two
+    assert hash(one) == hash(two)

@@ -1,0 +1,341 @@
+"""The same calls against a real Ray: what the stand-in cluster claims, Ray does."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx2
+import pytest
+
+from cloudrl.connection import Connection, RayApi, view
+from cloudrl.connection.log_stream import RayLog, Retry, follow_log
+from cloudrl.connection.ray_api import PACKAGE_LIMIT_BYTES
+from cloudrl.connection.ray_job import JobStatus
+from cloudrl.errors import InputError, JobFailed, Unauthorized
+from cloudrl.jobs import Line, Progress, Wishes, find_job, list_jobs, submit
+from cloudrl.jobs.working_dir import pack
+from cloudrl.spec import HydraText, Job
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.ray
+TOKEN = "a-token-for-the-tests-0123456789"
+PORTS = (
+    "dashboard-agent-listen",
+    "dashboard-agent-grpc",
+    "metrics-export",
+    "node-manager",
+    "object-manager",
+    "runtime-env-agent",
+)
+
+TRAIN = """
+import json, os, sys, time
+given = dict(argument.split("=", 1) for argument in sys.argv[1:])
+print("given", json.dumps(given), flush=True)
+print("files", sorted(os.listdir(".")), os.environ["A"], flush=True)
+for step in range(1, 4):
+    line = f"step:{step} - critic/score/mean:0.{step} - timing_s/step:0.1 - 训练"
+    sys.stdout.buffer.write(line.encode() + b"\\n")
+    sys.stdout.flush()
+    time.sleep(0.3)
+sys.stdout.buffer.write(b"\\xff\\xfe and half \\xe4\\xbd"); sys.stdout.flush(); time.sleep(1.5)
+sys.stdout.buffer.write(b"\\xa0\\n"); sys.stdout.flush()
+if "+wait" in given: time.sleep(600)
+if "+fail" in given: raise KeyError("first")
+"""
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+@pytest.fixture(scope="module")
+def connection() -> Iterator[Connection]:
+    """A head of our own, on free ports, in a folder of its own; nothing of it is left afterwards."""
+    folder = tempfile.mkdtemp(prefix="cr")  # short: Ray's sockets lie below it
+    gcs, dashboard, *others = free_ports(8)
+    own_ports = dict(zip(PORTS, others, strict=True))
+    command = [
+        *(str(Path(sys.executable).with_name("ray")), "start", "--head", "--block"),
+        *("--num-cpus=4", "--num-gpus=1", "--object-store-memory=100000000", "--disable-usage-stats"),
+        *(f"--port={gcs}", f"--dashboard-port={dashboard}", "--dashboard-host=127.0.0.1"),
+        *("--min-worker-port=0", "--max-worker-port=0", f"--temp-dir={folder}"),
+        *(f"--{name}-port={port}" for name, port in own_ports.items()),
+    ]
+    env = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN}
+    with Path(folder, "head.log").open("wb") as log:
+        head = subprocess.Popen(command, env=env, stdout=log, stderr=log, preexec_fn=_end_with_this_process)  # noqa: PLW1509
+    try:
+        url = f"http://127.0.0.1:{dashboard}"
+        wait_until_ready(RayApi(url, TOKEN), head)
+        yield Connection("real", url, TOKEN)
+    finally:
+        head.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            head.wait(15)
+        for pid in processes_of(folder):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        head.wait(15)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _end_with_this_process() -> None:
+    """SIGTERM when this process dies, however: `ray start --block` then ends all that it has started."""
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+
+
+def wait_until_ready(api: RayApi, head: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 180
+    while True:
+        assert head.poll() is None, "ray start ended"
+        with suppress(Exception):
+            if api.nodes():
+                return
+        assert time.monotonic() < deadline, "Ray did not come up"
+        time.sleep(0.2)
+
+
+def processes_of(folder: str) -> list[int]:
+    """Processes that carry the folder in their command line: nobody else's."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if folder.encode() in (entry / "cmdline").read_bytes():
+                found.append(int(entry.name))
+    return found
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "train.py").write_text(TRAIN)
+    (tmp_path / "sub dir").mkdir()
+    (tmp_path / "sub dir/你.txt").write_text("x")
+    (tmp_path / "run.sh").write_text("#!/bin/sh\n")
+    (tmp_path / "run.sh").chmod(0o755)
+    (tmp_path / "__pycache__").mkdir()
+    return tmp_path
+
+
+def wishes(folder: Path, **changes: Any) -> Wishes:
+    overrides = {
+        "data.train_files": "/d/train.parquet",
+        "data.val_files": "/d/test.parquet",
+        "actor_rollout_ref.model.path": "/m",
+        "trainer.default_local_dir": "/c/run",
+        "+note": HydraText('it\'s $(id) `id` "x"\n; end'),
+        **changes.pop("overrides", {}),
+    }
+    return Wishes(
+        **{"overrides": overrides, "env": {"A": "1 2"}, "working_dir": str(folder), "steps": 3, **changes}
+    )
+
+
+JOB = Job(name="fake-train", entrypoint=["python3", "train.py"], device="cpu")
+
+
+def test_a_cluster_without_an_agent(connection: Connection):
+    look = view(connection)
+
+    assert (look.nodes, look.gpus_per_node, look.checkpoint_dir, look.id) == (1, 1, None, None)
+    assert RayApi(connection.ray_url, TOKEN).version()["ray_version"].startswith("2.")
+
+
+def test_from_submit_to_the_end(connection: Connection, folder: Path):
+    job = submit(connection, JOB, wishes(folder))
+    events = list(job.follow())
+
+    text = "\n".join(event.text for event in events if isinstance(event, Line))
+    assert 'it\'s $(id) `id` \\"x\\"\\n; end' in text
+    assert "files ['run.sh', 'sub dir', 'train.py'] 1 2" in text
+    assert text.endswith("\ufffd\ufffd and half 你")
+    assert [event for event in events if isinstance(event, Progress)][-1] == Progress(
+        3, 3, 0.3, pytest.approx(0.1), 0.0
+    )
+    assert text.count("step:2") == 1
+    assert events[-1].succeeded
+    assert list(find_job(connection, job.submission_id).logs()) == text.split("\n")
+    assert [each.status for each in list_jobs(connection) if each.submission_id == job.submission_id] == [
+        "SUCCEEDED"
+    ]
+
+
+def test_a_log_taken_up_in_the_middle_of_a_character(connection: Connection, folder: Path):
+    job = submit(connection, JOB, wishes(folder))
+    job.wait()
+    source = RayLog(RayApi(connection.ray_url, TOKEN), job.submission_id, longest_s=0.1)
+    whole = b"".join(follow_log(source, lambda: True))
+
+    middle = whole.index("训".encode()) + 1
+    stream = source.stream(middle)
+    got = b""
+    while len(got) < len(whole) - middle:
+        got += next(stream)
+    stream.close()
+
+    assert whole[:middle] + got == whole
+    assert b"".join(source.rest(middle)) == whole[middle:]
+
+
+class CuttingProxy:
+    """Passes connections on, and cuts every other one after a few hundred bytes of the answer."""
+
+    def __init__(self, port: int) -> None:
+        self._to = port
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.port = self._socket.getsockname()[1]
+        self.cut = 0
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        for number in itertools.count():
+            try:
+                ours, _ = self._socket.accept()
+            except OSError:
+                return
+            theirs = socket.create_connection(("127.0.0.1", self._to))
+            threading.Thread(target=self._pass_on, args=(ours, theirs, None), daemon=True).start()
+            limit = 300 + 37 * number if number % 2 else None
+            threading.Thread(target=self._pass_on, args=(theirs, ours, limit), daemon=True).start()
+
+    def _pass_on(self, source: socket.socket, target: socket.socket, limit: int | None) -> None:
+        passed = 0
+        with suppress(OSError):
+            while data := source.recv(64):
+                target.sendall(data)
+                passed += len(data)
+                if limit is not None and passed > limit:
+                    self.cut += 1
+                    break
+        for each in (source, target):
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def test_through_a_tunnel_that_keeps_breaking(connection: Connection, folder: Path):
+    job = submit(connection, JOB, wishes(folder))
+    proxy = CuttingProxy(int(connection.ray_url.rsplit(":", 1)[1]))
+    through = replace(job, connection=replace(connection, ray_url=f"http://127.0.0.1:{proxy.port}"))
+
+    retry = Retry(first_s=0.01, longest_s=0.05)
+    followed = [event.text for event in through.follow(retry=retry) if isinstance(event, Line)]
+    proxy.close()
+
+    assert followed == list(job.logs())
+    assert proxy.cut > 3
+
+
+def test_why_the_bytes_are_read_and_not_the_text(connection: Connection, folder: Path):
+    """Ray's endpoint for logs gives nothing at all of a log that holds one byte which is no UTF-8."""
+    job = submit(connection, JOB, wishes(folder))
+    job.wait()
+
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    answer = httpx2.get(
+        f"{connection.ray_url}/api/jobs/{job.submission_id}/logs", headers=headers, trust_env=False
+    )
+
+    assert answer.status_code == 500
+    assert "UnicodeDecodeError" in answer.text
+
+
+def test_a_failed_job(connection: Connection, folder: Path):
+    job = submit(connection, JOB, wishes(folder, overrides={"+fail": 1}))
+
+    with pytest.raises(JobFailed, match="ended as FAILED: its first error was KeyError: 'first'"):
+        job.wait()
+    assert job.status().driver_exit_code == 1
+
+
+def test_stopping_a_job(connection: Connection, folder: Path):
+    job = submit(connection, JOB, wishes(folder, overrides={"+wait": 1}))
+    for event in job.follow():
+        if isinstance(event, Progress):
+            break
+    assert job.status().status is JobStatus.RUNNING
+
+    assert job.stop() is True
+    assert job.wait_until_over() is JobStatus.STOPPED
+    assert job.stop() is False
+
+
+def test_a_job_whose_package_is_gone(connection: Connection, folder: Path):
+    job = submit(connection, JOB, wishes(folder, working_dir="gcs://_ray_pkg_0123456789abcdef.zip"))
+
+    with pytest.raises(JobFailed, match="Failed to download runtime_env file package"):
+        job.wait()
+
+
+def test_an_id_is_taken(connection: Connection, folder: Path):
+    job = submit(connection, JOB, wishes(folder, submission_id="mine-1"))
+    api = RayApi(connection.ray_url, TOKEN)
+
+    with pytest.raises(InputError, match="submission id 'mine-1' is taken"):
+        submit(connection, JOB, wishes(folder, submission_id="mine-1"))
+    with pytest.raises(InputError, match="submission id 'mine-1' is taken"):
+        api.submit_job({"entrypoint": "true", "submission_id": "mine-1"})
+    job.wait()
+    api.delete_job("mine-1")
+    with pytest.raises(InputError, match="knows no job"):
+        api.delete_job("mine-1")
+
+
+def test_a_package_is_stored_byte_for_byte_and_once(connection: Connection, folder: Path):
+    api, package = RayApi(connection.ray_url, TOKEN), pack(folder, ["extra"])
+
+    assert api.package_exists("_ray_pkg_never.zip") is False
+    api.put_package(package.name, [package.content[:10], package.content[10:]], len(package.content))
+    assert api.package_exists(package.name) is True
+
+
+def test_the_limit_is_the_servers(connection: Connection):
+    api = RayApi(connection.ray_url, TOKEN)
+    piece = bytes(2**20)
+
+    with pytest.raises(InputError, match=rf"Maximum request body size {PACKAGE_LIMIT_BYTES} exceeded"):
+        api.put_package("_ray_pkg_big.zip", (piece for _ in range(101)), 101 * 2**20)
+
+
+def test_refused_requests(connection: Connection):
+    api = RayApi(connection.ray_url, TOKEN)
+
+    for call in (api.get_job, api.stop_job, api.delete_job):
+        with pytest.raises(InputError, match="knows no job 'no/such job'"):
+            call("no/such job")
+    with pytest.raises(InputError, match="got an unexpected keyword argument 'surprise'"):
+        api.submit_job({"entrypoint": "true", "surprise": 1})
+
+
+@pytest.mark.parametrize("token", ["wrong", None])
+def test_a_wrong_token(connection: Connection, token: str | None):
+    api = RayApi(connection.ray_url, token)
+
+    for call in (api.version, api.list_jobs, api.nodes, lambda: api.put_package("_ray_pkg_x.zip", [b""], 0)):
+        with pytest.raises(Unauthorized):
+            call()

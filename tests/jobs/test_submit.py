@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cloudrl import recipes
+from cloudrl.connection import Connection
+from cloudrl.errors import ClusterFailed, ConnectionFailed, InputError, Unauthorized
+from cloudrl.jobs import Wishes, prepare, send, submit
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from fake_cluster import FakeCluster
+
+JOB = recipes.load("grpo-tiny")
+
+
+def connect(cluster: FakeCluster, **changes: Any) -> Connection:
+    lab: dict[str, Any] = {
+        "name": "lab",
+        "ray_url": cluster.url,
+        "ray_token": cluster.token,
+        "agent_url": cluster.agent_url,
+        "agent_token": cluster.token,
+        "cluster_id": "id-1",
+    }
+    return Connection(**{**lab, **changes})
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "train.py").write_text("print()")
+    return tmp_path
+
+
+def test_what_the_dry_run_shows_is_what_ray_gets(cluster: FakeCluster, folder: Path):
+    prepared = prepare(connect(cluster), JOB, Wishes(working_dir=str(folder), steps=3, env={"A": "1"}))
+    assert not cluster.jobs
+    assert not cluster.packages
+
+    job = send(prepared)
+
+    assert cluster.jobs[job.submission_id].body == prepared.submission.request()
+    assert list(cluster.packages) == [prepared.submission.runtime_env["working_dir"].removeprefix("gcs://")]
+    assert job.checkpoint_dir == f"/vol/checkpoints/{job.name}"
+    assert job.total_steps == 3
+
+
+def test_a_dry_run_only_looks(cluster: FakeCluster):
+    prepare(connect(cluster), JOB)
+
+    assert {method for method, _ in cluster.requests} == {"GET"}
+
+
+def test_a_package_that_is_there_is_not_sent_again(cluster: FakeCluster, folder: Path):
+    wishes = Wishes(working_dir=str(folder))
+    submit(connect(cluster), JOB, Wishes(working_dir=str(folder), submission_id="one"))
+    cluster.requests.clear()
+
+    submit(connect(cluster), JOB, wishes)
+
+    assert "PUT" not in {method for method, _ in cluster.requests}
+
+
+def test_progress_of_an_upload(cluster: FakeCluster, folder: Path):
+    (folder / "noise").write_bytes(os.urandom(600_000))
+    seen: list[tuple[int, int]] = []
+
+    send(
+        prepare(connect(cluster), JOB, Wishes(working_dir=str(folder))), on_upload=lambda *at: seen.append(at)
+    )
+
+    total = seen[-1][1]
+    assert [done for done, _ in seen] == [262144, 524288, total]
+
+
+def test_the_working_directory_of_the_runtime_environment(cluster: FakeCluster, folder: Path):
+    (folder / "big.bin").write_text("x")
+    runtime_env = {"working_dir": str(folder), "excludes": ["*.bin"]}
+
+    package = prepare(connect(cluster), JOB, Wishes(runtime_env=runtime_env)).package
+
+    assert package is not None
+    assert package.files == 1
+
+
+def test_a_remote_working_directory_is_left_to_the_cluster(cluster: FakeCluster):
+    prepared = prepare(connect(cluster), JOB, Wishes(working_dir="s3://bucket/code.zip"))
+
+    assert prepared.package is None
+    assert prepared.submission.runtime_env["working_dir"] == "s3://bucket/code.zip"
+
+
+def test_a_taken_id_is_refused_before_the_upload(cluster: FakeCluster, folder: Path):
+    cluster.add("mine")
+
+    with pytest.raises(InputError, match="submission id 'mine' is taken"):
+        submit(connect(cluster), JOB, Wishes(working_dir=str(folder), submission_id="mine"))
+    assert not cluster.packages
+
+
+def test_two_at_the_same_time_with_one_id(cluster: FakeCluster):
+    prepared = prepare(connect(cluster), JOB, Wishes(submission_id="mine"))
+
+    def taken_meanwhile(method: str, path: str) -> None:
+        if (method, path) == ("POST", "/api/jobs/"):
+            cluster.add("mine")
+
+    cluster.on_request = taken_meanwhile
+
+    with pytest.raises(InputError, match="submission id 'mine' is taken"):
+        send(prepared)
+
+
+def test_a_package_that_the_cluster_loses(cluster: FakeCluster, folder: Path):
+    cluster.on_request = lambda method, _path: cluster.packages.clear() if method == "GET" else None
+
+    with pytest.raises(InputError, match="has lost it"):
+        submit(connect(cluster), JOB, Wishes(working_dir=str(folder)))
+    assert not cluster.jobs
+
+
+def test_never_the_wrong_cluster(cluster: FakeCluster):
+    with pytest.raises(ConnectionFailed, match=r"belongs to cluster 'lab' \(id-1\), not to 'mine' \(id-2\)"):
+        submit(connect(cluster, name="mine", cluster_id="id-2"), JOB)
+    assert not cluster.jobs
+
+
+def test_a_cluster_that_is_not_ready(cluster: FakeCluster):
+    cluster.status["phase"] = "fetch"
+
+    with pytest.raises(ClusterFailed, match="is fetch"):
+        submit(connect(cluster), JOB)
+
+
+def test_no_cluster(cluster: FakeCluster):
+    connection = connect(cluster)
+    cluster.down()
+
+    with pytest.raises(ConnectionFailed, match="no agent answers"):
+        submit(connection, JOB)
+    with pytest.raises(ConnectionFailed, match="no Ray answers"):
+        submit(Connection("x", cluster.url), JOB)
+
+
+def test_a_wrong_token(cluster: FakeCluster):
+    with pytest.raises(Unauthorized):
+        submit(connect(cluster, agent_token="wrong"), JOB)
+    with pytest.raises(Unauthorized):
+        submit(connect(cluster, ray_token="wrong"), JOB)
+
+
+def test_a_plain_ray_cluster(cluster: FakeCluster):
+    given = {
+        "data.train_files": "/d/train.parquet",
+        "data.val_files": "/d/test.parquet",
+        "actor_rollout_ref.model.path": "/m",
+        "trainer.default_local_dir": "/c/run",
+    }
+
+    job = submit(Connection(cluster.url, cluster.url, cluster.token), JOB, Wishes(overrides=given))
+
+    entrypoint = cluster.jobs[job.submission_id].body["entrypoint"]
+    assert "trainer.nnodes=2 trainer.n_gpus_per_node=1" in entrypoint
+    assert job.checkpoint_dir == "/c/run"

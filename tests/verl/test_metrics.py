@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloudrl.verl.metrics import Step, parse_step, parse_total_steps, plain
+
+# As verl 0.9.1 printed it on a CPU cluster, through Ray's driver.
+REAL = (
+    "\x1b[36m(TaskRunnerV1 pid=20460)\x1b[0m step:5 - global_seqlen/min:699.0 - actor/pg_loss:0.0270 - "
+    "critic/score/mean:0.115 - critic/rewards/mean:0.1 - num_turns/min:np.int32(2) - "
+    "num_turns/mean:np.float64(2.0) - timing_s/step:2.23 - perf/throughput:np.float32(1.5e-05)"
+)
+
+
+def test_a_step_as_verl_prints_it():
+    step = parse_step(REAL)
+
+    assert step == Step(
+        5,
+        {
+            "global_seqlen/min": 699.0,
+            "actor/pg_loss": 0.0270,
+            "critic/score/mean": 0.115,
+            "critic/rewards/mean": 0.1,
+            "num_turns/min": 2.0,
+            "num_turns/mean": 2.0,
+            "timing_s/step": 2.23,
+            "perf/throughput": 1.5e-05,
+        },
+    )
+    assert step.reward == 0.115
+    assert step.step_s == 2.23
+
+
+def test_the_validation_before_training_has_neither_reward_nor_time():
+    step = parse_step(
+        "(TaskRunnerV1 pid=7, ip=10.0.0.2) step:0 - val-core/toy/add/acc/mean@1:np.float64(0.072)"
+    )
+
+    assert step is not None
+    assert step.step == 0
+    assert step.metrics == {"val-core/toy/add/acc/mean@1": 0.072}
+    assert step.reward is None
+    assert step.step_s is None
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1", 1.0),
+        ("-1.5e+3", -1500.0),
+        (".5", 0.5),
+        ("2.", 2.0),
+        ("inf", math.inf),
+        ("-inf", -math.inf),
+        ("np.float64(-0.5)", -0.5),
+        ("np.int64(3)", 3.0),
+        ("True", 1.0),
+        ("np.False_", None),
+        ("array([1])", None),
+        ("1e5x", None),
+        ("", None),
+        ("0x10", None),
+    ],
+)
+def test_values(text: str, value: float | None):
+    step = parse_step(f"step:1 - key/a:b:{text} - good:1")
+
+    assert step is not None
+    assert step.metrics.get("key/a:b") == value
+    assert step.metrics["good"] == 1.0
+
+
+def test_not_a_number_is_a_value():
+    step = parse_step("step:3 - critic/score/mean:np.float64(nan) - timing_s/step:nan")
+
+    assert step is not None
+    assert math.isnan(step.metrics["critic/score/mean"])
+    assert step.step_s is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "step:",
+        "step:1",
+        "step:1 - ",
+        "step:1 - no numbers",
+        "my_step:3 - a:1",
+        "substep:3 - a:1",
+        "step:x - a:1",
+    ],
+)
+def test_other_lines_are_no_steps(line: str):
+    assert parse_step(line) is None
+
+
+def test_a_step_that_shares_its_line_with_a_progress_bar():
+    line = "(TaskRunner pid=1) Training Progress:  10%|#   | 1/10 [00:05<00:45, 5.0s/it] step:1 - critic/score/mean:0.5"
+
+    assert parse_step(line) == Step(1, {"critic/score/mean": 0.5})
+    assert parse_total_steps(line) == 10
+
+
+@pytest.mark.parametrize(
+    ("line", "total"),
+    [
+        ("(TaskRunnerV1 pid=1) INFO:2026-11-21 10:00:00,123:Total training steps: 28", 28),
+        ("\x1b[36m(TaskRunner pid=9)\x1b[0m Total training steps: 435", 435),
+        ("Training Progress:   4%|▎         | 1/28 [00:05<02:20,  5.2s/it]", 28),
+        ("Training Progress:   0%|          | 0/0 [00:00<?, ?it/s]", None),
+        ("Total training steps: many", None),
+        ("Total training steps: 0", None),
+        ("Downloading: 10%|# | 1/28", None),
+    ],
+)
+def test_total_steps(line: str, total: int | None):
+    assert parse_total_steps(line) == total
+
+
+def test_plain_text_of_a_line():
+    assert plain("\x1b[36m(TaskRunnerV1 pid=20460)\x1b[0m hello") == "hello"
+    assert plain("\x1b[33m(raylet)\x1b[0m (W pid=1) x") == "(raylet)x"
+    assert plain("pid= without prefix") == "pid= without prefix"
+    assert plain("\x1b]0;title\x07text") == "text"
+
+
+@given(st.text())
+def test_no_line_makes_it_fail(line: str):
+    for text in (
+        line,
+        f"step:{line}",
+        f"step:1 - a:{line}",
+        f"Total training steps: {line}",
+        f"(A pid=1) {line}",
+    ):
+        parse_step(text)
+        parse_total_steps(text)
+
+
+@given(
+    st.from_regex(
+        r"\A(\x1b\[[0-9;]*m)?(\(A pid=1\) )?step:[0-9]{0,6000}( - [a-z/]{1,5}:[0-9.e+()np-]{0,20}){0,4}\Z"
+    )
+)
+def test_nothing_like_a_step_makes_it_fail(line: str):
+    parse_step(line)
+
+
+@given(
+    st.integers(0, 10**9),
+    st.dictionaries(
+        st.from_regex(r"\A[a-z][a-z_/@0-9-]{0,20}\Z"),
+        st.floats(allow_nan=False),
+        min_size=1,
+    ),
+)
+def test_what_verl_writes_is_read_back(number: int, metrics: dict[str, float]):
+    # verl 0.9.1, utils/logger/aggregate_logger.py: concat_dict_to_str
+    line = " - ".join([f"step:{number}", *(f"{key}:{value!r}" for key, value in metrics.items())])
+
+    assert parse_step(f"\x1b[36m(TaskRunnerV1 pid=1)\x1b[0m {line}") == Step(number, metrics)

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from cloudrl.connection.ray_job import JobStatus
+from cloudrl.jobs import Ended, Line, Progress, Step
+from cloudrl.watch import as_fields, describe, duration
+
+
+@pytest.mark.parametrize(
+    ("progress", "text"),
+    [
+        (Progress(12, 28, 0.4121, 2.06, 33.0), "step 12/28  reward 0.412  2.1 s/step  ETA 33 s"),
+        (Progress(1, None, None, None, None), "step 1"),
+        (Progress(3, 3, -0.5, 61.0, 0.0), "step 3/3  reward -0.500  61.0 s/step  ETA 0 s"),
+    ],
+)
+def test_progress_in_one_line(progress: Progress, text: str):
+    assert describe(progress) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0 s"),
+        (59.4, "59 s"),
+        (59.6, "1 min 00 s"),
+        (320, "5 min 20 s"),
+        (7500, "2 h 05 min"),
+        (3 * 86400 + 4 * 3600, "3 d 04 h"),
+        (-1, "0 s"),
+    ],
+)
+def test_durations(seconds: float, text: str):
+    assert duration(seconds) == text
+
+
+def test_events_for_a_program():
+    step = as_fields(Step(3, {"a": 1.5, "b": math.nan, "c": -math.inf}))
+
+    assert step == {"event": "step", "step": 3, "metrics": {"a": 1.5, "b": None, "c": None}}
+    assert as_fields(Line("text")) == {"event": "line", "text": "text"}
+    assert json.loads(json.dumps(as_fields(Ended(JobStatus.FAILED, "m", "KeyError: 1")))) == {
+        "event": "ended",
+        "status": "FAILED",
+        "message": "m",
+        "first_error": "KeyError: 1",
+    }
