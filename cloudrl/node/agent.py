@@ -91,7 +91,9 @@ class Agent:
         """
         self._set_up()
         facts = self._preflight()
-        self.env = node_environment(self.env, facts, token_path=str(self._write_ray_token()))
+        self.env = node_environment(
+            self.env, facts, token_path=str(self._write_ray_token()), temp_dir=self._make_temp_dir()
+        )
         self.connect()
         self._ray_and_fetch(self._start_import_check())
         with self._step("barrier"):
@@ -169,6 +171,14 @@ class Agent:
         path = self.options.run_dir / "ray-token"
         write_secret(path, self.tokens.ray)
         return path
+
+    def _make_temp_dir(self) -> Optional[str]:
+        """Where jobs leave their temporary files (verl: a lock a checkpoint), so that they go when Ray's do."""
+        if self.options.ray_temp_dir is None:
+            return None
+        folder = self.options.ray_temp_dir / "tmp"
+        folder.mkdir(parents=True, exist_ok=True)
+        return str(folder)
 
     def _start_import_check(self) -> Optional[Child]:
         modules = self.options.import_check

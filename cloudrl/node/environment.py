@@ -5,18 +5,21 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Dict, Mapping
+from typing import TYPE_CHECKING, Dict, Mapping, Optional
 
 if TYPE_CHECKING:
     from cloudrl.node.facts import Facts
 
 
-def node_environment(base: Mapping[str, str], facts: Facts, *, token_path: str) -> Dict[str, str]:
+def node_environment(
+    base: Mapping[str, str], facts: Facts, *, token_path: str, temp_dir: Optional[str] = None
+) -> Dict[str, str]:
     """The environment of `ray start` and of all children.
 
     Args:
         base: the agent's own environment.
         facts: this machine.
+        temp_dir: for TMPDIR, when this node has a folder of its own for that.
         token_path: file with Ray's token; a path, so that the secret shows in no process listing.
     """
     env = dict(base)
@@ -27,6 +30,8 @@ def node_environment(base: Mapping[str, str], facts: Facts, *, token_path: str) 
     env.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN_PATH=token_path)
     env.pop("RAY_AUTH_TOKEN", None)
     env.pop("RAY_ADDRESS", None)
+    if temp_dir is not None:
+        env["TMPDIR"] = temp_dir
     env.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     env.setdefault("NUMEXPR_MAX_THREADS", str(facts.cpus))
     if facts.interface is not None:
