@@ -61,7 +61,7 @@ class Report:
         return cls(**given)
 
 
-_TYPES = {
+_TYPES: Dict[str, Any] = {
     "int": int,
     "str": str,
     "bool": bool,
