@@ -45,6 +45,7 @@ class Agent:
         self.gpus = options.gpus if options.gpus is not None else identity.gpus_per_node or 0
         self.env: Mapping[str, str] = env
         self.ending = Ending()
+        self.serving = False
         self.started_at = time.time()
         self._children: List[Child] = []
         self._ray: Optional[Child] = None
@@ -106,7 +107,7 @@ class Agent:
         """Wait a moment; leave when anybody failed or is lost, or the end was asked for."""
         self.board.raise_failure()
         self.ending.pause(seconds)
-        self._look_at_ray()
+        self.look_at_ray()
         self.supervise()
 
     def until(self, done: Callable[[], bool], seconds: float = _TICK_S) -> None:
@@ -238,7 +239,8 @@ class Agent:
                 self.tick(1.0)
         raise self.fail("ray", f"`ray start` exited with {ray.poll()}", ray.tail())
 
-    def _look_at_ray(self) -> None:
+    def look_at_ray(self) -> None:
+        """Raise when this node's Ray has ended."""
         if self._ray is not None and self._ray.poll() is not None:
             rank, status = self.identity.rank, self._ray.poll()
             raise self.fail(

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from cloudrl.node.report import Report
 
 _BEAT_IS_LATE_S = 2.5
+_RAY_HEAD_S = 180.0
 _TELL_WORKERS_S = 4.0
 
 
@@ -66,8 +67,8 @@ class Head(Agent):
     def barrier(self) -> None:
         """All ranks heard of and done, Ray counts them all and takes jobs; then the one READY line."""
         self.until(self._all_done)
-        self.until(lambda: self.dashboard.alive_nodes() == self.identity.nodes, 0.1)
-        self.until(self.dashboard.takes_jobs, 0.1)
+        self._await_ray_head(self._ray_is_whole, "Ray does not count all nodes as alive")
+        self._await_ray_head(self.dashboard.takes_jobs, "Ray's dashboard agent on rank 0 does not come up")
         self._take_canaries_away()
         self.ready_at = time.time()
         self.board.publish(ready=True)
@@ -80,18 +81,28 @@ class Head(Agent):
             self._look_at(report)
 
     def settle(self, failure: Failure) -> Failure:
-        """Judge it by the attempts on the volume, and stay until the workers that live have heard of it."""
+        """Judge it by the attempts on the volume, and stay until the workers have heard of it."""
         self._take_canaries_away()
         if self.ready_at is None:
             failure = attempts.judge(failure, folder=self.options.checkpoints, run_id=self.identity.run_id)
         self.board.replace_failure(failure)
         self.board.publish(judged=True)
-        deadline = time.monotonic() + _TELL_WORKERS_S
-        while any(self.board.silence_s(rank) < _BEAT_IS_LATE_S for rank in self.board.untold()):
-            if time.monotonic() > deadline or self.ending.asked:
-                break
+        since = time.monotonic()
+        while self._somebody_to_tell(failure, time.monotonic() - since) and not self.ending.asked:
             time.sleep(0.05)
         return failure
+
+    def _somebody_to_tell(self, failure: Failure, waited_s: float) -> bool:
+        """Whether a rank lives, or may yet come, that does not know.
+
+        A rank that comes after a final failure and finds nobody would fail later and otherwise, and so have the
+        whole run retried.
+        """
+        untold = any(self.board.silence_s(rank) < _BEAT_IS_LATE_S for rank in self.board.untold())
+        missing = failure.kind != "join" and len(self.board.reports()) < self.identity.nodes
+        patience_s = self.options.join_timeout_s if failure.final else _TELL_WORKERS_S
+        somebody = (untold and waited_s < _TELL_WORKERS_S) or (missing and waited_s < patience_s)
+        return self.serving and somebody
 
     def status(self) -> Dict[str, Any]:
         """What `GET /v1/status` adds on rank 0."""
@@ -139,6 +150,19 @@ class Head(Agent):
         for model in self.options.models:
             self.board.add_model(model, fetcher.fetch_model(model))
             self.board.publish(models=dict(self.board.own.models))
+
+    def _ray_is_whole(self) -> bool:
+        return self.dashboard.alive_nodes() == self.identity.nodes
+
+    def _await_ray_head(self, done: Callable[[], bool], otherwise: str) -> None:
+        """Wait for something that comes within seconds, or not at all."""
+        deadline = time.monotonic() + _RAY_HEAD_S
+        while not done():
+            self.supervise()
+            self.look_at_ray()
+            if time.monotonic() > deadline:
+                raise self.fail("ray", f"{otherwise} after {_RAY_HEAD_S:.0f} s")
+            self.tick(0.1)
 
     def _all_done(self) -> bool:
         reports = {report.rank: report for report in self.board.reports()}

@@ -9,7 +9,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, Optional, Sequence
 
-from cloudrl.errors import CloudrlError
+from cloudrl.errors import CloudrlError, InputError
 from cloudrl.node import children, imports
 from cloudrl.node.ending import Ended
 from cloudrl.node.failure import Failure, NodeFailed
@@ -20,7 +20,7 @@ from cloudrl.node.options import Options, parse_options
 from cloudrl.node.peer import Peer
 from cloudrl.node.process import adopt_orphans, end_descendants
 from cloudrl.node.server import AgentServer, Rooms
-from cloudrl.node.tokens import derive, node_key
+from cloudrl.node.tokens import Tokens, derive, node_key
 from cloudrl.node.worker import Worker
 
 if TYPE_CHECKING:
@@ -55,16 +55,30 @@ def run(argv: Sequence[str], env: Mapping[str, str]) -> int:
     options = parse_options(argv)
     try:
         identity = read_identity(env)
+        log = _open_log(options, identity)
+        tokens = _tokens(options, identity)
     except CloudrlError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
-    log = Log(options.run_dir / "agent.log", identity.rank)
-    tokens = derive(node_key(identity.nodes, options.run_dir, options.key_file))
     adopt_orphans()
     agent = (Head if identity.is_head else Worker)(options, identity, tokens, env, log)
     agent.ending.listen(options.lease_fd)
     log.line(f"cloudrl node: {identity.name}, rank {identity.rank} of {identity.nodes}, {identity.ip}")
     return _serve_and_walk(agent, options, identity)
+
+
+def _open_log(options: Options, identity: Identity) -> Log:
+    try:
+        return Log(options.run_dir / "agent.log", identity.rank)
+    except OSError as error:
+        raise InputError(f"the folder {options.run_dir} cannot be written: {error.strerror}") from error
+
+
+def _tokens(options: Options, identity: Identity) -> Tokens:
+    try:
+        return derive(node_key(identity.nodes, options.run_dir, options.key_file))
+    except OSError as error:
+        raise InputError(f"the key {error.filename} cannot be read: {error.strerror}") from error
 
 
 def _serve_and_walk(agent: Agent, options: Options, identity: Identity) -> int:
@@ -110,6 +124,7 @@ def _serve(agent: Agent, options: Options, identity: Identity) -> AgentServer:
             "preflight", f"port {options.ports.agent} of the agent is in use: {error.strerror}"
         ) from error
     server.start()
+    agent.serving = True
     return server
 
 

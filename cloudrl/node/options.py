@@ -18,6 +18,8 @@ class Ports:
         gcs: Ray's control store on rank 0.
         dashboard: Ray's dashboard on rank 0, loopback only.
         client: Ray client server on rank 0.
+        dashboard_agent: of every node; the head's starts the jobs. Two on one machine cannot share a number: the
+            second one lives on without it, and its cluster takes no job (Ray 2.60, dashboard/agent.py).
         node_manager: raylet of every node.
         object_manager: object store of every node.
         worker: first and last port of Ray's workers. Not Ray's default (10002-19999), which contains dstack's
@@ -29,6 +31,7 @@ class Ports:
     gcs: int = 6379
     dashboard: int = 8265
     client: int = 10001
+    dashboard_agent: int = 52365
     node_manager: int = 20000
     object_manager: int = 20001
     worker: Tuple[int, int] = (20002, 29999)
@@ -79,7 +82,7 @@ def parse_options(argv: Sequence[str]) -> Options:
     a = _parser().parse_args(argv)
     ports = Ports(
         a.agent_port, a.head_agent_port or a.agent_port, a.gcs_port, a.dashboard_port, a.client_port,
-        a.node_manager_port, a.object_manager_port, a.worker_ports,
+        a.dashboard_agent_port, a.node_manager_port, a.object_manager_port, a.worker_ports,
     )  # fmt: skip
     return Options(
         device=a.device,
@@ -136,6 +139,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--gcs-port", type=int, default=Ports.gcs)
     add("--dashboard-port", type=int, default=Ports.dashboard)
     add("--client-port", type=int, default=Ports.client)
+    add("--dashboard-agent-port", type=int, default=Ports.dashboard_agent)
     add("--node-manager-port", type=int, default=Ports.node_manager)
     add("--object-manager-port", type=int, default=Ports.object_manager)
     add("--worker-ports", type=_port_range, default=Ports.worker, metavar="FIRST-LAST")

@@ -37,6 +37,7 @@ def start_command(options: Options, identity: Identity, *, gpus: int, ray: str =
     else:
         command += [f"--address={identity.head_ip}:{ports.gcs}"]
     command += [f"--node-manager-port={ports.node_manager}", f"--object-manager-port={ports.object_manager}"]
+    command += [f"--dashboard-agent-listen-port={ports.dashboard_agent}"]
     command += [f"--min-worker-port={ports.worker[0]}", f"--max-worker-port={ports.worker[1]}"]
     command += [f"--num-gpus={gpus}"]
     if options.cpus is not None:

@@ -35,6 +35,7 @@ class Worker(Agent):
         self.answer: Dict[str, Any] = {}
         self._heard_at: Optional[float] = None
         self._refused = False
+        self._lost: Optional[Failure] = None
         threading.Thread(target=self._beat_for_ever, daemon=True).start()
 
     def connect(self) -> None:
@@ -88,12 +89,13 @@ class Worker(Agent):
         """Report it to the head and take its word; alone, judge by this node's own volume."""
         self.board.update(phase="failed", failure=failure)
         deadline = time.monotonic() + _VERDICT_S
-        alone = failure.kind == "lost" or self._refused
-        while time.monotonic() < deadline and not alone and not self.ending.asked:
+        while time.monotonic() < deadline and not (self._refused or self._lost or self.ending.asked):
             verdict = Failure.from_json(self.answer.get("failure"))
             if verdict is not None:
                 return verdict
             time.sleep(0.05)
+        if self._lost is not None and failure.kind == "ray":
+            return self._lost  # Ray ended here because its head did
         if self.answer.get("ready"):
             return failure
         return attempts.judge(failure, folder=self.options.checkpoints, run_id=self.identity.run_id)
@@ -155,4 +157,5 @@ class Worker(Agent):
         if self._heard_at is not None and time.monotonic() - self._heard_at > patience_s:
             silence_s = time.monotonic() - self._heard_at
             reason = f"the head (rank 0, {self.head.ip}) was lost: {what}, last heard {silence_s:.0f} s ago"
-            self.board.fail(Failure("lost", 0, reason))
+            self._lost = Failure("lost", 0, reason)
+            self.board.fail(self._lost)

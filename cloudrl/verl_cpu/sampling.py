@@ -6,6 +6,9 @@ top-k and top-p. The order and the two borders are vLLM's: temperature, then top
 then top-p with the most probable token always kept; a temperature under 1e-5 means greedy, where top-k and top-p
 do not apply and the log-probabilities are those of temperature 1 (vllm/v1/sample/sampler.py, sampling_params.py).
 transformers' warpers give the same numbers, which the tests compare.
+
+verl's trainer computes log-probabilities of its own with the temperature only, so a run with top-k or top-p shows
+the distance between the two in its metrics (rollout_probs_diff), on a CPU as with vLLM.
 """
 
 from __future__ import annotations

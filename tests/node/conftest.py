@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import uuid
 from pathlib import Path
@@ -41,11 +42,8 @@ def nodes(tmp_path: Path, image: Image, nothing_left: None) -> Iterator[Callable
     yield make
     for cluster in made:
         cluster.end()
-    left = [
-        path
-        for cluster in made
-        for node in cluster.started.values()
-        for path in [node.temp_dir]
-        if path.exists()
+    ended = [
+        node for cluster in made for node in cluster.started.values() if node.exit_code() != -signal.SIGKILL
     ]
+    left = [node.temp_dir for node in ended if node.temp_dir.exists()]
     assert not left, f"temporary folders were left: {left}"

@@ -25,6 +25,13 @@ from pathlib import Path
 
 VERSION = "2.60.0"
 STARTED = "Ray runtime started."
+RAYLET = None
+"""It ends with us, as Ray's does: when its standard input, which we hold, is closed."""
+
+
+def say(line):
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
 
 
 class Store:
@@ -63,9 +70,11 @@ class Dashboard(BaseHTTPRequestHandler):
             "/nodes?view=summary": {"data": {"summary": nodes}},
             "/api/v0/logs?node_id=0head&glob=raylet.out": {"result": True},
         }
-        allowed = self.headers["Authorization"] == f"Bearer {self.token}"
-        body = json.dumps(answers.get(self.path)).encode() if allowed else b"no"
-        self.send_response(200 if allowed else 401)
+        status = 404 if self.path not in answers else 200
+        if self.headers["Authorization"] != f"Bearer {self.token}":
+            status = 401
+        body = json.dumps(answers[self.path] if status == 200 else status).encode()
+        self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -80,9 +89,10 @@ def main(argv):
     with (control / f"starts-{rank}").open("a") as file:
         file.write(json.dumps(options) + "\n")
     if _fails_now(control / f"fail-{rank}"):
-        print("ray start: something is not right yet")
+        say("ray start: something is not right yet")
         return 1
-    subprocess.Popen(["sleep", "600"], start_new_session=True)
+    global RAYLET
+    RAYLET = subprocess.Popen(["cat"], stdin=subprocess.PIPE, start_new_session=True)
     while (control / f"hold-{rank}").exists():
         time.sleep(0.02)
     return _head(options) if "head" in options else _worker(options)
@@ -103,7 +113,7 @@ def _head(options):
     Dashboard.session = session
     Dashboard.token = Path(os.environ["RAY_AUTH_TOKEN_PATH"]).read_text()
     server = ThreadingHTTPServer((options["dashboard-host"], int(options["dashboard-port"])), Dashboard)
-    print(STARTED, flush=True)
+    say(STARTED)
     server.serve_forever(0.1)
     return 0
 
@@ -113,10 +123,10 @@ def _worker(options):
     with socket.create_connection((ip, int(port)), timeout=5) as store:
         store.sendall(b"join\n")
         if store.recv(100) == b"welcome\n":
-            print(STARTED, flush=True)
+            say(STARTED)
             store.settimeout(None)
             store.recv(1)
-    print("the control store is gone")
+    say("the control store is gone")
     return 1
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloudrl.connection import AgentApi
-from cloudrl.node.tokens import Tokens, derive
+from cloudrl.node.tokens import derive
 from cloudrl.render.agent import write_agent
 
 if TYPE_CHECKING:
@@ -75,12 +75,12 @@ def free_ports(count: int) -> list[int]:
 def processes_with(name: str, value: str) -> dict[int, str]:
     """Living processes that have `name=value` in their environment: pid -> command line."""
     wanted, found = f"{name}={value}".encode(), {}
-    for entry in os.listdir("/proc"):
+    for folder in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
-            folder = Path("/proc", entry)
-            if entry.isdigit() and wanted in (folder / "environ").read_bytes().split(b"\0"):
-                if (folder / "stat").read_text().rpartition(")")[2].split()[0] != "Z":
-                    found[int(entry)] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            if not folder.name.isdigit() or wanted not in (folder / "environ").read_bytes().split(b"\0"):
+                continue
+            if (folder / "stat").read_text().rpartition(")")[2].split()[0] != "Z":
+                found[int(folder.name)] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
     return found
 
 
@@ -304,12 +304,15 @@ class Nodes:
     def ready(self) -> Nodes:
         """Wait until every agent says that the cluster is ready."""
         for node in self.started.values():
-            until(
-                lambda node=node: node.phase() == "ready" or node.process.poll() is not None,
-                f"READY\n{node.text()}",
-            )
-            assert node.process.poll() is None, node.text()
+            deadline = time.monotonic() + 30
+            while node.process.poll() is None and node.phase() != "ready" and time.monotonic() < deadline:
+                time.sleep(0.02)
+            assert node.phase() == "ready", self.texts()
         return self
+
+    def texts(self) -> str:
+        """What all agents have printed."""
+        return "\n".join(f"--- rank {rank}\n{node.text()}" for rank, node in sorted(self.started.items()))
 
     def exit_codes(self) -> list[int]:
         """Wait until all have ended."""
@@ -333,6 +336,7 @@ class Nodes:
 @contextlib.contextmanager
 def marked(mark: str) -> Iterator[None]:
     """Whatever is started inside and is left at the end is killed, and fails the test."""
+    before = os.environ.get(MARK)
     os.environ[MARK] = mark
     try:
         yield
@@ -340,5 +344,5 @@ def marked(mark: str) -> Iterator[None]:
         left = processes_with(MARK, mark)
         left.pop(os.getpid(), None)
         kill_all(left)
-        del os.environ[MARK]
+        os.environ.pop(MARK) if before is None else os.environ.update({MARK: before})
     assert not left, f"processes were left: {left}"

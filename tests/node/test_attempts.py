@@ -38,7 +38,6 @@ def test_what_a_retry_may_cure_is_never_final(tmp_path: Path, kind: str) -> None
     "other",
     [
         Failure("setup", 1, FAILURE.reason),
-        Failure("preflight", 0, FAILURE.reason),
         Failure("preflight", 1, "/dev/shm is too small"),
     ],
 )
@@ -46,6 +45,12 @@ def test_another_failure_is_another(tmp_path: Path, other: Failure) -> None:
     assert not _judge(tmp_path)
     assert not _judge(tmp_path, other)
     assert _judge(tmp_path)
+
+
+def test_another_rank_is_not_another_failure(tmp_path: Path) -> None:
+    """Where all nodes fail alike, chance decides which is the first."""
+    assert not _judge(tmp_path)
+    assert _judge(tmp_path, dataclasses.replace(FAILURE, rank=0))
 
 
 def test_another_run_starts_afresh(tmp_path: Path) -> None:

@@ -3,23 +3,203 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+import os
+import shutil
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from node_harness import IP, KEY, until
+from node_harness import IP, KEY, MARK, Nodes, make_image, marked, processes_with, until
 
 from cloudrl.connection import AgentApi
 from cloudrl.node.tokens import derive
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-    from node_harness import Nodes
+    from node_harness import Image
 
 
-@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("count", [1, 2])
 def test_ready(nodes: Callable[..., Nodes], count: int) -> None:
     cluster = nodes(count).start().ready()
+    assert cluster[0].status()["phase"] == "ready"
+    assert cluster[0].text().count("READY") == 1
+
+
+def _old_python() -> str | None:
+    """A Python 3.9, the oldest that the agent is for."""
+    kept = sorted(
+        Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser().glob("versions/3.9.*/bin/python3.9")
+    )
+    return str(kept[-1]) if kept else shutil.which("python3.9")
+
+
+@pytest.mark.skipif(_old_python() is None, reason="no Python 3.9 on this machine")
+def test_ready_under_the_oldest_python(nodes: Callable[..., Nodes], tmp_path: Path) -> None:
+    cluster = nodes(2)
+    old = make_image(tmp_path / "old", str(_old_python()))
+    for rank in (0, 1):
+        cluster.start_one(rank, "--data=addition", image=old)
+    cluster.ready()
+    assert cluster[0].status()["nodes"][0]["python_version"].startswith("3.9.")
+    assert "Traceback" not in cluster[0].text() + cluster[1].text()
+
+
+# -- one cluster with all that can be asked for -------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory, image: Image) -> Iterator[Nodes]:
+    """Three nodes; rank 1 shares its folder of models with rank 0, rank 2 does not."""
+    folder = tmp_path_factory.mktemp("cluster")
+    (folder / "model").mkdir()
+    (folder / "model" / "config.json").write_text("{}")
+    asked = [
+        "--setup=echo this is rank $CLOUDRL_NODE_RANK",
+        "--setup=echo done",
+        "--import-check=json,re",
+    ]
+    with marked("start"):
+        made = Nodes(folder, image, 3, run_id="run-7")
+        for rank in range(3):
+            hub = {"HF_HOME": str(folder / f"hub-{rank // 2}")}
+            made.start_one(rank, *asked, "--data=addition", f"--model={folder / 'model'}", **hub)
+        try:
+            yield made.ready()
+        finally:
+            made.end()
+
+
+def _api(cluster: Nodes) -> AgentApi:
+    return AgentApi(f"http://{IP}:{cluster.agent_ports[0]}", derive(KEY).agent)
+
+
+def test_status(cluster: Nodes) -> None:
     status = cluster[0].status()
-    assert status["phase"] == "ready"
-    print(status["nodes"])
+    assert status["cluster"] == {
+        "name": "test", "id": "run-7", "provider": "local", "nodes": 3, "gpus_per_node": 1, "cpus_per_node": 8,
+        "device": "cpu",
+    }  # fmt: skip
+    assert (status["phase"], status["failure"]) == ("ready", None)
+    assert status["ready_at"] > status["started_at"]
+    assert status["ray"] == {"version": "2.60.0", "dashboard_port": cluster.dashboard_port}
+    assert status["checkpoint_dir"] == str(cluster.checkpoints)
+    assert status["models"] == {str(cluster.folder / "model"): str(cluster.folder / "model")}
+    assert set(status["data"]["addition"]) == {"train", "test"}
+
+
+def test_every_node_is_there(cluster: Nodes) -> None:
+    until(lambda: all(n["phase"] == "ready" for n in cluster[0].status()["nodes"]), "the last heartbeats")
+    rows: list[dict[str, Any]] = cluster[0].status()["nodes"]
+    assert [row["rank"] for row in rows] == [0, 1, 2]
+    assert [row["agent_port"] for row in rows] == cluster.agent_ports
+    assert all(row["ray_up"] and row["fetched"] and row["seen_s_ago"] < 5 for row in rows)
+    assert all({"setup", "preflight", "ray", "fetch", "barrier"} <= set(row["seconds"]) for row in rows)
+
+
+def test_one_ready_line_in_all(cluster: Nodes) -> None:
+    lines = [
+        line for node in cluster.started.values() for line in node.text().splitlines() if "READY" in line
+    ]
+    [line] = lines
+    assert "rank 0] READY: 3 nodes in " in line
+    assert f"dashboard on 127.0.0.1:{cluster.dashboard_port}" in line
+
+
+def test_every_node_has_the_same_data(cluster: Nodes) -> None:
+    for file in ("train.parquet", "test.parquet"):
+        first, *others = [
+            (node.run_dir / "data" / "addition" / file).read_bytes() for node in cluster.started.values()
+        ]
+        assert len(first) > 1000
+        assert others == [first, first]
+    assert not list(cluster.folder.glob("node-*/data/addition/*.part"))
+
+
+def test_only_rank_0_prepares_and_only_one_fetches_into_a_shared_folder(cluster: Nodes) -> None:
+    made = {
+        node.rank: sorted(each.name.split("-")[0] for each in node.run_dir.glob("*-*.log"))
+        for node in cluster.started.values()
+    }
+    assert made == {0: ["data", "model"], 1: [], 2: ["model"]}
+
+
+def test_the_canaries_are_gone(cluster: Nodes) -> None:
+    assert not list(cluster.folder.rglob("*canary*"))
+
+
+def test_the_set_up_ran_on_every_node_before_ray(cluster: Nodes) -> None:
+    for node in cluster.started.values():
+        assert (node.run_dir / "setup.log").read_text() == f"this is rank {node.rank}\ndone\n"
+        assert node.text().count("set-up: ") == 2
+
+
+def test_what_ray_was_asked(cluster: Nodes) -> None:
+    asked = [json.loads((cluster.control / f"starts-{rank}").read_text()) for rank in range(3)]
+    assert [each["node-ip-address"] for each in asked] == [IP] * 3
+    assert asked[0]["dashboard-host"] == "127.0.0.1"
+    assert [each.get("address") for each in asked] == [
+        None,
+        f"{IP}:{cluster.gcs_port}",
+        f"{IP}:{cluster.gcs_port}",
+    ]
+    assert [each["num-gpus"] for each in asked] == ["1"] * 3
+
+
+def test_secrets_show_nowhere(cluster: Nodes) -> None:
+    tokens = derive(KEY)
+    for node in cluster.started.values():
+        assert stat.S_IMODE((node.run_dir / "ray-token").stat().st_mode) == 0o600
+        assert (node.run_dir / "ray-token").read_text() == tokens.ray
+        shown = [path for path in node.run_dir.rglob("*") if path.is_file() and path.name != "ray-token"]
+        for text in (path.read_bytes() for path in shown):
+            assert tokens.ray.encode() not in text
+            assert tokens.agent.encode() not in text
+    lines = " ".join(processes_with(MARK, "start").values())
+    assert "fake_ray.py" in lines
+    assert tokens.ray not in lines
+    assert tokens.agent not in lines
+
+
+def test_ray_runs_in_the_nodes_own_folder(cluster: Nodes) -> None:
+    rays = [pid for pid, line in processes_with(MARK, "start").items() if "fake_ray.py" in line]
+    assert {Path("/proc", str(pid), "cwd").resolve() for pid in rays} == {
+        n.run_dir for n in cluster.started.values()
+    }
+
+
+def test_logs_come_through_the_head(cluster: Nodes) -> None:
+    for rank in range(3):
+        log, size = _api(cluster).node_log(rank)
+        assert f"rank {rank} of 3" in log.decode()
+        assert (len(log), log) == (size, (cluster[rank].run_dir / "agent.log").read_bytes())
+    assert _api(cluster).job_log("job1", 7) == (b"step 2\n", 14)
+    assert _api(cluster).job_log("job2") is None
+
+
+def test_checkpoints_come_through_the_head(cluster: Nodes) -> None:
+    (cluster.checkpoints / "run").mkdir(exist_ok=True)
+    (cluster.checkpoints / "run" / "shard").write_bytes(b"12345")
+    for rank in range(3):
+        files = {each["path"]: each["size_bytes"] for each in _api(cluster).checkpoints(rank)["files"]}
+        assert files["run/shard"] == 5
+
+
+def test_the_agent_listens_on_its_own_address_and_loopback_only(nodes: Callable[..., Nodes]) -> None:
+    alone = nodes(1)
+    alone.start_one(0, CLOUDRL_NODE_IP="127.0.0.9", CLOUDRL_HEAD_IP="127.0.0.9")
+    alone.ready()
+    port = f"{alone.agent_ports[0]:04X}"
+    listening = [
+        line.split()[1]
+        for line in Path("/proc/net/tcp").read_text().splitlines()[1:]
+        if line.split()[3] == "0A"
+    ]
+    assert sorted(each for each in listening if each.endswith(f":{port}")) == [
+        f"0100007F:{port}",
+        f"0900007F:{port}",
+    ]
+    sixth = [line.split()[1] for line in Path("/proc/net/tcp6").read_text().splitlines()[1:]]
+    assert not [each for each in sixth if each.endswith(f":{port}")]

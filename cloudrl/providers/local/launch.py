@@ -8,6 +8,8 @@ import shlex
 import socket
 import sys
 from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cloudrl import data
@@ -31,6 +33,7 @@ CPU_SLOTS = 8
 OBJECT_STORE_BYTES = 256 * 1024**2
 DATA = ("addition",)
 MODELS = ("tiny-qwen2",)
+_FIRST_PORT = 20_000
 
 
 @dataclass(frozen=True)
@@ -180,6 +183,7 @@ def _command(cluster: Cluster, state: LocalState, rank: int) -> tuple[str, ...]:
         ("gcs-port", state.gcs_port),
         ("dashboard-port", state.dashboard_port),
         ("client-port", state.client_port),
+        ("dashboard-agent-port", 0),
         ("node-manager-port", 0),  # zero: Ray takes free ports, several nodes share this machine
         ("object-manager-port", 0),
         ("worker-ports", "0-0"),
@@ -232,13 +236,11 @@ def _is_free(port: int) -> bool:
 
 
 def _free_ports(count: int, avoid: int | None = None) -> list[int]:
-    """Distinct free TCP ports, all held open until the last is found."""
-    sockets = [socket.socket() for _ in range(count + 1)]
-    try:
-        for each in sockets:
-            each.bind(("", 0))
-        ports = [int(each.getsockname()[1]) for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
-    return [port for port in ports if port != avoid][:count]
+    """Distinct free TCP ports, none of those that the kernel gives to outgoing connections.
+
+    Ray makes hundreds of connections before its last process listens; one of them could have taken the port.
+    """
+    first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    quiet = range(_FIRST_PORT, first) if first > _FIRST_PORT + 1000 else range(_FIRST_PORT, 65_536)
+    candidates = secrets.SystemRandom().sample(quiet, 100 * count)
+    return list(islice((port for port in candidates if port != avoid and _is_free(port)), count))

@@ -50,10 +50,8 @@ def end(
     for pid in agents(cluster_id):
         _send(pid, signal.SIGTERM)
     deadline = clock() + grace_s
-    # without an agent nobody ends the rest: no use in waiting for long
-    while of_cluster(cluster_id) and clock() < (
-        deadline if agents(cluster_id) else min(deadline, clock() + 0.01)
-    ):
+    # without an agent nobody ends the rest: no use in waiting for it
+    while agents(cluster_id) and clock() < deadline:
         sleep(0.05)
     while left := of_cluster(cluster_id):
         for pid in left:

@@ -144,12 +144,30 @@ def _clear_the_way(name: str) -> None:
     known = state.read(name)
     if known is None:
         return
-    if processes.agents(known.id) and status(name).is_ready:
+    if _is_up(known):
         raise InputError(
             f"cluster {name!r} is up already",
             hint=f"Use it: cloudrl submit grpo-tiny --cluster {name}   End it: cloudrl down {name}",
         )
     _end(known)
+
+
+def _is_up(known: LocalState) -> bool:
+    """Whether it has been handed over by its starter, which is no more.
+
+    Agents whose starter was killed a moment ago look alive until they notice; those of a busy machine may be slow
+    to answer ("start"), and must not be ended for that.
+    """
+    patience_s = {"ready": 0.5, "start": 5.0}
+    began = time.monotonic()
+    while processes.agents(known.id):
+        phase = status(known.name).phase
+        if phase not in patience_s:
+            return False
+        if time.monotonic() - began > patience_s[phase]:
+            return True
+        time.sleep(0.05)
+    return False
 
 
 def _give_up(known: LocalState, started: list[Started]) -> None:

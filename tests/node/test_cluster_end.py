@@ -1,0 +1,131 @@
+"""Whoever ends an agent, by a signal or by dying as its starter: everything goes with it, within seconds."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from node_harness import MARK, processes_with, until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from node_harness import Image, Nodes
+
+GATE = "while ! test -e $GATE; do sleep 0.05; done"
+DIED = "the command that started this cluster has died"
+
+
+def _hold(cluster: Nodes, phase: str) -> tuple[Sequence[str], dict[str, str]]:
+    """Options and variables with which an agent does not get beyond a phase."""
+    env = {"GATE": str(cluster.folder / "gate")}
+    if phase == "setup":
+        return [f"--setup={GATE}"], env
+    if phase == "ray":
+        (cluster.control / "hold-0").touch()
+    if phase == "fetch":
+        return ["--import-check=gate"], env
+    return [], env
+
+
+def _nothing_runs() -> bool:
+    return not processes_with(MARK, os.environ[MARK])
+
+
+@pytest.mark.parametrize("phase", ["setup", "ray", "fetch", "barrier", "ready"])
+def test_the_starter_dies(nodes: Callable[..., Nodes], phase: str) -> None:
+    cluster = nodes(2 if phase == "barrier" else 1)
+    options, env = _hold(cluster, phase)
+    node = cluster.start_one(0, *options, lease=True, **env)
+    until(lambda: node.phase() == phase, f"phase {phase}")
+    before = time.monotonic()
+    node.drop_lease()
+    assert node.exit_code() == 1
+    assert time.monotonic() - before < 10
+    assert DIED in node.text()
+    assert node.outcome()["text"] == DIED
+    assert _nothing_runs()
+
+
+def test_the_starter_was_dead_before_the_agent_looked(nodes: Callable[..., Nodes]) -> None:
+    cluster = nodes(1)
+    node = cluster.start_one(0, lease=True)
+    node.drop_lease()
+    assert node.exit_code() == 1
+    assert DIED in node.text()
+
+
+def test_a_cluster_that_is_released_lives_on(nodes: Callable[..., Nodes]) -> None:
+    cluster = nodes(1)
+    node = cluster.start_one(0, lease=True)
+    cluster.ready()
+    node.drop_lease(b"detach")
+    beats = node.status()["nodes"][0]["seconds"]
+    assert beats
+    until(
+        lambda: not os.path.exists(f"/proc/{node.pid}/fd/{_lease_fd(node.pid)}"), "it has let go of the lease"
+    )
+    assert node.phase() == "ready"
+
+
+def _lease_fd(pid: int) -> int:
+    with open(f"/proc/{pid}/cmdline") as file:
+        return next(
+            int(word.partition("=")[2]) for word in file.read().split("\0") if word.startswith("--lease-fd")
+        )
+
+
+@pytest.mark.parametrize(
+    ("name", "phase", "code"),
+    [("SIGINT", "setup", 130), ("SIGTERM", "ray", 143), ("SIGTERM", "fetch", 143), ("SIGHUP", "ready", 129)],
+)
+def test_signals(nodes: Callable[..., Nodes], name: str, phase: str, code: int) -> None:
+    """dstack kills 10 seconds after its signal; SIGHUP is what a closed terminal sends."""
+    cluster = nodes(1)
+    options, env = _hold(cluster, phase)
+    node = cluster.start_one(0, *options, **env)
+    until(lambda: node.phase() == phase, f"phase {phase}")
+    before = time.monotonic()
+    os.kill(node.pid, signal.Signals[name])
+    assert node.exit_code() == code
+    assert time.monotonic() - before < 10
+    assert f"ended by {name}" in node.text()
+    assert node.outcome() == {**node.outcome(), "text": f"ended by {name}", "failure": None}
+    assert _nothing_runs()
+
+
+def test_the_job_logs_are_kept(nodes: Callable[..., Nodes]) -> None:
+    """Ray's own folder goes with the cluster."""
+    cluster = nodes(1).start().ready()
+    cluster[0].process.terminate()
+    assert cluster[0].exit_code() == 143
+    assert not cluster[0].temp_dir.exists()
+    assert (cluster[0].run_dir / "jobs" / "job-driver-job1.log").read_text() == "step 1\nstep 2\n"
+
+
+def test_a_signal_to_one_node_ends_the_others(nodes: Callable[..., Nodes]) -> None:
+    cluster = nodes(2).start().ready()
+    cluster[1].process.terminate()
+    assert cluster[1].exit_code() == 143
+    assert cluster[0].exit_code() == 1
+    assert "rank 1 (" in cluster[0].text()
+    assert "was lost" in cluster[0].text()
+
+
+def test_a_ray_that_does_not_listen_is_killed(nodes: Callable[..., Nodes], image: Image) -> None:
+    """Children of children that ignore SIGTERM, one of them a daemon in its own session."""
+    stubborn = "trap '' TERM INT HUP; while :; do sleep 0.2; done"
+    cluster = nodes(1)
+    node = cluster.start_one(0, f'--setup=setsid sh -c "{stubborn}" & sh -c "{stubborn}" & wait')
+    until(
+        lambda: sum("trap" in line for line in processes_with(MARK, os.environ[MARK]).values()) >= 3,
+        "all run",
+    )
+    before = time.monotonic()
+    node.process.terminate()
+    assert node.exit_code() == 143
+    assert time.monotonic() - before < 10
+    assert _nothing_runs()

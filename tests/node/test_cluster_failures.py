@@ -1,0 +1,231 @@
+"""What fails before the barrier: said on every rank with its cause, and not retried for ever."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+from node_harness import IP, make_image, until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from node_harness import Image, Node, Nodes
+
+
+def _failure_line(node: Node) -> str:
+    [line] = [line for line in node.text().splitlines() if "] failed: " in line]
+    return line.partition("] failed: ")[2]
+
+
+def test_a_set_up_command_that_fails_on_one_rank(nodes: Callable[..., Nodes]) -> None:
+    command = "seq 3; echo about to fail on rank $CLOUDRL_NODE_RANK; test $CLOUDRL_NODE_RANK = 0 || exit 3"
+    cluster = nodes(2).start(f"--setup={command}")
+    assert cluster.exit_codes() == [1, 1]
+    for node in cluster.started.values():
+        assert _failure_line(node) == f"rank 1, setup: `{command}` exited with 3"
+        assert "the last lines of its log:\n1\n2\n3\nabout to fail on rank 1\n" in node.text()
+        failure = node.outcome()["failure"]
+        assert (failure["kind"], failure["rank"], failure["permanent"], failure["final"]) == (
+            "setup",
+            1,
+            True,
+            False,
+        )
+
+
+def test_a_preflight_failure_is_final_at_its_second_time(nodes: Callable[..., Nodes]) -> None:
+    """On dstack a run that fails at once is resubmitted for ever, and each time the user pays."""
+    cluster = nodes(2)
+    for run_id, codes in (("run-1", [1, 1]), ("run-1", [0, 0]), ("run-2", [1, 1])):
+        cluster.run_id = run_id
+        cluster.start_one(0)
+        cluster.start_one(1, "--cpus-per-node=2")
+        assert cluster.exit_codes() == codes
+        for node in cluster.started.values():
+            reason = "rank 1, preflight: 2 CPUs for 1 GPUs; verl waits for ever with less than 3"
+            assert reason in node.text()
+            verdicts = [line for line in node.text().splitlines() if line.startswith("CLOUDRL FAILED: ")]
+            assert [line.startswith(f"CLOUDRL FAILED: {reason}") for line in verdicts] == [True] * (
+                codes == [0, 0]
+            )
+            assert node.outcome()["failure"]["final"] is (codes == [0, 0])
+
+
+def test_all_ranks_fail_alike_and_the_second_time_is_final_whoever_is_first(
+    nodes: Callable[..., Nodes],
+) -> None:
+    cluster = nodes(2)
+    for codes in ([1, 1], [0, 0]):
+        assert cluster.start("--gpus-per-node=9").exit_codes() == codes
+
+
+def test_checkpoints_that_cannot_be_written_leave_no_memory_so_it_is_final_at_once(
+    nodes: Callable[..., Nodes],
+) -> None:
+    cluster = nodes(1)
+    (cluster.folder / "file").touch()
+    folder = cluster.folder / "file" / "checkpoints"
+    cluster.start(f"--checkpoints={folder}")
+    assert cluster.exit_codes() == [0]
+    assert (
+        f"CLOUDRL FAILED: rank 0, preflight: the checkpoint folder {folder} cannot be written by"
+        in cluster[0].text()
+    )
+
+
+def test_a_data_set_that_does_not_exist(nodes: Callable[..., Nodes]) -> None:
+    cluster = nodes(2).start("--data=adition")
+    assert cluster.exit_codes() == [1, 1]
+    for node in cluster.started.values():
+        assert (
+            _failure_line(node)
+            == "rank 0, data: data adition: there is no data set 'adition' Did you mean addition?"
+        )
+
+
+def test_a_model_that_is_missing_on_one_rank(nodes: Callable[..., Nodes], tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").touch()
+    cluster = nodes(2)
+    cluster.start_one(0, f"--model={tmp_path / 'model'}")
+    cluster.start_one(1, f"--model={tmp_path / 'modle'}", HF_HOME=str(tmp_path / "own"))
+    assert cluster.exit_codes() == [1, 1]
+    for node in cluster.started.values():
+        assert _failure_line(node).startswith(
+            f"rank 1, model: model {tmp_path / 'modle'}: FileNotFoundError: "
+        )
+
+
+@pytest.mark.parametrize(
+    ("package", "fault"), [("ray", "Ray 2.52.0 here and 2.60.0 on rank 0; all nodes need the same")]
+)
+def test_versions_that_differ(nodes: Callable[..., Nodes], tmp_path: Path, package: str, fault: str) -> None:
+    cluster, other = nodes(2), make_image(tmp_path / "other")
+    other.have(package, "2.52.0")
+    cluster.start_one(0)
+    cluster.start_one(1, image=other)
+    assert cluster.exit_codes() == [1, 1]
+    for node in cluster.started.values():
+        assert _failure_line(node) == f"rank 1, preflight: {fault}"
+
+
+def test_an_image_without_ray(nodes: Callable[..., Nodes], tmp_path: Path) -> None:
+    cluster, bare = nodes(1), make_image(tmp_path / "bare")
+    subprocess.run(["rm", "-r", *map(str, bare.packages.glob("ray-*"))], check=True, timeout=10)
+    cluster.start_one(0, image=bare)
+    assert cluster.exit_codes() == [1]
+    assert "no Ray in this Python; add a set-up command `pip install 'ray[default]'`" in _failure_line(
+        cluster[0]
+    )
+
+
+def test_an_image_that_is_broken_says_the_remedy(nodes: Callable[..., Nodes], image: Image) -> None:
+    image.module(
+        "clash", "raise ImportError('mkl-service: MKL_THREADING_LAYER=INTEL is incompatible with libgomp')"
+    )
+    cluster = nodes(1).start("--import-check=json,clash")
+    assert cluster.exit_codes() == [1]
+    line = _failure_line(cluster[0])
+    assert line.startswith("rank 0, preflight: the image is broken: import clash: ImportError: mkl-service")
+    assert "-> numpy's MKL clashes with libgomp: add the set-up command `pip install -U numpy`" in line
+
+
+def test_another_key_on_a_worker_and_a_rank_that_never_comes(nodes: Callable[..., Nodes]) -> None:
+    cluster = nodes(3)
+    (cluster.folder / "another-key").write_bytes(b"of another run")
+    cluster.start_one(0, "--join-timeout-s=2")
+    cluster.start_one(1, f"--key-file={cluster.folder / 'another-key'}")
+    assert cluster.exit_codes() == [1, 1]
+    assert "rank 1, join: rank 0 refused this node: " in _failure_line(cluster[1])
+    assert "401" in _failure_line(cluster[1])
+    here = f"{IP}:{cluster.agent_ports[0]}"
+    wanted = (
+        f"rank 0, join: rank 1, 2 never came within 2 s: not started, or {here} cannot be reached from there"
+    )
+    assert _failure_line(cluster[0]) == wanted
+
+
+def test_a_head_that_never_answers(nodes: Callable[..., Nodes]) -> None:
+    cluster = nodes(2)
+    cluster.start_one(1, "--join-timeout-s=0.5")
+    try:
+        until(lambda: cluster[1].phase() == "failed", "it gives up")
+        cluster[1].process.terminate()  # it would wait for the head's verdict
+        assert cluster[1].exit_code() == 1
+    finally:
+        cluster[1].process.kill()
+    assert (
+        _failure_line(cluster[1]) == f"rank 1, join: rank 0 does not answer at {IP}:{cluster.agent_ports[0]}"
+    )
+
+
+def test_a_control_store_behind_a_firewall(nodes: Callable[..., Nodes]) -> None:
+    """The agent of rank 0 answers, its Ray does not come up."""
+    cluster = nodes(2)
+    (cluster.control / "hold-0").touch()
+    cluster.start_one(0)
+    until(lambda: cluster[0].phase() == "ray", "rank 0 waits for its Ray")
+    cluster.start_one(1, "--join-timeout-s=2")
+    assert cluster.exit_codes() == [1, 1]
+    wanted = f"rank 1, join: {IP}:{cluster.gcs_port} (Ray's control store) cannot be reached, though "
+    for node in cluster.started.values():
+        assert _failure_line(node).startswith(wanted + str(cluster.agent_ports[0]))
+
+
+def test_the_port_of_the_agent_is_in_use(nodes: Callable[..., Nodes]) -> None:
+    cluster = nodes(1)
+    with socket.create_server((IP, cluster.agent_ports[0])):
+        cluster.start()
+        assert cluster.exit_codes() == [1]
+    port = cluster.agent_ports[0]
+    assert (
+        _failure_line(cluster[0])
+        == f"rank 0, preflight: port {port} of the agent is in use: Address already in use"
+    )
+
+
+@pytest.mark.parametrize(
+    ("env", "words", "message"),
+    [
+        ({"CLOUDRL_NODE_RANK": "2"}, [], "error: rank 2 does not fit a cluster of 1 nodes"),
+        (
+            {"CLOUDRL_NODES_NUM": "two"},
+            [],
+            "error: CLOUDRL_NODES_NUM/DSTACK_NODES_NUM/SLURM_JOB_NUM_NODES should be",
+        ),
+        ({}, ["--no-such-option"], "unrecognized arguments: --no-such-option"),
+        (
+            {},
+            ["--key-file=/no/such/key"],
+            "error: the key /no/such/key cannot be read: No such file or directory",
+        ),
+        (
+            {},
+            ["--run-dir=/dev/null/run"],
+            "error: the folder /dev/null/run cannot be written: Not a directory",
+        ),
+    ],
+)
+def test_wrong_input_is_one_clear_message(
+    nodes: Callable[..., Nodes], env: dict[str, str], words: list[str], message: str
+) -> None:
+    cluster = nodes(1)
+    cluster.start_one(0, *words, **env)
+    assert cluster[0].exit_code() == 2
+    assert message in cluster[0].text()
+    assert "Traceback" not in cluster[0].text()
+
+
+def test_the_status_says_why_while_the_ranks_agree(nodes: Callable[..., Nodes]) -> None:
+    cluster = nodes(2)
+    cluster.start_one(1, "--setup=exit 7")  # no rank 0 yet that could give the verdict
+    until(lambda: cluster[1].phase() == "failed", "its failure")
+    failure = cluster[1].status()["failure"]
+    assert (failure["kind"], failure["rank"], failure["reason"]) == ("setup", 1, "`exit 7` exited with 7")
+    cluster.start_one(0)
+    assert cluster.exit_codes() == [1, 1]
+    assert _failure_line(cluster[0]) == "rank 1, setup: `exit 7` exited with 7"
