@@ -3,7 +3,7 @@
 verl asks its engines for `rollout.logprobs_mode=processed_logprobs` (verl 0.9.1, trainer/config/rollout/
 rollout.yaml): the log-probability of a token is that of the distribution it was drawn from, after temperature,
 top-k and top-p. The order and the two borders are vLLM's: temperature, then top-k with ties at the border kept,
-then top-p with the most probable token always kept; a temperature under 1e-5 means greedy, where top-k and top-p
+then top-p with the most probable token always kept (of equal ones at its border, any); a temperature under 1e-5 means greedy, where top-k and top-p
 do not apply and the log-probabilities are those of temperature 1 (vllm/v1/sample/sampler.py, sampling_params.py).
 transformers' warpers give the same numbers, which the tests compare.
 
@@ -102,7 +102,8 @@ def filtered_log_probs(
     ascending = ascending.masked_fill(ascending < border, -torch.inf)
     below = ascending.softmax(-1).cumsum(-1)
     # Rounding can leave a sum below 1, so a row that keeps everything is excepted by name.
-    tail = (below <= 1 - nucleus.unsqueeze(-1)) & (nucleus < 1).unsqueeze(-1)
+    left_out = (1 - nucleus.double()).float().unsqueeze(-1)
+    tail = (below <= left_out) & (nucleus < 1).unsqueeze(-1)
     tail[..., -1] = False
     ascending = ascending.masked_fill(tail, -torch.inf)
     return torch.empty_like(scaled).scatter_(-1, order, ascending).log_softmax(-1)
@@ -130,5 +131,5 @@ def stack(params: Sequence[SamplingParams]) -> dict[str, torch.Tensor]:
     return {
         "temperature": torch.tensor([row.temperature for row in params]),
         "top_k": torch.tensor([row.top_k for row in params]),
-        "top_p": torch.tensor([row.top_p for row in params]),
+        "top_p": torch.tensor([row.top_p for row in params], dtype=torch.float64),
     }

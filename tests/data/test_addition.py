@@ -1,0 +1,100 @@
+"""The `addition` data set."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet
+import pytest
+
+from cloudrl.data import addition, names, prepare
+from cloudrl.errors import InputError
+
+
+def rows(path: str) -> list[dict]:
+    return pyarrow.parquet.read_table(path).to_pylist()
+
+
+def test_rows_have_verls_columns_and_the_right_sum(tmp_path: Path) -> None:
+    paths = prepare("addition", str(tmp_path / "new" / "folder"))
+    assert [Path(paths[split]).name for split in ("train", "test")] == ["train.parquet", "test.parquet"]
+    for split, path in paths.items():
+        for index, row in enumerate(rows(path)):
+            assert list(row) == ["data_source", "prompt", "ability", "reward_model", "extra_info"]
+            assert row["data_source"] == "cloudrl/addition"
+            assert row["extra_info"] == {"split": split, "index": index}
+            [message] = row["prompt"]
+            left, plus, right, equals = message["content"].split()
+            assert (message["role"], plus, equals) == ("user", "+", "=")
+            assert row["reward_model"] == {"style": "rule", "ground_truth": str(int(left) + int(right))}
+
+
+def test_every_pair_stands_in_one_split_once(tmp_path: Path) -> None:
+    paths = addition.prepare(str(tmp_path), largest=3, test_rows=5)
+    questions = {split: [row["prompt"][0]["content"] for row in rows(path)] for split, path in paths.items()}
+    assert len(questions["test"]) == 5
+    everything = questions["train"] + questions["test"]
+    assert sorted(everything) == sorted(f"{left} + {right} =" for left in range(4) for right in range(4))
+
+
+def test_same_seed_same_bytes(tmp_path: Path) -> None:
+    def content(seed: int) -> list[bytes]:
+        folder = tmp_path / str(seed)
+        return [Path(path).read_bytes() for path in addition.prepare(str(folder), seed=seed).values()]
+
+    first = content(0)
+    assert content(0) == first
+    assert content(1) != first
+
+
+def test_paths_are_absolute_and_files_readable_by_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for path in prepare("addition", "here").values():
+        assert Path(path).parent == tmp_path / "here"
+        assert Path(path).stat().st_mode & 0o444 == 0o444
+
+
+def test_interrupted_write_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train = Path(addition.prepare(str(tmp_path))["train"])
+    before = train.read_bytes()
+
+    def half_a_file(_: object, staged: str) -> None:
+        Path(staged).write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pyarrow.parquet, "write_table", half_a_file)
+    with pytest.raises(KeyboardInterrupt):
+        addition.prepare(str(tmp_path), seed=1)
+    assert train.read_bytes() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["test.parquet", "train.parquet"]
+
+
+def test_unknown_name_has_a_hint(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no data set 'additon'") as raised:
+        prepare("additon", str(tmp_path))
+    assert raised.value.hint == "Did you mean addition?"
+    with pytest.raises(InputError) as raised:
+        prepare("zzz", str(tmp_path))
+    assert str(raised.value.hint).endswith(", ".join(names()))
+
+
+def test_importing_takes_the_standard_library_only() -> None:
+    program = (
+        "import sys; sys.path.insert(0, sys.argv[1]); before = set(sys.modules)\n"
+        "import cloudrl.data.addition\n"
+        "roots = {name.partition('.')[0] for name in set(sys.modules) - before}\n"
+        "print(sorted(roots - set(sys.stdlib_module_names)))"
+    )
+    repository = Path(addition.__file__).parents[2]
+    answer = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", program, str(repository)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert answer.stdout.strip() == "['cloudrl']"

@@ -1,0 +1,70 @@
+"""Local clusters in a home of their own, with a stand-in for Ray."""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "node"))
+from node_harness import Image, make_image, marked
+
+from cloudrl.providers.local import provider
+from cloudrl.spec import Cluster
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cloudrl.connection import Connection
+    from cloudrl.providers.local.launch import LocalPlan
+
+
+@dataclass
+class Home:
+    """Where the clusters of one test lie."""
+
+    folder: Path
+    image: Image
+    plans: list[LocalPlan] = field(default_factory=list)
+
+    @property
+    def control(self) -> Path:
+        """Where the stand-in for Ray is steered."""
+        return self.folder / "ray-control"
+
+    def plan(self, name: str = "one", *options: str, nodes: int = 2, **fields: Any) -> LocalPlan:
+        """A plan whose agents run in the image that has no real Ray."""
+        fields = {"models": [str(self.folder / "model")], **fields}
+        plan = provider.plan(Cluster.load({"name": name, "nodes": nodes, **fields}))
+        commands = tuple((str(self.image.python), *command[1:], *options) for command in plan.commands)
+        self.plans.append(replace(plan, commands=commands))
+        return self.plans[-1]
+
+    def up(self, name: str = "one", *options: str, **fields: Any) -> Connection:
+        return provider.up(self.plan(name, *options, **fields), timeout_s=60)
+
+
+@pytest.fixture(scope="session")
+def image(tmp_path_factory: pytest.TempPathFactory) -> Image:
+    """A Python with a stand-in for Ray."""
+    return make_image(tmp_path_factory.mktemp("image"))
+
+
+@pytest.fixture
+def home(tmp_path: Path, image: Image, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
+    """A home of its own; processes and temporary folders that are left in it fail the test."""
+    made = Home(tmp_path, image)
+    made.control.mkdir()
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").touch()
+    monkeypatch.setenv("CLOUDRL_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("FAKE_RAY", str(made.control))
+    with marked(uuid.uuid4().hex):
+        yield made
+    left = [plan.state.ray_temp_dir for plan in made.plans if Path(plan.state.ray_temp_dir).exists()]
+    assert not left, f"temporary folders were left: {left}"

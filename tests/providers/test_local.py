@@ -1,0 +1,273 @@
+"""Clusters on this machine: real agents, a stand-in for Ray."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from node_harness import kill_all, until
+
+from cloudrl.connection import AgentApi, view
+from cloudrl.errors import CloudrlError, ClusterFailed, ConnectionFailed, InputError, Interrupted
+from cloudrl.providers.local import processes, provider, state
+
+if TYPE_CHECKING:
+    from conftest import Home
+
+    from cloudrl.providers.local.launch import LocalPlan
+    from cloudrl.providers.model import Status
+
+
+def _is_gone(plan: LocalPlan) -> bool:
+    """No process, no port, no temporary folder."""
+    ports = (plan.state.gcs_port, plan.state.dashboard_port, plan.state.client_port, *plan.state.agent_ports)
+    with socket.socket() as probe:
+        open_ports = [port for port in ports if probe.connect_ex(("127.0.0.1", port)) == 0]
+    return not (processes.of_cluster(plan.state.id) or open_ports or Path(plan.state.ray_temp_dir).exists())
+
+
+def test_from_up_to_down(home: Home) -> None:
+    plan, looks = home.plan(), []
+    connection = provider.up(plan, on_status=looks.append, timeout_s=60)
+    assert looks[-1].is_ready
+    assert {each.phase for each in looks} <= {
+        "start",
+        "setup",
+        "preflight",
+        "ray",
+        "fetch",
+        "barrier",
+        "ready",
+    }
+    assert (connection.name, connection.cluster_id) == ("one", plan.state.id)
+    assert provider.names() == ["one"]
+    assert provider.attach("one") == connection
+
+    look = provider.status("one")
+    assert (look.phase, look.nodes_wanted, [node["rank"] for node in look.nodes]) == ("ready", 2, [0, 1])
+    assert look.dashboard_url == connection.ray_url == f"http://127.0.0.1:{plan.state.dashboard_port}"
+    seen = view(connection)
+    assert (seen.nodes, seen.gpus_per_node, seen.device) == (2, 1, "cpu")
+    assert seen.checkpoint_dir == str(provider.folder("one") / "checkpoints")
+    assert Path(seen.data["addition"]["train"]).is_file()
+
+    # a second one of that name
+    with pytest.raises(InputError, match="cluster 'one' is up already") as caught:
+        home.up()
+    assert caught.value.exit_code == 2
+    assert "cloudrl down one" in str(caught.value.hint)
+    assert provider.attach("one") == connection
+    assert view(connection).id == plan.state.id
+
+    (provider.folder("one") / "checkpoints" / "shard").write_text("x")
+    assert provider.down("one") is True
+    assert _is_gone(plan)
+    assert provider.down("one") is False
+    assert provider.status("one").phase == "down"
+    assert (provider.folder("one") / "checkpoints" / "shard").read_text() == "x"
+    assert "READY" in (provider.folder("one") / "node-0" / "agent.log").read_text()
+    with pytest.raises(InputError, match="local cluster 'one' is not running") as caught:
+        provider.attach("one")
+    assert "cloudrl up one" in str(caught.value.hint)
+    with pytest.raises(ConnectionFailed):
+        view(connection)
+
+
+def test_two_clusters_at_once(home: Home) -> None:
+    one, two = home.up("one", nodes=1), home.up("two", nodes=1)
+    first, second = (plan.state for plan in home.plans)
+    ports = [(s.gcs_port, s.dashboard_port, s.client_port, *s.agent_ports) for s in (first, second)]
+    assert not set(ports[0]) & set(ports[1])
+    assert (
+        len({first.id, second.id, first.ray_temp_dir, second.ray_temp_dir, first.folder, second.folder}) == 6
+    )
+    assert one.agent_token != two.agent_token
+    assert one.ray_token != two.ray_token
+    assert provider.names() == ["one", "two"]
+    with pytest.raises(ConnectionFailed, match="refuses the token"):
+        AgentApi(str(one.agent_url), str(two.agent_token)).status()
+    with pytest.raises(InputError, match="local cluster 'three' does not exist; running: one, two"):
+        provider.attach("three")
+    provider.down("one")
+    assert _is_gone(home.plans[0])
+    assert view(two).id == second.id
+    provider.down("two")
+
+
+def test_secrets_are_their_owners(home: Home) -> None:
+    home.up(nodes=1)
+    key = state.read("one").key_file  # type: ignore[union-attr]
+    assert key.stat().st_mode & 0o777 == 0o600
+    first = key.read_bytes()
+    provider.down("one")
+    home.up(nodes=1)
+    assert key.read_bytes() != first
+    provider.down("one")
+
+
+def test_a_set_up_that_fails(home: Home) -> None:
+    plan = home.plan(setup=["echo about to fail; exit 3"])
+    with pytest.raises(ClusterFailed, match=r"setup: `echo about to fail; exit 3` exited with 3") as caught:
+        provider.up(plan, timeout_s=60)
+    assert caught.value.exit_code == 4
+    assert str(provider.folder("one")) in str(caught.value.hint)
+    assert _is_gone(plan)
+    look = provider.status("one")
+    assert look.has_failed
+    assert "`echo about to fail; exit 3` exited with 3" in look.reason
+    assert home.up(nodes=1)
+    provider.down("one")
+    assert provider.status("one").phase == "down"
+
+
+def test_it_never_becomes_ready(home: Home) -> None:
+    (home.control / "hold-0").touch()
+    plan = home.plan(nodes=1)
+    with pytest.raises(ClusterFailed, match=r"cluster 'one' is still in phase \w+ after 1 s"):
+        provider.up(plan, timeout_s=0.6)
+    assert _is_gone(plan)
+
+
+def test_an_agent_that_dies_while_it_comes_up(home: Home) -> None:
+    (home.control / "hold-0").touch()
+    plan = home.plan()
+
+    def kill(look: Status) -> None:
+        if [node["phase"] for node in look.nodes] == ["ray", "ray"]:
+            kill_all([pid for pid in processes.agents(plan.state.id) if _rank(pid) == 1])
+
+    with pytest.raises(ClusterFailed, match=r"rank 1 \(.*\) was lost in phase ray"):
+        provider.up(plan, on_status=kill, timeout_s=60)
+    assert _is_gone(plan)
+
+
+def _rank(pid: int) -> int:
+    words = Path("/proc", str(pid), "environ").read_bytes().split(b"\0")
+    return next(int(word.partition(b"=")[2]) for word in words if word.startswith(b"CLOUDRL_NODE_RANK="))
+
+
+def test_ctrl_c(home: Home) -> None:
+    plan = home.plan(nodes=1)
+
+    def press(look: Status) -> None:
+        if look.phase != "start":
+            raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted) as caught:
+        provider.up(plan, on_status=press, timeout_s=60)
+    assert caught.value.exit_code == 130
+    assert _is_gone(plan)
+
+
+def test_a_cluster_that_ends_by_itself_says_why(home: Home) -> None:
+    home.up()
+    plan = home.plans[0]
+    kill_all([pid for pid in processes.agents(plan.state.id) if _rank(pid) == 1])
+    until(lambda: provider.status("one").has_failed, "the head has ended")
+    assert "rank 1 (" in provider.status("one").reason
+    assert "was lost in phase" in provider.status("one").reason
+    until(lambda: not processes.agents(plan.state.id), "it is gone")
+    assert provider.status("one").has_failed
+    assert provider.down("one") is False
+    assert provider.status("one").phase == "down"
+    assert _is_gone(plan)
+
+
+def test_all_agents_killed_at_once(home: Home) -> None:
+    home.up(nodes=1)
+    plan = home.plans[0]
+    [agent] = processes.agents(plan.state.id)
+    kill_all([agent])
+    until(lambda: not processes.agents(plan.state.id), "the agent is gone")
+    with pytest.raises(InputError, match="is not running"):
+        provider.attach("one")
+    provider.down("one")
+    assert _is_gone(plan)
+
+
+def test_one_command_at_a_time(home: Home) -> None:
+    with state.lock("one"):
+        with pytest.raises(
+            InputError,
+            match=rf"another cloudrl command \(process {os.getpid()}\) is working on cluster 'one'",
+        ):
+            home.up()
+    assert not processes.of_cluster(home.plans[0].state.id)
+
+
+# -- what an earlier life may have left ---------------------------------------------------------------------------
+
+
+def test_a_state_whose_processes_are_long_dead(home: Home) -> None:
+    """The machine was switched off. Its process ids and ports are others' now."""
+    old = home.plan().state
+    old.write()
+    Path(old.ray_temp_dir, "0").mkdir(parents=True)
+    assert provider.status("one").phase == "down"
+    assert home.up(nodes=1)
+    assert not Path(old.ray_temp_dir).exists()
+    provider.down("one")
+    old.write()
+    assert provider.down("one") is False
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "{}", '{"name": "one"}', '{"agent_ports": 5}', "\0"])
+def test_a_state_that_cannot_be_read(home: Home, text: str) -> None:
+    home.plan().state.write()
+    file = provider.folder("one") / "cluster.json"
+    file.write_text(text)
+    for verb in (provider.status, provider.down, provider.attach):
+        with pytest.raises(CloudrlError, match="cannot be read") as caught:
+            verb("one")
+        assert caught.value.hint == f"Remove it: rm {file}"
+
+
+def test_up_over_a_state_that_cannot_be_read(home: Home) -> None:
+    file = provider.folder("one") / "cluster.json"
+    file.parent.mkdir(parents=True)
+    file.write_text("{")
+    with pytest.raises(CloudrlError, match="cannot be read"):
+        home.up(nodes=1)
+    file.unlink()
+    assert home.up(nodes=1)
+    provider.down("one")
+
+
+@pytest.mark.parametrize("verb", [provider.down, provider.status])
+def test_a_name_that_is_not_there(home: Home, verb: object) -> None:
+    with pytest.raises(InputError, match="no local cluster 'nothing'") as caught:
+        verb("nothing")  # type: ignore[operator]
+    assert caught.value.exit_code == 2
+    assert "cloudrl status" in str(caught.value.hint)
+    assert not (home.folder / "home").exists()
+
+
+def test_leftovers_without_an_agent_are_ended_at_once(home: Home) -> None:
+    env = {**os.environ, processes.MARK: "an-id"}
+    orphan = ["sh", "-c", "trap '' TERM; echo; while :; do sleep 0.2; done"]
+    with subprocess.Popen(orphan, env=env, stdout=subprocess.PIPE) as left:
+        assert left.stdout is not None
+        left.stdout.readline()
+        now = [0.0]
+
+        def sleep(seconds: float) -> None:
+            now[0] += seconds
+            time.sleep(0.01)
+
+        assert processes.end("an-id", clock=lambda: now[0], sleep=sleep) is True
+        assert left.wait(5) == -signal.SIGKILL
+    assert now[0] < 5
+    assert processes.end("an-id") is False
+
+
+def test_processes_of_others_are_not_touched(home: Home) -> None:
+    for mark in ("an-id-and-more", "an-i", ""):
+        with subprocess.Popen(["sleep", "600"], env={**os.environ, processes.MARK: mark}) as other:
+            assert other.pid not in processes.of_cluster("an-id")
+            other.kill()

@@ -1,0 +1,163 @@
+"""What `up` would do on this machine, without doing it."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cloudrl.errors import CapacityError, InputError
+from cloudrl.providers import PROVIDERS, provider
+from cloudrl.providers.local import launch
+from cloudrl.spec import Cluster
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLOUDRL_HOME", str(tmp_path / "home"))
+
+
+def _plan(dashboard_port: int | None = None, **fields: Any) -> launch.LocalPlan:
+    return launch.make_plan(
+        Cluster.load({"name": "one", "nodes": 2, **fields}), dashboard_port=dashboard_port
+    )
+
+
+def test_it_touches_nothing(tmp_path: Path) -> None:
+    _plan()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_one_command_a_node(tmp_path: Path) -> None:
+    plan = _plan(setup=["pip install 'a b'"], env={"A": "x y"})
+    folder, state = tmp_path / "home" / "clusters" / "one", plan.state
+    for rank, command in enumerate(plan.commands):
+        assert command == (
+            sys.executable,
+            f"{folder}/cloudrl-node.pyz",
+            "run",
+            "--device=cpu",
+            "--gpus-per-node=1",
+            f"--checkpoints={folder}/checkpoints",
+            f"--data-dir={folder}/data",
+            f"--run-dir={folder}/node-{rank}",
+            f"--key-file={folder}/key",
+            f"--ray-temp-dir=/tmp/cloudrl-{state.id[:8]}/{rank}",
+            f"--object-store-bytes={256 * 1024**2}",
+            f"--agent-port={state.agent_ports[rank]}",
+            f"--head-agent-port={state.agent_ports[0]}",
+            f"--gcs-port={state.gcs_port}",
+            f"--dashboard-port={state.dashboard_port}",
+            f"--client-port={state.client_port}",
+            "--node-manager-port=0",
+            "--object-manager-port=0",
+            "--worker-ports=0-0",
+            "--join-timeout-s=120",
+            "--cpus-per-node=8",
+            "--setup=pip install 'a b'",
+            "--data=addition",
+            "--model=tiny-qwen2",
+        )
+
+
+def test_the_dry_run_shows_what_is_started() -> None:
+    plan = _plan(setup=["echo 'it'\"'\"'s'; rm -rf $HOME"], env={"A": "x y; z"})
+    head, first, second = plan.render().splitlines()
+    assert head == f"# 2 agents on this machine; state in {plan.state.folder}"
+    assert "CLOUDRL_NODE_RANK=0" in first
+    assert "CLOUDRL_NODE_RANK=1" in second
+    assert "A='x y; z'" in first
+    import shlex
+
+    words = shlex.split(second)
+    assert tuple(words[-len(plan.commands[1]) :]) == plan.commands[1]
+    assert dict(word.split("=", 1) for word in words[: -len(plan.commands[1])]) == plan.node_env(1)
+
+
+def test_ports_and_ids_of_two_clusters_are_never_the_same() -> None:
+    ports: list[int] = []
+    plans = [_plan(nodes=3) for _ in range(10)]
+    for state in (plan.state for plan in plans):
+        ports += [state.gcs_port, state.client_port, *state.agent_ports]
+        assert len({state.dashboard_port, *ports[-5:]}) == 6
+        assert all(launch._is_free(port) for port in ports[-5:])
+    assert len(set(ports)) >= len(ports) - 2  # by chance two of fifty may meet; the first to bind has it
+    assert len({plan.state.id for plan in plans}) == len({plan.state.ray_temp_dir for plan in plans}) == 10
+
+
+def test_unix_sockets_fit_into_rays_folder() -> None:
+    """Linux ends their paths at 107 bytes, and Ray adds session_<date>_<time>_<pid>/sockets/plasma_store."""
+    longest = (
+        f"{_plan().state.ray_temp_dir}/99/session_2026-11-21_10-45-22_123456_4194304/sockets/plasma_store.1"
+    )
+    assert len(longest) <= 107
+
+
+def test_no_port_is_one_that_an_outgoing_connection_may_take() -> None:
+    from pathlib import Path
+
+    first, last = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    state = _plan(nodes=5).state
+    assert not [
+        port for port in (state.gcs_port, state.client_port, *state.agent_ports) if first <= port <= last
+    ]
+
+
+def test_the_default_dashboard_port_is_that_of_ray_when_it_is_free() -> None:
+    free = launch._is_free(8265)
+    assert (_plan().state.dashboard_port == 8265) is free
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0"])
+def test_a_dashboard_port_in_use_is_refused(address: str) -> None:
+    with socket.create_server((address, 0)) as server:
+        port = server.getsockname()[1]
+        with pytest.raises(InputError, match=f"port {port} on this machine is in use") as caught:
+            _plan(dashboard_port=port)
+    assert caught.value.exit_code == 2
+    assert "--dashboard-port" in str(caught.value.hint)
+    assert _plan(dashboard_port=port).state.dashboard_port == port
+
+
+def test_gpus_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(
+        CapacityError, match="2 nodes with 80GB:8 ask for 16 GPUs; this machine has 0"
+    ) as caught:
+        _plan(gpu="80GB:8")
+    assert caught.value.exit_code == 3
+
+
+def _gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\n" + "echo 'GPU 0: H100'\n" * count)
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+
+
+def test_gpus_that_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _gpus(tmp_path, monkeypatch, 4)
+    plan = _plan(nodes=1, gpu="2")
+    assert (plan.state.device, plan.state.gpus_per_node) == ("gpu", 2)
+    assert not [word for word in plan.commands[0] if word.startswith("--cpus-per-node")]
+    with pytest.raises(InputError, match="several nodes on one machine would share its GPUs"):
+        _plan(nodes=2, gpu="2")
+
+
+def test_an_unknown_data_set() -> None:
+    with pytest.raises(InputError, match="adition"):
+        _plan(data=["adition"])
+
+
+def test_an_unknown_provider() -> None:
+    assert provider("local").names() == []
+    with pytest.raises(InputError, match="no provider 'slrum'") as caught:
+        provider("slrum")
+    assert ", ".join(PROVIDERS) in caught.value.message
+    with pytest.raises(InputError) as caught:
+        provider("dstack")
+    assert "dstack apply" in str(caught.value.hint)

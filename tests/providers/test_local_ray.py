@@ -1,0 +1,165 @@
+"""Clusters on this machine with the real Ray."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cloudrl.connection import AgentApi, RayApi, view
+from cloudrl.errors import ClusterFailed, InputError, Unauthorized
+from cloudrl.providers.local import processes, provider
+from cloudrl.spec import Cluster
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from conftest import Home
+
+    from cloudrl.providers.local.launch import LocalPlan
+
+pytestmark = pytest.mark.ray
+
+
+def _plan(home: Home, name: str, nodes: int) -> LocalPlan:
+    plan = provider.plan(Cluster.load({"name": name, "nodes": nodes, "models": [str(home.folder / "model")]}))
+    home.plans.append(plan)
+    return plan
+
+
+def _listening(port: int) -> set[str]:
+    """IPv4 and IPv6 addresses on which somebody listens at a port (proc(5), /proc/net/tcp)."""
+    found = set()
+    for file, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
+        for line in Path("/proc/net", file).read_text().splitlines()[1:]:
+            address, at = line.split()[1].split(":")
+            if line.split()[3] == "0A" and int(at, 16) == port:
+                words = [int(address[i : i + 8], 16) for i in range(0, len(address), 8)]
+                found.add(socket.inet_ntop(family, struct.pack(f"={len(words)}I", *words)))
+    return found
+
+
+def _rays_temp() -> set[str]:
+    return {path.name for path in Path("/tmp/ray").glob("*")}
+
+
+@pytest.fixture(scope="module")
+def _clean() -> Iterator[None]:
+    before = _rays_temp()
+    yield
+    assert _rays_temp() - before == set(), "Ray has written into its default folder"
+
+
+@pytest.mark.usefixtures("_clean")
+def test_two_clusters_from_up_to_down(home: Home) -> None:
+    one, two = _plan(home, "one", 2), _plan(home, "two", 1)
+    looks = []
+    connection = provider.up(one, on_status=looks.append, timeout_s=120)
+    other = provider.up(two, timeout_s=120)
+    try:
+        assert looks[-1].is_ready
+        assert provider.attach("one") == connection
+        assert [node["phase"] for node in provider.status("one").nodes][0] == "ready"
+        with pytest.raises(InputError, match="cluster 'one' is up already") as caught:
+            provider.up(_plan(home, "one", 1))
+        assert caught.value.exit_code == 2
+        seen = view(connection)
+        assert (seen.nodes, seen.device, seen.id) == (2, "cpu", one.state.id)
+        ray = RayApi(connection.ray_url, connection.ray_token)
+        assert [(node.gpus, node.cpus) for node in ray.nodes()] == [(1, 8), (1, 8)]
+        assert len(RayApi(other.ray_url, other.ray_token).nodes()) == 1
+        _dashboard_is_for_this_machine_and_this_token_only(one)
+        with pytest.raises(Unauthorized):
+            RayApi(other.ray_url, connection.ray_token).nodes()
+        assert _listening(one.state.agent_ports[1]) == {"127.0.0.1", one.state.ip} - {"0.0.0.0", "::"}
+    finally:
+        assert provider.down("two") is True
+        assert provider.down("one") is True
+    for plan in (one, two):
+        _nothing_is_left(plan)
+
+
+def _dashboard_is_for_this_machine_and_this_token_only(plan: LocalPlan) -> None:
+    port = plan.state.dashboard_port
+    assert _listening(port) == {"127.0.0.1"}
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/api/jobs/", timeout=10).close()
+    caught.value.close()
+    assert caught.value.code == 401
+
+
+def _nothing_is_left(plan: LocalPlan) -> None:
+    state = plan.state
+    assert processes.of_cluster(state.id) == set()
+    assert not Path(state.ray_temp_dir).exists()
+    for port in (state.gcs_port, state.dashboard_port, state.client_port, *state.agent_ports):
+        assert _listening(port) == set()
+
+
+STARTER = """
+import json, sys, time
+from dataclasses import asdict
+from cloudrl.providers.local import provider
+from cloudrl.spec import Cluster
+
+plan = provider.plan(Cluster.load({"name": "one", "nodes": 2, "models": [sys.argv[1]]}))
+
+def look(status):
+    if [node["phase"] for node in status.nodes].count(sys.argv[2]) >= 1:
+        print(json.dumps(asdict(plan.state)), flush=True)
+        time.sleep(600)
+
+provider.up(plan, on_status=look)
+"""
+
+
+@pytest.mark.parametrize("phase", ["ray", "barrier"])
+def test_a_starter_that_is_killed_leaves_nothing(home: Home, phase: str) -> None:
+    words = [sys.executable, "-c", STARTER, str(home.folder / "model"), phase]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, env=os.environ) as starter:
+        assert starter.stdout is not None
+        killed = json.loads(starter.stdout.readline())
+        assert processes.of_cluster(killed["id"])
+        starter.kill()
+    provider.down("one")
+    assert processes.of_cluster(killed["id"]) == set()
+    assert not Path(killed["ray_temp_dir"]).exists()
+
+
+def test_a_raylet_that_dies_ends_the_cluster_with_a_clear_line(home: Home) -> None:
+    plan = _plan(home, "one", 1)
+    connection = provider.up(plan, timeout_s=120)
+    raylets = [pid for pid in processes.of_cluster(plan.state.id) if _name(pid) == "raylet"]
+    assert len(raylets) == 1
+    os.kill(raylets[0], 9)
+    log = AgentApi(str(connection.agent_url), str(connection.agent_token))
+    assert log.status()["phase"] in ("ready", "failed", "ended")
+    _until_failed()
+    assert "Ray's processes on rank 0 ended" in provider.status("one").reason
+    provider.down("one")
+    _nothing_is_left(plan)
+    with pytest.raises(InputError):
+        provider.attach("one")
+    assert ClusterFailed.exit_code == 4
+
+
+def _until_failed() -> None:
+    from node_harness import until
+
+    until(lambda: provider.status("one").has_failed, "the end of Ray is seen")
+
+
+def _name(pid: int) -> str:
+    try:
+        return Path("/proc", str(pid), "comm").read_text().strip()
+    except OSError:
+        return ""
