@@ -2,10 +2,10 @@
 
 verl asks its engines for `rollout.logprobs_mode=processed_logprobs` (verl 0.9.1, trainer/config/rollout/
 rollout.yaml): the log-probability of a token is that of the distribution it was drawn from, after temperature,
-top-k and top-p. The order and the two borders are vLLM's: temperature, then top-k with ties at the border kept,
-then top-p with the most probable token always kept (of equal ones at its border, any); a temperature under 1e-5 means greedy, where top-k and top-p
-do not apply and the log-probabilities are those of temperature 1 (vllm/v1/sample/sampler.py, sampling_params.py).
-transformers' warpers give the same numbers, which the tests compare.
+top-k and top-p. The order and the borders are vLLM's: temperature, then top-k with ties at the border kept, then
+top-p with the most probable token always kept, and of equal ones at its border any. A temperature under 1e-5
+means greedy, where top-k and top-p do not apply and the log-probabilities are those of temperature 1
+(vllm/v1/sample/sampler.py, sampling_params.py). transformers' warpers give the same numbers; the tests compare.
 
 verl's trainer computes log-probabilities of its own with the temperature only, so a run with top-k or top-p shows
 the distance between the two in its metrics (rollout_probs_diff), on a CPU as with vLLM.
