@@ -27,12 +27,7 @@ class AgentApi:
 
     def status(self) -> Mapping[str, Any]:
         """The cluster as rank 0 sees it: phase, failure, nodes, data, models (see `cloudrl.node.main.status`)."""
-        answer = self._get("/v1/status")
-        try:
-            value: Mapping[str, Any] = answer.json()
-        except ValueError:
-            raise ConnectionFailed(f"what answers at {self.url} is no cloudrl agent") from None
-        return value
+        return self._object("/v1/status", "phase")
 
     def node_log(self, rank: int, offset: int = 0) -> tuple[bytes, int]:
         """The agent's log of a rank from byte `offset`; returns (bytes, size of the whole log)."""
@@ -47,12 +42,27 @@ class AgentApi:
 
     def checkpoints(self, rank: int) -> Mapping[str, Any]:
         """{"folder", "files": [{path, size_bytes, modified_at}]} of one rank."""
-        value: Mapping[str, Any] = self._get(f"/v1/nodes/{rank}/checkpoints").json()
-        return value
+        return self._object(f"/v1/nodes/{rank}/checkpoints", "files")
 
     def _log(self, path: str, offset: int) -> tuple[bytes, int]:
         answer = self._get(f"{path}?offset={offset}")
-        return answer.content, int(answer.headers["X-Cloudrl-Size"])
+        size = answer.headers.get("X-Cloudrl-Size", "")
+        if not size.isdecimal():
+            raise self._no_agent()
+        return answer.content, int(size)
+
+    def _object(self, path: str, key: str) -> Mapping[str, Any]:
+        """A JSON object that has this key."""
+        try:
+            value = self._get(path).json()
+        except ValueError:
+            raise self._no_agent() from None
+        if not isinstance(value, dict) or key not in value:
+            raise self._no_agent()
+        return value
+
+    def _no_agent(self) -> ConnectionFailed:
+        return ConnectionFailed(f"what answers at {self.url} is no cloudrl agent")
 
     def _get(self, path: str) -> httpx2.Response:
         import httpx2
@@ -76,7 +86,7 @@ class AgentApi:
             )
         if answer.status_code == 404:
             raise InputError(f"{self.url}{path}: {_message(answer)}")
-        if answer.status_code >= 400:
+        if answer.status_code >= 300:
             raise ConnectionFailed(f"{self.url}{path} answered {answer.status_code}: {_message(answer)}")
         return answer
 

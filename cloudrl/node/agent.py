@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _TICK_S = 0.05
 _RAY_START_TRIES = 3
+_PORTS_ARE_FREE_AFTER_S = 3.0
 
 
 class Agent:
@@ -223,6 +224,7 @@ class Agent:
     def _start_ray(self) -> None:
         """Start Ray and wait until it is up; a start that dies early is tried again, ports may be slow to free."""
         self.before_ray()
+        self._await_free_ports()
         command = ray_node.start_command(
             self.options, self.identity, gpus=self.gpus, ray=ray_node.ray_command()
         )
@@ -238,6 +240,16 @@ class Agent:
                 self.log.line(f"`ray start` exited with {ray.poll()}; {left} more tries")
                 self.tick(1.0)
         raise self.fail("ray", f"`ray start` exited with {ray.poll()}", ray.tail())
+
+    def _await_free_ports(self) -> None:
+        deadline = time.monotonic() + _PORTS_ARE_FREE_AFTER_S
+        while True:
+            taken = ray_node.taken_ports(self.options, self.identity)
+            if not taken:
+                return
+            if time.monotonic() > deadline:
+                raise self.fail("ray", f"ports are in use on this node: {', '.join(taken)}")
+            self.tick(0.5)
 
     def look_at_ray(self) -> None:
         """Raise when this node's Ray has ended."""

@@ -158,8 +158,6 @@ class Head(Agent):
         """Wait for something that comes within seconds, or not at all."""
         deadline = time.monotonic() + _RAY_HEAD_S
         while not done():
-            self.supervise()
-            self.look_at_ray()
             if time.monotonic() > deadline:
                 raise self.fail("ray", f"{otherwise} after {_RAY_HEAD_S:.0f} s")
             self.tick(0.1)

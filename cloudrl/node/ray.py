@@ -49,6 +49,20 @@ def start_command(options: Options, identity: Identity, *, gpus: int, ray: str =
     return [*command, "--disable-usage-stats", "--block"]
 
 
+def taken_ports(options: Options, identity: Identity) -> List[str]:
+    """Those of the ports that Ray is to listen at which somebody else has, each with its use.
+
+    Ray itself would try for half a minute and then say something else (2.60: "timed out during startup").
+    """
+    ports, ip = options.ports, identity.ip
+    wanted = [("node manager", ip, ports.node_manager), ("object manager", ip, ports.object_manager)]
+    wanted += [("dashboard agent", ip, ports.dashboard_agent)]
+    if identity.is_head:
+        wanted += [("control store", ip, ports.gcs), ("client server", ip, ports.client)]
+        wanted += [("dashboard", "127.0.0.1", ports.dashboard)]
+    return [f"{port} (Ray's {use})" for use, at, port in wanted if port and probe(at, port, 1.0) == "open"]
+
+
 def has_started(log: str) -> bool:
     """Whether `ray start` has said that this node belongs to the cluster (ray/scripts/scripts.py)."""
     return "Ray runtime started." in log

@@ -25,8 +25,8 @@ from pathlib import Path
 
 VERSION = "2.60.0"
 STARTED = "Ray runtime started."
-RAYLET = None
-"""It ends with us, as Ray's does: when its standard input, which we hold, is closed."""
+RAYLETS = []
+"""Held here: one ends with us, as Ray's does: when its standard input, which we hold, is closed."""
 
 
 def say(line):
@@ -91,8 +91,7 @@ def main(argv):
     if _fails_now(control / f"fail-{rank}"):
         say("ray start: something is not right yet")
         return 1
-    global RAYLET
-    RAYLET = subprocess.Popen(["cat"], stdin=subprocess.PIPE, start_new_session=True)
+    RAYLETS.append(subprocess.Popen(["cat"], stdin=subprocess.PIPE, start_new_session=True))
     while (control / f"hold-{rank}").exists():
         time.sleep(0.02)
     return _head(options) if "head" in options else _worker(options)

@@ -278,6 +278,7 @@ class Nodes:
             "gcs-port": self.gcs_port,
             "dashboard-port": self.dashboard_port,
             "client-port": self.client_port,
+            "dashboard-agent-port": 0,
             "node-manager-port": 0,
             "object-manager-port": 0,
             "worker-ports": "0-0",

@@ -33,8 +33,8 @@ class Answer:
 class Served:
     """One node's server, with folders below `folder`."""
 
-    def __init__(self, folder: Path, rank: int, nodes: int = 3) -> None:
-        self.folder, self.rank = folder, rank
+    def __init__(self, folder: Path, rank: int, *, nodes: int = 3, token: str = TOKEN) -> None:
+        self.folder, self.rank, self.token = folder, rank, token
         for name in ("checkpoints", "data", "logs"):
             (folder / name).mkdir(parents=True)
         self.agent_log = folder / "agent.log"
@@ -58,9 +58,9 @@ class Served:
         return Rooms(
             board=self.board,
             nodes=nodes,
-            token=TOKEN,
+            token=self.token,
             status=lambda: {"phase": self.board.own.phase},
-            peer=lambda report: Peer(report.ip, report.agent_port, TOKEN, timeout_s=2.0),
+            peer=lambda report: Peer(report.ip, report.agent_port, TOKEN, timeout_s=0.5),
             agent_log=self.agent_log,
             job_logs=lambda: self.job_logs,
             checkpoints=self.checkpoints,

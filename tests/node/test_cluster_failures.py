@@ -188,6 +188,19 @@ def test_the_port_of_the_agent_is_in_use(nodes: Callable[..., Nodes]) -> None:
     )
 
 
+def test_a_port_of_ray_is_in_use(nodes: Callable[..., Nodes]) -> None:
+    """Ray itself needs 40 seconds for each try, and then says that it "timed out during startup"."""
+    cluster = nodes(1)
+    with socket.create_server(("127.0.0.1", cluster.dashboard_port)):
+        cluster.start()
+        assert cluster.exit_codes() == [1]
+    port = cluster.dashboard_port
+    assert (
+        _failure_line(cluster[0]) == f"rank 0, ray: ports are in use on this node: {port} (Ray's dashboard)"
+    )
+    assert not (cluster.control / "starts-0").exists()
+
+
 @pytest.mark.parametrize(
     ("env", "words", "message"),
     [

@@ -46,6 +46,12 @@ def test_python3_is_this_python() -> None:
     assert _env()["PATH"] == os.pathsep.join([str(Path(sys.executable).parent), "/usr/bin"])
 
 
+def test_temporary_files_of_jobs_go_where_rays_go() -> None:
+    base = {"PATH": "/usr/bin", "TMPDIR": "/mine"}
+    assert node_environment(base, FACTS, token_path="/t", temp_dir="/tmp/x/0/tmp")["TMPDIR"] == "/tmp/x/0/tmp"
+    assert node_environment(base, FACTS, token_path="/t")["TMPDIR"] == "/mine"
+
+
 def test_without_an_interface_nothing_is_said() -> None:
     env = _env(dataclasses.replace(FACTS, interface=None))
     assert not any(name.endswith("_SOCKET_IFNAME") for name in env)

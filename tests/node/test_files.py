@@ -129,8 +129,9 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
 
 
 PARTS = st.sampled_from(
-    ["..", ".", "", "step", "actor", "shard.pt", "a file", "secret", "outside", "link-to-folder-outside", "link-to-root",
-     "link-to-folder-inside", "link-to-file-outside", "fifo", "back\\slash", "..\\..", "%2e%2e", "\0", "~", "etc", "passwd"]
+    ["..", ".", "", "step", "actor", "shard.pt", "a file", "secret", "outside", "link-to-folder-outside",
+     "link-to-root", "link-to-folder-inside", "link-to-file-outside", "fifo", "back\\slash", "..\\..", "%2e%2e",
+     "\0", "~", "etc", "passwd"]
 ) | st.text(max_size=5)  # fmt: skip
 
 

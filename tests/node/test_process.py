@@ -142,7 +142,8 @@ from cloudrl.node.process import adopt_orphans, descendants, end_descendants
 adopt_orphans()
 # a daemon: two forks and a new session, out of reach of any group of ours; and one that ignores SIGTERM
 subprocess.run(["/bin/sh", "-c", "setsid sh -c 'sleep 600 & sleep 600' & "], timeout=10)
-subprocess.Popen(["/bin/sh", "-c", "trap '' TERM; echo; while :; do sleep 1; done"], stdout=subprocess.PIPE).stdout.readline()
+deaf = ["/bin/sh", "-c", "trap '' TERM; echo; while :; do sleep 1; done"]
+subprocess.Popen(deaf, stdout=subprocess.PIPE).stdout.readline()
 while len(descendants(os.getpid())) < 4:
     pass
 end_descendants(0.3)

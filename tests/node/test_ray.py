@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import socket
 from pathlib import Path
 
@@ -9,7 +11,7 @@ import pytest
 
 from cloudrl.node.identity import Identity
 from cloudrl.node.options import parse_options
-from cloudrl.node.ray import Dashboard, has_started, probe, start_command
+from cloudrl.node.ray import Dashboard, has_started, probe, start_command, taken_ports
 
 DSTACK_PORTS = (22, 8265, 8266, 6379, 10001, 10022, 10998, 10999)
 
@@ -71,7 +73,8 @@ def test_everything_else_that_can_be_asked_for() -> None:
     command = _command(0, *words, "--dashboard-port=2", "--client-port=3", "--node-manager-port=0", gpus=0)
     wanted = {
         "--num-cpus=8", "--object-store-memory=1000", "--temp-dir=/tmp/x", "--port=1", "--dashboard-port=2",
-        "--ray-client-server-port=3", "--node-manager-port=0", "--min-worker-port=0", "--max-worker-port=0", "--num-gpus=0",
+        "--ray-client-server-port=3", "--node-manager-port=0", "--min-worker-port=0", "--max-worker-port=0",
+        "--num-gpus=0",
     }  # fmt: skip
     assert wanted - set(command) == set()
     assert command[-1] == "--block"
@@ -87,7 +90,8 @@ def test_the_dashboard_is_on_loopback_whatever_is_asked_for(rank: int, words: li
 def test_no_default_port_is_one_of_dstack_or_another_of_ours() -> None:
     ports = parse_options([]).ports
     first, last = ports.worker
-    single = [ports.agent, ports.gcs, ports.dashboard, ports.client, ports.node_manager, ports.object_manager]
+    single = [value for value in dataclasses.asdict(ports).values() if isinstance(value, int)]
+    single.remove(ports.head_agent)  # the same as this agent's, on another machine
     assert len(set(single)) == len(single)
     assert not [port for port in (*DSTACK_PORTS, *single) if first <= port <= last]
     assert not {22, 10022, 10998, 10999} & set(single)
@@ -115,6 +119,28 @@ def test_probe() -> None:
         assert probe("127.0.0.1", full.getsockname()[1], 0.1) == "silent"
         for each in waiting:
             each.close()
+
+
+def test_ports_that_ray_could_not_have() -> None:
+    identity = Identity("local", "one", "run", 0, 2, "127.0.0.1", "127.0.0.1", None)
+    uses = {
+        "gcs": "control store",
+        "dashboard": "dashboard",
+        "client": "client server",
+        "node-manager": "node manager",
+        "object-manager": "object manager",
+        "dashboard-agent": "dashboard agent",
+    }
+    with contextlib.ExitStack() as stack:
+        servers = {name: stack.enter_context(socket.create_server(("127.0.0.1", 0))) for name in uses}
+        ports = {name: server.getsockname()[1] for name, server in servers.items()}
+        options = parse_options([f"--{name}-port={port}" for name, port in ports.items()])
+        wanted = {f"{ports[name]} (Ray's {use})" for name, use in uses.items()}
+        assert set(taken_ports(options, identity)) == wanted
+        worker = dataclasses.replace(identity, rank=1)
+        assert len(taken_ports(options, worker)) == 3
+    assert taken_ports(options, identity) == []
+    assert taken_ports(parse_options([f"--{name}-port=0" for name in uses]), identity) == []
 
 
 def test_a_dashboard_that_is_not_there_yet() -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import http.client
 import json
-import re
 import socket
 import struct
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,6 +18,7 @@ from cloudrl.node.report import Report
 from cloudrl.node.server import AgentServer
 
 if TYPE_CHECKING:
+    import re
     from collections.abc import Iterator
     from pathlib import Path
 
@@ -351,10 +353,27 @@ def test_a_rank_that_says_something_else(head: Served) -> None:
         assert head.get("/v1/nodes/1/log").status == 504  # it accepts and is silent
 
 
-def test_another_token_of_a_rank_is_not_the_callers_fault(head: Served, worker: Served) -> None:
-    worker.server.close()
-    other = Served(worker.folder / "other", 1)
-    object.__setattr__(other.server._servers[0].RequestHandlerClass.rooms, "token", "another")  # type: ignore[attr-defined]
+def test_a_rank_that_breaks_off(head: Served) -> None:
+    """The caller must see it, and not wait for the rest."""
+
+    def answer(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(65_536)
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nten bytes.")
+
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        thread = threading.Thread(target=answer, args=(other,))
+        thread.start()
+        head.board.heard(Report(rank=1, ip="127.0.0.1", hostname="h", agent_port=other.getsockname()[1]))
+        with pytest.raises(http.client.IncompleteRead) as caught:
+            head.get("/v1/nodes/1/log")
+        thread.join(10)
+    assert caught.value.partial == b"ten bytes."
+
+
+def test_another_token_of_a_rank_is_not_the_callers_fault(head: Served, tmp_path: Path) -> None:
+    other = Served(tmp_path / "other", 1, token="another")
     head.board.heard(other.board.own)
     try:
         assert head.get("/v1/nodes/1/log").status == 502

@@ -191,13 +191,28 @@ def test_all_agents_killed_at_once(home: Home) -> None:
     assert _is_gone(plan)
 
 
+def test_a_port_that_was_taken_since_the_plan(home: Home) -> None:
+    plan = home.plan(nodes=1)
+    with (
+        socket.create_server(("127.0.0.1", plan.state.client_port)),
+        pytest.raises(
+            InputError, match=f"port {plan.state.client_port} has been taken since this plan was made"
+        ),
+    ):
+        provider.up(plan, timeout_s=60)
+    assert provider.names() == []
+    assert _is_gone(plan)
+
+
 def test_one_command_at_a_time(home: Home) -> None:
-    with state.lock("one"):
-        with pytest.raises(
+    with (
+        state.lock("one"),
+        pytest.raises(
             InputError,
             match=rf"another cloudrl command \(process {os.getpid()}\) is working on cluster 'one'",
-        ):
-            home.up()
+        ),
+    ):
+        home.up()
     assert not processes.of_cluster(home.plans[0].state.id)
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import socket
+import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +13,7 @@ import pytest
 
 from cloudrl.errors import CapacityError, InputError
 from cloudrl.providers import PROVIDERS, provider
-from cloudrl.providers.local import launch
+from cloudrl.providers.local import launch, ports, processes
 from cloudrl.spec import Cluster
 
 if TYPE_CHECKING:
@@ -54,6 +57,7 @@ def test_one_command_a_node(tmp_path: Path) -> None:
             f"--gcs-port={state.gcs_port}",
             f"--dashboard-port={state.dashboard_port}",
             f"--client-port={state.client_port}",
+            "--dashboard-agent-port=0",
             "--node-manager-port=0",
             "--object-manager-port=0",
             "--worker-ports=0-0",
@@ -72,21 +76,19 @@ def test_the_dry_run_shows_what_is_started() -> None:
     assert "CLOUDRL_NODE_RANK=0" in first
     assert "CLOUDRL_NODE_RANK=1" in second
     assert "A='x y; z'" in first
-    import shlex
-
     words = shlex.split(second)
     assert tuple(words[-len(plan.commands[1]) :]) == plan.commands[1]
     assert dict(word.split("=", 1) for word in words[: -len(plan.commands[1])]) == plan.node_env(1)
 
 
 def test_ports_and_ids_of_two_clusters_are_never_the_same() -> None:
-    ports: list[int] = []
+    chosen: list[int] = []
     plans = [_plan(nodes=3) for _ in range(10)]
     for state in (plan.state for plan in plans):
-        ports += [state.gcs_port, state.client_port, *state.agent_ports]
-        assert len({state.dashboard_port, *ports[-5:]}) == 6
-        assert all(launch._is_free(port) for port in ports[-5:])
-    assert len(set(ports)) >= len(ports) - 2  # by chance two of fifty may meet; the first to bind has it
+        chosen += [state.gcs_port, state.client_port, *state.agent_ports]
+        assert len({state.dashboard_port, *chosen[-5:]}) == 6
+        assert all(ports.is_free(port) for port in chosen[-5:])
+    assert len(set(chosen)) >= len(chosen) - 2  # by chance two of fifty may meet; the first to bind has it
     assert len({plan.state.id for plan in plans}) == len({plan.state.ray_temp_dir for plan in plans}) == 10
 
 
@@ -109,7 +111,7 @@ def test_no_port_is_one_that_an_outgoing_connection_may_take() -> None:
 
 
 def test_the_default_dashboard_port_is_that_of_ray_when_it_is_free() -> None:
-    free = launch._is_free(8265)
+    free = ports.is_free(8265)
     assert (_plan().state.dashboard_port == 8265) is free
 
 
@@ -122,6 +124,25 @@ def test_a_dashboard_port_in_use_is_refused(address: str) -> None:
     assert caught.value.exit_code == 2
     assert "--dashboard-port" in str(caught.value.hint)
     assert _plan(dashboard_port=port).state.dashboard_port == port
+
+
+def test_a_port_of_a_cluster_that_is_still_coming_up_is_taken() -> None:
+    """Its Ray listens seconds later; its processes carry its id from the start."""
+    first = _plan(dashboard_port=ports.free_ports(1, cluster="one")[0]).state
+    first.write()
+    other = Cluster.load({"name": "two", "nodes": 1})
+    launch.make_plan(other, dashboard_port=first.dashboard_port)  # nothing of it runs
+    env = {**os.environ, processes.MARK: first.id}
+    with subprocess.Popen(["sleep", "600"], env=env) as running:
+        try:
+            for port in first.ports:
+                with pytest.raises(InputError, match=f"port {port} on this machine is in use"):
+                    launch.make_plan(other, dashboard_port=port)
+            assert (
+                _plan(dashboard_port=first.dashboard_port).state.ports[1] == first.dashboard_port
+            )  # its own name
+        finally:
+            running.kill()
 
 
 def test_gpus_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,11 +5,8 @@ from __future__ import annotations
 import os
 import secrets
 import shlex
-import socket
 import sys
 from dataclasses import dataclass, field
-from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cloudrl import data
@@ -18,6 +15,7 @@ from cloudrl.node.ending import RELEASE
 from cloudrl.node.facts import count_gpus
 from cloudrl.node.identity import address_towards
 from cloudrl.node.tokens import read_or_make_key
+from cloudrl.providers.local import ports
 from cloudrl.providers.local.processes import MARK
 from cloudrl.providers.local.state import LocalState
 from cloudrl.render.agent import AGENT_FILE, write_agent
@@ -27,13 +25,11 @@ if TYPE_CHECKING:
 
     from cloudrl.spec import Cluster
 
-DEFAULT_DASHBOARD_PORT = 8265
 CPU_SLOTS = 8
 """CPUs that Ray counts on a node without GPU: 3 for verl's training worker, the rest for its driver and loops."""
 OBJECT_STORE_BYTES = 256 * 1024**2
 DATA = ("addition",)
 MODELS = ("tiny-qwen2",)
-_FIRST_PORT = 20_000
 
 
 @dataclass(frozen=True)
@@ -82,9 +78,8 @@ def make_plan(cluster: Cluster, *, dashboard_port: int | None = None) -> LocalPl
     for name in cluster.data:
         data.check(name)
     gpus = _gpus(cluster)
-    count = 3 + cluster.nodes
-    dashboard = _dashboard_port(dashboard_port)
-    gcs, client, *agent_ports = _free_ports(count - 1, avoid=dashboard)
+    dashboard = ports.dashboard_port(dashboard_port, cluster=cluster.name)
+    gcs, client, *agent_ports = ports.free_ports(2 + cluster.nodes, cluster=cluster.name, avoid=dashboard)
     cluster_id = secrets.token_hex(8)
     state = LocalState(
         name=cluster.name,
@@ -132,8 +127,17 @@ class Started:
 
 
 def prepare(plan: LocalPlan) -> None:
-    """Write what the agents need: a new key, the agent's file, the volume, and what `down` must know."""
+    """Write what the agents need: a new key, the agent's file, the volume, and what `down` must know.
+
+    Raises:
+        InputError: a port has been taken since the plan was made.
+    """
     state = plan.state
+    for port in state.ports:
+        if ports.is_taken(port, state.name):
+            raise InputError(
+                f"port {port} has been taken since this plan was made", hint="Make the plan again"
+            )
     state.write()
     state.key_file.unlink(missing_ok=True)
     read_or_make_key(state.key_file)
@@ -212,35 +216,3 @@ def _gpus(cluster: Cluster) -> int:
     if cluster.nodes > 1:
         raise InputError("several nodes on one machine would share its GPUs", hint="Take nodes=1")
     return wanted
-
-
-def _dashboard_port(wanted: int | None) -> int:
-    if wanted is None:
-        return DEFAULT_DASHBOARD_PORT if _is_free(DEFAULT_DASHBOARD_PORT) else _free_ports(1)[0]
-    if not _is_free(wanted):
-        raise InputError(
-            f"port {wanted} on this machine is in use",
-            hint="Take another --dashboard-port, or leave it out for a free one",
-        )
-    return wanted
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("0.0.0.0", port))  # noqa: S104  free on every address; nothing listens
-        except OSError:
-            return False
-    return True
-
-
-def _free_ports(count: int, avoid: int | None = None) -> list[int]:
-    """Distinct free TCP ports, none of those that the kernel gives to outgoing connections.
-
-    Ray makes hundreds of connections before its last process listens; one of them could have taken the port.
-    """
-    first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    quiet = range(_FIRST_PORT, first) if first > _FIRST_PORT + 1000 else range(_FIRST_PORT, 65_536)
-    candidates = secrets.SystemRandom().sample(quiet, 100 * count)
-    return list(islice((port for port in candidates if port != avoid and _is_free(port)), count))

@@ -42,7 +42,7 @@ def up(
     agents end by themselves.
 
     Raises:
-        InputError: a cluster of this name is running.
+        InputError: a cluster of this name is running, or a port was taken since the plan was made.
         ClusterFailed: it did not become ready; nothing of it runs any more.
         Interrupted: Ctrl-C; likewise.
     """
@@ -118,8 +118,7 @@ def down(name: str) -> bool:
 
 def names() -> list[str]:
     """Clusters that are running or have left something, by name."""
-    folder = state.root()
-    return sorted(path.parent.name for path in folder.glob("*/cluster.json")) if folder.is_dir() else []
+    return state.names()
 
 
 def folder(name: str) -> Path:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -58,6 +58,11 @@ class LocalState:
         """This cluster's folder."""
         return root() / self.name
 
+    @property
+    def ports(self) -> tuple[int, ...]:
+        """All TCP ports that were chosen for it."""
+        return (self.gcs_port, self.dashboard_port, self.client_port, *self.agent_ports)
+
     def node_dir(self, rank: int) -> Path:
         """Logs and outcome of one agent."""
         return self.folder / f"node-{rank}"
@@ -94,6 +99,20 @@ def read(name: str) -> LocalState | None:
         return LocalState(**{**value, "agent_ports": tuple(value["agent_ports"])})
     except (ValueError, KeyError, TypeError) as error:
         raise CloudrlError(f"{path} cannot be read: {error}", hint=f"Remove it: rm {path}") from error
+
+
+def names() -> list[str]:
+    """All clusters of which there is something, by name."""
+    return sorted(path.parent.name for path in root().glob("*/cluster.json")) if root().is_dir() else []
+
+
+def others(name: str) -> Iterator[LocalState]:
+    """The states of all clusters but one, as far as they can be read."""
+    for other in names():
+        with suppress(CloudrlError):
+            known = read(other) if other != name else None
+            if known is not None:
+                yield known
 
 
 @contextmanager

@@ -1,0 +1,60 @@
+"""TCP ports on this machine that nobody has, and nobody is about to take."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from itertools import islice
+from pathlib import Path
+
+from cloudrl.errors import InputError
+from cloudrl.providers.local import processes, state
+
+DEFAULT_DASHBOARD_PORT = 8265
+_FIRST_PORT = 20_000
+
+
+def free_ports(count: int, *, cluster: str, avoid: int | None = None) -> list[int]:
+    """Distinct free ports for a cluster, none of those that the kernel gives to outgoing connections.
+
+    Ray makes hundreds of connections before its last process listens; one of them could have taken the port.
+    """
+    first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    quiet = range(_FIRST_PORT, first) if first > _FIRST_PORT + 1000 else range(_FIRST_PORT, 65_536)
+    candidates = secrets.SystemRandom().sample(quiet, 100 * count)
+    return list(islice((port for port in candidates if port != avoid and not is_taken(port, cluster)), count))
+
+
+def dashboard_port(wanted: int | None, *, cluster: str) -> int:
+    """The port that was asked for, or Ray's own default where that is free, or any.
+
+    Raises:
+        InputError: the port that was asked for is in use.
+    """
+    if wanted is None:
+        default_is_taken = is_taken(DEFAULT_DASHBOARD_PORT, cluster)
+        return free_ports(1, cluster=cluster)[0] if default_is_taken else DEFAULT_DASHBOARD_PORT
+    if is_taken(wanted, cluster):
+        raise InputError(
+            f"port {wanted} on this machine is in use",
+            hint="Take another --dashboard-port, or leave it out for a free one",
+        )
+    return wanted
+
+
+def is_taken(port: int, cluster: str) -> bool:
+    """Whether somebody listens at a port, or a cluster of another name will once it has come up."""
+    return not is_free(port) or any(
+        port in other.ports and processes.of_cluster(other.id) for other in state.others(cluster)
+    )
+
+
+def is_free(port: int) -> bool:
+    """Whether nobody listens at a port, on any address."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("0.0.0.0", port))  # noqa: S104  free on every address; nothing listens
+        except OSError:
+            return False
+    return True

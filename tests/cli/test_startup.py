@@ -1,0 +1,85 @@
+"""`cloudrl --help` is quick, and imports nothing that is not needed."""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+HEAVY = (
+    "dstack",
+    "ray",
+    "torch",
+    "verl",
+    "transformers",
+    "datasets",
+    "pyarrow",
+    "numpy",
+    "httpx2",
+    "aiohttp",
+    "huggingface_hub",
+    "click",
+    "rich",
+)
+CPU_LIMIT_S = 0.3
+"""Twice what an idle machine needs: this fails on a new heavy import, not on a slow day."""
+
+
+def _cpu_s(*words: str) -> float:
+    """CPU seconds, user and system, of one run."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    try:
+        pid = os.posix_spawn(words[0], words, os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, null, 1)])
+    finally:
+        os.close(null)
+    _, status, usage = os.wait4(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    return usage.ru_utime + usage.ru_stime
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"]])
+def test_cpu_time(words: list[str], record_property: Callable[[str, object], None]) -> None:
+    command = [sys.executable, "-m", "cloudrl.cli.main", *words]
+    measured = min(_cpu_s(*command) for _ in range(7))
+    record_property("cpu_s", measured)
+    sys.stdout.write(f"cloudrl {' '.join(words)}: {measured:.3f} s of CPU\n")
+    assert measured < CPU_LIMIT_S
+
+
+CODE = """
+import sys
+sys.argv = ["cloudrl", *{words}]
+from cloudrl.cli.main import main
+stdout, sys.stdout = sys.stdout, open("/dev/null", "w")
+try:
+    main()
+except SystemExit as end:
+    code = end.code
+sys.stdout.close()
+sys.stdout = stdout
+print([code, [name for name in {heavy} if name in sys.modules]])
+"""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--help"],
+        ["--version"],
+        ["up", "--help"],
+        ["submit", "--help"],
+        ["jobs", "--help"],
+        ["jobs", "logs", "--help"],
+        ["demo", "--help"],
+    ],
+)
+def test_help_imports_nothing_heavy(words: list[str], run_python: Callable[[str], str]) -> None:
+    code, loaded = ast.literal_eval(run_python(CODE.format(words=words, heavy=HEAVY)))
+    assert not code
+    assert loaded == []

@@ -1,0 +1,154 @@
+"""Calls to the agent: what it answers, and what else may answer at its address."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "node"))
+from server_harness import TOKEN, Served
+
+from cloudrl.connection import AgentApi
+from cloudrl.errors import ConnectionFailed, InputError, Unauthorized
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+@pytest.fixture(scope="module")
+def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """The agent's own server."""
+    served = Served(tmp_path_factory.mktemp("head"), 0)
+    (served.folder / "logs" / "job-driver-job1.log").write_bytes(b"0123456789")
+    (served.checkpoints / "shard").write_bytes(b"12345")
+    yield served
+    served.close()
+
+
+def _api(head: Served, token: str = TOKEN) -> AgentApi:
+    return AgentApi(f"http://127.0.0.1:{head.port}/", token, timeout_s=5.0)
+
+
+def test_status(head: Served) -> None:
+    assert _api(head).status() == {"phase": "start"}
+
+
+def test_logs(head: Served) -> None:
+    api = _api(head)
+    assert api.node_log(0) == (b"log of rank 0\n", 14)
+    assert api.node_log(0, 7) == (b"rank 0\n", 14)
+    assert api.job_log("job1") == (b"0123456789", 10)
+    assert api.job_log("job1", 4) == (b"456789", 10)
+    assert api.job_log("job1", 10) == (b"", 10)
+    assert api.job_log("job1", 99) == (b"", 10)
+
+
+@pytest.mark.parametrize(
+    "job", ["unknown", "../logs/job-driver-job1", "a/b", "?offset=3", "#", " ", "job1\n", "%2e%2e"]
+)
+def test_a_job_without_a_log(head: Served, job: str) -> None:
+    assert _api(head).job_log(job) is None
+
+
+def test_checkpoints(head: Served) -> None:
+    listed = _api(head).checkpoints(0)
+    assert listed["folder"] == str(head.checkpoints)
+    assert [(each["path"], each["size_bytes"]) for each in listed["files"]] == [("shard", 5)]
+
+
+def test_a_rank_that_is_not_there(head: Served) -> None:
+    with pytest.raises(InputError, match="rank 1 is not known here"):
+        _api(head).node_log(1)
+    with pytest.raises(InputError, match="rank 7 is not known here"):
+        _api(head).checkpoints(7)
+
+
+CALLS: dict[str, Callable[[AgentApi], Any]] = {
+    "status": lambda api: api.status(),
+    "node_log": lambda api: api.node_log(0),
+    "job_log": lambda api: api.job_log("job1"),
+    "checkpoints": lambda api: api.checkpoints(0),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_wrong_token(head: Served, call: str) -> None:
+    with pytest.raises(
+        Unauthorized, match=f"the agent at http://127.0.0.1:{head.port} refuses the token"
+    ) as caught:
+        CALLS[call](_api(head, "wrong"))
+    assert caught.value.exit_code == 5
+    assert "wrong" not in str(caught.value)
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_nobody(call: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    with pytest.raises(ConnectionFailed, match=f"no agent answers at http://127.0.0.1:{port}") as caught:
+        CALLS[call](AgentApi(f"http://127.0.0.1:{port}", TOKEN, timeout_s=2.0))
+    assert "cloudrl status" in str(caught.value.hint)
+
+
+def test_somebody_who_is_silent() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with pytest.raises(ConnectionFailed, match="no agent answers"):
+            AgentApi(f"http://127.0.0.1:{port}", TOKEN, timeout_s=0.2).status()
+
+
+ANSWERS = {
+    "a web page": (200, {"Content-Type": "text/html"}, b"<html>Welcome to nginx!</html>"),
+    "another JSON": (200, {"Content-Type": "application/json"}, b"[1, 2]"),
+    "nothing": (200, {}, b""),
+    "a redirect": (302, {"Location": "http://example.com/"}, b""),
+    "its own error": (500, {}, b"Internal Server Error"),
+    "bad gateway": (502, {"Content-Type": "application/json"}, b'{"error": "rank 1 answered 401"}'),
+    "a number": (200, {"Content-Type": "application/json"}, b"7"),
+}
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+@pytest.mark.parametrize("call", CALLS)
+def test_something_else_answers(call: str, answer: str) -> None:
+    """Port 8266 of this machine may be anybody's."""
+    import httpx2
+
+    status, headers, body = ANSWERS[answer]
+    transport = httpx2.MockTransport(lambda _request: httpx2.Response(status, headers=headers, content=body))
+    api = AgentApi("http://localhost:8266", TOKEN, transport=transport)
+    with pytest.raises(ConnectionFailed) as caught:
+        CALLS[call](api)
+    assert "http://localhost:8266" in caught.value.message
+
+
+def test_what_is_sent() -> None:
+    import httpx2
+
+    seen = []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        seen.append((request.method, request.url.raw_path, request.headers["Authorization"]))
+        return httpx2.Response(200, headers={"X-Cloudrl-Size": "0"}, json={})
+
+    api = AgentApi("http://localhost:8266/", TOKEN, transport=httpx2.MockTransport(answer))
+    api.job_log("a/../b?c#d", 7)
+    api.node_log(3, 9)
+    assert seen == [
+        ("GET", b"/v1/jobs/a%2F..%2Fb%3Fc%23d/log?offset=7", f"Bearer {TOKEN}"),
+        ("GET", b"/v1/nodes/3/log?offset=9", f"Bearer {TOKEN}"),
+    ]
+
+
+def test_no_proxy_is_asked(head: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9/")
+    assert _api(head).status() == {"phase": "start"}
+
+
+def test_the_token_does_not_show(head: Served) -> None:
+    assert TOKEN not in repr(_api(head))

@@ -1,0 +1,116 @@
+"""What a job needs to know of the cluster it goes to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cloudrl.connection import ClusterView, Connection, view
+from cloudrl.errors import ClusterFailed, ConnectionFailed, Unauthorized
+
+if TYPE_CHECKING:
+    from fake_cluster import FakeCluster
+
+
+def _connection(cluster: FakeCluster, *, agent: bool = True) -> Connection:
+    if not agent:
+        return Connection(name=cluster.url, ray_url=cluster.url, ray_token=cluster.token)
+    return Connection(
+        name="lab", ray_url=cluster.url, ray_token=cluster.token, agent_url=cluster.agent_url,
+        agent_token=cluster.token, cluster_id="id-1",
+    )  # fmt: skip
+
+
+def test_a_cluster_with_agents(cluster: FakeCluster) -> None:
+    assert view(_connection(cluster)) == ClusterView(
+        name="lab",
+        id="id-1",
+        nodes=2,
+        gpus_per_node=1,
+        device="cpu",
+        checkpoint_dir="/vol/checkpoints",
+        data={"addition": {"train": "/vol/data/train.parquet", "test": "/vol/data/test.parquet"}},
+        models={"tiny-qwen2": "/vol/models/tiny-qwen2"},
+        verl_version="0.9.1",
+    )
+    assert [path for _, path in cluster.requests] == ["/v1/status"]
+
+
+def test_another_cluster_on_the_same_port(cluster: FakeCluster) -> None:
+    """A tunnel that was opened again, and leads elsewhere: no job must ever go there."""
+    cluster.status["cluster"] = {**cluster.status["cluster"], "name": "other", "id": "id-2"}
+    with pytest.raises(ConnectionFailed) as caught:
+        view(_connection(cluster))
+    for word in ("'other' (id-2)", "'lab' (id-1)", cluster.agent_url):
+        assert word in caught.value.message
+    assert caught.value.exit_code == 5
+
+
+def test_a_cluster_whose_id_nobody_knows_yet(cluster: FakeCluster) -> None:
+    assert view(replace(_connection(cluster), cluster_id=None)).id == "id-1"
+
+
+@pytest.mark.parametrize(
+    "phase", ["start", "setup", "preflight", "ray", "fetch", "barrier", "failed", "ended"]
+)
+def test_a_cluster_that_is_not_ready(cluster: FakeCluster, phase: str) -> None:
+    cluster.status["phase"] = phase
+    with pytest.raises(ClusterFailed, match=f"cluster 'lab' is {phase}") as caught:
+        view(_connection(cluster))
+    assert caught.value.exit_code == 4
+    assert caught.value.hint == "cloudrl status lab"
+
+
+def test_a_wrong_token(cluster: FakeCluster) -> None:
+    with pytest.raises(Unauthorized):
+        view(replace(_connection(cluster), agent_token="wrong"))
+
+
+def test_a_cluster_that_is_gone(cluster: FakeCluster) -> None:
+    connection = _connection(cluster)
+    cluster.down()
+    with pytest.raises(ConnectionFailed):
+        view(connection)
+
+
+def test_a_plain_ray_cluster(cluster: FakeCluster) -> None:
+    assert view(_connection(cluster, agent=False)) == ClusterView(
+        name=cluster.url, id=None, nodes=2, gpus_per_node=1, device=None
+    )
+
+
+@pytest.mark.parametrize(
+    ("gpus", "nodes", "each"),
+    [
+        ([8, 8], 2, 8),
+        ([8, 4], 2, 4),  # as many as the smallest: verl takes the same number on every node
+        ([0, 8, 8], 2, 8),  # a head without GPUs
+        ([0, 0], 0, 0),
+        ([0.5, 1], 2, 0),
+    ],
+)
+def test_plain_nodes_are_counted_by_their_gpus(
+    cluster: FakeCluster, gpus: list[float], nodes: int, each: int
+) -> None:
+    from fake_cluster import node
+
+    cluster.nodes = [node(f"10.0.0.{index + 1}", count) for index, count in enumerate(gpus)]
+    seen = view(_connection(cluster, agent=False))
+    assert (seen.nodes, seen.gpus_per_node) == (nodes, each)
+
+
+def test_secrets_do_not_show(cluster: FakeCluster) -> None:
+    assert str(cluster.token) not in repr(_connection(cluster))
+
+
+def test_what_a_raw_ray_job_submit_needs() -> None:
+    with_token = Connection(name="lab", ray_url="http://127.0.0.1:8265", ray_token="secret")
+    assert with_token.env == {
+        "RAY_ADDRESS": "http://127.0.0.1:8265",
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": "secret",
+    }
+    without = Connection(name="lab", ray_url="http://127.0.0.1:8265")
+    assert without.env == {"RAY_ADDRESS": "http://127.0.0.1:8265", "RAY_AUTH_MODE": "disabled"}

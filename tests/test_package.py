@@ -1,0 +1,109 @@
+"""The public names of `cloudrl`, and that importing it costs nothing."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import cloudrl
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PUBLIC = [name for name in cloudrl.__all__ if name != "__version__"]
+
+
+def _typed() -> dict[str, str]:
+    """name -> home, as type checkers read it: the imports under TYPE_CHECKING."""
+    tree = ast.parse(Path(str(cloudrl.__file__)).read_text())
+    [guarded] = [node for node in tree.body if isinstance(node, ast.If)]
+    imports = [node for node in guarded.body if isinstance(node, ast.ImportFrom)]
+    assert len(imports) == len(guarded.body)
+    assert all(alias.asname == alias.name for node in imports for alias in node.names), (
+        "`import X as X` re-exports"
+    )
+    return {alias.name: str(node.module) for node in imports for alias in node.names}
+
+
+def test_the_lazy_names_are_the_typed_names() -> None:
+    assert _typed() == cloudrl._HOME_OF
+    assert cloudrl.__all__ == sorted([*_typed(), "__version__"])
+    assert dir(cloudrl) == cloudrl.__all__
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_every_name_is_there_and_has_a_docstring(name: str) -> None:
+    assert inspect.getdoc(getattr(cloudrl, name))
+
+
+def test_all_errors_are_public() -> None:
+    """But for those that are only branches of the tree."""
+    from cloudrl import errors
+
+    tree = {
+        name for name, each in vars(errors).items() if inspect.isclass(each) and issubclass(each, Exception)
+    }
+    assert tree - set(cloudrl.__all__) == {"FailedError"}
+
+
+def test_a_name_that_is_not_there() -> None:
+    with pytest.raises(AttributeError, match="module 'cloudrl' has no attribute 'Clutser'"):
+        _ = cloudrl.Clutser  # type: ignore[attr-defined]
+
+
+def test_the_version_is_that_of_the_project(repository: Path) -> None:
+    import tomllib
+
+    assert (
+        tomllib.loads((repository / "pyproject.toml").read_text())["project"]["version"]
+        == cloudrl.__version__
+    )
+
+
+def test_it_is_typed() -> None:
+    assert Path(str(cloudrl.__file__)).with_name("py.typed").is_file()
+
+
+LOADED = "print([m for m in sys.modules if '.' not in m and m not in sys.stdlib_module_names])"
+OURS = {"cloudrl", "__main__", "_distutils_hack"}
+
+
+def _loaded(run_python: Callable[[str], str], module: str) -> set[str]:
+    """What is not of the standard library after an import."""
+    names = ast.literal_eval(run_python(f"import sys; import {module}; {LOADED}"))
+    return {name for name in names if not name.startswith("__editable__")}
+
+
+def test_importing_it_imports_nothing_else(run_python: Callable[[str], str]) -> None:
+    code = "import sys; import cloudrl; print([m for m in sys.modules if m.startswith('cloudrl')])"
+    assert run_python(code).strip() == "['cloudrl']"
+    assert _loaded(run_python, "cloudrl") <= OURS
+
+
+@pytest.mark.parametrize(
+    "module", ["cloudrl.errors", "cloudrl.node.main", "cloudrl.data", "cloudrl.verl_cpu"]
+)
+def test_what_must_be_standard_library_only(module: str, run_python: Callable[[str], str]) -> None:
+    """The node agent imports these under whatever Python an image has."""
+    assert _loaded(run_python, module) <= OURS
+
+
+def test_the_sdk_imports_no_heavy_package(run_python: Callable[[str], str]) -> None:
+    heavy = [
+        "dstack",
+        "ray",
+        "torch",
+        "verl",
+        "transformers",
+        "datasets",
+        "pyarrow",
+        "numpy",
+        "huggingface_hub",
+        "typer",
+    ]
+    code = f"import sys, cloudrl; cloudrl.Cluster; cloudrl.connect; print([m for m in {heavy} if m in sys.modules])"
+    assert run_python(code).strip() == "[]"
