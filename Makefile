@@ -20,7 +20,7 @@ test: $(VENV)/.dev
 	$(BIN)/python -m pytest
 
 test-unit: $(VENV)/.dev
-	$(BIN)/python -m pytest -m "not ray and not e2e"
+	$(BIN)/python -m pytest -m "not agents and not verl and not ray and not e2e"
 
 test-slow: $(VENV)/.dev
 	CLOUDRL_SLOW=1 HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest

@@ -48,6 +48,7 @@ from cloudrl.providers.local import processes, provider, state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from types import FrameType
 
     from cloudrl.connection import Connection
     from cloudrl.node.process import Child
@@ -88,9 +89,7 @@ class Reading:
 
 def main() -> int:
     args = _arguments()
-    signal.signal(
-        signal.SIGTERM, lambda *_: sys.exit(143)
-    )  # `timeout` sends it; the clusters are ended all the same
+    signal.signal(signal.SIGTERM, _on_term)
     try:
         with tempfile.TemporaryDirectory(prefix="cbench-", dir="/tmp") as name:  # short: sockets lie in it
             _run(args, Path(name))
@@ -98,6 +97,12 @@ def main() -> int:
         print(f"bench-up failed: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _on_term(number: int, _frame: FrameType | None) -> None:
+    """End as Ctrl-C does, clusters and folder first; once only, since `timeout` sends the signal twice."""
+    signal.signal(number, signal.SIG_IGN)
+    sys.exit(128 + number)
 
 
 def _arguments() -> argparse.Namespace:
@@ -115,8 +120,8 @@ def _arguments() -> argparse.Namespace:
 
 def _run(args: argparse.Namespace, folder: Path) -> None:
     os.environ["CLOUDRL_HOME"] = str(folder / "home")
-    print(
-        f"{os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}, Python {sys.version.split()[0]}", flush=True
+    _say(
+        f"{os.cpu_count()} CPUs, Python {sys.version.split()[0]}, {args.rounds} and {args.job_rounds} rounds"
     )
     _bare(folder / "warm")  # not counted: Ray's files come from the disk
     bare, starts = [], []

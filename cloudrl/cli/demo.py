@@ -33,7 +33,9 @@ def demo(
 
     with watching() as on_status:
         cluster = Cluster(name=NAME, nodes=nodes).up(on="local", on_status=on_status)
-    _output.note(f"READY: {NAME} with {nodes} node{'s' * (nodes > 1)}, dashboard {cluster.connection.ray_url}")
+    _output.note(
+        f"READY: {NAME} with {nodes} node{'s' * (nodes > 1)}, dashboard {cluster.connection.ray_url}"
+    )
     try:
         job = cluster.submit(RECIPE)
         rewards = _train(job)

@@ -43,12 +43,10 @@ def _cpu_s(*words: str) -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-@pytest.mark.parametrize("words", [["--help"], ["--version"]])
-def test_cpu_time(words: list[str], record_property: Callable[[str, object], None]) -> None:
-    command = [sys.executable, "-m", "cloudrl.cli.main", *words]
-    measured = min(_cpu_s(*command) for _ in range(7))
+def test_cpu_time(record_property: Callable[[str, object], None]) -> None:
+    measured = min(_cpu_s(sys.executable, "-m", "cloudrl.cli.main", "--help") for _ in range(7))
     record_property("cpu_s", measured)
-    sys.stdout.write(f"cloudrl {' '.join(words)}: {measured:.3f} s of CPU\n")
+    sys.stdout.write(f"cloudrl --help: {measured:.3f} s of CPU\n")
     assert measured < CPU_LIMIT_S
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import uuid
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from node_harness import Image, Nodes, make_image, marked
+from node_harness import Image, Nodes, make_image, making, marked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,19 +31,23 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Image:
 
 
 @pytest.fixture
-def nodes(tmp_path: Path, image: Image, nothing_left: None) -> Iterator[Callable[..., Nodes]]:
-    """Make the agents of a cluster: `nodes(2)`; they are ended with the test, and must leave no temporary file."""
-    made: list[Nodes] = []
+def nodes(tmp_path: Path, image: Image, nothing_left: None) -> Iterator[Callable[[int], Nodes]]:
+    """Make the agents of a cluster: `nodes(2)`; they are ended with the test."""
+    with making(tmp_path, image) as make:
+        yield make
 
-    def make(count: int, **changes: object) -> Nodes:
-        made.append(Nodes(tmp_path, image, count, **changes))
-        return made[-1]
 
-    yield make
-    for cluster in made:
-        cluster.end()
-    ended = [
-        node for cluster in made for node in cluster.started.values() if node.exit_code() != -signal.SIGKILL
-    ]
-    left = [node.temp_dir for node in ended if node.temp_dir.exists()]
-    assert not left, f"temporary folders were left: {left}"
+@pytest.fixture(scope="module")
+def outcomes(
+    request: pytest.FixtureRequest, image: Image, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Future[None]]]:
+    """The scenarios of a file (those of them that were asked for), all running at once."""
+    asked = {item.callspec.params["name"] for item in request.session.items if item.module is request.module}
+
+    def run(name: str, folder: Path) -> None:
+        with making(folder, image) as make:
+            request.module.scenario.all[name](make)
+
+    with marked(uuid.uuid4().hex), ThreadPoolExecutor(6) as pool:
+        folders = {name: tmp_path_factory.mktemp("scenario") for name in asked}
+        yield {name: pool.submit(run, name, folder) for name, folder in folders.items()}

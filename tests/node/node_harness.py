@@ -7,6 +7,7 @@ preflight reads. `Nodes` are the agents of one cluster.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import random
@@ -15,6 +16,7 @@ import socket
 import subprocess
 import sys
 import time
+import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -140,6 +142,7 @@ class Node:
     """One agent."""
 
     rank: int
+    run_id: str
     process: subprocess.Popen[bytes]
     run_dir: Path
     temp_dir: Path
@@ -184,17 +187,13 @@ class Node:
         self.lease = None
 
     def rays(self) -> list[int]:
-        """Process ids of this node's Ray: `ray start` itself first."""
-        found = processes_with("CLOUDRL_NODE_RANK", str(self.rank))
-        mine = {pid: line for pid, line in found.items() if _environ(pid).get(MARK) == os.environ[MARK]}
-        return [pid for pid, line in mine.items() if "fake_ray.py" in line]
-
-
-def _environ(pid: int) -> dict[str, str]:
-    with contextlib.suppress(OSError):
-        words = Path("/proc", str(pid), "environ").read_bytes().decode().split("\0")
-        return dict(word.partition("=")[::2] for word in words)
-    return {}
+        """Process ids of this node's `ray start`."""
+        found = processes_with("CLOUDRL_RUN_ID", self.run_id)
+        return [
+            pid
+            for pid, line in found.items()
+            if "fake_ray.py" in line and f"--temp-dir={self.temp_dir} " in line
+        ]
 
 
 @dataclass
@@ -204,7 +203,7 @@ class Nodes:
     folder: Path
     image: Image
     count: int
-    run_id: str = "run-1"
+    run_id: str = field(default_factory=lambda: f"run-{uuid.uuid4().hex}")
     started: dict[int, Node] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -255,7 +254,9 @@ class Nodes:
             )
         if reading is not None:
             os.close(reading)
-        node = Node(rank, process, folder, self._temp(rank), output, self.agent_ports[rank], writing)
+        node = Node(
+            rank, self.run_id, process, folder, self._temp(rank), output, self.agent_ports[rank], writing
+        )
         self.started[rank] = node
         return node
 
@@ -283,7 +284,7 @@ class Nodes:
             "object-manager-port": 0,
             "worker-ports": "0-0",
             "join-timeout-s": 20,
-            "lost-after-s": 5,
+            "lost-after-s": 10,
         }
         return [f"--{name}={value}" for name, value in options.items()]
 
@@ -319,6 +320,10 @@ class Nodes:
         """Wait until all have ended."""
         return [node.exit_code() for _, node in sorted(self.started.items())]
 
+    def processes(self) -> dict[int, str]:
+        """What runs of this cluster."""
+        return processes_with("CLOUDRL_RUN_ID", self.run_id)
+
     def end(self) -> None:
         """End all, as a test does that is over."""
         for node in self.started.values():
@@ -332,6 +337,54 @@ class Nodes:
             except subprocess.TimeoutExpired:
                 node.process.kill()
                 node.process.wait(5)
+
+
+@contextlib.contextmanager
+def making(folder: Path, image: Image) -> Iterator[Callable[[int], Nodes]]:
+    """Make clusters of so many nodes; they are ended at the end, and must leave no temporary file."""
+    made: list[Nodes] = []
+
+    def make(count: int) -> Nodes:
+        made.append(Nodes(folder, image, count))
+        return made[-1]
+
+    try:
+        yield make
+    finally:
+        for cluster in made:
+            cluster.end()
+    ended = [
+        node for cluster in made for node in cluster.started.values() if node.exit_code() != -signal.SIGKILL
+    ]
+    left = [node.temp_dir for node in ended if node.temp_dir.exists()]
+    assert not left, f"temporary folders were left: {left}"
+
+
+class Scenarios:
+    """The tests of a file whose agents mostly wait. They run at once, and each test is the outcome of one."""
+
+    def __init__(self) -> None:
+        self.all: dict[str, Callable[[Callable[[int], Nodes]], None]] = {}
+
+    def __call__(self, function: Callable[..., None]) -> Callable[..., None]:
+        """Decorator: add one."""
+        self.all[function.__name__] = function
+        return function
+
+    def each(self, *cases: tuple[Any, ...]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+        """Decorator: add one for each tuple of arguments."""
+
+        def add(function: Callable[..., None]) -> Callable[..., None]:
+            for case in cases:
+                name = f"{function.__name__}[{'-'.join(map(str, case))}]"
+                self.all[name] = functools.partial(_with, function, case)
+            return function
+
+        return add
+
+
+def _with(function: Callable[..., None], case: tuple[Any, ...], nodes: Callable[[int], Nodes]) -> None:
+    function(nodes, *case)
 
 
 @contextlib.contextmanager

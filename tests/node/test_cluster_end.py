@@ -8,12 +8,19 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from node_harness import MARK, processes_with, until
+from node_harness import Scenarios, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from concurrent.futures import Future
 
-    from node_harness import Image, Nodes
+    from node_harness import Nodes
+
+    Maker = Callable[[int], Nodes]
+
+pytestmark = pytest.mark.agents
+
+scenario = Scenarios()
 
 GATE = "while ! test -e $GATE; do sleep 0.05; done"
 DIED = "the command that started this cluster has died"
@@ -31,12 +38,8 @@ def _hold(cluster: Nodes, phase: str) -> tuple[Sequence[str], dict[str, str]]:
     return [], env
 
 
-def _nothing_runs() -> bool:
-    return not processes_with(MARK, os.environ[MARK])
-
-
-@pytest.mark.parametrize("phase", ["setup", "ray", "fetch", "barrier", "ready"])
-def test_the_starter_dies(nodes: Callable[..., Nodes], phase: str) -> None:
+@scenario.each(("setup",), ("ray",), ("fetch",), ("barrier",), ("ready",))
+def the_starter_dies(nodes: Maker, phase: str) -> None:
     cluster = nodes(2 if phase == "barrier" else 1)
     options, env = _hold(cluster, phase)
     node = cluster.start_one(0, *options, lease=True, **env)
@@ -47,10 +50,11 @@ def test_the_starter_dies(nodes: Callable[..., Nodes], phase: str) -> None:
     assert time.monotonic() - before < 10
     assert DIED in node.text()
     assert node.outcome()["text"] == DIED
-    assert _nothing_runs()
+    assert cluster.processes() == {}
 
 
-def test_the_starter_was_dead_before_the_agent_looked(nodes: Callable[..., Nodes]) -> None:
+@scenario
+def the_starter_was_dead_before_the_agent_looked(nodes: Maker) -> None:
     cluster = nodes(1)
     node = cluster.start_one(0, lease=True)
     node.drop_lease()
@@ -58,7 +62,8 @@ def test_the_starter_was_dead_before_the_agent_looked(nodes: Callable[..., Nodes
     assert DIED in node.text()
 
 
-def test_a_cluster_that_is_released_lives_on(nodes: Callable[..., Nodes]) -> None:
+@scenario
+def a_cluster_that_is_released_lives_on(nodes: Maker) -> None:
     cluster = nodes(1)
     node = cluster.start_one(0, lease=True)
     cluster.ready()
@@ -78,11 +83,10 @@ def _lease_fd(pid: int) -> int:
         )
 
 
-@pytest.mark.parametrize(
-    ("name", "phase", "code"),
-    [("SIGINT", "setup", 130), ("SIGTERM", "ray", 143), ("SIGTERM", "fetch", 143), ("SIGHUP", "ready", 129)],
+@scenario.each(
+    ("SIGINT", "setup", 130), ("SIGTERM", "ray", 143), ("SIGTERM", "fetch", 143), ("SIGHUP", "ready", 129)
 )
-def test_signals(nodes: Callable[..., Nodes], name: str, phase: str, code: int) -> None:
+def signals(nodes: Maker, name: str, phase: str, code: int) -> None:
     """dstack kills 10 seconds after its signal; SIGHUP is what a closed terminal sends."""
     cluster = nodes(1)
     options, env = _hold(cluster, phase)
@@ -94,10 +98,11 @@ def test_signals(nodes: Callable[..., Nodes], name: str, phase: str, code: int) 
     assert time.monotonic() - before < 10
     assert f"ended by {name}" in node.text()
     assert node.outcome() == {**node.outcome(), "text": f"ended by {name}", "failure": None}
-    assert _nothing_runs()
+    assert cluster.processes() == {}
 
 
-def test_the_job_logs_are_kept(nodes: Callable[..., Nodes]) -> None:
+@scenario
+def the_job_logs_are_kept(nodes: Maker) -> None:
     """Ray's own folder goes with the cluster."""
     cluster = nodes(1).start().ready()
     cluster[0].process.terminate()
@@ -106,7 +111,8 @@ def test_the_job_logs_are_kept(nodes: Callable[..., Nodes]) -> None:
     assert (cluster[0].run_dir / "jobs" / "job-driver-job1.log").read_text() == "step 1\nstep 2\n"
 
 
-def test_a_signal_to_one_node_ends_the_others(nodes: Callable[..., Nodes]) -> None:
+@scenario
+def a_signal_to_one_node_ends_the_others(nodes: Maker) -> None:
     cluster = nodes(2).start().ready()
     cluster[1].process.terminate()
     assert cluster[1].exit_code() == 143
@@ -115,17 +121,23 @@ def test_a_signal_to_one_node_ends_the_others(nodes: Callable[..., Nodes]) -> No
     assert "was lost" in cluster[0].text()
 
 
-def test_a_ray_that_does_not_listen_is_killed(nodes: Callable[..., Nodes], image: Image) -> None:
+@scenario
+def a_ray_that_does_not_listen_is_killed(nodes: Maker) -> None:
     """Children of children that ignore SIGTERM, one of them a daemon in its own session."""
     stubborn = "trap '' TERM INT HUP; while :; do sleep 0.2; done"
     cluster = nodes(1)
     node = cluster.start_one(0, f'--setup=setsid sh -c "{stubborn}" & sh -c "{stubborn}" & wait')
     until(
-        lambda: sum("trap" in line for line in processes_with(MARK, os.environ[MARK]).values()) >= 3,
+        lambda: sum("trap" in line for line in cluster.processes().values()) >= 3,
         "all run",
     )
     before = time.monotonic()
     node.process.terminate()
     assert node.exit_code() == 143
     assert time.monotonic() - before < 10
-    assert _nothing_runs()
+    assert cluster.processes() == {}
+
+
+@pytest.mark.parametrize("name", scenario.all)
+def test_scenario(name: str, outcomes: dict[str, Future[None]]) -> None:
+    outcomes[name].result(120)

@@ -7,13 +7,19 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
-from node_harness import IP, make_image, until
+from node_harness import IP, Scenarios, make_image, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
+    from concurrent.futures import Future
 
-    from node_harness import Image, Node, Nodes
+    from node_harness import Node, Nodes
+
+    Maker = Callable[[int], Nodes]
+
+pytestmark = pytest.mark.agents
+
+scenario = Scenarios()
 
 
 def _failure_line(node: Node) -> str:
@@ -21,7 +27,8 @@ def _failure_line(node: Node) -> str:
     return line.partition("] failed: ")[2]
 
 
-def test_a_set_up_command_that_fails_on_one_rank(nodes: Callable[..., Nodes]) -> None:
+@scenario
+def a_set_up_command_that_fails_on_one_rank(nodes: Maker) -> None:
     command = "seq 3; echo about to fail on rank $CLOUDRL_NODE_RANK; test $CLOUDRL_NODE_RANK = 0 || exit 3"
     cluster = nodes(2).start(f"--setup={command}")
     assert cluster.exit_codes() == [1, 1]
@@ -37,10 +44,15 @@ def test_a_set_up_command_that_fails_on_one_rank(nodes: Callable[..., Nodes]) ->
         )
 
 
-def test_a_preflight_failure_is_final_at_its_second_time(nodes: Callable[..., Nodes]) -> None:
+@scenario
+def a_preflight_failure_is_final_at_its_second_time(nodes: Maker) -> None:
     """On dstack a run that fails at once is resubmitted for ever, and each time the user pays."""
     cluster = nodes(2)
-    for run_id, codes in (("run-1", [1, 1]), ("run-1", [0, 0]), ("run-2", [1, 1])):
+    for run_id, codes in (
+        (cluster.run_id, [1, 1]),
+        (cluster.run_id, [0, 0]),
+        (f"{cluster.run_id}-2", [1, 1]),
+    ):
         cluster.run_id = run_id
         cluster.start_one(0)
         cluster.start_one(1, "--cpus-per-node=2")
@@ -55,16 +67,18 @@ def test_a_preflight_failure_is_final_at_its_second_time(nodes: Callable[..., No
             assert node.outcome()["failure"]["final"] is (codes == [0, 0])
 
 
-def test_all_ranks_fail_alike_and_the_second_time_is_final_whoever_is_first(
-    nodes: Callable[..., Nodes],
+@scenario
+def all_ranks_fail_alike_and_the_second_time_is_final_whoever_is_first(
+    nodes: Maker,
 ) -> None:
     cluster = nodes(2)
     for codes in ([1, 1], [0, 0]):
         assert cluster.start("--gpus-per-node=9").exit_codes() == codes
 
 
-def test_checkpoints_that_cannot_be_written_leave_no_memory_so_it_is_final_at_once(
-    nodes: Callable[..., Nodes],
+@scenario
+def checkpoints_that_cannot_be_written_leave_no_memory_so_it_is_final_at_once(
+    nodes: Maker,
 ) -> None:
     cluster = nodes(1)
     (cluster.folder / "file").touch()
@@ -77,7 +91,8 @@ def test_checkpoints_that_cannot_be_written_leave_no_memory_so_it_is_final_at_on
     )
 
 
-def test_a_data_set_that_does_not_exist(nodes: Callable[..., Nodes]) -> None:
+@scenario
+def a_data_set_that_does_not_exist(nodes: Maker) -> None:
     cluster = nodes(2).start("--data=adition")
     assert cluster.exit_codes() == [1, 1]
     for node in cluster.started.values():
@@ -87,34 +102,36 @@ def test_a_data_set_that_does_not_exist(nodes: Callable[..., Nodes]) -> None:
         )
 
 
-def test_a_model_that_is_missing_on_one_rank(nodes: Callable[..., Nodes], tmp_path: Path) -> None:
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "config.json").touch()
+@scenario
+def a_model_that_is_missing_on_one_rank(nodes: Maker) -> None:
     cluster = nodes(2)
-    cluster.start_one(0, f"--model={tmp_path / 'model'}")
-    cluster.start_one(1, f"--model={tmp_path / 'modle'}", HF_HOME=str(tmp_path / "own"))
+    model, missing = cluster.folder / "model", cluster.folder / "modle"
+    model.mkdir()
+    (model / "config.json").touch()
+    cluster.start_one(0, f"--model={model}")
+    cluster.start_one(1, f"--model={missing}", HF_HOME=str(cluster.folder / "own"))
     assert cluster.exit_codes() == [1, 1]
     for node in cluster.started.values():
-        assert _failure_line(node).startswith(
-            f"rank 1, model: model {tmp_path / 'modle'}: FileNotFoundError: "
-        )
+        assert _failure_line(node).startswith(f"rank 1, model: model {missing}: FileNotFoundError: ")
 
 
-@pytest.mark.parametrize(
-    ("package", "fault"), [("ray", "Ray 2.52.0 here and 2.60.0 on rank 0; all nodes need the same")]
-)
-def test_versions_that_differ(nodes: Callable[..., Nodes], tmp_path: Path, package: str, fault: str) -> None:
-    cluster, other = nodes(2), make_image(tmp_path / "other")
-    other.have(package, "2.52.0")
+@scenario
+def versions_that_differ(nodes: Maker) -> None:
+    cluster = nodes(2)
+    other = make_image(cluster.folder / "other")
+    other.have("ray", "2.52.0")
     cluster.start_one(0)
     cluster.start_one(1, image=other)
     assert cluster.exit_codes() == [1, 1]
     for node in cluster.started.values():
-        assert _failure_line(node) == f"rank 1, preflight: {fault}"
+        wanted = "rank 1, preflight: Ray 2.52.0 here and 2.60.0 on rank 0; all nodes need the same"
+        assert _failure_line(node) == wanted
 
 
-def test_an_image_without_ray(nodes: Callable[..., Nodes], tmp_path: Path) -> None:
-    cluster, bare = nodes(1), make_image(tmp_path / "bare")
+@scenario
+def an_image_without_ray(nodes: Maker) -> None:
+    cluster = nodes(1)
+    bare = make_image(cluster.folder / "bare")
     subprocess.run(["rm", "-r", *map(str, bare.packages.glob("ray-*"))], check=True, timeout=10)
     cluster.start_one(0, image=bare)
     assert cluster.exit_codes() == [1]
@@ -123,18 +140,21 @@ def test_an_image_without_ray(nodes: Callable[..., Nodes], tmp_path: Path) -> No
     )
 
 
-def test_an_image_that_is_broken_says_the_remedy(nodes: Callable[..., Nodes], image: Image) -> None:
-    image.module(
+@scenario
+def an_image_that_is_broken_says_the_remedy(nodes: Maker) -> None:
+    cluster = nodes(1)
+    cluster.image.module(
         "clash", "raise ImportError('mkl-service: MKL_THREADING_LAYER=INTEL is incompatible with libgomp')"
     )
-    cluster = nodes(1).start("--import-check=json,clash")
+    cluster.start("--import-check=json,clash")
     assert cluster.exit_codes() == [1]
     line = _failure_line(cluster[0])
     assert line.startswith("rank 0, preflight: the image is broken: import clash: ImportError: mkl-service")
     assert "-> numpy's MKL clashes with libgomp: add the set-up command `pip install -U numpy`" in line
 
 
-def test_another_key_on_a_worker_and_a_rank_that_never_comes(nodes: Callable[..., Nodes]) -> None:
+@scenario
+def another_key_on_a_worker_and_a_rank_that_never_comes(nodes: Maker) -> None:
     cluster = nodes(3)
     (cluster.folder / "another-key").write_bytes(b"of another run")
     cluster.start_one(0, "--join-timeout-s=2")
@@ -149,7 +169,8 @@ def test_another_key_on_a_worker_and_a_rank_that_never_comes(nodes: Callable[...
     assert _failure_line(cluster[0]) == wanted
 
 
-def test_a_head_that_never_answers(nodes: Callable[..., Nodes]) -> None:
+@scenario
+def a_head_that_never_answers(nodes: Maker) -> None:
     cluster = nodes(2)
     cluster.start_one(1, "--join-timeout-s=0.5")
     try:
@@ -163,7 +184,8 @@ def test_a_head_that_never_answers(nodes: Callable[..., Nodes]) -> None:
     )
 
 
-def test_a_control_store_behind_a_firewall(nodes: Callable[..., Nodes]) -> None:
+@scenario
+def a_control_store_behind_a_firewall(nodes: Maker) -> None:
     """The agent of rank 0 answers, its Ray does not come up."""
     cluster = nodes(2)
     (cluster.control / "hold-0").touch()
@@ -176,7 +198,8 @@ def test_a_control_store_behind_a_firewall(nodes: Callable[..., Nodes]) -> None:
         assert _failure_line(node).startswith(wanted + str(cluster.agent_ports[0]))
 
 
-def test_the_port_of_the_agent_is_in_use(nodes: Callable[..., Nodes]) -> None:
+@scenario
+def the_port_of_the_agent_is_in_use(nodes: Maker) -> None:
     cluster = nodes(1)
     with socket.create_server((IP, cluster.agent_ports[0])):
         cluster.start()
@@ -188,7 +211,8 @@ def test_the_port_of_the_agent_is_in_use(nodes: Callable[..., Nodes]) -> None:
     )
 
 
-def test_a_port_of_ray_is_in_use(nodes: Callable[..., Nodes]) -> None:
+@scenario
+def a_port_of_ray_is_in_use(nodes: Maker) -> None:
     """Ray itself needs 40 seconds for each try, and then says that it "timed out during startup"."""
     cluster = nodes(1)
     with socket.create_server(("127.0.0.1", cluster.dashboard_port)):
@@ -201,30 +225,27 @@ def test_a_port_of_ray_is_in_use(nodes: Callable[..., Nodes]) -> None:
     assert not (cluster.control / "starts-0").exists()
 
 
-@pytest.mark.parametrize(
-    ("env", "words", "message"),
-    [
-        ({"CLOUDRL_NODE_RANK": "2"}, [], "error: rank 2 does not fit a cluster of 1 nodes"),
-        (
-            {"CLOUDRL_NODES_NUM": "two"},
-            [],
-            "error: CLOUDRL_NODES_NUM/DSTACK_NODES_NUM/SLURM_JOB_NUM_NODES should be",
-        ),
-        ({}, ["--no-such-option"], "unrecognized arguments: --no-such-option"),
-        (
-            {},
-            ["--key-file=/no/such/key"],
-            "error: the key /no/such/key cannot be read: No such file or directory",
-        ),
-        (
-            {},
-            ["--run-dir=/dev/null/run"],
-            "error: the folder /dev/null/run cannot be written: Not a directory",
-        ),
-    ],
+@scenario.each(
+    ({"CLOUDRL_NODE_RANK": "2"}, [], "error: rank 2 does not fit a cluster of 1 nodes"),
+    (
+        {"CLOUDRL_NODES_NUM": "two"},
+        [],
+        "error: CLOUDRL_NODES_NUM/DSTACK_NODES_NUM/SLURM_JOB_NUM_NODES should be",
+    ),
+    ({}, ["--no-such-option"], "unrecognized arguments: --no-such-option"),
+    (
+        {},
+        ["--key-file=/no/such/key"],
+        "error: the key /no/such/key cannot be read: No such file or directory",
+    ),
+    (
+        {},
+        ["--run-dir=/dev/null/run"],
+        "error: the folder /dev/null/run cannot be written: Not a directory",
+    ),
 )
-def test_wrong_input_is_one_clear_message(
-    nodes: Callable[..., Nodes], env: dict[str, str], words: list[str], message: str
+def wrong_input_is_one_clear_message(
+    nodes: Maker, env: dict[str, str], words: list[str], message: str
 ) -> None:
     cluster = nodes(1)
     cluster.start_one(0, *words, **env)
@@ -233,7 +254,8 @@ def test_wrong_input_is_one_clear_message(
     assert "Traceback" not in cluster[0].text()
 
 
-def test_the_status_says_why_while_the_ranks_agree(nodes: Callable[..., Nodes]) -> None:
+@scenario
+def the_status_says_why_while_the_ranks_agree(nodes: Maker) -> None:
     cluster = nodes(2)
     cluster.start_one(1, "--setup=exit 7")  # no rank 0 yet that could give the verdict
     until(lambda: cluster[1].phase() == "failed", "its failure")
@@ -242,3 +264,8 @@ def test_the_status_says_why_while_the_ranks_agree(nodes: Callable[..., Nodes]) 
     cluster.start_one(0)
     assert cluster.exit_codes() == [1, 1]
     assert _failure_line(cluster[0]) == "rank 1, setup: `exit 7` exited with 7"
+
+
+@pytest.mark.parametrize("name", scenario.all)
+def test_scenario(name: str, outcomes: dict[str, Future[None]]) -> None:
+    outcomes[name].result(120)

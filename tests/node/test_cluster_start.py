@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from node_harness import Image
 
+pytestmark = pytest.mark.agents
+
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_ready(nodes: Callable[..., Nodes], count: int) -> None:

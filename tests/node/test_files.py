@@ -135,7 +135,7 @@ PARTS = st.sampled_from(
 ) | st.text(max_size=5)  # fmt: skip
 
 
-@settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(parts=st.lists(PARTS, max_size=7), front=st.sampled_from(["", "/", "//", "../", "./"]))
 def test_no_path_leads_out(root: Path, parts: list[str], front: str) -> None:
     path = front + "/".join(parts)

@@ -174,7 +174,7 @@ PARTS = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=120, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(parts=st.lists(PARTS, min_size=1, max_size=8), between=st.sampled_from(["", "/", "%2f"]))
 def test_no_spelling_leaves_the_folder(node: Served, parts: list[str], between: str) -> None:
     answer = node.get("/v1/nodes/0/checkpoints/" + between.join(parts))

@@ -15,6 +15,8 @@ import pytest
 from cloudrl.verl_cpu.plugin import is_cpu_job
 from cloudrl.verl_cpu.tiny_model import make_tiny_model
 
+pytestmark = pytest.mark.verl
+
 PROBES = Path(__file__).parent / "probes"
 
 
