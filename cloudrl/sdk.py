@@ -37,7 +37,13 @@ class Cluster(spec.Cluster):
         """What `up` would do; `.render()` is the text that `--dry-run` prints."""
         return provider(on).plan(self)
 
-    def up(self, on: str = "local", *, on_status: Callable[[Status], None] | None = None) -> RunningCluster:
+    def up(
+        self,
+        on: str = "local",
+        *,
+        on_status: Callable[[Status], None] | None = None,
+        detach: bool = True,
+    ) -> RunningCluster:
         """Start it and return once it is READY.
 
         As a context manager the result ends the cluster when the block is left; otherwise it goes on until
@@ -46,6 +52,7 @@ class Cluster(spec.Cluster):
         Args:
             on: the provider.
             on_status: called with every look at the cluster while it comes up.
+            detach: let it outlive this program; otherwise it ends when this program does, even by SIGKILL.
 
         Raises:
             InputError: one of this name is up already.
@@ -53,7 +60,7 @@ class Cluster(spec.Cluster):
             ClusterFailed: it did not become ready; nothing of it is left running.
         """
         where = provider(on)
-        return RunningCluster(where.up(where.plan(self), on_status=on_status), provider=on)
+        return RunningCluster(where.up(where.plan(self), on_status=on_status, detach=detach), provider=on)
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ def demo(
     from cloudrl.sdk import Cluster
 
     with watching() as on_status:
-        cluster = Cluster(name=NAME, nodes=nodes).up(on="local", on_status=on_status)
+        cluster = Cluster(name=NAME, nodes=nodes).up(on="local", on_status=on_status, detach=keep)
     _output.note(
         f"READY: {NAME} with {nodes} node{'s' * (nodes > 1)}, dashboard {cluster.connection.ray_url}"
     )

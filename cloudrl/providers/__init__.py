@@ -26,9 +26,17 @@ class Provider(Protocol):
         """What `up` would do, without doing it."""
 
     def up(
-        self, plan: Plan, *, on_status: Callable[[Status], None] | None = None, timeout_s: float = 900.0
+        self,
+        plan: Plan,
+        *,
+        on_status: Callable[[Status], None] | None = None,
+        timeout_s: float = 900.0,
+        detach: bool = True,
     ) -> Connection:
-        """Start the cluster and return once it is READY; nothing is left when it fails."""
+        """Start the cluster and return once it is READY; nothing is left when it fails.
+
+        Without `detach` it also ends when this program does, however that comes about.
+        """
 
     def attach(self, name: str) -> Connection:
         """Connect to a running cluster."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import http.client
 import json
 import os
 import random
@@ -21,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloudrl.connection import AgentApi
+from cloudrl.node.peer import Peer
 from cloudrl.node.tokens import derive
 from cloudrl.render.agent import write_agent
 
@@ -59,7 +60,7 @@ def until(condition: Callable[[], object], what: str, *, timeout_s: float = 30.0
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, f"not within {timeout_s:.0f} s: {what}"
-        time.sleep(0.02)
+        time.sleep(0.03)
 
 
 def free_ports(count: int) -> list[int]:
@@ -158,16 +159,15 @@ class Node:
         """All that it printed."""
         return self.output.read_text()
 
-    def status(self, token: str | None = None) -> dict[str, Any]:
-        return dict(AgentApi(f"http://{IP}:{self.port}", token or derive(KEY).agent).status())
+    def status(self) -> dict[str, Any]:
+        with Peer(IP, self.port, derive(KEY).agent).open("GET", "/v1/status") as answer:
+            return dict(json.load(answer))
 
     def phase(self) -> str:
         """As it says itself; "" while it does not listen."""
-        from cloudrl.errors import ConnectionFailed
-
         try:
             return str(self.status()["phase"])
-        except ConnectionFailed:
+        except (OSError, http.client.HTTPException):
             return ""
 
     def exit_code(self, timeout_s: float = 20.0) -> int:

@@ -225,35 +225,6 @@ def a_port_of_ray_is_in_use(nodes: Maker) -> None:
     assert not (cluster.control / "starts-0").exists()
 
 
-@scenario.each(
-    ({"CLOUDRL_NODE_RANK": "2"}, [], "error: rank 2 does not fit a cluster of 1 nodes"),
-    (
-        {"CLOUDRL_NODES_NUM": "two"},
-        [],
-        "error: CLOUDRL_NODES_NUM/DSTACK_NODES_NUM/SLURM_JOB_NUM_NODES should be",
-    ),
-    ({}, ["--no-such-option"], "unrecognized arguments: --no-such-option"),
-    (
-        {},
-        ["--key-file=/no/such/key"],
-        "error: the key /no/such/key cannot be read: No such file or directory",
-    ),
-    (
-        {},
-        ["--run-dir=/dev/null/run"],
-        "error: the folder /dev/null/run cannot be written: Not a directory",
-    ),
-)
-def wrong_input_is_one_clear_message(
-    nodes: Maker, env: dict[str, str], words: list[str], message: str
-) -> None:
-    cluster = nodes(1)
-    cluster.start_one(0, *words, **env)
-    assert cluster[0].exit_code() == 2
-    assert message in cluster[0].text()
-    assert "Traceback" not in cluster[0].text()
-
-
 @scenario
 def the_status_says_why_while_the_ranks_agree(nodes: Maker) -> None:
     cluster = nodes(2)

@@ -23,10 +23,9 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.agents
 
 
-@pytest.mark.parametrize("count", [1, 2])
-def test_ready(nodes: Callable[..., Nodes], count: int) -> None:
-    cluster = nodes(count).start().ready()
-    assert cluster[0].status()["phase"] == "ready"
+def test_ready(nodes: Callable[..., Nodes]) -> None:
+    """With two nodes; below with three, and at the end with one."""
+    cluster = nodes(2).start().ready()
     assert cluster[0].text().count("READY") == 1
 
 

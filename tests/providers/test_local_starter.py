@@ -29,14 +29,17 @@ from cloudrl.spec import Cluster
 
 python, model, phase, *options = sys.argv[1:]
 plan = provider.plan(Cluster.load({"name": "one", "nodes": 2, "models": [model]}))
+here = "coming up"
 plan = replace(plan, commands=tuple((python, *command[1:], *options) for command in plan.commands))
 
 def look(status):
-    if phase in ("start", status.phase):
+    if phase in ("start", status.phase, here):
         print(json.dumps(asdict(plan.state)), flush=True)
         time.sleep(600)
 
-provider.up(plan, on_status=look)
+provider.up(plan, on_status=look, detach=False)
+here = "after"
+look(provider.status("one"))
 """
 
 PHASES = ("start", "ray", "fetch", "barrier", "ready")
@@ -96,3 +99,10 @@ def test_nobody_does_anything(home: Home) -> None:
     assert look.reason == "the command that started this cluster has died"
     assert provider.down("one") is False
     assert not Path(killed.ray_temp_dir).exists()
+
+
+def test_a_cluster_that_is_not_detached_ends_with_its_starter_also_when_ready(home: Home) -> None:
+    killed = _kill_at(home, "after")
+    until(lambda: not processes.of_cluster(killed.id), "all processes end by themselves", timeout_s=10)
+    assert provider.status("one").reason == "the command that started this cluster has died"
+    provider.down("one")

@@ -34,12 +34,16 @@ def plan(cluster: Cluster, *, dashboard_port: int | None = None) -> LocalPlan:
 
 
 def up(
-    plan: Plan, *, on_status: Callable[[Status], None] | None = None, timeout_s: float = 900.0
+    plan: Plan,
+    *,
+    on_status: Callable[[Status], None] | None = None,
+    timeout_s: float = 900.0,
+    detach: bool = True,
 ) -> Connection:
     """Start the agents and return once the cluster is READY.
 
-    Whatever an earlier `up` of this name has left is ended first. If this command dies, even by SIGKILL, the
-    agents end by themselves.
+    Whatever an earlier `up` of this name has left is ended first. If this program dies before the cluster is
+    READY, even by SIGKILL, the agents end by themselves; without `detach` also afterwards.
 
     Raises:
         InputError: a cluster of this name is running, or a port was taken since the plan was made.
@@ -53,15 +57,17 @@ def up(
         started: list[Started] = []
         try:
             launch.prepare(plan)
-            started += [launch.start_agent(plan, rank) for rank in range(plan.state.nodes)]
+            for rank in range(plan.state.nodes):
+                started.append(launch.start_agent(plan, rank))  # noqa: PERF401  each counts as soon as it runs
             _await_ready(plan.state, started, on_status, timeout_s)
         except BaseException as error:
             _give_up(plan.state, started)
             if isinstance(error, KeyboardInterrupt):
                 raise Interrupted("interrupted; what was started is ended again") from error
             raise
-        for agent in started:
-            agent.release()
+        if detach:
+            for agent in started:
+                agent.release()
     return attach(plan.name)
 
 

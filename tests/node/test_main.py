@@ -1,0 +1,39 @@
+"""The agent's entry: wrong input is one message and exit code 2, before anything is started."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cloudrl.node.main import main, run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize(
+    ("env", "words", "message"),
+    [
+        ({"CLOUDRL_NODE_RANK": "2"}, [], "rank 2 does not fit a cluster of 1 nodes"),
+        (
+            {"CLOUDRL_NODES_NUM": "two"},
+            [],
+            "CLOUDRL_NODES_NUM/DSTACK_NODES_NUM/SLURM_JOB_NUM_NODES should be a number",
+        ),
+        ({}, ["--key-file=/no/such/key"], "the key /no/such/key cannot be read: No such file or directory"),
+        ({}, ["--run-dir=/dev/null/run"], "the folder /dev/null/run cannot be written: Not a directory"),
+    ],
+)
+def test_wrong_input(
+    env: dict[str, str], words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([f"--run-dir={tmp_path}", *words], env) == 2
+    assert capsys.readouterr().err.startswith(f"error: {message}")
+
+
+def test_an_unknown_option(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["run", "--no-such-option"])
+    assert caught.value.code == 2
+    assert "unrecognized arguments: --no-such-option" in capsys.readouterr().err
