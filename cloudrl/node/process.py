@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -123,15 +124,18 @@ def _parents() -> Iterable[tuple[int, int]]:
 
 
 def end_descendants(grace_s: float = 2.0) -> None:
-    """End whatever this process, a subreaper, still has below it: SIGTERM, then SIGKILL."""
-    for number, patience_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, grace_s)):
-        deadline = time.monotonic() + patience_s
-        for pid in descendants(os.getpid()):
-            try:
-                os.kill(pid, number)
-            except ProcessLookupError:
-                continue
-        while descendants(os.getpid()) and time.monotonic() < deadline:
+    """End whatever this process, a subreaper, still has below it, the newborn too: SIGTERM, then SIGKILL."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        told: Set[int] = set()
+        deadline = time.monotonic() + grace_s
+        while time.monotonic() < deadline:
+            left = descendants(os.getpid())
+            if not left:
+                break
+            for pid in left - told:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+            told |= left
             _reap()
             time.sleep(0.02)
     _reap()

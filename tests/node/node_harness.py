@@ -387,6 +387,17 @@ def _with(function: Callable[..., None], case: tuple[Any, ...], nodes: Callable[
     function(nodes, *case)
 
 
+def _left(mark: str, patience_s: float = 3.0) -> dict[int, str]:
+    """What still runs after a moment; who was killed just now needs one."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        found = processes_with(MARK, mark)
+        found.pop(os.getpid(), None)
+        if not found or time.monotonic() > deadline:
+            return found
+        time.sleep(0.03)
+
+
 @contextlib.contextmanager
 def marked(mark: str) -> Iterator[None]:
     """Whatever is started inside and is left at the end is killed, and fails the test."""
@@ -395,8 +406,7 @@ def marked(mark: str) -> Iterator[None]:
     try:
         yield
     finally:
-        left = processes_with(MARK, mark)
-        left.pop(os.getpid(), None)
+        left = _left(mark)
         kill_all(left)
         os.environ.pop(MARK) if before is None else os.environ.update({MARK: before})
     assert not left, f"processes were left: {left}"

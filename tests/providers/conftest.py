@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import uuid
 from dataclasses import dataclass, field, replace
@@ -67,4 +68,6 @@ def home(tmp_path: Path, image: Image, monkeypatch: pytest.MonkeyPatch) -> Itera
     with marked(uuid.uuid4().hex):
         yield made
     left = [plan.state.ray_temp_dir for plan in made.plans if Path(plan.state.ray_temp_dir).exists()]
+    for folder in left:
+        shutil.rmtree(folder)
     assert not left, f"temporary folders were left: {left}"

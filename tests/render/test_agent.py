@@ -127,13 +127,6 @@ def test_it_starts_under_a_bare_python(version: str, agent: Path) -> None:
     done = _run(PYTHONS[version], "-I", "-S", "-W", "error", agent, "run", "--help")
     assert b"usage: cloudrl-node.pyz run" in done.stdout
     assert done.stderr == b""
-    assert (
-        b"usage: cloudrl-node.pyz data" in _run(PYTHONS[version], "-I", "-S", agent, "data", "--help").stdout
-    )
-    assert (
-        b"usage: cloudrl-node.pyz model"
-        in _run(PYTHONS[version], "-I", "-S", agent, "model", "--help").stdout
-    )
     _run(PYTHONS[version], "-I", "-S", "-W", "error", "-c", IMPORT_ALL, agent)
 
 

@@ -97,13 +97,16 @@ def status(name: str) -> Status:
     known = state.read(name)
     if known is None:
         raise InputError(f"no local cluster {name!r}", hint="See what there is: cloudrl status")
-    if processes.agents(known.id):
+    coming_or_going = processes.agents(known.id)
+    if coming_or_going:
         try:
             return _live_status(known)
         except (ConnectionFailed, Unauthorized):
-            return _row(known, "start")
+            pass  # it does not listen yet, or no more: then it has left its reason
     reason = _outcome(known)
-    return _row(known, "failed" if reason else "down", reason)
+    if reason:
+        return _row(known, "failed", reason)
+    return _row(known, "start" if coming_or_going else "down")
 
 
 def down(name: str) -> bool:
