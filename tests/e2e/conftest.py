@@ -18,6 +18,7 @@ class Shell:
 
     def __init__(self, home: Path) -> None:
         self.home = home
+        (home / "tmp").mkdir()
 
     def run(
         self, *words: str, timeout_s: float = 400.0, check: bool = True
@@ -39,10 +40,14 @@ class Shell:
     @property
     def env(self) -> dict[str, str]:
         kept = {key: value for key, value in os.environ.items() if not key.startswith(("RAY_", "CLOUDRL_"))}
-        return {**kept, "CLOUDRL_HOME": str(self.home)}
+        return {**kept, "CLOUDRL_HOME": str(self.home / "home"), "TMPDIR": str(self.home / "tmp")}
 
     def states(self) -> list[dict[str, object]]:
-        return [json.loads(path.read_text()) for path in self.home.glob("clusters/*/cluster.json")]
+        return [json.loads(path.read_text()) for path in self.home.glob("home/clusters/*/cluster.json")]
+
+    def temporary_files(self) -> list[Path]:
+        """What verl, torch or Ray have left where temporary files belong."""
+        return list((self.home / "tmp").iterdir())
 
     def leftovers(self) -> list[str]:
         """What a cluster must not leave: processes and temporary folders."""

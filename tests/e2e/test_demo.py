@@ -1,37 +1,29 @@
 """`cloudrl demo`: what a newcomer runs first."""
 
 import re
-import tempfile
-from pathlib import Path
 
 import pytest
 
 pytestmark = pytest.mark.e2e
 
 
-def temporary_files():
-    """Those that verl and torch are known to make; our own folder is among the leftovers."""
-    folder = Path(tempfile.gettempdir())
-    patterns = ("pymp-*", "ckpt_*", "torchinductor_*", "torch_*")
-    return {path for pattern in patterns for path in folder.glob(pattern)}
-
-
 def test_demo_trains_on_two_nodes_and_cleans_up(shell):
-    before = temporary_files()
     done = shell.run("demo")
 
     first, last = map(float, re.search(r"reward +(\S+) -> (\S+)", done.stdout).groups())
     assert last - first >= 0.15
     folder = re.search(r"checkpoint (\S+)", done.stdout)[1]
     assert folder.startswith(str(shell.home))
-    names = {path.name for path in shell.home.glob("clusters/demo/checkpoints/*/global_step_16/actor/*.pt")}
+    names = {
+        path.name for path in shell.home.glob("home/clusters/demo/checkpoints/*/global_step_16/actor/*.pt")
+    }
     assert names >= {f"{kind}_world_size_2_rank_{rank}.pt" for kind in ("model", "optim") for rank in (0, 1)}
     assert shell.leftovers() == []
-    assert temporary_files() <= before
+    assert shell.temporary_files() == []
     assert "step 16/16" in done.stderr
-    logs = list(shell.home.glob("clusters/demo/node-0/jobs/job-driver-*.log"))
+    logs = list(shell.home.glob("home/clusters/demo/node-0/jobs/job-driver-*.log"))
     assert len(logs) == 1, "the job's log outlives the cluster"
 
 
 def test_nothing_is_left_in_the_folder_where_it_was_called(shell):
-    assert {path.name for path in shell.home.iterdir()} == {"clusters"}
+    assert {path.name for path in shell.home.iterdir()} == {"home", "tmp"}

@@ -15,7 +15,7 @@ NAME = "train"
 @pytest.fixture(scope="module")
 def cluster(shell):
     shell.run("up", NAME, "--nodes", "2")
-    return shell.home / "clusters" / NAME
+    return shell.home / "home" / "clusters" / NAME
 
 
 def test_status_shows_both_nodes(shell, cluster):

@@ -14,7 +14,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "node"))
 from node_harness import Image, make_image, marked
 
-from cloudrl.providers.local import provider
+from cloudrl.providers.local import ports, provider
 from cloudrl.spec import Cluster
 
 if TYPE_CHECKING:
@@ -40,7 +40,11 @@ class Home:
     def plan(self, name: str = "one", *options: str, nodes: int = 2, **fields: Any) -> LocalPlan:
         """A plan whose agents run in the image that has no real Ray."""
         fields = {"models": [str(self.folder / "model")], **fields}
-        plan = provider.plan(Cluster.load({"name": name, "nodes": nodes, **fields}))
+        # not 8265, which another Ray on this machine may take as soon as ours has let go of it
+        [dashboard_port] = ports.free_ports(1, cluster=name)
+        plan = provider.plan(
+            Cluster.load({"name": name, "nodes": nodes, **fields}), dashboard_port=dashboard_port
+        )
         commands = tuple((str(self.image.python), *command[1:], *options) for command in plan.commands)
         self.plans.append(replace(plan, commands=commands))
         return self.plans[-1]
@@ -65,9 +69,11 @@ def home(tmp_path: Path, image: Image, monkeypatch: pytest.MonkeyPatch) -> Itera
     monkeypatch.setenv("CLOUDRL_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("FAKE_RAY", str(made.control))
-    with marked(uuid.uuid4().hex):
-        yield made
-    left = [plan.state.ray_temp_dir for plan in made.plans if Path(plan.state.ray_temp_dir).exists()]
-    for folder in left:
-        shutil.rmtree(folder)
+    try:
+        with marked(uuid.uuid4().hex):
+            yield made
+    finally:
+        left = [plan.state.ray_temp_dir for plan in made.plans if Path(plan.state.ray_temp_dir).exists()]
+        for folder in left:
+            shutil.rmtree(folder)
     assert not left, f"temporary folders were left: {left}"

@@ -18,7 +18,7 @@ from node_harness import until
 
 from cloudrl.connection import AgentApi, RayApi, view
 from cloudrl.errors import InputError, Unauthorized
-from cloudrl.providers.local import processes, provider
+from cloudrl.providers.local import ports, processes, provider
 from cloudrl.spec import Cluster
 
 if TYPE_CHECKING:
@@ -30,7 +30,9 @@ pytestmark = pytest.mark.ray
 
 
 def _plan(home: Home, name: str, nodes: int) -> LocalPlan:
-    plan = provider.plan(Cluster.load({"name": name, "nodes": nodes, "models": [str(home.folder / "model")]}))
+    [dashboard_port] = ports.free_ports(1, cluster=name)  # not 8265, which another Ray here may want
+    cluster = Cluster.load({"name": name, "nodes": nodes, "models": [str(home.folder / "model")]})
+    plan = provider.plan(cluster, dashboard_port=dashboard_port)
     home.plans.append(plan)
     return plan
 
