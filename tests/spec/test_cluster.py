@@ -66,15 +66,17 @@ def test_numbers_in_env_become_text():
 def test_checkpoints_lie_on_the_host_unless_told_otherwise():
     assert Cluster(name="one", checkpoints="/data/ckpt/").volumes == ("/data/ckpt:/data/ckpt",)
     assert Cluster(name="one", volumes=[]).volumes == ()  # on purpose: some clouds have no instance volumes
-    mounts = Cluster(name="one", checkpoints="/work/ckpt", volumes=["/big:/work", "/hf:/root/.cache"]).mounts
-    assert mounts == (Volume.parse("/big:/work"), Volume.parse("/hf:/root/.cache"))
+    mounts = Cluster(
+        name="one", checkpoints="/scratch/ckpt", volumes=["/big:/scratch", "/hf:/root/.cache"]
+    ).mounts
+    assert mounts == (Volume.parse("/big:/scratch"), Volume.parse("/hf:/root/.cache"))
 
 
 def test_checkpoints_beside_all_volumes_are_refused():
     with pytest.raises(SpecError) as caught:
-        Cluster(name="one", checkpoints="/ckpt", volumes=["/big:/work"])
+        Cluster(name="one", checkpoints="/ckpt", volumes=["/big:/scratch"])
     assert caught.value.message == (
-        "Cluster: checkpoints '/ckpt' lies on none of the volumes /big:/work, "
+        "Cluster: checkpoints '/ckpt' lies on none of the volumes /big:/scratch, "
         "so it would vanish with the container"
     )
     assert caught.value.hint == "Add '/ckpt:/ckpt' to volumes"
