@@ -11,18 +11,18 @@ PYTHON ?= $(shell for p in python3.12 python3.11 python3.10 python3 python; do \
 TORCH_ARGS := $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-unit test-slow check format bench-up clean
+.PHONY: demo test test-unit test-slow check format bench-up dstack-lab dstack-lab-down dstack-packages clean
 
 demo: $(VENV)/.local
 	$(BIN)/cloudrl demo
 
-test: $(VENV)/.dev
+test: dstack-packages
 	$(BIN)/python -m pytest
 
 test-unit: $(VENV)/.dev
-	$(BIN)/python -m pytest -m "not agents and not verl and not ray and not e2e"
+	$(BIN)/python -m pytest -m "not agents and not verl and not ray and not e2e and not dstack"
 
-test-slow: $(VENV)/.dev
+test-slow: dstack-packages
 	CLOUDRL_SLOW=1 HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest
 
 check: $(VENV)/.dev
@@ -37,6 +37,21 @@ format: $(VENV)/.dev
 
 bench-up: $(VENV)/.dev
 	$(BIN)/python benchmarks/bench_up.py
+
+# Two stand-in hosts and the real dstack server, by hand: tests/dstack_hosts/README.md. LAB="--hosts 4 --stock"
+dstack-lab: dstack-packages
+	PYTHONPATH=tests $(BIN)/python -m dstack_hosts up $(LAB)
+
+dstack-lab-down: $(VENV)/.dev
+	PYTHONPATH=tests $(BIN)/python -m dstack_hosts down
+
+# Programs that the lab needs, where this is root on Debian; elsewhere its tests are skipped and say why. Not under
+# systemd, which would start the machine's own sshd.
+dstack-packages: $(VENV)/.dev
+	@missing=$$(PYTHONPATH=tests $(BIN)/python -m dstack_hosts packages); test -n "$$missing" || exit 0; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && [ ! -d /run/systemd/system ]; then \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $$missing; \
+	else echo "dstack tests will be skipped: install $$missing" >&2; fi
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from dstack_hosts.fixtures import dstack_lab  # noqa: F401 - a fixture
 from hypothesis import settings
 
 if TYPE_CHECKING:

@@ -1,0 +1,84 @@
+"""The real dstack server with its polling intervals divided, so that a test's minutes become seconds.
+
+`python fast_server.py PORT`. What is changed, and nothing else:
+
+- intervals of the background pipelines and delays of their fetchers, by 10;
+- the time until a job without connection counts as lost: 15 s instead of 2 min;
+- the delay before a run is submitted again: 2 s instead of 15 s to 10 min;
+- an empty database gets the tables of the models at once instead of all migrations one after the other.
+
+Source: dstack 0.22.5, _internal/server/background/pipeline_tasks/*.py, _internal/server/db.py.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from datetime import timedelta
+from types import ModuleType
+
+from dstack._internal.server import bootstrap
+
+bootstrap.set_up_process()  # before all other imports of dstack
+
+import uvicorn  # noqa: E402
+from dstack._internal.server import app as server_app  # noqa: E402
+from dstack._internal.server import db, models  # noqa: E402
+from dstack._internal.server.background.pipeline_tasks import (  # noqa: E402
+    base,
+    fleets,
+    instances,
+    jobs_running,
+    jobs_submitted,
+    jobs_terminating,
+    runs,
+)
+from dstack._internal.server.background.pipeline_tasks.runs import pending  # noqa: E402
+
+_FASTER = float(os.environ.get("LAB_FASTER", "10"))
+_LOST_S = float(os.environ.get("LAB_LOST_S", "15"))
+_AGAIN_S = float(os.environ.get("LAB_AGAIN_S", "2"))
+_DIVIDED = ("min_processing_interval", "queue_check_delay")
+
+
+def shorten_intervals() -> None:
+    """Divide the defaults of all pipelines and fetchers."""
+    for module in (fleets, instances, jobs_running, jobs_submitted, jobs_terminating, runs):
+        for part in _parts(module):
+            _divide_defaults(part)
+    base.Fetcher._DEFAULT_FETCH_DELAYS = [max(0.05, s / _FASTER) for s in base.Fetcher._DEFAULT_FETCH_DELAYS]
+    jobs_running.JOB_DISCONNECTED_RETRY_TIMEOUT = timedelta(seconds=_LOST_S)
+    pending._PENDING_RETRY_DELAYS = [timedelta(seconds=_AGAIN_S)]
+
+
+def _parts(module: ModuleType) -> list[type]:
+    kinds = (base.Pipeline, base.Fetcher)
+    classes = [value for value in vars(module).values() if inspect.isclass(value)]
+    return [value for value in classes if issubclass(value, kinds) and "__init__" in vars(value)]
+
+
+def _divide_defaults(part: type) -> None:
+    function = vars(part)["__init__"]
+    spec = inspect.getfullargspec(function)
+    if not spec.defaults:
+        return
+    names = spec.args[-len(spec.defaults) :]
+    function.__defaults__ = tuple(
+        value / _FASTER if name in _DIVIDED else value
+        for name, value in zip(names, spec.defaults, strict=True)
+    )
+
+
+async def make_tables() -> None:
+    """In place of the migrations. What exists is left as it is."""
+    async with db.get_db().engine.begin() as connection:
+        await connection.run_sync(models.BaseModel.metadata.create_all)
+
+
+if __name__ == "__main__":
+    shorten_intervals()
+    server_app.migrate = make_tables
+    application = server_app.create_app()
+    server_app.register_routes(application)
+    uvicorn.run(application, host="127.0.0.1", port=int(sys.argv[1]), log_level="error")

@@ -1,0 +1,240 @@
+"""A lab: stand-in hosts, the real dstack server, and a place for its clients.
+
+All of it lives in namespaces without names and in one folder. A guardian takes both away when the process that
+started the lab ends, however it ends.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from . import fleet, namespaces, packing
+from .client import Client, client_environment
+from .hosts import Host
+from .requirements import why_not
+from .runs import Runs
+from .server import Server
+from .standin.config import HostConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from contextlib import AbstractContextManager
+    from types import TracebackType
+
+_GUARDIAN = Path(__file__).with_name("guardian.py")
+_NETWORK = "10.77.0"  # inside the lab's own network namespace: two labs may both use it
+_START_S = 30.0
+_END_S = 60.0
+_HIDDEN = ("/root/", "/home/", "/tmp/", "/var/tmp/")  # private to each host, see standin/root.py
+
+
+class LabUnavailable(Exception):
+    """This machine cannot run a lab; the message says why."""
+
+
+class Lab:
+    """Hosts and a server, from `start` or `with` to `stop`, or to the end of this process.
+
+    Args:
+        hosts: how many.
+        folder: where everything lies, which must not exist or be empty, and is removed at the end. A short path:
+            it will hold the sockets of ssh. None for a new one in the folder for temporary files.
+        fast: the server's polling intervals divided by ten.
+        settings: more environment of the server.
+        guarded: False for a lab that goes on when this process ends, until `end`.
+        host: fields of `HostConfig` that all hosts share, such as `gpu_count` or `stop`.
+
+    Raises:
+        LabUnavailable: on `start`, where the machine cannot do it.
+    """
+
+    def __init__(
+        self,
+        hosts: int = 2,
+        folder: Path | None = None,
+        *,
+        fast: bool = True,
+        settings: Mapping[str, str] | None = None,
+        guarded: bool = True,
+        **host: Any,
+    ) -> None:
+        self._count = hosts
+        self._folder = folder
+        self._fast = fast
+        self._settings = dict(settings or {})
+        self._guarded = guarded
+        self._host_fields = host
+        self._guardian: subprocess.Popen[bytes] | None = None
+        self._first = 0
+        self._servers: list[Server] = []
+        self._clients: list[Client] = []
+        self.hosts: list[Host] = []
+
+    def __enter__(self) -> Lab:
+        self.start()
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start the hosts and the server at once, and wait for both."""
+        reason = why_not()
+        if reason:
+            raise LabUnavailable(reason)
+        self.folder = self._folder or Path(tempfile.mkdtemp(prefix="dstack-lab-"))
+        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self._start_guardian()
+            self._start_parts()
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """End everything and wait until nothing of it is left. A second call does nothing."""
+        guardian, self._guardian = self._guardian, None
+        if guardian is None:
+            return
+        guardian.terminate()
+        guardian.wait(_END_S)
+        for pipe in (guardian.stdin, guardian.stdout):
+            if pipe is not None:
+                pipe.close()
+        for part in (*self.hosts, *self._servers):
+            part.forget()
+        for client in self._clients:
+            client.close()
+
+    def host(self, index: int) -> Host:
+        """The host of that number, from zero."""
+        return self.hosts[index]
+
+    @property
+    def runs(self) -> Runs:
+        """The runs of its server."""
+        return Runs(self)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The environment of a client: an own HOME, which has the server's address and token."""
+        return client_environment(self.home)
+
+    @property
+    def first_process(self) -> int:
+        """The process whose namespaces the lab is."""
+        return self._first
+
+    def popen(self, *words: str, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Client:
+        """Start a command where the server and the hosts can be reached."""
+        client = Client(self._first, list(words), cwd or self.home, {**self.environment, **(env or {})})
+        self._clients = [*(other for other in self._clients if not other.closed), client]
+        return client
+
+    def run(
+        self,
+        *words: str,
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        timeout_s: float = 60.0,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command there to its end. Raises TimeoutExpired, after killing it."""
+        return self.popen(*words, cwd=cwd, env=env).finish(timeout_s)
+
+    def network(self) -> AbstractContextManager[None]:
+        """Put the calling thread into the lab's network: for dstack's Python API, or a plain HTTP client."""
+        return namespaces.network_of(self._first)
+
+    def create_fleet(
+        self, name: str = "lab", hosts: tuple[int, ...] | None = None, timeout_s: float = 120.0
+    ) -> None:
+        """Make an SSH fleet of some hosts, or of all, with the CLI, and wait until it is idle."""
+        chosen = [self.hosts[index] for index in hosts] if hosts else self.hosts
+        path = self.folder / f"{name}.fleet.dstack.yml"
+        path.write_text(fleet.fleet_yaml(name, [host.address for host in chosen], self.fleet_key))
+        fleet.create(self, path, name, len(chosen), timeout_s)
+
+    def _start_guardian(self) -> None:
+        self.home, self.fleet_key = self.folder / "home", self.folder / "fleet_key"
+        self.home.mkdir()
+        starter = str(os.getpid()) if self._guarded else "-"
+        with (self.folder / "lab.log").open("ab") as log:
+            self._guardian = subprocess.Popen(
+                [sys.executable, "-IS", str(_GUARDIAN), str(self.folder), f"{_NETWORK}.1/24", starter],
+                stdin=subprocess.PIPE if self._guarded else subprocess.DEVNULL,
+                stdout=subprocess.PIPE, stderr=log, start_new_session=True,
+            )  # fmt: skip
+        assert self._guardian.stdout is not None
+        line = self._guardian.stdout.readline()
+        if not line:
+            raise ChildProcessError("the lab's guardian has ended at once")
+        self._first = int(line)
+
+    def _start_parts(self) -> None:
+        (self.folder / "standin.pyz").write_bytes(packing.pack(sys.executable))
+        fleet.make_key(self.fleet_key)
+        self.hosts = [self._make_host(index) for index in range(self._count)]
+        token = secrets.token_hex(16)
+        log = self.folder / "server.log"
+        self.server = Server(self._first, self.home, log, token, fast=self._fast, settings=self._settings)
+        self._servers = [self.server]
+        for host in self.hosts:
+            host.power_on()
+        self.server.start()
+        for host in self.hosts:
+            host.wait_until_up()
+
+    def _make_host(self, index: int) -> Host:
+        addresses = {f"node{number}": f"{_NETWORK}.{11 + number}" for number in range(self._count)}
+        name = f"node{index}"
+        config = HostConfig(
+            name=name,
+            address=addresses[name],
+            gateway=f"{_NETWORK}.1",
+            hosts=addresses,
+            admin_key=self.fleet_key.with_suffix(".pub").read_text(),
+            version=fleet.dstack_version(),
+            python=sys.executable,
+            path_first=str(Path(sys.executable).parent),
+            binds=hidden_folders(),
+            **self._host_fields,
+        )
+        return Host(self._first, config, self.folder / "hosts" / name, self.folder / "disks" / name, index)
+
+
+def hidden_folders() -> list[str]:
+    """Folders of this Python and of this repository that a host would not see by itself."""
+    repository = Path(__file__).resolve().parents[2]
+    wanted = [
+        Path(sys.prefix),
+        Path(sys.base_prefix),
+        Path(os.path.realpath(sys.executable)).parent.parent,
+        repository,
+    ]
+    root = os.stat("/").st_dev
+    hidden = {str(path) for path in wanted if f"{path}/".startswith(_HIDDEN) or path.stat().st_dev != root}
+    return sorted(path for path in hidden if not any(path.startswith(f"{other}/") for other in hidden))
+
+
+def end(folder: Path, timeout_s: float = _END_S) -> None:
+    """End the lab in `folder`, whoever started it. Raises TimeoutError."""
+    file = folder / "lab.pid"
+    if file.exists():
+        guardian = int(file.read_text().split()[0])
+        if str(_GUARDIAN) in Path(f"/proc/{guardian}/cmdline").read_text().split("\0"):
+            os.kill(guardian, signal.SIGTERM)
+    deadline = time.monotonic() + timeout_s
+    while folder.exists():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{folder} is still there after {timeout_s:.0f} s")
+        time.sleep(0.05)

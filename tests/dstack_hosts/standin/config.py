@@ -1,0 +1,60 @@
+"""What a stand-in host is: written by the lab, read by everything on the host."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+PATH = Path("/etc/dstack-standin.json")  # on the host; a container is configured by its own spec
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+PROGRAM = Path("/opt/standin/standin.pyz")  # what the server "downloads" as shim and runner
+IMAGE = Path("/opt/standin/image")  # the machine's own root file system, which all images are
+
+
+@dataclass(frozen=True)
+class HostConfig:
+    """One host.
+
+    Attributes:
+        name: its host name.
+        address: its only IPv4 address, in `network_bits` of network.
+        gateway: where packets for elsewhere go; nothing lies behind it.
+        hosts: /etc/hosts, name -> address.
+        admin_key: public key that a fleet is made with.
+        version: what shim and runner say; the server compares it with its own.
+        cpus: declared to the server, as are the next five; the machine need not have them.
+        python: the interpreter of the stand-in.
+        path_first: put before PATH in containers.
+        binds: folders of the machine that an overlay would hide: home folders, other file systems. Read-only.
+        missing_images: image names that cannot be pulled.
+        stop: "terminal" as dstack's runner since September 2026, "shell" as before; see terminal.py.
+    """
+
+    name: str
+    address: str
+    gateway: str
+    admin_key: str
+    version: str
+    python: str
+    network_bits: int = 24
+    hosts: dict[str, str] = field(default_factory=dict)
+    cpus: int = 8
+    memory_bytes: int = 32 << 30
+    disk_bytes: int = 500 << 30
+    gpu_name: str = ""
+    gpu_count: int = 0
+    gpu_memory_mib: int = 0
+    path_first: str = ""
+    binds: list[str] = field(default_factory=list)
+    missing_images: list[str] = field(default_factory=list)
+    stop: str = "terminal"
+
+    def save(self, path: Path) -> None:
+        """Write it as JSON."""
+        path.write_text(json.dumps(asdict(self), indent=1))
+
+    @classmethod
+    def load(cls, path: Path = PATH) -> HostConfig:
+        """Read what `save` wrote."""
+        return cls(**json.loads(path.read_text()))

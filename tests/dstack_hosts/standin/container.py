@@ -1,0 +1,66 @@
+"""A container: new mount, pid and ipc namespaces over the image, the host's network; its first process.
+
+Docker's part in the true shim. Its first process there is `/bin/sh -c "... && dstack-runner start"`, which
+ignores SIGTERM, so that a stop waits for its whole time-out and then kills. Source: dstack,
+runner/internal/shim/docker.go (DockerShellCommands, createContainer).
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from . import config
+from .reaper import reap_until
+from .root import enter_root, run
+
+DEFAULT_SHM_BYTES = 64 << 20  # Docker's
+
+
+@dataclass(frozen=True)
+class ContainerSpec:
+    """What is started: a command with its environment, folders of the host bound into it, size of /dev/shm."""
+
+    disk: str
+    command: list[str]
+    environment: dict[str, str]
+    binds: list[tuple[str, str]] = field(default_factory=list)
+    read_only: list[str] = field(default_factory=list)
+    shm_bytes: int = DEFAULT_SHM_BYTES
+
+
+def start(spec: ContainerSpec, folder: Path) -> subprocess.Popen[bytes]:
+    """Start a container. The process is its outside; `first_process` finds its inside."""
+    path = folder / "container.json"
+    path.write_text(json.dumps(asdict(spec)))
+    with (folder / "container.log").open("ab") as log:
+        return subprocess.Popen(
+            [
+                "unshare", "--mount", "--pid", "--ipc", "--fork", "--propagation", "private", "--",
+                sys.executable, "-IS", str(config.PROGRAM), "container-init", str(path),
+            ],
+            env=spec.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/",
+            start_new_session=True,
+        )  # fmt: skip
+
+
+def container_init(spec_path: str) -> int:
+    """Be the container until its command ends."""
+    spec = ContainerSpec(**json.loads(Path(spec_path).read_text()))
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    disk = Path(spec.disk)
+    disk.mkdir(parents=True)
+    run("mount", "-t", "tmpfs", "tmpfs", str(disk))
+    folders = [(folder, folder) for folder in spec.read_only]
+    binds = [(source, target) for source, target in spec.binds]  # JSON has made lists of them
+    enter_root(disk, config.IMAGE, read_only=folders, binds=binds, shm_bytes=spec.shm_bytes)
+    command = subprocess.Popen(spec.command, cwd="/", preexec_fn=_default_signals)  # noqa: PLW1509
+    return reap_until(command.pid)
+
+
+def _default_signals() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -1,0 +1,139 @@
+"""One job from submission to its last state.
+
+Source: dstack, runner/internal/runner/executor/executor.go (Run, execJob).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tarfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from . import environment, home
+from .journal import Journal, Quota
+from .terminal import Terminal
+
+
+class Executor:
+    """Prepares the job, runs it and writes down how it goes. `finished` is set when it has ended.
+
+    Args:
+        submission: what the server submitted.
+        folder: the runner's own, with the uploaded archives in `file_archives`.
+        ssh_port: where the container's sshd listens.
+        add_key: lets a public key into the container.
+        stop_rule: "terminal" or "shell", see terminal.py.
+    """
+
+    def __init__(
+        self,
+        submission: dict[str, Any],
+        folder: Path,
+        journal: Journal,
+        *,
+        ssh_port: int,
+        add_key: Callable[[str], None],
+        stop_rule: str,
+    ) -> None:
+        self._submission = submission
+        self._spec: dict[str, Any] = submission["job_spec"]
+        self._folder = folder
+        self._journal = journal
+        self._ssh_port = ssh_port
+        self._add_key = add_key
+        self._stop_rule = stop_rule
+        self._terminal: Terminal | None = None
+        self._stopped = self._timed_out = False
+        self.finished = threading.Event()
+        self.user = home.job_user(self._spec)
+        self.working_dir = home.expand(self._spec.get("working_dir") or os.getcwd(), "/", self.user.pw_dir)
+        journal.quota = Quota(int(submission.get("log_quota_hour") or 0))
+
+    def start(self) -> None:
+        """Run the job in a thread."""
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def stop(self) -> None:
+        """Ask the job to end."""
+        self._stopped = True
+        if self._terminal:
+            self._terminal.stop(self._stop_rule)
+
+    def _run(self) -> None:
+        self._journal.log("Run job")
+        try:
+            self._prepare()
+        except (OSError, tarfile.TarError) as error:
+            self._journal.state("failed", "executor_error", f"Failed to set up files ({error})")
+        else:
+            self._execute()
+        self.finished.set()
+
+    def _prepare(self) -> None:
+        cluster = environment.Cluster.of(self._submission)
+        key = self._spec.get("ssh_key") or {}
+        if home.write_cluster_key(self.user, key, cluster.addresses, self._ssh_port):
+            self._add_key(key["public"])
+        archives = self._folder / "file_archives"
+        for entry in self._spec.get("file_archives") or []:
+            target = home.expand(entry["path"], self.working_dir, self.user.pw_dir)
+            home.extract(archives / entry["id"], target, self.user)
+        shutil.rmtree(archives, ignore_errors=True)
+
+    def _execute(self) -> None:
+        self._journal.state("running")
+        try:
+            status, within_quota = self._run_command()
+        except (OSError, subprocess.SubprocessError) as error:
+            self._journal.log(f"Exec failed err={error}")
+            self._journal.state("failed")
+            return
+        if self._stopped and status != 0:
+            self._journal.state("terminated")
+        elif self._timed_out and status != 0:
+            self._journal.state("terminated", "max_duration_exceeded", "Max duration exceeded")
+        elif not within_quota:
+            quota = self._journal.quota.bytes_per_hour
+            message = f"Job log output exceeded the hourly quota of {quota} bytes"
+            self._journal.state("failed", "log_quota_exceeded", message)
+        else:
+            self._journal.state("failed" if status else "done", exit_status=status)
+
+    def _run_command(self) -> tuple[int, bool]:
+        variables = environment.job_environment(os.environ, self._submission, self.working_dir)
+        environment.write_files(variables, environment.Cluster.of(self._submission))
+        os.makedirs(self.working_dir, exist_ok=True)
+        variables["HOME"] = self.user.pw_dir
+        self._terminal = Terminal(self._spec["commands"], variables, self.working_dir, self.user)
+        if self._stopped:
+            self._terminal.stop(self._stop_rule)
+        limit = self._limit(self._terminal)
+        with (self._folder / "job.log").open("ab", buffering=0) as log:
+
+            def write(data: bytes) -> bool:
+                log.write(data)
+                return self._journal.output(data)
+
+            within_quota = self._terminal.copy_output(write)
+        status = self._terminal.wait()
+        if limit:
+            limit.cancel()
+        return status, within_quota
+
+    def _limit(self, terminal: Terminal) -> threading.Timer | None:
+        if not self._spec.get("max_duration"):
+            return None
+
+        def over() -> None:
+            self._timed_out = True
+            terminal.stop(self._stop_rule)
+
+        timer = threading.Timer(float(self._spec["max_duration"]), over)
+        timer.daemon = True
+        timer.start()
+        return timer

@@ -1,0 +1,85 @@
+"""The first process of a host: network, root file system, sshd, and the shim if a reboot finds it enabled."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+from . import config, sshd, systemctl
+from .config import HostConfig
+from .reaper import reap_until
+from .root import enter_root, run
+
+_WAIT_FOR_LINK_S = 20.0
+_SUDO = """#!/bin/sh
+while [ "${1#-}" != "$1" ]; do shift; done
+exec "$@"
+"""
+
+
+def host_init(config_path: str, disk: str, program: str) -> int:
+    """Be the host until its sshd ends. Must be the first process of new namespaces of all kinds."""
+    host = HostConfig.load(Path(config_path))
+    socket.sethostname(host.name)
+    _network(host)
+    agent = Path(program).read_bytes()
+    folders = [(folder, folder) for folder in host.binds]
+    enter_root(Path(disk), Path("/"), read_only=[("/", str(config.IMAGE)), *folders])
+    _write_files(host, agent)
+    server = _start_sshd(host)
+    print(f"host {host.name} is up", flush=True)
+    if systemctl.is_enabled("dstack-shim"):
+        subprocess.run(["/usr/local/bin/systemctl", "start", "dstack-shim"], check=True, timeout=30)
+    return reap_until(server)
+
+
+def _network(host: HostConfig) -> None:
+    """Wait for the cable, then configure it: the lab makes it once this process exists."""
+    deadline = time.monotonic() + _WAIT_FOR_LINK_S
+    while "eth0" not in {name for _, name in socket.if_nameindex()}:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{host.name}: no eth0 after {_WAIT_FOR_LINK_S:.0f} s")
+        time.sleep(0.01)
+    run("ip", "link", "set", "lo", "up")
+    run("ip", "addr", "add", f"{host.address}/{host.network_bits}", "dev", "eth0")
+    run("ip", "link", "set", "eth0", "up")
+    run("ip", "route", "add", "default", "via", host.gateway)
+
+
+def _write_files(host: HostConfig, agent: bytes) -> None:
+    commands = Path("/usr/local/bin")
+    for target, content in (
+        (config.PROGRAM, agent),
+        (commands / "systemctl", agent),
+        (commands / "sudo", _SUDO.encode()),
+    ):
+        target.write_bytes(content)
+        target.chmod(0o755)
+    host.save(config.PATH)
+    lines = ["127.0.0.1 localhost", *(f"{address} {name}" for name, address in host.hosts.items())]
+    Path("/etc/hosts").write_text("\n".join(lines) + "\n")
+    Path("/etc/hostname").write_text(host.name + "\n")
+    Path("/etc/resolv.conf").unlink(missing_ok=True)  # often a link into what is not here
+    Path("/etc/resolv.conf").write_text("")  # no name is ever asked of anybody
+
+
+def _start_sshd(host: HostConfig) -> int:
+    folder = Path("/etc/ssh/standin")
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / "ssh_host_ed25519_key").exists():
+        sshd.make_host_keys(folder, ("ed25519",))
+    keys = Path("/root/.ssh/authorized_keys")
+    keys.parent.mkdir(mode=0o700, exist_ok=True)
+    # Kept over a reboot: the server adds its project's key once, when it provisions the host.
+    known = keys.read_text() if keys.exists() else ""
+    if host.admin_key.split()[1] not in known:
+        keys.write_text(known + host.admin_key.strip() + "\n")
+    keys.chmod(0o600)
+    lines = [
+        f"ListenAddress {host.address}", "Port 22", "UsePAM no", "UseDNS no", "PrintMotd no",
+        "PermitRootLogin prohibit-password", "MaxStartups 100", "MaxSessions 100",
+        f"SetEnv PATH={config.SYSTEM_PATH}",
+    ]  # fmt: skip
+    return sshd.start(folder, lines, Path("/var/log/sshd-host.log")).pid

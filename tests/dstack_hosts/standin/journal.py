@@ -1,0 +1,127 @@
+"""What the runner tells the server: states, the job's output, its own log, in one strictly growing time.
+
+Source: dstack, runner/internal/runner/executor/timestamp.go, logs.go, query.go.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+_ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+_HOUR_S = 3600
+
+
+class Clock:
+    """Milliseconds since 1970 of which the last three digits only count: no two are equal.
+
+    More than 999 in a second repeat the last one, as in the true runner.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.time) -> None:
+        self._now = now
+        self._second = int(now())
+        self._count = 0
+
+    def latest(self) -> int:
+        """The last that was given."""
+        return self._second * 1000 + self._count
+
+    def next(self) -> int:
+        """A later one."""
+        second = int(self._now())
+        if second <= self._second:
+            self._count = min(self._count + 1, 999)
+        else:
+            self._second, self._count = second, 0
+        return self.latest()
+
+
+class Quota:
+    """Bytes of job output in each hour since the start; zero for any number."""
+
+    def __init__(self, bytes_per_hour: int, now: Callable[[], float] = time.monotonic) -> None:
+        self.bytes_per_hour = bytes_per_hour
+        self._now = now
+        self._start = now()
+        self._hour = 0
+        self._used = 0
+
+    def take(self, size: int) -> bool:
+        """Count `size` bytes; False, and uncounted, when they are too many."""
+        hour = int((self._now() - self._start) / _HOUR_S)
+        if hour != self._hour:
+            self._hour, self._used = hour, 0
+        if self.bytes_per_hour and self._used + size > self.bytes_per_hour:
+            return False
+        self._used += size
+        return True
+
+
+class Journal:
+    """Everything that was ever said, by several threads."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or Clock()
+        self._lock = threading.Lock()
+        self._states: list[dict[str, Any]] = []
+        self._job: list[tuple[int, bytes]] = []
+        self._runner: list[tuple[int, bytes]] = []
+        self._raw: list[tuple[int, bytes]] = []
+        self.quota = Quota(0)
+
+    def state(self, state: str, reason: str = "", message: str = "", exit_status: int | None = None) -> None:
+        """A change of the job's state."""
+        with self._lock:
+            event = {"state": state, "timestamp": self._clock.next(), "termination_reason": reason}
+            self._states.append({**event, "termination_message": message, "exit_status": exit_status})
+        self.log(f"Job state changed new={state} {reason}".rstrip())
+
+    def log(self, message: str) -> None:
+        """A line of the runner's own log."""
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        with self._lock:
+            self._runner.append((self._clock.next(), f"time={stamp} level=info msg={message}\n".encode()))
+
+    def output(self, data: bytes) -> bool:
+        """What the job wrote; False when that breaks the quota. Colours are for the websocket only."""
+        plain = _ANSI.sub(b"", data)
+        with self._lock:
+            self._raw.append((self._clock.next(), data))
+            if not self.quota.take(len(plain)):
+                return False
+            self._job.append((self._clock.next(), plain))
+        return True
+
+    def raw(self, position: int) -> list[bytes]:
+        """The job's output from the `position`-th piece on."""
+        with self._lock:
+            return [data for _, data in self._raw[position:]]
+
+    def raw_position(self, since_ms: int) -> int:
+        """How many pieces of output are older."""
+        with self._lock:
+            return sum(1 for timestamp, _ in self._raw if timestamp < since_ms)
+
+    def after(self, timestamp: int) -> dict[str, Any]:
+        """What GET /api/pull answers, less `has_more`."""
+        with self._lock:
+            return {
+                "job_states": [event for event in self._states if event["timestamp"] > timestamp],
+                "job_logs": _encoded(self._job, timestamp),
+                "runner_logs": _encoded(self._runner, timestamp),
+                "last_updated": self._clock.latest(),
+                "no_connections_secs": 0,
+            }
+
+
+def _encoded(events: list[tuple[int, bytes]], after: int) -> list[dict[str, Any]]:
+    return [
+        {"timestamp": timestamp, "message": base64.b64encode(message).decode()}
+        for timestamp, message in events
+        if timestamp > after
+    ]

@@ -1,0 +1,259 @@
+"""dstack-shim: the agent of a host, which starts a container for each job.
+
+Source: dstack, runner/internal/shim/api/handlers.go, runner/docs/shim.openapi.yaml.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+from . import authorized_keys, config
+from .config import SYSTEM_PATH, HostConfig
+from .container import DEFAULT_SHM_BYTES, ContainerSpec
+from .http_api import ApiError, Request, Route, serve
+from .tasks import CREATING, PREPARING, PULLING, RUNNING, TERMINATED, Task, container_name, version_of
+
+_PROGRAM = "/usr/local/bin/dstack-shim"
+_RUNNER = "/usr/local/bin/dstack-runner"
+
+
+class Shim:
+    """The tasks of this host and the HTTP API over them."""
+
+    def __init__(self, environment: dict[str, str], host: HostConfig) -> None:
+        self.host = host
+        self.home = Path(environment.get("DSTACK_SHIM_HOME", "/root/.dstack"))
+        self.port = int(environment.get("DSTACK_SHIM_HTTP_PORT", "10998"))
+        self.runner = environment.get("DSTACK_RUNNER_BINARY_PATH", _RUNNER)
+        self.runner_url = environment.get("DSTACK_RUNNER_DOWNLOAD_URL", "")
+        self.runner_ports = (
+            environment.get("DSTACK_RUNNER_HTTP_PORT", "10999"),
+            environment.get("DSTACK_RUNNER_SSH_PORT", "10022"),
+        )
+        self.keys = Path("/root/.ssh/authorized_keys")
+        self.keys_lock = threading.Lock()
+        self.tasks: dict[str, Task] = {}
+
+    def routes(self) -> list[Route]:
+        """All paths that the server calls."""
+        task = "/api/tasks/([^/]+)"
+        return [
+            ("GET", "/api/healthcheck", lambda _: {"service": "dstack-shim", "version": self.host.version}),
+            ("GET", "/api/instance/health", lambda _: {"dcgm": None}),
+            ("GET", "/api/instance/info", lambda _: {}),
+            ("GET", "/api/components", self.components),
+            ("POST", "/api/components/install", self.install_component),
+            ("POST", "/api/shutdown", self.shutdown),
+            ("GET", "/api/tasks", self.list_tasks),
+            ("POST", "/api/tasks", self.submit),
+            ("GET", task, lambda _, task_id: self.task(task_id).info()),
+            ("POST", f"{task}/terminate", self.terminate),
+            ("POST", f"{task}/remove", self.remove),
+        ]
+
+    def restore(self) -> None:
+        """Take over the containers of an earlier shim."""
+        for path in sorted(self.home.glob("runners/*/task.json")):
+            task = Task.restore(path.parent)
+            self.tasks[task.id] = task
+
+    def task(self, task_id: str) -> Task:
+        """Raises ApiError 404."""
+        if task_id not in self.tasks:
+            raise ApiError(404, f"task {task_id}: not found")
+        return self.tasks[task_id]
+
+    def list_tasks(self, _request: Request) -> dict[str, Any]:
+        """Ids and statuses; the server removes what it does not know."""
+        return {"tasks": [{"id": task.id, "status": task.status} for task in list(self.tasks.values())]}
+
+    def submit(self, request: Request) -> dict[str, Any]:
+        """Accept a task and start it; 409 for one that is known."""
+        body = request.json()
+        for key in ("id", "name", "image_name"):
+            if not body.get(key):
+                raise ApiError(400, f"empty {key}")
+        if body["id"] in self.tasks:
+            raise ApiError(409, f"task {body['id']} is already submitted")
+        task = Task(body, self.home / "runners" / container_name(body["name"], body["id"]))
+        self.tasks[task.id] = task
+        threading.Thread(target=self._run, args=(task,), daemon=True).start()
+        return task.info()
+
+    def terminate(self, request: Request, task_id: str) -> dict[str, Any]:
+        """Stop the container, if it runs, and set the reason, if there is none."""
+        body, task = request.json(), self.task(task_id)
+        task.terminated(body.get("termination_reason") or "", body.get("termination_message") or "")
+        task.stop(float(body.get("timeout") or 0))
+        return task.info()
+
+    def remove(self, _request: Request, task_id: str) -> None:
+        """Forget a terminated task; 409 for another."""
+        task = self.task(task_id)
+        if task.status != TERMINATED:
+            raise ApiError(409, f"cannot remove task {task_id} with {task.status} status")
+        task.stop(0)
+        task.remove()
+        del self.tasks[task_id]
+
+    def components(self, _request: Request) -> dict[str, Any]:
+        """Versions of shim and runner; while they match, the server installs nothing."""
+        programs = (("dstack-runner", self.runner), ("dstack-shim", _PROGRAM))
+        return {"components": [component(name, program) for name, program in programs]}
+
+    def install_component(self, request: Request) -> None:
+        """Fetch a program anew."""
+        body = request.json()
+        program = {"dstack-runner": self.runner, "dstack-shim": _PROGRAM}.get(body.get("name", ""))
+        if program is None:
+            raise ApiError(400, "unknown component")
+        if not body.get("url"):
+            raise ApiError(400, "empty url")
+        threading.Thread(target=install, args=(body["url"], program), daemon=True).start()
+
+    def shutdown(self, request: Request) -> None:
+        """End the shim; systemd starts it again. Containers go on."""
+        request.json()
+        threading.Timer(0.1, os._exit, (0,)).start()
+
+    def _run(self, task: Task) -> None:
+        try:
+            self._start_and_wait(task)
+        except (OSError, subprocess.SubprocessError, ValueError) as error:
+            task.terminated("executor_error", str(error))
+        print(f"task {task.id}: {task.status} {task.reason} {task.message}", file=sys.stderr, flush=True)
+
+    def _start_and_wait(self, task: Task) -> None:
+        request = task.request
+        if not task.advance(PREPARING):
+            return
+        task.folder.mkdir(parents=True, exist_ok=True)
+        refusal = _refusal(request)
+        if refusal:
+            task.terminated("executor_error", refusal)
+            return
+        keys: list[str] = request.get("host_ssh_keys") or []
+        with self._host_keys(keys):
+            if not (task.advance(PULLING) and self._pull(task) and task.advance(CREATING)):
+                return
+            spec = self._container(task)
+            if task.advance(RUNNING):
+                status = task.run(spec)
+                ended = "container_exited_with_error" if status else "done_by_runner"
+                task.terminated(ended, task.last_lines() if status else "")
+
+    def _pull(self, task: Task) -> bool:
+        image = task.request["image_name"]
+        if image not in self.host.missing_images:
+            return True
+        error = f"manifest for {image} not found: manifest unknown: manifest unknown"
+        task.terminated("creating_container_error", f"pullImage error: pull image: {error}")
+        return False
+
+    def _container(self, task: Task) -> ContainerSpec:
+        request = task.request
+        mounts = [(mount["instance_path"], mount["path"]) for mount in request.get("instance_mounts") or []]
+        for source, _ in mounts:
+            if not os.path.exists(source):
+                os.makedirs(source)
+                os.chmod(source, 0o777)
+        http_port, ssh_port = self.runner_ports
+        command = [
+            self.runner, "--log-level", "5", "start", "--temp-dir", "/tmp/runner", "--http-port", http_port,
+            "--ssh-port", ssh_port, "--http-address", "localhost",
+        ]  # fmt: skip
+        for key in request.get("container_ssh_keys") or []:
+            command += ["--ssh-authorized-key", key]
+        path = f"{self.host.path_first}:{SYSTEM_PATH}" if self.host.path_first else SYSTEM_PATH
+        return ContainerSpec(
+            disk=f"/run/containers/{task.id}",
+            command=command,
+            environment={"PATH": path, "HOME": "/root"},
+            binds=[*mounts, (str(task.folder), "/tmp/runner"), *_files_of_the_host(self.runner)],
+            read_only=self.host.binds,
+            shm_bytes=int(request.get("shm_size") or DEFAULT_SHM_BYTES),
+        )
+
+    @contextlib.contextmanager
+    def _host_keys(self, keys: list[str]) -> Iterator[None]:
+        """The users' keys in the host's own file for as long as the task runs: they jump through the host."""
+        with self.keys_lock:
+            authorized_keys.add(self.keys, keys)
+        try:
+            yield
+        finally:
+            with self.keys_lock:
+                authorized_keys.remove(self.keys, keys)
+
+
+def _refusal(request: dict[str, Any]) -> str:
+    """What the true shim could do and this one cannot."""
+    if request.get("volume_mounts"):
+        return "prepareVolumes error: stand-in hosts have no network volumes"
+    if request.get("network_mode", "host") != "host":
+        return f"stand-in hosts know host networking only, not {request['network_mode']}"
+    return ""
+
+
+def _files_of_the_host(runner: str) -> list[tuple[str, str]]:
+    return [(path, path) for path in (runner, str(config.PATH), str(config.PROGRAM))]
+
+
+def component(name: str, program: str) -> dict[str, str]:
+    """Name, version and status of an installed program."""
+    words = version_of(program)
+    if words is None:
+        return {"name": name, "version": "", "status": "not-installed"}
+    return {"name": name, "version": words[-1], "status": "installed" if words[0] == name else "error"}
+
+
+def install(url: str, program: str) -> None:
+    """Fetch a program to where it belongs, at once whole."""
+    part = f"{program}.part"
+    with urllib.request.urlopen(url, timeout=60) as source, open(part, "wb") as target:
+        shutil.copyfileobj(source, target)
+    os.chmod(part, 0o755)
+    os.replace(part, program)
+
+
+def host_info(host: HostConfig) -> dict[str, Any]:
+    """`host_info.json`: what the server takes for the host's shape."""
+    return {
+        "gpu_vendor": "nvidia" if host.gpu_count else "none",
+        "gpu_name": host.gpu_name,
+        "gpu_memory": host.gpu_memory_mib,
+        "gpu_count": host.gpu_count,
+        "addresses": [f"{host.address}/{host.network_bits}"],
+        "disk_size": host.disk_bytes,
+        "cpus": host.cpus,
+        "memory": host.memory_bytes,
+    }
+
+
+def main() -> NoReturn:
+    """Serve until SIGTERM. Containers go on."""
+    shim = Shim(dict(os.environ), HostConfig.load())
+    if component("dstack-runner", shim.runner)["version"] != shim.host.version:
+        install(shim.runner_url, shim.runner)
+    shim.restore()
+    serve(shim.port, shim.routes())
+    facts = shim.home / "host_info.json"
+    if os.environ.get("DSTACK_SERVICE_MODE") and not facts.exists():
+        part = shim.home / "host_info.json.part"
+        part.write_text(json.dumps(host_info(shim.host)))
+        part.replace(facts)
+    print(f"shim {shim.host.version} on {shim.port}", file=sys.stderr, flush=True)
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    while True:
+        signal.pause()

@@ -1,0 +1,134 @@
+"""A job on its terminal, and both rules by which dstack has stopped jobs. The shell is dash, as in verl's images."""
+
+import os
+import pwd
+import signal
+import threading
+import time
+
+import pytest
+
+from dstack_hosts.standin.terminal import Terminal, session_pids
+
+USER = pwd.getpwuid(os.getuid())
+# Says that it runs, and how it was ended.
+PROGRAM = """exec python3 -uc '
+import signal, time
+def end(number, frame):
+    print("got", signal.Signals(number).name)
+    raise SystemExit(7)
+for number in (signal.SIGINT, signal.SIGHUP):
+    signal.signal(number, end)
+print("runs")
+time.sleep(60)
+'"""
+DEAF = """python3 -uc '
+import signal, time
+for number in (signal.SIGINT, signal.SIGHUP):
+    signal.signal(number, signal.SIG_IGN)
+print("runs")
+time.sleep(60)
+'"""
+
+
+class Job:
+    """A terminal whose output is collected by a thread."""
+
+    def __init__(self, script, **delays):
+        path = os.environ["PATH"]
+        command = ["dash", "-i", "-c", script]
+        self.terminal = Terminal(command, {"PATH": path, "PS1": ""}, "/", USER, **delays)
+        self.output = b""
+        self._thread = threading.Thread(target=self.terminal.copy_output, args=(self._write,))
+        self._thread.start()
+
+    def _write(self, data):
+        self.output += data
+        return b"too much" not in data
+
+    def wait_for(self, text):
+        deadline = time.monotonic() + 20
+        while text not in self.output:
+            assert time.monotonic() < deadline, self.output
+            time.sleep(0.01)
+
+    def end(self):
+        self._thread.join(20)
+        assert not self._thread.is_alive()
+        return self.terminal.wait()
+
+
+def test_the_job_is_a_session_leader_on_a_terminal_of_its_own():
+    job = Job('test -t 0 && test -t 1 && test "$(ps -o sid= -p $$ | tr -d " ")" = $$ && echo yes')
+    assert job.end() == 0
+    assert job.output == b"yes\r\n"
+
+
+@pytest.mark.parametrize(("script", "status"), [("exit 3", 3), ("true", 0), ("kill -9 $$", -1)])
+def test_exit_status(script, status):
+    assert Job(script).end() == status
+
+
+def test_refused_output_kills_the_job():
+    job = Job("echo too much; exec sleep 60")
+    assert job.end() == -1
+
+
+@pytest.mark.parametrize(
+    "script", [PROGRAM, f"true && {PROGRAM.removeprefix('exec ')}"], ids=["exec", "in a shell"]
+)
+def test_by_the_new_rule_the_interrupt_reaches_the_program_in_the_foreground(script):
+    job = Job(script, hang_up_s=10, kill_s=20)
+    job.wait_for(b"runs")
+    job.terminal.stop("terminal")
+    job.wait_for(b"got SIGINT")
+    job.end()
+
+
+def test_by_the_new_rule_a_deaf_job_is_killed_with_all_its_session():
+    job = Job(f"{DEAF} & {DEAF}", hang_up_s=0.3, kill_s=0.6)
+    job.wait_for(b"runs\r\nruns")
+    job.terminal.stop("terminal")
+    assert job.end() == -1
+    assert session_pids(job.terminal._process.pid) == []
+
+
+def test_by_the_new_rule_a_job_in_the_background_is_hung_up():
+    job = Job(f"{PROGRAM.removeprefix('exec ')} & {PROGRAM}", hang_up_s=0.3, kill_s=20)
+    job.wait_for(b"runs\r\nruns")
+    job.terminal.stop("terminal")
+    job.end()
+    assert b"got SIGINT" in job.output
+    assert b"got SIGHUP" in job.output
+
+
+def test_by_the_old_rule_only_the_shell_is_told():
+    job = Job(PROGRAM, kill_s=20)
+    job.wait_for(b"runs")
+    job.terminal.stop("shell")
+    job.wait_for(b"got SIGINT")
+    assert job.end() == 7
+
+
+def test_by_the_old_rule_a_program_behind_dash_hears_nothing_until_dash_is_killed():
+    job = Job(f"true && {PROGRAM.removeprefix('exec ')}; true", kill_s=0.5)
+    job.wait_for(b"runs")
+    job.terminal.stop("shell")
+    status = job.end()
+    assert status == -1
+    assert b"SIGINT" not in job.output
+    assert b"got SIGHUP" in job.output  # of the kernel: the session has lost its leader
+
+
+def test_zombies_and_oneself_are_not_of_a_session():
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        os._exit(0)
+    time.sleep(0.1)
+    try:
+        assert session_pids(child) == []
+        assert os.getpid() not in session_pids(os.getsid(0))
+    finally:
+        os.waitpid(child, 0)
+    assert signal.getsignal(signal.SIGCHLD) in (signal.SIG_DFL, None)
