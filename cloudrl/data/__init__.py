@@ -1,50 +1,64 @@
-"""Data sets by name, as parquet files in verl's columns. Standard library only at import time."""
+"""Data sets as parquet files in verl's columns. Standard library only at import time.
+
+request     what is asked for, as one `--data` argument carries it
+catalog     the built-in data sets, by name
+addition, gsm8k, math, generic    one kind of data set each: raw rows -> verl's rows
+raw         where raw rows come from: files, or the hub
+fields, splits, rows              choosing columns and splits; numbering rows
+parquet     rows -> train.parquet and test.parquet, both or none; progress says how far it is
+rewards     which of verl's reward functions scores a data source
+"""
 
 from __future__ import annotations
 
-import importlib
-from difflib import get_close_matches
+from typing import TYPE_CHECKING
 
-from cloudrl.errors import InputError
+from cloudrl.data.catalog import built_in, names
+from cloudrl.data.catalog import check as check_request
+from cloudrl.data.progress import silent
+from cloudrl.data.request import parse_request
 
-_MODULES = {
-    "addition": "cloudrl.data.addition",
-    "gsm8k": "cloudrl.data.gsm8k",
-}
+if TYPE_CHECKING:
+    from pathlib import Path
+    from typing import Callable, Dict, Union
 
-
-def names() -> list[str]:
-    """The names of the known data sets, sorted."""
-    return sorted(_MODULES)
+__all__ = ["check", "names", "prepare"]
 
 
-def check(name: str) -> None:
-    """Refuse a name that is none, before anything is started for it.
+def check(text: str) -> None:
+    """Refuse a `--data` argument that cannot be any data set, before anything is started for it.
 
     Raises:
-        InputError: For an unknown name.
+        InputError: For an unknown name, and for fields that do not fit.
     """
-    if name not in _MODULES:
-        near = get_close_matches(name, names(), n=1)
-        hint = f"Did you mean {near[0]}?" if near else f"Known data sets: {', '.join(names())}"
-        raise InputError(f"there is no data set {name!r}", hint=hint)
+    check_request(parse_request(text))
 
 
-def prepare(name: str, folder: str) -> dict[str, str]:
+def prepare(text: str, folder: Union[str, Path], *, say: Callable[[str], None] = silent) -> Dict[str, str]:
     """Write a data set's train.parquet and test.parquet into a folder, which is made if need be.
 
-    The files appear whole or not at all, and a second call writes the same bytes again.
+    The files appear whole and together or not at all, and a second call writes the same bytes again.
 
     Args:
-        name: One of `names()`.
+        text: A `--data` argument: one of `names()`, `owner/name` on the Hub, a path, or the JSON of a
+            `cloudrl.spec.DataSet`.
         folder: Where to write.
+        say: Is called with lines about choices and progress.
 
     Returns:
         The absolute paths by split: `train` and `test`.
 
     Raises:
-        InputError: For an unknown name.
+        InputError: For an unknown name, a place that is not there, or rows that cannot be used.
+        ConnectionFailed: The Hub could not be reached.
     """
-    check(name)
-    prepared: dict[str, str] = importlib.import_module(_MODULES[name]).prepare(folder)
-    return prepared
+    request = parse_request(text)
+    check_request(request)
+    known = built_in(request)
+    if known is None:
+        from cloudrl.data.generic import prepare as prepare_generic
+
+        return prepare_generic(folder, request, say=say)
+    source = {"source": request.place} if known.hub_id and request.place != known.name else {}
+    paths: Dict[str, str] = known.load().prepare(folder, say=say, **source)
+    return paths

@@ -7,14 +7,27 @@ files takes pyarrow.
 from __future__ import annotations
 
 import random
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from cloudrl.data.parquet import write_parquet
+from cloudrl.data.parquet import write_splits
+from cloudrl.data.progress import silent
+from cloudrl.data.rows import verl_row
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from typing import Callable, Dict, Union
 
 DATA_SOURCE = "cloudrl/addition"
 
 
-def prepare(folder: str | Path, *, largest: int = 19, test_rows: int = 48, seed: int = 0) -> dict[str, str]:
+def prepare(
+    folder: Union[str, Path],
+    *,
+    largest: int = 19,
+    test_rows: int = 48,
+    seed: int = 0,
+    say: Callable[[str], None] = silent,
+) -> Dict[str, str]:
     """Write train.parquet and test.parquet, in the columns that verl reads.
 
     Args:
@@ -22,6 +35,7 @@ def prepare(folder: str | Path, *, largest: int = 19, test_rows: int = 48, seed:
         largest: The numbers go from 0 to this one, so that there are (largest + 1)² pairs.
         test_rows: How many pairs go to the test split; the others are the training split.
         seed: Decides the order of the pairs and thus the splits.
+        say: Is called with lines about the progress.
 
     Returns:
         The absolute paths by split: `train` and `test`.
@@ -29,23 +43,19 @@ def prepare(folder: str | Path, *, largest: int = 19, test_rows: int = 48, seed:
     pairs = [(left, right) for left in range(largest + 1) for right in range(largest + 1)]
     random.Random(seed).shuffle(pairs)  # noqa: S311 - a data set is no secret
     splits = {"train": pairs[test_rows:], "test": pairs[:test_rows]}
-    folder = Path(folder).absolute()
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = {}
-    for split, members in splits.items():
-        rows = [_row(split, index, left, right) for index, (left, right) in enumerate(members)]
-        path = folder / f"{split}.parquet"
-        write_parquet(path, rows)
-        paths[split] = str(path)
-    return paths
+    rows = (
+        (split, _row(split, index, left, right))
+        for split, members in splits.items()
+        for index, (left, right) in enumerate(members)
+    )
+    return write_splits("addition", folder, rows, say=say)
 
 
-def _row(split: str, index: int, left: int, right: int) -> dict[str, object]:
-    """One row, with the columns of verl's own preprocessing (verl, examples/data_preprocess/gsm8k.py)."""
-    return {
-        "data_source": DATA_SOURCE,
-        "prompt": [{"role": "user", "content": f"{left} + {right} ="}],
-        "ability": "math",
-        "reward_model": {"style": "rule", "ground_truth": str(left + right)},
-        "extra_info": {"split": split, "index": index},
-    }
+def _row(split: str, index: int, left: int, right: int) -> Dict[str, object]:
+    return verl_row(
+        data_source=DATA_SOURCE,
+        prompt=[{"role": "user", "content": f"{left} + {right} ="}],
+        ability="math",
+        truth=str(left + right),
+        extra={"split": split, "index": index},
+    )

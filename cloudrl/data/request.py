@@ -1,0 +1,111 @@
+"""What is asked for: one data set, as one `--data` argument carries it to a node. Standard library only.
+
+A name alone is written as it is; with more to say it is the JSON text of `cloudrl.spec.DataSet`, whose fields
+these are.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+from cloudrl.errors import InputError
+
+if TYPE_CHECKING:
+    from typing import Any, List, Optional
+
+_SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
+_PATH_STARTS = ("/", "~", "./", "../")
+
+
+@dataclass(frozen=True)
+class Request:
+    """One data set. `cloudrl.spec.DataSet` says what each field means, and checks values with better messages."""
+
+    name: str
+    source: Optional[str] = None
+    prompt_field: Optional[str] = None
+    answer_field: Optional[str] = None
+    system: Optional[str] = None
+    config: Optional[str] = None
+    split: Optional[str] = None
+    test_split: Optional[str] = None
+    test_rows: Optional[int] = None
+    data_source: Optional[str] = None
+    skip_bad: bool = False
+
+    @property
+    def given(self) -> List[str]:
+        """The fields other than the name that say something."""
+        return [f.name for f in dataclasses.fields(self)[1:] if getattr(self, f.name) != f.default]
+
+    @property
+    def place(self) -> str:
+        """Hub id or path of the raw rows; the name is one of these when there is no `source`."""
+        return self.source or self.name
+
+
+FIELDS = tuple(field.name for field in dataclasses.fields(Request))
+
+
+def parse_request(text: str) -> Request:
+    """Read a `--data` argument.
+
+    Raises:
+        InputError: It is no JSON of a data set. Whether a name is known is for `cloudrl.data.check` to say.
+    """
+    if not text.startswith("{"):
+        if not text.strip():
+            raise InputError(f"{text!r} is not a data set")
+        return Request(text)
+    try:
+        values = json.loads(text)
+    except ValueError as error:
+        raise InputError(f"{text[:80]!r} is not the JSON of a data set: {error}") from error
+    for key, value in values.items():
+        _check(key, value)
+    if not values.get("name"):
+        raise InputError(f"{text[:80]!r}: field 'name' is missing")
+    return Request(**values)
+
+
+def _check(key: str, value: Any) -> None:
+    if key not in FIELDS:
+        near = get_close_matches(key, FIELDS, n=1)
+        raise InputError(
+            f"data set: unknown field {key!r}" + (f"; did you mean {near[0]!r}?" if near else ""),
+            hint=f"Fields: {', '.join(FIELDS)}",
+        )
+    kind = {"test_rows": int, "skip_bad": bool}.get(key, str)
+    if value is not None and type(value) is not kind:
+        raise InputError(f"data set: {key} is {value!r}, which is not of type {kind.__name__}")
+
+
+def is_path(place: str) -> bool:
+    """Whether this names a file or folder, rather than something on the Hub."""
+    return place.startswith(_PATH_STARTS)
+
+
+def is_hub_id(place: str) -> bool:
+    """Whether this reads `owner/name`."""
+    return bool(_HUB_ID.fullmatch(place))
+
+
+def folder_name(name: str) -> str:
+    """The folder in which a data set of this name comes to lie: one component, another one for each name.
+
+    `owner/name` gives `owner--name`, which is no name on the Hub; of a path it is the stem and a digest.
+    """
+    if _SAFE.fullmatch(name):
+        return name
+    if is_hub_id(name):
+        return name.replace("/", "--")
+    stem = re.sub(r"[^A-Za-z0-9_-]+", "-", PurePosixPath(name).stem).strip("-") or "data"
+    return f"{stem}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"

@@ -1,0 +1,198 @@
+"""Data sets that a cluster prepares: by a name, or described in full."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import PlainValidator, model_validator
+
+from cloudrl.errors import SpecError
+from cloudrl.spec.base import Spec
+from cloudrl.spec.fields import absolute_path, data_name, each, one_line, optional, text, yes_or_no
+from cloudrl.spec.nearest import did_you_mean
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+BUILT_IN = ("addition", "gsm8k", "math")
+"""What `cloudrl.data` makes by itself; a test compares the two."""
+GENERATED = ("addition",)
+_HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
+_HUB_URL = re.compile(r"(?:https?://[^/]+/|hf://)?datasets/([^/]+/[^/?#]+).*")
+_SPLIT = re.compile(r"\w+(\.\w+)*")  # datasets 5.2, splits.py: _split_re
+_FILE = re.compile(r".*\.(jsonl|json|csv|parquet)")
+_ANY_PLACE = "One of {}, owner/name on the Hugging Face Hub, or an absolute path of the nodes".format(
+    ", ".join(BUILT_IN)
+)
+
+
+def data_place(value: object) -> str:
+    """A data set by one text: a built-in name, `owner/name` on the Hub, or an absolute path of the nodes."""
+    if isinstance(value, str) and value in BUILT_IN:
+        return value
+    if isinstance(value, str) and re.fullmatch(r"[A-Za-z0-9][\w.-]*", value) and not _FILE.fullmatch(value):
+        raise SpecError(f"there is no data set {value!r}{did_you_mean(value, BUILT_IN)}", hint=_ANY_PLACE)
+    return _source(value)
+
+
+def _source(value: object) -> str:
+    if isinstance(value, str) and value.startswith("/"):
+        return absolute_path(value)
+    if not isinstance(value, str) or not value.strip():
+        raise SpecError(f"{value!r} is not the name of a data set", hint=_ANY_PLACE)
+    url = _HUB_URL.fullmatch(value)
+    if url:
+        raise SpecError(f"{value!r} is an address; did you mean {url[1]!r}?", hint=_ANY_PLACE)
+    if value.startswith(("./", "../", "~")) or _FILE.fullmatch(value):
+        raise SpecError(f"{value!r} is not an absolute path", hint="For example '/data/mine.jsonl'")
+    if not _HUB_ID.fullmatch(value):
+        raise SpecError(
+            f"{value!r} is not the name of a data set{did_you_mean(value, BUILT_IN)}", hint=_ANY_PLACE
+        )
+    return value
+
+
+def _name(value: object) -> str:
+    if isinstance(value, str) and value.startswith("/"):
+        return absolute_path(value)
+    try:
+        return data_name(value)
+    except SpecError as wrong:
+        url = _HUB_URL.fullmatch(str(value))
+        slug = url[1] if url else re.sub(r"[^A-Za-z0-9._-]+", "-", str(value)).strip("-._")
+        meant = f"; did you mean {slug!r}?" if slug and slug != value else ""
+        raise SpecError(f"{wrong.message}{meant}", hint="Letters, digits, dots, dashes and _") from None
+
+
+def _field(value: object) -> str:
+    path = one_line(value)
+    if "" in path.split("."):
+        slug = ".".join(part for part in path.split(".") if part)
+        meant = f"; did you mean {slug!r}?" if slug else ""
+        raise SpecError(
+            f"{value!r} is not a field{meant}", hint="A column, or a path into one: 'answers.text.0'"
+        )
+    return path
+
+
+def _split(value: object) -> str:
+    if isinstance(value, str) and _SPLIT.fullmatch(value):
+        return value
+    found = re.match(r"\w+", value) if isinstance(value, str) else None
+    meant = f"; did you mean {found[0]!r}?" if found else ""
+    raise SpecError(f"{value!r} is not the name of a split{meant}", hint="For example 'train'")
+
+
+def _system(value: object) -> str:
+    if not text(value).strip():
+        raise SpecError(f"{value!r} is empty", hint="Leave system out for none")
+    return text(value)
+
+
+def _test_rows(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        meant = f"; did you mean {int(value)}?" if isinstance(value, str) and value.isdecimal() else ""
+        raise SpecError(
+            f"{value!r} is not a number of rows{meant}", hint="A whole number from 1, for example 500"
+        )
+    return value
+
+
+class DataSet(Spec):
+    """One data set, with what has to be said of it beyond its name.
+
+    Prompt and answer are found by their usual names where no fields are given (question, prompt, problem,
+    instruction; answer, solution, response, ...). verl picks its reward function by `data_source`, and raises
+    NotImplementedError for one that it does not know (verl 0.9.1, utils/reward_score/__init__.py:
+    default_compute_score) unless the job has a reward function of its own, in
+    `reward.custom_reward_function.path`.
+    """
+
+    name: Annotated[str, PlainValidator(_name)]
+    """What jobs call it."""
+    source: Annotated[str | None, PlainValidator(optional(_source))] = None
+    """`owner/name` on the Hub, or an absolute path of the nodes: a file or folder of jsonl, json, csv or parquet.
+
+    None means that the name is one of these, or built in. For a built-in one: where its raw rows lie."""
+    prompt_field: Annotated[str | None, PlainValidator(optional(_field))] = None
+    """A column of texts or of chat messages; dots lead into nested ones."""
+    answer_field: Annotated[str | None, PlainValidator(optional(_field))] = None
+    """A column of texts or numbers: the ground truth."""
+    system: Annotated[str | None, PlainValidator(optional(_system))] = None
+    """A system message before every prompt."""
+    config: Annotated[str | None, PlainValidator(optional(one_line))] = None
+    """The Hub's configuration (subset), or the folder of its files."""
+    split: Annotated[str | None, PlainValidator(optional(_split))] = None
+    """The split to train on; None means `train`, or the only one."""
+    test_split: Annotated[str | None, PlainValidator(optional(_split))] = None
+    """The split to test on; None means `test`, `validation` or the like, and without one rows are held out."""
+    test_rows: Annotated[int | None, PlainValidator(optional(_test_rows))] = None
+    """Hold out so many rows of `split`, always the same ones, instead of taking a split for testing."""
+    data_source: Annotated[str | None, PlainValidator(optional(one_line))] = None
+    """Decides verl's reward function; None means the Hub id, or the name (of a path, its stem)."""
+    skip_bad: Annotated[bool, PlainValidator(yes_or_no)] = False
+    """Leave out rows with an empty prompt or answer, instead of refusing them."""
+
+    @model_validator(mode="after")
+    def _check_together(self) -> Self:
+        if self.source is None:
+            data_place(self.name)
+        if self.name in BUILT_IN:
+            self._check_built_in()
+        if self.test_rows is not None and self.test_split is not None:
+            raise SpecError(
+                f"test_rows {self.test_rows} and test_split {self.test_split!r} exclude each other",
+                hint="test_rows= holds out rows of the training split; leave one of the two out",
+            )
+        if self.test_split is not None and self.test_split == (self.split or "train"):
+            raise SpecError(
+                f"test_split {self.test_split!r} is the split that is trained on",
+                hint="test_rows= holds out rows of it",
+            )
+        return self
+
+    def _check_built_in(self) -> None:
+        may = {"name"} if self.name in GENERATED else {"name", "source"}
+        wrong = [field for field in self._said() if field not in may]
+        if wrong:
+            raise SpecError(
+                f"{self.name!r} is built in and makes its own rows, so it has no {', '.join(wrong)}",
+                hint=f"Ask for other rows under another name: name='my-{self.name}', source=...",
+            )
+
+    def _said(self) -> dict[str, object]:
+        fields = type(self).model_fields
+        return {name: getattr(self, name) for name in fields if getattr(self, name) != fields[name].default}
+
+    def argument(self) -> str:
+        """The `--data` argument of the node agent: the name alone, or JSON in one line when there is more to say."""
+        said = self._said()
+        return self.name if list(said) == ["name"] else json.dumps(said, ensure_ascii=False)
+
+
+def data_argument(value: str | DataSet) -> str:
+    """The `--data` argument of one item of `Cluster.data`."""
+    return value if isinstance(value, str) else value.argument()
+
+
+def _data_set(value: object) -> str | DataSet:
+    if isinstance(value, DataSet):
+        return value
+    return DataSet.load(value) if isinstance(value, Mapping) else data_place(value)
+
+
+def _data_sets(value: object) -> tuple[str | DataSet, ...]:
+    items = each(_data_set)(value)
+    names = [item if isinstance(item, str) else item.name for item in items]
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            raise SpecError(
+                f"{name!r} stands twice", hint="Give one another name: DataSet(name=..., source=...)"
+            )
+    return items
+
+
+DataSets = Annotated[Sequence[str | DataSet], PlainValidator(_data_sets)]

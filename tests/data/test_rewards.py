@@ -1,0 +1,79 @@
+"""Which reward function verl takes, against verl itself."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from cloudrl.data.catalog import BUILT_IN
+from cloudrl.data.rewards import BY_FUNCTION, notice, reward_of
+
+ASK_VERL = r"""
+import inspect, json, re, sys
+from verl.utils import reward_score
+called = []
+# the functions themselves want packages and answers of many kinds; what counts is which one verl takes
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name.startswith("verl.utils.reward_score."):
+            called.append(name.rpartition(".")[2])
+            raise RuntimeError("taken")
+sys.meta_path.insert(0, Finder())
+for name in [name for name in sys.modules if name.startswith("verl.utils.reward_score.")]:
+    del sys.modules[name]
+    vars(reward_score).pop(name.rpartition(".")[2], None)
+def takes(source):
+    called.clear()
+    try:
+        reward_score.default_compute_score(source, "", "")
+    except NotImplementedError:
+        return None
+    except RuntimeError:
+        return called[0]
+written = re.findall(r'"([^"\n]+)"', inspect.getsource(reward_score.default_compute_score))
+json.dump({source: takes(source) for source in {*json.load(sys.stdin), *written}}, sys.stdout)
+"""
+
+
+@pytest.mark.verl
+def test_verl_takes_the_same_function() -> None:
+    """For all sources that we know, and for all texts that stand in verl's own function."""
+    known = [source for sources in BY_FUNCTION.values() for source in sources]
+    asked = [
+        *known,
+        "aime",
+        "aime_2024",
+        "aime25",
+        "mine",
+        "owner/name",
+        "openai/GSM8K",
+        "cloudrl/addition",
+        "",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", ASK_VERL],
+        input=json.dumps(asked),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    verls = json.loads(done.stdout)
+    assert len(verls) > len(asked)
+    assert {source: reward_of(source) for source in verls} == verls
+
+
+def test_the_notice_is_for_unknown_sources_only() -> None:
+    assert notice("openai/gsm8k") == ""
+    assert notice("aime_2024") == ""
+    assert "'mine'" in notice("mine")
+    assert "reward.custom_reward_function.path" in notice("mine")
+
+
+def test_built_in_data_sets_from_the_hub_have_a_reward() -> None:
+    for each in BUILT_IN.values():
+        assert (reward_of(each.load().DATA_SOURCE) is not None) == (each.hub_id is not None)
+        assert each.hub_id in (None, each.load().DATA_SOURCE)
