@@ -5,18 +5,26 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Any
 
+from cloudrl.errors import SpecError
 from cloudrl.render.agent import AGENT_FILE
-from cloudrl.render.yaml_text import Section, document
-from cloudrl.verl import RELEASE
+from cloudrl.render.yaml_text import Section, document, plain
+from cloudrl.spec.container import secret_text
+from cloudrl.spec.data import data_argument
+from cloudrl.spec.gpu import Gpu
+from cloudrl.spec.names import is_secret
+from cloudrl.spec.ports import RAY_PORT
+from cloudrl.spec.run_policy import Retry
+from cloudrl.spec.volume import NetworkMount, Volume
+from cloudrl.verl import Release, release
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cloudrl.spec import Cluster
 
+CPU_SLOTS = 8
+"""CPUs that Ray counts on a node without GPU: 3 for verl's training worker, the rest for its driver and loops."""
 AGENT_PATH = f"/opt/cloudrl/{AGENT_FILE}"
-RAY_PORT = 8265
-AGENT_PORT = 8266
 
 _HEADER = """\
 Ray cluster for verl, rendered by cloudrl. To start it, with {agent} beside this file:
@@ -24,49 +32,91 @@ Ray cluster for verl, rendered by cloudrl. To start it, with {agent} beside this
   dstack apply -f {name}.dstack.yml
 
 READY in its output means that Ray has all nodes, data and models. As long as it is attached, `cloudrl submit`
-finds Ray at localhost:{ray}."""
+finds Ray at {ray}."""
 
 
 def to_dstack(cluster: Cluster) -> str:
     """Render the YAML of a dstack task that runs `cluster`.
 
     A raw `dstack apply` of it needs nothing but the node agent beside the file, and no variable in the user's
-    environment: secrets are given when a job is submitted.
+    environment: secrets are dstack's, or given when a job is submitted.
 
     Returns:
         The text of a `.dstack.yml` file, ending in a line break.
+
+    Raises:
+        SpecError: no image is known for its release of verl, vendor of GPUs and rollout engine, or a secret
+            would stand in the file.
     """
-    header = _HEADER.format(agent=AGENT_FILE, name=cluster.name, ray=RAY_PORT)
-    return document(header, [*_what(cluster), *_how(cluster), *_where(cluster)])
+    _refuse_secrets(cluster)
+    local = cluster.forwarded[0].local
+    ray = f"localhost:{local}" if local else f"the local port that dstack prints for {RAY_PORT}"
+    header = _HEADER.format(agent=AGENT_FILE, name=cluster.name, ray=ray)
+    known = release_of(cluster)
+    sections = [*_what(cluster, known), *_how(cluster, known), *_where(cluster, known), *_when(cluster)]
+    return document(header, sections)
 
 
-def _what(cluster: Cluster) -> list[Section]:
+def release_of(cluster: Cluster) -> Release | None:
+    """The release of verl whose image the nodes run; None where the user names the image or a Python.
+
+    Raises:
+        SpecError: no image is known for what the cluster asks for.
+    """
+    if cluster.image is not None or cluster.python is not None:
+        return None
+    return release(cluster.verl, vendor=cluster.vendor, rollout=cluster.rollout)
+
+
+def _refuse_secrets(cluster: Cluster) -> None:
+    for name, value in cluster.env.items():
+        if is_secret(name) and value and not value.startswith("/"):
+            raise SpecError(
+                f"env {name}: the value of a secret would stand in the file",
+                hint=f"secrets: [{name}] takes it from dstack (dstack secret set {name} ...); or give it with a "
+                f"job: --env {name}",
+            )
+
+
+def _what(cluster: Cluster, known: Release | None) -> list[Section]:
+    env = {name: _env_value(value) for name, value in cluster.env.items()}
+    secrets = {name: secret_text(name) for name in cluster.secrets}
+    auth = cluster.registry_auth
+    container = {
+        "registry_auth": auth and {"username": auth.username, "password": auth.password},
+        "user": cluster.user,
+        "privileged": cluster.privileged or None,
+        "shell": cluster.shell,
+        "working_dir": cluster.working_dir,
+    }
     return [
         Section({"type": "task", "name": cluster.name}),
         Section({"nodes": cluster.nodes}),
-        Section(_image(cluster), comment=_image_comment(cluster)),
-        Section({"env": {name: _env_value(value) for name, value in cluster.env.items()}}),
+        Section({**_image(cluster, known), **container}, comment=_image_comment(known)),
+        Section({"env": {**env, **secrets}}, comment=_secrets_comment(cluster)),
     ]
 
 
-def _image(cluster: Cluster) -> dict[str, Any]:
-    if cluster.python is not None:
-        return {"python": cluster.python, "user": cluster.user}
-    return {"image": cluster.image or RELEASE.image, "user": cluster.user}
+def _image(cluster: Cluster, known: Release | None) -> dict[str, Any]:
+    if known is not None:
+        return {"image": known.image}
+    return {"image": cluster.image, "python": cluster.python, "nvcc": cluster.nvcc or None}
 
 
-def _image_comment(cluster: Cluster) -> str:
-    if not _is_release_image(cluster):
+def _image_comment(known: Release | None) -> str:
+    if known is None:
         return ""
-    state = "" if RELEASE.confirmed else ". Unconfirmed: cloudrl has not run it on GPUs yet"
-    return f"The image for verl {RELEASE.verl}{state}.\nSource: {RELEASE.source}"
+    state = "" if known.confirmed else ". Unconfirmed: cloudrl has not run it on GPUs yet"
+    return f"The image for verl {known.verl}{state}.\nSource: {known.source}"
 
 
-def _is_release_image(cluster: Cluster) -> bool:
-    return cluster.image is None and cluster.python is None
+def _secrets_comment(cluster: Cluster) -> str:
+    if not cluster.secrets:
+        return ""
+    return f"Secrets are dstack's own: `dstack secret set {cluster.secrets[0]} ...`, once for the project."
 
 
-def _how(cluster: Cluster) -> list[Section]:
+def _how(cluster: Cluster, known: Release | None) -> list[Section]:
     return [
         Section(
             # a relative path is taken from the folder of the YAML file
@@ -76,52 +126,125 @@ def _how(cluster: Cluster) -> list[Section]:
         Section(
             # server/services/jobs/configurators/base.py: dstack runs `sh -i -c "..."`; a stop interrupts that
             # process only and kills it after 10 s.
-            {"commands": [_agent_command(cluster)]},
+            {"commands": [_agent_command(cluster, known)]},
             comment="exec: a stop must reach the agent, not the shell around it.",
         ),
-        Section({"ports": [RAY_PORT, AGENT_PORT]}, comment="Ray's dashboard and jobs; the agent"),
+        Section(
+            {"ports": [plain(str(port)) for port in cluster.forwarded]},
+            comment="Ray's dashboard and jobs; the agent" + ("; yours" if len(cluster.forwarded) > 2 else ""),
+        ),
     ]
 
 
-def _where(cluster: Cluster) -> list[Section]:
-    resources = {name: getattr(cluster, name) for name in ("gpu", "cpu", "memory", "disk", "shm_size")}
+def _where(cluster: Cluster, known: Release | None) -> list[Section]:
+    resources = {name: getattr(cluster, name) for name in ("cpu", "memory", "disk")}
+    wanted = {"gpu": _gpu(cluster, known), **resources, "shm_size": cluster.shared_memory}
     return [
+        Section({"resources": {name: plain(value) for name, value in wanted.items() if value is not None}}),
         Section(
-            {"resources": {name: _plain(value) for name, value in resources.items() if value is not None}}
+            {
+                "fleets": list(cluster.fleets),
+                "instances": list(cluster.instances),
+                "backends": list(cluster.backends),
+                "regions": list(cluster.regions),
+                "availability_zones": list(cluster.availability_zones),
+                "instance_types": list(cluster.instance_types),
+                "reservation": cluster.reservation,
+                "spot_policy": cluster.spot_policy,
+                "max_price": cluster.max_price,
+                "creation_policy": cluster.creation_policy,
+                "idle_duration": cluster.idle_duration,
+            }
         ),
-        Section({"volumes": list(cluster.volumes)}, comment=_volumes_comment(cluster)),
         Section(
-            # server/background/pipeline_tasks/runs/active.py: the duration counts from the last time that the
-            # run had nodes, for `no-capacity` too; without it a run that finds no replacement is over.
-            {"retry": {"on_events": ["no-capacity", "interruption", "error"], "duration": "1d"}},
-            comment="A lost node restarts the run on all nodes; wait up to a day for a replacement.",
-        ),
-        Section(
-            {"startup_order": "any"},
-            comment="All nodes set up and download at once; workers wait for the head by themselves.",
-        ),
-        Section(
-            {"stop_criteria": "master-done"},
-            comment="When the head ends, no other node may stay behind and cost money.",
+            {"volumes": [_volume(mount) for mount in cluster.volumes]}, comment=_volumes_comment(cluster)
         ),
     ]
+
+
+def _gpu(cluster: Cluster, known: Release | None) -> str | None:
+    """With an image given and neither vendor nor name, dstack would take any vendor's GPUs.
+
+    Source: server/services/resources.py, set_default_gpu_spec_vendor. The image runs on one vendor's only.
+    """
+    if cluster.gpu is None or known is None or cluster.device == "cpu":
+        return cluster.gpu
+    gpu = Gpu.parse(cluster.gpu)
+    return cluster.gpu if gpu.vendor or gpu.name else f"{known.vendor}:{cluster.gpu}"
+
+
+def _volume(mount: str | Volume | NetworkMount) -> str | dict[str, Any]:
+    if isinstance(mount, Volume):
+        return {"instance_path": mount.instance_path, "path": mount.path, "optional": mount.optional}
+    if isinstance(mount, NetworkMount):
+        return {"name": list(mount.name), "path": mount.path}
+    return mount
 
 
 def _volumes_comment(cluster: Cluster) -> str:
-    on_host = any(mount.holds(cluster.checkpoints) for mount in cluster.mounts)
-    return "Checkpoints lie on the instances and survive a restart of the run there." if on_host else ""
+    holder = next((mount for mount in cluster.mounts if mount.holds(cluster.checkpoints)), None)
+    if isinstance(holder, NetworkMount):
+        return "Checkpoints lie on network volumes and outlive the instances."
+    return "Checkpoints lie on the instances and survive a restart of the run there." if holder else ""
 
 
-def _agent_command(cluster: Cluster) -> str:
+def _when(cluster: Cluster) -> list[Section]:
+    policy, schedule = cluster.utilization_policy, cluster.schedule
+    return [
+        Section({"retry": _retry(cluster.retry)}, comment=_retry_comment(cluster.retry)),
+        Section(
+            {
+                "max_duration": cluster.max_duration,
+                "stop_duration": cluster.stop_duration,
+                "utilization_policy": policy
+                and {"min_gpu_utilization": policy.min_gpu_utilization, "time_window": policy.time_window},
+                "schedule": schedule and {"cron": list(schedule.cron)},
+                "priority": cluster.priority,
+            }
+        ),
+        Section({"startup_order": cluster.startup_order}, comment=_startup_comment(cluster.startup_order)),
+        Section({"stop_criteria": cluster.stop_criteria}, comment=_stop_comment(cluster.stop_criteria)),
+        Section({"tags": dict(cluster.tags)}),
+    ]
+
+
+def _retry(retry: Retry | bool) -> dict[str, Any] | bool:
+    # server/background/pipeline_tasks/runs/active.py: the duration counts from the last time that the run had
+    # nodes, for `no-capacity` too; without it a run that finds no replacement is over.
+    if not isinstance(retry, Retry):
+        return False
+    return {"on_events": list(retry.on_events), "duration": retry.duration}
+
+
+def _retry_comment(retry: Retry | bool) -> str:
+    if not isinstance(retry, Retry):
+        return "A lost node ends the run."
+    wait = "a day" if retry.duration == "1d" else retry.duration
+    return f"A lost node restarts the run on all nodes; wait up to {wait} for a replacement."
+
+
+def _startup_comment(order: str) -> str:
+    if order != "any":
+        return ""
+    return "All nodes set up and download at once; workers wait for the head by themselves."
+
+
+def _stop_comment(criterion: str) -> str:
+    if criterion != "master-done":
+        return ""
+    return "When the head ends, no other node may stay behind and cost money."
+
+
+def _agent_command(cluster: Cluster, known: Release | None) -> str:
     """`exec python3 ... run`, one option a line. The last command, for the reason in its comment."""
-    setup = (*(RELEASE.install if _is_release_image(cluster) else ()), *cluster.setup)
+    setup = (*(known.install if known else ()), *cluster.setup)
     options: list[tuple[str, Sequence[str]]] = [
         ("--device", [cluster.device]),
-        # A range is left to dstack, which tells each node its number in DSTACK_GPUS_PER_NODE.
-        ("--gpus-per-node", [] if cluster.gpus_per_node is None else [str(cluster.gpus_per_node)]),
+        ("--gpus-per-node", _gpus_per_node(cluster)),
+        ("--cpus-per-node", [str(CPU_SLOTS)] if cluster.device == "cpu" else []),
         ("--setup", setup),
-        ("--import-check", [_import_check(cluster)] if _import_check(cluster) else []),
-        ("--data", cluster.data),
+        ("--import-check", _import_check(cluster, known)),
+        ("--data", [data_argument(each) for each in cluster.data]),
         ("--model", cluster.models),
         ("--checkpoints", [cluster.checkpoints]),
     ]
@@ -129,11 +252,20 @@ def _agent_command(cluster: Cluster) -> str:
     return " \\\n  ".join([f"exec python3 {AGENT_PATH} run", *words])
 
 
-def _import_check(cluster: Cluster) -> str:
-    """What training imports into one process; of another image we do not know the rollout engine."""
+def _gpus_per_node(cluster: Cluster) -> list[str]:
+    """What Ray counts. A range is left to dstack, which tells each node its number in DSTACK_GPUS_PER_NODE."""
     if cluster.device == "cpu":
-        return ""
-    return f"numpy,torch,{RELEASE.rollout}" if _is_release_image(cluster) else "numpy,torch"
+        # one place a node: verl 0.9.1 places its workers on nothing but GPUs (single_controller/ray/base.py)
+        return ["1"]
+    return [] if cluster.gpus_per_node is None else [str(cluster.gpus_per_node)]
+
+
+def _import_check(cluster: Cluster, known: Release | None) -> list[str]:
+    """What training imports into one process; of another image we know the engine only if the user says it."""
+    if cluster.device == "cpu":
+        return []
+    engine = known.rollout if known else cluster.rollout
+    return [",".join(["numpy", "torch", *([engine] if engine else [])])]
 
 
 def _option(name: str, value: str) -> str:
@@ -153,7 +285,3 @@ def _env_value(value: str) -> str:
     """Escape for dstack, so that the variable is `value`."""
     # utils/interpolator.py: `$$` is a dollar and `${{ ... }}` is filled in; one dollar may hide the next.
     return value.replace("$", "$$")
-
-
-def _plain(value: str) -> str | int:
-    return int(value) if value.isdigit() else value

@@ -48,6 +48,11 @@ def document(header: str, sections: Iterable[Section]) -> str:
     return "\n".join([_comment(header), *(text for text in written if text)])
 
 
+def plain(value: str) -> str | int:
+    """A number without its quotes."""
+    return int(value) if value.isdecimal() and value.isascii() else value
+
+
 def _written(section: Section) -> str:
     keys = {key: value for key, value in section.keys.items() if value not in (None, "", {}, [])}
     return (

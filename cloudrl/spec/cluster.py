@@ -2,41 +2,53 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import PlainValidator, model_validator
-from typing_extensions import Self
 
 from cloudrl.errors import SpecError
 from cloudrl.spec.base import FrozenDict, Spec
-from cloudrl.spec.fields import Commands, DataNames, Environment, ModelNames, mount_path, one_line, optional
+from cloudrl.spec.container import (
+    RegistryAuth,
+    python_version,
+    secret_in,
+    shell_name,
+)
+from cloudrl.spec.data import DataSets
+from cloudrl.spec.durations import duration_or_off
+from cloudrl.spec.fields import (
+    Commands,
+    Environment,
+    ModelNames,
+    absolute_path,
+    each_once,
+    mount_path,
+    nested,
+    one_of,
+    optional,
+    release,
+    whole_number,
+    yes_or_no,
+)
 from cloudrl.spec.gpu import Cpu, Gpu
-from cloudrl.spec.nearest import did_you_mean
+from cloudrl.spec.names import fleet_name, image_name, resource_name, secret_name, unix_user
+from cloudrl.spec.offers import Backends, IdleDuration, MaxPrice, Names, Reservation, SpotPolicy, Tags
+from cloudrl.spec.ports import Port, all_ports, port_texts
 from cloudrl.spec.resources import Resources
+from cloudrl.spec.run_policy import Retry, Schedule, UtilizationPolicy
 from cloudrl.spec.sizes import Size, SizeRange
-from cloudrl.spec.volume import Volume
+from cloudrl.spec.vendors import vendor_of
+from cloudrl.spec.volume import Mount, mount_list, parse_mount
 
-# dstack 0.22.5, core/services/__init__.py: validate_dstack_resource_name
-_NAME = re.compile(r"[a-z][a-z0-9-]{1,40}")
-# dstack 0.22.5, core/models/unix.py: name or number, and the same for the group
-_USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(:[A-Za-z0-9_][A-Za-z0-9_.-]*)?")
-_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*")
-PYTHON_VERSIONS = ("3.10", "3.11", "3.12")
-"""What dstack's own image offers and verl 0.9 runs on."""
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
-
-def _name(value: object) -> str:
-    if isinstance(value, str) and _NAME.fullmatch(value):
-        return value
-    rule = "a letter, then letters, digits and dashes, all lower case, 2 to 41 characters"
-    raise SpecError(f"{value!r} is not a name{_slug(value)}", hint=f"A name is {rule}")
-
-
-def _slug(value: object) -> str:
-    slug = re.sub(r"[^a-z0-9]+", "-", str(value).lower()).strip("-0123456789")[:41]
-    return f"; did you mean {slug!r}?" if _NAME.fullmatch(slug) else ""
+ROLLOUTS = ("vllm", "sglang")
+STARTUP_ORDERS = ("any", "master-first", "workers-first")
+STOP_CRITERIA = ("all-done", "master-done")
+CREATION_POLICIES = ("reuse", "reuse-or-create")
+_VISIBLE_DEVICES = ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 
 
 def _nodes(value: object) -> int:
@@ -45,51 +57,19 @@ def _nodes(value: object) -> int:
     return value
 
 
-def _image(value: object) -> str:
-    image = one_line(value)
-    if not _IMAGE.fullmatch(image):
-        raise SpecError(
-            f"{value!r} is not the name of an image", hint="For example 'verlai/verl:vllm024.dev2'"
-        )
-    return image
-
-
-def _user(value: object) -> str:
-    user = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
-    if not isinstance(user, str) or not _USER.fullmatch(user):
-        raise SpecError(f"{value!r} is not user or user:group", hint="For example 'root' or '1000:1000'")
-    return user
-
-
-def _python(value: object) -> str:
-    if value in PYTHON_VERSIONS:
-        return str(value)
-    wanted = "3.10" if value == 3.1 else str(value)  # YAML reads 3.10 as the number 3.1
-    guess = (
-        f"; did you mean {wanted!r}, in quotes?"
-        if wanted in PYTHON_VERSIONS
-        else did_you_mean(wanted, PYTHON_VERSIONS)
-    )
-    raise SpecError(f"{value!r} is not a Python version{guess}", hint=f"One of {', '.join(PYTHON_VERSIONS)}")
-
-
-def _volumes(value: object) -> tuple[str, ...]:
-    if isinstance(value, str):
-        raise SpecError(f"{value!r} is one text where a list is expected; write [{value!r}]")
-    if not isinstance(value, Sequence):
-        raise SpecError(
-            f"{value!r} is not a list of volumes", hint="For example ['/checkpoints:/checkpoints']"
-        )
-    volumes = [Volume.parse(item) for item in value]
-    for index, volume in enumerate(volumes):
-        if any(volume.path == other.path for other in volumes[:index]):
-            raise SpecError(f"{volume.path!r} is the place of two volumes")
-    return tuple(str(volume) for volume in volumes)
+def _gpu(value: object) -> str:
+    gpu = str(Gpu.parse(value))
+    vendor_of(gpu)  # refuses names and vendors that contradict each other
+    return gpu
 
 
 def _written(parse: Callable[[object], object]) -> PlainValidator:
     """Check with `parse` and keep the text in its usual spelling."""
     return PlainValidator(optional(lambda value: str(parse(value))))
+
+
+def _word(choices: tuple[str, ...], what: str) -> PlainValidator:
+    return PlainValidator(one_of(choices, what))
 
 
 class Cluster(Spec):
@@ -99,29 +79,81 @@ class Cluster(Spec):
     them; `resources`, `mounts` and `gpus_per_node` give the same, parsed.
     """
 
-    name: Annotated[str, PlainValidator(_name)]
+    name: Annotated[str, PlainValidator(resource_name)]
     nodes: Annotated[int, PlainValidator(_nodes)] = 1
-    image: Annotated[str | None, PlainValidator(optional(_image))] = None
-    """Container image; None means the image of the verl release that cloudrl is for."""
-    python: Annotated[str | None, PlainValidator(optional(_python))] = None
+    verl: Annotated[str | None, PlainValidator(optional(release))] = None
+    """Release of verl, which decides the image; None means the one that cloudrl is for."""
+    rollout: Annotated[
+        Literal["vllm", "sglang"] | None, PlainValidator(optional(one_of(ROLLOUTS, "a rollout engine")))
+    ] = None
+    """Engine that the image must have; None means the release's usual one."""
+    image: Annotated[str | None, PlainValidator(optional(image_name))] = None
+    """Container image; None means the image of the release of verl."""
+    registry_auth: Annotated[RegistryAuth | None, PlainValidator(optional(RegistryAuth.parse))] = None
+    python: Annotated[str | None, PlainValidator(optional(python_version))] = None
     """Take dstack's own image with this Python instead of `image`."""
-    user: Annotated[str | None, PlainValidator(optional(_user))] = None
+    nvcc: Annotated[bool, PlainValidator(yes_or_no)] = False
+    """With `python`: dstack's image with NVIDIA's compiler in it."""
+    user: Annotated[str | None, PlainValidator(optional(unix_user))] = None
+    privileged: Annotated[bool, PlainValidator(yes_or_no)] = False
+    shell: Annotated[str | None, PlainValidator(optional(shell_name))] = None
+    working_dir: Annotated[str | None, PlainValidator(optional(absolute_path))] = None
+    """Where set-up commands run. Jobs run in the folder that is uploaded with them."""
     setup: Commands = ()
     """Shell commands that the agent runs on every node before Ray starts."""
     env: Environment = FrozenDict()
     """Variables of every process on every node. Values are taken as they are: nothing is expanded."""
-    gpu: Annotated[str | None, _written(Gpu.parse)] = None
+    secrets: Annotated[Sequence[str], PlainValidator(each_once(secret_name))] = ()
+    """Names of dstack's secrets that become variables of the same name. Their values stand nowhere."""
+    ports: Annotated[Sequence[str | int], PlainValidator(port_texts)] = ()
+    """Forwarded besides Ray's dashboard (8265) and the agent (8266); `9265:8265` moves one of those."""
+    gpu: Annotated[str | None, PlainValidator(optional(_gpu))] = None
     """GPUs of each node, for example `80GB:8`; None means a cluster without GPUs."""
     cpu: Annotated[str | None, _written(Cpu.parse)] = None
     memory: Annotated[str | None, _written(SizeRange.parse)] = None
     disk: Annotated[str | None, _written(SizeRange.parse)] = None
     shm_size: Annotated[str | None, _written(Size.parse)] = None
-    data: DataNames = ()
+    """Shared memory of each container; see `shared_memory` for what None means."""
+    data: DataSets = ()
+    """Names (`gsm8k`), `owner/name` on the Hub, absolute paths of the nodes, or a `DataSet` with more to say."""
     models: ModelNames = ()
     checkpoints: Annotated[str, PlainValidator(mount_path)] = "/checkpoints"
     """The folder, in the container, that jobs save into."""
-    volumes: Annotated[Sequence[str], PlainValidator(_volumes)] = ("/checkpoints:/checkpoints",)
-    """Folders of the hosts, `/host:/container`. Not given: the checkpoints folder, under the same path."""
+    volumes: Annotated[Sequence[str | Mount], PlainValidator(mount_list)] = ("/checkpoints:/checkpoints",)
+    """`/host:/container`, or a network volume, `name:/container` or `name-${{ dstack.node_rank }}:/container`.
+
+    Not given: the checkpoints folder, on the hosts, under the same path.
+    """
+    fleets: Annotated[Sequence[str], PlainValidator(each_once(fleet_name))] = ()
+    instances: Names = ()
+    """Names of machines in those fleets, where only these will do."""
+    backends: Backends = ()
+    regions: Names = ()
+    availability_zones: Names = ()
+    instance_types: Names = ()
+    reservation: Reservation = None
+    spot_policy: SpotPolicy = None
+    max_price: MaxPrice = None
+    """US dollars an hour for each machine."""
+    creation_policy: Annotated[
+        str | None, PlainValidator(optional(one_of(CREATION_POLICIES, "a creation policy")))
+    ] = None
+    idle_duration: IdleDuration = None
+    """For machines that this run brings into a fleet; the shorter of this and the fleet's own counts."""
+    retry: Annotated[Retry | Literal[False], PlainValidator(Retry.parse)] = Retry()
+    """A duration, or dstack's mapping, or False. A lost node restarts the run on all nodes."""
+    max_duration: Annotated[str | None, PlainValidator(optional(duration_or_off))] = None
+    stop_duration: Annotated[str | None, PlainValidator(optional(duration_or_off))] = None
+    utilization_policy: Annotated[
+        UtilizationPolicy | None, PlainValidator(optional(nested(UtilizationPolicy)))
+    ] = None
+    schedule: Annotated[Schedule | None, PlainValidator(optional(Schedule.parse))] = None
+    priority: Annotated[int | None, PlainValidator(optional(whole_number(0, 100, "a priority")))] = None
+    startup_order: Annotated[str, _word(STARTUP_ORDERS, "a startup order")] = "any"
+    """All nodes set up and download at once; workers wait for the head by themselves."""
+    stop_criteria: Annotated[str, _word(STOP_CRITERIA, "a stop criterion")] = "master-done"
+    """When the head ends, no other node may stay behind and cost money."""
+    tags: Tags = FrozenDict()
 
     @model_validator(mode="before")
     @classmethod
@@ -136,41 +168,89 @@ class Cluster(Spec):
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
+        self._check_image()
+        self._check_environment()
+        if self.volumes and not any(mount.holds(self.checkpoints) for mount in self.mounts):
+            raise SpecError(
+                f"checkpoints {self.checkpoints!r} lies on none of the volumes "
+                f"{', '.join(str(volume) for volume in self.volumes)}, so it would vanish with the container",
+                hint=f"Add '{self.checkpoints}:{self.checkpoints}' to volumes",
+            )
+        return self
+
+    def _check_image(self) -> None:
         if self.image is not None and self.python is not None:
             raise SpecError(
                 f"image {self.image!r} and python {self.python!r} exclude each other",
                 hint="python= picks dstack's own image with that Python; leave one of the two out",
             )
-        if self.volumes and not any(mount.holds(self.checkpoints) for mount in self.mounts):
+        if self.nvcc and self.python is None:
             raise SpecError(
-                f"checkpoints {self.checkpoints!r} lies on none of the volumes {', '.join(self.volumes)}, "
-                "so it would vanish with the container",
-                hint=f"Add '{self.checkpoints}:{self.checkpoints}' to volumes",
+                "nvcc is True but there is no python",
+                hint="nvcc= goes with python=, which picks dstack's own image",
             )
-        return self
+        if self.registry_auth is not None and self.image is None:
+            raise SpecError("registry_auth is given but no image", hint="Name the private image: image=...")
+        # server/services/runs/spec.py: dstack's own image is for NVIDIA only
+        if self.python is not None and self.gpu is not None and self.vendor == "amd":
+            raise SpecError(
+                f"python {self.python!r} picks dstack's own image, which does not run on {self.gpu!r}",
+                hint="Leave python out: the image of verl's release for AMD is taken",
+            )
+
+    def _check_environment(self) -> None:
+        for name in self.secrets:
+            if name in self.env:
+                raise SpecError(f"{name} stands in env and in secrets", hint=f"Leave {name} out of env")
+        for name, value in self.env.items():
+            if secret_in(value) is not None:
+                raise SpecError(
+                    f"env {name} is {value!r}, and values in env are taken as they are",
+                    hint=f"secrets: [{secret_in(value)}] sets the variable from dstack's secret of that name",
+                )
+        if self.vendor == "amd" and "ROCR_VISIBLE_DEVICES" in self.env:
+            for name in _VISIBLE_DEVICES:
+                if name in self.env:
+                    raise SpecError(
+                        f"env sets ROCR_VISIBLE_DEVICES and {name}, and verl's workers refuse the two on AMD",
+                        hint="Leave both out: dstack gives a container its GPUs, and Ray each worker one of them",
+                    )
 
     @property
     def resources(self) -> Resources:
         """What each node must have, parsed."""
-        return Resources.load(
-            {
-                "gpu": self.gpu,
-                "cpu": self.cpu,
-                "memory": self.memory,
-                "disk": self.disk,
-                "shm_size": self.shm_size,
-            }
-        )
+        names = ("gpu", "cpu", "memory", "disk", "shm_size")
+        return Resources.load({name: getattr(self, name) for name in names})
 
     @property
-    def mounts(self) -> tuple[Volume, ...]:
+    def shared_memory(self) -> str | None:
+        """`shm_size`, or what a node with GPUs needs: Docker's own 64 MB end NCCL and Ray with a bus error.
+
+        16 GB for each GPU, as in verl's guide for dstack (128 GB for 8); memory that is not used is not taken.
+        """
+        if self.shm_size is not None or self.device == "cpu":
+            return self.shm_size
+        return f"{16 * (self.gpus_per_node or 8)}GB"
+
+    @property
+    def mounts(self) -> tuple[Mount, ...]:
         """`volumes`, parsed."""
-        return tuple(Volume.parse(volume) for volume in self.volumes)
+        return tuple(parse_mount(volume) for volume in self.volumes)
+
+    @property
+    def forwarded(self) -> tuple[Port, ...]:
+        """All ports that are forwarded: Ray's dashboard, the agent, and `ports`."""
+        return all_ports(tuple(Port.parse(port) for port in self.ports))
 
     @property
     def device(self) -> Literal["gpu", "cpu"]:
         """What jobs compute on."""
         return "cpu" if self.gpus_per_node == 0 else "gpu"
+
+    @property
+    def vendor(self) -> str:
+        """Who makes the GPUs: `amd` by vendor or by name, else what `gpu` says, else `nvidia`."""
+        return vendor_of(self.gpu)
 
     @property
     def gpus_per_node(self) -> int | None:

@@ -5,15 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePosixPath
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import PlainValidator
 
 from cloudrl.errors import SpecError
-from cloudrl.spec.base import FrozenDict
+from cloudrl.spec.base import FrozenDict, Spec
+from cloudrl.spec.nearest import did_you_mean
+
+T = TypeVar("T")
+S = TypeVar("S", bound=Spec)
 
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _DATA_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?")
+_RELEASE = re.compile(r"[0-9]+\.[0-9]+(\.[0-9]+)?([a-z0-9.]+)?")
 _HUB_MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?")
 
 
@@ -93,8 +98,41 @@ def model_name(value: object) -> str:
     return value
 
 
-def _each(check: Callable[[object], str]) -> Callable[[object], tuple[str, ...]]:
-    def checked(value: object) -> tuple[str, ...]:
+def one_of(choices: Sequence[str], what: str) -> Callable[[object], str]:
+    """A check for one of a few words; `what` says in the message what the value should be."""
+
+    def checked(value: object) -> str:
+        if isinstance(value, str) and value in choices:
+            return value
+        meant = did_you_mean(str(value), choices)
+        raise SpecError(f"{value!r} is not {what}{meant}", hint=f"One of {', '.join(choices)}")
+
+    return checked
+
+
+def yes_or_no(value: object) -> bool:
+    """`True` or `False` themselves: the text 'false' would count as true."""
+    if not isinstance(value, bool):
+        meant = did_you_mean(str(value), ("True", "False"))
+        raise SpecError(f"{value!r} is neither True nor False{meant}", hint="One of True, False")
+    return value
+
+
+def whole_number(low: int, high: int, what: str) -> Callable[[object], int]:
+    """A check for a whole number from `low` to `high`, both included."""
+
+    def checked(value: object) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise SpecError(f"{value!r} is not {what}", hint=f"A whole number from {low} to {high}")
+        return value
+
+    return checked
+
+
+def each(check: Callable[[object], T]) -> Callable[[object], tuple[T, ...]]:
+    """A check for a list whose items pass `check`."""
+
+    def checked(value: object) -> tuple[T, ...]:
         if isinstance(value, str):
             raise SpecError(f"{value!r} is one text where a list is expected; write [{value!r}]")
         if not isinstance(value, Sequence):
@@ -104,9 +142,11 @@ def _each(check: Callable[[object], str]) -> Callable[[object], tuple[str, ...]]
     return checked
 
 
-def _each_once(check: Callable[[object], str]) -> Callable[[object], tuple[str, ...]]:
-    def checked(value: object) -> tuple[str, ...]:
-        items = _each(check)(value)
+def each_once(check: Callable[[object], T]) -> Callable[[object], tuple[T, ...]]:
+    """The same for a list in which no item stands twice."""
+
+    def checked(value: object) -> tuple[T, ...]:
+        items = each(check)(value)
         for index, item in enumerate(items):
             if item in items[:index]:
                 raise SpecError(f"{item!r} stands twice")
@@ -135,18 +175,36 @@ def _env_value(name: str, value: object) -> str:
     return text(value)
 
 
-def optional(check: Callable[[Any], str]) -> Callable[[object], str | None]:
+def nested(kind: type[S]) -> Callable[[object], S]:
+    """A check for a value of `kind`, or a mapping with its fields."""
+
+    def checked(value: object) -> S:
+        return value if isinstance(value, kind) else kind.load(value)  # type: ignore[arg-type]
+
+    return checked
+
+
+def release(value: object) -> str:
+    """A release of verl."""
+    if isinstance(value, float):
+        raise SpecError(f"{value!r} is a number; did you mean '{value}', in quotes?")
+    if not isinstance(value, str) or not _RELEASE.fullmatch(value):
+        raise SpecError(f"{value!r} is not a release of verl", hint="For example '0.9.1'")
+    return value
+
+
+def optional(check: Callable[[Any], T]) -> Callable[[object], T | None]:
     """`check`, or None for None."""
 
-    def checked(value: object) -> str | None:
+    def checked(value: object) -> T | None:
         return None if value is None else check(value)
 
     return checked
 
 
 # Sequence and Mapping rather than tuple and dict: what is written is a list or dict, what is kept is frozen.
-Commands = Annotated[Sequence[str], PlainValidator(_each(command))]
-Words = Annotated[Sequence[str], PlainValidator(_each(one_line))]
-DataNames = Annotated[Sequence[str], PlainValidator(_each_once(data_name))]
-ModelNames = Annotated[Sequence[str], PlainValidator(_each_once(model_name))]
+Commands = Annotated[Sequence[str], PlainValidator(each(command))]
+Words = Annotated[Sequence[str], PlainValidator(each(one_line))]
+DataNames = Annotated[Sequence[str], PlainValidator(each_once(data_name))]
+ModelNames = Annotated[Sequence[str], PlainValidator(each_once(model_name))]
 Environment = Annotated[Mapping[str, str], PlainValidator(_environment)]

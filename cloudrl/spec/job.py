@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import PlainValidator, model_validator
-from typing_extensions import Self
 
 from cloudrl.errors import SpecError
 from cloudrl.spec.base import FrozenDict, Spec
-from cloudrl.spec.fields import DataNames, Environment, Words, model_name, optional, text
+from cloudrl.spec.fields import DataNames, Environment, Words, model_name, optional, release, text
+from cloudrl.spec.gpu import Gpu
 from cloudrl.spec.hydra import HydraText, hydra_text, override_key, split_key
 from cloudrl.spec.nearest import did_you_mean
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 DEVICES = ("gpu", "cpu")
 _JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_RELEASE = re.compile(r"[0-9]+\.[0-9]+(\.[0-9]+)?([a-z0-9.]+)?")
 
 
 def _job_name(value: object) -> str:
@@ -28,20 +30,28 @@ def _job_name(value: object) -> str:
     raise SpecError(f"{value!r} is not the name of a job{meant}", hint="Letters, digits, dots, dashes and _")
 
 
-def _release(value: object) -> str:
-    if isinstance(value, float):
-        raise SpecError(f"{value!r} is a number; did you mean '{value}', in quotes?")
-    if not isinstance(value, str) or not _RELEASE.fullmatch(value):
-        raise SpecError(f"{value!r} is not a release of verl", hint="For example '0.9.1'")
-    return value
-
-
 def _device(value: object) -> str:
     if value not in DEVICES:
         raise SpecError(
             f"{value!r} is not a device{did_you_mean(str(value), DEVICES)}", hint="One of gpu, cpu"
         )
     return str(value)
+
+
+def _nodes(value: object) -> int | None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        raise SpecError(f"{value!r} is not a number of nodes", hint="A whole number from 1, for example 2")
+    return value
+
+
+def _gpu(value: object) -> str:
+    gpu = Gpu.parse(value)
+    if gpu.count is None or gpu.count.exact is None:
+        raise SpecError(
+            f"{value!r} leaves the number of GPUs of a node open",
+            hint="A job is made for one, for example '80GB:8'",
+        )
+    return str(gpu)
 
 
 def _overrides(value: object) -> FrozenDict[HydraText]:
@@ -67,6 +77,13 @@ def _merged(old: Mapping[str, HydraText], new: Mapping[str, Any]) -> FrozenDict[
     return FrozenDict(merged)
 
 
+Overrides = Annotated[Mapping[str, Any], PlainValidator(_overrides)]
+"""Key in verl's spelling, with `+`, `++` or `~` if Hydra needs it -> value, kept as Hydra text.
+
+Python values are written in Hydra's grammar; `HydraText` is kept as it is. Order is kept.
+"""
+
+
 class Job(Spec):
     """One run of verl: its entry point, and overrides in verl's own keys."""
 
@@ -75,17 +92,17 @@ class Job(Spec):
     source: Annotated[str, PlainValidator(text)] = ""
     """Where the numbers come from."""
     entrypoint: Words = ("python3", "-m", "verl.trainer.main_ppo")
-    overrides: Annotated[Mapping[str, Any], PlainValidator(_overrides)] = FrozenDict()
-    """Key in verl's spelling, with `+`, `++` or `~` if Hydra needs it -> value, kept as Hydra text.
-
-    Python values are written in Hydra's grammar; `HydraText` is kept as it is. Order is kept.
-    """
+    overrides: Overrides = FrozenDict()
     env: Environment = FrozenDict()
     data: DataNames = ()
     model: Annotated[str | None, PlainValidator(optional(model_name))] = None
-    verl: Annotated[str | None, PlainValidator(optional(_release))] = None
+    verl: Annotated[str | None, PlainValidator(optional(release))] = None
     """The release of verl that the overrides are written for."""
     device: Annotated[Literal["gpu", "cpu"], PlainValidator(_device)] = "gpu"
+    nodes: Annotated[int | None, PlainValidator(_nodes)] = None
+    """How many nodes the numbers are made for; None means any."""
+    gpu: Annotated[str | None, PlainValidator(optional(_gpu))] = None
+    """The GPUs of each node that the numbers are made for, as dstack writes them: `80GB..:8`."""
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
@@ -97,7 +114,15 @@ class Job(Spec):
                 f"device is {self.device!r} but trainer.device is {wanted!r}",
                 hint="device: cpu goes with trainer.device=cpu; leave trainer.device out to follow device",
             )
+        if self.device == "cpu" and self.gpu is not None:
+            raise SpecError(f"device is 'cpu' but gpu is {self.gpu!r}", hint="Leave one of the two out")
         return self
+
+    @property
+    def rollout(self) -> str | None:
+        """The rollout engine, as verl calls it; None where the job does not say."""
+        engine = self.override("actor_rollout_ref.rollout.name")
+        return None if engine is None or "${" in engine else engine.strip("'\"")
 
     def override(self, key: str) -> HydraText | None:
         """The value set for a key, given without prefix; None where the job leaves it to verl."""

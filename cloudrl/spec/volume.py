@@ -1,16 +1,23 @@
-"""A folder of the host that a container sees."""
+"""What a container sees of disks outside it: folders of its host, and network volumes."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 from pydantic import PlainValidator
 
 from cloudrl.errors import SpecError
 from cloudrl.spec.base import Spec
-from cloudrl.spec.fields import mount_path
+from cloudrl.spec.fields import each_once, mount_path, text, yes_or_no
+from cloudrl.spec.names import RESOURCE_NAME
 
 _EXAMPLE = "For example '/checkpoints:/checkpoints'"
+_NETWORK_EXAMPLE = "For example 'checkpoints:/checkpoints', or 'data-${{ dstack.node_rank }}:/data'"
+# dstack 0.22.5, server/services/jobs/configurators/base.py (interpolate_job_volumes): these two, and both are
+# the rank of the node
+_RANK = re.compile(r"\$\{\{\s*dstack\.(node_rank|job_num)\s*\}\}")
 
 
 class Volume(Spec):
@@ -21,6 +28,8 @@ class Volume(Spec):
 
     instance_path: Annotated[str, PlainValidator(mount_path)]
     path: Annotated[str, PlainValidator(mount_path)]
+    optional: Annotated[bool, PlainValidator(yes_or_no)] = False
+    """Run without it where the backend has no instance volumes."""
 
     @classmethod
     def parse(cls, value: object) -> Volume:
@@ -38,7 +47,106 @@ class Volume(Spec):
 
     def holds(self, path: str) -> bool:
         """Whether `path`, in the container, lies on this volume."""
-        return self.path in ("/", path) or path.startswith(self.path + "/")
+        return _holds(self.path, path)
 
     def __str__(self) -> str:
         return f"{self.instance_path}:{self.path}"
+
+
+def _volume_name(value: object) -> str:
+    written = _RANK.sub(lambda match: f"${{{{ dstack.{match[1]} }}}}", text(value).strip())
+    if not RESOURCE_NAME.fullmatch(_RANK.sub("0", written)):
+        raise SpecError(f"{value!r} is not the name of a network volume", hint=_NETWORK_EXAMPLE)
+    return written
+
+
+def _volume_names(value: object) -> tuple[str, ...]:
+    names = each_once(_volume_name)([value] if isinstance(value, str) else value)
+    if not names:
+        raise SpecError("there is no name of a network volume", hint=_NETWORK_EXAMPLE)
+    return names
+
+
+class NetworkMount(Spec):
+    """A network volume, made by `cloudrl volume create`, that appears as `path` in the container.
+
+    Its name may hold `${{ dstack.node_rank }}`: then each node has one of its own, as most clouds ask for, whose
+    disks attach to one machine at a time. Of several names dstack takes one that lies where the machines are.
+    Field names are dstack's (VolumeMountPoint).
+    """
+
+    name: Annotated[Sequence[str], PlainValidator(_volume_names)]
+    path: Annotated[str, PlainValidator(mount_path)]
+
+    @classmethod
+    def parse(cls, value: object) -> NetworkMount:
+        """Read `name:/container`.
+
+        Raises:
+            SpecError: `value` is not a name and an absolute path with a colon between them.
+        """
+        if isinstance(value, NetworkMount):
+            return value
+        parts = value.split(":") if isinstance(value, str) else []
+        if len(parts) != 2:
+            raise SpecError(f"{value!r} is not name:/container", hint=_NETWORK_EXAMPLE)
+        return cls(name=[parts[0]], path=mount_path(parts[1]))
+
+    @property
+    def is_per_node(self) -> bool:
+        """Whether each node has a volume of its own."""
+        return all(_RANK.search(name) for name in self.name)
+
+    def holds(self, path: str) -> bool:
+        """Whether `path`, in the container, lies on this volume."""
+        return _holds(self.path, path)
+
+    def __str__(self) -> str:
+        return f"{','.join(self.name)}:{self.path}"
+
+
+Mount = Volume | NetworkMount
+
+
+def parse_mount(value: object) -> Mount:
+    """Read a volume in dstack's spelling: `/host:/container`, `name:/container`, or a mapping.
+
+    Raises:
+        SpecError: `value` is none of these.
+    """
+    if isinstance(value, (Volume, NetworkMount)):
+        return value
+    if isinstance(value, Mapping):
+        return Volume.load(value) if "instance_path" in value else NetworkMount.load(value)
+    if isinstance(value, str) and "/" not in value.split(":", maxsplit=1)[0] and value.count(":") == 1:
+        source = value.split(":", maxsplit=1)[0]
+        if source:
+            return NetworkMount.parse(value)
+    return Volume.parse(value)
+
+
+def mount_list(value: object) -> tuple[str | Mount, ...]:
+    """A list of volumes: the short form where dstack has one, else the parsed value.
+
+    Raises:
+        SpecError: it is no list, an item is no volume, or two have the same place in the container.
+    """
+    if isinstance(value, str):
+        raise SpecError(f"{value!r} is one text where a list is expected; write [{value!r}]")
+    if not isinstance(value, Sequence):
+        raise SpecError(
+            f"{value!r} is not a list of volumes", hint="For example ['/checkpoints:/checkpoints']"
+        )
+    parsed = [parse_mount(item) for item in value]
+    for index, mount in enumerate(parsed):
+        if any(mount.path == other.path for other in parsed[:index]):
+            raise SpecError(f"{mount.path!r} is the place of two volumes")
+    return tuple(str(mount) if _has_short_form(mount) else mount for mount in parsed)
+
+
+def _has_short_form(mount: Mount) -> bool:
+    return not mount.optional if isinstance(mount, Volume) else len(mount.name) == 1
+
+
+def _holds(volume: str, path: str) -> bool:
+    return volume in ("/", path) or path.startswith(volume + "/")

@@ -56,7 +56,8 @@ def test_the_committed_copy_is_not_stale(request: pytest.FixtureRequest, reposit
 
 
 def test_it_is_small() -> None:
-    assert len(build_agent()) < 200_000
+    """dstack sends up to 2 MiB for an entry of `files:`, and each change of it is a new file in the repository."""
+    assert len(build_agent()) < 300_000
 
 
 def test_it_holds_what_it_needs_and_nothing_else() -> None:
@@ -66,9 +67,13 @@ def test_it_holds_what_it_needs_and_nothing_else() -> None:
     assert names == sorted(names)
     rooms = {name.rpartition("/")[0] for name in names}
     assert rooms == {"", "cloudrl", "cloudrl/node", "cloudrl/data", "cloudrl/verl_cpu"}
-    assert {"__main__.py", "cloudrl/errors.py", "cloudrl/node/main.py", "cloudrl/data/addition.py"} <= set(
-        names
-    )
+    assert {
+        "__main__.py",
+        "cloudrl/errors.py",
+        "cloudrl/node/main.py",
+        "cloudrl/data/addition.py",
+        "cloudrl/verl_cpu/plugin.py",
+    } <= set(names)
     assert all(name.endswith(".py") for name in names)
     assert {
         (info.date_time, info.external_attr, info.create_system, info.compress_type) for info in infos
@@ -114,7 +119,8 @@ IMPORT_ALL = """
 import sys, zipfile
 sys.path.insert(0, sys.argv[1])
 for name in zipfile.ZipFile(sys.argv[1]).namelist():
-    if name != "__main__.py":
+    # of the plug-in, jobs import the rest, under a Python that has verl
+    if name != "__main__.py" and ("verl_cpu" not in name or name.endswith(("__init__.py", "tiny_model.py"))):
         __import__(name[:-3].replace("/", ".").replace(".__init__", "").replace(".__main__", ".main"))
 """
 

@@ -79,6 +79,23 @@ def test_device_and_trainer_device_agree():
         Job(name="one").with_overrides({"trainer.device": HydraText("cpu")})
 
 
+def test_the_cluster_that_a_job_is_made_for():
+    job = Job(name="one", nodes=2, gpu="80GB..:8")
+    assert (job.nodes, job.gpu) == (2, "80GB..:8")
+    assert (Job(name="one").nodes, Job(name="one").gpu) == (None, None)
+    with pytest.raises(SpecError) as caught:
+        Job(name="one", device="cpu", gpu="H100:8")
+    assert caught.value.message == "Job: device is 'cpu' but gpu is 'H100:8'"
+
+
+@pytest.mark.parametrize(
+    ("given", "engine"), [("sglang", "sglang"), (HydraText("'vllm'"), "vllm"), ("${x.engine}", None)]
+)
+def test_the_rollout_engine_is_read_from_the_overrides(given, engine):
+    assert Job(name="one", overrides={"actor_rollout_ref.rollout.name": given}).rollout == engine
+    assert Job(name="one").rollout is None
+
+
 WRONG = [
     ("name", "my job", "'my job' is not the name of a job; did you mean 'my-job'?"),
     ("name", "", "'' is not the name of a job"),
@@ -101,6 +118,12 @@ WRONG = [
     ("verl", "main", "'main' is not a release of verl"),
     ("device", "gpus", "'gpus' is not a device; did you mean 'gpu'?"),
     ("device", "cuda", "'cuda' is not a device"),
+    ("nodes", 0, "0 is not a number of nodes"),
+    ("nodes", True, "True is not a number of nodes"),
+    ("nodes", "2", "'2' is not a number of nodes"),
+    ("gpu", "H100x8", "'H100x8' is not the name of a GPU; did you mean 'H100:8'?"),
+    ("gpu", "H100", "'H100' leaves the number of GPUs of a node open"),
+    ("gpu", "H100:4..8", "'H100:4..8' leaves the number of GPUs of a node open"),
 ]  # fmt: skip
 
 

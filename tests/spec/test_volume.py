@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import pytest
-from dstack._internal.core.models.volumes import InstanceMountPoint, parse_mount_point
+from dstack._internal.core.models.volumes import InstanceMountPoint, VolumeMountPoint, parse_mount_point
+from dstack._internal.server.services.jobs.configurators.base import interpolate_job_volumes
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudrl.errors import SpecError
-from cloudrl.spec import Volume
+from cloudrl.spec import NetworkMount, Volume
+from cloudrl.spec.volume import parse_mount
 
 paths = st.lists(st.text("ab ._-'\"$#é", min_size=1, max_size=4), max_size=3).map(
     lambda parts: "/" + "/".join(parts)
@@ -68,3 +70,53 @@ def test_a_colon_in_a_path_is_refused():
     assert caught.value.message == (
         "Volume.instance_path: '/a:b' has a colon in it, which separates host and container in a volume"
     )
+
+
+names = st.lists(
+    st.sampled_from(["data", "ckpt", "-", "0", "${{ dstack.node_rank }}", "${{dstack.job_num}}"])
+).map("".join)
+
+
+@given(names, paths)
+def test_a_network_volume_means_to_dstack_what_it_means_to_us(name, container):
+    try:
+        ours = NetworkMount.parse(f"{name}:{container}")
+    except SpecError as error:
+        assert "is not the name of a network volume" in error.message or "'..' in it" in error.message  # noqa: PT017
+        return
+    theirs = parse_mount_point(str(ours))
+    assert theirs == VolumeMountPoint(name=ours.name[0], path=ours.path)
+    assert parse_mount(str(ours)) == ours
+    (third,) = interpolate_job_volumes([theirs], 3)
+    (wanted,) = interpolate_job_volumes([parse_mount_point(f"{name}:/x")], 3)
+    assert third.name == wanted.name
+    assert ours.is_per_node == (third.name != interpolate_job_volumes([theirs], 4)[0].name)
+
+
+def test_a_network_volume_of_several_names():
+    mount = parse_mount({"name": ["aws-data", "gcp-data"], "path": "/data/"})
+    assert mount == NetworkMount(name=["aws-data", "gcp-data"], path="/data")
+    assert str(mount) == "aws-data,gcp-data:/data"
+    assert mount.holds("/data/x")
+    assert parse_mount(mount) is mount
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("data", "'data' is not /host:/container"),
+        ("data:/b:ro", "'data:/b:ro' is not /host:/container"),
+        ("data:b", "'b' is not an absolute path"),
+        ("-data:/b", "NetworkMount.name: '-data' is not the name of a network volume"),
+        ("${{ dstack.node_rank }}:/b",
+         "NetworkMount.name: '${{ dstack.node_rank }}' is not the name of a network volume"),
+        ({"name": [], "path": "/b"}, "NetworkMount.name: there is no name of a network volume"),
+        ({"name": ["aa", "aa"], "path": "/b"}, "NetworkMount.name: 'aa' stands twice"),
+        ({"name": "aa", "path": "b"}, "NetworkMount.path: 'b' is not an absolute path"),
+        (None, "None is not /host:/container"),
+    ],
+)  # fmt: skip
+def test_a_wrong_mount_is_refused(value, message):
+    with pytest.raises(SpecError) as caught:
+        parse_mount(value)
+    assert caught.value.message == message

@@ -1,0 +1,81 @@
+"""Durations as dstack writes them: `30m`, `1d`, a number of seconds, and `off` where one can be switched off.
+
+Source of the rules: dstack 0.22.5, core/models/duration.py. We take what dstack takes, less what can only be a
+slip: negative ones, and `true`, which stands for a default that does not show.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from cloudrl.errors import SpecError
+
+OFF = "off"
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+_DURATION = re.compile(r"([0-9]+) *([smhdw])?")
+# What people write for the same: `30min`, `1.5h`, `1h30m`, `2 days`.
+_PART = r"([0-9]+(?:\.[0-9]+)?) *(s|m|h|d|w|sec|min|hr|second|minute|hour|day|week)s?"
+_NEARLY = re.compile(rf"(?:{_PART} *)+", re.IGNORECASE)
+_EXAMPLES = "For example '30m', '2h' or '1d'"
+
+
+@dataclass(frozen=True, order=True)
+class Duration:
+    """An amount of time. `24h` equals `1d`."""
+
+    seconds: int
+    text: str = field(compare=False, default="")
+
+    @classmethod
+    def parse(cls, value: object) -> Duration:
+        """Read `30m`, `2 h`, or a number of seconds.
+
+        Raises:
+            SpecError: `value` is no duration.
+        """
+        if isinstance(value, Duration):
+            return value
+        written = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+        match = _DURATION.fullmatch(written) if isinstance(written, str) else None
+        if match is None:
+            raise SpecError(f"{value!r} is not a duration{_nearest(written)}", hint=_EXAMPLES)
+        number, unit = match[1], match[2] or "s"
+        return cls(int(number) * _SECONDS[unit], f"{number}{unit}")
+
+    def __str__(self) -> str:
+        return self.text or f"{self.seconds}s"
+
+
+def some_time(value: object) -> str:
+    """A duration above zero, in its usual spelling."""
+    parsed = Duration.parse(value)
+    if parsed.seconds == 0:
+        raise SpecError(f"{value!r} is no time at all", hint=_EXAMPLES)
+    return str(parsed)
+
+
+def duration_or_off(value: object) -> str:
+    """A duration above zero, or `off`."""
+    return OFF if _is_off(value) else some_time(value)
+
+
+def idle_duration(value: object) -> str:
+    """A duration, which may be zero ("at once"), or `off`."""
+    return OFF if _is_off(value) else str(Duration.parse(value))
+
+
+def _is_off(value: object) -> bool:
+    if value in (-1, "-1"):  # dstack still reads it so
+        raise SpecError(f"{value!r} is not a duration; did you mean {OFF!r}?", hint=_EXAMPLES)
+    return value is False or (isinstance(value, str) and value.lower() == OFF)
+
+
+def _nearest(written: object) -> str:
+    if not isinstance(written, str) or not _NEARLY.fullmatch(written.strip()):
+        return ""
+    parts = re.findall(_PART, written, re.IGNORECASE)
+    seconds = sum(Fraction(number) * _SECONDS[unit[0].lower()] for number, unit in parts)
+    whole = [unit for unit, size in _SECONDS.items() if seconds % size == 0]
+    return f"; did you mean '{seconds // _SECONDS[whole[-1]]}{whole[-1]}'?" if whole and seconds else ""

@@ -1,0 +1,188 @@
+"""Machines that clusters run on: rented by dstack from a cloud, or one's own.
+
+Names and rules are dstack 0.22.5's (core/models/fleets.py; server/services/fleets.py,
+_validate_fleet_configuration_subtype_specific_fields).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import PlainValidator, model_validator
+
+from cloudrl.errors import SpecError
+from cloudrl.spec.base import FrozenDict, Spec
+from cloudrl.spec.fields import nested, one_of, optional
+from cloudrl.spec.gpu import Cpu, Gpu
+from cloudrl.spec.names import resource_name
+from cloudrl.spec.offers import Backends, IdleDuration, MaxPrice, Names, Reservation, SpotPolicy, Tags
+from cloudrl.spec.run_policy import Retry
+from cloudrl.spec.sizes import SizeRange
+from cloudrl.spec.ssh import SshConfig, block_count
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+PLACEMENTS = ("any", "cluster")
+IDLE_DURATION = "1h"
+_RANGE = re.compile(r"([0-9]*)\.\.([0-9]*)")
+_EXAMPLES = "For example 2 (at most two), '0..4', '2..2' (always two) or {'min': 0, 'target': 2, 'max': 4}"
+_CLOUD_ONLY = (
+    "nodes", "gpu", "cpu", "memory", "disk", "backends", "regions", "availability_zones", "instance_types",
+    "reservation", "spot_policy", "max_price", "idle_duration", "retry", "tags",
+)  # fmt: skip
+
+
+def _count(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise SpecError(f"{value!r} is not a number of nodes", hint=_EXAMPLES)
+    return value
+
+
+class NodeRange(Spec):
+    """How many machines a cloud fleet has.
+
+    What dstack 0.22.5 does with the three numbers:
+
+    - `target` machines are rented when the fleet is created (server/services/fleets.py,
+      _get_fleet_nodes_to_provision), and never again.
+    - Fewer than `min` are filled up at any time (background/pipeline_tasks/fleets.py,
+      _maintain_fleet_nodes_in_min_max_range), and an idle machine is given back after `idle_duration` only
+      while there are more than `min` (.../instances/common.py, can_terminate_fleet_instances_on_idle_duration).
+    - A run that needs more than there are rents them, up to `max`; None is no limit.
+
+    So dstack's plain `nodes: 2`, which is min 2, target 2, max 2, is paid for until somebody deletes the fleet.
+    """
+
+    min: Annotated[int, PlainValidator(_count)] = 0
+    target: Annotated[int, PlainValidator(_count)] = 0
+    max: Annotated[int | None, PlainValidator(optional(_count))] = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _rent_the_least(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """As dstack does: no target means `min`."""
+        least = values.get("min")
+        if values.get("target") is not None or not isinstance(least, int) or least < 0:
+            return values
+        return {**values, "target": least}
+
+    @model_validator(mode="after")
+    def _check_together(self) -> Self:
+        if self.max == 0:
+            raise SpecError("max is 0, so there would never be a node", hint=_EXAMPLES)
+        if self.target < self.min or (self.max is not None and self.max < self.target):
+            raise SpecError(
+                f"min {self.min}, target {self.target} and max {self.max} are not in this order",
+                hint=_EXAMPLES,
+            )
+        return self
+
+    @classmethod
+    def parse(cls, value: object) -> NodeRange:
+        """Read `2`, which is `0..2`; `0..4`, `2..`, or a mapping.
+
+        A plain number is the most that there may be: none is rented before a run needs it, and none stays
+        longer than `idle_duration`.
+
+        Raises:
+            SpecError: `value` is none of these, or the numbers contradict each other.
+        """
+        if isinstance(value, NodeRange):
+            return value
+        if isinstance(value, Mapping):
+            return cls.load(value)
+        written = value.replace(" ", "") if isinstance(value, str) else value
+        if isinstance(written, str) and (match := _RANGE.fullmatch(written)) and written != "..":
+            low, high = int(match[1] or 0), int(match[2]) if match[2] else None
+            if high is not None and high < low:
+                raise SpecError(f"{value!r} runs backwards; did you mean '{high}..{low}'?")
+            return cls(min=low, target=low, max=high)
+        most = int(written) if isinstance(written, str) and re.fullmatch(r"[0-9]+", written) else written
+        if isinstance(most, bool) or not isinstance(most, int) or most < 1:
+            raise SpecError(f"{value!r} is not a number of nodes", hint=_EXAMPLES)
+        return cls(min=0, target=0, max=most)
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether no machine is ever given back."""
+        return self.min == self.max
+
+
+def _written(kind: type[Gpu | Cpu | SizeRange]) -> PlainValidator:
+    return PlainValidator(optional(lambda value: str(kind.parse(value))))
+
+
+class Fleet(Spec):
+    """A fleet of dstack. Fields are dstack's own, with the parts of `resources` beside the others.
+
+    Without `ssh_config` its machines are rented, by default when a run needs them and until they were idle for
+    an hour; with it they are one's own.
+    """
+
+    name: Annotated[str, PlainValidator(resource_name)] = "gpu-fleet"
+    nodes: Annotated[NodeRange | None, PlainValidator(optional(NodeRange.parse))] = None
+    """For rented machines; None means `0..`, as many as a run asks for. See `NodeRange`."""
+    ssh_config: Annotated[SshConfig | None, PlainValidator(optional(nested(SshConfig)))] = None
+    placement: Annotated[
+        Literal["any", "cluster"] | None, PlainValidator(optional(one_of(PLACEMENTS, "a placement")))
+    ] = None
+    """None means `cluster` where there can be several machines: dstack runs multi-node tasks nowhere else."""
+    gpu: Annotated[str | None, _written(Gpu)] = None
+    """GPUs of each machine; None leaves them to the runs."""
+    cpu: Annotated[str | None, _written(Cpu)] = None
+    memory: Annotated[str | None, _written(SizeRange)] = None
+    disk: Annotated[str | None, _written(SizeRange)] = None
+    backends: Backends = ()
+    regions: Names = ()
+    availability_zones: Names = ()
+    instance_types: Names = ()
+    reservation: Reservation = None
+    spot_policy: SpotPolicy = None
+    max_price: MaxPrice = None
+    """US dollars an hour for each machine."""
+    idle_duration: IdleDuration = None
+    """Rented machines are given back when idle for so long; None means `1h`, where dstack has three days."""
+    retry: Annotated[Retry | Literal[False] | None, PlainValidator(optional(Retry.parse))] = None
+    """For how long machines are looked for while there are none to rent; None means not at all."""
+    blocks: Annotated[int | str, PlainValidator(block_count)] = 1
+    """Into how many parts a machine is split, so that several runs fit on it; multi-node runs take whole ones."""
+    tags: Tags = FrozenDict()
+
+    @model_validator(mode="after")
+    def _check_together(self) -> Self:
+        if self.ssh_config is not None:
+            for name in _CLOUD_ONLY:
+                if getattr(self, name) not in (None, (), {}):
+                    raise SpecError(
+                        f"{name} is for rented machines and ssh_config for one's own",
+                        hint=f"Leave {name} out: dstack finds out what the hosts have",
+                    )
+        elif self.nodes is not None and self.nodes.is_fixed and self.idle_duration is not None:
+            raise SpecError(
+                f"idle_duration {self.idle_duration!r} has no effect on a fixed number of nodes ({self.nodes.max})",
+                hint=f"nodes: {{min: 0, target: {self.nodes.max}, max: {self.nodes.max}}} rents them at once and "
+                "gives them back when idle",
+            )
+        return self
+
+    @property
+    def node_range(self) -> NodeRange | None:
+        """How many machines are rented; None where they are one's own."""
+        return None if self.ssh_config is not None else self.nodes or NodeRange()
+
+    @property
+    def idle_after(self) -> str | None:
+        """The duration after which an idle machine is given back, or `off`; None where none ever is."""
+        nodes = self.node_range
+        return None if nodes is None or nodes.is_fixed else self.idle_duration or IDLE_DURATION
+
+    @property
+    def placed(self) -> str | None:
+        """The placement that is asked for, or follows from the number of machines; None for a single one."""
+        if self.placement is not None:
+            return self.placement
+        most = len(self.ssh_config.hosts) if self.ssh_config else self.nodes.max if self.nodes else None
+        return None if most == 1 else "cluster"

@@ -1,0 +1,83 @@
+"""Ports that dstack forwards to the user's machine: `8080`, `80:8080`, `*:8080`.
+
+Source of the rules: dstack 0.22.5, core/models/configurations.py (PortMapping).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from cloudrl.errors import SpecError
+from cloudrl.spec.fields import each
+
+RAY_PORT = 8265
+AGENT_PORT = 8266
+_PORT = re.compile(r"(?:([0-9]{1,5}|\*):)?([0-9]{1,5})")
+_EXAMPLES = "For example 6006, '16006:6006' (local:container) or '*:6006' (any free local port)"
+
+
+@dataclass(frozen=True)
+class Port:
+    """`container` is forwarded to `local` on the user's machine; None lets dstack take a free one."""
+
+    local: int | None
+    container: int
+
+    @classmethod
+    def parse(cls, value: object) -> Port:
+        """Read `8080`, `80:8080` or `*:8080`.
+
+        Raises:
+            SpecError: `value` is none of these, or a number is no port.
+        """
+        written = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+        match = _PORT.fullmatch(written) if isinstance(written, str) else None
+        if match is None:
+            raise SpecError(f"{value!r} is not a port", hint=_EXAMPLES)
+        container = port_number(int(match[2]))
+        if match[1] == "*":
+            return cls(None, container)
+        return cls(port_number(int(match[1])) if match[1] else container, container)
+
+    def __str__(self) -> str:
+        if self.local == self.container:
+            return str(self.container)
+        return f"{'*' if self.local is None else self.local}:{self.container}"
+
+
+def port_number(value: object) -> int:
+    """A TCP port."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 65535:
+        raise SpecError(f"{value!r} is not a port", hint="A whole number from 1 to 65535")
+    return value
+
+
+def all_ports(ports: tuple[Port, ...]) -> tuple[Port, ...]:
+    """Ray's dashboard and the agent, where `ports` do not map them elsewhere, and then the others."""
+    ours = [
+        next((port for port in ports if port.container == number), Port(number, number))
+        for number in (RAY_PORT, AGENT_PORT)
+    ]
+    return (*ours, *(port for port in ports if port not in ours))
+
+
+def port_texts(value: object) -> tuple[str, ...]:
+    """A list of ports, each in its usual spelling.
+
+    Raises:
+        SpecError: an item is no port, or two of them collide with each other or with Ray's and the agent's.
+    """
+    ports = each(Port.parse)(value)
+    for port in ports:
+        if sum(port.container == other.container for other in ports) > 1:
+            raise SpecError(f"container port {port.container} stands twice")
+    together = all_ports(ports)
+    for port in together:
+        same = [other for other in together if port.local is not None and other.local == port.local]
+        if len(same) > 1:
+            raise SpecError(
+                f"local port {port.local} is taken twice: by {same[0].container} and {same[1].container}",
+                hint=f"Ray is at {RAY_PORT} and the agent at {AGENT_PORT}, unless mapped: '9265:{RAY_PORT}'",
+            )
+    return tuple(str(port) for port in ports)

@@ -1,0 +1,85 @@
+"""Durations, and the same text read by dstack's own models."""
+
+from __future__ import annotations
+
+import pytest
+from dstack._internal.core.models.duration import Duration as DstackDuration
+from dstack._internal.core.models.duration import parse_idle_duration, parse_off_duration
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloudrl.errors import SpecError
+from cloudrl.spec import Duration
+from cloudrl.spec.durations import duration_or_off, idle_duration, some_time
+
+written = st.tuples(st.integers(0, 10**6), st.sampled_from(["", "s", "m", "h", "d", "w", " h", "  d"])).map(
+    lambda parts: f"{parts[0]}{parts[1]}"
+)
+
+
+@given(written | st.integers(0, 10**6))
+def test_a_duration_means_to_dstack_what_it_means_to_us(text):
+    ours = Duration.parse(text)
+    assert ours.seconds == DstackDuration.parse(text) == DstackDuration.parse(str(ours))
+    assert Duration.parse(str(ours)) == ours
+
+
+@given(st.text(alphabet="0159 smhdwoff.-\u0661", max_size=6))
+def test_what_we_take_dstack_takes_too(text):
+    for ours, theirs in ((duration_or_off, parse_off_duration), (idle_duration, parse_idle_duration)):
+        try:
+            kept = ours(text)
+        except SpecError:
+            continue
+        assert theirs(kept) == theirs(text.lower() if text.lower() == "off" else text)
+
+
+@pytest.mark.parametrize("value", ["off", "OFF", False])
+def test_off_is_off_in_each_spelling(value):
+    assert duration_or_off(value) == idle_duration(value) == "off"
+    assert parse_off_duration("off") == "off"
+    assert parse_idle_duration("off") == -1
+
+
+def test_zero_is_an_idle_duration_only():
+    assert idle_duration(0) == "0s"
+    for check in (some_time, duration_or_off):
+        with pytest.raises(SpecError, match="0 is no time at all"):
+            check(0)
+
+
+def test_durations_compare_by_length():
+    assert Duration.parse("24h") == Duration.parse("1d") > Duration.parse(3600)
+    assert str(Duration.parse(90)) == str(Duration(90)) == "90s"
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("30min", "'30min' is not a duration; did you mean '30m'?"),
+        ("2 days", "'2 days' is not a duration; did you mean '2d'?"),
+        ("1.5h", "'1.5h' is not a duration; did you mean '90m'?"),
+        ("1h 30m", "'1h 30m' is not a duration; did you mean '90m'?"),
+        ("24H", "'24H' is not a duration; did you mean '1d'?"),
+        ("0.0001s", "'0.0001s' is not a duration"),
+        ("soon", "'soon' is not a duration"),
+        ("", "'' is not a duration"),
+        ("-5m", "'-5m' is not a duration"),
+        (-5, "-5 is not a duration"),
+        (1.5, "1.5 is not a duration"),
+        (True, "True is not a duration"),
+        (None, "None is not a duration"),
+        (["1d"], "['1d'] is not a duration"),
+    ],
+)
+def test_a_wrong_duration_is_refused(value, message):
+    with pytest.raises(SpecError) as caught:
+        Duration.parse(value)
+    assert caught.value.message == message
+    assert caught.value.hint == "For example '30m', '2h' or '1d'"
+
+
+@pytest.mark.parametrize("value", [-1, "-1"])
+def test_what_dstack_once_wrote_for_off(value):
+    with pytest.raises(SpecError, match=r"-1.* is not a duration; did you mean 'off'"):
+        idle_duration(value)

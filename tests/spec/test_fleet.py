@@ -1,0 +1,179 @@
+from __future__ import annotations
+
+import pytest
+from dstack._internal.core.models.fleets import FleetConfiguration, FleetNodesSpec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloudrl.errors import SpecError
+from cloudrl.spec import Fleet, NodeRange, Retry, SshConfig, SshHost, SshProxy
+
+HOSTS = {"hosts": ["a", "b"], "user": "ubuntu", "identity_file": "~/.ssh/id_ed25519"}
+
+
+def test_without_a_word_nothing_is_rented_before_a_run_asks_for_it():
+    fleet = Fleet()
+    assert fleet.name == "gpu-fleet"
+    assert fleet.node_range == NodeRange(min=0, target=0, max=None)
+    assert (fleet.idle_after, fleet.placed) == ("1h", "cluster")
+
+
+@pytest.mark.parametrize(
+    ("written", "low", "now", "most"),
+    [
+        (2, 0, 0, 2),
+        ("2", 0, 0, 2),
+        ("0..2", 0, 0, 2),
+        ("..2", 0, 0, 2),
+        ("1 .. 4", 1, 1, 4),
+        ("2..2", 2, 2, 2),
+        ("2..", 2, 2, None),
+        ({"target": 2}, 0, 2, None),
+        ({"min": 1, "max": 3}, 1, 1, 3),
+        ({"min": 0, "target": 2, "max": 2}, 0, 2, 2),
+    ],
+)
+def test_nodes_in_each_of_their_spellings(written, low, now, most):
+    nodes = NodeRange(min=low, target=now, max=most)
+    assert Fleet(nodes=written).node_range == nodes
+    assert Fleet(nodes=nodes).changed(gpu="H100:8").nodes == nodes
+
+
+@given(st.integers(0, 9), st.none() | st.integers(0, 9), st.none() | st.integers(1, 9))
+def test_a_mapping_of_nodes_means_to_dstack_what_it_means_to_us(low, now, most):
+    given_ = {"min": low, "target": now, "max": most}
+    try:
+        ours = NodeRange.parse({key: value for key, value in given_.items() if value is not None})
+    except SpecError as error:
+        assert "are not in this order" in error.message  # noqa: PT017
+        with pytest.raises(ValueError, match="must not be"):
+            FleetNodesSpec.model_validate(given_)
+        return
+    theirs = FleetNodesSpec.model_validate(given_)
+    assert (theirs.min, theirs.target, theirs.max) == (ours.min, ours.target, ours.max)
+
+
+@pytest.mark.parametrize("text", ["0..2", "2..2", "1..", "..3"])
+def test_a_range_means_to_dstack_what_it_means_to_us(text):
+    theirs, ours = FleetConfiguration(nodes=text).nodes, NodeRange.parse(text)
+    assert (theirs.min, theirs.target, theirs.max) == (ours.min, ours.target, ours.max)
+
+
+def test_a_plain_number_is_fixed_to_dstack_and_a_limit_to_us():
+    assert FleetConfiguration(nodes=2).nodes.min == 2
+    assert Fleet(nodes=2).node_range.min == 0
+    assert not Fleet(nodes=2).node_range.is_fixed
+
+
+@pytest.mark.parametrize(
+    ("fields", "placed"),
+    [
+        ({"nodes": 1}, None),
+        ({"nodes": 2}, "cluster"),
+        ({"nodes": "1.."}, "cluster"),
+        ({"nodes": 4, "placement": "any"}, "any"),
+        ({"nodes": 1, "placement": "cluster"}, "cluster"),
+        ({"ssh_config": HOSTS}, "cluster"),
+        ({"ssh_config": {**HOSTS, "hosts": ["a"]}}, None),
+    ],
+)
+def test_several_machines_stand_together(fields, placed):
+    assert Fleet(**fields).placed == placed
+
+
+def test_ones_own_machines_are_not_given_back():
+    fleet = Fleet(ssh_config=HOSTS)
+    assert fleet.node_range is None
+    assert fleet.idle_after is None
+    assert Fleet(nodes="2..2").idle_after is None
+    assert Fleet(nodes="2..4", idle_duration="off").idle_after == "off"
+
+
+def test_hosts_are_kept_with_their_options():
+    config = SshConfig(
+        hosts=["a", {"hostname": "b", "port": 2222, "user": "root", "blocks": "auto"}],
+        user="ubuntu",
+        identity_file="~/.ssh/id",
+        proxy_jump={"hostname": "jump", "user": "me", "identity_file": "~/.ssh/jump"},
+        network="10.0.0.0/24",
+    )
+    assert config.hosts == (
+        SshHost(hostname="a"),
+        SshHost(hostname="b", port=2222, user="root", blocks="auto"),
+    )
+    assert config.proxy_jump == SshProxy(hostname="jump", user="me", identity_file="~/.ssh/jump")
+    assert Fleet(ssh_config=config).changed(name="mine").ssh_config is config
+
+
+WRONG = [
+    ("name", "My Fleet", "'My Fleet' is not a name; did you mean 'my-fleet'?"),
+    ("nodes", 0, "0 is not a number of nodes"),
+    ("nodes", True, "True is not a number of nodes"),
+    ("nodes", "two", "'two' is not a number of nodes"),
+    ("nodes", "..", "'..' is not a number of nodes"),
+    ("nodes", "4..2", "'4..2' runs backwards; did you mean '2..4'?"),
+    ("nodes", "0..0", "NodeRange: max is 0, so there would never be a node"),
+    ("nodes", {"min": 3, "max": 2}, "NodeRange: min 3, target 3 and max 2 are not in this order"),
+    ("nodes", {"min": -1}, "NodeRange.min: -1 is not a number of nodes"),
+    ("nodes", {"minimum": 1}, "NodeRange: unknown field 'minimum'; did you mean 'min'?"),
+    ("ssh_config", ["a"], "SshConfig: expected fields with values, got ['a']"),
+    ("ssh_config", {**HOSTS, "key": "x"}, "SshConfig: unknown field 'key'"),
+    ("placement", "clustered", "'clustered' is not a placement; did you mean 'cluster'?"),
+    ("gpu", "8xH100", "'8xH100' is not the name of a GPU; did you mean 'H100:8'?"),
+    ("cpu", "amd64:8", "'amd64:8': 'amd64' is not an architecture; did you mean 'x86'?"),
+    ("memory", "512G", "'512G' is not a size; did you mean '512GB'?"),
+    ("disk", "2TB..1TB", "'2TB..1TB' runs backwards; did you mean '1TB..2TB'?"),
+    ("backends", ["azur"], "'azur' is not a backend of dstack; did you mean 'azure'?"),
+    ("regions", "us-east-1", "'us-east-1' is one text where a list is expected; write ['us-east-1']"),
+    ("availability_zones", ["a,b"], "'a,b' is not one name; did you mean ['a', 'b']?"),
+    ("instance_types", [7], "7 is not text"),
+    ("reservation", "", "'' is empty"),
+    ("spot_policy", "on_demand", "'on_demand' is not a spot policy; did you mean 'on-demand'?"),
+    ("max_price", "24.5", "'24.5' is not a price; did you mean 24.5?"),
+    ("idle_duration", "1 hour", "'1 hour' is not a duration; did you mean '1h'?"),
+    ("retry", "1hr", "Retry.duration: '1hr' is not a duration; did you mean '1h'?"),
+    ("retry", True, "True does not say for how long; did you mean '1d'?"),
+    ("blocks", 0, "0 is not a number of blocks"),
+    ("blocks", "all", "'all' is not a number of blocks"),
+    ("tags", {"a": None}, "tag 'a': None is not its value"),
+]
+
+
+@pytest.mark.parametrize(("field", "value", "message"), WRONG)
+def test_a_wrong_value_is_refused_with_its_field(field, value, message):
+    with pytest.raises(SpecError) as caught:
+        Fleet(**{field: value})
+    assert caught.value.message == f"Fleet.{field}: {message}"
+
+
+def test_each_field_has_a_test_of_a_wrong_value():
+    assert {field for field, _, _ in WRONG} == set(Fleet.model_fields)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("nodes", 2), ("gpu", "H100"), ("cpu", 8), ("memory", "1GB"), ("disk", "1GB"), ("backends", ["aws"]),
+        ("regions", ["a"]), ("availability_zones", ["a"]), ("instance_types", ["a"]), ("reservation", "a"),
+        ("spot_policy", "spot"), ("max_price", 1), ("idle_duration", "1h"), ("retry", "1h"), ("retry", False),
+        ("tags", {"a": "b"}),
+    ],
+)  # fmt: skip
+def test_what_is_for_rented_machines_does_not_go_with_ones_own(field, value):
+    with pytest.raises(SpecError) as caught:
+        Fleet(ssh_config=HOSTS, **{field: value})
+    assert caught.value.message == f"Fleet: {field} is for rented machines and ssh_config for one's own"
+    assert caught.value.hint == f"Leave {field} out: dstack finds out what the hosts have"
+
+
+def test_a_fixed_number_would_never_idle_out():
+    with pytest.raises(SpecError) as caught:
+        Fleet(nodes="2..2", idle_duration="1h")
+    assert caught.value.message == "Fleet: idle_duration '1h' has no effect on a fixed number of nodes (2)"
+    assert caught.value.hint.startswith("nodes: {min: 0, target: 2, max: 2} rents them at once")
+
+
+def test_the_retry_of_a_fleet():
+    assert Fleet(retry="2h").retry == Retry(duration="2h")
+    assert Fleet(retry=False).retry is False
+    assert Fleet().retry is None
