@@ -1,59 +1,9 @@
 """Named jobs as data: one YAML file each, with its numbers and where they come from."""
 
-from __future__ import annotations
-
-import os
-from pathlib import Path
-
-from cloudrl.errors import RecipeError, SpecError
-from cloudrl.recipes.yaml_file import read_mapping
-from cloudrl.spec import Job, did_you_mean
-
-_FOLDER = Path(__file__).parent
-_SUFFIXES = (".yml", ".yaml")
-
-
-def names() -> list[str]:
-    """The recipes that come with cloudrl, in alphabetical order."""
-    return sorted(path.stem for path in _FOLDER.glob("*.yml"))
-
-
-def load(name_or_path: str | os.PathLike[str]) -> Job:
-    """Load a recipe by its name, or a job of the user's own by the path of its `.yml` file.
-
-    A value is a path when it ends in `.yml` or `.yaml` or holds a `/`. A job without `name` is called
-    after its file.
-
-    Raises:
-        RecipeError: No recipe of that name, no such file, not YAML, or its fields are no job.
-    """
-    asked = os.fspath(name_or_path)
-    if os.sep in asked or asked.endswith(_SUFFIXES) or not isinstance(name_or_path, str):
-        return _job(_existing(asked), asked)
-    if asked not in names():
-        known = ", ".join(names())
-        raise RecipeError(
-            f"there is no recipe {asked!r}{did_you_mean(asked, names())}",
-            hint=f"Recipes: {known}. A file of your own is given by its path: ./{asked or 'job'}.yml",
-        )
-    return _job(_FOLDER / f"{asked}.yml", asked)
-
-
-def _existing(asked: str) -> Path:
-    path = Path(asked).expanduser()
-    if path.is_dir():
-        raise RecipeError(f"{asked} is a folder, not a recipe", hint=f"ls {asked}")
-    if not path.is_file():
-        siblings = [other.name for other in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
-        raise RecipeError(
-            f"there is no file {asked}{did_you_mean(path.name, siblings)}", hint=f"ls {path.parent}"
-        )
-    return path
-
-
-def _job(path: Path, shown: str) -> Job:
-    values = read_mapping(path, shown)
-    try:
-        return Job.load({"name": path.stem, **values})
-    except SpecError as error:
-        raise RecipeError(f"{shown}: {error.message}", hint=error.hint) from None
+from cloudrl.recipes.files import load as load
+from cloudrl.recipes.files import names as names
+from cloudrl.recipes.overlay import Algorithm as Algorithm
+from cloudrl.recipes.overlay import algorithm as algorithm
+from cloudrl.recipes.overlay import algorithms as algorithms
+from cloudrl.recipes.overlay import with_algorithm as with_algorithm
+from cloudrl.recipes.text import written as written

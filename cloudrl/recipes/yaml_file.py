@@ -10,6 +10,7 @@ import yaml
 from cloudrl.errors import RecipeError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 
@@ -54,6 +55,12 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
 _Loader.add_constructor("tag:yaml.org,2002:map", _mapping)
 
 
+class _Dumper(yaml.SafeDumper):
+    """Writes what `_Loader` reads back as the same: it quotes what that one would take for a number."""
+
+    yaml_implicit_resolvers = _Loader.yaml_implicit_resolvers
+
+
 def read_mapping(path: Path, shown: str) -> dict[str, Any]:
     """Read a YAML file that holds one mapping.
 
@@ -81,6 +88,11 @@ def read_mapping(path: Path, shown: str) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise RecipeError(f"{shown}: expected `field: value` lines, found {_kind(values)}")
     return values
+
+
+def write_mapping(values: Mapping[str, Any]) -> str:
+    """YAML that `read_mapping` reads as these values."""
+    return yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=float("inf"))
 
 
 def _kind(value: object) -> str:

@@ -1,4 +1,6 @@
 """What we KNOW of verl, by release. Facts only: nothing here imports verl."""
 
 from cloudrl.verl.releases import RELEASE as RELEASE
+from cloudrl.verl.releases import RELEASES as RELEASES
 from cloudrl.verl.releases import Release as Release
+from cloudrl.verl.releases import release as release

@@ -3,18 +3,96 @@ from __future__ import annotations
 import re
 from importlib.metadata import version
 
-from cloudrl.verl import RELEASE
+import pytest
+
+from cloudrl.errors import SpecError
+from cloudrl.verl import RELEASE, RELEASES, release
+
+PINNED = re.compile(r"[A-Za-z0-9_-]+==[0-9.]+")
 
 
 def test_nothing_is_installed_from_an_unpinned_place():
-    for command in RELEASE.install:
-        packages = [word for word in command.split()[2:] if not word.startswith("-")]
-        assert packages
-        assert all(re.fullmatch(r"[A-Za-z0-9_-]+==[0-9.]+", package) for package in packages)
-    assert ":" in RELEASE.image
-    assert "latest" not in RELEASE.image
+    for row in RELEASES:
+        for command in row.install:
+            assert command.startswith("pip install --no-deps ")
+            packages = [word for word in command.split()[2:] if not word.startswith("-")]
+            assert f"verl=={row.verl}" in packages
+            assert all(PINNED.fullmatch(package) for package in packages)
+        assert re.fullmatch(r"[a-z0-9]+/[a-z0-9-]+:\S*[0-9]\S*", row.image)
+        assert "latest" not in row.image
+
+
+def test_every_row_says_where_it_is_from_and_can_be_asked_for():
+    for row in RELEASES:
+        assert row.source.startswith(("verl v", "AMD: "))
+        assert row.rollout in ("vllm", "sglang")
+        assert release(row.verl, vendor=row.vendor, rollout=row.rollout) is row
+    assert len({(row.verl, row.vendor, row.rollout) for row in RELEASES}) == len(RELEASES)
+
+
+def test_none_was_run_on_gpus_yet():
+    assert not any(row.confirmed for row in RELEASES)
 
 
 def test_the_release_is_the_one_that_the_tests_run():
     assert version("verl") == RELEASE.verl
-    assert f"verl=={RELEASE.verl}" in " ".join(RELEASE.install)
+    assert release() is RELEASE
+
+
+@pytest.mark.parametrize(
+    ("asked", "image"),
+    [
+        ({}, "verlai/verl:vllm024.dev2"),
+        ({"rollout": "sglang"}, "verlai/verl:sgl0512.dev4"),
+        ({"vendor": "amd"}, "verlai/verl:rocm702-vllm020-te210-20260518"),
+        ({"vendor": "amd", "rollout": "sglang"}, "amdagi/verl-dev:rocm7.14_torch2.12_release_0724"),
+        ({"verl": "0.8.0"}, "verlai/verl:vllm020.dev1"),
+        (
+            {"verl": "0.7.1", "vendor": "amd"},
+            "rocm/verl:verl-0.7.1.amd0_rocm7.0.2_ubuntu22.04_py3.12_vllm0.20.2",
+        ),
+    ],
+)
+def test_what_is_left_out_is_chosen(asked, image):
+    assert release(**asked).image == image
+
+
+@pytest.mark.parametrize(
+    ("asked", "message", "hint"),
+    [
+        (
+            {"verl": "0.9.2"},
+            "no image is known for verl 0.9.2; did you mean '0.9.1'?",
+            "Known: verl 0.9.1, 0.9.0, 0.8.0, 0.7.1; or name an image yourself: image=...",
+        ),
+        (
+            {"verl": "0.8.0", "vendor": "amd"},
+            "no image is known for verl 0.8.0 on GPUs of 'amd'",
+            "Known for amd: verl 0.9.1, 0.7.1; or name an image yourself: image=...",
+        ),
+        (
+            {"verl": "0.7.1"},
+            "no image is known for verl 0.7.1 on GPUs of 'nvidia'",
+            "Known for nvidia: verl 0.9.1, 0.9.0, 0.8.0; or name an image yourself: image=...",
+        ),
+        (
+            {"vendor": "google"},
+            "no image is known for verl 0.9.1 on GPUs of 'google'",
+            "Images are known for GPUs of nvidia, amd; or name one yourself: image=...",
+        ),
+        (
+            {"verl": "0.7.1", "vendor": "amd", "rollout": "sglang"},
+            "no image is known for verl 0.7.1 with rollout engine 'sglang' on GPUs of 'amd'",
+            "There: vllm; or name an image yourself: image=...",
+        ),
+        (
+            {"rollout": "sglan"},
+            "no image is known for verl 0.9.1 with rollout engine 'sglan' on GPUs of 'nvidia'; did you mean 'sglang'?",
+            "There: vllm, sglang; or name an image yourself: image=...",
+        ),
+    ],
+)
+def test_a_pair_without_an_image_is_refused(asked, message, hint):
+    with pytest.raises(SpecError) as caught:
+        release(**asked)
+    assert (caught.value.message, caught.value.hint) == (message, hint)

@@ -1,0 +1,65 @@
+"""Recipes by their name, and jobs of the user's own by the path of their file."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from cloudrl.errors import RecipeError, SpecError
+from cloudrl.recipes.yaml_file import read_mapping
+from cloudrl.spec import Job, did_you_mean
+
+_FOLDER = Path(__file__).parent
+_SUFFIXES = (".yml", ".yaml")
+
+
+def names() -> list[str]:
+    """The recipes that come with cloudrl, in alphabetical order."""
+    return sorted(path.stem for path in _FOLDER.glob("*.yml"))
+
+
+def load(name_or_path: str | os.PathLike[str]) -> Job:
+    """Load a recipe by its name, or a job of the user's own by the path of its `.yml` file.
+
+    A value is a path when it ends in `.yml` or `.yaml` or holds a `/`. A job without `name` is called
+    after its file.
+
+    Raises:
+        RecipeError: No recipe of that name, no such file, not YAML, or its fields are no job.
+    """
+    path = path_of(name_or_path)
+    shown = os.fspath(name_or_path)
+    try:
+        return Job.load({"name": path.stem, **read_mapping(path, shown)})
+    except SpecError as error:
+        raise RecipeError(f"{shown}: {error.message}", hint=error.hint) from None
+
+
+def path_of(name_or_path: str | os.PathLike[str]) -> Path:
+    """The file of a recipe, or the file itself where a path is given.
+
+    Raises:
+        RecipeError: No recipe of that name, or no such file.
+    """
+    asked = os.fspath(name_or_path)
+    if os.sep in asked or asked.endswith(_SUFFIXES) or not isinstance(name_or_path, str):
+        return _existing(asked)
+    if asked not in names():
+        known = ", ".join(names())
+        raise RecipeError(
+            f"there is no recipe {asked!r}{did_you_mean(asked, names())}",
+            hint=f"Recipes: {known}. A file of your own is given by its path: ./{asked or 'job'}.yml",
+        )
+    return _FOLDER / f"{asked}.yml"
+
+
+def _existing(asked: str) -> Path:
+    path = Path(asked).expanduser()
+    if path.is_dir():
+        raise RecipeError(f"{asked} is a folder, not a recipe", hint=f"ls {asked}")
+    if not path.is_file():
+        siblings = [other.name for other in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
+        raise RecipeError(
+            f"there is no file {asked}{did_you_mean(path.name, siblings)}", hint=f"ls {path.parent}"
+        )
+    return path

@@ -1,0 +1,241 @@
+"""Each recipe that comes from somebody's script gives what the script gives, but for the differences listed here."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+
+from cloudrl import recipes
+from cloudrl.connection import ClusterView
+from cloudrl.jobs import Wishes, plan
+from cloudrl.jobs.fill import values
+from cloudrl.spec import parse_override
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+SEEDS = Path(__file__).parent / "seeds"
+NAMES = sorted(path.stem for path in SEEDS.glob("*.sh"))
+
+MOVED = {
+    "critic.model.fsdp_config.param_offload": "critic.fsdp.param_offload",
+    "critic.model.fsdp_config.optimizer_offload": "critic.fsdp.optimizer_offload",
+}
+"""Key of then -> key of verl 0.9.1."""
+
+ITS_FOLDER = "each run gets a folder of its own below the cluster's"
+ITS_NAME = "the project is the recipe"
+SAVES = "-1 never saves; the cluster's default does"
+
+DIFFERENT: dict[str, dict[str, tuple[Any, Any, str]]] = {
+    "ppo": {
+        "trainer.default_local_dir": ("/checkpoints", "/checkpoints/qwen-2.5-7B", ITS_FOLDER),
+        "trainer.project_name": ("ppo_training", "ppo", ITS_NAME),
+        "trainer.resume_mode": ("disable", "auto", "it stood behind the pipe, and verl's default held"),
+    },
+    "grpo-qwen3-32b": {
+        "trainer.project_name": ("verl_grpo_example_gsm8k", "grpo-qwen3-32b", ITS_NAME),
+    },
+    "ppo-sglang-7b": {
+        "data.train_files": (
+            ["/root/data/gsm8k/train.parquet"],
+            ["/root/data/gsm8k/train.parquet", "/root/data/math/train.parquet"],
+            "it names the files of MATH and does not use them",
+        ),
+        "data.val_files": (
+            ["/root/data/gsm8k/test.parquet"],
+            ["/root/data/gsm8k/test.parquet", "/root/data/math/test.parquet"],
+            "as for training",
+        ),
+        "trainer.project_name": ("verl_multinode", "ppo-sglang-7b", ITS_NAME),
+        "trainer.save_freq": (-1, 20, SAVES),
+    },
+    "ppo-rocm-0.5b": {
+        "data.train_files": (
+            "../data/gsm8k/train.parquet",
+            "/root/data/gsm8k/train.parquet",
+            "a relative path means another folder on each node",
+        ),
+        "data.val_files": ("../data/gsm8k/test.parquet", "/root/data/gsm8k/test.parquet", "as for training"),
+        "actor_rollout_ref.model.path": (
+            "Qwen/Qwen2-7B-Instruct",
+            "Qwen/Qwen2.5-0.5B-Instruct",
+            "it loads 0.5B and then sets 7B again",
+        ),
+        "critic.model.path": ("Qwen/Qwen2-7B-Instruct", "Qwen/Qwen2.5-0.5B-Instruct", "as for the actor"),
+        "trainer.project_name": ("verl_example", "ppo-rocm-0.5b", ITS_NAME),
+        "trainer.save_freq": (-1, 20, SAVES),
+    },
+}
+"""Recipe -> key -> value of the script, our value, why."""
+
+WRITTEN_OUT = {
+    "ppo": {"algorithm.adv_estimator": "gae", "actor_rollout_ref.rollout.name": "vllm"},
+    "grpo-qwen3-32b": {},
+    "ppo-sglang-7b": {"algorithm.adv_estimator": "gae"},
+    "ppo-rocm-0.5b": {"algorithm.adv_estimator": "gae"},
+}
+"""Recipe -> what the script leaves to the defaults of its time and the recipe says."""
+
+GIVEN_BY_THE_CLUSTER = {
+    "ppo": {"trainer.logger"},
+    "grpo-qwen3-32b": {"trainer.default_local_dir", "trainer.resume_mode"},
+    "ppo-sglang-7b": {"trainer.default_local_dir", "trainer.resume_mode"},
+    "ppo-rocm-0.5b": {"trainer.default_local_dir", "trainer.resume_mode"},
+}
+"""Recipe -> what neither of them says."""
+
+THE_AGENTS = "the node agent's: verl refuses all three together"
+THE_CLUSTERS = "the cluster's: where models are kept"
+THEIR_NETWORK = "names the network cards of one cluster"
+
+OTHER_VARIABLES = {
+    "HIP_VISIBLE_DEVICES": THE_AGENTS,
+    "ROCR_VISIBLE_DEVICES": THE_AGENTS,
+    "CUDA_VISIBLE_DEVICES": THE_AGENTS,
+    "TRANSFORMERS_CACHE": THE_CLUSTERS,
+    "HF_HOME": THE_CLUSTERS,
+    "NCCL_IB_HCA": THEIR_NETWORK,
+    "NCCL_IB_GID_INDEX": THEIR_NETWORK,
+    "NCCL_DEBUG": "TRACE fills the log's quota",
+}
+"""Variable of the script for AMD that the recipe leaves out -> why."""
+
+
+def script(name: str) -> str:
+    return (SEEDS / f"{name}.sh").read_text()
+
+
+def variables(text: str) -> dict[str, str]:
+    """The script's variables, as they are at its end."""
+    found = {"HOME": "/root"}
+    for name, value in re.findall(r'^(?:export )?(\w+)=("?[^\s"]*"?)$', text, re.MULTILINE):
+        found[name] = expanded(value.strip('"'), found)
+    return found
+
+
+def expanded(text: str, known: Mapping[str, str]) -> str:
+    return re.sub(r"\$\{?(\w+)\}?", lambda match: known[match[1]], text)
+
+
+def meant(name: str) -> dict[str, Any]:
+    """Every override that the script's author wrote, wherever the shell loses it."""
+    text = script(name)
+    lines = re.findall(r"^ +([a-z_]+(?:\.[a-z_]+)+=.*)$", text, re.MULTILINE)
+    words = [shlex.split(line.split(" ")[0])[0] if "$" not in line else line.split(" ")[0] for line in lines]
+    return typed([expanded(word, variables(text)).replace('"', "") for word in words])
+
+
+def typed(words: list[str]) -> dict[str, Any]:
+    """Overrides as Hydra understands them, the last of a key."""
+    return {each.key_or_group: each.value() for each in OverridesParser.create().parse_overrides(words)}
+
+
+def sent(name: str) -> dict[str, Any]:
+    """What the recipe becomes on a cluster as the script's author had one."""
+    job, run = recipes.load(name), meant(name)["trainer.experiment_name"]
+    files = "/root/verl/data/hdfs" if name == "grpo-qwen3-32b" else None
+    cluster = ClusterView(
+        name="lab",
+        id="1",
+        nodes=2,
+        gpus_per_node=8,
+        device="gpu",
+        checkpoint_dir="/checkpoints",
+        data={
+            each: {part: f"{files or f'/root/data/{each}'}/{part}.parquet" for part in ("train", "test")}
+            for each in job.data
+        },
+        models={job.model: job.model},
+        verl_version="0.9.1",
+    )
+    argv = plan(job, cluster, Wishes(name=run, env={"WANDB_API_KEY": "secret"})).argv
+    return typed(list(argv[3:]))
+
+
+def translated(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    return {MOVED.get(key, key): value for key, value in overrides.items()}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_recipe_gives_every_override_of_its_script(name):
+    theirs, ours = translated(meant(name)), sent(name)
+    assert len(theirs) > 20
+    different = {key: (value, ours.get(key)) for key, value in theirs.items() if ours.get(key) != value}
+    assert different == {key: (then, now) for key, (then, now, why) in DIFFERENT[name].items() if why}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_recipe_adds_nothing_but_what_is_listed(name):
+    theirs, ours = translated(meant(name)), sent(name)
+    own = values(recipes.load(name).overrides)
+    added = {key: value for key, value in ours.items() if key not in theirs}
+    assert {key: value for key, value in added.items() if key in own} == WRITTEN_OUT[name]
+    assert {key for key in added if key not in own} == GIVEN_BY_THE_CLUSTER[name]
+
+
+def test_every_script_is_compared():
+    assert set(DIFFERENT) == set(WRITTEN_OUT) == set(GIVEN_BY_THE_CLUSTER) == set(NAMES)
+
+
+def test_moved_keys_are_noted_beside_the_new_ones():
+    for name in NAMES:
+        written = recipes.written(name)
+        for then, now in MOVED.items():
+            if then in meant(name):
+                assert re.search(
+                    rf"^  {re.escape(now)}: \w+ +# formerly {re.escape(then)}$", written, re.MULTILINE
+                )
+
+
+def test_the_recipe_for_amd_has_the_variables_of_its_script():
+    text = script("ppo-rocm-0.5b")
+    exported = {name: variables(text)[name] for name in re.findall(r"^export (\w+)=", text, re.MULTILINE)}
+    env = dict(recipes.load("ppo-rocm-0.5b").env)
+    assert set(exported) - set(env) == set(OTHER_VARIABLES)
+    assert env == {name: value for name, value in exported.items() if name not in OTHER_VARIABLES}
+
+
+@pytest.fixture
+def received(tmp_path):
+    """What reaches the command when a shell runs the script."""
+
+    def run(name: str) -> dict[str, str]:
+        stand_in = tmp_path / "bin"
+        stand_in.mkdir()
+        for command in ("python3", "ray"):
+            (stand_in / command).write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {tmp_path}/received\n')
+            (stand_in / command).chmod(0o755)
+        environ = {**os.environ, "PATH": f"{stand_in}:/usr/bin:/bin"}
+        subprocess.run(
+            ["bash", str(SEEDS / f"{name}.sh")],
+            cwd=tmp_path,
+            env=environ,
+            capture_output=True,
+            timeout=30,
+        )
+        words = (tmp_path / "received").read_text().splitlines()
+        return dict(parse_override(word) for word in words if re.match(r"[a-z_.]+=", word))
+
+    return run
+
+
+def test_an_override_behind_a_pipe_reaches_nobody(received, tmp_path):
+    assert set(meant("ppo")) - set(received("ppo")) == {"trainer.resume_mode"}
+    assert (tmp_path / "trainer.resume_mode=disable").exists()
+
+
+def test_a_comment_behind_a_backslash_ends_the_command(received):
+    assert set(meant("grpo-qwen3-32b")) - set(received("grpo-qwen3-32b")) == {
+        "trainer.nnodes",
+        "trainer.save_freq",
+        "trainer.test_freq",
+        "trainer.total_epochs",
+    }

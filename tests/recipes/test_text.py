@@ -1,0 +1,86 @@
+"""A recipe as text: the file as it is, or one that loads as the recipe by another algorithm."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cloudrl import recipes
+from cloudrl.errors import RecipeError
+from cloudrl.recipes.yaml_file import read_mapping, write_mapping
+
+MINE = """\
+# mine
+name: mine
+env: {A: "1e3", B: "on", C: "0.9"}
+overrides:
+  data.train_batch_size: 8
+  +a.text: "1e-6"
+  +a.number: 1e-6
+  +a.word: "null"
+  +a.nothing: null
+  +a.list: [x, "2", 2, {y: "${data.z}"}]
+  critic.optim.lr: 1
+"""
+
+
+def test_a_recipe_is_shown_as_it_is_written():
+    for name in recipes.names():
+        assert recipes.written(name).encode() == Path(recipes.__file__).with_name(f"{name}.yml").read_bytes()
+
+
+def test_what_is_shown_loads_as_the_same_job(tmp_path):
+    for name in recipes.names():
+        for algorithm in recipes.algorithms():
+            shown = tmp_path / f"{name}.yml"
+            shown.write_text(recipes.written(name, algorithm))
+            assert recipes.load(shown) == recipes.with_algorithm(recipes.load(name), algorithm)
+
+
+def test_so_does_a_file_of_the_users_own(tmp_path):
+    path = tmp_path / "mine.yml"
+    path.write_text(MINE)
+    assert recipes.written(path) == MINE
+    shown = tmp_path / "shown.yml"
+    shown.write_text(recipes.written(path, "rloo"))
+    assert shown.read_text().startswith(f"# {path} by the algorithm rloo: RLOO, ")
+    assert recipes.load(shown) == recipes.with_algorithm(recipes.load(path), "rloo")
+    assert recipes.load(shown).override("critic.optim.lr") is None
+
+
+def test_what_is_not_there_cannot_be_shown():
+    with pytest.raises(RecipeError, match="there is no recipe 'gpro'; did you mean 'grpo'"):
+        recipes.written("gpro")
+    with pytest.raises(RecipeError, match="there is no algorithm 'dap'; did you mean 'dapo'"):
+        recipes.written("grpo", "dap")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "1e-6",
+        "0.9",
+        "0.9.1",
+        "on",
+        "no",
+        "null",
+        "~",
+        "",
+        "1_000",
+        "010",
+        "1:30",
+        "a: b",
+        "# a",
+        "é",
+        "x\ny",
+        1e-7,
+        3,
+        None,
+        [1, "1"],
+    ],
+)
+def test_values_are_read_as_they_were_written(tmp_path, value):
+    path = tmp_path / "values.yml"
+    path.write_text(write_mapping({"key": value}))
+    assert read_mapping(path, "values.yml") == {"key": value}

@@ -1,0 +1,162 @@
+"""verl itself takes every recipe, by every algorithm, on the cluster that the recipe is made for."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cloudrl import recipes
+from cloudrl.connection import ClusterView
+from cloudrl.jobs import Wishes, plan
+from cloudrl.spec import Gpu
+from cloudrl.verl_cpu.tiny_model import make_tiny_model
+
+if TYPE_CHECKING:
+    from cloudrl.spec import Job
+
+pytestmark = pytest.mark.verl
+
+PROBE = Path(__file__).parent / "probes" / "config.py"
+ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
+MISSPELT = {
+    "data.train_batchsize": ("8", "Could not override 'data.train_batchsize'"),
+    "critic.model.fsdp_config.param_offload": (
+        "True",
+        "Could not override 'critic.model.fsdp_config.param_offload'",
+    ),
+    f"{ACTOR}.loss_agg_mode": ("token", "Invalid loss_agg_mode: token"),
+    f"{ACTOR}.policy_loss.loss_mode": ("gsp", "Unsupported loss mode: gsp"),
+    "algorithm.adv_estimator": ("grop", "Unknown advantage estimator simply: grop"),
+    f"{ACTOR}.ppo_mini_batch_size": (
+        "2048",
+        "train_batch_size (256) must be >= actor.ppo_mini_batch_size (2048)",
+    ),
+}
+"""Wrong override of `ppo` -> its value, what verl says."""
+
+
+def words(job: Job, model: str) -> list[str]:
+    """The overrides that are sent to the cluster that the job is made for."""
+    gpus = Gpu.parse(job.gpu).count if job.gpu else None
+    cluster = ClusterView(
+        name="lab",
+        id="1",
+        nodes=job.nodes or 2,
+        gpus_per_node=gpus.exact or 0 if gpus else 1,
+        device=job.device,
+        checkpoint_dir="/checkpoints",
+        data={
+            name: {"train": f"/data/{name}/a.parquet", "test": f"/data/{name}/b.parquet"} for name in job.data
+        },
+        models={job.model or "": model},
+        verl_version="0.9.1",
+    )
+    return list(plan(job, cluster, Wishes(name="run")).argv[3:])
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return make_tiny_model(tmp_path_factory.mktemp("model") / "tiny")
+
+
+@pytest.fixture(scope="module")
+def answers(model) -> dict[str, Any]:
+    """What verl makes of all of them, in one process of its own: importing it takes several seconds."""
+    cases = {}
+    for name in recipes.names():
+        job = recipes.load(name)
+        cases[name] = words(job, model)
+        cases |= {
+            f"{name} {each}": words(recipes.with_algorithm(job, each), model) for each in recipes.algorithms()
+        }
+    for key, (value, _) in MISSPELT.items():
+        cases[f"wrong {key}"] = [*words(recipes.load("ppo"), model), f"{key}={value}"]
+    done = subprocess.run(
+        [sys.executable, str(PROBE)], input=json.dumps(cases), capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.fixture(scope="module")
+def taken(answers) -> dict[str, dict[str, Any]]:
+    """Case -> what verl understood, for those that it should take."""
+    return {case: found for case, found in answers["cases"].items() if not case.startswith("wrong ")}
+
+
+def test_the_probe_composes_as_hydra_does(answers):
+    assert answers["same as compose"]
+
+
+def test_verl_takes_every_recipe_by_every_algorithm(taken):
+    assert len(taken) == len(recipes.names()) * (1 + len(recipes.algorithms()))
+    assert {case: found["error"] for case, found in taken.items() if "error" in found} == {}
+
+
+def test_verl_refuses_what_is_misspelt(answers):
+    for key, (_, said) in MISSPELT.items():
+        assert said in answers["cases"][f"wrong {key}"]["error"]
+
+
+def test_an_algorithm_is_the_one_that_verl_runs(taken):
+    for case, found in taken.items():
+        name, _, algorithm = case.partition(" ")
+        wanted = recipes.with_algorithm(recipes.load(name), algorithm) if algorithm else recipes.load(name)
+        assert found["algorithm.adv_estimator"] == wanted.override("algorithm.adv_estimator")
+        mode = wanted.override(f"{ACTOR}.policy_loss.loss_mode")
+        assert found[f"{ACTOR}.policy_loss.loss_mode"] == (mode or "vanilla")
+        assert found[f"{ROLLOUT}.name"] == recipes.load(name).rollout
+
+
+def test_a_critic_is_built_for_ppo_alone_and_from_the_actors_model(taken, model):
+    for case, found in taken.items():
+        name, _, algorithm = case.partition(" ")
+        assert found["critic"] == ((algorithm or name.split("-")[0]) == "ppo"), case
+        if found["critic"]:
+            assert found["critic.model.path"] == model
+
+
+def test_every_algorithm_learns_something(taken):
+    for case, found in taken.items():
+        assert found["finite"], case
+        assert found["advantage"] > 0.1, case
+        assert found["gradient"] > 1e-4, case
+
+
+def test_answers_come_in_groups_where_they_are_compared(taken):
+    for case, found in taken.items():
+        algorithm = case.partition(" ")[2]
+        if algorithm and recipes.algorithm(algorithm).answers:
+            assert found[f"{ROLLOUT}.n"] > 1, case
+
+
+def test_batches_and_replicas_fit_the_cluster(taken):
+    """verl 0.9.1: workers/engine_workers.py and workers/engine/utils.py, which would find it minutes into a run."""
+    for case, found in taken.items():
+        gpus = found["trainer.nnodes"] * found["trainer.n_gpus_per_node"]
+        answers = found["data.train_batch_size"] * found[f"{ROLLOUT}.n"]
+        update = found[f"{ACTOR}.ppo_mini_batch_size"] * found[f"{ROLLOUT}.n"]
+        assert gpus % found[f"{ROLLOUT}.tensor_model_parallel_size"] == 0, case
+        assert answers % gpus == update % gpus == answers % update == 0, case
+        assert found[f"{ACTOR}.use_dynamic_bsz"] == found[f"{ROLLOUT}.log_prob_use_dynamic_bsz"], case
+        if not found["trainer.use_v1"]:
+            assert answers % found[f"{ROLLOUT}.agent.num_workers"] == 0, case
+        if found[f"{ACTOR}.use_dynamic_bsz"]:
+            continue
+        assert update // gpus % found[f"{ACTOR}.ppo_micro_batch_size_per_gpu"] == 0, case
+        assert answers // gpus % found[f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu"] == 0, case
+        if found["critic"]:
+            assert update // gpus % found["critic.ppo_micro_batch_size_per_gpu"] == 0, case
+        if found["reference"]:
+            each = found["actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu"]
+            assert answers // gpus % each == 0, case
+
+
+def test_a_run_that_can_be_resumed(taken):
+    assert all(found["trainer.save_freq"] >= 1 for found in taken.values())
