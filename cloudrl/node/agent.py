@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
-import threading
+import subprocess
 import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Callable, Iterator, List, Mapping, Optional
 
-from cloudrl.node import imports, preflight
+from cloudrl.node import attempts, imports, preflight
 from cloudrl.node import ray as ray_node
 from cloudrl.node.board import Board
+from cloudrl.node.deadlines import patience
 from cloudrl.node.ending import Ending
 from cloudrl.node.environment import node_environment
 from cloudrl.node.facts import Facts, gather
 from cloudrl.node.failure import Failure, NodeFailed
 from cloudrl.node.fetch import Fetcher, self_command
-from cloudrl.node.peer import PeerRefused
-from cloudrl.node.process import Child
+from cloudrl.node.job_secrets import JobSecrets, folder_of
+from cloudrl.node.process import Child, reap_orphans
 from cloudrl.node.report import Report
+from cloudrl.node.shipping import FILES, Shipping
 from cloudrl.node.tokens import Tokens, write_secret
+from cloudrl.node.uploads import Store
+from cloudrl.node.work import Work
 
 if TYPE_CHECKING:
     from cloudrl.node.identity import Identity
@@ -45,12 +50,15 @@ class Agent:
         self.options, self.identity, self.tokens, self.log = options, identity, tokens, log
         self.gpus = options.gpus if options.gpus is not None else identity.gpus_per_node or 0
         self.env: Mapping[str, str] = env
+        self.patience = patience(options)
         self.ending = Ending()
         self.serving = False
         self.started_at = time.time()
         self._children: List[Child] = []
         self._ray: Optional[Child] = None
         self.board = Board(_first_report(identity, options.ports.agent, self.gpus))
+        files, kept = Store(options.data_dir / FILES), JobSecrets(folder_of(identity.run_id))
+        self.shipping = Shipping(self.board, identity.nodes, files, kept)
 
     # -- what the two kinds fill in -------------------------------------------------------------------------
 
@@ -62,12 +70,12 @@ class Agent:
         """Return once `ray start` has a chance."""
         raise NotImplementedError
 
-    def await_ray(self, ray: Child) -> None:
-        """Return once this node's Ray is up."""
+    def is_ray_up(self, ray: Child) -> bool:
+        """Whether this node's Ray is up; asked again and again."""
         raise NotImplementedError
 
     def fetch(self, fetcher: Fetcher) -> None:
-        """Have data and models; runs in its own thread."""
+        """Have data and models; runs in its own thread, and raises when they are not to be had."""
         raise NotImplementedError
 
     def barrier(self) -> None:
@@ -92,14 +100,12 @@ class Agent:
             Ended: a signal, or the loss of the starter.
         """
         self._set_up()
-        facts = self._preflight()
-        self.env = node_environment(
-            self.env, facts, token_path=str(self._write_ray_token()), temp_dir=self._make_temp_dir()
-        )
+        self._preflight()
         self.connect()
         self._ray_and_fetch(self._start_import_check())
         with self._step("barrier"):
             self.barrier()
+        self._forget_attempts()
         self.board.update(phase="ready", detail="")
         while True:
             self.tick(0.25)
@@ -108,12 +114,22 @@ class Agent:
         """Wait a moment; leave when anybody failed or is lost, or the end was asked for."""
         self.board.raise_failure()
         self.ending.pause(seconds)
+        reap_orphans()
         self.look_at_ray()
         self.supervise()
 
-    def until(self, done: Callable[[], bool], seconds: float = _TICK_S) -> None:
-        """Poll a condition."""
+    def until(
+        self,
+        done: Callable[[], bool],
+        within_s: float,
+        otherwise: Callable[[], NodeFailed],
+        seconds: float = _TICK_S,
+    ) -> None:
+        """Poll a condition, and raise `otherwise()` when it has not come true within `within_s` seconds."""
+        deadline = time.monotonic() + within_s
         while not done():
+            if time.monotonic() > deadline:
+                raise otherwise()
             self.tick(seconds)
 
     def fail(self, kind: str, reason: str, tail: str = "") -> NodeFailed:
@@ -125,6 +141,18 @@ class Agent:
         for child in reversed(self._children):
             child.end()
 
+    def side_by_side(self, **works: Callable[[], None]) -> None:
+        """Do these in threads, named by the kind of failure that each can meet; return once all are done.
+
+        Raises:
+            NodeFailed: one of them, or somebody else, has failed.
+        """
+        threads = [Work(kind, work, self.board) for kind, work in works.items()]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.result()
+
     @contextmanager
     def _step(self, name: str) -> Iterator[None]:
         self.board.update(phase=name, detail="")
@@ -132,42 +160,67 @@ class Agent:
         yield
         self.board.add_seconds(name, time.monotonic() - began)
 
+    @contextmanager
+    def _blamed_on_the_machine(self, what: str) -> Iterator[None]:
+        """A full disk, a missing program, no more processes: these come back, so they count as preflight's."""
+        try:
+            yield
+        except (OSError, subprocess.SubprocessError) as error:
+            raise self.fail("preflight", f"{what}: {error}") from error
+
     def _child(self, command: List[str], log: str, cwd: Optional[Path] = None) -> Child:
-        child = Child(command, log=self.options.run_dir / log, env=self.env, cwd=cwd)
+        with self._blamed_on_the_machine(f"`{command[0]}` cannot be started"):
+            child = Child(command, log=self.options.run_dir / log, env=self.env, cwd=cwd)
         self._children.append(child)
         return child
 
-    def _exit_status(self, child: Child) -> Optional[int]:
-        self.until(lambda: child.poll() is not None)
-        return child.poll()
-
     def _set_up(self) -> None:
+        deadline = time.monotonic() + self.options.setup_timeout_s
         with self._step("setup"):
             for command in self.options.setup:
                 self.board.update(detail=command)
                 self.log.line(f"set-up: {command}")
-                child = self._child(["/bin/sh", "-c", command], "setup.log")
-                if self._exit_status(child) != 0:
-                    raise self.fail("setup", f"`{command}` exited with {child.poll()}", child.tail())
+                self._run_set_up(command, deadline - time.monotonic())
 
-    def _preflight(self) -> Facts:
+    def _run_set_up(self, command: str, left_s: float) -> None:
+        child = self._child(["/bin/sh", "-c", command], "setup.log")
+
+        def late() -> NodeFailed:
+            whole = f"{self.options.setup_timeout_s:g} s for all set-up commands"
+            return self.fail("setup", f"`{command}` has not ended; there are {whole}", child.tail())
+
+        self.until(lambda: child.poll() is not None, left_s, late)
+        if child.poll() != 0:
+            raise self.fail("setup", f"`{command}` exited with {child.poll()}", child.tail())
+
+    def _preflight(self) -> None:
         with self._step("preflight"):
-            temp_dir = self.options.ray_temp_dir or Path("/tmp/ray")  # noqa: S108  Ray's own default
+            facts = self._judge_machine()
+            with self._blamed_on_the_machine("this node's own folders"):
+                token, temp_dir = self._write_ray_token(), self._make_temp_dir()
+            self.env = node_environment(self.env, facts, token_path=str(token), temp_dir=temp_dir)
+
+    def _judge_machine(self) -> Facts:
+        temp_dir = self.options.ray_temp_dir or Path("/tmp/ray")  # noqa: S108  Ray's own default
+        with self._blamed_on_the_machine("this machine cannot be looked at"):
             facts = gather(self.identity.ip, temp_dir)
-            versions = {"ray_version": facts.ray_version, "verl_version": facts.verl_version}
-            cpus = self.options.cpus or facts.cpus
-            self.board.update(**versions, python_version=facts.python_version, cpus=cpus)
-            faults, warnings = preflight.judge(
-                facts, device=self.options.device, gpus=self.gpus, cpus=self.options.cpus
-            )
-            unwritable = preflight.writable(self.options.checkpoints)
-            for warning in warnings:
-                self.log.line(f"warning: {warning}")
-            if unwritable:
-                faults.append(unwritable)
-            if faults:
-                raise self.fail("preflight", "; ".join(faults))
-            return facts
+        versions = {
+            "ray_version": facts.ray_version,
+            "verl_version": facts.verl_version,
+            "rollouts": list(facts.rollouts),
+        }
+        cpus = self.options.cpus or facts.cpus
+        self.board.update(**versions, python_version=facts.python_version, cpus=cpus)
+        faults, warnings = preflight.judge(
+            facts, device=self.options.device, gpus=self.gpus, cpus=self.options.cpus
+        )
+        for warning in warnings:
+            self.log.line(f"warning: {warning}")
+        program = _missing_program() if facts.ray_version else None
+        faults += [fault for fault in (preflight.writable(self.options.checkpoints), program) if fault]
+        if faults:
+            raise self.fail("preflight", "; ".join(faults))
+        return facts
 
     def _write_ray_token(self) -> Path:
         path = self.options.run_dir / "ray-token"
@@ -187,13 +240,13 @@ class Agent:
         return self._child(self_command("imports", *modules), "imports.log") if modules else None
 
     def _ray_and_fetch(self, import_check: Optional[Child]) -> None:
-        fetching = threading.Thread(target=self._fetch_in_thread, daemon=True)
+        fetching = Work("data", self._fetch_in_thread, self.board)
         with self._step("ray"):
             fetching.start()
             self._start_ray()
         with self._step("fetch"):
-            self.until(lambda: not fetching.is_alive())
-            self.board.raise_failure()
+            self.until(lambda: not fetching.is_alive(), self.patience.fetch_s, self._not_fetched)
+            fetching.result()
             if import_check is not None:
                 self._await_imports(import_check)
         self.board.update(fetched=True)
@@ -205,17 +258,24 @@ class Agent:
             rank=self.identity.rank, data_dir=options.data_dir, run_dir=options.run_dir, env=self.env,
             timeout_s=options.fetch_timeout_s,
         )  # fmt: skip
-        try:
-            self.fetch(fetcher)
-        except NodeFailed as failed:
-            self.board.fail(failed.failure)
-        except (OSError, PeerRefused) as error:
-            self.board.fail(Failure("data", self.identity.rank, f"fetching failed: {error}"))
+        self.fetch(fetcher)
         self.board.add_seconds("files", time.monotonic() - began)
 
+    def _not_fetched(self) -> NodeFailed:
+        detail = f" ({self.board.own.detail})" if self.board.own.detail else ""
+        reason = f"data and models are not there after {self.patience.fetch_s:g} s{detail}"
+        return NodeFailed(Failure("data", self.identity.rank, reason, transient=True))
+
     def _await_imports(self, child: Child) -> None:
-        self.board.update(detail=f"importing {', '.join(self.options.import_check)}")
-        if self._exit_status(child) != 0:
+        modules = ", ".join(self.options.import_check)
+        self.board.update(detail=f"importing {modules}")
+
+        def late() -> NodeFailed:
+            reason = f"the image is broken: {modules} cannot be imported within {self.patience.ray_s:g} s"
+            return self.fail("preflight", reason, child.tail())
+
+        self.until(lambda: child.poll() is not None, self.patience.ray_s, late)
+        if child.poll() != 0:
             tail = child.tail()
             reason = f"the image is broken: {tail.splitlines()[-1] if tail else 'an import crashed'}"
             advice = imports.remedy(tail)
@@ -224,6 +284,7 @@ class Agent:
     def _start_ray(self) -> None:
         """Start Ray and wait until it is up; a start that dies early is tried again, ports may be slow to free."""
         self.before_ray()
+        deadline = time.monotonic() + self.patience.ray_s
         self._await_free_ports()
         command = ray_node.start_command(
             self.options, self.identity, gpus=self.gpus, ray=ray_node.ray_command()
@@ -231,7 +292,7 @@ class Agent:
         for left in reversed(range(_RAY_START_TRIES)):
             # jobs without a working directory start where Ray did, and Hydra leaves its `outputs` there
             ray = self._child(command, "ray.log", self.options.run_dir)
-            self.await_ray(ray)
+            self._await_ray(ray, deadline - time.monotonic())
             if ray.poll() is None:
                 self._ray = ray
                 self.board.update(ray_up=True)
@@ -241,15 +302,32 @@ class Agent:
                 self.tick(1.0)
         raise self.fail("ray", f"`ray start` exited with {ray.poll()}", ray.tail())
 
+    def _await_ray(self, ray: Child, left_s: float) -> None:
+        """Return once it is up, or has ended."""
+
+        def late() -> NodeFailed:
+            return self.fail("ray", f"Ray is not up {self.patience.ray_s:g} s after `ray start`", ray.tail())
+
+        self.until(lambda: ray.poll() is not None or self.is_ray_up(ray), left_s, late)
+
     def _await_free_ports(self) -> None:
-        deadline = time.monotonic() + _PORTS_ARE_FREE_AFTER_S
-        while True:
-            taken = ray_node.taken_ports(self.options, self.identity)
-            if not taken:
-                return
-            if time.monotonic() > deadline:
-                raise self.fail("ray", f"ports are in use on this node: {', '.join(taken)}")
-            self.tick(0.5)
+        taken: List[str] = []
+
+        def free() -> bool:
+            taken[:] = ray_node.taken_ports(self.options, self.identity)
+            return not taken
+
+        def late() -> NodeFailed:
+            return self.fail("ray", f"ports are in use on this node: {', '.join(taken)}")
+
+        self.until(free, _PORTS_ARE_FREE_AFTER_S, late, 0.5)
+
+    def _forget_attempts(self) -> None:
+        """The failures before this start were none that come back."""
+        try:
+            attempts.clear(self.options.checkpoints, self.identity.run_id)
+        except OSError as error:
+            self.log.line(f"warning: the record of earlier attempts cannot be removed: {error}")
 
     def look_at_ray(self) -> None:
         """Raise when this node's Ray has ended."""
@@ -258,6 +336,12 @@ class Agent:
             raise self.fail(
                 "ray", f"Ray's processes on rank {rank} ended (status {status})", self._ray.tail()
             )
+
+
+def _missing_program() -> Optional[str]:
+    """Why `ray start` could not even begin, or None: a package may be there without its programs."""
+    program = ray_node.ray_command()
+    return None if shutil.which(program) else f"there is no program `{program}` on this node"
 
 
 def _first_report(identity: Identity, agent_port: int, gpus: int) -> Report:

@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 
 
 def judge(failure: Failure, *, folder: Path, run_id: str, now: Optional[float] = None) -> Failure:
-    """Record a failure, and make it final when the run has met the same one before.
+    """Record a failure, and make it final when the run has met the same one since it was ready last.
 
-    A failure that a retry may cure is recorded and never final. One that cannot be recorded is final at once:
-    without a memory the run could go round for ever.
+    A failure that a retry may cure is recorded and never final; that of a network is final when the attempt right
+    before this one has ended in the same way, since a node without a way to the hub would be tried for ever. A
+    permanent one that cannot be recorded is final at once: without a memory the run could go round for ever.
 
     Args:
         failure: what happened before the barrier.
@@ -33,20 +34,35 @@ def judge(failure: Failure, *, folder: Path, run_id: str, now: Optional[float] =
     Returns:
         The failure, with `final` set.
     """
-    path = folder / ".cloudrl" / "attempts" / f"{_file_name(run_id)}.jsonl"
+    path = _path(folder, run_id)
     try:
         earlier = _signatures(path)
         _append(path, {"at": time.time() if now is None else now, "signature": failure.signature})
     except OSError:
         return dataclasses.replace(failure, final=failure.permanent)
-    return dataclasses.replace(failure, final=failure.permanent and failure.signature in earlier)
+    before = earlier[-1:] if failure.transient else earlier
+    may_end = failure.permanent or failure.transient
+    return dataclasses.replace(failure, final=may_end and failure.signature in before)
+
+
+def clear(folder: Path, run_id: str) -> None:
+    """Forget the failures of a run: it has become ready, so none of them was permanent.
+
+    Raises:
+        OSError: the record is there and cannot be removed.
+    """
+    _path(folder, run_id).unlink(missing_ok=True)
+
+
+def _path(folder: Path, run_id: str) -> Path:
+    return folder / ".cloudrl" / "attempts" / f"{_file_name(run_id)}.jsonl"
 
 
 def _signatures(path: Path) -> List[str]:
     if not path.exists():
         return []
     found = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
             found.append(str(json.loads(line)["signature"]))
         except (ValueError, KeyError, TypeError):

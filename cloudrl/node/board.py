@@ -22,6 +22,7 @@ class Board:
         self._own = report
         self._members: Dict[int, Report] = {}
         self._seen: Dict[int, float] = {}
+        self._phase_since: Dict[int, float] = {}
         self._told: Dict[int, str] = {}
         self._published: Dict[str, Any] = {}
         self._failure: Optional[Failure] = None
@@ -48,6 +49,11 @@ class Board:
         """Note where a model lies on this node."""
         with self._lock:
             self._own = dataclasses.replace(self._own, models={**self._own.models, name: path})
+
+    def add_shipped(self, name: str, state: str) -> None:
+        """Note how far something that a client has sent is on this node."""
+        with self._lock:
+            self._own = dataclasses.replace(self._own, shipped={**self._own.shipped, name: state})
 
     # -- failure --------------------------------------------------------------------------------------------
 
@@ -79,8 +85,11 @@ class Board:
     def heard(self, report: Report) -> None:
         """A worker has sent its report."""
         with self._lock:
+            before, now = self._members.get(report.rank), self._clock()
+            if before is None or before.phase != report.phase:
+                self._phase_since[report.rank] = now
             self._members[report.rank] = report
-            self._seen[report.rank] = self._clock()
+            self._seen[report.rank] = now
         if report.failure is not None:
             self.fail(report.failure)
 
@@ -96,6 +105,11 @@ class Board:
                 return 0.0
             return self._clock() - self._seen[rank] if rank in self._seen else float("inf")
 
+    def phase_s(self, rank: int) -> float:
+        """Seconds since a rank was heard first in its present phase; 0 for this node and one never heard of."""
+        with self._lock:
+            return self._clock() - self._phase_since[rank] if rank in self._phase_since else 0.0
+
     # -- rank 0: what all nodes are told --------------------------------------------------------------------
 
     def publish(self, **facts: Any) -> None:
@@ -105,17 +119,21 @@ class Board:
 
     @property
     def published(self) -> Dict[str, Any]:
-        """The answer to a heartbeat, without the failure."""
+        """What the answers to heartbeats have, but for phase and failure."""
         with self._lock:
             return dict(self._published)
 
     def answer(self, rank: int) -> Dict[str, Any]:
-        """The answer to a heartbeat of `rank`; remembers that the rank was told of a judged failure."""
+        """The answer to a heartbeat of `rank`; remembers that the rank was told of a judged failure.
+
+        What was published, this node's phase, and the failure once it is judged.
+        """
         with self._lock:
             verdict = self._failure if self._published.get("judged") else None
             if verdict is not None:
                 self._told[rank] = verdict.signature
-            return {**self._published, "failure": verdict.to_json() if verdict else None}
+            failure = verdict.to_json() if verdict else None
+            return {**self._published, "phase": self._own.phase, "failure": failure}
 
     def untold(self) -> List[int]:
         """Ranks that were heard of and do not know of the failure yet."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from typing import TYPE_CHECKING
 
@@ -30,5 +31,6 @@ def seen(folder: Path, run_id: str, word: str) -> bool:
 
 
 def take_away(folder: Path, run_id: str) -> None:
-    """Remove the canary; rank 0 does so once the cluster is ready, or has failed."""
-    _path(folder, run_id).unlink(missing_ok=True)
+    """Remove the canary; rank 0 does so once the cluster is ready, or has failed. No cluster ends for its sake."""
+    with contextlib.suppress(OSError):
+        _path(folder, run_id).unlink()

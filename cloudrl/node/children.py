@@ -6,27 +6,33 @@ import argparse
 import importlib.util
 import json
 import os
+import signal
 import sys
 from importlib import metadata
 from pathlib import Path
-from typing import Sequence
+from typing import Sequence, Tuple, Type
 
 from cloudrl.errors import CloudrlError
+from cloudrl.node import transient
 from cloudrl.node.fetch import TINY_MODEL
 
 
 def data(argv: Sequence[str]) -> int:
-    """`data NAME --to DIR`: prepare one data set."""
+    """`data TEXT --to DIR`: prepare one data set, a name or JSON text, and say how far it is."""
     parser = argparse.ArgumentParser(prog="cloudrl-node.pyz data")
-    parser.add_argument("name")
+    parser.add_argument("text")
     parser.add_argument("--to", type=Path, required=True)
     args = parser.parse_args(argv)
     from cloudrl.data import prepare
 
+    # the default would end it at once, and leave half a file behind
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
-        prepare(args.name, args.to)
-    except (CloudrlError, OSError, ValueError, ImportError) as error:
+        prepare(args.text, args.to, say=lambda line: print(line, file=sys.stderr, flush=True))
+    except _expected() as error:
         return _say(error)
+    finally:
+        signal.signal(signal.SIGTERM, before)
     return 0
 
 
@@ -39,7 +45,7 @@ def model(argv: Sequence[str]) -> int:
     args = parser.parse_args(argv)
     try:
         path = _model_path(args.name, args.to)
-    except (OSError, ValueError, ImportError, RuntimeError) as error:
+    except _expected() as error:
         return _say(error)
     args.result.write_text(json.dumps({"path": str(path)}))
     return 0
@@ -70,8 +76,15 @@ def _download(name: str) -> Path:
     return Path(huggingface_hub.snapshot_download(name, ignore_patterns=skip))
 
 
+def _expected() -> Tuple[Type[Exception], ...]:
+    """What is said in one line. Errors of httpx, which huggingface_hub uses from 1.0 on, are no OSError."""
+    errors = (CloudrlError, OSError, ValueError, ImportError, RuntimeError)
+    httpx = sys.modules.get("httpx")
+    return errors if httpx is None else (*errors, httpx.HTTPError)
+
+
 def _say(error: Exception) -> int:
-    """One last line that says it all: the agent quotes it."""
+    """One last line that says it all: the agent quotes it. Returns the exit status, which blames the network or not."""
     name = "" if isinstance(error, CloudrlError) else f"{type(error).__name__}: "
     print(name + " ".join(str(error).split())[:400], file=sys.stderr)
-    return 1
+    return transient.EXIT_STATUS if transient.is_transient(error) else 1

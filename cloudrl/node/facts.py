@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import platform
@@ -13,9 +14,12 @@ import subprocess
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Optional
+from typing import List, Optional, Tuple
 
 GIB = 1024**3
+NVIDIA_SMI_S = 60.0
+ROLLOUTS = ("vllm", "sglang")
+"""Distribution on PyPI and `actor_rollout_ref.rollout.name` alike (verl 0.9.1, workers/rollout/base.py)."""
 _SIOCGIFADDR = 0x8915  # linux/sockios.h
 
 
@@ -31,6 +35,8 @@ class Facts:
         temp_free_fraction: free share of the disk below Ray's temporary folder.
         interface: the network interface that carries the node's IP.
         open_files: soft limit of open files, after it was raised.
+        rollouts: rollout engines that are installed, by the names that verl gives them.
+        gpu_problem: what the driver's program said instead of listing GPUs.
     """
 
     gpus: int
@@ -45,6 +51,17 @@ class Facts:
     ray_version: Optional[str]
     python_version: str
     verl_version: Optional[str]
+    rollouts: Tuple[str, ...] = ()
+    gpu_problem: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class Gpus:
+    """What the driver shows: "nvidia", "amd" or None, how many, and its complaint if it does not list them."""
+
+    vendor: Optional[str] = None
+    count: int = 0
+    problem: Optional[str] = None
 
 
 def gather(ip: str, temp_dir: Path) -> Facts:
@@ -53,12 +70,15 @@ def gather(ip: str, temp_dir: Path) -> Facts:
     Args:
         ip: this node's address in the cluster's network.
         temp_dir: where Ray will write; it need not exist yet.
+
+    Raises:
+        OSError: the machine does not let itself be looked at.
     """
-    vendor, gpus = count_gpus()
+    gpus = look_at_gpus()
     disk = shutil.disk_usage(_existing(temp_dir))
     return Facts(
-        gpus=gpus,
-        gpu_vendor=vendor,
+        gpus=gpus.count,
+        gpu_vendor=gpus.vendor,
         cpus=_cpus(),
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         shm_bytes=shutil.disk_usage("/dev/shm").total if Path("/dev/shm").is_dir() else None,  # noqa: S108
@@ -69,18 +89,61 @@ def gather(ip: str, temp_dir: Path) -> Facts:
         ray_version=_version("ray"),
         python_version=platform.python_version(),
         verl_version=_version("verl"),
+        rollouts=tuple(name for name in ROLLOUTS if _version(name)),
+        gpu_problem=gpus.problem,
     )
 
 
-def count_gpus() -> tuple[Optional[str], int]:
-    """Vendor and number of the GPUs that the driver shows: nvidia-smi, or the kfd's render nodes on AMD."""
+def count_gpus() -> Tuple[Optional[str], int]:
+    """Vendor and number of the GPUs that the driver shows."""
+    gpus = look_at_gpus()
+    return gpus.vendor, gpus.count
+
+
+def look_at_gpus(timeout_s: float = NVIDIA_SMI_S) -> Gpus:
+    """Ask nvidia-smi, or count the kfd's render nodes on AMD."""
     if shutil.which("nvidia-smi"):
-        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60, check=False)
-        count = sum(line.startswith("GPU ") for line in listed.stdout.splitlines())
-        return ("nvidia", count) if count else (None, 0)
+        return _ask_nvidia_smi(timeout_s)
     if Path("/dev/kfd").exists():
-        return "amd", sum(1 for _ in Path("/dev/dri").glob("renderD*"))
-    return None, 0
+        return Gpus("amd", sum(1 for _ in Path("/dev/dri").glob("renderD*")))
+    return Gpus()
+
+
+def _ask_nvidia_smi(timeout_s: float) -> Gpus:
+    """A driver of another version lets it fail with a sentence that says so, and a stuck one lets it hang."""
+    try:
+        status, out, err = _run(["nvidia-smi", "-L"], timeout_s)
+    except subprocess.TimeoutExpired:
+        return Gpus(problem=f"nvidia-smi does not answer within {timeout_s:g} s")
+    except OSError as error:
+        return Gpus(problem=f"nvidia-smi cannot be started: {error.strerror}")
+    count = sum(line.startswith("GPU ") for line in out.splitlines())
+    problem = None
+    if status != 0:
+        words = " ".join((err if count else f"{err} {out}").split())[:400]
+        problem = f"nvidia-smi ended with status {status}: {words or 'without a word'}"
+    return Gpus("nvidia" if count else None, count, problem)
+
+
+def _run(command: List[str], timeout_s: float) -> Tuple[int, str, str]:
+    """Exit status, output and errors. Not `subprocess.run`, which waits for the end of what it has killed.
+
+    A process that hangs inside a driver ends when the driver lets it, and that may be never.
+    """
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe)
+    try:
+        out, err = process.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(1.0)
+        raise
+    finally:
+        for stream in (process.stdout, process.stderr):
+            if stream is not None:
+                stream.close()
+    return process.returncode, out.decode("utf-8", "replace"), err.decode("utf-8", "replace")
 
 
 def interface_of(ip: str) -> Optional[str]:

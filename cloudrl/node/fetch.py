@@ -5,17 +5,25 @@ What needs the image's packages runs in children under the image's Python, from 
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import sys
+import time
 from pathlib import Path
-from typing import Dict, List, Mapping, Tuple
+from typing import Callable, Dict, List, Mapping, Optional, Tuple
 
+from cloudrl.data.request import folder_name, parse_request
 from cloudrl.node.failure import Failure, NodeFailed
 from cloudrl.node.process import Child
+from cloudrl.node.transient import EXIT_STATUS as TRANSIENT
 
 TINY_MODEL = "tiny-qwen2"
 """Not on any hub: made on the spot by `cloudrl.verl_cpu.tiny_model`."""
+
+# what these two draw would fill a log; our own lines say how far it is (read by both when they are imported)
+_NO_BARS = {"HF_DATASETS_DISABLE_PROGRESS_BARS": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+_AGAIN_AFTER_S = 5.0
 
 
 def self_command(*words: str) -> List[str]:
@@ -39,20 +47,31 @@ def models_dir(model: str, data_dir: Path, env: Mapping[str, str]) -> Path:
 class Fetcher:
     """Runs the children for one node; each call blocks until its child has ended.
 
+    One that blames the network is started once more, within the same time.
+
     Raises from every method:
-        NodeFailed: the child failed or took too long; permanent, with the last lines of its log.
+        NodeFailed: the child failed or took too long, with the last lines of its log; transient if the network is to
+            blame, permanent otherwise.
     """
 
     def __init__(
-        self, *, rank: int, data_dir: Path, run_dir: Path, env: Mapping[str, str], timeout_s: float
+        self,
+        *,
+        rank: int,
+        data_dir: Path,
+        run_dir: Path,
+        env: Mapping[str, str],
+        timeout_s: float,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._rank, self._data_dir, self._run_dir = rank, data_dir, run_dir
-        self._env, self._timeout_s = env, timeout_s
+        self._env, self._timeout_s, self._sleep = env, timeout_s, sleep
 
-    def prepare_data(self, name: str) -> List[Dict[str, object]]:
-        """Make `<data_dir>/<name>/{train,test}.parquet`, and describe the files for the other nodes."""
-        folder = self._data_dir / name
-        self._run("data", name, self_command("data", name, "--to", str(folder)))
+    def prepare_data(self, text: str) -> List[Dict[str, object]]:
+        """Make {train,test}.parquet of a `--data` argument, and describe the files for the other nodes."""
+        name = parse_request(text).name
+        folder = self._data_dir / folder_name(name)
+        self._run("data", name, self_command("data", text, "--to", str(folder)))
         return [describe(file) for file in sorted(folder.glob("*.parquet"))]
 
     def fetch_model(self, model: str) -> str:
@@ -65,17 +84,27 @@ class Fetcher:
 
     def _run(self, kind: str, name: str, command: List[str]) -> None:
         log = self._run_dir / f"{kind}-{_file_name(name)}.log"
-        child = Child(command, log=log, env=self._env)
-        status = child.wait(self._timeout_s)
+        deadline = time.monotonic() + self._timeout_s
+        status, tail = self._run_once(kind, command, log, deadline)
+        if status == TRANSIENT:
+            self._sleep(_AGAIN_AFTER_S)
+            status, tail = self._run_once(kind, command, log, deadline)
+        if status != 0:
+            why = _last_line(tail) or f"its child exited with {status}"
+            if status is None:
+                why = f"not there after {self._timeout_s:.0f} s"
+            failure = Failure(kind, self._rank, f"{kind} {name}: {why}", tail)
+            raise NodeFailed(dataclasses.replace(failure, transient=status in (None, TRANSIENT)))
+
+    def _run_once(
+        self, kind: str, command: List[str], log: Path, deadline: float
+    ) -> Tuple[Optional[int], str]:
+        """Exit status, None for one that took too long, and the last lines."""
+        child = Child(command, log=log, env={**_NO_BARS, **self._env} if kind == "data" else self._env)
+        status = child.wait(max(0.0, deadline - time.monotonic()))
         if status is None:
             child.end()
-            self._fail(kind, f"{kind} {name}: not there after {self._timeout_s:.0f} s", child.tail())
-        if status != 0:
-            tail = child.tail()
-            self._fail(kind, f"{kind} {name}: {_last_line(tail) or f'its child exited with {status}'}", tail)
-
-    def _fail(self, kind: str, reason: str, tail: str) -> None:
-        raise NodeFailed(Failure(kind, self._rank, reason, tail))
+        return status, child.tail()
 
 
 def describe(path: Path) -> Dict[str, object]:
@@ -94,7 +123,7 @@ def sha256(path: Path) -> str:
 
 def split_paths(data_dir: Path, name: str, files: List[Mapping[str, object]]) -> Dict[str, str]:
     """{"train": path, "test": path} of one prepared data set."""
-    return {Path(str(f["file"])).stem: str(data_dir / name / str(f["file"])) for f in files}
+    return {Path(str(f["file"])).stem: str(data_dir / folder_name(name) / str(f["file"])) for f in files}
 
 
 def _last_line(text: str) -> str:
@@ -107,5 +136,9 @@ def _file_name(name: str) -> str:
 
 
 def parts(files: Mapping[str, List[Mapping[str, object]]]) -> List[Tuple[str, str, str]]:
-    """(data set, file, SHA-256) of everything that a worker has to pull."""
-    return [(name, str(f["file"]), str(f["sha256"])) for name, listed in files.items() for f in listed]
+    """(folder, file, SHA-256) of everything that a worker has to pull."""
+    return [
+        (folder_name(name), str(f["file"]), str(f["sha256"]))
+        for name, listed in files.items()
+        for f in listed
+    ]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shutil
-import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Set
+from typing import TYPE_CHECKING, Any, Dict, Optional, Set
 
+from cloudrl.data.request import parse_request
 from cloudrl.node import attempts, canary
 from cloudrl.node import ray as ray_node
 from cloudrl.node.agent import Agent
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from cloudrl.node.report import Report
 
 _BEAT_IS_LATE_S = 2.5
-_RAY_HEAD_S = 180.0
 _TELL_WORKERS_S = 4.0
 
 
@@ -40,14 +39,10 @@ class Head(Agent):
     def before_ray(self) -> None:
         """Nothing to wait for: the head is first."""
 
-    def await_ray(self, ray: Child) -> None:
+    def is_ray_up(self, ray: Child) -> bool:  # noqa: ARG002  workers read its log
         """Up when the dashboard answers."""
-
-        def up() -> bool:
-            self.session_name = self.session_name or self.dashboard.session_name()
-            return ray.poll() is not None or self.session_name is not None
-
-        self.until(up, 0.1)
+        self.session_name = self.session_name or self.dashboard.session_name()
+        return self.session_name is not None
 
     def fetch(self, fetcher: Fetcher) -> None:
         """Prepare the data for all; fetch the models, and say so to nodes that share the folder."""
@@ -55,20 +50,14 @@ class Head(Agent):
         folders = {options.data_dir, *(models_dir(m, options.data_dir, self.env) for m in options.models)}
         words = {str(folder): canary.leave(folder, run_id) for folder in folders}
         self.board.publish(canaries=words)
-        threads = [
-            threading.Thread(target=self._guard, args=(work, fetcher), daemon=True)
-            for work in (self._prepare_data, self._fetch_models)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        self.side_by_side(data=lambda: self._prepare_data(fetcher), model=lambda: self._fetch_models(fetcher))
 
     def barrier(self) -> None:
         """All ranks heard of and done, Ray counts them all and takes jobs; then the one READY line."""
-        self.until(self._all_done)
-        self._await_ray_head(self._ray_is_whole, "Ray does not count all nodes as alive")
-        self._await_ray_head(self.dashboard.takes_jobs, "Ray's dashboard agent on rank 0 does not come up")
+        self.until(self._all_done, self.patience.whole_s, self._not_all)
+        patience_s = self.patience.ray_head_s
+        self.until(self._ray_is_whole, patience_s, self._not_whole, 0.1)
+        self.until(self.dashboard.takes_jobs, patience_s, self._takes_no_jobs, 0.1)
         self._take_canaries_away()
         self.ready_at = time.time()
         self.board.publish(ready=True)
@@ -76,9 +65,11 @@ class Head(Agent):
         self.log.line(f"READY: {self.identity.nodes} nodes in {seconds:.1f} s, dashboard on 127.0.0.1:{port}")
 
     def supervise(self) -> None:
-        """End the cluster when a worker is gone."""
+        """End the cluster when a worker is gone, or hangs before the barrier."""
         for report in self.board.reports():
             self._look_at(report)
+            if self.ready_at is None:
+                self._look_for_hang(report)
 
     def settle(self, failure: Failure) -> Failure:
         """Judge it by the attempts on the volume, and stay until the workers have heard of it."""
@@ -134,16 +125,10 @@ class Head(Agent):
         for folder in self.board.published.get("canaries", {}):
             canary.take_away(Path(folder), self.identity.run_id)
 
-    def _guard(self, work: Callable[[Fetcher], None], fetcher: Fetcher) -> None:
-        try:
-            work(fetcher)
-        except NodeFailed as failed:
-            self.board.fail(failed.failure)
-
     def _prepare_data(self, fetcher: Fetcher) -> None:
         done: Dict[str, Any] = {}
-        for name in self.options.data:
-            done[name] = fetcher.prepare_data(name)
+        for text in self.options.data:
+            done[parse_request(text).name] = fetcher.prepare_data(text)
         self.board.publish(data=done)
 
     def _fetch_models(self, fetcher: Fetcher) -> None:
@@ -154,13 +139,28 @@ class Head(Agent):
     def _ray_is_whole(self) -> bool:
         return self.dashboard.alive_nodes() == self.identity.nodes
 
-    def _await_ray_head(self, done: Callable[[], bool], otherwise: str) -> None:
-        """Wait for something that comes within seconds, or not at all."""
-        deadline = time.monotonic() + _RAY_HEAD_S
-        while not done():
-            if time.monotonic() > deadline:
-                raise self.fail("ray", f"{otherwise} after {_RAY_HEAD_S:.0f} s")
-            self.tick(0.1)
+    def _not_all(self) -> NodeFailed:
+        whole_s, detail = self.patience.whole_s, self.board.own.detail
+        return self.fail("join", f"not all ranks are at the barrier after {whole_s:g} s: {detail}")
+
+    def _not_whole(self) -> NodeFailed:
+        """Ray does not name the port that is closed, and it wants them open in both directions."""
+        ports = self.options.ports
+        blocked = [
+            f"{each} from rank {report.rank}" for report in self.board.reports() for each in report.blocked
+        ]
+        for report in self.board.reports():
+            if report.rank != self.identity.rank:
+                blocked += [f"{each} from rank 0" for each in ray_node.unreachable_ports(report.ip, ports)]
+        reason = f"Ray does not count all nodes as alive after {self.patience.ray_head_s:g} s"
+        named = (
+            f": {', '.join(blocked)} cannot be reached; is a firewall between the nodes?" if blocked else ""
+        )
+        return self.fail("ray", reason + named)
+
+    def _takes_no_jobs(self) -> NodeFailed:
+        reason = "Ray's dashboard agent on rank 0 does not come up"
+        return self.fail("ray", f"{reason} after {self.patience.ray_head_s:g} s")
 
     def _all_done(self) -> bool:
         reports = {report.rank: report for report in self.board.reports()}
@@ -193,3 +193,13 @@ class Head(Agent):
                 f"no heartbeat for {silence_s:.0f} s" + (", and its agent is gone" if gone else "")
             )
             raise NodeFailed(Failure("lost", report.rank, reason))
+
+    def _look_for_hang(self, report: Report) -> None:
+        """Raise when a rank beats, and does not leave a phase; its own deadline would have come before."""
+        limit_s = self.patience.phases.get(report.phase)
+        phase_s = self.board.phase_s(report.rank)
+        if limit_s is not None and phase_s > limit_s + self.options.lost_after_s:
+            detail = f" ({report.detail})" if report.detail else ""
+            who = f"rank {report.rank} ({report.hostname}, {report.ip})"
+            reason = f"{who} hangs in phase {report.phase}{detail}: {phase_s:.0f} s, where {limit_s:g} s are enough"
+            raise NodeFailed(Failure("join", report.rank, reason))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import time
@@ -12,7 +13,10 @@ if TYPE_CHECKING:
 
 
 class Log:
-    """One line a call, with time and rank; few lines, since dstack fails a run after 50 MB in an hour."""
+    """One line a call, with time and rank; few lines, since dstack fails a run after 50 MB in an hour.
+
+    A line that cannot be written, to a full disk or with no descriptor left, is lost: nobody fails for its sake.
+    """
 
     def __init__(self, path: Path, rank: int) -> None:
         self.path = path
@@ -32,7 +36,8 @@ class Log:
 
     def _write(self, text: str) -> None:
         with self._lock:
-            with self.path.open("a", encoding="utf-8") as file:
+            with contextlib.suppress(OSError), self.path.open("a", encoding="utf-8") as file:
                 file.write(text)
-            sys.stdout.write(text)
-            sys.stdout.flush()
+            with contextlib.suppress(OSError):
+                sys.stdout.write(text)
+                sys.stdout.flush()

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import json
 import os
 import shutil
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 from cloudrl.errors import CloudrlError, InputError
 from cloudrl.node import children, imports
 from cloudrl.node.ending import Ended
-from cloudrl.node.failure import Failure, NodeFailed
+from cloudrl.node.failure import Failure, NodeFailed, unforeseen
 from cloudrl.node.head import Head
 from cloudrl.node.identity import Identity, read_identity
 from cloudrl.node.log import Log
@@ -87,22 +89,39 @@ def _serve_and_walk(agent: Agent, options: Options, identity: Identity) -> int:
         server = _serve(agent, options, identity)
         agent.walk()
     except NodeFailed as failed:
-        return _conclude(agent, options, agent.settle(agent.board.fail(failed.failure)))
+        return _conclude(agent, agent.settle(agent.board.fail(failed.failure)))
     except Ended as ended:
         agent.log.line(str(ended))
-        _write_outcome(options, None, str(ended))
+        _write_outcome(agent, None, str(ended))
         return ended.exit_code
+    except Exception as error:  # noqa: BLE001  unjudged, it would be retried for ever at the user's cost
+        return _conclude(agent, agent.settle(agent.board.fail(_own_fault(agent, error))))
     finally:
-        agent.board.update(phase="ended")
-        agent.end_children()
-        end_descendants()
-        if server is not None:
-            server.close()
-        if isinstance(agent, Head):
-            agent.keep_job_logs()
-        if options.ray_temp_dir is not None:
-            shutil.rmtree(options.ray_temp_dir, ignore_errors=True)
+        _clean_up(agent, options, server)
     return 0
+
+
+def _own_fault(agent: Agent, error: Exception) -> Failure:
+    failure = unforeseen("agent", agent.identity.rank, error)
+    return dataclasses.replace(failure, reason=f"the agent itself failed: {failure.reason}")
+
+
+def _clean_up(agent: Agent, options: Options, server: Optional[AgentServer]) -> None:
+    """Leave nothing; what one step cannot do keeps no other from its part."""
+    agent.board.update(phase="ended")
+    steps: List[Callable[[], object]] = [agent.end_children, end_descendants]
+    if server is not None:
+        steps.append(server.close)
+    if isinstance(agent, Head):
+        steps.append(agent.keep_job_logs)
+    steps.append(agent.shipping.secrets.forget)
+    if options.ray_temp_dir is not None:
+        steps.append(functools.partial(shutil.rmtree, options.ray_temp_dir, ignore_errors=True))
+    for step in steps:
+        try:
+            step()
+        except OSError as error:
+            agent.log.line(f"warning: while cleaning up: {error}")
 
 
 def _serve(agent: Agent, options: Options, identity: Identity) -> AgentServer:
@@ -116,6 +135,7 @@ def _serve(agent: Agent, options: Options, identity: Identity) -> AgentServer:
         job_logs=agent.job_logs if isinstance(agent, Head) else lambda: None,
         checkpoints=options.checkpoints,
         data_dir=options.data_dir,
+        shipping=agent.shipping,
     )
     try:
         server = AgentServer(["127.0.0.1", identity.ip], options.ports.agent, rooms)
@@ -143,7 +163,10 @@ def status(agent: Agent) -> Dict[str, Any]:
         "failure": failure.to_json() if failure else None,
         "ray": {"version": own.ray_version, "dashboard_port": agent.options.ports.dashboard},
         "verl_version": own.verl_version,
+        "rollouts": own.rollouts,
         "checkpoint_dir": str(agent.options.checkpoints),
+        "files_dir": str(agent.shipping.files.root),
+        "secrets_dir": str(agent.shipping.secrets.folder) if agent.shipping.secrets.possible else None,
         "nodes": [_row(agent, report) for report in board.reports()],
     }  # fmt: skip
     return {**value, **agent.status()} if isinstance(agent, Head) else value
@@ -154,7 +177,7 @@ def _row(agent: Agent, report: Report) -> Dict[str, Any]:
     return {**report.to_json(), "seen_s_ago": round(silence_s, 1)}
 
 
-def _conclude(agent: Agent, options: Options, failure: Failure) -> int:
+def _conclude(agent: Agent, failure: Failure) -> int:
     """Print why, leave it on disk for whoever started this node, and choose the exit code."""
     if failure.tail:
         agent.log.line(f"the last lines of its log:\n{failure.tail}")
@@ -162,7 +185,7 @@ def _conclude(agent: Agent, options: Options, failure: Failure) -> int:
         agent.log.verdict(f"CLOUDRL FAILED: {_where(failure)}")
     else:
         agent.log.line(f"failed: {_where(failure)}")
-    _write_outcome(options, failure, _where(failure))
+    _write_outcome(agent, failure, _where(failure))
     return 0 if failure.final else 1
 
 
@@ -172,8 +195,11 @@ def _where(failure: Failure) -> str:
     )
 
 
-def _write_outcome(options: Options, failure: Optional[Failure], text: str) -> None:
+def _write_outcome(agent: Agent, failure: Optional[Failure], text: str) -> None:
     value = {"at": time.time(), "text": text, "failure": failure.to_json() if failure else None}
-    part = options.run_dir / ".outcome.part"
-    part.write_text(json.dumps(value))
-    part.replace(options.run_dir / "outcome.json")
+    folder = agent.options.run_dir
+    try:
+        (folder / ".outcome.part").write_text(json.dumps(value))
+        (folder / ".outcome.part").replace(folder / "outcome.json")
+    except OSError as error:  # a full disk; the exit code counts for more
+        agent.log.line(f"warning: {folder / 'outcome.json'} cannot be written: {error}")

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional, Sequence, Tuple
 
+from cloudrl.data.request import parse_request
+from cloudrl.errors import InputError
+
 
 @dataclass(frozen=True)
 class Ports:
@@ -46,7 +49,7 @@ class Options:
         gpus: GPUs a node, None to take what the provider says.
         cpus: CPUs a node that Ray may hand out, None to let Ray count.
         setup: shell commands run before anything else.
-        data: names of data sets to prepare, as `cloudrl.data` knows them.
+        data: data sets to prepare: names, or JSON texts (see `cloudrl.data.request`).
         models: Hugging Face ids, folders, or "tiny-qwen2".
         import_check: modules that must import in one process before the node counts as good.
         checkpoints: where jobs write; the volume's mount point.
@@ -73,6 +76,8 @@ class Options:
     lease_fd: Optional[int]
     ports: Ports
     join_timeout_s: float
+    setup_timeout_s: float
+    ray_timeout_s: float
     fetch_timeout_s: float
     lost_after_s: float
 
@@ -101,6 +106,8 @@ def parse_options(argv: Sequence[str]) -> Options:
         lease_fd=a.lease_fd,
         ports=ports,
         join_timeout_s=a.join_timeout_s,
+        setup_timeout_s=a.setup_timeout_s,
+        ray_timeout_s=a.ray_timeout_s,
         fetch_timeout_s=a.fetch_timeout_s,
         lost_after_s=a.lost_after_s,
     )
@@ -108,6 +115,14 @@ def parse_options(argv: Sequence[str]) -> Options:
 
 def _absolute(text: str) -> Path:
     return Path(text).expanduser().absolute()
+
+
+def _data(text: str) -> str:
+    try:
+        parse_request(text)
+    except InputError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return text
 
 
 def _port_range(text: str) -> Tuple[int, int]:
@@ -124,7 +139,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--gpus-per-node", type=int)
     add("--cpus-per-node", type=int)
     add("--setup", action="append", default=[], help="a shell command; may be repeated")
-    add("--data", action="append", default=[], help="a data set; may be repeated")
+    add("--data", type=_data, action="append", default=[], help="a data set; may be repeated")
     add("--model", action="append", default=[], help="a Hugging Face model; may be repeated")
     add("--import-check", default="", help="modules, separated by commas")
     add("--checkpoints", default="/checkpoints")
@@ -144,6 +159,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--object-manager-port", type=int, default=Ports.object_manager)
     add("--worker-ports", type=_port_range, default=Ports.worker, metavar="FIRST-LAST")
     add("--join-timeout-s", type=float, default=900.0, help="every rank must have been heard of by then")
+    add("--setup-timeout-s", type=float, default=3600.0, help="for all set-up commands of a node")
+    add("--ray-timeout-s", type=float, default=600.0, help="for Ray on a node; then for its imports")
     add("--fetch-timeout-s", type=float, default=7200.0, help="for each data set and each model")
     add("--lost-after-s", type=float, default=30.0, help="silence after which a node counts as lost")
     return parser

@@ -65,7 +65,7 @@ class Peer:
             raise PeerRefused(f"{self.ip}:{self.port} answered {answer.status}: {message}", answer.status)
         return answer
 
-    def pull(self, name: str, file: str, *, to: Path, sha256: str) -> None:
+    def pull(self, folder: str, file: str, *, to: Path, sha256: str) -> None:
         """Copy a prepared data file from the head; it appears whole or not at all.
 
         Raises:
@@ -75,13 +75,16 @@ class Peer:
         part = to.with_name(f".{to.name}.{os.getpid()}.part")
         digest = hashlib.sha256()
         try:
-            with self.open("GET", f"/v1/data/{quote(name)}/{quote(file)}") as answer, part.open("wb") as out:
+            with (
+                self.open("GET", f"/v1/data/{quote(folder)}/{quote(file)}") as answer,
+                part.open("wb") as out,
+            ):
                 for chunk in iter(lambda: answer.read(1 << 20), b""):
                     digest.update(chunk)
                     out.write(chunk)
             if digest.hexdigest() != sha256:
                 raise PeerRefused(
-                    f"{name}/{file} from {self.ip} is damaged: its SHA-256 is not the announced one"
+                    f"{folder}/{file} from {self.ip} is damaged: its SHA-256 is not the announced one"
                 )
             part.replace(to)
         finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING, List, Mapping, Optional, Tuple
 
 from cloudrl.node.facts import GIB, Facts
@@ -17,6 +18,8 @@ _MIN_SHM_BYTES = 1 * GIB
 _RAY_DISK_LIMIT = 0.05  # Ray refuses to spill when less is free (RAY_local_fs_capacity_threshold=0.95)
 _RAM_PER_GPU_BYTES = 80 * GIB  # verl issue 275
 _OPEN_FILES = 65_535
+_TOKEN_SINCE = (2, 52)
+"""The first Ray with token authentication (Ray 2.52, _private/authentication)."""
 
 
 def judge(facts: Facts, *, device: str, gpus: int, cpus: Optional[int]) -> Tuple[List[str], List[str]]:
@@ -31,7 +34,7 @@ def judge(facts: Facts, *, device: str, gpus: int, cpus: Optional[int]) -> Tuple
     Returns:
         (faults, warnings): one line each. A fault ends the node.
     """
-    faults, warnings = _software(facts), []
+    faults, warnings = _software(facts)
     if facts.temp_free_fraction < _RAY_DISK_LIMIT:
         used, free_gib = 1 - facts.temp_free_fraction, facts.temp_free_bytes / GIB
         faults.append(
@@ -50,18 +53,24 @@ def judge(facts: Facts, *, device: str, gpus: int, cpus: Optional[int]) -> Tuple
     return faults, warnings
 
 
-def _software(facts: Facts) -> List[str]:
+def _software(facts: Facts) -> Tuple[List[str], List[str]]:
     if facts.ray_version is None:
         return [
             "no Ray in this Python; add a set-up command `pip install 'ray[default]'` or take a verl image"
-        ]
-    return []
+        ], []
+    version = re.match(r"(\d+)\.(\d+)", facts.ray_version)
+    if version and tuple(map(int, version.groups())) < _TOKEN_SINCE:
+        danger = "whoever reaches Ray's ports can run programs on the nodes"
+        remedy = "keep their network closed, or take an image with Ray 2.52 or later"
+        return [], [f"Ray {facts.ray_version} has no token authentication: {danger}; {remedy}"]
+    return [], []
 
 
 def _gpu_machine(facts: Facts, gpus: int) -> Tuple[List[str], List[str]]:
     faults, warnings = [], []
     if facts.gpus < gpus:
-        faults.append(f"{facts.gpus} GPUs found, {gpus} declared")
+        because = f": {facts.gpu_problem}" if facts.gpu_problem else ""
+        faults.append(f"{facts.gpus} GPUs found, {gpus} declared{because}")
     if facts.shm_bytes is not None and facts.shm_bytes < _MIN_SHM_BYTES:
         size_mib = facts.shm_bytes / 1024**2
         faults.append(

@@ -7,13 +7,19 @@ import ctypes
 import os
 import signal
 import subprocess
+import threading
 import time
 from pathlib import Path
-from typing import Callable, Iterable, List, Mapping, Optional, Sequence, Set
+from typing import Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _LIBC = ctypes.CDLL(None, use_errno=True)
+
+# A process has one set of children, whoever in it started them. Held while one starts, and while others are collected:
+# who is not in here is an orphan that came to us.
+_LOCK = threading.Lock()
+_STARTED: Dict[int, subprocess.Popen[bytes]] = {}
 
 
 def adopt_orphans() -> None:
@@ -43,7 +49,7 @@ class Child:
         self.command = tuple(command)
         self.log = log
         log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("ab") as out:
+        with log.open("ab") as out, _LOCK:
             self._start = out.tell()
             self._process = subprocess.Popen(
                 list(command),
@@ -55,6 +61,7 @@ class Child:
                 start_new_session=True,
                 preexec_fn=_die_with(os.getpid()),  # noqa: PLW1509  it calls prctl and getppid only
             )
+            _STARTED[self.pid] = self._process
 
     @property
     def pid(self) -> int:
@@ -63,12 +70,12 @@ class Child:
 
     def poll(self) -> Optional[int]:
         """The exit status, negative for a signal, or None while it runs."""
-        return self._process.poll()
+        return self._known(self._process.poll())
 
     def wait(self, timeout_s: float) -> Optional[int]:
         """Wait for the end; None when it still runs after `timeout_s`."""
         try:
-            return self._process.wait(timeout_s)
+            return self._known(self._process.wait(timeout_s))
         except subprocess.TimeoutExpired:
             return None
 
@@ -81,12 +88,26 @@ class Child:
         return "\n".join(text.splitlines()[-lines:])
 
     def end(self, grace_s: float = 5.0) -> Optional[int]:
-        """SIGTERM to its whole group, SIGKILL after `grace_s` seconds."""
+        """SIGTERM to its whole group, SIGKILL after `grace_s` seconds.
+
+        Once it has ended its number may be another's, also as that of a group. Not while somebody of the old group
+        lives; so the group is signalled if one below us is in it. Who was below the child is, if this process has
+        adopted its orphans.
+        """
         if self.poll() is None:
             _signal_group(self.pid, signal.SIGTERM)
             self.wait(grace_s)
-        _signal_group(self.pid, signal.SIGKILL)
+        if self.poll() is None or self.pid in _groups_below(os.getpid()):
+            _signal_group(self.pid, signal.SIGKILL)
         return self.wait(grace_s)
+
+    def _known(self, status: Optional[int]) -> Optional[int]:
+        """Once its status is known, its number may go to an orphan."""
+        if status is not None:
+            with _LOCK:
+                if _STARTED.get(self.pid) is self._process:
+                    del _STARTED[self.pid]
+        return status
 
 
 def _signal_group(group: int, number: int) -> None:
@@ -98,8 +119,19 @@ def _signal_group(group: int, number: int) -> None:
 
 def descendants(root: int) -> Set[int]:
     """Process ids of all living descendants of `root`, from /proc."""
-    children: dict[int, List[int]] = {}
-    for pid, parent in _parents():
+    return _below(root, list(_processes()))
+
+
+def _groups_below(root: int) -> Set[int]:
+    """Process groups of all living descendants of `root`."""
+    processes = list(_processes())
+    below = _below(root, processes)
+    return {group for pid, _, group in processes if pid in below}
+
+
+def _below(root: int, processes: List[Tuple[int, int, int]]) -> Set[int]:
+    children: Dict[int, List[int]] = {}
+    for pid, parent, _ in processes:
         children.setdefault(parent, []).append(pid)
     found: Set[int] = set()
     stack = [root]
@@ -111,16 +143,17 @@ def descendants(root: int) -> Set[int]:
     return found
 
 
-def _parents() -> Iterable[tuple[int, int]]:
+def _processes() -> Iterable[Tuple[int, int, int]]:
+    """(process, parent, group) of all that live (proc(5), /proc/pid/stat)."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
                 stat = (entry / "stat").read_text()
             except (FileNotFoundError, ProcessLookupError, PermissionError):
                 continue
-            state, parent = stat.rpartition(")")[2].split()[:2]
+            state, parent, group = stat.rpartition(")")[2].split()[:3]
             if state != "Z":
-                yield int(entry.name), int(parent)
+                yield int(entry.name), int(parent), int(group)
 
 
 def end_descendants(grace_s: float = 2.0) -> None:
@@ -136,15 +169,22 @@ def end_descendants(grace_s: float = 2.0) -> None:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, number)
             told |= left
-            _reap()
+            reap_orphans()
             time.sleep(0.02)
-    _reap()
+    reap_orphans()
 
 
-def _reap() -> None:
-    """Collect orphans that came to us and ended."""
-    try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-    except ChildProcessError:
-        return
+def reap_orphans() -> None:
+    """Collect the orphans that came to us and ended; the status of a `Child` is left for whoever asks it."""
+    with _LOCK, contextlib.suppress(ChildProcessError):
+        while True:
+            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if ended is None:
+                return
+            child = _STARTED.get(ended.si_pid)
+            if child is None:
+                os.waitpid(ended.si_pid, os.WNOHANG)
+            elif child.poll() is None:
+                return  # another thread waits for it, and takes it in a moment
+            else:
+                del _STARTED[ended.si_pid]  # it remembers its status; one collected here, it hides no other

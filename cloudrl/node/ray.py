@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, List, Optional
 
 if TYPE_CHECKING:
     from cloudrl.node.identity import Identity
-    from cloudrl.node.options import Options
+    from cloudrl.node.options import Options, Ports
 
 
 def ray_command() -> str:
@@ -61,6 +61,15 @@ def taken_ports(options: Options, identity: Identity) -> List[str]:
         wanted += [("control store", ip, ports.gcs), ("client server", ip, ports.client)]
         wanted += [("dashboard", "127.0.0.1", ports.dashboard)]
     return [f"{port} (Ray's {use})" for use, at, port in wanted if port and probe(at, port, 1.0) == "open"]
+
+
+def unreachable_ports(ip: str, ports: Ports) -> List[str]:
+    """Those ports between raylets that cannot be reached on another node, each with its use.
+
+    Control store and dashboard would be up without them, and no task would ever run there.
+    """
+    wanted = (("node manager", ports.node_manager), ("object manager", ports.object_manager))
+    return [f"{ip}:{port} (Ray's {use})" for use, port in wanted if port and probe(ip, port, 1.0) != "open"]
 
 
 def has_started(log: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Dict, Mapping, Optional
+from typing import Any, Dict, List, Mapping, Optional
 
 from cloudrl.node.failure import Failure
 
@@ -20,7 +20,11 @@ class Report:
         detail: what it does at the moment, for a person.
         seconds: how long each finished step took.
         ray_up, fetched: the two halves of "at the barrier".
+        rollouts: rollout engines in this node's Python.
         models: model as asked for -> folder on this node.
+        blocked: ports of rank 0's Ray that this node cannot reach, though Ray is up here.
+        shipped: what clients have sent for their jobs (`cloudrl.node.shipping`) -> "whole", bytes that are here, or
+            "failed: ..." with the reason.
     """
 
     rank: int
@@ -32,12 +36,15 @@ class Report:
     ray_version: Optional[str] = None
     python_version: str = ""
     verl_version: Optional[str] = None
+    rollouts: List[str] = field(default_factory=list)
     gpus: int = 0
     cpus: int = 0
     ray_up: bool = False
     fetched: bool = False
     models: Dict[str, str] = field(default_factory=dict)
     seconds: Dict[str, float] = field(default_factory=dict)
+    blocked: List[str] = field(default_factory=list)
+    shipped: Dict[str, str] = field(default_factory=dict)
     failure: Optional[Failure] = None
 
     def to_json(self) -> Dict[str, Any]:
@@ -68,6 +75,7 @@ _TYPES: Dict[str, Any] = {
     "Optional[str]": (str, type(None)),
     "Dict[str, str]": dict,
     "Dict[str, float]": dict,
+    "List[str]": list,
     "Optional[Failure]": (Failure, type(None)),
 }
 _KINDS = {f.name: _TYPES[str(f.type)] for f in fields(Report)}

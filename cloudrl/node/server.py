@@ -7,34 +7,46 @@
     GET  /v1/nodes/{rank}/checkpoints           files below the checkpoint folder of a node
     GET  /v1/nodes/{rank}/checkpoints/{path}    one of them, with `Range: bytes=a-b`
     GET  /v1/data/{name}/{file}                 prepared data, for the other nodes
+    PUT  /v1/files/{address}                    announce a user's file or folder, with its manifest
+    PUT  /v1/files/{address}/content/{path}?offset=N    bytes of it, from byte N
+    GET  /v1/files/{address}                    bytes of each part on rank 0, and how far every node is
+    GET  /v1/files/{address}/manifest, /content/{path}  for the other nodes, once it is whole
+    PUT  /v1/jobs/{id}/secrets                  {name: value} for a job that is going to be submitted
+    GET  /v1/jobs/{id}/secrets                  how far every node is; /script has them, for the other nodes
 
 Rank 0 passes calls for another rank on to that node's agent: a client needs to reach the head alone.
 """
 
 from __future__ import annotations
 
+import functools
 import hmac
 import http.client
 import json
 import re
-import sys
 import threading
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Dict, List, Optional, Tuple
+from http.server import BaseHTTPRequestHandler
+from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Dict, List, Optional, Tuple, cast
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from cloudrl.node import job_secrets
 from cloudrl.node.files import Refused, list_below, open_below
+from cloudrl.node.listener import STRANGER_S, Listener
 from cloudrl.node.peer import Peer, PeerRefused
 from cloudrl.node.report import Report
+from cloudrl.node.uploads import UploadError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from cloudrl.node.board import Board
+    from cloudrl.node.shipping import Shipping
 
 _MAX_BODY_BYTES = 1 << 20
+_MAX_MANIFEST_BYTES = 8 << 20
 _LOG_CHUNK_BYTES = 1 << 20
+_FILES, _SECRETS = r"/v1/files/([0-9a-f]{32})", rf"/v1/jobs/({job_secrets.JOB})/secrets"
 _ROUTES = (
     ("GET", re.compile(r"/v1/status"), "status"),
     ("POST", re.compile(r"/v1/heartbeat"), "heartbeat"),
@@ -43,7 +55,16 @@ _ROUTES = (
     ("GET", re.compile(r"/v1/nodes/(\d{1,4})/checkpoints"), "checkpoints"),
     ("GET", re.compile(r"/v1/nodes/(\d{1,4})/checkpoints/(.+)", re.DOTALL), "checkpoint_file"),
     ("GET", re.compile(r"/v1/data/([^/]+)/([^/]+)"), "data_file"),
+    ("PUT", re.compile(_FILES), "announce_files"),
+    ("GET", re.compile(_FILES), "files_state"),
+    ("GET", re.compile(_FILES + "/manifest"), "manifest"),
+    ("PUT", re.compile(_FILES + "/content/(.+)", re.DOTALL), "take_file"),
+    ("GET", re.compile(_FILES + "/content/(.+)", re.DOTALL), "give_file"),
+    ("PUT", re.compile(_SECRETS), "take_secrets"),
+    ("GET", re.compile(_SECRETS), "secrets_state"),
+    ("GET", re.compile(_SECRETS + "/script"), "give_secrets"),
 )
+_VERBS = {verb for verb, _, _ in _ROUTES}
 
 
 class HttpError(Exception):
@@ -72,17 +93,24 @@ class Rooms:
     job_logs: Callable[[], Optional[Path]]
     checkpoints: Path
     data_dir: Path
+    shipping: Shipping
 
 
 class AgentServer:
-    """One listener an address, each with a thread a connection."""
+    """One listener an address, each with a thread a connection.
 
-    def __init__(self, addresses: List[str], port: int, rooms: Rooms) -> None:
+    Args:
+        stranger_s: seconds in which a connection has to show the token.
+    """
+
+    def __init__(
+        self, addresses: List[str], port: int, rooms: Rooms, *, stranger_s: float = STRANGER_S
+    ) -> None:
         handler = type("Handler", (_Handler,), {"rooms": rooms})
-        self._servers: List[ThreadingHTTPServer] = []
+        self._servers: List[Listener] = []
         try:
             for address in dict.fromkeys(addresses):
-                self._servers.append(_Server((address, port), handler))
+                self._servers.append(Listener((address, port), handler, stranger_s=stranger_s))
         except OSError:
             self.close()
             raise
@@ -108,27 +136,26 @@ class AgentServer:
             server.server_close()
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    block_on_close = False
-    allow_reuse_address = True
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A connection that breaks is no news, and a port scanner breaks thousands."""
-        if not isinstance(sys.exc_info()[1], OSError):
-            super().handle_error(request, client_address)
-
-
 class _Handler(BaseHTTPRequestHandler):
     rooms: Rooms
+    server: Listener
     protocol_version = "HTTP/1.1"
     timeout = 60.0
 
-    def do_GET(self) -> None:
-        self._answer("GET")
+    def __getattr__(self, name: str) -> Callable[[], None]:
+        """The base class looks for do_VERB: whatever the verb, the token comes first."""
+        if name.startswith("do_"):
+            return functools.partial(self._answer, name[3:])
+        raise AttributeError(name)
 
-    def do_POST(self) -> None:
-        self._answer("POST")
+    def version_string(self) -> str:
+        """What the header `Server` says: nothing of Python, which a scanner would look up."""
+        return "cloudrl"
+
+    def send_error(self, code: int, *_words: Any, **_more: Any) -> None:
+        """What is no request gets an answer in our own form, too."""
+        self.close_connection = True
+        self._json({"error": http.client.responses.get(code, "this is no request")}, status=code)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  the base class names it so
         """Stay silent: dstack fails a run after 50 MB of output in an hour."""
@@ -136,6 +163,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, method: str) -> None:
         try:
             self._authorize()
+            if method not in _VERBS:
+                raise HttpError(501, f"{method} does nothing here")
             path = self._decoded_path()
             for verb, pattern, name in _ROUTES:
                 match = pattern.fullmatch(path) if verb == method else None
@@ -143,7 +172,7 @@ class _Handler(BaseHTTPRequestHandler):
                     getattr(self, f"_{name}")(*match.groups())
                     return
             raise HttpError(404, "no such thing here")
-        except HttpError as error:
+        except (HttpError, UploadError) as error:
             self.close_connection = True  # what was sent with a refused call is left unread
             self._json({"error": str(error)}, status=error.status)
         except (BrokenPipeError, ConnectionResetError, TimeoutError):
@@ -153,6 +182,7 @@ class _Handler(BaseHTTPRequestHandler):
         given = self.headers.get("Authorization", "").encode("utf-8", "replace")
         if not hmac.compare_digest(given, f"Bearer {self.rooms.token}".encode()):
             raise HttpError(401, "wrong or missing token")
+        self.server.trust(self.connection)
 
     def _decoded_path(self) -> str:
         """Decoded once, here: %2e%2e and %2f become what they are before anything looks at the path."""
@@ -168,11 +198,9 @@ class _Handler(BaseHTTPRequestHandler):
         self._json(self.rooms.status())
 
     def _heartbeat(self) -> None:
-        length = _number(self.headers.get("Content-Length", ""))
-        if length is None or length > _MAX_BODY_BYTES:
-            raise HttpError(413, "a report is a JSON object of at most 1 MiB")
+        body = self._body(_MAX_BODY_BYTES, "a report")
         try:
-            report = Report.from_json(json.loads(self.rfile.read(length)))
+            report = Report.from_json(json.loads(body))
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise HttpError(400, f"not a report: {error}") from error
         if not 0 < report.rank < self.rooms.nodes:
@@ -203,14 +231,53 @@ class _Handler(BaseHTTPRequestHandler):
     def _data_file(self, name: str, file: str) -> None:
         self._file(self.rooms.data_dir, f"{name}/{file}")
 
+    def _announce_files(self, address: str) -> None:
+        body = self._body(_MAX_MANIFEST_BYTES, "a manifest")
+        self._json(self.rooms.shipping.begin(address, body))
+
+    def _take_file(self, address: str, path: str) -> None:
+        count = _number(self.headers.get("Content-Length", ""))
+        if count is None:
+            raise HttpError(411, "a file comes with its Content-Length")
+        source = cast("BinaryIO", self.rfile)
+        self._json(self.rooms.shipping.write(address, path, self._offset(), count, source))
+
+    def _files_state(self, address: str) -> None:
+        self._json(self.rooms.shipping.state(address))
+
+    def _manifest(self, address: str) -> None:
+        self._json(self.rooms.shipping.manifest(address))
+
+    def _give_file(self, address: str, path: str) -> None:
+        self.rooms.shipping.manifest(address)  # what is still coming is nobody's business
+        self._file(self.rooms.shipping.files.root / address, path)
+
+    def _take_secrets(self, job: str) -> None:
+        self._json(
+            self.rooms.shipping.put_secrets(job, self._body(job_secrets.MAX_BYTES, "the secrets of a job"))
+        )
+
+    def _secrets_state(self, job: str) -> None:
+        self._json(self.rooms.shipping.secrets_state(job))
+
+    def _give_secrets(self, job: str) -> None:
+        self._bytes(self.rooms.shipping.secrets_of(job).encode(), {"Content-Type": "text/plain"})
+
     # -- answers --------------------------------------------------------------------------------------------
+
+    def _body(self, limit_bytes: int, what: str) -> bytes:
+        length = _number(self.headers.get("Content-Length", ""))
+        if length is None or length > limit_bytes:
+            raise HttpError(413, f"{what} is a JSON object of at most {limit_bytes >> 10} KiB")
+        return self.rfile.read(length)
 
     def _json(self, value: Any, *, status: int = 200) -> None:
         self._bytes(json.dumps(value).encode(), {"Content-Type": "application/json"}, status=status)
 
     def _bytes(self, body: bytes, headers: Dict[str, str], *, status: int = 200) -> None:
         self._head(status, {**headers, "Content-Length": str(len(body))})
-        self.wfile.write(body)
+        if self.command != "HEAD":
+            self.wfile.write(body)
 
     def _head(self, status: int, headers: Dict[str, str]) -> None:
         self.send_response(status)

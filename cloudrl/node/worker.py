@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import http.client
+import socket
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Dict, Optional
+from typing import TYPE_CHECKING, Any, Dict, Optional, Tuple
 
 from cloudrl.node import attempts, canary
 from cloudrl.node import ray as ray_node
 from cloudrl.node.agent import Agent
-from cloudrl.node.failure import Failure
+from cloudrl.node.failure import Failure, NodeFailed
 from cloudrl.node.fetch import Fetcher, models_dir, parts
 from cloudrl.node.peer import Peer, PeerRefused
 from cloudrl.node.preflight import different
+from cloudrl.node.shipping import Puller
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,6 +27,9 @@ _BEAT_S = 0.2
 _BEAT_WHEN_READY_S = 1.0
 _REFUSED_FOR_S = 3.0
 _VERDICT_S = 10.0
+_PULL_AGAIN_AFTER_S = 5.0  # longer than it takes to see that the head is gone, which then is the reason
+_LOOK_AT_PORTS_S = 10.0
+_OF_THE_NETWORK = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN, errno.ENETRESET, errno.EHOSTDOWN)
 
 
 class Worker(Agent):
@@ -34,17 +40,26 @@ class Worker(Agent):
         self.head = Peer(self.identity.head_ip, self.options.ports.head_agent, self.tokens.agent)
         self.answer: Dict[str, Any] = {}
         self._heard_at: Optional[float] = None
+        self._head_phase: Tuple[str, float] = ("", 0.0)
+        self._looked_at: Optional[float] = None
         self._refused = False
         self._lost: Optional[Failure] = None
+        self._puller = Puller(self.shipping, self.head)
         threading.Thread(target=self._beat_for_ever, daemon=True).start()
 
     def connect(self) -> None:
         """Wait for the head's agent, and compare versions with it."""
-        self.board.update(detail=f"waiting for rank 0 at {self.head.ip}:{self.head.port}")
-        self._await(
-            "ray_version",
-            self.options.join_timeout_s,
-            f"rank 0 does not answer at {self.head.ip}:{self.head.port}",
+        at = f"{self.head.ip}:{self.head.port}"
+        self.board.update(detail=f"waiting for rank 0 at {at}")
+        silent = f"rank 0 does not answer at {at}"
+        self.until(
+            lambda: self._heard_at is not None, self.options.join_timeout_s, lambda: self.fail("join", silent)
+        )
+        self.board.update(detail="waiting for rank 0 to get through its set-up and preflight")
+        late = f"rank 0 answers at {at}, and has not got through its set-up and preflight"
+        meet_s = self.patience.meet_s
+        self.until(
+            lambda: "ray_version" in self.answer, meet_s, lambda: self.fail("join", f"{late} in {meet_s:g} s")
         )
         own = self.board.own
         fault = different(own.ray_version, own.python_version, self.answer)
@@ -54,36 +69,41 @@ class Worker(Agent):
     def before_ray(self) -> None:
         """Wait for Ray's control store on the head, and name it when only that port is closed."""
         ip, port = self.identity.head_ip, self.options.ports.gcs
-        deadline = time.monotonic() + self.options.join_timeout_s
         self.board.update(detail=f"waiting for Ray at {ip}:{port}")
-        while ray_node.probe(ip, port, 1.0) != "open":
-            if time.monotonic() > deadline:
-                reason = (
-                    f"{ip}:{port} (Ray's control store) cannot be reached, though {self.head.port} answers"
-                )
-                raise self.fail("join", f"{reason}: is a firewall between the nodes?")
-            self.tick()
+        reason = f"{ip}:{port} (Ray's control store) cannot be reached, though {self.head.port} answers"
+        self.until(
+            lambda: ray_node.probe(ip, port, 1.0) == "open",
+            self.patience.store_s,
+            lambda: self.fail("join", f"{reason}: is a firewall between the nodes?"),
+        )
 
-    def await_ray(self, ray: Child) -> None:
+    def is_ray_up(self, ray: Child) -> bool:
         """Up when `ray start` says so."""
-        self.until(lambda: ray.poll() is not None or ray_node.has_started(ray.tail(40)))
+        return ray_node.has_started(ray.tail(40))
 
     def fetch(self, fetcher: Fetcher) -> None:
         """Pull the prepared data unless the folder is the head's own; have the models."""
-        self._fetch_models(fetcher)
-        if self.options.data:
-            self._wait_for("data")
-            if not self._shares(self.options.data_dir):
-                for name, file, sha256 in parts(self.answer["data"]):
-                    self.head.pull(name, file, to=self.options.data_dir / name / file, sha256=sha256)
+        self.side_by_side(data=self._have_data, model=lambda: self._fetch_models(fetcher))
 
     def barrier(self) -> None:
         """Wait for the head's word."""
         self.board.update(detail="waiting for the others")
-        self.until(lambda: bool(self.answer.get("ready")))
+        whole_s = self.patience.phases["barrier"]
+        reason = f"rank 0 has not said that the cluster is ready after {whole_s:g} s"
+        self.until(self._is_ready, whole_s, lambda: self.fail("join", reason))
+        if self.board.own.blocked:  # seen when Ray may have been starting there still
+            self._look_at_ports()
+        for port in self.board.own.blocked:
+            self.log.line(f"warning: {port} on rank 0 cannot be reached from here")
 
     def supervise(self) -> None:
-        """The beating thread notes the loss of the head on the board; nothing to do here."""
+        """End when the head beats and does nothing else; its loss is noted on the board by the beating thread."""
+        phase, since = self._head_phase
+        limit_s = None if self.answer.get("ready") else self.patience.phases.get(phase)
+        hangs_s = time.monotonic() - since
+        if limit_s is not None and hangs_s > limit_s + self.options.lost_after_s:
+            reason = f"rank 0 ({self.head.ip}) hangs in phase {phase}: {hangs_s:.0f} s, where {limit_s:g} s are enough"
+            raise NodeFailed(Failure("join", 0, reason))
 
     def settle(self, failure: Failure) -> Failure:
         """Report it to the head and take its word; alone, judge by this node's own volume."""
@@ -100,6 +120,46 @@ class Worker(Agent):
             return failure
         return attempts.judge(failure, folder=self.options.checkpoints, run_id=self.identity.run_id)
 
+    def _is_ready(self) -> bool:
+        """The head's word; meanwhile, whether Ray can talk to the head's node, which Ray itself would not say."""
+        ready, now = bool(self.answer.get("ready")), time.monotonic()
+        if not ready and (self._looked_at is None or now - self._looked_at > _LOOK_AT_PORTS_S):
+            self._looked_at = now
+            self._look_at_ports()
+        return ready
+
+    def _look_at_ports(self) -> None:
+        self.board.update(blocked=ray_node.unreachable_ports(self.identity.head_ip, self.options.ports))
+
+    def _have_data(self) -> None:
+        if self.options.data:
+            self._wait_for("data")
+            if not self._shares(self.options.data_dir):
+                for folder, file, sha256 in parts(self.answer["data"]):
+                    self._pull(folder, file, sha256)
+
+    def _pull(self, folder: str, file: str, sha256: str) -> None:
+        """Copy one file from the head; a transfer that breaks off is tried once more."""
+        broken = self._try_to_pull(folder, file, sha256)
+        if broken:
+            self.log.line(f"copying {folder}/{file} from rank 0 broke off ({broken}); one more try")
+            self._pause(_PULL_AGAIN_AFTER_S)
+            broken = self._try_to_pull(folder, file, sha256)
+        if broken:
+            reason = f"{folder}/{file} could not be copied from rank 0: {broken}"
+            raise NodeFailed(Failure("pull", self.identity.rank, reason))
+
+    def _try_to_pull(self, folder: str, file: str, sha256: str) -> str:
+        """Why the transfer broke off, or an empty string."""
+        to = self.options.data_dir / folder / file
+        try:
+            self.head.pull(folder, file, to=to, sha256=sha256)
+        except (PeerRefused, OSError, http.client.HTTPException) as error:
+            if not _broke_off(error):
+                raise NodeFailed(Failure("data", self.identity.rank, f"{to}: {error}")) from error
+            return str(error) or type(error).__name__
+        return ""
+
     def _fetch_models(self, fetcher: Fetcher) -> None:
         for model in self.options.models:
             self._wait_for("canaries")
@@ -115,15 +175,14 @@ class Worker(Agent):
         word = self.answer.get("canaries", {}).get(str(folder))
         return word is not None and canary.seen(folder, self.identity.run_id, word)
 
-    def _await(self, key: str, timeout_s: float, otherwise: str) -> None:
-        deadline = time.monotonic() + timeout_s
-        self.until(lambda: key in self.answer or time.monotonic() > deadline)
-        if key not in self.answer:
-            raise self.fail("join", otherwise)
-
     def _wait_for(self, key: str) -> None:
         """Wait in the fetching thread until the head has published something."""
         while key not in self.answer:
+            self._give_up_with_the_others()
+
+    def _pause(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
             self._give_up_with_the_others()
 
     def _give_up_with_the_others(self) -> None:
@@ -137,15 +196,21 @@ class Worker(Agent):
             try:
                 self.answer = self.head.heartbeat(self.board.own.to_json())
                 self._heard_at = time.monotonic()
+                self._note_phase(str(self.answer.get("phase", "")), self._heard_at)
                 self._obey()
+                self._puller.want(self.answer.get("shipped", []))
             except ConnectionRefusedError:
                 self._miss(_REFUSED_FOR_S, "its agent is gone")
-            except (OSError, http.client.HTTPException, ValueError):
+            except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
                 self._miss(self.options.lost_after_s, "it does not answer")
             except PeerRefused as error:
                 self._refused = True
                 self.board.fail(Failure("join", self.identity.rank, f"rank 0 refused this node: {error}"))
             time.sleep(_BEAT_WHEN_READY_S if self.answer.get("ready") else _BEAT_S)
+
+    def _note_phase(self, phase: str, now: float) -> None:
+        if phase != self._head_phase[0]:
+            self._head_phase = (phase, now)
 
     def _obey(self) -> None:
         verdict = Failure.from_json(self.answer.get("failure"))
@@ -159,3 +224,10 @@ class Worker(Agent):
             reason = f"the head (rank 0, {self.head.ip}) was lost: {what}, last heard {silence_s:.0f} s ago"
             self._lost = Failure("lost", 0, reason)
             self.board.fail(self._lost)
+
+
+def _broke_off(error: Exception) -> bool:
+    """Whether the way to the head is to blame, rather than this node's own disk."""
+    if isinstance(error, OSError) and not isinstance(error, (ConnectionError, TimeoutError, socket.timeout)):
+        return error.errno in _OF_THE_NETWORK
+    return True

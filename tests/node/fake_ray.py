@@ -5,6 +5,7 @@ One stateful fake: the folder in $FAKE_RAY steers it and remembers what it was a
     starts-RANK      each `ray start` of a rank, one line of JSON with its options
     hold-RANK        while this file is there, that rank's Ray does not come up
     fail-RANK        how many of the next starts of that rank exit at once
+    alone            while this file is there, the dashboard counts no node but the head
 
 Like Ray's, its head keeps a control store at --port and a dashboard at --dashboard-port that wants the token;
 a worker belongs to the cluster as long as its connection to the store lives, and ends when the store goes. Each
@@ -64,6 +65,8 @@ class Dashboard(BaseHTTPRequestHandler):
     def do_GET(self):
         head = {"nodeId": "0head", "state": "ALIVE", "isHeadNode": True}
         others = [{"nodeId": f"{index}node", "state": "ALIVE"} for index in range(1, self.store.members)]
+        if (Path(os.environ["FAKE_RAY"]) / "alone").exists():
+            others = []
         nodes = [{"raylet": node} for node in (head, *others, {"nodeId": "9gone", "state": "DEAD"})]
         answers = {
             "/api/version": {"ray_version": VERSION, "session_name": self.session},

@@ -36,17 +36,23 @@ IP = "127.0.0.1"
 
 _FAKE_RAY = Path(__file__).with_name("fake_ray.py")
 _PYARROW = """\
-import json
+class ArrowException(Exception):
+    pass
 class Table(list):
+    schema = ()
     @classmethod
-    def from_pylist(cls, rows):
+    def from_pylist(cls, rows, schema=None):
         return cls(rows)
 """
 _PARQUET = """\
 import json
-from pathlib import Path
-def write_table(table, path):
-    Path(path).write_text(json.dumps(table))
+class ParquetWriter:
+    def __init__(self, path, schema):
+        self.file, self.schema = open(path, "w"), schema
+    def write_table(self, table):
+        self.file.write(json.dumps(table))
+    def close(self):
+        self.file.close()
 """
 _GATE = """\
 import os, time

@@ -8,9 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cloudrl.node.board import Board
+from cloudrl.node.job_secrets import JobSecrets
+from cloudrl.node.listener import STRANGER_S
 from cloudrl.node.peer import Peer
 from cloudrl.node.report import Report
 from cloudrl.node.server import AgentServer, Rooms
+from cloudrl.node.shipping import Shipping
+from cloudrl.node.uploads import Store
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,15 +37,25 @@ class Answer:
 class Served:
     """One node's server, with folders below `folder`."""
 
-    def __init__(self, folder: Path, rank: int, *, nodes: int = 3, token: str = TOKEN) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        rank: int,
+        *,
+        nodes: int = 3,
+        token: str = TOKEN,
+        stranger_s: float = STRANGER_S,
+    ) -> None:
         self.folder, self.rank, self.token = folder, rank, token
         for name in ("checkpoints", "data", "logs"):
             (folder / name).mkdir(parents=True)
         self.agent_log = folder / "agent.log"
         self.agent_log.write_bytes(f"log of rank {rank}\n".encode())
         self.job_logs: Path | None = folder / "logs"
+        self.more_status: dict[str, Any] = {}
         self.board = Board(Report(rank=rank, ip="127.0.0.1", hostname=f"node-{rank}", agent_port=0))
-        self.server = AgentServer(["127.0.0.1"], 0, self._rooms(nodes))
+        self.shipping = Shipping(self.board, nodes, Store(folder / "files"), JobSecrets(folder / "secrets"))
+        self.server = AgentServer(["127.0.0.1"], 0, self._rooms(nodes), stranger_s=stranger_s)
         self.port = self.server.port
         self.board.update(agent_port=self.port)
         self.server.start()
@@ -59,12 +73,13 @@ class Served:
             board=self.board,
             nodes=nodes,
             token=self.token,
-            status=lambda: {"phase": self.board.own.phase},
+            status=lambda: {"phase": self.board.own.phase, **self.more_status},
             peer=lambda report: Peer(report.ip, report.agent_port, TOKEN, timeout_s=0.5),
             agent_log=self.agent_log,
             job_logs=lambda: self.job_logs,
             checkpoints=self.checkpoints,
             data_dir=self.data,
+            shipping=self.shipping,
         )
 
     def get(self, path: str, **headers: str) -> Answer:

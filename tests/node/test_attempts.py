@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cloudrl.node.attempts import judge
+from cloudrl.node.attempts import clear, judge
 from cloudrl.node.failure import PERMANENT, Failure
 
 if TYPE_CHECKING:
@@ -29,9 +29,56 @@ def test_the_second_equal_failure_is_final(tmp_path: Path, kind: str) -> None:
     assert [_judge(tmp_path, failure) for _ in range(3)] == [False, True, True]
 
 
-@pytest.mark.parametrize("kind", ["ray", "lost", "join", "lease"])
+@pytest.mark.parametrize("kind", ["ray", "lost", "join", "pull"])
 def test_what_a_retry_may_cure_is_never_final(tmp_path: Path, kind: str) -> None:
     assert not any(_judge(tmp_path, Failure(kind, 0, "reason")) for _ in range(4))
+
+
+def _of_the_network(reason: str) -> Failure:
+    return Failure("model", 0, f"model owner/name: {reason}", transient=True)
+
+
+TIMED_OUT = _of_the_network("ReadTimeout: timed out after 10.2 s")
+
+
+def test_what_the_network_did_twice_in_a_row_is_final(tmp_path: Path) -> None:
+    """A node without a way to the hub would be tried for ever, and each time the user pays."""
+    assert not _judge(tmp_path, TIMED_OUT)
+    assert _judge(tmp_path, _of_the_network("ReadTimeout: timed out after 10.4 s"))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        _of_the_network("ConnectError: connection refused"),
+        FAILURE,
+        Failure("lost", 1, "no heartbeat"),
+    ],
+)
+def test_other_failures_of_the_network_between_two_equal_ones_end_nothing(
+    tmp_path: Path, other: Failure
+) -> None:
+    assert [_judge(tmp_path, each) for each in (TIMED_OUT, other, TIMED_OUT)] == [False] * 3
+
+
+def test_two_statuses_of_a_server_are_two_failures(tmp_path: Path) -> None:
+    for status in (502, 503, 504):
+        assert not _judge(tmp_path, _of_the_network(f"HfHubHTTPError: Server error '{status}' (Request 7a)"))
+    assert _judge(tmp_path, _of_the_network("HfHubHTTPError: Server error '504' (Request 9f)"))
+
+
+def test_a_network_that_failed_without_a_memory_is_not_final(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert not _judge(tmp_path / "file" / "checkpoints", TIMED_OUT)
+
+
+def test_a_run_that_was_ready_starts_afresh(tmp_path: Path) -> None:
+    assert not _judge(tmp_path)
+    assert not _judge(tmp_path, run_id="another")
+    clear(tmp_path, "run")
+    clear(tmp_path, "run")
+    assert not _judge(tmp_path)
+    assert _judge(tmp_path, run_id="another")
 
 
 @pytest.mark.parametrize(
@@ -93,11 +140,11 @@ def test_a_line_that_broke_off_hides_neither_what_was_before_nor_what_comes(tmp_
     assert _judge(tmp_path, Failure("setup", 0, "first"))
 
 
-@pytest.mark.parametrize("line", ["[]", "null", "7", '"text"', "{}", "\0\0\0"])
+@pytest.mark.parametrize("line", ["[]", "null", "7", '"text"', "{}", "\0\0\0", "\udcff\udcfe"])
 def test_lines_of_something_else_are_passed_over(tmp_path: Path, line: str) -> None:
     _judge(tmp_path)
     [record] = (tmp_path / ".cloudrl" / "attempts").iterdir()
-    record.write_text(f"{line}\n{record.read_text()}")
+    record.write_text(f"{line}\n{record.read_text()}", errors="surrogateescape")
     assert _judge(tmp_path)
 
 

@@ -77,11 +77,23 @@ def test_silence(board: Board, clock: Clock) -> None:
     assert board.silence_s(1) == 0
 
 
+def test_how_long_a_rank_is_in_its_phase(board: Board, clock: Clock) -> None:
+    assert (board.phase_s(0), board.phase_s(1)) == (0.0, 0.0)
+    board.heard(_report(1, phase="setup"))
+    clock.now += 4
+    board.heard(_report(1, phase="setup", detail="another command"))
+    clock.now += 3
+    assert board.phase_s(1) == 7
+    board.heard(_report(1, phase="ray"))
+    assert board.phase_s(1) == 0
+
+
 def test_heartbeats_are_answered_with_what_was_published(board: Board) -> None:
     board.publish(a=1)
     board.publish(b=2, a=3)
     assert board.published == {"a": 3, "b": 2}
-    assert board.answer(1) == {"a": 3, "b": 2, "failure": None}
+    board.update(phase="fetch")
+    assert board.answer(1) == {"a": 3, "b": 2, "phase": "fetch", "failure": None}
 
 
 def test_a_failure_is_told_only_once_it_is_judged(board: Board) -> None:

@@ -31,6 +31,11 @@ def test_an_old_word_counts_no_more(tmp_path: Path) -> None:
     assert not canary.seen(tmp_path, "run", word)
 
 
+def test_one_that_cannot_be_taken_away_ends_no_cluster(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    canary.take_away(tmp_path / "file" / "folder", "run")
+
+
 def test_it_leaves_nothing(tmp_path: Path) -> None:
     canary.leave(tmp_path, "run")
     canary.take_away(tmp_path, "run")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+import signal
 import subprocess
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from node_harness import until
 
 from cloudrl.node import imports
 from cloudrl.node.fetch import describe, hub_cache, models_dir, parts, sha256, split_paths
@@ -49,6 +52,37 @@ def test_an_unknown_data_set_is_one_line(tmp_path: Path, capsys: pytest.CaptureF
     [line] = capsys.readouterr().err.splitlines()
     assert "no data set 'adition'" in line
     assert "addition" in line
+
+
+def test_a_described_data_set_says_how_far_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"text": f"{n}?", "gold": n} for n in range(40)]
+    (tmp_path / "raw.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    asked = {
+        "name": "mine",
+        "source": str(tmp_path / "raw.jsonl"),
+        "prompt_field": "text",
+        "answer_field": "gold",
+    }
+    assert main(["data", json.dumps(asked), "--to", str(tmp_path / "d")]) == 0
+    first, note, last = capsys.readouterr().err.splitlines()
+    assert first.startswith("mine: prompt from 'text', answer from 'gold'")
+    assert "no reward function for data source 'mine'" in note
+    assert last.startswith("mine: 38 train and 2 test rows in ")
+    assert sorted(path.name for path in (tmp_path / "d").iterdir()) == ["test.parquet", "train.parquet"]
+
+
+def test_a_data_set_that_is_interrupted_leaves_nothing(tmp_path: Path) -> None:
+    """SIGTERM, as the agent sends it when the time is over, amid rows that take some seconds."""
+    row = '{"question": "q", "answer": "a"}\n'
+    for split, count in (("train", 400_000), ("test", 1)):
+        (tmp_path / f"{split}.jsonl").write_text(row * count)
+    asked = json.dumps({"name": "mine", "source": str(tmp_path)})
+    command = [sys.executable, "-m", "cloudrl.node", "data", asked, "--to", str(tmp_path / "new" / "out")]
+    with subprocess.Popen(command, stderr=subprocess.PIPE) as child:
+        until(lambda: list(tmp_path.glob("new/.out-*.partial/train.parquet")), "the first rows")
+        child.send_signal(signal.SIGTERM)
+        assert child.wait(30) == 128 + signal.SIGTERM
+    assert list((tmp_path / "new").iterdir()) == []
 
 
 def test_a_model_that_is_a_folder(tmp_path: Path) -> None:
@@ -118,6 +152,11 @@ def test_prepared_files_are_described(tmp_path: Path) -> None:
     assert described == {"file": "train.parquet", "size_bytes": 3, "sha256": digest}
     assert split_paths(tmp_path, "d", [described]) == {"train": str(tmp_path / "d" / "train.parquet")}
     assert parts({"d": [described]}) == [("d", "train.parquet", digest)]
+    # a name with a slash in it is one folder, on the disk and in the address that a worker pulls from
+    assert parts({"owner/name": [described]}) == [("owner--name", "train.parquet", digest)]
+    assert split_paths(tmp_path, "owner/name", [described]) == {
+        "train": str(tmp_path / "owner--name" / "train.parquet")
+    }
 
 
 def test_lines_have_time_and_rank_and_verdicts_stand_alone(
@@ -129,3 +168,20 @@ def test_lines_have_time_and_rank_and_verdicts_stand_alone(
     text = log.path.read_text()
     assert re.fullmatch(r"\[\d\d:\d\d:\d\d rank 3\] a\nb\nCLOUDRL FAILED: x\n", text)
     assert capsys.readouterr().out == text
+
+
+def test_a_line_that_cannot_be_written_ends_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk, or no descriptor left: the main thread writes these lines."""
+    log = Log(tmp_path / "agent.log", 0)
+    log.path.unlink()
+    log.path.mkdir()
+    log.line("to standard output alone")
+    assert "to standard output alone" in capsys.readouterr().out
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        log.line("nowhere")
+        monkeypatch.undo()
+        with contextlib.suppress(OSError):
+            full.close()

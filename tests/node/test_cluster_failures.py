@@ -7,7 +7,7 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
-from node_harness import IP, Scenarios, make_image, until
+from node_harness import IP, Scenarios, free_ports, make_image, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -191,11 +191,45 @@ def a_control_store_behind_a_firewall(nodes: Maker) -> None:
     (cluster.control / "hold-0").touch()
     cluster.start_one(0)
     until(lambda: cluster[0].phase() == "ray", "rank 0 waits for its Ray")
-    cluster.start_one(1, "--join-timeout-s=2")
+    cluster.start_one(1, "--ray-timeout-s=1", "--lost-after-s=3")
     assert cluster.exit_codes() == [1, 1]
     wanted = f"rank 1, join: {IP}:{cluster.gcs_port} (Ray's control store) cannot be reached, though "
     for node in cluster.started.values():
         assert _failure_line(node).startswith(wanted + str(cluster.agent_ports[0]))
+
+
+@scenario
+def a_port_between_the_raylets_behind_a_firewall(nodes: Maker) -> None:
+    """Control store and agents answer, and Ray says of no port that it cannot reach it."""
+    cluster = nodes(2)
+    (cluster.control / "alone").touch()
+    [port] = free_ports(1)
+    cluster.start(f"--object-manager-port={port}", "--ray-timeout-s=4")
+    assert cluster.exit_codes() == [1, 1]
+    blocked = f"{IP}:{port} (Ray's object manager)"
+    reason = (
+        f"{blocked} from rank 1, {blocked} from rank 0 cannot be reached; is a firewall between the nodes?"
+    )
+    for node in cluster.started.values():
+        wanted = f"rank 0, ray: Ray does not count all nodes as alive after 4 s: {reason}"
+        assert _failure_line(node) == wanted
+
+
+@scenario
+def nodes_that_ray_does_not_count_for_another_reason(nodes: Maker) -> None:
+    cluster = nodes(2)
+    (cluster.control / "alone").touch()
+    cluster.start("--ray-timeout-s=4")
+    assert cluster.exit_codes() == [1, 1]
+    assert _failure_line(cluster[0]) == "rank 0, ray: Ray does not count all nodes as alive after 4 s"
+
+
+@scenario
+def a_port_that_ray_can_do_without_today_is_a_warning(nodes: Maker) -> None:
+    [port] = free_ports(1)
+    cluster = nodes(2).start(f"--node-manager-port={port}").ready()
+    warning = f"warning: {IP}:{port} (Ray's node manager) on rank 0 cannot be reached from here"
+    assert warning in cluster[1].text()
 
 
 @scenario

@@ -11,6 +11,7 @@ import pytest
 from cloudrl.node import facts
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -29,21 +30,48 @@ def test_this_machine(tmp_path: Path) -> None:
     assert seen.open_files > 0
 
 
-def test_gpus_are_counted_by_what_the_driver_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program = tmp_path / "nvidia-smi"
-    program.write_text(
+@pytest.fixture
+def nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Be the driver's program: a shell script, or whatever stands in its first line."""
+
+    def write(script: str) -> None:
+        program = tmp_path / "nvidia-smi"
+        program.write_text(script)
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+
+    return write
+
+
+def test_gpus_are_counted_by_what_the_driver_lists(nvidia_smi: Callable[[str], None]) -> None:
+    nvidia_smi(
         "#!/bin/sh\necho 'GPU 0: NVIDIA H100 (UUID: GPU-1)'\necho 'GPU 1: NVIDIA H100 (UUID: GPU-2)'\n"
     )
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     assert facts.count_gpus() == ("nvidia", 2)
+    assert facts.look_at_gpus() == facts.Gpus("nvidia", 2)
 
 
-def test_a_driver_without_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program = tmp_path / "nvidia-smi"
-    program.write_text(
-        "#!/bin/sh\necho 'NVIDIA-SMI has failed because it could not communicate with the driver' >&2\nexit 9\n"
-    )
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+def test_a_driver_without_gpus_is_quoted(nvidia_smi: Callable[[str], None]) -> None:
+    nvidia_smi("#!/bin/sh\necho 'NVIDIA-SMI has failed because it\ncould not communicate' >&2\nexit 9\n")
     assert facts.count_gpus() == (None, 0)
+    said = "nvidia-smi ended with status 9: NVIDIA-SMI has failed because it could not communicate"
+    assert facts.look_at_gpus() == facts.Gpus(problem=said)
+
+
+def test_a_gpu_that_is_lost_is_said_beside_those_that_are_there(nvidia_smi: Callable[[str], None]) -> None:
+    nvidia_smi("#!/bin/sh\necho 'GPU 0: NVIDIA H100 (UUID: GPU-1)'\necho 'GPU is lost' >&2\nexit 15\n")
+    said = "nvidia-smi ended with status 15: GPU is lost"
+    assert facts.look_at_gpus() == facts.Gpus("nvidia", 1, said)
+
+
+def test_a_driver_that_hangs(nvidia_smi: Callable[[str], None]) -> None:
+    nvidia_smi("#!/bin/sh\nexec sleep 600\n")
+    gpus = facts.look_at_gpus(timeout_s=0.2)
+    assert gpus == facts.Gpus(problem="nvidia-smi does not answer within 0.2 s")
+
+
+def test_a_program_that_cannot_run(nvidia_smi: Callable[[str], None]) -> None:
+    nvidia_smi("#!/no/such/shell\n")
+    assert facts.count_gpus() == (None, 0)
+    problem = facts.look_at_gpus().problem
+    assert problem == "nvidia-smi cannot be started: No such file or directory"

@@ -17,6 +17,7 @@ def test_defaults_are_those_of_a_dstack_node(monkeypatch: pytest.MonkeyPatch) ->
     assert options.data_dir == Path("/home/me/data")
     assert options.run_dir == Path("/home/me/.cloudrl/run")
     assert options.ports == Ports()
+    assert (options.setup_timeout_s, options.ray_timeout_s) == (3600, 600)
     assert (options.ray_temp_dir, options.key_file, options.lease_fd, options.gpus, options.cpus) == (
         None,
     ) * 5
@@ -28,6 +29,29 @@ def test_words_that_may_be_repeated_keep_their_order() -> None:
     assert options.setup == ("b && c", "a")
     assert options.models == ("x/y", "tiny")
     assert options.data == ("gsm8k",)
+
+
+def test_a_data_set_is_a_name_or_json() -> None:
+    described = '{"name": "mine", "source": "owner/name", "system": "It is\\n a $test"}'
+    assert parse_options(["--data=gsm8k", "--data", described]).data == ("gsm8k", described)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "is not the JSON of a data set"),
+        ('{"nmae": "x"}', "did you mean 'name'?"),
+        ('{"name": "x", "test_rows": "7"}', "test_rows is '7', which is not of type int"),
+    ],
+)
+def test_a_wrong_description_ends_at_once(
+    text: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        parse_options(["--data", text])
+    assert caught.value.code == 2
+    assert "argument --data: " in (said := capsys.readouterr().err)
+    assert message in said
 
 
 def test_modules_to_import_are_separated_by_commas() -> None:

@@ -50,6 +50,10 @@ def test_a_good_laptop() -> None:
         ({"cpus": 23}, ["23 CPUs for 8 GPUs", "24"]),
         ({"gpus": 7}, ["7 GPUs found, 8 declared"]),
         ({"gpus": 0, "gpu_vendor": None}, ["0 GPUs found, 8 declared"]),
+        (
+            {"gpus": 7, "gpu_problem": "nvidia-smi ended with status 15: GPU is lost"},
+            ["7 GPUs found, 8 declared: nvidia-smi ended with status 15: GPU is lost"],
+        ),
         ({"shm_bytes": 64 << 20}, ["/dev/shm has 64 MiB", "shm_size"]),
     ],
 )
@@ -71,12 +75,25 @@ def test_all_faults_are_said_at_once() -> None:
         ({"open_files": 1024}, "`ulimit -n` is 1024"),
         ({"memory_bytes": 512 * GIB}, "512 GiB of RAM for 8 GPUs"),
         ({"interface": None}, "GLOO_SOCKET_IFNAME"),
+        ({"ray_version": "2.51.1"}, "Ray 2.51.1 has no token authentication: whoever reaches Ray's ports"),
+        ({"ray_version": "1.13.0"}, "take an image with Ray 2.52 or later"),
     ],
 )
 def test_a_warning_ends_nothing(changes: dict[str, Any], word: str) -> None:
     faults, [warning] = _judge(**changes)
     assert faults == []
     assert word in warning
+
+
+@pytest.mark.parametrize("version", ["2.52.0", "2.60.0.dev0", "3.0.0", "nightly"])
+def test_a_ray_with_tokens_or_of_unknown_age_is_no_news(version: str) -> None:
+    assert _judge(ray_version=version) == ([], [])
+
+
+def test_a_driver_that_complains_is_no_fault_where_all_gpus_are_there_or_none_is_wanted() -> None:
+    problem = "nvidia-smi ended with status 3: a warning"
+    assert _judge(gpu_problem=problem) == ([], [])
+    assert _judge(1, device="cpu", told=8, gpus=0, gpu_problem=problem) == ([], [])
 
 
 def test_the_cpus_that_ray_is_told_count() -> None:

@@ -84,15 +84,6 @@ def test_the_whole_group_ends(start) -> None:
     until(lambda: not any(_alive(pid) for pid in inner), "the grandchildren are gone")
 
 
-def test_what_outlives_its_leader_ends_too(start) -> None:
-    child = start("sleep 600 & echo $!")
-    assert child.wait(10) == 0
-    inner = int(child.tail())
-    assert _alive(inner)
-    assert child.end() == 0
-    until(lambda: not _alive(inner), "the orphan is gone")
-
-
 def test_who_does_not_listen_is_killed(start) -> None:
     child = start("trap '' TERM; echo up; while :; do sleep 600; done")
     until(lambda: "up" in child.tail(), "the trap")
@@ -102,6 +93,19 @@ def test_who_does_not_listen_is_killed(start) -> None:
 def test_ending_twice_does_no_harm(start) -> None:
     child = start("exec sleep 600")
     assert child.end() == child.end() == -signal.SIGTERM
+
+
+def test_who_is_not_below_us_is_left_alone(start) -> None:
+    """The number of a child that has ended may be that of somebody else's group."""
+    child = start("sleep 600 & echo $!")
+    assert child.wait(10) == 0
+    elsewhere = int(child.tail())  # its new parent is none of ours
+    try:
+        assert os.getpgid(elsewhere) == child.pid
+        assert child.end() == 0
+        assert _alive(elsewhere)
+    finally:
+        os.kill(elsewhere, signal.SIGKILL)
 
 
 PARENT = """
@@ -153,3 +157,63 @@ print(len(descendants(os.getpid())))
 
 def test_an_agent_ends_even_what_has_escaped_into_a_session_of_its_own(run_python) -> None:
     assert run_python(REAPER).strip() == "0"
+
+
+OUTLIVES = """
+import os, sys
+from pathlib import Path
+from cloudrl.node.process import Child, adopt_orphans, descendants
+adopt_orphans()
+child = Child(["/bin/sh", "-c", "sleep 600 & sleep 600 & exit 3"], log=Path(sys.argv[0] + ".log"), env=os.environ)
+assert child.wait(10) == 3
+assert len(descendants(os.getpid())) == 2
+assert child.end() == 3
+while descendants(os.getpid()):
+    pass
+print("ended")
+"""
+
+
+def test_what_outlives_its_leader_ends_too(run_python, tmp_path: Path) -> None:
+    """In a process that adopts orphans, as the agent does."""
+    code = OUTLIVES.replace("sys.argv[0]", repr(str(tmp_path / "out")))
+    assert run_python(code).strip() == "ended"
+
+
+ZOMBIES = """
+import os, sys, threading, time
+from pathlib import Path
+from cloudrl.node.process import Child, adopt_orphans, reap_orphans
+adopt_orphans()
+
+def zombies():
+    found = 0
+    for entry in Path("/proc").iterdir():
+        try:
+            state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
+        except OSError:
+            continue
+        found += state == "Z" and int(parent) == os.getpid()
+    return found
+
+def run(status):
+    command = ["/bin/sh", "-c", "true & true & exit %d" % status]
+    return Child(command, log=Path(LOG), env=os.environ)
+
+children = [run(status) for status in range(7)]
+while zombies() < 3 * 7:
+    time.sleep(0.01)
+waiting = run(42)
+got = []
+thread = threading.Thread(target=lambda: got.append(waiting.wait(10)))
+thread.start()
+while zombies() or thread.is_alive():
+    reap_orphans()
+thread.join()
+print([child.poll() for child in children], got, waiting.poll())
+"""
+
+
+def test_orphans_are_collected_and_no_child_loses_its_status(run_python, tmp_path: Path) -> None:
+    code = ZOMBIES.replace("LOG", repr(str(tmp_path / "log")))
+    assert run_python(code).strip() == "[0, 1, 2, 3, 4, 5, 6] [42] 42"

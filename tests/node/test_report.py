@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudrl.node.failure import Failure, NodeFailed
+from cloudrl.node.failure import Failure, NodeFailed, unforeseen
 from cloudrl.node.report import PHASES, Report
 
 NUMBERS = st.integers(min_value=0, max_value=2**31)
-FAILURES = st.builds(Failure, st.text(), NUMBERS, st.text(), st.text(), st.booleans())
+FAILURES = st.builds(Failure, st.text(), NUMBERS, st.text(), st.text(), st.booleans(), st.booleans())
 REPORTS = st.builds(
     Report,
     rank=NUMBERS,
@@ -25,12 +25,14 @@ REPORTS = st.builds(
     ray_version=st.none() | st.text(),
     python_version=st.text(),
     verl_version=st.none() | st.text(),
+    rollouts=st.lists(st.text()),
     gpus=NUMBERS,
     cpus=NUMBERS,
     ray_up=st.booleans(),
     fetched=st.booleans(),
     models=st.dictionaries(st.text(), st.text()),
     seconds=st.dictionaries(st.text(), st.floats(allow_nan=False)),
+    blocked=st.lists(st.text()),
     failure=st.none() | FAILURES,
 )
 JSON = st.recursive(
@@ -76,11 +78,26 @@ def test_permanent_is_a_matter_of_kind() -> None:
     assert Failure("setup", 0, "x").permanent
     assert not Failure("ray", 0, "x").permanent
     assert Failure("setup", 0, "x").to_json()["permanent"] is True
+    assert not Failure("model", 0, "x", transient=True).permanent
 
 
 def test_an_older_agent_says_less() -> None:
     assert Failure.from_json({"kind": "ray", "rank": 1, "reason": "x"}) == Failure("ray", 1, "x")
     assert Failure.from_json(None) is None
+
+
+def test_an_error_that_nobody_has_foreseen() -> None:
+    def inner() -> None:
+        raise KeyError("two\nlines")
+
+    with pytest.raises(KeyError) as caught:
+        inner()
+    failure = unforeseen("agent", 2, caught.value)
+    assert (failure.kind, failure.rank, failure.reason) == ("agent", 2, "KeyError: 'two\\nlines'")
+    assert "in inner\n" in failure.tail
+    assert unforeseen("agent", 0, ValueError()).reason == "ValueError"
+    assert unforeseen("agent", 0, ValueError("two\nlines")).reason == "ValueError: two lines"
+    assert len(unforeseen("agent", 0, ValueError("x" * 10**6)).tail) == 16_384
 
 
 def test_an_error_carries_its_failure() -> None:

@@ -49,7 +49,13 @@ def worker(tmp_path: Path, head: Served) -> Iterator[Served]:
 
 # -- who may call ---------------------------------------------------------------------------------------------
 
-_EXAMPLES = {"(\\d{1,4})": "0", "([A-Za-z0-9][A-Za-z0-9._-]{0,200})": "job1", "([^/]+)": "x", "(.+)": "file"}
+_EXAMPLES = {
+    "(\\d{1,4})": "0",
+    "([A-Za-z0-9][A-Za-z0-9._-]{0,200})": "job1",
+    "([0-9a-f]{32})": "0" * 32,
+    "([^/]+)": "x",
+    "(.+)": "file",
+}
 
 
 def _example(pattern: re.Pattern[str]) -> str:
@@ -82,7 +88,7 @@ WRONG = {
 def test_every_call_needs_the_token(refusing: Served, verb: str, path: str, wrong: str) -> None:
     path += f"?token={TOKEN}" if wrong == "in the query" else ""
     answer = refusing.call(
-        verb, path, token=None, headers=WRONG[wrong], body=b"{}" if verb == "POST" else None
+        verb, path, token=None, headers=WRONG[wrong], body=None if verb == "GET" else b"{}"
     )
     assert answer.status == 401
     assert answer.json() == {"error": "wrong or missing token"}
@@ -94,10 +100,11 @@ def test_without_the_token_not_even_what_is_missing_is_told(refusing: Served, pa
     assert refusing.get(path).status == 404
 
 
-@pytest.mark.parametrize("verb", ["HEAD", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT"])
+@pytest.mark.parametrize("verb", ["HEAD", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT"])
 def test_other_verbs_do_nothing(refusing: Served, verb: str) -> None:
     assert refusing.call(verb, "/v1/status").status == 501
     assert refusing.call("POST", "/v1/status", body=b"").status == 404
+    assert refusing.call("PUT", "/v1/status", body=b"").status == 404
     assert refusing.get("/v1/heartbeat").status == 404
 
 
@@ -177,7 +184,7 @@ def _report(rank: Any = 1, **changes: Any) -> bytes:
 def test_a_heartbeat_is_heard_and_answered(head: Served) -> None:
     head.board.publish(ready=True)
     answer = head.call("POST", "/v1/heartbeat", body=_report(phase="ray", a_newer_key=1))
-    assert (answer.status, answer.json()) == (200, {"ready": True, "failure": None})
+    assert (answer.status, answer.json()) == (200, {"ready": True, "phase": "start", "failure": None})
     assert [(each.rank, each.phase) for each in head.board.reports()] == [(0, "start"), (1, "ray")]
 
 

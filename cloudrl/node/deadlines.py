@@ -1,0 +1,61 @@
+"""How long each part of a start may take before it counts as hung: a node that waits for ever is paid for.
+
+All of it follows from the times in `Options`, so that who gives one part more time need not think of the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Mapping
+
+if TYPE_CHECKING:
+    from cloudrl.node.options import Options
+
+LOOK_S = 120.0
+"""For a look at the machine: `nvidia-smi` is given 60 s (`cloudrl.node.facts`), and all else is done in moments."""
+RAY_HEAD_S = 180.0
+"""For Ray's head to count nodes that have joined, and to take jobs: that comes within seconds, or not at all."""
+
+
+@dataclass(frozen=True)
+class Patience:
+    """Seconds that a rank may take.
+
+    Attributes:
+        meet_s: rank 0, from its first answer until it says its versions: its set-up and its preflight.
+        store_s: Ray's control store on rank 0, until another node reaches it.
+        ray_s: Ray, until it is up on one node; then the check of the imports, which began with it.
+        ray_head_s: Ray's head, for what comes once all nodes have joined.
+        fetch_s: all data sets and models of one node.
+        whole_s: the slowest rank, until it is at the barrier.
+        phases: each phase, as the other nodes count. Whoever is in it has a deadline of its own that comes first and
+            says more; this one is for a node whose agent beats and does nothing else.
+    """
+
+    meet_s: float
+    store_s: float
+    ray_s: float
+    ray_head_s: float
+    fetch_s: float
+    whole_s: float
+    phases: Mapping[str, float]
+
+
+def patience(options: Options) -> Patience:
+    """What follows from the times that were asked for."""
+    setup_s, ray_s = options.setup_timeout_s, options.ray_timeout_s
+    meet_s = setup_s + LOOK_S
+    store_s = ray_s + options.lost_after_s  # rank 0 has less, and can say more when it does not come up
+    # data and models come side by side; the other nodes copy the data once rank 0 has it
+    items = max(len(options.data), len(options.models)) + bool(options.data)
+    fetch_s = ray_s + items * options.fetch_timeout_s
+    phases = {
+        "start": LOOK_S,
+        "setup": setup_s,
+        "preflight": LOOK_S + meet_s,  # a worker is in it until it has met rank 0
+        "ray": store_s + ray_s,  # first Ray of rank 0, then its own
+        "fetch": fetch_s + ray_s,
+    }
+    whole_s = options.join_timeout_s + sum(phases.values())
+    phases["barrier"] = whole_s + 2 * RAY_HEAD_S
+    return Patience(meet_s, store_s, ray_s, min(RAY_HEAD_S, ray_s), fetch_s, whole_s, phases)

@@ -1,0 +1,81 @@
+"""The secrets of jobs on one node: in memory, never on a disk, in a log or in an argument list.
+
+What stands in a Ray job's `runtime_env.env_vars` is written to runtime_env_agent.log on every node, shown by
+`/api/jobs/` and part of the argument list of each starting worker (measured with Ray 2.60; the places:
+_private/runtime_env/agent/runtime_env_agent.py and _private/workers/setup_worker.py). So the values lie in a file
+of /dev/shm that its owner alone can read, and a shell reads it before it becomes the job's entry point and, through
+`py_executable` of the runtime environment, before it becomes the Python of any task or actor, on every node.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+from pathlib import Path
+from typing import Any, Dict, Mapping, Optional
+
+from cloudrl.node.tokens import write_secret
+
+MEMORY = Path("/dev/shm")  # noqa: S108  a file system in memory
+MAX_BYTES = 64 * 1024
+JOB = r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}"
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def folder_of(run_id: str) -> Path:
+    """Where the secrets of a cluster's jobs lie; the same path on every node."""
+    plain = "".join(c if c.isalnum() or c in "-_" else "_" for c in run_id)[:80]
+    return MEMORY / f"cloudrl-{os.getuid()}-{plain}"
+
+
+class JobSecrets:
+    """One node's secrets, a file a job."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @property
+    def possible(self) -> bool:
+        """Whether this machine has a file system in memory, and lets us write there."""
+        return os.access(self.folder.parent, os.W_OK)
+
+    def write(self, job: str, script: str) -> None:
+        """Keep the script of a job; it appears whole."""
+        self.folder.mkdir(mode=0o700, exist_ok=True)
+        draft = self.folder / f".{job}.{os.getpid()}"
+        write_secret(draft, script)
+        draft.replace(self.folder / job)
+
+    def read(self, job: str) -> Optional[str]:
+        """The script of a job, None where there is none."""
+        try:
+            return (self.folder / job).read_bytes().decode()
+        except FileNotFoundError:
+            return None
+
+    def forget(self, job: Optional[str] = None) -> None:
+        """Remove what is kept for a job, or for all."""
+        if job is None:
+            shutil.rmtree(self.folder, ignore_errors=True)
+        else:
+            (self.folder / job).unlink(missing_ok=True)
+
+
+def script(values: Any) -> str:
+    """Shell text that sets variables and becomes the command in its arguments.
+
+    Raises:
+        ValueError: these are no variables.
+    """
+    if not isinstance(values, Mapping) or not all(isinstance(value, str) for value in values.values()):
+        raise ValueError("secrets are an object of names and texts")
+    checked: Dict[str, str] = dict(values)
+    wrong = [name for name in checked if not _NAME.fullmatch(name)]
+    if wrong:
+        raise ValueError(f"{wrong[0]!r} is not the name of a variable")
+    if any("\0" in value for value in checked.values()):
+        raise ValueError("a secret holds a NUL character")
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in sorted(checked.items())]
+    return "\n".join([*lines, 'exec "$@"', ""])

@@ -1,0 +1,213 @@
+"""What clients send for their jobs, files and secrets, on its way to every node.
+
+Rank 0 takes it and says in its answers to heartbeats what there is; every other rank pulls it and reports in its own
+heartbeats how far it is. A client waits until all have it, and then submits its job.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import secrets
+import threading
+import time
+from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Dict, List
+from urllib.parse import quote
+
+from cloudrl.node.job_secrets import JobSecrets, script
+from cloudrl.node.manifest import Manifest
+from cloudrl.node.peer import Peer, PeerRefused
+from cloudrl.node.uploads import Store, UploadError
+
+if TYPE_CHECKING:
+    from cloudrl.node.board import Board
+
+FILES = "user-files"
+"""The folder below `data_dir`."""
+WHOLE = "whole"
+FAILED = "failed: "
+_RETRY_S = 2.0
+
+
+class Shipping:
+    """The desk of one node. Thread-safe.
+
+    Names of what is shipped: `files/ADDRESS`, and `secrets/JOB/WORD` with another word whenever the secrets of a
+    job are sent again.
+    """
+
+    def __init__(self, board: Board, nodes: int, files: Store, job_secrets: JobSecrets) -> None:
+        self.board, self.files, self.secrets = board, files, job_secrets
+        self._nodes = nodes
+        self._lock = threading.Lock()
+
+    def begin(self, address: str, body: bytes) -> Dict[str, Any]:
+        """A client announces a file or folder."""
+        self._on_head()
+        try:
+            manifest = Manifest.from_json(json.loads(body))
+        except (ValueError, RecursionError) as error:
+            raise UploadError(f"not a manifest: {error}", 400) from error
+        if manifest.address != address:
+            raise UploadError(f"the manifest belongs to {manifest.address}, not to {address}", 400)
+        self.files.begin(manifest)
+        return self.state(address)
+
+    def write(self, address: str, path: str, offset: int, count: int, source: BinaryIO) -> Dict[str, Any]:
+        """A client sends bytes of an announced file."""
+        self._on_head()
+        self.files.write(address, path, offset, count, source)
+        return self.state(address)
+
+    def state(self, address: str) -> Dict[str, Any]:
+        """Bytes of each part on rank 0, and how far every node is."""
+        here = self.files.here(address)
+        if here is None:
+            raise UploadError(f"nobody has announced {address}", 404)
+        if self.files.whole(address) is not None:
+            self._announce(f"files/{address}")
+        return {"files": here, "nodes": self._progress(f"files/{address}")}
+
+    def manifest(self, address: str) -> Dict[str, Any]:
+        """What another node asks for before it pulls."""
+        manifest = self.files.whole(address)
+        if manifest is None:
+            raise UploadError(f"{address} is not here as a whole", 404)
+        return manifest.to_json()
+
+    def put_secrets(self, job: str, body: bytes) -> Dict[str, Any]:
+        """A client leaves the secrets of a job that it is going to submit."""
+        self._on_head()
+        if not self.secrets.possible:
+            raise UploadError(f"{self.secrets.folder.parent} cannot be written on rank 0", 501)
+        try:
+            text = script(json.loads(body))
+        except (ValueError, RecursionError) as error:
+            raise UploadError(f"not secrets: {error}", 400) from error
+        self.secrets.write(job, text)
+        name = f"secrets/{job}/{secrets.token_hex(8)}"
+        with self._lock:
+            kept = [each for each in self._announced() if not each.startswith(f"secrets/{job}/")]
+            self.board.publish(shipped=[*kept, name])
+        self.board.add_shipped(name, WHOLE)
+        return {"name": name}
+
+    def secrets_state(self, job: str) -> Dict[str, Any]:
+        """How far every node is with the secrets of a job; never the secrets."""
+        name = next((each for each in self._announced() if each.startswith(f"secrets/{job}/")), None)
+        if name is None:
+            raise UploadError(f"there are no secrets for job {job}", 404)
+        return {"nodes": self._progress(name)}
+
+    def secrets_of(self, job: str) -> str:
+        """The secrets of a job, for another node."""
+        text = self.secrets.read(job)
+        if text is None:
+            raise UploadError(f"there are no secrets for job {job}", 404)
+        return text
+
+    def _on_head(self) -> None:
+        if self.board.own.rank != 0:
+            raise UploadError("files and secrets go to rank 0", 409)
+
+    def _announce(self, name: str) -> None:
+        with self._lock:
+            if name not in self._announced():
+                self.board.publish(shipped=[*self._announced(), name])
+        self.board.add_shipped(name, WHOLE)
+
+    def _announced(self) -> List[str]:
+        return list(self.board.published.get("shipped", ()))
+
+    def _progress(self, name: str) -> Dict[str, str]:
+        known = {report.rank: report.shipped.get(name, "0") for report in self.board.reports()}
+        return {str(rank): known.get(rank, "0") for rank in range(self._nodes)}
+
+
+class Puller:
+    """Brings to this node what rank 0 has announced; one thread, which starts with the first of it."""
+
+    def __init__(self, desk: Shipping, head: Peer, *, sleep: Callable[[float], None] = time.sleep) -> None:
+        self._desk, self._head, self._sleep = desk, head, sleep
+        self._wanted: List[str] = []
+        self._changed = threading.Condition()
+        self._started = False
+
+    def want(self, names: List[str]) -> None:
+        """Have these; returns at once."""
+        with self._changed:
+            self._wanted = list(names)
+            self._changed.notify()
+            if names and not self._started:
+                self._started = True
+                threading.Thread(target=self._pull_for_ever, daemon=True).start()
+
+    def pull(self, name: str) -> None:
+        """Have one of them, and put on the board how that goes."""
+        kind, _, rest = name.partition("/")
+        try:
+            if kind == "secrets":
+                self._pull_secrets(rest.partition("/")[0])
+            else:
+                self._pull_files(name, rest)
+        except UploadError as error:  # this node's own disk
+            self._desk.board.add_shipped(name, f"{FAILED}{error}")
+        except (PeerRefused, OSError, http.client.HTTPException, ValueError):
+            return  # tried again as long as it is wanted; who waits sees that nothing moves
+        else:
+            self._desk.board.add_shipped(name, WHOLE)
+
+    def _pull_for_ever(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: bool(self._left()))
+                left = self._left()
+            for name in left:
+                self.pull(name)
+            if self._left():
+                self._sleep(_RETRY_S)
+
+    def _left(self) -> List[str]:
+        done = self._desk.board.own.shipped
+        return [name for name in self._wanted if done.get(name) != WHOLE]
+
+    def _pull_secrets(self, job: str) -> None:
+        with self._head.open("GET", f"/v1/jobs/{quote(job)}/secrets/script") as answer:
+            self._desk.secrets.write(job, answer.read().decode())
+
+    def _pull_files(self, name: str, address: str) -> None:
+        store = self._desk.files
+        if store.whole(address) is not None:  # also where the folder is rank 0's own
+            return
+        with self._head.open("GET", f"/v1/files/{address}/manifest") as answer:
+            manifest = Manifest.from_json(json.loads(answer.read()))
+        here = store.begin(manifest)
+        for part in manifest.parts:
+            if here[part.path] < part.size_bytes:
+                self._pull_part(name, manifest, part.path, here[part.path])
+
+    def _pull_part(self, name: str, manifest: Manifest, path: str, offset: int) -> None:
+        size = manifest.part(path).size_bytes
+        headers = {"Range": f"bytes={offset}-"}
+        url = f"/v1/files/{manifest.address}/content/{quote(path)}"
+        with self._head.open("GET", url, headers=headers) as answer:
+            source = _Counted(answer, lambda: self._tell(name, manifest))
+            self._desk.files.write(manifest.address, path, offset, size - offset, source)  # type: ignore[arg-type]
+
+    def _tell(self, name: str, manifest: Manifest) -> None:
+        here = self._desk.files.here(manifest.address) or {}
+        self._desk.board.add_shipped(name, str(sum(here.values())))
+
+
+class _Counted:
+    """A stream that says now and then that it was read from."""
+
+    def __init__(self, source: http.client.HTTPResponse, tell: Callable[[], None]) -> None:
+        self._source, self._tell = source, tell
+        self._reads = 0
+
+    def read(self, count: int) -> bytes:
+        self._reads += 1
+        if self._reads % 32 == 0:
+            self._tell()
+        return self._source.read(count)

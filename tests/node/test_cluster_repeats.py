@@ -1,0 +1,253 @@
+"""What a retry may cure is retried, what comes back ends the run, and a crash of the agent is judged like all else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from node_harness import Scenarios, make_image, until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Future
+
+    from node_harness import Node, Nodes
+
+    Maker = Callable[[int], Nodes]
+
+pytestmark = pytest.mark.agents
+
+scenario = Scenarios()
+
+PLAIN_PATH = "/usr/bin:/bin"
+"""Without the `ray` of whoever runs the tests."""
+
+
+def _reason(node: Node) -> str:
+    """What this agent ended with, whether that is final or not."""
+    [line] = [
+        line.partition("] failed: ")[2] or line.partition("CLOUDRL FAILED: ")[2]
+        for line in node.text().splitlines()
+        if "] failed: " in line or line.startswith("CLOUDRL FAILED: ")
+    ]
+    assert node.outcome()["text"] == line
+    return line
+
+
+@scenario
+def a_run_that_was_ready_in_between_is_not_ended(nodes: Maker) -> None:
+    cluster = nodes(2)
+    for rank_1, codes in (("2", [1, 1]), ("8", [143, 1]), ("2", [1, 1]), ("2", [0, 0])):
+        cluster.start_one(0)
+        cluster.start_one(1, f"--cpus-per-node={rank_1}")
+        if rank_1 == "8":
+            cluster.ready()
+            until(
+                lambda: not list(cluster.checkpoints.glob(".cloudrl/attempts/*")),
+                "what has passed is forgotten",
+            )
+            cluster[0].process.terminate()
+        assert cluster.exit_codes() == codes
+
+
+# -- threads that fetch ---------------------------------------------------------------------------------------------
+
+
+@scenario.each(("data", "addition"), ("model", "tiny-qwen2"))
+def a_thread_of_the_head_that_meets_something_else(nodes: Maker, kind: str, name: str) -> None:
+    """Here its own log cannot be opened. Before, this was a line on the screen, and READY without the files."""
+    cluster = nodes(1)
+    folder = cluster.folder / "node-0" / f"{kind}-{name}.log"
+    folder.mkdir(parents=True)
+    cluster.start(f"--{kind}={name}")
+    assert cluster.exit_codes() == [1]
+    assert _reason(cluster[0]) == f"rank 0, {kind}: IsADirectoryError: [Errno 21] Is a directory: '{folder}'"
+    assert "READY" not in cluster[0].text()
+    assert "Traceback (most recent call last):" in cluster[0].text()
+
+
+def _with_data(cluster: Nodes) -> None:
+    """Rank 0 has prepared its data, and rank 1 is not there yet."""
+    cluster.start_one(0, "--data=addition")
+    until(lambda: cluster[0].phase() and cluster[0].status().get("data"), "the data")
+
+
+@scenario
+def a_copy_that_breaks_is_tried_once_more(nodes: Maker) -> None:
+    cluster = nodes(2)
+    _with_data(cluster)
+    file = cluster[0].run_dir / "data" / "addition" / "train.parquet"
+    good = file.read_bytes()
+    file.write_bytes(good[:-1])
+    cluster.start_one(1, "--data=addition")
+    until(lambda: "one more try" in cluster[1].text(), "the first try has failed")
+    file.write_bytes(good)
+    cluster.ready()
+    assert (cluster[1].run_dir / "data" / "addition" / "train.parquet").read_bytes() == good
+
+
+@scenario
+def a_copy_that_breaks_twice_may_be_retried_with_the_run(nodes: Maker) -> None:
+    cluster = nodes(2)
+    _with_data(cluster)
+    (cluster[0].run_dir / "data" / "addition" / "train.parquet").write_bytes(b"damaged")
+    cluster.start_one(1, "--data=addition")
+    assert cluster.exit_codes() == [1, 1]
+    for node in cluster.started.values():
+        reason = "rank 1, pull: addition/train.parquet could not be copied from rank 0: "
+        assert _reason(node).startswith(reason)
+        assert "its SHA-256 is not the announced one" in _reason(node)
+        assert node.outcome()["failure"]["permanent"] is False
+
+
+@scenario
+def a_copy_for_which_there_is_no_place_comes_back(nodes: Maker) -> None:
+    cluster = nodes(2)
+    _with_data(cluster)
+    (cluster.folder / "node-1" / "data").mkdir(parents=True)
+    (cluster.folder / "node-1" / "data" / "addition").touch()
+    cluster.start_one(1, "--data=addition")
+    assert cluster.exit_codes() == [1, 1]
+    assert _reason(cluster[0]).startswith("rank 1, data: ")
+    assert "File exists" in _reason(cluster[0])
+    assert cluster[0].outcome()["failure"]["permanent"] is True
+
+
+HUB = """
+import os
+def snapshot_download(name, **more):
+    counter = os.environ["HUB_COUNTER"]
+    with open(counter, "a") as file:
+        file.write("x")
+    raise ConnectionError(os.environ["HUB_SAYS"])
+"""
+
+
+@scenario
+def a_hub_that_cannot_be_reached(nodes: Maker) -> None:
+    """Each attempt tries twice. Two attempts that end alike end the run, two that do not end nothing."""
+    cluster = nodes(1)
+    image = make_image(cluster.folder / "with-hub")
+    image.have("huggingface_hub", "1.0.0")
+    image.module("huggingface_hub", HUB)
+    counter = cluster.folder / "counter"
+    for tries, (says, code) in enumerate([("refused", 1), ("timed out", 1), ("timed out", 0)], start=1):
+        cluster.start_one(
+            0, "--model=owner/name", image=image, HUB_COUNTER=str(counter), HUB_SAYS=says, HF_HOME="/nowhere"
+        )
+        assert cluster.exit_codes() == [code]
+        assert _reason(cluster[0]) == f"rank 0, model: model owner/name: ConnectionError: {says}"
+        assert cluster[0].outcome()["failure"]["transient"] is True
+        assert len(counter.read_text()) == 2 * tries
+
+
+# -- the agent and its machine --------------------------------------------------------------------------------------
+
+
+@scenario
+def an_image_without_the_program_ray(nodes: Maker) -> None:
+    """The package is there, and what pip puts beside Python is not."""
+    cluster = nodes(1)
+    bare = make_image(cluster.folder / "bare")
+    (bare.python.parent / "ray").unlink()
+    for code in (1, 0):
+        cluster.start_one(0, image=bare, PATH=PLAIN_PATH)
+        assert cluster.exit_codes() == [code]
+        assert _reason(cluster[0]) == "rank 0, preflight: there is no program `ray` on this node"
+    assert "Traceback" not in cluster[0].text()
+
+
+@scenario
+def a_program_ray_that_cannot_be_started(nodes: Maker) -> None:
+    cluster = nodes(1)
+    broken = make_image(cluster.folder / "broken")
+    ray = broken.python.parent / "ray"
+    ray.write_text("#!/no/such/python\n")
+    for code in (1, 0):
+        cluster.start_one(0, image=broken, PATH=PLAIN_PATH)
+        assert cluster.exit_codes() == [code]
+        reason = f"rank 0, preflight: `{ray}` cannot be started: [Errno 2] No such file or directory: "
+        assert _reason(cluster[0]).startswith(reason)
+    assert "Traceback" not in cluster[0].text()
+
+
+@scenario
+def a_driver_that_is_broken(nodes: Maker) -> None:
+    cluster = nodes(1)
+    folder = cluster.folder / "driver"
+    folder.mkdir()
+    (folder / "nvidia-smi").write_text("#!/bin/sh\necho 'Driver/library version mismatch' >&2\nexit 18\n")
+    (folder / "nvidia-smi").chmod(0o755)
+    for code in (1, 0):
+        cluster.start_one(0, "--device=gpu", PATH=f"{folder}:{PLAIN_PATH}")
+        assert cluster.exit_codes() == [code]
+        reason = "0 GPUs found, 1 declared: nvidia-smi ended with status 18: Driver/library version mismatch"
+        assert reason in _reason(cluster[0])
+
+
+@scenario
+def a_folder_of_its_own_that_cannot_be_written(nodes: Maker) -> None:
+    cluster = nodes(1)
+    (cluster.folder / "node-0" / "ray-token").mkdir(parents=True)
+    for code in (1, 0):
+        cluster.start()
+        assert cluster.exit_codes() == [code]
+        assert _reason(cluster[0]).startswith("rank 0, preflight: this node's own folders: [Errno 21]")
+
+
+@scenario.each((1,), (2,))
+def a_mistake_of_the_agent_itself(nodes: Maker, count: int) -> None:
+    """A port that is none meets nobody who expects it; on the last rank."""
+    cluster, rank = nodes(count), count - 1
+    for code in (1, 0):
+        for each in range(count):
+            cluster.start_one(each, *(["--agent-port=99999"] if each == rank else []))
+        assert cluster.exit_codes() == [code] * count
+        for node in cluster.started.values():
+            assert _reason(node).startswith(f"rank {rank}, agent: the agent itself failed: OverflowError: ")
+            assert "Traceback (most recent call last):" in node.text()
+            assert node.outcome()["failure"]["kind"] == "agent"
+
+
+@scenario
+def logs_that_cannot_be_kept_leave_nothing_else_behind(nodes: Maker) -> None:
+    cluster = nodes(1).start().ready()
+    (cluster[0].run_dir / "jobs").touch()  # where a folder is to be made
+    cluster[0].process.terminate()
+    assert cluster[0].exit_code() == 143
+    assert not cluster[0].temp_dir.exists()
+    assert "warning: while cleaning up: [Errno 17] File exists" in cluster[0].text()
+    assert "Traceback" not in cluster[0].text()
+
+
+@scenario
+def orphans_that_end_are_collected(nodes: Maker) -> None:
+    """Below the agent everything that loses its parent becomes its child; each would keep its number for ever."""
+    cluster = nodes(1)
+    gate = cluster.folder / "gate"
+    cluster.start(f"--setup=(while ! test -e {gate}; do sleep 0.05; done) & echo $!").ready()
+    orphan = int((cluster[0].run_dir / "setup.log").read_text())
+    assert orphan in cluster.processes()
+    gate.touch()
+    until(lambda: orphan not in cluster.processes(), "it has ended")
+    until(lambda: _zombies(cluster[0].pid) == [], "and was collected", timeout_s=5)
+    assert cluster[0].phase() == "ready"
+
+
+def _zombies(parent: int) -> list[str]:
+    """The zombies whose parent this is."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, above = stat.read_text().rpartition(")")[2].split()[:2]
+        except OSError:
+            continue
+        if (state, above) == ("Z", str(parent)):
+            found.append(stat.parent.name)
+    return found
+
+
+@pytest.mark.parametrize("name", scenario.all)
+def test_scenario(name: str, outcomes: dict[str, Future[None]]) -> None:
+    outcomes[name].result(120)

@@ -1,0 +1,54 @@
+"""Files and secrets on a cluster of real agents, each with folders of its own."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from node_harness import IP, KEY, Nodes, until
+
+from cloudrl.connection import AgentApi
+from cloudrl.node.job_secrets import folder_of
+from cloudrl.node.manifest import Manifest, Part
+from cloudrl.node.tokens import derive
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = pytest.mark.agents
+
+
+def test_they_reach_every_node_and_the_secrets_go_with_the_cluster(nodes: Callable[..., Nodes]) -> None:
+    cluster = nodes(2).start().ready()
+    agent = AgentApi(f"http://{IP}:{cluster.agent_ports[0]}", derive(KEY).agent)
+    body = os.urandom(40_000_000)
+    model = Manifest((Part("model/weights", len(body), hashlib.sha256(body).hexdigest()),))
+    kept = folder_of(cluster.run_id)
+
+    agent.announce_files(model.address, model.to_json())
+    agent.put_file(model.address, "model/weights", [body[:9], body[9:]], offset=0, size_bytes=len(body))
+    agent.put_secrets("job1", {"A_TOKEN": "marker-of-this-test"})
+
+    everywhere = {"0": "whole", "1": "whole"}
+    until(lambda: agent.files_state(model.address)["nodes"] == everywhere, "the files are on both nodes")
+    until(lambda: agent.secrets_state("job1")["nodes"] == everywhere, "the secrets are on both nodes")
+    for rank in (0, 1):
+        root = Path(cluster[rank].status()["files_dir"])
+        assert (root / model.address / "model" / "weights").read_bytes() == body
+    assert len({cluster[rank].status()["files_dir"] for rank in (0, 1)}) == 2
+    assert agent.status()["secrets_dir"] == str(kept)
+    assert stat.S_IMODE((kept / "job1").stat().st_mode) == 0o600
+    written = [
+        path for path in cluster.folder.rglob("*") if path.is_file() and path.stat().st_size < 1_000_000
+    ]
+    assert written
+    assert not [path for path in written if b"marker-of-this-test" in path.read_bytes()]
+
+    for rank in (0, 1):
+        os.kill(cluster[rank].pid, 15)
+    cluster.exit_codes()
+    assert not kept.exists()

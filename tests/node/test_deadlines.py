@@ -1,0 +1,55 @@
+"""Deadlines follow from the times that were asked for, and the one that says most comes first."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloudrl.node.deadlines import LOOK_S, patience
+from cloudrl.node.options import parse_options
+from cloudrl.node.report import PHASES
+
+TIMES = st.integers(min_value=1, max_value=100_000)
+
+
+def _words(setup: int, ray: int, fetch: int, join: int, lost: int) -> list[str]:
+    times = {"setup-timeout": setup, "ray-timeout": ray, "fetch-timeout": fetch, "join-timeout": join}
+    return [f"--lost-after-s={lost}", *(f"--{name}-s={seconds}" for name, seconds in times.items())]
+
+
+@given(TIMES, TIMES, TIMES, TIMES, TIMES, st.integers(0, 3), st.integers(0, 3))
+def test_a_ranks_own_deadline_is_within_that_of_its_phase(
+    setup: int, ray: int, fetch: int, join: int, lost: int, data: int, models: int
+) -> None:
+    words = [*_words(setup, ray, fetch, join, lost), *["--data=x"] * data, *["--model=m"] * models]
+    found = patience(parse_options(words))
+    phases = found.phases
+    assert phases["setup"] == setup
+    assert phases["preflight"] >= found.meet_s + LOOK_S
+    assert phases["ray"] == found.store_s + found.ray_s
+    assert phases["fetch"] == found.fetch_s + found.ray_s
+    assert found.store_s > found.ray_s  # rank 0 knows more of its own Ray than those that wait for it
+    assert found.fetch_s >= ray + fetch * max(data, models)
+    assert found.ray_head_s <= found.ray_s
+    assert found.whole_s >= join + sum(phases[each] for each in PHASES[:5])
+    assert phases["barrier"] > found.whole_s
+
+
+def test_every_phase_before_ready_has_an_end() -> None:
+    assert tuple(patience(parse_options([])).phases) == PHASES[: PHASES.index("ready")]
+
+
+@pytest.mark.parametrize(
+    ("words", "items"),
+    [
+        ([], 0),
+        (["--model=a", "--model=b"], 2),
+        (["--data=a"], 2),
+        (["--data=a", "--model=a", "--model=b"], 3),
+    ],
+)
+def test_time_to_fetch_grows_with_what_is_fetched(words: list[str], items: int) -> None:
+    """Side by side on rank 0; then the data go to the others."""
+    found = patience(parse_options(["--ray-timeout-s=600", "--fetch-timeout-s=7200", *words]))
+    assert found.fetch_s == 600 + items * 7200

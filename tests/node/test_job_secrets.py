@@ -1,0 +1,111 @@
+"""Secrets of jobs on a node: in a file of its owner's, and read by a shell without a change."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cloudrl.node.job_secrets import MEMORY, JobSecrets, folder_of, script
+
+SHOW = "import json, os, sys; print(json.dumps([dict(os.environ), sys.argv[1:]]))"
+
+
+def read_back(path: Path, *arguments: str) -> tuple[dict[str, str], list[str]]:
+    """What a program gets that is started behind the reader."""
+    done = subprocess.run(
+        ["/bin/sh", str(path), sys.executable, "-c", SHOW, *arguments],
+        env={"PATH": os.environ["PATH"], "KEPT": "1", "HF_TOKEN": "of the node"},
+        capture_output=True,
+        check=True,
+        timeout=20,
+    )
+    env, words = json.loads(done.stdout)
+    return env, words
+
+
+def test_the_shell_reads_them_and_becomes_the_command(tmp_path: Path):
+    kept = JobSecrets(tmp_path / "secrets")
+    kept.write(
+        "job", script({"HF_TOKEN": "hf_1", "LINES": "a\r\nb", "PASSWORD": "a'b\"c $HOME `id` \\ \n 训练"})
+    )
+
+    env, words = read_back(tmp_path / "secrets" / "job", "a b", "$HOME", "'")
+
+    assert env["PASSWORD"] == "a'b\"c $HOME `id` \\ \n 训练"
+    assert (env["HF_TOKEN"], env["KEPT"], env["LINES"]) == ("hf_1", "1", "a\r\nb")
+    assert "a\r\nb" in str(kept.read("job"))
+    assert words == ["a b", "$HOME", "'"]
+
+
+@settings(max_examples=20)
+@given(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=50))
+def test_any_value_survives(tmp_path_factory: pytest.TempPathFactory, value: str):
+    path = tmp_path_factory.mktemp("secret") / "job"
+    path.write_text(script({"X_TOKEN": value}), newline="")
+    assert read_back(path)[0]["X_TOKEN"] == value
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        None,
+        [],
+        "x",
+        {"A": 1},
+        {"A B": "x"},
+        {"": "x"},
+        {"1A": "x"},
+        {"A;id": "x"},
+        {"A\n": "x"},
+        {"A": "x\0y"},
+    ],
+)
+def test_what_are_no_secrets(values: object):
+    with pytest.raises(ValueError):
+        script(values)
+
+
+def test_only_their_owner_can_read_them(tmp_path: Path):
+    kept = JobSecrets(tmp_path / "secrets")
+    old = os.umask(0)
+    try:
+        kept.write("job", "first")
+        kept.write("job", "second")
+    finally:
+        os.umask(old)
+
+    assert kept.read("job") == "second"
+    assert stat.S_IMODE((tmp_path / "secrets").stat().st_mode) == 0o700
+    assert stat.S_IMODE((tmp_path / "secrets" / "job").stat().st_mode) == 0o600
+    assert os.listdir(tmp_path / "secrets") == ["job"]
+
+
+def test_they_are_forgotten(tmp_path: Path):
+    kept = JobSecrets(tmp_path / "secrets")
+    kept.forget()
+    kept.write("one", "1")
+    kept.write("two", "2")
+    kept.forget("one")
+    assert (kept.read("one"), kept.read("two")) == (None, "2")
+    kept.forget()
+    assert not (tmp_path / "secrets").exists()
+
+
+def test_where_they_lie():
+    assert folder_of("0123-ab_C").parent == MEMORY
+    assert folder_of("../../etc/x y").parent == MEMORY
+    assert folder_of("a") != folder_of("b")
+    assert len(os.fsencode(folder_of("x" * 500).name)) < 255
+
+
+def test_a_machine_without_memory_for_files(tmp_path: Path):
+    assert JobSecrets(tmp_path / "secrets").possible
+    assert not JobSecrets(tmp_path / "nothing" / "secrets").possible

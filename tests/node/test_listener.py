@@ -1,0 +1,175 @@
+"""Strangers at the agent's port: they cannot use it up, and learn nothing from it."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from node_harness import until
+from server_harness import TOKEN, Served
+
+from cloudrl.node.listener import MAX_STRANGERS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+STRANGER_S = 0.5
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A patient one: who is cut here is cut for being one too many."""
+    made = Served(tmp_path_factory.mktemp("served"), 0, stranger_s=60.0)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def hasty(tmp_path: Path) -> Iterator[Served]:
+    """One that gives strangers half a second."""
+    made = Served(tmp_path / "hasty", 0, stranger_s=STRANGER_S)
+    yield made
+    made.close()
+
+
+def _connect(served: Served, sent: bytes = b"") -> socket.socket:
+    connection = socket.create_connection(("127.0.0.1", served.port), 10)
+    connection.sendall(sent)
+    return connection
+
+
+def _is_cut(connection: socket.socket) -> bool:
+    """Whether the other side has ended it."""
+    connection.setblocking(False)
+    try:
+        return connection.recv(1, socket.MSG_PEEK) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True
+
+
+REQUEST = f"GET /v1/status HTTP/1.1\r\nAuthorization: Bearer {TOKEN}\r\n".encode()
+
+
+def test_one_stranger_too_many_takes_the_place_of_the_most_silent(served: Served) -> None:
+    with contextlib.ExitStack() as stack:
+        first = stack.enter_context(_connect(served))
+        others = [stack.enter_context(_connect(served)) for _ in range(MAX_STRANGERS - 1)]
+        assert served.get("/v1/status").status == 200  # takes the place of the first, and gives it back
+        until(lambda: _is_cut(first), "the first is cut", timeout_s=3)
+        assert not any(_is_cut(each) for each in others)
+        more = [stack.enter_context(_connect(served)) for _ in range(3)]
+        until(lambda: sum(map(_is_cut, others)) == 2, "the next two are cut", timeout_s=3)
+        assert [_is_cut(each) for each in others[:3]] == [True, True, False]
+        assert not any(_is_cut(each) for each in more)
+
+
+def test_a_flood_keeps_nobody_out_who_has_the_token(served: Served) -> None:
+    """Each heartbeat is a connection of its own: turned away, a worker would count as lost."""
+    with contextlib.ExitStack() as stack:
+        for _ in range(5 * MAX_STRANGERS):
+            stack.enter_context(_connect(served, b"GET /"))
+        assert [served.get("/v1/status").status for _ in range(5)] == [200] * 5
+
+
+def test_who_has_shown_the_token_counts_no_more(served: Served) -> None:
+    """Hundreds of nodes may copy something from rank 0 at once."""
+    with contextlib.ExitStack() as stack:
+        ours = [stack.enter_context(_connect(served, REQUEST + b"\r\n")) for _ in range(MAX_STRANGERS + 20)]
+        for each in ours:
+            assert each.recv(12) == b"HTTP/1.1 200"
+        strangers = [stack.enter_context(_connect(served)) for _ in range(MAX_STRANGERS)]
+        ours[0].sendall(REQUEST + b"\r\n")
+        until(lambda: ours[0].recv(65_536).count(b"HTTP/1.1 200") == 1, "an answer on the same connection")
+        assert not any(map(_is_cut, [*ours, *strangers]))
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET ", b"GET /v1/status HTTP/1.1\r\n", REQUEST[:-4]])
+def test_a_silent_stranger_does_not_stay(hasty: Served, sent: bytes) -> None:
+    with _connect(hasty, sent) as connection:
+        before = time.monotonic()
+        connection.settimeout(10)
+        assert connection.recv(1) == b""
+        assert time.monotonic() - before < 10 * STRANGER_S
+
+
+def test_nor_does_one_that_sends_header_after_header(hasty: Served) -> None:
+    with _connect(hasty, b"GET /v1/status HTTP/1.1\r\n") as connection:
+        before = time.monotonic()
+        with contextlib.suppress(ConnectionError):
+            while not _is_cut(connection):
+                connection.send(b"X: y\r\n")
+                time.sleep(0.05)
+                assert time.monotonic() - before < 10 * STRANGER_S
+        assert time.monotonic() - before > STRANGER_S / 2
+
+
+def test_who_has_shown_the_token_may_take_its_time(hasty: Served) -> None:
+    with _connect(hasty, REQUEST + b"\r\n") as connection:
+        assert connection.recv(12) == b"HTTP/1.1 200"
+        with _connect(hasty) as stranger:
+            stranger.settimeout(10)
+            assert stranger.recv(1) == b""  # came later, and is gone
+        connection.sendall(REQUEST + b"\r\n")
+        until(lambda: b"HTTP/1.1 200" in connection.recv(65_536), "a second answer")
+
+
+def test_strangers_write_nothing_into_the_log(hasty: Served, capfd: pytest.CaptureFixture[str]) -> None:
+    for sent in (b"", b"GET", b"\0\xff" * 999, b"GET / HTTP/1.1\r\nX", b"GET / HTTP/1.1\r\n\r\n"):
+        with _connect(hasty, sent) as connection:
+            connection.settimeout(10)
+            with contextlib.suppress(ConnectionError):
+                while connection.recv(65_536):
+                    pass
+    assert capfd.readouterr() == ("", "")
+
+
+def test_our_own_mistakes_are_seen(hasty: Served, capfd: pytest.CaptureFixture[str]) -> None:
+    """A traceback, for a call with the token only."""
+    hasty.job_logs = 7  # type: ignore[assignment]
+    assert hasty.call("GET", "/v1/jobs/job1/log", token=None).status == 401
+    assert capfd.readouterr().err == ""
+    with pytest.raises(ConnectionError):
+        hasty.get("/v1/jobs/job1/log")
+    assert "TypeError: " in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("verb", ["GET", "HEAD", "PUT", "POST", "DELETE", "PATCH", "OPTIONS", "TRACE", "X-Y"])
+def test_every_verb_asks_for_the_token_first(served: Served, verb: str) -> None:
+    for path in ("/", "/v1/status"):
+        answer = served.call(verb, path, token=None)
+        assert answer.status == 401
+        assert answer.body == (b"" if verb == "HEAD" else b'{"error": "wrong or missing token"}')
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"GET /v1/status HTTP/1.1\r\n\r\n",
+        b"DELETE / HTTP/1.1\r\n\r\n",
+        b"HEAD / HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET / HTTP/x\r\n\r\n",
+        b"GET /\r\n\r\n",
+        b"nonsense\r\n\r\n",
+        b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 200 + b"\r\n",
+        b"GET /" + b"x" * 70_000 + b" HTTP/1.1\r\n\r\n",
+        REQUEST + b"\r\n",
+    ],
+)
+def test_no_answer_says_what_program_this_is(served: Served, sent: bytes) -> None:
+    with _connect(served, sent) as connection:
+        connection.shutdown(socket.SHUT_WR)
+        answer = b""
+        with contextlib.suppress(ConnectionError):
+            while part := connection.recv(65_536):
+                answer += part
+    assert b"python" not in answer.lower()
+    assert b"BaseHTTP" not in answer
+    assert b"<html" not in answer.lower()
+    assert answer == b"" or b"error" in answer or sent.startswith((b"HEAD", REQUEST))

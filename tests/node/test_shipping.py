@@ -1,0 +1,272 @@
+"""Files and secrets over HTTP: taken in by rank 0, pulled by the others, seen by nobody else."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import pytest
+from server_harness import SECRET, TOKEN, Served
+
+from cloudrl.node.manifest import Manifest, Part
+from cloudrl.node.peer import Peer
+from cloudrl.node.shipping import Puller
+from cloudrl.node.uploads import SPARE_BYTES, Store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FILES = {"my model/a b#?.bin": os.urandom(2_500_000), "my model/note": b"note", "my model/训练": b"x"}
+MODEL = Manifest(
+    tuple(Part(path, len(body), hashlib.sha256(body).hexdigest()) for path, body in sorted(FILES.items()))
+)
+URL = f"/v1/files/{MODEL.address}"
+
+
+@pytest.fixture
+def head(tmp_path: Path) -> Iterator[Served]:
+    served = Served(tmp_path / "head", 0, nodes=2)
+    yield served
+    served.close()
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Iterator[Served]:
+    served = Served(tmp_path / "worker", 1, nodes=2)
+    yield served
+    served.close()
+
+
+def announce(node: Served, manifest: Manifest = MODEL, url: str = URL) -> Any:
+    return node.call("PUT", url, body=json.dumps(manifest.to_json()).encode())
+
+
+def put(node: Served, path: str, body: bytes, offset: int = 0) -> Any:
+    return node.call("PUT", f"{URL}/content/{quote(path)}?offset={offset}", body=body)
+
+
+def put_all(node: Served) -> None:
+    assert announce(node).status == 200
+    for path, body in FILES.items():
+        assert put(node, path, body).status == 200
+
+
+def puller(worker: Served, head: Served) -> Puller:
+    return Puller(worker.shipping, Peer("127.0.0.1", head.port, TOKEN), sleep=lambda _s: None)
+
+
+def beat(worker: Served, head: Served) -> list[str]:
+    """One heartbeat; returns what rank 0 has for this node."""
+    return list(worker.board.own and _answer(worker, head).get("shipped", []))
+
+
+def _answer(worker: Served, head: Served) -> dict[str, Any]:
+    return Peer("127.0.0.1", head.port, TOKEN).heartbeat(worker.board.own.to_json())
+
+
+def test_from_a_client_to_every_node(head: Served, worker: Served):
+    put_all(head)
+    assert head.get(URL).json()["nodes"] == {"0": "whole", "1": "0"}
+
+    wanted = beat(worker, head)
+    assert wanted == [f"files/{MODEL.address}"]
+    puller(worker, head).pull(wanted[0])
+    beat(worker, head)
+
+    assert head.get(URL).json()["nodes"] == {"0": "whole", "1": "whole"}
+    for path, body in FILES.items():
+        assert (worker.shipping.files.root / MODEL.address / path).read_bytes() == body
+
+
+def test_what_is_still_coming_is_nobodys_business(head: Served, worker: Served):
+    announce(head)
+    state = put(head, "my model/note", b"note").json()
+    assert state["files"]["my model/note"] == 4
+    assert state["nodes"] == {"0": "0", "1": "0"}
+
+    assert head.get(f"{URL}/content/my%20model/note").status == 404
+    assert head.get(f"{URL}/manifest").status == 404
+    assert beat(worker, head) == []
+
+
+def test_a_pull_that_broke_off_goes_on(head: Served, worker: Served):
+    put_all(head)
+    store = worker.shipping.files
+    store.begin(MODEL)
+    with (head.shipping.files.root / MODEL.address / "my model/a b#?.bin").open("rb") as source:
+        store.write(MODEL.address, "my model/a b#?.bin", 0, 1_000_000, source)
+
+    puller(worker, head).pull(f"files/{MODEL.address}")
+
+    assert store.whole(MODEL.address) == MODEL
+
+
+def test_a_folder_that_both_nodes_see(head: Served, worker: Served):
+    worker.shipping.files = Store(head.shipping.files.root)
+    put_all(head)
+
+    puller(worker, head).pull(f"files/{MODEL.address}")
+
+    assert worker.board.own.shipped == {f"files/{MODEL.address}": "whole"}
+
+
+def test_a_node_without_room_says_so(head: Served, worker: Served):
+    worker.shipping.files = Store(worker.folder / "small", free_bytes=lambda _folder: SPARE_BYTES)
+    put_all(head)
+
+    puller(worker, head).pull(f"files/{MODEL.address}")
+    beat(worker, head)
+
+    assert head.get(URL).json()["nodes"]["1"].startswith("failed: my model: 2.4 MiB are to come")
+    assert not (worker.folder / "small" / MODEL.address).exists()
+
+
+def test_rank_0_that_is_gone_for_a_moment(head: Served, worker: Served):
+    put_all(head)
+    pull = puller(worker, head)
+    head.close()
+
+    pull.pull(f"files/{MODEL.address}")
+
+    assert worker.board.own.shipped == {}
+
+
+def test_the_thread_brings_what_is_wanted(head: Served, worker: Served):
+    put_all(head)
+    head.call("PUT", "/v1/jobs/job1/secrets", body=b'{"A_TOKEN": "x"}')
+    wanted = beat(worker, head)
+    assert len(wanted) == 2
+
+    puller(worker, head).want(wanted)
+
+    from fake_cluster import wait_until
+
+    wait_until(lambda: worker.board.own.shipped == dict.fromkeys(wanted, "whole"))
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "../secret",
+        "%2e%2e/secret",
+        "..%2fsecret",
+        "/etc/passwd",
+        "my%20model/../../secret",
+        "my%20model",
+        "other",
+    ],
+)
+def test_never_outside_the_folder(head: Served, path: str):
+    (head.folder / "secret").write_bytes(SECRET)
+    (head.shipping.files.root / "secret").parent.mkdir(parents=True)
+    (head.shipping.files.root / "secret").write_bytes(SECRET)
+    put_all(head)
+    before = {each: each.stat().st_mtime_ns for each in head.folder.rglob("*")}
+
+    assert SECRET not in head.get(f"{URL}/content/{path}").body
+    assert head.call("PUT", f"{URL}/content/{path}?offset=0", body=b"evil").status in (404, 409)
+
+    assert {each: each.stat().st_mtime_ns for each in head.folder.rglob("*")} == before
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"{}", 400),
+        (b"no json", 400),
+        (b'{"parts": [["../x", 1, "' + b"a" * 64 + b'"]]}', 400),
+        (b"[" * 99999, 400),
+    ],
+)
+def test_what_is_no_manifest(head: Served, body: bytes, status: int):
+    assert head.call("PUT", URL, body=body).status == status
+    assert not head.shipping.files.root.exists()
+
+
+def test_a_manifest_of_something_else(head: Served):
+    answer = announce(head, url=f"/v1/files/{'0' * 32}")
+    assert answer.status == 400
+    assert "belongs to" in answer.json()["error"]
+
+
+def test_a_manifest_without_end(head: Served):
+    answer = head.call("PUT", URL, headers={"Content-Length": str(9 << 20)})
+    assert answer.status == 413
+
+
+def test_bytes_at_the_wrong_place(head: Served):
+    announce(head)
+    assert put(head, "my model/note", b"te", 2).status == 409
+    assert put(head, "my model/note", b"notes").status == 409
+    assert put(head, "my model/note", b"nope").status == 422
+    assert head.call("PUT", f"{URL}/content/my%20model/note?offset=-1", body=b"note").status == 400
+    assert put(head, "my model/note", b"note").status == 200
+
+
+def test_other_ranks_take_nothing_from_clients(worker: Served):
+    assert announce(worker).status == 409
+    assert put(worker, "my model/note", b"note").status == 409
+    assert worker.call("PUT", "/v1/jobs/job1/secrets", body=b"{}").status == 409
+
+
+# -- secrets ------------------------------------------------------------------------------------------------------
+
+SECRETS = {"HF_TOKEN": "hf_marker", "WANDB_API_KEY": "a'b $HOME"}
+
+
+def test_secrets_on_every_node(head: Served, worker: Served):
+    body = json.dumps(SECRETS).encode()
+    answer = head.call("PUT", "/v1/jobs/job1/secrets", body=body)
+    assert head.get("/v1/jobs/job1/secrets").json() == {"nodes": {"0": "whole", "1": "0"}}
+
+    [wanted] = beat(worker, head)
+    puller(worker, head).pull(wanted)
+    beat(worker, head)
+
+    assert head.get("/v1/jobs/job1/secrets").json() == {"nodes": {"0": "whole", "1": "whole"}}
+    paths = [node.shipping.secrets.folder / "job1" for node in (head, worker)]
+    assert paths[0].read_text() == paths[1].read_text()
+    assert "hf_marker" in paths[1].read_text()
+    assert {stat.S_IMODE(path.stat().st_mode) for path in paths} == {0o600}
+    told = [answer.body, head.get("/v1/status").body, json.dumps(_answer(worker, head)).encode()]
+    assert not [text for text in told if b"hf_marker" in text]
+    assert "hf_marker" not in repr(head.board.own) + repr(head.board.published)
+
+
+def test_secrets_that_are_sent_again(head: Served, worker: Served):
+    """The first attempt to submit broke off; the second has another token."""
+    pull = puller(worker, head)
+    for token in ("first", "second"):
+        head.call("PUT", "/v1/jobs/job1/secrets", body=json.dumps({"HF_TOKEN": token}).encode())
+        assert head.get("/v1/jobs/job1/secrets").json()["nodes"]["1"] == "0"
+        [wanted] = beat(worker, head)
+        pull.pull(wanted)
+        beat(worker, head)
+        assert head.get("/v1/jobs/job1/secrets").json()["nodes"]["1"] == "whole"
+    assert "second" in str(worker.shipping.secrets.read("job1"))
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"[]", b'{"A": 1}', b'{"A B": "x"}', b'{"A": "\\u0000"}', b"[" * 60_000]
+)
+def test_what_are_no_secrets(head: Served, body: bytes):
+    assert head.call("PUT", "/v1/jobs/job1/secrets", body=body).status == 400
+    assert head.get("/v1/jobs/job1/secrets").status == 404
+    assert head.get("/v1/jobs/job1/secrets/script").status == 404
+
+
+@pytest.mark.parametrize("job", ["..", "../x", "a/b", ".hidden", "%2e%2e", "a%2fb"])
+def test_secrets_of_no_job(head: Served, job: str):
+    assert head.call("PUT", f"/v1/jobs/{job}/secrets", body=b'{"A_TOKEN": "x"}').status == 404
+    assert not head.shipping.secrets.folder.exists()
+
+
+def test_a_machine_that_keeps_no_secrets(head: Served):
+    head.shipping.secrets.folder = head.folder / "nothing" / "secrets"
+    answer = head.call("PUT", "/v1/jobs/job1/secrets", body=b'{"A_TOKEN": "x"}')
+    assert answer.status == 501

@@ -1,0 +1,194 @@
+"""The folder of users' files: piece by piece, whole or not at all, and nothing twice."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from cloudrl.node.manifest import Manifest, Part
+from cloudrl.node.uploads import SPARE_BYTES, Store, UploadError
+
+BODY = os.urandom(3_000_000)
+NOTE = b"note"
+
+
+def manifest_of(**files: bytes) -> Manifest:
+    parts = [
+        Part(f"model/{name}", len(body), hashlib.sha256(body).hexdigest()) for name, body in files.items()
+    ]
+    return Manifest(tuple(sorted(parts, key=lambda part: part.path)))
+
+
+MODEL = manifest_of(weights=BODY, note=NOTE, empty=b"")
+
+
+def send(store: Store, name: str, body: bytes, offset: int = 0, manifest: Manifest = MODEL) -> int:
+    return store.write(manifest.address, f"model/{name}", offset, len(body), io.BytesIO(body))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "files")
+
+
+def test_it_appears_with_its_last_byte(store: Store):
+    assert store.begin(MODEL) == {"model/empty": 0, "model/note": 0, "model/weights": 0}
+    assert send(store, "note", NOTE) == 4
+    assert send(store, "weights", BODY[:1_000_000]) == 1_000_000
+    assert store.whole(MODEL.address) is None
+    assert not (store.root / MODEL.address).exists()
+
+    assert send(store, "weights", BODY[1_000_000:], 1_000_000) == len(BODY)
+
+    assert store.whole(MODEL.address) == MODEL
+    folder = store.root / MODEL.address / "model"
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == {
+        "weights": BODY,
+        "note": NOTE,
+        "empty": b"",
+    }
+    assert sorted(path.name for path in store.root.iterdir()) == [MODEL.address, f"{MODEL.address}.json"]
+
+
+def test_what_is_whole_is_not_written_again(store: Store):
+    store.begin(MODEL)
+    send(store, "note", NOTE)
+    send(store, "weights", BODY)
+    place = store.root / MODEL.address / "model" / "weights"
+    before = place.stat()
+
+    assert store.begin(MODEL)["model/weights"] == len(BODY)
+    assert send(store, "weights", b"evil") == len(BODY)
+
+    assert (place.stat().st_ino, place.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    assert place.read_bytes() == BODY
+
+
+def test_an_empty_file_alone(store: Store):
+    empty = manifest_of(empty=b"")
+    store.begin(empty)
+    assert store.whole(empty.address) == empty
+    assert (store.root / empty.address / "model" / "empty").stat().st_size == 0
+
+
+def test_a_transfer_that_broke_off_goes_on_in_another_process(store: Store):
+    store.begin(MODEL)
+    store.write(MODEL.address, "model/weights", 0, len(BODY), io.BytesIO(BODY[:2_500_000]))
+
+    later = Store(store.root)
+
+    assert later.here(MODEL.address) == {"model/empty": 0, "model/note": 0, "model/weights": 2_500_000}
+    assert later.begin(MODEL)["model/weights"] == 2_500_000
+    send(later, "weights", BODY[2_500_000:], 2_500_000)
+    send(later, "note", NOTE)
+    assert later.whole(MODEL.address) == MODEL
+
+
+@pytest.mark.parametrize(("offset", "count"), [(1, 3), (0, 5), (4, 1)])
+def test_bytes_that_do_not_follow(store: Store, offset: int, count: int):
+    store.begin(MODEL)
+    with pytest.raises(UploadError, match="has 0 of 4 bytes") as caught:
+        send(store, "note", b"x" * count, offset)
+    assert caught.value.status == 409
+    assert store.here(MODEL.address)["model/note"] == 0
+
+
+def test_damaged_bytes_have_to_come_again(store: Store):
+    store.begin(MODEL)
+    with pytest.raises(UploadError, match="arrived damaged") as caught:
+        send(store, "note", b"nope")
+    assert caught.value.status == 422
+    assert store.here(MODEL.address)["model/note"] == 0
+    assert send(store, "note", NOTE) == 4
+
+
+@pytest.mark.parametrize("path", ["model/other", "other", "../model/note", "", "model"])
+def test_what_was_not_announced(store: Store, path: str):
+    store.begin(MODEL)
+    with pytest.raises(UploadError, match="was not announced") as caught:
+        store.write(MODEL.address, path, 0, 1, io.BytesIO(b"x"))
+    assert caught.value.status == 404
+    with pytest.raises(UploadError, match="was not announced"):
+        store.write("0" * 32, "model/note", 0, 1, io.BytesIO(b"x"))
+    assert store.here("0" * 32) is None
+    assert store.whole("../files") is None
+
+
+def test_no_room(tmp_path: Path):
+    free = [SPARE_BYTES + 1_000_000]
+    store = Store(tmp_path, free_bytes=lambda _folder: free[0])
+    with pytest.raises(UploadError, match=r"model: 2\.9 MiB are to come.* has 1\.0 GiB free") as caught:
+        store.begin(MODEL)
+    assert caught.value.status == 507
+    assert store.here(MODEL.address) is None
+
+    free[0] = SPARE_BYTES + MODEL.size_bytes
+    assert store.begin(MODEL)
+    send(store, "weights", BODY[:2_500_000])
+    free[0] = SPARE_BYTES + 500_004
+    assert store.begin(MODEL), "what is here already needs no room"
+
+
+def test_a_second_sender_takes_over(store: Store):
+    """The first one's connection is dead, and the agent does not know it yet."""
+    store.begin(MODEL)
+
+    class Interrupted(io.BytesIO):
+        def read(self, count: int = -1) -> bytes:
+            piece = super().read(count)
+            if self.tell() > 2**20:
+                send(store, "weights", BODY[2**20 : 2**20 + 5], 2**20)
+            return piece
+
+    with pytest.raises(UploadError, match="another sender") as caught:
+        store.write(MODEL.address, "model/weights", 0, len(BODY), Interrupted(BODY))
+
+    assert caught.value.status == 409
+    size = store.here(MODEL.address)["model/weights"]
+    assert size == 2**20 + 5
+    send(store, "weights", BODY[size:], size)
+    send(store, "note", NOTE)
+    assert store.whole(MODEL.address) == MODEL
+
+
+def test_a_disk_that_is_full_after_all(store: Store):
+    store.begin(MODEL)
+    place = store.root / f".{MODEL.address}.part" / "arriving"
+    index = str([part.path for part in MODEL.parts].index("model/note"))
+    (place / index).symlink_to("/dev/full")
+
+    with pytest.raises(UploadError, match="cannot be written: No space left") as caught:
+        send(store, "note", NOTE)
+    assert caught.value.status == 507
+
+
+def test_a_machine_that_went_down_at_the_last_moment(store: Store):
+    """The files were in their place, and the manifest not yet."""
+    (store.root / MODEL.address / "model").mkdir(parents=True)
+    (store.root / MODEL.address / "model" / "weights").write_bytes(b"half")
+    (store.root / f".{MODEL.address}.part").mkdir()
+    (store.root / f".{MODEL.address}.part" / "manifest.json").write_text('{"parts": [[')
+
+    store.begin(MODEL)
+    send(store, "note", NOTE)
+    send(store, "weights", BODY)
+
+    assert store.whole(MODEL.address) == MODEL
+    assert (store.root / MODEL.address / "model" / "weights").read_bytes() == BODY
+
+
+def test_others_on_the_node_can_read_it(store: Store):
+    """Ray may run as another user than the one who owns the folder, and nothing in it is a secret."""
+    old = os.umask(0o022)
+    try:
+        store.begin(MODEL)
+        send(store, "note", NOTE)
+        send(store, "weights", BODY)
+    finally:
+        os.umask(old)
+    assert stat.S_IMODE((store.root / MODEL.address / "model" / "note").stat().st_mode) == 0o644
