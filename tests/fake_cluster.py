@@ -37,10 +37,18 @@ class FakeJob:
 
 
 class FakeCluster:
-    """Ray at `url`, an agent at `agent_url`; both want `token` unless it is None."""
+    """Ray at `url`, an agent at `agent_url`; both want `token` unless it is None or the agent has its own."""
 
-    def __init__(self, token: str | None = TOKEN, nodes: int = 2, gpus: float = 1.0) -> None:
+    def __init__(
+        self,
+        token: str | None = TOKEN,
+        nodes: int = 2,
+        gpus: float = 1.0,
+        *,
+        agent_token: str | None = None,
+    ) -> None:
         self.token = token
+        self.agent_token = agent_token or token
         self.jobs: dict[str, FakeJob] = {}
         self.packages: dict[str, bytes] = {}
         self.package_limit_bytes = 100 * 1024 * 1024
@@ -142,6 +150,7 @@ def agent_status() -> dict[str, Any]:
         "failure": None,
         "ray": {"version": "2.60.0", "dashboard_port": 8265, "session_dir": "/tmp/ray/session"},
         "verl_version": "0.9.1",
+        "rollouts": ["vllm"],
         "checkpoint_dir": "/vol/checkpoints",
         "data": {"addition": {"train": "/vol/data/train.parquet", "test": "/vol/data/test.parquet"}},
         "models": {"tiny-qwen2": "/vol/models/tiny-qwen2"},
@@ -201,8 +210,8 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         cluster.requests.append((method, unquote(url.path)))
         cluster.on_request(method, unquote(url.path))
-        given = self.headers.get("Authorization")
-        if cluster.token is not None and given != f"Bearer {cluster.token}":
+        given, wanted = self.headers.get("Authorization"), self.token(cluster)
+        if wanted is not None and given != f"Bearer {wanted}":
             self.refuse_token(given)
             return
         for verb, pattern, name in self.routes:
@@ -225,6 +234,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_DELETE(self) -> None:
         self.answer("DELETE")
+
+    def token(self, cluster: FakeCluster) -> str | None:
+        return cluster.token
 
     def refuse_token(self, given: str | None) -> None:
         raise NotImplementedError
@@ -360,6 +372,9 @@ class _Ray(_Handler):
 
 class _Agent(_Handler):
     routes = (("GET", "/v1/status", "agent_status"), ("GET", "/v1/jobs/([^/]+)/log", "job_log"))
+
+    def token(self, cluster: FakeCluster) -> str | None:
+        return cluster.agent_token
 
     def refuse_token(self, given: str | None) -> None:
         self.json({"error": "wrong or missing token"}, 401)

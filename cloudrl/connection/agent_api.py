@@ -8,9 +8,12 @@ from urllib.parse import quote
 from cloudrl.errors import ConnectionFailed, InputError, Unauthorized
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     import httpx2
+
+_CHECK_TIMEOUT_S = 600.0
+"""The agent reads a file once more when its last byte has come: a shard of 50 GB takes minutes."""
 
 
 class AgentApi:
@@ -36,7 +39,7 @@ class AgentApi:
     def job_log(self, submission_id: str, offset: int = 0) -> tuple[bytes, int] | None:
         """A job's driver log from byte `offset`, at most 1 MiB; None while there is no log yet."""
         try:
-            return self._log(f"/v1/jobs/{quote(submission_id, safe='')}/log", offset)
+            return self._log(f"{_job(submission_id)}/log", offset)
         except InputError:
             return None
 
@@ -44,17 +47,54 @@ class AgentApi:
         """{"folder", "files": [{path, size_bytes, modified_at}]} of one rank."""
         return self._object(f"/v1/nodes/{rank}/checkpoints", "files")
 
+    def announce_files(self, address: str, manifest: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Make room for a file or folder; returns what `files_state` does.
+
+        Raises:
+            InputError: The disk of rank 0 has no room for it.
+        """
+        return self._object(f"/v1/files/{address}", "files", method="PUT", json=manifest)
+
+    def files_state(self, address: str) -> Mapping[str, Any]:
+        """{"files": {path: bytes on rank 0}, "nodes": {rank: "whole", bytes, or "failed: ..."}}."""
+        return self._object(f"/v1/files/{address}", "files")
+
+    def put_file(
+        self, address: str, path: str, content: Iterable[bytes], *, offset: int, size_bytes: int
+    ) -> Mapping[str, Any]:
+        """Send bytes of an announced file from byte `offset`, `size_bytes` of them.
+
+        Raises:
+            InputError: The disk is full, or the bytes are not those that were announced.
+        """
+        return self._object(
+            f"/v1/files/{address}/content/{quote(path)}?offset={offset}",
+            "files",
+            method="PUT",
+            content=iter(content),
+            headers={"Content-Length": str(size_bytes)},
+            timeout_s=_CHECK_TIMEOUT_S,
+        )
+
+    def put_secrets(self, submission_id: str, values: Mapping[str, str]) -> None:
+        """Leave the secrets of a job on rank 0, from where the other nodes take them."""
+        self._object(f"{_job(submission_id)}/secrets", "name", method="PUT", json=dict(values))
+
+    def secrets_state(self, submission_id: str) -> Mapping[str, Any]:
+        """{"nodes": {rank: "whole" or "0"}}."""
+        return self._object(f"{_job(submission_id)}/secrets", "nodes")
+
     def _log(self, path: str, offset: int) -> tuple[bytes, int]:
-        answer = self._get(f"{path}?offset={offset}")
+        answer = self._call("GET", f"{path}?offset={offset}")
         size = answer.headers.get("X-Cloudrl-Size", "")
         if not size.isdecimal():
             raise self._no_agent()
         return answer.content, int(size)
 
-    def _object(self, path: str, key: str) -> Mapping[str, Any]:
+    def _object(self, path: str, key: str, *, method: str = "GET", **sent: Any) -> Mapping[str, Any]:
         """A JSON object that has this key."""
         try:
-            value = self._get(path).json()
+            value = self._call(method, path, **sent).json()
         except ValueError:
             raise self._no_agent() from None
         if not isinstance(value, dict) or key not in value:
@@ -64,17 +104,20 @@ class AgentApi:
     def _no_agent(self) -> ConnectionFailed:
         return ConnectionFailed(f"what answers at {self.url} is no cloudrl agent")
 
-    def _get(self, path: str) -> httpx2.Response:
+    def _call(
+        self, method: str, path: str, *, timeout_s: float | None = None, **sent: Any
+    ) -> httpx2.Response:
         import httpx2
 
         headers = {"Authorization": f"Bearer {self._token}"}
+        timeout = httpx2.Timeout(timeout_s or self._timeout_s, connect=self._timeout_s)
         try:
             # no proxy and no certificates: the other end is this machine's loopback
             with httpx2.Client(
-                base_url=self.url, headers=headers, timeout=self._timeout_s, transport=self._transport,
+                base_url=self.url, headers=headers, timeout=timeout, transport=self._transport,
                 trust_env=False, verify=False,
             ) as client:  # fmt: skip
-                answer = client.get(path)
+                answer = client.request(method, path, **sent)
         except httpx2.HTTPError as error:
             raise ConnectionFailed(
                 f"no agent answers at {self.url}: {error or type(error).__name__}",
@@ -84,11 +127,15 @@ class AgentApi:
             raise Unauthorized(
                 f"the agent at {self.url} refuses the token: another cluster may have taken this port"
             )
-        if answer.status_code == 404:
+        if answer.status_code in (400, 404, 422, 501, 507):
             raise InputError(f"{self.url}{path}: {_message(answer)}")
         if answer.status_code >= 300:
             raise ConnectionFailed(f"{self.url}{path} answered {answer.status_code}: {_message(answer)}")
         return answer
+
+
+def _job(submission_id: str) -> str:
+    return f"/v1/jobs/{quote(submission_id, safe='')}"
 
 
 def _message(answer: httpx2.Response) -> str:

@@ -26,6 +26,11 @@ class ClusterView:
         checkpoint_dir: absolute, on every node; None for a plain Ray cluster, which does not say.
         data: data set -> {"train": path, "test": path}, on every node.
         models: model as asked for -> folder on every node, or its name again where the folders differ.
+        rollouts: rollout engines in the image; none are known of a plain Ray cluster.
+        provider: "local", "dstack" or "slurm"; None for a plain Ray cluster.
+        files_dir: where users' files lie on every node, below their addresses; None where no agent takes them.
+        secrets_dir: where the secrets of jobs lie on every node; None where no agent takes them.
+        ray_version: the release of Ray; None for a plain Ray cluster.
     """
 
     name: str
@@ -37,6 +42,11 @@ class ClusterView:
     data: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     models: Mapping[str, str] = field(default_factory=dict)
     verl_version: str | None = None
+    rollouts: tuple[str, ...] = ()
+    provider: str | None = None
+    files_dir: str | None = None
+    secrets_dir: str | None = None
+    ray_version: str | None = None
 
 
 def view(connection: Connection) -> ClusterView:
@@ -70,6 +80,11 @@ def view(connection: Connection) -> ClusterView:
         data=status["data"],
         models=status["models"],
         verl_version=status["verl_version"],
+        rollouts=tuple(status["rollouts"]),
+        provider=cluster["provider"],
+        files_dir=status.get("files_dir"),
+        secrets_dir=status.get("secrets_dir"),
+        ray_version=status["ray"]["version"],
     )
 
 

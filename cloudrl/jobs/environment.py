@@ -9,15 +9,13 @@ import yaml
 
 from cloudrl.errors import InputError, SpecError
 from cloudrl.spec import Job
+from cloudrl.spec.names import is_secret
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
 MASK = "***"
-_SECRET_NAME = re.compile(
-    r"(^|_)(TOKEN|KEY|APIKEY|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?)(_|$)|SECRET", re.IGNORECASE
-)
 # verl has many keys such as data.prompt_key and max_num_batched_tokens, so in overrides the rule is narrower.
 _SECRET_KEY = re.compile(
     r"(api|access|secret|private|auth)_?key|(hf|hub|api|auth|access|bearer)_?token|(^|[._])token$|secret|passw",
@@ -104,11 +102,6 @@ def checked_runtime_env(values: Any, where: str) -> dict[str, Any]:
 def is_remote(place: str) -> bool:
     """Whether this is a URL that the cluster fetches by itself, such as `s3://` or `gcs://`."""
     return _REMOTE.match(place) is not None
-
-
-def is_secret(name: str) -> bool:
-    """Whether a variable of that name holds a secret: HF_TOKEN, WANDB_API_KEY, AWS_SECRET_ACCESS_KEY."""
-    return _SECRET_NAME.search(name) is not None
 
 
 def is_secret_override(key: str) -> bool:

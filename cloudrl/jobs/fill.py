@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cloudrl.errors import InputError
-from cloudrl.spec import HydraText, Job, did_you_mean, hydra_text
+from cloudrl.spec import Gpu, HydraText, Job, did_you_mean, hydra_text
+from cloudrl.spec.cluster import ROLLOUTS
 from cloudrl.spec.hydra import split_key
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ verl usually set; a shorter run still saves, because verl saves its last step wh
 TRAIN, VAL = "data.train_files", "data.val_files"
 MODEL, CRITIC_MODEL = "actor_rollout_ref.model.path", "critic.model.path"
 LOCAL_DIR = "trainer.default_local_dir"
+PACKAGE_FOLDER = "cloudrl_files"
+"""Where the user's own files lie in a job's package, and so below its working directory."""
 _QUOTED = re.compile(r"""(['"])(.*)\1""", re.DOTALL)
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
@@ -54,7 +57,8 @@ def fill(job: Job, cluster: ClusterView, *, name: str, wandb: bool = False) -> F
     given = values(job.overrides)
     _check_shape(given, cluster)
     _check_saving(given)
-    notes = [*_device_notes(job, cluster), *_release_notes(job, cluster)]
+    _rollout_check(job, cluster)
+    notes = [*_device_notes(job, cluster), *_release_notes(job, cluster), *_shape_notes(job, cluster)]
     made: dict[str, str | int | list[str]] = {
         "trainer.nnodes": cluster.nodes,
         "trainer.n_gpus_per_node": cluster.gpus_per_node,
@@ -76,7 +80,7 @@ def fill(job: Job, cluster: ClusterView, *, name: str, wandb: bool = False) -> F
     models = {str(chosen[key]) for key in (MODEL, CRITIC_MODEL) if key in chosen}
     models |= {value for key, value in given.items() if key.endswith("path") and _HUB_ID.fullmatch(value)}
     prepared = set(cluster.models.values())
-    offline = all(model.startswith("/") or model in prepared for model in models)
+    offline = all(model.startswith(("/", f"{PACKAGE_FOLDER}/")) or model in prepared for model in models)
     return Filled(overrides, tuple(notes), offline)
 
 
@@ -177,6 +181,31 @@ def _release_notes(job: Job, cluster: ClusterView) -> list[str]:
     if wanted.split(".")[:2] != has.split(".")[:2]:
         raise InputError(differ, hint=f"Take a recipe for verl {has}, or an image with verl {wanted}")
     return [differ]
+
+
+def _rollout_check(job: Job, cluster: ClusterView) -> None:
+    """An engine is imported minutes after the start, in an actor of its own."""
+    if job.rollout in ROLLOUTS and cluster.rollouts and job.rollout not in cluster.rollouts:
+        raise InputError(
+            f"recipe {job.name!r} generates with {job.rollout}, and the image of cluster {cluster.name!r} has "
+            f"{', '.join(cluster.rollouts)}",
+            hint=f"cloudrl up ... --rollout {job.rollout}, or a recipe for {cluster.rollouts[0]}",
+        )
+
+
+def _shape_notes(job: Job, cluster: ClusterView) -> list[str]:
+    """Batch sizes and parallelism are made for a number of GPUs; another one may fit or not."""
+    made_for = Gpu.parse(job.gpu).count if job.gpu is not None else None
+    gpus = made_for.exact if made_for is not None else None
+    if job.device == "cpu" or (job.nodes or cluster.nodes, gpus or cluster.gpus_per_node) == (
+        cluster.nodes,
+        cluster.gpus_per_node,
+    ):
+        return []
+    made = f"{job.nodes or cluster.nodes} nodes with {gpus or cluster.gpus_per_node} GPUs"
+    has = f"cluster {cluster.name!r} has {cluster.nodes} with {cluster.gpus_per_node}"
+    look = "look at its batch sizes and tensor_model_parallel_size"
+    return [f"recipe {job.name!r} is made for {made}, and {has}: {look}"]
 
 
 def _data(job: Job, cluster: ClusterView, given: Mapping[str, str]) -> dict[str, list[str] | str]:

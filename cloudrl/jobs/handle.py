@@ -159,7 +159,7 @@ def raise_for_status(job: JobHandle, ended: Ended) -> None:
         what = f"its first error was {ended.first_error}"
     raise JobFailed(
         f"job {job.submission_id} ended as {ended.status}: {what}",
-        hint=f"The whole log: cloudrl jobs logs {job.submission_id}",
+        hint=f"The whole log: cloudrl jobs logs {job.url}",
     )
 
 

@@ -3,45 +3,28 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from cloudrl.errors import InputError
 from cloudrl.jobs.environment import checked_env, is_secret_override
 from cloudrl.jobs.fill import LOCAL_DIR, fill, integer, values
+from cloudrl.jobs.secrets import PYTHON_KEY, from_shell, hand_over, obstacle
 from cloudrl.jobs.submission import Submission
+from cloudrl.jobs.wishes import Wishes
 from cloudrl.spec import Job, override_argument
 from cloudrl.spec.hydra import split_key
+from cloudrl.spec.names import is_secret
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from cloudrl.connection.cluster import ClusterView
+    from cloudrl.jobs.cargo import Item
     from cloudrl.jobs.working_dir import Package
 
 STEPS, EPOCHS = "trainer.total_training_steps", "trainer.total_epochs"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-
-
-@dataclass(frozen=True)
-class Wishes:
-    """What the user asks for beyond the recipe. None leaves the choice to cloudrl."""
-
-    overrides: Mapping[str, Any] = field(default_factory=dict)
-    """In verl's keys; they win over recipe and cluster."""
-    name: str | None = None
-    """The run's name; None makes one of recipe and time, so that no run continues another by accident."""
-    steps: int | None = None
-    """Total training steps of the run."""
-    env: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Variables; they win over those of `runtime_env` and recipe."""
-    runtime_env: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """Fields of Ray's runtime environment, as `load_runtime_env` reads them."""
-    working_dir: str | None = None
-    """A folder to send along, or a URL; wins over the one of `runtime_env`."""
-    submission_id: str | None = None
-    """Ray's id of the job; None makes one of name and time."""
 
 
 def plan(
@@ -50,6 +33,8 @@ def plan(
     wishes: Wishes | None = None,
     *,
     package: Package | None = None,
+    files: tuple[Item, ...] = (),
+    shell: Mapping[str, str] | None = None,
     now: datetime | None = None,
 ) -> Submission:
     """Say what is going to be sent.
@@ -57,8 +42,11 @@ def plan(
     Args:
         job: The recipe.
         cluster: What it is sent to.
-        wishes: What the user asks for.
+        wishes: What the user asks for, with no alias and no path of this machine left in it
+            (`aliases.without_aliases`, `cargo.load`).
         package: The working directory, packed; it is going to be uploaded.
+        files: What else is going to be uploaded.
+        shell: The variables from which secrets that the job needs are taken.
         now: The present, for names; None is the clock's.
 
     Raises:
@@ -75,15 +63,29 @@ def plan(
     # What was wished stands last, as it does on a command line.
     arguments = {**filled.overrides, **wished.overrides}
     final = values(arguments)
+    taken, shell_notes = from_shell(
+        final, shell or {}, variables, offline=filled.offline, obstacle=obstacle(wishes.runtime_env, cluster)
+    )
+    runtime_env = _environment(wishes, {**taken, **variables}, package)
+    handed = hand_over(runtime_env, final, cluster, submission_id)
+    if handed.overrides:
+        arguments = {key: text for key, text in arguments.items() if split_key(key)[1] != PYTHON_KEY}
+        arguments |= handed.overrides
     return Submission(
         submission_id=submission_id,
         name=run,
-        argv=(*job.entrypoint, *(override_argument(key, value) for key, value in arguments.items())),
-        runtime_env=_environment(wishes, variables, package),
+        argv=(
+            *handed.reader,
+            *job.entrypoint,
+            *(override_argument(key, value) for key, value in arguments.items()),
+        ),
+        runtime_env=handed.runtime_env,
         metadata=_metadata(job, run, final),
         checkpoint_dir=final[LOCAL_DIR],
         total_steps=integer(final.get(STEPS)),
-        notes=(*filled.notes, *_notes(wishes, run, final, cluster, wished)),
+        notes=(*filled.notes, *_notes(wishes, run, final, cluster, wished), *shell_notes, *handed.notes),
+        files=files,
+        secrets=handed.values,
     )
 
 
@@ -156,7 +158,7 @@ def _notes(
     secrets = [key for key, value in job.overrides.items() if value and is_secret_override(split_key(key)[1])]
     if secrets:
         yield f"{secrets[0]} is part of the command, which Ray's dashboard and log show; --env hides it"
-    expanded = [key for key, value in wishes.env.items() if "$" in value]
+    expanded = [key for key, value in wishes.env.items() if "$" in value and not is_secret(key)]
     if expanded:
         yield f"Ray expands $NAME and ${{NAME}} in the value of {expanded[0]}"
 

@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from cloudrl.jobs.environment import MASK, is_secret_override, masked, secret_values
+from cloudrl.node.uploads import size_text
 from cloudrl.spec.hydra import split_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from cloudrl.jobs.cargo import Item
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,10 @@ class Submission:
     total_steps: int | None = None
     notes: tuple[str, ...] = ()
     """What the user should know, one sentence each."""
+    files: tuple[Item, ...] = ()
+    """What the overrides name and this machine has."""
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Variables that reach the job's processes through the agents, and Ray never."""
 
     @property
     def entrypoint(self) -> str:
@@ -49,8 +56,19 @@ class Submission:
     def masked_request(self) -> dict[str, Any]:
         """The body with `***` in place of secrets."""
         shown = {**self.request(), "entrypoint": shlex.join(masked_argv(self.argv))}
-        secrets = secret_values(self.runtime_env.get("env_vars") or {})
+        secrets = secret_values({**(self.runtime_env.get("env_vars") or {}), **self.secrets})
         return {str(key): value for key, value in masked(shown, secrets).items()}
+
+    def sent_before(self) -> dict[str, Any]:
+        """What reaches the cluster before the request does; of secrets the names."""
+        files = [
+            {"path": item.text, "to": item.to, "by": item.by, "size_bytes": item.size_bytes}
+            for item in self.files
+        ]
+        return {
+            **({"files": files} if files else {}),
+            **({"secrets": sorted(self.secrets)} if self.secrets else {}),
+        }
 
     def render(self) -> str:
         """The request as YAML, secrets masked; `entrypoint`, one argument a line, is the same to a shell."""
@@ -59,7 +77,20 @@ class Submission:
         first = next((index for index, word in enumerate(words) if "=" in word), len(words))
         lines = [shlex.join(words[:first]), *(shlex.quote(word) for word in words[first:])]
         shown["entrypoint"] = " \\\n  ".join(lines) + "\n"
-        return yaml.dump(shown, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10_000)
+        return self._comments() + yaml.dump(
+            shown, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10_000
+        )
+
+    def _comments(self) -> str:
+        lines = [
+            f"#   {item.text} -> {item.to} ({size_text(item.size_bytes)}, "
+            f"{'in the package' if item.by == 'package' else 'through the agents'})"
+            for item in self.files
+        ]
+        lines = ["# Files of this machine, where the job finds them:", *lines] if lines else []
+        if self.secrets:
+            lines.append(f"# Secrets, through the agents: {', '.join(sorted(self.secrets))}")
+        return "".join(f"{line}\n" for line in lines)
 
 
 def masked_argv(argv: tuple[str, ...]) -> list[str]:

@@ -1,23 +1,28 @@
-"""The edge of a submission: look at the cluster, pack, upload, send."""
+"""The edge of a submission: look at the cluster and at this machine's files, pack, upload, send."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cloudrl.connection import RayApi, view
-from cloudrl.connection.ray_api import id_taken
+from cloudrl.connection import AgentApi, RayApi, view
+from cloudrl.connection.ray_api import PACKAGE_LIMIT_BYTES, id_taken
 from cloudrl.errors import InputError
+from cloudrl.jobs import cargo
+from cloudrl.jobs.aliases import without_aliases
+from cloudrl.jobs.delivery import send_files, wait_for_all
 from cloudrl.jobs.environment import is_remote
 from cloudrl.jobs.handle import JobHandle
-from cloudrl.jobs.plan import Wishes, plan
-from cloudrl.jobs.working_dir import Package, pack
+from cloudrl.jobs.plan import plan
+from cloudrl.jobs.wishes import Wishes
+from cloudrl.jobs.working_dir import Measured, Package, measure, pack_measured
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
-    from cloudrl.connection import Connection
+    from cloudrl.connection import ClusterView, Connection
     from cloudrl.jobs.submission import Submission
     from cloudrl.spec import Job
 
@@ -33,38 +38,66 @@ class Prepared:
     package: Package | None = None
 
 
-def prepare(connection: Connection, job: Job, wishes: Wishes | None = None) -> Prepared:
+def prepare(
+    connection: Connection,
+    job: Job,
+    wishes: Wishes | None = None,
+    *,
+    here: Path | None = None,
+    shell: Mapping[str, str] = os.environ,
+    on_read: Callable[[str, int], None] = lambda _text, _size: None,
+) -> Prepared:
     """Do all that comes before sending; nothing changes on the cluster.
 
+    Args:
+        connection: The cluster.
+        job: The recipe.
+        wishes: What the user asks for.
+        here: What relative paths start from; None is the current directory.
+        shell: The variables from which secrets that the job needs are taken.
+        on_read: Called with each path of this machine, and its size, before it is read.
+
     Raises:
-        InputError: Job, cluster and wishes do not go together, or the working directory is too large.
+        InputError: Job, cluster and wishes do not go together, or what the job brings along is too large.
         ConnectionFailed: Nobody answers.
     """
-    wishes = wishes or Wishes()
-    cluster = view(connection)
-    place = wishes.working_dir or wishes.runtime_env.get("working_dir")
-    package = None
-    if place is not None and not is_remote(place):
-        package = pack(Path(place), wishes.runtime_env.get("excludes") or ())
-    return Prepared(connection, plan(job, cluster, wishes, package=package), package)
+    wishes, here = wishes or Wishes(), here or Path.cwd()
+    cluster, folder = view(connection), _folder(wishes)
+    cluster, fork = _with_fork(cluster, folder)
+    job, wishes, said = without_aliases(job, wishes, cluster, here=here, working_dir=folder)
+    loaded = cargo.load(
+        job.with_overrides(wishes.overrides), cluster, here=here, working_dir=folder,
+        remote_working_dir=is_remote(wishes.place or ""), limit_bytes=PACKAGE_LIMIT_BYTES, on_read=on_read,
+    )  # fmt: skip
+    added = loaded.packed
+    package = pack_measured(folder, added) if folder is not None or added else None
+    wishes = replace(wishes, overrides={**wishes.overrides, **dict(loaded.overrides)})
+    submission = plan(job, cluster, wishes, package=package, files=loaded.items, shell=shell)
+    notes = (*submission.notes, *fork, *said, *loaded.notes)
+    return Prepared(connection, replace(submission, notes=notes), package)
 
 
 def send(
-    prepared: Prepared, *, on_upload: Callable[[int, int], None] = lambda _done, _total: None
+    prepared: Prepared,
+    *,
+    on_upload: Callable[[int, int], None] = lambda _done, _total: None,
+    on_wait: Callable[[str], None] = lambda _sentence: None,
 ) -> JobHandle:
-    """Upload what is missing and submit.
+    """Upload what is missing and submit, once all of it is on every node.
 
     Args:
         prepared: What `prepare` made.
-        on_upload: Called with the bytes that are on their way and how many there are in all.
+        on_upload: Called with the bytes of a file, folder or package that are on their way, and its size.
+        on_wait: Called with a sentence when nodes are waited for.
 
     Raises:
-        InputError: The submission id is taken.
+        InputError: The submission id is taken, or a node has no room.
         ConnectionFailed: Nobody answers.
     """
     connection, submission = prepared.connection, prepared.submission
     api = RayApi(connection.ray_url, connection.ray_token)
     _check_free(api, submission.submission_id)
+    _deliver(connection, submission, on_upload, on_wait)
     if prepared.package is not None:
         _upload(api, prepared.package, on_upload)
     api.submit_job(submission.request())
@@ -85,6 +118,50 @@ def submit(connection: Connection, job: Job, wishes: Wishes | None = None) -> Jo
         ConnectionFailed: Nobody answers.
     """
     return send(prepare(connection, job, wishes))
+
+
+def _folder(wishes: Wishes) -> Measured | None:
+    """The working directory of this machine, looked at."""
+    if wishes.place is None or is_remote(wishes.place):
+        return None
+    return measure(Path(wishes.place), wishes.runtime_env.get("excludes") or ())
+
+
+def _with_fork(cluster: ClusterView, folder: Measured | None) -> tuple[ClusterView, tuple[str, ...]]:
+    """The cluster with the verl that the job is going to import.
+
+    The working directory stands before the image's packages on `sys.path`, for the entry point (`python3 -m`) and
+    for every actor on every node (seen with Ray 2.60), so a verl in it takes the place of the image's.
+    """
+    names = {entry.name for entry in folder.entries} if folder is not None else set()
+    if folder is None or "verl/__init__.py" not in names:
+        return cluster, ()
+    said = folder.folder / "verl" / "version" / "version"  # where verl's own __init__ reads it
+    version = said.read_text(encoding="utf-8").strip() if said.is_file() else None
+    note = f"the job runs the verl in {folder.folder} ({version or 'of unknown version'}), not the one of the nodes"
+    return replace(cluster, verl_version=version), (note,)
+
+
+def _deliver(
+    connection: Connection,
+    submission: Submission,
+    on_upload: Callable[[int, int], None],
+    on_wait: Callable[[str], None],
+) -> None:
+    """Bring to every node what goes through the agents."""
+    items = [item for item in submission.files if item.by == "agents"]
+    if connection.agent_url is None or connection.agent_token is None or not (items or submission.secrets):
+        return
+    agent = AgentApi(connection.agent_url, connection.agent_token)
+    for item in items:
+        send_files(agent, item, on_upload=on_upload)
+    if submission.secrets:
+        agent.put_secrets(submission.submission_id, submission.secrets)
+    for item in items:
+        address = item.manifest.address
+        wait_for_all(lambda address=address: agent.files_state(address), item.text, on_wait=on_wait)  # type: ignore[misc]
+    if submission.secrets:
+        wait_for_all(lambda: agent.secrets_state(submission.submission_id), "secrets")
 
 
 def _check_free(api: RayApi, submission_id: str) -> None:

@@ -96,35 +96,57 @@ def pack(folder: Path, excludes: Sequence[str] = (), *, limit_bytes: int = PACKA
     Raises:
         InputError: It is no folder, a file cannot be read, or it is too large.
     """
-    measured = measure(folder, excludes)
-    if measured.size_bytes > limit_bytes:
-        raise _too_large(measured, limit_bytes)
-    content = _zip(measured.entries)
+    return pack_measured(measure(folder, excludes), limit_bytes=limit_bytes)
+
+
+def pack_measured(
+    measured: Measured | None, added: Sequence[Entry] = (), *, limit_bytes: int = PACKAGE_LIMIT_BYTES
+) -> Package:
+    """Make the package of a folder that was looked at, and of files that come to lie in it.
+
+    Args:
+        measured: The folder; None for the files alone.
+        added: Files, named as they shall lie in the package.
+        limit_bytes: The most that the cluster takes.
+
+    Raises:
+        InputError: A file cannot be read, or it is too large.
+    """
+    entries = (*(measured.entries if measured is not None else ()), *added)
+    size_bytes = sum(entry.size_bytes for entry in entries)
+    if size_bytes > limit_bytes:
+        raise _too_large(measured, entries, limit_bytes)
+    content = _zip(entries)
     if len(content) > limit_bytes:
-        raise _too_large(measured, limit_bytes)
+        raise _too_large(measured, entries, limit_bytes)
     # Ray collects packages by this prefix; the hash is over the bytes, so equal content is uploaded once.
     name = f"_ray_pkg_{hashlib.sha256(content).hexdigest()[:32]}.zip"
-    files = sum(not entry.name.endswith("/") for entry in measured.entries)
-    return Package(name, content, files, measured.left_out)
+    files = sum(not entry.name.endswith("/") for entry in entries)
+    return Package(name, content, files, measured.left_out if measured is not None else ())
 
 
-def measure(folder: Path, excludes: Sequence[str] = ()) -> Measured:
+def measure(folder: Path, excludes: Sequence[str] = (), *, what: str | None = None) -> Measured:
     """Find what would go along, without reading any file.
+
+    Args:
+        folder: What is sent.
+        excludes: Patterns as in `.gitignore`, relative to the folder.
+        what: How a message calls it; None is `--working-dir` and its path.
 
     Raises:
         InputError: It is no folder, or cannot be listed.
     """
     from pathspec import GitIgnoreSpec
 
+    said = what or f"--working-dir {folder}"
     if not folder.is_dir():
-        what = "is not a folder" if folder.exists() else "does not exist"
-        raise InputError(f"--working-dir {folder} {what}")
+        raise InputError(f"{said} {'is not a folder' if folder.exists() else 'does not exist'}")
     rules = [_Rules("", GitIgnoreSpec.from_lines([*LEFT_OUT, *excludes]))]
     try:
         entries = tuple(_walk(folder, "", rules, frozenset()))
         left_out = tuple(sorted(child.name for child in folder.iterdir() if child.name in LEFT_OUT))
     except OSError as failure:
-        raise InputError(f"--working-dir {folder}: {failure.filename}: {failure.strerror}") from failure
+        raise InputError(f"{said}: {failure.filename}: {failure.strerror}") from failure
     return Measured(folder, entries, left_out)
 
 
@@ -183,15 +205,17 @@ def _zip(entries: Sequence[Entry]) -> bytes:
             try:
                 archive.writestr(info, b"" if kind == stat.S_IFDIR else entry.path.read_bytes())
             except (OSError, UnicodeEncodeError) as failure:
-                raise InputError(f"--working-dir: {entry.name!r} cannot be packed: {failure}") from failure
+                raise InputError(f"{entry.path} cannot be packed: {failure}") from failure
     return packed.getvalue()
 
 
-def _too_large(measured: Measured, limit_bytes: int) -> InputError:
-    largest = sorted(measured.entries, key=lambda entry: (-entry.size_bytes, entry.name))[:_SHOWN_FILES]
+def _too_large(measured: Measured | None, entries: Sequence[Entry], limit_bytes: int) -> InputError:
+    largest = sorted(entries, key=lambda entry: (-entry.size_bytes, entry.name))[:_SHOWN_FILES]
     rows = "\n".join(f"  {_mib(entry.size_bytes):>10}  {entry.name}" for entry in largest)
+    what = f"--working-dir {measured.folder}" if measured is not None else "what the job brings along"
+    size = _mib(sum(entry.size_bytes for entry in entries))
     return InputError(
-        f"--working-dir {measured.folder} has {_mib(measured.size_bytes)} in {len(measured.entries)} files, "
+        f"{what} has {size} in {len(entries)} files, "
         f"and Ray takes at most {_mib(limit_bytes)}. The largest:\n{rows}",
         hint="Name what the job does not need in .rayignore, or under excludes in a --runtime-env file",
     )

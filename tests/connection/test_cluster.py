@@ -34,6 +34,9 @@ def test_a_cluster_with_agents(cluster: FakeCluster) -> None:
         data={"addition": {"train": "/vol/data/train.parquet", "test": "/vol/data/test.parquet"}},
         models={"tiny-qwen2": "/vol/models/tiny-qwen2"},
         verl_version="0.9.1",
+        rollouts=("vllm",),
+        provider="local",
+        ray_version="2.60.0",
     )
     assert [path for _, path in cluster.requests] == ["/v1/status"]
 

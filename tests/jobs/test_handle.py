@@ -165,7 +165,8 @@ def test_waiting_for_a_failure_names_the_first_error(cluster: FakeCluster, conne
     ) as caught:
         find_job(connection, "run").wait()
     assert caught.value.exit_code == 4
-    assert "cloudrl jobs logs run" in str(caught.value.hint)
+    place = connection.ray_url.removeprefix("http:")
+    assert caught.value.hint == f"The whole log: cloudrl jobs logs ray:{place}/run"
 
 
 def test_waiting_for_a_failure_without_any_error(cluster: FakeCluster, connection: Connection):

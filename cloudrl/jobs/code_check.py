@@ -1,0 +1,105 @@
+"""A Python file of the user's, looked at before anything is sent: a typing error would show minutes later."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from cloudrl.errors import InputError
+from cloudrl.spec import did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_NEVER_BESIDE = frozenset({"verl", "torch", "ray", "transformers", "cloudrl"})
+"""Packages of the image: a checkout of one that lies beside the file is not what it imports on the nodes."""
+
+
+def check_code(path: Path, name: str | None, *, said: str, root: Path | None = None) -> None:
+    """Refuse a file that verl could not load on the nodes.
+
+    verl executes the file by its path (verl 0.9.1, utils/import_utils.py: load_module): its folder is not on
+    `sys.path`, and a relative import has no package to start from. On the nodes the working directory is on it.
+
+    Args:
+        path: The file.
+        name: What has to be defined in it; None when verl asks for nothing.
+        said: The option or override, for the message.
+        root: The working directory that is sent along, if the file lies in it.
+
+    Raises:
+        InputError: It is no Python, does not define `name`, or imports a file that does not come along.
+    """
+    tree = _parsed(path, said)
+    if name is not None:
+        _check_defined(tree, name, path, said)
+    if root is None or path.parent.resolve() != root.resolve():
+        _check_imports(tree, path, said)
+
+
+def _parsed(path: Path, said: str) -> ast.Module:
+    try:
+        return ast.parse(path.read_bytes(), filename=str(path))
+    except SyntaxError as failure:
+        where = f"line {failure.lineno}: {failure.msg}"
+        raise InputError(f"{said}: {path} is not Python: {where}") from failure
+    except (OSError, ValueError) as failure:
+        raise InputError(f"{said}: {path} cannot be read: {failure}") from failure
+
+
+def _check_defined(tree: ast.Module, name: str, path: Path, said: str) -> None:
+    defined = list(dict.fromkeys(_defined(tree.body)))
+    if name in defined or "*" in defined:
+        return
+    functions = [node.name for node in tree.body if isinstance(node, _FUNCTIONS)]
+    has = ", ".join(functions) or "none"
+    raise InputError(
+        f"{said}: {path.name} defines no {name!r}{did_you_mean(name, defined)} (its functions: {has})",
+        hint=f"Name the one that verl shall call: {path.name}:{functions[0]}" if functions else None,
+    )
+
+
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def _defined(body: list[ast.stmt]) -> Iterator[str]:
+    """Names that a module has after its top level ran, as far as reading can tell."""
+    for node in body:
+        if isinstance(node, (*_FUNCTIONS, ast.ClassDef)):
+            yield node.name
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            yield from ((each.asname or each.name).split(".")[0] for each in node.names)
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            yield from (
+                each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name)
+            )
+        else:
+            for inner in ("body", "orelse", "finalbody"):
+                yield from _defined(getattr(node, inner, []))
+            for handler in getattr(node, "handlers", []):
+                yield from _defined(handler.body)
+
+
+def _check_imports(tree: ast.Module, path: Path, said: str) -> None:
+    beside = {each.stem for each in path.parent.glob("*.py")}
+    beside |= {each.parent.name for each in path.parent.glob("*/*.py")}
+    for module, dots in _imported(tree):
+        top = module.split(".")[0]
+        if dots or (top in beside - _NEVER_BESIDE - {path.stem}):
+            written = f"{'.' * dots}{module}"
+            raise InputError(
+                f"{said}: {path.name} imports {written!r}, which lies beside it and is not sent with it",
+                hint=f"--working-dir {path.parent} sends the folder; then name the file in it: {path.name}"
+                if not dots
+                else f"verl loads a single file: write `import {top or 'module'}`, and --working-dir {path.parent}",
+            )
+
+
+def _imported(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((each.name, 0) for each in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module or "", node.level

@@ -1,0 +1,137 @@
+"""Files and secrets through the agents: sent once, taken up where it broke off, and on every node before the job is."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from cloudrl.errors import ConnectionFailed, InputError, Unauthorized
+from cloudrl.node.shipping import FAILED, WHOLE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from cloudrl.connection import AgentApi
+    from cloudrl.jobs.cargo import Item
+    from cloudrl.jobs.working_dir import Entry
+
+_CHUNK_BYTES = 2**20
+_TRIES = 8
+_PAUSE_S = 1.0
+_STANDS_STILL_S = 180.0
+"""A node reports each 32 MiB; this long without any of it, at the slowest link that is worth using."""
+
+
+def send_files(
+    agent: AgentApi,
+    item: Item,
+    *,
+    on_upload: Callable[[int, int], None] = lambda _done, _total: None,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Send what rank 0 has not got of a file or folder. A broken connection is taken up again.
+
+    Raises:
+        InputError: The disk of rank 0 has no room, or a file has changed since it was looked at.
+        ConnectionFailed: Nobody answers, again and again.
+    """
+    address = item.manifest.address
+    state = agent.announce_files(address, item.manifest.to_json())
+    left = _TRIES
+    while (part := _missing(item, state["files"])) is not None:
+        before = sum(state["files"].values())
+        try:
+            _send_part(agent, item, part, state["files"], on_upload)
+        except Unauthorized:
+            raise
+        except ConnectionFailed:
+            left -= 1
+            if not left:
+                raise
+            sleep(_PAUSE_S)
+        state = _asked_again(agent, address, sleep)
+        if sum(state["files"].values()) > before:
+            left = _TRIES
+
+
+def wait_for_all(
+    state: Callable[[], Mapping[str, Any]],
+    what: str,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+    on_wait: Callable[[str], None] = lambda _sentence: None,
+) -> None:
+    """Wait until every node has something.
+
+    Args:
+        state: Asks rank 0; {"nodes": {rank: "whole", bytes, or "failed: ..."}}.
+        what: What it is, for messages.
+        clock: Seconds that never run backwards.
+        sleep: Waits that many seconds.
+        on_wait: Called with a sentence whenever another set of nodes is waited for.
+
+    Raises:
+        InputError: A node cannot take it.
+        ConnectionFailed: Nothing moves any more.
+    """
+    last: Mapping[str, str] = {}
+    moved_at = clock()
+    while True:
+        nodes: Mapping[str, str] = state()["nodes"]
+        for rank, how in nodes.items():
+            if how.startswith(FAILED):
+                raise InputError(f"{what}: rank {rank} cannot take it: {how.removeprefix(FAILED)}")
+        waiting = [rank for rank, how in nodes.items() if how != WHOLE]
+        if not waiting:
+            return
+        if waiting != [rank for rank, how in last.items() if how != WHOLE]:
+            on_wait(f"{what}: waiting for rank {', '.join(waiting)}")
+        if nodes != last:
+            last, moved_at = dict(nodes), clock()
+        elif clock() - moved_at > _STANDS_STILL_S:
+            raise ConnectionFailed(
+                f"{what}: nothing has come to rank {', '.join(waiting)} for {_STANDS_STILL_S:.0f} s",
+                hint="See: cloudrl status",
+            )
+        sleep(0.2)
+
+
+def _missing(item: Item, here: Mapping[str, int]) -> Entry | None:
+    sizes = {part.path: part.size_bytes for part in item.manifest.parts}
+    return next((entry for entry in item.entries if here.get(entry.name, 0) < sizes[entry.name]), None)
+
+
+def _send_part(
+    agent: AgentApi, item: Item, entry: Entry, here: Mapping[str, int], on_upload: Callable[[int, int], None]
+) -> None:
+    size = item.manifest.part(entry.name).size_bytes
+    offset, sent = here.get(entry.name, 0), sum(here.values())
+    pieces = _pieces(entry, offset, size, lambda done: on_upload(sent + done, item.size_bytes))
+    agent.put_file(item.manifest.address, entry.name, pieces, offset=offset, size_bytes=size - offset)
+
+
+def _pieces(entry: Entry, offset: int, size_bytes: int, on_sent: Callable[[int], None]) -> Iterator[bytes]:
+    at = offset
+    with entry.path.open("rb") as file:
+        file.seek(offset)
+        while at < size_bytes:
+            piece = file.read(min(_CHUNK_BYTES, size_bytes - at))
+            if not piece:
+                raise InputError(f"{entry.path} has become shorter while it was sent", hint="Submit again")
+            yield piece
+            at += len(piece)
+            on_sent(at - offset)
+
+
+def _asked_again(agent: AgentApi, address: str, sleep: Callable[[float], None]) -> Mapping[str, Any]:
+    for left in reversed(range(_TRIES)):
+        try:
+            return agent.files_state(address)
+        except Unauthorized:
+            raise
+        except ConnectionFailed:
+            if not left:
+                raise
+            sleep(_PAUSE_S)
+    raise AssertionError

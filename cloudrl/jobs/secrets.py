@@ -1,0 +1,154 @@
+"""Secrets of a job: which are taken from the user's shell, and how they reach its processes.
+
+What stands in `runtime_env.env_vars` is no secret any more: Ray writes it to logs/runtime_env_agent.log on every
+node, answers it to whoever lists jobs, and passes it to each starting worker in its argument list (measured with Ray
+2.60). So where agents run, they keep the values in memory on every node, and the runtime environment names the file
+only (`cloudrl.node.job_secrets`). Secrets that the cluster itself was given, dstack's `secrets` for example, are in
+the nodes' environment already and need nothing here.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from cloudrl.spec.hydra import hydra_text
+from cloudrl.spec.names import is_secret
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cloudrl.connection.cluster import ClusterView
+    from cloudrl.spec.hydra import HydraText
+
+_OF_LOGGERS = {
+    "wandb": ("WANDB_API_KEY",),
+    "swanlab": ("SWANLAB_API_KEY",),
+    "mlflow": ("MLFLOW_TRACKING_TOKEN", "MLFLOW_TRACKING_PASSWORD"),
+    "vemlp_wandb": ("VOLC_ACCESS_KEY_ID", "VOLC_SECRET_ACCESS_KEY"),
+    "clearml": ("CLEARML_API_ACCESS_KEY", "CLEARML_API_SECRET_KEY"),
+    "trackio": ("HF_TOKEN",),
+}
+"""Logger -> what it, or the library below it, reads (verl 0.9.1, utils/tracking.py)."""
+_OF_THE_HUB = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
+"""huggingface_hub/constants.py and utils/_auth.py."""
+_NEEDS_A_KEY = {"wandb": ("WANDB_API_KEY", "WANDB_MODE"), "swanlab": ("SWANLAB_API_KEY", "SWANLAB_MODE")}
+_OWN_PYTHON = ("pip", "uv", "conda", "container", "image_uri", "nsight", "rocprof-sys", "_nsight")
+"""Fields with which Ray chooses the Python of a worker itself, in place of `py_executable` (Ray 2.60, _private/
+runtime_env: pip.py, uv.py, conda.py, image_uri.py, nsight.py)."""
+PYTHON_KEY = "ray_kwargs.ray_init.runtime_env.py_executable"
+_VERL_TAKES_A_PYTHON = (0, 6)
+"""Before that release `ray.init` gets no runtime environment from verl's configuration, and none is in the way."""
+_PY_EXECUTABLE_SINCE = (2, 43)  # https://github.com/ray-project/ray/pull/50160
+
+
+def from_shell(
+    final: Mapping[str, str],
+    shell: Mapping[str, str],
+    variables: Mapping[str, str],
+    *,
+    offline: bool,
+    obstacle: str | None = None,
+) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Secrets that the job is going to need and the user's shell has, and a sentence that names them.
+
+    Args:
+        final: All overrides, bare key -> value.
+        shell: The shell's variables.
+        variables: What the job is given already; that is never replaced.
+        offline: Whether nothing is read from the Hub.
+        obstacle: Why Ray would write them to its logs, if it would; then they stay here unless asked for.
+    """
+    loggers = set(re.findall(r"\w+", final.get("trainer.logger", "")))
+    needed = {
+        name: f"trainer.logger has {each}" for each in sorted(loggers) for name in _OF_LOGGERS.get(each, ())
+    }
+    if not offline:
+        needed = {**dict.fromkeys(_OF_THE_HUB, "a model is read from the Hub"), **needed}
+    taken = {name: shell[name] for name in needed if shell.get(name) and name not in variables}
+    notes = []
+    listed = ", ".join(f"{name} ({needed[name]})" for name in taken)
+    if taken and obstacle is None:
+        notes.append(f"passed on from this shell: {listed}; --env {next(iter(taken))}= keeps it here")
+    elif taken:
+        notes.append(
+            f"not passed on from this shell: {listed}; {obstacle}; --env {next(iter(taken))} does it anyway"
+        )
+        taken = {}
+    has = {**shell, **variables}
+    for logger, (key, mode) in _NEEDS_A_KEY.items():
+        if logger in loggers and not has.get(key) and not variables.get(mode):
+            notes.append(
+                f"trainer.logger has {logger}, and there is no {key} in this shell: the nodes need one"
+            )
+    return taken, tuple(notes)
+
+
+@dataclass(frozen=True)
+class Handed:
+    """How the secrets of a job reach it."""
+
+    runtime_env: Mapping[str, Any] = field(repr=False)
+    """As Ray gets it."""
+    values: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """What goes through the agents."""
+    reader: tuple[str, ...] = ()
+    """Stands before the entry point: reads the values, then becomes what follows it."""
+    overrides: Mapping[str, HydraText] = field(default_factory=dict)
+    """Has every worker start behind the reader, too."""
+    notes: tuple[str, ...] = ()
+
+
+def hand_over(
+    runtime_env: Mapping[str, Any], overrides: Mapping[str, str], cluster: ClusterView, submission_id: str
+) -> Handed:
+    """Take the secrets out of a runtime environment and say how they get to the job instead.
+
+    verl sets `py_executable` in its own `ray.init`, to null unless told otherwise, and Ray refuses a field that both
+    the job's environment and that of `ray.init` have. So verl is told, by its own key (verl 0.9.1,
+    trainer/config/ppo_trainer.yaml: ray_kwargs; "inherited by the TaskRunner and every worker actor").
+
+    Args:
+        runtime_env: With all variables of the job.
+        overrides: Of the job, bare key -> value.
+        cluster: Where it goes.
+        submission_id: Its id; the secrets lie under it.
+    """
+    variables: dict[str, str] = dict(runtime_env.get("env_vars") or {})
+    secrets = {name: value for name, value in variables.items() if is_secret(name) and value}
+    reason = obstacle(runtime_env, cluster) if secrets else None
+    if not secrets or reason is not None:
+        notes = (f"passed on by Ray: {', '.join(secrets)}; {reason}",) if secrets else ()
+        return Handed(runtime_env, notes=notes)
+    reader = ("/bin/sh", f"{cluster.secrets_dir}/{submission_id}")
+    asked = overrides.get(PYTHON_KEY, "null")
+    python = (asked if asked != "null" else None) or runtime_env.get("py_executable") or "python3"
+    started = f"{shlex.join(reader)} {python}"
+    kept = {name: value for name, value in variables.items() if name not in secrets}
+    rest = {key: value for key, value in runtime_env.items() if key not in ("env_vars", "py_executable")}
+    rest |= {"env_vars": kept} if kept else {}
+    if _release(cluster.verl_version) < _VERL_TAKES_A_PYTHON:
+        return Handed({**rest, "py_executable": started}, secrets, reader)
+    return Handed(rest, secrets, reader, {f"++{PYTHON_KEY}": hydra_text(started)})
+
+
+def obstacle(runtime_env: Mapping[str, Any], cluster: ClusterView) -> str | None:
+    """Why secrets of this job would have to go through Ray, in a sentence; None where the agents can take them."""
+    shown = "Ray writes it to a log on every node and shows it in its list of jobs"
+    if cluster.secrets_dir is None:
+        return f"{shown}, and cluster {cluster.name!r} has no agents that could pass it otherwise"
+    taken = [field for field in _OWN_PYTHON if runtime_env.get(field)]
+    if taken:
+        return (
+            f"{shown}, and with {taken[0]!r} in the runtime environment it starts its workers in its own way"
+        )
+    if _release(cluster.ray_version) < _PY_EXECUTABLE_SINCE:
+        return f"{shown}, and only Ray 2.43 and later can be told otherwise (this is {cluster.ray_version})"
+    return None
+
+
+def _release(version: str | None) -> tuple[int, ...]:
+    """The first two numbers; an unknown one counts as new."""
+    return tuple(int(part) for part in re.findall(r"\d+", version or "")[:2]) or (9999,)

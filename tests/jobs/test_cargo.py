@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+import hashlib
+import io
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cloudrl.connection import ClusterView
+from cloudrl.errors import InputError
+from cloudrl.jobs.cargo import SMALL_BYTES, Cargo, load
+from cloudrl.jobs.working_dir import measure, pack_measured
+from cloudrl.spec import Job
+
+TRAIN, VAL = "data.train_files", "data.val_files"
+MODEL, CRITIC = "actor_rollout_ref.model.path", "critic.model.path"
+REWARD = "reward.custom_reward_function.path"
+PLAIN = ClusterView(name="http://x", id=None, nodes=2, gpus_per_node=8, device=None)
+AGENTS = replace(PLAIN, name="lab", files_dir="/vol/data/user-files", provider="dstack")
+LIMIT = 100 * 2**20
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    (tmp_path / "reward.py").write_text("def compute_score(): ...\n")
+    (tmp_path / "a b.parquet").write_bytes(b"a")
+    (tmp_path / "model" / "sub").mkdir(parents=True)
+    (tmp_path / "model" / "config.json").write_text("{}")
+    (tmp_path / "model" / "sub" / "x").write_bytes(b"x")
+    (tmp_path / "model" / ".git").mkdir()
+    (tmp_path / "model" / ".git" / "junk").write_bytes(b"junk")
+    return tmp_path
+
+
+def large(path: Path, size_bytes: int) -> Path:
+    with path.open("wb") as file:
+        file.truncate(size_bytes)
+    return path
+
+
+def loaded(
+    here: Path, cluster: ClusterView = AGENTS, working_dir: str | None = None, **overrides: Any
+) -> Cargo:
+    keys = {"train": TRAIN, "val": VAL, "model": MODEL, "critic": CRITIC, "reward": REWARD}
+    job = Job(name="x", overrides={keys.get(key, key): value for key, value in overrides.items()})
+    folder = measure(here / working_dir) if working_dir else None
+    return load(job, cluster, here=here, working_dir=folder, limit_bytes=LIMIT)
+
+
+def test_small_files_go_into_the_package(here: Path):
+    cargo = loaded(here, reward="./reward.py", train="./a b.parquet", model="./model")
+
+    given = dict(cargo.overrides)
+    by_text = {item.text: item for item in cargo.items}
+    assert given[REWARD] == by_text["./reward.py"].to
+    assert given[TRAIN] == f"'{by_text['./a b.parquet'].to}'"
+    package = pack_measured(None, cargo.packed)
+    packed = zipfile.ZipFile(io.BytesIO(package.content))
+    found = {name.split("/", 2)[2]: packed.read(name) for name in packed.namelist()}
+    assert found == {
+        "reward.py": b"def compute_score(): ...\n",
+        "a b.parquet": b"a",
+        "model/config.json": b"{}",
+        "model/sub/x": b"x",
+    }
+    assert all(name.startswith("cloudrl_files/") for name in packed.namelist())
+    assert given[MODEL] + "/config.json" in packed.namelist()
+
+
+def test_the_name_follows_the_content(here: Path):
+    first = loaded(here, train="./a b.parquet").items[0].to
+    assert loaded(here, train="./a b.parquet").items[0].to == first
+    (here / "a b.parquet").write_bytes(b"b")
+    assert loaded(here, train="./a b.parquet").items[0].to != first
+
+
+def test_large_ones_go_through_the_agents(here: Path):
+    weights = large(here / "model" / "weights", SMALL_BYTES)
+    cargo = loaded(here, model="./model", critic="./model", reward="./reward.py")
+
+    model, reward = cargo.items
+    assert (model.by, reward.by) == ("agents", "package")
+    assert model.to == f"/vol/data/user-files/{model.manifest.address}/model"
+    assert dict(cargo.overrides)[CRITIC] == dict(cargo.overrides)[MODEL] == model.to
+    part = model.manifest.part("model/weights")
+    assert (part.size_bytes, part.sha256) == (SMALL_BYTES, hashlib.sha256(weights.read_bytes()).hexdigest())
+    assert [entry.name.split("/")[-1] for entry in cargo.packed] == ["reward.py"]
+
+
+def test_many_small_ones_leave_room_for_the_working_directory(here: Path):
+    (here / "proj").mkdir()
+    large(here / "proj" / "big", 85 * 2**20)
+    names = [large(here / f"{size}.parquet", size * 2**20).name for size in (7, 9, 8)]
+
+    cargo = loaded(here, working_dir="proj", train=[f"./{name}" for name in names])
+
+    assert {item.text: item.by for item in cargo.items} == {
+        "./7.parquet": "package", "./8.parquet": "package", "./9.parquet": "agents",
+    }  # fmt: skip
+    assert sum(entry.size_bytes for entry in cargo.packed) + 85 * 2**20 <= LIMIT
+
+
+def test_a_plain_ray_takes_what_fits(here: Path):
+    large(here / "model" / "weights", 60 * 2**20)
+    assert {item.by for item in loaded(here, PLAIN, model="./model").items} == {"package"}
+
+    large(here / "model" / "weights", LIMIT + 1)
+    with pytest.raises(InputError) as caught:
+        loaded(here, PLAIN, model="./model")
+    assert caught.value.message == (
+        f"{MODEL}=./model has 100.0 MiB; Ray's package has room for 100.0 MiB of the job's own files, and what answers "
+        "at 'http://x' is a plain Ray cluster without agents that could take it"
+    )
+    assert "Copy it to the same place on every node" in str(caught.value.hint)
+
+
+def test_a_working_directory_from_a_url(here: Path):
+    job = Job(name="x", overrides={TRAIN: "./a b.parquet"})
+    cargo = load(job, AGENTS, here=here, remote_working_dir=True, limit_bytes=LIMIT)
+    assert cargo.items[0].by == "agents"
+    with pytest.raises(InputError, match="the working directory is a URL, to which nothing can be added"):
+        load(job, PLAIN, here=here, remote_working_dir=True, limit_bytes=LIMIT)
+
+
+def test_what_lies_in_the_working_directory_travels_with_it(here: Path):
+    (here / "proj" / "data").mkdir(parents=True)
+    (here / "proj" / "helper.py").touch()
+    (here / "proj" / "reward.py").write_text("import helper\ndef compute_score(): ...\n")
+    for name in ("data/x.parquet", "data/left_out.parquet"):
+        (here / "proj" / name).write_bytes(b"x")
+    (here / "proj" / ".gitignore").write_text("left_out.parquet\n")
+
+    cargo = loaded(
+        here, working_dir="proj", reward="./proj/reward.py", train=["data/x.parquet", "data/left_out.parquet"]
+    )
+
+    assert [item.text for item in cargo.items] == ["data/left_out.parquet"]
+    given = dict(cargo.overrides)
+    assert given[REWARD] == "reward.py"
+    assert given[TRAIN] == f"[data/x.parquet,{cargo.items[0].to}]"
+
+
+def test_code_is_looked_at(here: Path):
+    with pytest.raises(InputError, match="defines no 'compute_scor'; did you mean 'compute_score'"):
+        loaded(here, reward="./reward.py", **{"reward.custom_reward_function.name": "compute_scor"})
+    (here / "sampler.py").write_text("class Mine: ...")
+    key = "trainer.v1.sampler.custom_sampler"
+    assert loaded(here, **{f"{key}.path": "./sampler.py", f"{key}.name": "Mine"}).items
+    with pytest.raises(InputError, match=r"sampler\.py defines no 'Yours'"):
+        loaded(here, **{f"{key}.path": "./sampler.py", f"{key}.name": "Yours"})
+
+
+def test_sizes_are_known_before_anything_is_read(here: Path):
+    large(here / "model" / "weights", LIMIT + 1)
+    (here / "model" / "weights").chmod(0)
+    read: list[tuple[str, int]] = []
+    job = Job(name="x", overrides={MODEL: "./model", TRAIN: "./a b.parquet"})
+
+    with pytest.raises(InputError, match="has room for"):
+        load(job, PLAIN, here=here, limit_bytes=LIMIT, on_read=lambda *at: read.append(at))
+    assert read == []
+
+    load(
+        Job(name="x", overrides={TRAIN: "./a b.parquet"}),
+        PLAIN,
+        here=here,
+        limit_bytes=LIMIT,
+        on_read=lambda *at: read.append(at),
+    )
+    assert read == [("./a b.parquet", 1)]
+
+
+def test_a_folder_with_nothing_in_it(here: Path):
+    (here / "adapter").mkdir()
+    with pytest.raises(InputError, match="adapter is an empty folder"):
+        loaded(here, **{"actor_rollout_ref.model.lora_adapter_path": "./adapter"})
+
+
+def test_a_link_keeps_the_name_that_the_user_gave(here: Path):
+    (here / "link.parquet").symlink_to("a b.parquet")
+    [item] = loaded(here, train="./link.parquet").items
+    assert item.to.endswith("/link.parquet")
+    assert item.size_bytes == 1
+
+
+def test_a_job_without_own_files(here: Path):
+    assert loaded(here, train="/data/x.parquet", model="Qwen/Q") == Cargo()

@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cloudrl.errors import InputError
+from cloudrl.jobs.code_check import check_code
+
+
+def written(folder: Path, source: str | bytes) -> Path:
+    path = folder / "reward.py"
+    path.write_bytes(source if isinstance(source, bytes) else source.encode())
+    return path
+
+
+def check(path: Path, name: str | None = "compute_score", root: Path | None = None) -> None:
+    check_code(path, name, said="--reward ./reward.py", root=root)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def compute_score(*a, **k): return 1.0",
+        "async def compute_score(*a, **k): return 1.0",
+        "class compute_score: pass",
+        "compute_score = lambda *a: 1.0",
+        "compute_score: object = print",
+        "a, (compute_score, b) = 1, (2, 3)",
+        "from somewhere import compute_score",
+        "from somewhere import other as compute_score",
+        "import somewhere as compute_score",
+        "from somewhere import *",
+        "try:\n    from fast import compute_score\nexcept ImportError:\n    def compute_score(): ...",
+        "try:\n    pass\nexcept ImportError:\n    compute_score = 1",
+        "if True:\n    pass\nelse:\n    def compute_score(): ...",
+        "with open('x') as f:\n    compute_score = 1",
+        "# -*- coding: latin-1 -*-\ndef compute_score(): return '\xe9'".encode("latin-1"),
+    ],
+)
+def test_files_that_verl_can_load(tmp_path: Path, source: str | bytes):
+    check(written(tmp_path, source))
+
+
+def test_a_function_that_is_not_there(tmp_path: Path):
+    path = written(
+        tmp_path, "import os\ndef compute_scores(x):\n    def compute_score(): ...\ndef other(): ...\n"
+    )
+
+    with pytest.raises(InputError) as caught:
+        check(path)
+
+    assert caught.value.message == (
+        "--reward ./reward.py: reward.py defines no 'compute_score'; did you mean 'compute_scores'? "
+        "(its functions: compute_scores, other)"
+    )
+    assert caught.value.hint == "Name the one that verl shall call: reward.py:compute_scores"
+
+
+def test_a_file_without_functions(tmp_path: Path):
+    with pytest.raises(InputError, match=r"its functions: none"):
+        check(written(tmp_path, "x = 1"))
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("def compute_score(:\n", "line 1: "),
+        ("x = 1\n  y = 2\n", "line 2: unexpected indent"),
+        (b"a\0b", "null byte"),
+    ],
+)
+def test_what_is_no_python(tmp_path: Path, source: str | bytes, reason: str):
+    with pytest.raises(InputError, match=reason):
+        check(written(tmp_path, source))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import helper",
+        "import helper.deep",
+        "from helper import x",
+        "from package import x",
+        "import os, helper",
+    ],
+)
+def test_a_file_beside_it_is_not_sent(tmp_path: Path, line: str):
+    (tmp_path / "helper.py").touch()
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "part.py").touch()
+    path = written(tmp_path, f"def compute_score():\n    {line}\n")
+
+    with pytest.raises(InputError, match="lies beside it and is not sent with it") as caught:
+        check(path)
+    assert str(caught.value.hint).startswith(f"--working-dir {tmp_path} sends the folder")
+
+    check(path, root=tmp_path)
+    with pytest.raises(InputError):
+        check(path, root=tmp_path.parent)
+
+
+def test_relative_imports_have_no_package(tmp_path: Path):
+    path = written(tmp_path, "from . import helper\nfrom .x import y\ndef compute_score(): ...\n")
+    with pytest.raises(InputError, match=r"imports '\.'"):
+        check(path)
+
+
+def test_what_the_image_has_may_lie_beside_it(tmp_path: Path):
+    (tmp_path / "verl").mkdir()
+    (tmp_path / "verl" / "__init__.py").touch()
+    check(written(tmp_path, "import verl, re, reward\nfrom torch import nn\ndef compute_score(): ...\n"))
+
+
+def test_a_file_that_nothing_is_asked_of(tmp_path: Path):
+    check(written(tmp_path, "x = 1"), name=None)

@@ -1,0 +1,267 @@
+"""Files and secrets on their way through a real agent's server, over connections that break."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx2
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "node"))
+from server_harness import TOKEN, Served
+
+from cloudrl.connection import AgentApi, ClusterView, Connection
+from cloudrl.errors import ConnectionFailed, InputError, Unauthorized
+from cloudrl.jobs import Wishes, prepare, send
+from cloudrl.jobs.cargo import Item, load
+from cloudrl.jobs.delivery import send_files, wait_for_all
+from cloudrl.node.uploads import SPARE_BYTES, Store
+from cloudrl.spec import Job
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fake_cluster import FakeCluster
+
+MODEL = "actor_rollout_ref.model.path"
+WEIGHTS = os.urandom(12_000_000)
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    (tmp_path / "model" / "weights").write_bytes(WEIGHTS)
+    return tmp_path
+
+
+@pytest.fixture
+def head(tmp_path: Path) -> Iterator[Served]:
+    """The agent of a cluster of one node."""
+    served = Served(tmp_path / "head", 0, nodes=1)
+    yield served
+    served.close()
+
+
+@pytest.fixture
+def item(here: Path, head: Served) -> Item:
+    lab = ClusterView("lab", "1", 1, 1, "cpu", files_dir=str(head.shipping.files.root))
+    return load(Job(name="x", overrides={MODEL: "./model"}), lab, here=here, limit_bytes=2**30).items[0]
+
+
+class Broken(httpx2.BaseTransport):
+    """Breaks the connection while a file is sent, as often as `breaks` says, each time after so many bytes."""
+
+    def __init__(self, *breaks: int) -> None:
+        self.breaks = list(breaks)
+        self.sent = 0
+        self.calls: list[str] = []
+        self._real = httpx2.HTTPTransport()
+
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+        self.calls.append(f"{request.method} {request.url.path.rsplit('/', 1)[-1]}")
+        if request.method == "PUT" and "/content/" in request.url.path:
+            request = httpx2.Request(
+                request.method, request.url, headers=request.headers, content=self._cut(request.stream)
+            )
+        return self._real.handle_request(request)
+
+    def close(self) -> None:
+        self._real.close()
+
+    def _cut(self, stream: Any) -> Iterator[bytes]:
+        left = self.breaks.pop(0) if self.breaks else None
+        for piece in stream:
+            if left is not None and left < len(piece):
+                yield piece[:left]
+                raise httpx2.WriteError("cut")
+            left = None if left is None else left - len(piece)
+            self.sent += len(piece)
+            yield piece
+
+
+def api(head: Served, transport: httpx2.BaseTransport | None = None, token: str = TOKEN) -> AgentApi:
+    return AgentApi(f"http://127.0.0.1:{head.port}", token, transport=transport)
+
+
+def whole(head: Served, item: Item) -> bool:
+    place = head.shipping.files.root / item.manifest.address / "model"
+    return Path(item.to) == place and (place / "weights").read_bytes() == WEIGHTS
+
+
+def test_sent_once(head: Served, item: Item):
+    seen: list[tuple[int, int]] = []
+    first, second = Broken(), Broken()
+
+    send_files(api(head, first), item, on_upload=lambda *at: seen.append(at))
+    assert whole(head, item)
+    assert first.sent == item.size_bytes
+    assert seen[-1] == (item.size_bytes, item.size_bytes)
+    assert seen == sorted(seen)
+
+    send_files(api(head, second), item)
+    assert second.calls == [f"PUT {item.manifest.address}"]
+
+
+def test_it_goes_on_where_it_broke_off(head: Served, item: Item):
+    transport, pauses = Broken(99, 5_000_000, 2_500_000), []  # config.json comes first
+
+    send_files(api(head, transport), item, sleep=pauses.append)
+
+    assert whole(head, item)
+    assert len(pauses) == 2
+    assert transport.sent < item.size_bytes + 4 * 2**20, "only what was in flight was sent twice"
+
+
+def test_a_connection_that_never_holds(head: Served, item: Item):
+    with pytest.raises(ConnectionFailed):
+        send_files(api(head, Broken(*[0] * 99)), item, sleep=lambda _s: None)
+
+
+def test_a_refused_token_is_not_tried_again(head: Served, item: Item):
+    transport = Broken()
+    with pytest.raises(Unauthorized):
+        send_files(api(head, transport, token="wrong"), item)
+    assert len(transport.calls) == 1
+
+
+def test_no_room(head: Served, item: Item):
+    head.shipping.files = Store(head.folder / "small", free_bytes=lambda _folder: SPARE_BYTES)
+    with pytest.raises(InputError, match=r"model: 11\.4 MiB are to come"):
+        send_files(api(head), item)
+
+
+def test_a_file_that_changes_meanwhile(head: Served, item: Item, here: Path):
+    (here / "model" / "weights").write_bytes(WEIGHTS[:-1] + b"!")
+    with pytest.raises(InputError, match="arrived damaged") as caught:
+        send_files(api(head), item)
+    assert caught.value.exit_code == 2
+
+    (here / "model" / "weights").write_bytes(WEIGHTS[:-1])
+    with pytest.raises(InputError, match="has become shorter while it was sent"):
+        send_files(api(head), item)
+
+
+# -- waiting ------------------------------------------------------------------------------------------------------
+
+
+class Nodes:
+    """What rank 0 says, one answer after the other; time passes with each pause."""
+
+    def __init__(self, *answers: dict[str, str]) -> None:
+        self.answers = list(answers)
+        self.now = 0.0
+        self.said: list[str] = []
+
+    def wait(self) -> None:
+        wait_for_all(
+            lambda: {"nodes": self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]},
+            "./model",
+            clock=lambda: self.now,
+            sleep=self._sleep,
+            on_wait=self.said.append,
+        )
+
+    def _sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def test_waiting_for_every_node():
+    nodes = Nodes(
+        {"0": "0", "1": "0"}, {"0": "whole", "1": "5"}, {"0": "whole", "1": "9"}, {"0": "whole", "1": "whole"}
+    )
+    nodes.wait()
+    assert nodes.said == ["./model: waiting for rank 0, 1", "./model: waiting for rank 1"]
+
+
+def test_a_node_that_cannot_take_it():
+    nodes = Nodes({"0": "whole", "1": "0"}, {"0": "whole", "1": "failed: no room"})
+    with pytest.raises(InputError, match=r"\./model: rank 1 cannot take it: no room"):
+        nodes.wait()
+
+
+def test_nothing_moves():
+    nodes = Nodes(*({"0": "whole", "1": str(count)} for count in range(2000)), {"0": "whole", "1": "2000"})
+    with pytest.raises(ConnectionFailed, match="nothing has come to rank 1 for 180 s"):
+        nodes.wait()
+    assert nodes.now > 2000 * 0.2 + 179, "as long as something moves it is waited for"
+
+
+# -- all of it ----------------------------------------------------------------------------------------------------
+
+
+def connection(cluster: FakeCluster, head: Served) -> Connection:
+    """A cluster whose agent takes files and secrets."""
+    head.more_status = {
+        **cluster.status,
+        "files_dir": str(head.shipping.files.root),
+        "secrets_dir": str(head.shipping.secrets.folder),
+    }
+    return Connection("lab", cluster.url, cluster.token, f"http://127.0.0.1:{head.port}", TOKEN, "id-1")
+
+
+def test_a_job_is_sent_after_its_files_and_secrets(cluster: FakeCluster, head: Served, here: Path):
+    (here / "reward.py").write_text("def compute_score(): ...")
+    lab = connection(cluster, head)
+    wishes = Wishes(
+        model="./model", reward="./reward.py", env={"MY_TOKEN": "marker-012345"}, submission_id="one"
+    )
+
+    prepared = prepare(lab, Job(name="x", verl="0.9.1", device="cpu"), wishes, here=here, shell={})
+    shown = prepared.submission.render()
+    assert not head.shipping.files.root.exists()
+    assert not head.shipping.secrets.folder.exists()
+    assert not cluster.packages
+
+    there: list[bool] = []
+    cluster.on_submit = lambda _id: there.append(
+        (head.shipping.files.root / "x").parent.exists()
+        and all(Path(item.to).exists() for item in prepared.submission.files if item.by == "agents")
+        and head.shipping.secrets.read("one") is not None
+        and len(cluster.packages) == 1
+    )
+    send(prepared)
+
+    assert there == [True]
+    sent = cluster.jobs["one"].body
+    assert "marker-012345" not in str(sent) + shown
+    assert f"{MODEL}={head.shipping.files.root}/" in sent["entrypoint"]
+    assert "reward.custom_reward_function.path=cloudrl_files/" in sent["entrypoint"]
+    assert "marker-012345" in str(head.shipping.secrets.read("one"))
+    assert "./model -> " in shown
+    assert "through the agents" in shown
+
+
+def test_a_taken_id_sends_nothing(cluster: FakeCluster, head: Served, here: Path):
+    cluster.add("one")
+    prepared = prepare(
+        connection(cluster, head),
+        Job(name="x", device="cpu"),
+        Wishes(model="./model", env={"MY_TOKEN": "marker-012345"}, submission_id="one"),
+        here=here,
+        shell={},
+    )
+    with pytest.raises(InputError, match="'one' is taken"):
+        send(prepared)
+    assert not head.shipping.files.root.exists()
+    assert not head.shipping.secrets.folder.exists()
+
+
+def test_a_fork_of_verl(cluster: FakeCluster, head: Served, tmp_path: Path):
+    fork = tmp_path / "fork"
+    (fork / "verl" / "version").mkdir(parents=True)
+    (fork / "verl" / "__init__.py").touch()
+    lab = connection(cluster, head)
+
+    prepared = prepare(lab, Job(name="x", device="cpu"), Wishes(working_dir=str(fork)), shell={})
+    assert (
+        f"the job runs the verl in {fork} (of unknown version), not the one of the nodes"
+        in prepared.submission.notes
+    )
+
+    (fork / "verl" / "version" / "version").write_text("0.5.0.dev\n")
+    with pytest.raises(InputError, match=r"written for verl 0\.9\.1, and cluster 'lab' has 0\.5\.0\.dev"):
+        prepare(lab, Job(name="x", verl="0.9.1", device="cpu"), Wishes(working_dir=str(fork)), shell={})

@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloudrl.errors import InputError
+from cloudrl.jobs.file_keys import Kind
+from cloudrl.jobs.local_paths import Found, find, items
+from cloudrl.jobs.working_dir import measure
+from cloudrl.spec.hydra import hydra_text
+
+MODEL, TRAIN = "actor_rollout_ref.model.path", "data.train_files"
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with files, and a home beside it."""
+    folder = tmp_path / "here"
+    for name in ("mine.parquet", "reward.py", "home/own.parquet", "proj/reward.py", "proj/sub/tool.py"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("x")
+    for name in ("model", "owner/name", "a/b/model", "proj/owner/name"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "config.json").write_text("{}")
+    monkeypatch.setenv("HOME", str(folder / "home"))
+    return folder
+
+
+def look(
+    here: Path, key: str, value: object, working_dir: str | None = None, *, nodes_are_here: bool = False
+) -> Found:
+    folder = measure(here / working_dir) if working_dir else None
+    return find({key: hydra_text(value)}, here=here, working_dir=folder, nodes_are_here=nodes_are_here)
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "path"),
+    [
+        (TRAIN, "./mine.parquet", "mine.parquet"),
+        (TRAIN, "mine.parquet", "mine.parquet"),
+        (TRAIN, "../here/mine.parquet", "../here/mine.parquet"),
+        (TRAIN, "~/own.parquet", "home/own.parquet"),
+        (MODEL, "./model", "model"),
+        (MODEL, "model", "model"),
+        (MODEL, "./owner/name", "owner/name"),
+        (MODEL, "a/b/model", "a/b/model"),
+        ("++" + MODEL, "./model", "model"),
+        ("reward.custom_reward_function.path", "./reward.py", "reward.py"),
+    ],
+)
+def test_paths_of_this_machine(here: Path, key: str, text: str, path: str):
+    [found] = look(here, key, text).paths
+    assert (found.key, found.text) == (key, text)
+    assert found.path.resolve() == (here / path).resolve()
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        (TRAIN, "/data/train.parquet"),
+        (TRAIN, "hdfs://host/x.parquet"),
+        (TRAIN, "${data.val_files}"),
+        (TRAIN, "null"),
+        (MODEL, "Qwen/Qwen2.5-7B-Instruct"),
+        (MODEL, "gpt2"),
+        (MODEL, "/models/x"),
+        ("reward.custom_reward_function.path", "pkg://verl.utils.reward"),
+        ("trainer.project_name", "./mine.parquet"),
+        ("trainer.default_local_dir", "./model"),
+        ("~" + TRAIN, ""),
+    ],
+)
+def test_what_is_left_as_it_is(here: Path, key: str, text: str):
+    assert look(here, key, text) == Found((), ())
+
+
+def test_lists(here: Path):
+    found = look(here, TRAIN, ["./mine.parquet", "/data/x.parquet", "~/own.parquet"])
+    assert [each.text for each in found.paths] == ["./mine.parquet", "~/own.parquet"]
+
+
+def test_an_absolute_path_is_of_the_nodes_and_a_note_says_so(here: Path):
+    path = str(here / "mine.parquet")
+    found = look(here, TRAIN, path)
+    assert found.paths == ()
+    assert found.notes == (
+        f"{TRAIN}={path} is a path on the nodes; to send what this machine has there, give it relative to this folder",
+    )
+    assert look(here, TRAIN, path, nodes_are_here=True).notes == ()
+
+
+def test_a_model_on_the_hub_with_a_folder_of_its_name(here: Path):
+    found = look(here, MODEL, "owner/name")
+    assert found.paths == ()
+    assert found.notes == (
+        f"{MODEL}=owner/name is a model on the Hub; the folder of that name here needs ./owner/name",
+    )
+
+
+def test_the_working_directory_comes_first(here: Path):
+    [code] = look(here, "reward.custom_reward_function.path", "reward.py", "proj").paths
+    assert code.path == here / "proj" / "reward.py"
+    [model] = look(here, MODEL, "owner/name", "proj").paths
+    assert model.path == here / "proj" / "owner" / "name"
+    [marked] = look(here, "reward.custom_reward_function.path", "./reward.py", "proj").paths
+    assert marked.path == here / "reward.py"
+
+
+def test_a_working_directory_that_nobody_here_knows(here: Path):
+    found = find({TRAIN: hydra_text("data/x.parquet")}, here=here, remote_working_dir=True)
+    assert found.paths == ()
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "message"),
+    [
+        (TRAIN, "./mine.parqet", r"data\.train_files=\./mine\.parqet: .*/here/mine\.parqet does not exist; did"),
+        (TRAIN, "mine.parqet", r"did you mean 'mine\.parquet'\?"),
+        (TRAIN, "./nothing/mine.parquet", r"does not exist, nor does its folder .*/here/nothing"),
+        (MODEL, "./modle", r"did you mean 'model'\?"),
+        (MODEL, "a/b/modle", r"did you mean 'model'\?"),
+        (TRAIN, "~/owm.parquet", r"did you mean 'own\.parquet'\?"),
+        (TRAIN, "./model", r"\./model is a folder, and verl reads a data file there"),
+        (MODEL, "./mine.parquet", r"\./mine\.parquet is a file, and verl reads a model folder there"),
+        (MODEL, "./home", r"\./home has no config\.json, so it is no Hugging Face model folder"),
+        (MODEL, ".", r"\. has no config\.json"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be(here: Path, key: str, text: str, message: str):
+    with pytest.raises(InputError, match=message):
+        look(here, key, text)
+
+
+def test_a_folder_as_a_file_names_what_is_in_it(here: Path):
+    with pytest.raises(InputError) as caught:
+        look(here, TRAIN, "./proj")
+    assert caught.value.hint == "For example ./proj/reward.py"
+
+
+@given(
+    st.lists(
+        st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=12), max_size=4
+    )
+)
+def test_a_list_is_read_back_as_hydra_reads_it(texts: list[str]):
+    written = hydra_text(texts)
+    read = items(written)
+    # what looks nested or empty is no path: it may be left alone, but never become something else
+    assert read in (tuple(texts), ())
+    if all(text and text.isascii() and text.replace(".", "").replace("/", "").isalnum() for text in texts):
+        assert read == tuple(texts)
+
+
+def test_kinds_are_known_for_what_is_found(here: Path):
+    assert look(here, MODEL, "./model").paths[0].kind is Kind.MODEL
