@@ -27,9 +27,14 @@ if TYPE_CHECKING:
     from cloudrl.errors import SpecError as SpecError
     from cloudrl.errors import Unauthorized as Unauthorized
     from cloudrl.sdk import Cluster as Cluster
+    from cloudrl.sdk import DataSet as DataSet
+    from cloudrl.sdk import Fleet as Fleet
     from cloudrl.sdk import Job as Job
+    from cloudrl.sdk import NetworkVolume as NetworkVolume
     from cloudrl.sdk import Resources as Resources
     from cloudrl.sdk import RunningCluster as RunningCluster
+    from cloudrl.sdk import SshConfig as SshConfig
+    from cloudrl.sdk import SshHost as SshHost
     from cloudrl.sdk import Volume as Volume
     from cloudrl.sdk import attach as attach
     from cloudrl.sdk import connect as connect
@@ -53,9 +58,14 @@ _HOMES = {
     ),
     "cloudrl.sdk": (
         "Cluster",
+        "DataSet",
+        "Fleet",
         "Job",
+        "NetworkVolume",
         "Resources",
         "RunningCluster",
+        "SshConfig",
+        "SshHost",
         "Volume",
         "attach",
         "connect",

@@ -11,19 +11,35 @@ from cloudrl.errors import InputError
 from cloudrl.jobs import JobHandle, Wishes, find_job, list_jobs, submit
 from cloudrl.providers import provider
 from cloudrl.render.dstack import to_dstack
-from cloudrl.spec import Job, Resources, Volume
+from cloudrl.render.fleet import fleet_to_dstack
+from cloudrl.spec import DataSet, Job, NetworkVolume, Resources, SshConfig, SshHost, Volume
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
 
     from typing_extensions import Self
 
     from cloudrl.connection.ray_job import RayJob
+    from cloudrl.providers.dstack.fleets import FleetPlan, FleetState
     from cloudrl.providers.model import Plan, Status
 
-__all__ = ["Cluster", "Job", "Resources", "RunningCluster", "Volume", "attach", "connect", "recipe"]
+__all__ = [
+    "Cluster",
+    "DataSet",
+    "Fleet",
+    "Job",
+    "NetworkVolume",
+    "Resources",
+    "RunningCluster",
+    "SshConfig",
+    "SshHost",
+    "Volume",
+    "attach",
+    "connect",
+    "recipe",
+]
 
 
 class Cluster(spec.Cluster):
@@ -63,6 +79,45 @@ class Cluster(spec.Cluster):
         return RunningCluster(where.up(where.plan(self), on_status=on_status, detach=detach), provider=on)
 
 
+class Fleet(spec.Fleet):
+    """A fleet as it is declared (see `cloudrl.spec.Fleet` for the fields), with the verbs for it."""
+
+    def to_dstack(self) -> str:
+        """The exact YAML of the dstack fleet."""
+        return fleet_to_dstack(self)
+
+    def plan(self, project: str | None = None) -> FleetPlan:
+        """What `create` would do, with offers and prices; asks the dstack server.
+
+        Raises:
+            InputError: no server is configured, or it refuses the fleet.
+            ConnectionFailed: it does not answer.
+        """
+        from cloudrl.providers.dstack import fleets, server
+
+        return fleets.plan(server.connect(project), self.to_dstack())
+
+    def create(
+        self, project: str | None = None, *, on_look: Callable[[FleetState], None] = lambda _look: None
+    ) -> FleetState:
+        """Create it, or change it to what is declared here, and wait for the machines that come at once.
+
+        A fleet that cannot be changed in place is deleted first, and its machines with it: see `plan().action`.
+
+        Raises:
+            InputError: no server is configured, or it refuses the fleet.
+            CapacityError: there are no such machines, or one of them did not come up.
+            ConnectionFailed: the server does not answer.
+        """
+        from cloudrl.providers.dstack import fleets, server
+
+        where = server.connect(project)
+        planned = fleets.plan(where, self.to_dstack())
+        if planned.action != "nothing":
+            fleets.apply(where, planned)
+        return fleets.wait(where, self.name, on_look=on_look)
+
+
 @dataclass(frozen=True)
 class RunningCluster:
     """A cluster that jobs can be submitted to.
@@ -88,26 +143,36 @@ class RunningCluster:
         """Nodes, GPUs, data, models and checkpoint folder, as a job will find them."""
         return view(self.connection)
 
-    def submit(
+    def submit(  # noqa: PLR0913 - the options of `cloudrl submit`
         self,
         job: Job | str,
         overrides: Mapping[str, Any] | None = None,
         *,
         name: str | None = None,
         steps: int | None = None,
+        model: str | None = None,
+        data: str | Sequence[str] = (),
+        reward: str | None = None,
         env: Mapping[str, str] | None = None,
         working_dir: str | None = None,
         submission_id: str | None = None,
     ) -> JobHandle:
         """Submit a job, or a recipe by its name or path.
 
+        Paths of this machine (`./x`, `../x`, `~/x`, or `x` where it exists here) are sent along wherever verl reads a
+        file; `/x` is a path on the nodes, `owner/name` a model on the Hub. HF_TOKEN and the loggers' keys are passed
+        on from this process's environment where the job needs them.
+
         Args:
             job: what to run.
             overrides: in verl's own keys; they win over recipe and cluster.
             name: the run's name; the same name again continues from its newest checkpoint.
             steps: total training steps.
-            env: variables of the job.
-            working_dir: a folder to send along.
+            model: on the Hub, prepared on the cluster, or a folder of this machine (`./my-model`).
+            data: data sets of the cluster, parquet files, or folders with train.parquet and test.parquet.
+            reward: a Python file, and after a colon the function in it.
+            env: variables of the job; secrets among them reach it through the agents alone.
+            working_dir: a folder to send along; the job starts in it, and a verl in it takes the place of the nodes'.
             submission_id: Ray's id, which makes a repeated call harmless.
 
         Raises:
@@ -115,8 +180,9 @@ class RunningCluster:
             ConnectionFailed: nobody answers.
         """
         wishes = Wishes(
-            overrides=overrides or {}, name=name, steps=steps, env=env or {}, working_dir=working_dir,
-            submission_id=submission_id,
+            overrides=overrides or {}, name=name, steps=steps, model=model,
+            data=(data,) if isinstance(data, str) else tuple(data), reward=reward, env=env or {},
+            working_dir=working_dir, submission_id=submission_id,
         )  # fmt: skip
         return submit(self.connection, recipes.load(job) if isinstance(job, str) else job, wishes)
 
@@ -157,17 +223,27 @@ def connect(ray_url: str, token: str | None = None) -> RunningCluster:
     return RunningCluster(Connection(name=ray_url, ray_url=ray_url, ray_token=token))
 
 
-def recipe(name_or_path: str | os.PathLike[str], *, model: str | None = None, **changes: Any) -> Job:
+def recipe(
+    name_or_path: str | os.PathLike[str],
+    *,
+    model: str | None = None,
+    algorithm: str | None = None,
+    **changes: Any,
+) -> Job:
     """A recipe by its name, or a job of your own by the path of its file.
 
     Args:
         name_or_path: one of `cloudrl.recipes.names()`, or a `.yml` file.
         model: another model than the recipe's.
+        algorithm: another algorithm than the recipe's, one of `cloudrl.recipes.algorithms()`.
         changes: other fields of `Job`, for example `overrides={"trainer.test_freq": 5}`, which are added.
 
     Raises:
-        RecipeError: there is no such recipe, or its file is none.
+        RecipeError: there is no such recipe or algorithm, or its file is none.
         SpecError: a change does not fit.
     """
-    job = recipes.load(name_or_path).with_overrides(changes.pop("overrides", {}))
+    job = recipes.load(name_or_path)
+    if algorithm is not None:
+        job = recipes.with_algorithm(job, algorithm)
+    job = job.with_overrides(changes.pop("overrides", {}))
     return job.changed(**({"model": model} if model else {}), **changes)

@@ -6,6 +6,8 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
+from cloudrl.errors import InputError
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -70,9 +72,22 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     console(stderr=False).print(view)
 
 
-def confirm(question: str, *, yes: bool) -> bool:
-    """Ask before something is destroyed; `yes` or nobody to ask means go on."""
-    if yes or not is_interactive():
+def confirm(question: str, *, yes: bool, unattended: bool = True) -> bool:
+    """Ask before something is changed.
+
+    Args:
+        question: one sentence.
+        yes: the user has said so with -y.
+        unattended: whether to go on when nobody is there to ask; False where data or money is lost.
+
+    Raises:
+        InputError: nobody is there to ask, and it needs an answer.
+    """
+    if yes:
         return True
+    if not is_interactive():
+        if unattended:
+            return True
+        raise InputError(f"{question} Nobody is there to ask", hint="Say it with -y")
     note(f"{question} [y/N]")
     return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cloudrl.errors import InputError
+from cloudrl.errors import ConnectionFailed, InputError
 
 if TYPE_CHECKING:
     from cloudrl.connection import Connection
@@ -40,21 +40,54 @@ def connect(cluster: str | None, address: str | None) -> Connection:
         )
     if address is not None:
         return _plain(address)
-    local = _local()
     if cluster is not None:
-        return local.attach(cluster)
+        return home_of(cluster).attach(cluster)
     running = running_clusters()
     if len(running) > 1:
         raise InputError(
-            f"several clusters are up: {', '.join(running)}", hint=f"Choose one: --cluster {running[0]}"
+            f"several clusters are up: {', '.join(running)}",
+            hint=f"Choose one: --cluster {next(iter(running))}",
         )
-    return local.attach(running[0]) if running else _plain(PLAIN_URL)
+    for name, home in running.items():
+        return provider_named(home).attach(name)
+    return _plain(PLAIN_URL)
 
 
-def running_clusters() -> list[str]:
-    """Names of the local clusters that have a living agent."""
-    local = _local()
-    return [name for name in local.names() if local.status(name).phase not in ("down", "failed")]
+def running_clusters() -> dict[str, str]:
+    """Name -> provider, of the clusters that are up or coming up. A local one hides a dstack one of its name.
+
+    Raises:
+        ConnectionFailed: the dstack server does not answer, and nothing runs here.
+    """
+    here = dict.fromkeys(_running_here(), "local")
+    try:
+        return {**dict.fromkeys(_dstack_names(), "dstack"), **here}
+    except ConnectionFailed:
+        if here:
+            return here
+        raise
+
+
+def known_clusters() -> dict[str, str]:
+    """Name -> provider, also of local clusters that are down."""
+    local = provider_named("local")
+    return {**dict.fromkeys(_dstack_names(), "dstack"), **dict.fromkeys(local.names(), "local")}
+
+
+def home_of(name: str) -> Provider:
+    """The provider of a cluster: this machine if it runs here, dstack if it runs there, this machine otherwise.
+
+    Also a run of dstack that is over counts, where this machine knows nothing of the name.
+    """
+    from cloudrl.providers.dstack.server import is_configured
+
+    local = provider_named("local")
+    here = name in local.names()
+    if here and local.status(name).phase not in ("down", "failed"):
+        return local
+    if name in _dstack_names() or (not here and is_configured()):
+        return provider_named("dstack")
+    return local
 
 
 def one_cluster(name: str | None) -> str:
@@ -65,7 +98,7 @@ def one_cluster(name: str | None) -> str:
     """
     if name is not None:
         return name
-    known = running_clusters() or _local().names()
+    known = list(running_clusters() or known_clusters())
     if len(known) == 1:
         return known[0]
     if not known:
@@ -73,10 +106,24 @@ def one_cluster(name: str | None) -> str:
     raise InputError(f"which one? There are {', '.join(known)}", hint=f"For example: {known[0]}")
 
 
-def _local() -> Provider:
+def provider_named(name: str) -> Provider:
+    """A provider by name, imported when it is asked for."""
     from cloudrl.providers import provider
 
-    return provider("local")
+    return provider(name)
+
+
+def _running_here() -> list[str]:
+    """Names of the local clusters that have a living agent."""
+    local = provider_named("local")
+    return [name for name in local.names() if local.status(name).phase not in ("down", "failed")]
+
+
+def _dstack_names() -> list[str]:
+    """Names of the clusters on dstack; none where no server is configured."""
+    from cloudrl.providers.dstack.server import is_configured
+
+    return provider_named("dstack").names() if is_configured() else []
 
 
 def _plain(address: str) -> Connection:

@@ -9,10 +9,20 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cloudrl.cli import _output
-from cloudrl.cli._target import AddressOption, ClusterOption, connect, one_cluster, running_clusters
+from cloudrl.cli._target import (
+    AddressOption,
+    ClusterOption,
+    connect,
+    home_of,
+    known_clusters,
+    one_cluster,
+    provider_named,
+    running_clusters,
+)
 from cloudrl.errors import ClusterFailed, InputError
 
 if TYPE_CHECKING:
+    from cloudrl.providers import Provider
     from cloudrl.providers.model import Status
 
 NameArgument = Annotated[str | None, typer.Argument(help="The cluster; not needed when there is one.")]
@@ -24,22 +34,20 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
 ) -> None:
     """Show clusters, or the nodes and phases of one. Exit code 4 when it has failed."""
-    from cloudrl.providers import provider
-
-    local = provider("local")
-    known = local.names()
+    known = known_clusters()
     if name is None and len(known) != 1:
-        _list([local.status(each) for each in known], as_json=as_json)
+        _list([provider_named(home).status(each) for each, home in known.items()], as_json=as_json)
         return
     chosen = one_cluster(name)
+    home = home_of(chosen)
     if watch:
-        _watch(chosen)
-        return
-    look = local.status(chosen)
-    _output.as_json(asdict(look)) if as_json else _show(look)
+        look = _watch(home, chosen)
+    else:
+        look = home.status(chosen)
+        _output.as_json(asdict(look)) if as_json else _show(look)
     if look.has_failed:
         raise ClusterFailed(
-            f"cluster {look.name!r} failed: {look.reason}", hint=f"Its logs: {local.folder(chosen)}"
+            f"cluster {look.name!r} failed: {look.reason}", hint=f"Its logs: {home.logs(chosen)}"
         )
 
 
@@ -47,18 +55,17 @@ def down(
     name: NameArgument = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
-    """End a cluster and everything that runs on it. Checkpoints and logs stay."""
-    from cloudrl.providers import provider
-
-    local, chosen = provider("local"), one_cluster(name)
-    running = _running_jobs(chosen)
+    """End a cluster and everything that runs on it. Checkpoints stay, and logs."""
+    chosen = one_cluster(name)
+    home = home_of(chosen)
+    running = _running_jobs(home, chosen)
     if running and not _output.confirm(
         f"Jobs are running on {chosen}: {', '.join(running)}. End them?", yes=yes
     ):
         raise InputError(f"{chosen} is left as it is")
-    was_running = local.down(chosen)
+    was_running = home.down(chosen)
     what = "is down" if was_running else "was not running"
-    _output.note(f"{chosen} {what}; checkpoints and logs stay in {local.folder(chosen)}")
+    _output.note(f"{chosen} {what}; {home.what_stays(chosen)}")
 
 
 def env(cluster: ClusterOption = None, address: AddressOption = None) -> None:
@@ -97,31 +104,31 @@ def _show(look: Status) -> None:
         _output.note(f"dashboard {look.dashboard_url}, checkpoints {look.checkpoint_dir}")
 
 
-def _watch(name: str) -> None:
+def _watch(home: Provider, name: str) -> Status:
+    """Redraw until the cluster is down or Ctrl-C; returns the last look."""
     import time
 
     from cloudrl.cli._live import watching
-    from cloudrl.providers import provider
 
     with watching() as on_status:
+        look = home.status(name)
         try:
-            while True:
-                look = provider("local").status(name)
+            while look.phase not in ("down", "failed"):
                 on_status(look)
-                if look.phase in ("down", "failed"):
-                    break
                 time.sleep(0.5)
+                look = home.status(name)
         except KeyboardInterrupt:
-            return
+            return look
+        on_status(look)
+        return look
 
 
-def _running_jobs(name: str) -> list[str]:
+def _running_jobs(home: Provider, name: str) -> list[str]:
     from cloudrl.errors import ConnectionFailed
     from cloudrl.jobs import list_jobs
-    from cloudrl.providers import provider
 
     try:
-        jobs = list_jobs(provider("local").attach(name))
+        jobs = list_jobs(home.attach(name))
     except (InputError, ConnectionFailed):
         return []
     return [job.submission_id for job in jobs if not job.status.is_terminal]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cloudrl.cli import _output
-from cloudrl.errors import JobFailed
+from cloudrl.errors import CloudrlError, Interrupted, JobFailed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,15 +36,26 @@ def demo(
     _output.note(
         f"READY: {NAME} with {nodes} node{'s' * (nodes > 1)}, dashboard {cluster.connection.ray_url}"
     )
+    folder = provider("local").folder(NAME)
     try:
         job = cluster.submit(RECIPE)
         rewards = _train(job)
         _report(job, rewards)
+    except CloudrlError as error:
+        if keep:
+            raise
+        raise _ended_with_cluster(error, folder) from error
     finally:
         if not keep:
             cluster.down()
-            _output.note(f"{NAME} is down; logs stay in {provider('local').folder(NAME)}")
+            _output.note(f"{NAME} is down; logs stay in {folder}")
     _judge(rewards)
+
+
+def _ended_with_cluster(error: CloudrlError, folder: Path) -> CloudrlError:
+    """The error of a job whose cluster goes down with it: there is nothing to come back to but its log."""
+    message = "interrupted; the job ends with the demo" if isinstance(error, Interrupted) else error.message
+    return type(error)(message, hint=f"Its log: ls {folder / 'node-0' / 'jobs'}")
 
 
 def _train(job: JobHandle) -> list[float]:
@@ -66,13 +77,15 @@ def _report(job: JobHandle, rewards: Sequence[float]) -> None:
     first, last = _ends(rewards)
     files = sorted(Path(job.checkpoint_dir or "").glob("global_step_*/actor/model_world_size_*_rank_*.pt"))
     newest = max((path.parent.parent for path in files), key=_step, default=None)
+    if newest is None:
+        raise JobFailed(f"the job has left no checkpoint in {job.checkpoint_dir}")
     _output.data(f"steps      {len(rewards)}")
     _output.data(
         f"reward     {first:.2f} -> {last:.2f}   (mean of the first and of the last {WINDOW_STEPS} steps)"
     )
     _output.data(f"checkpoint {newest}")
     for path in files:
-        if newest is not None and newest in path.parents:
+        if newest in path.parents:
             _output.data(f"           {path.name}  {path.stat().st_size:,} bytes")
 
 

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import typer
 
 from cloudrl.cli import _output
-from cloudrl.cli._target import AddressOption, ClusterOption, connect, running_clusters
+from cloudrl.cli._target import AddressOption, ClusterOption, connect, provider_named, running_clusters
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -53,6 +53,7 @@ def status(
     address: AddressOption = None,
 ) -> None:
     """What Ray says of a job. Exit code 4 when it has failed."""
+    from cloudrl.cli._follow import target_options
     from cloudrl.connection.ray_job import JobStatus
     from cloudrl.errors import JobFailed
 
@@ -63,7 +64,10 @@ def status(
     else:
         _output.table(("field", "value"), [(key, _cell(value)) for key, value in fields.items()])
     if job.status is JobStatus.FAILED:
-        raise JobFailed(f"job {job.submission_id} failed", hint=f"cloudrl jobs logs {job.submission_id}")
+        target = target_options(cluster, address)
+        raise JobFailed(
+            f"job {job.submission_id} failed", hint=f"cloudrl jobs logs {job.submission_id}{target}"
+        )
 
 
 @app.command()
@@ -150,11 +154,9 @@ def _find(job_id: str | None, cluster: str | None, address: str | None) -> JobHa
 
 def _connect_to(place: str) -> Connection:
     """The cluster whose dashboard is at `host:port`: one of ours, with its token and its agent, or any Ray."""
-    from cloudrl.providers import provider
-
-    for name in running_clusters():
-        connection = provider("local").attach(name)
-        if urlsplit(connection.ray_url).netloc == place:
+    for name, home in running_clusters().items():
+        connection = provider_named(home).attach(name)
+        if urlsplit(connection.ray_url).netloc == place.replace("localhost:", "127.0.0.1:"):
             return connection
     return connect(None, f"http://{place}")
 

@@ -10,10 +10,15 @@ import typer
 from cloudrl import __version__
 from cloudrl.cli import _output
 from cloudrl.cli import cluster as cluster_commands
+from cloudrl.cli.data import app as data_app
 from cloudrl.cli.demo import demo
+from cloudrl.cli.fleet import app as fleet_app
 from cloudrl.cli.jobs import app as jobs_app
+from cloudrl.cli.recipes import app as recipes_app
 from cloudrl.cli.submit import submit
+from cloudrl.cli.task import app as task_app
 from cloudrl.cli.up import up
+from cloudrl.cli.volume import app as volume_app
 from cloudrl.errors import CloudrlError
 
 app = typer.Typer(
@@ -25,8 +30,13 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command()(demo)
+app.add_typer(fleet_app, name="fleet")
+app.add_typer(volume_app, name="volume")
+app.add_typer(task_app, name="task")
 app.command()(up)
 app.command()(cluster_commands.status)
+app.add_typer(recipes_app, name="recipes")
+app.add_typer(data_app, name="data")
 app.command()(submit)
 app.add_typer(jobs_app, name="jobs")
 app.command()(cluster_commands.env)
@@ -41,7 +51,10 @@ def _root(version: bool = typer.Option(False, "--version", help="Print the versi
 
 
 def main() -> None:
-    """Entry point. Exit codes are those of `cloudrl.errors`; 1 with a traceback only for our own faults."""
+    """Entry point. Exit codes are those of `cloudrl.errors`; 1 with a traceback only for our own faults.
+
+    Typer itself ends with 2 for wrong usage, 130 for Ctrl-C and 1 when nobody reads (`cloudrl ... | head`).
+    """
     try:
         app()
     except CloudrlError as error:
@@ -49,12 +62,6 @@ def main() -> None:
         if os.environ.get("CLOUDRL_DEBUG"):
             raise
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        _output.note("interrupted")
-        sys.exit(130)
-    except BrokenPipeError:  # `cloudrl ... | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
 
 
 if __name__ == "__main__":

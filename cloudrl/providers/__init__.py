@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, cast
 
 from cloudrl.errors import InputError
+from cloudrl.spec import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,7 +16,10 @@ if TYPE_CHECKING:
     from cloudrl.providers.model import Plan, Status
     from cloudrl.spec import Cluster
 
-PROVIDERS = {"local": "cloudrl.providers.local.provider"}
+PROVIDERS = {
+    "local": "cloudrl.providers.local.provider",
+    "dstack": "cloudrl.providers.dstack.provider",
+}
 """Name -> module that has all functions of `Provider`."""
 
 
@@ -51,7 +55,13 @@ class Provider(Protocol):
         """Clusters that are running or have left something."""
 
     def folder(self, name: str) -> Path:
-        """Where logs and, on this machine, the volume lie."""
+        """Where this machine keeps what it knows of a cluster; for a local one also logs and volume."""
+
+    def logs(self, name: str) -> str:
+        """How to read a cluster's own logs: a folder, or a command."""
+
+    def what_stays(self, name: str) -> str:
+        """What `down` leaves, and where, in half a sentence."""
 
 
 def provider(name: str) -> Provider:
@@ -62,7 +72,7 @@ def provider(name: str) -> Provider:
     """
     if name not in PROVIDERS:
         raise InputError(
-            f"no provider {name!r}; this release has: {', '.join(PROVIDERS)}",
-            hint="On dstack: dstack apply -f tasks/ray-cluster.dstack.yml" if name == "dstack" else None,
+            f"no provider {name!r}{did_you_mean(name, PROVIDERS)}; this release has: {', '.join(PROVIDERS)}",
+            hint="For example: --on local",
         )
     return cast("Provider", import_module(PROVIDERS[name]))

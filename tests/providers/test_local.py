@@ -195,7 +195,7 @@ def test_a_port_that_was_taken_since_the_plan(home: Home) -> None:
     with (
         socket.create_server(("127.0.0.1", plan.state.client_port)),
         pytest.raises(
-            InputError, match=f"port {plan.state.client_port} has been taken since this plan was made"
+            InputError, match=f"port {plan.state.client_port} was taken by another program a moment ago"
         ),
     ):
         provider.up(plan, timeout_s=60)

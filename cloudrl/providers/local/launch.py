@@ -6,10 +6,10 @@ import os
 import secrets
 import shlex
 import sys
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from cloudrl import data
 from cloudrl.errors import CapacityError, InputError
 from cloudrl.node.ending import RELEASE
 from cloudrl.node.facts import count_gpus
@@ -19,14 +19,14 @@ from cloudrl.providers.local import ports
 from cloudrl.providers.local.processes import MARK
 from cloudrl.providers.local.state import LocalState
 from cloudrl.render.agent import AGENT_FILE, write_agent
+from cloudrl.render.dstack import CPU_SLOTS
+from cloudrl.spec import data_argument
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from cloudrl.spec import Cluster
 
-CPU_SLOTS = 8
-"""CPUs that Ray counts on a node without GPU: 3 for verl's training worker, the rest for its driver and loops."""
 OBJECT_STORE_BYTES = 256 * 1024**2
 DATA = ("addition",)
 MODELS = ("tiny-qwen2",)
@@ -73,10 +73,8 @@ def make_plan(cluster: Cluster, *, dashboard_port: int | None = None) -> LocalPl
 
     Raises:
         CapacityError: the cluster asks for GPUs that this machine does not have.
-        InputError: `dashboard_port` is given and in use, or a data set is unknown.
+        InputError: `dashboard_port` is given and in use.
     """
-    for name in cluster.data:
-        data.check(name)
     gpus = _gpus(cluster)
     dashboard = ports.dashboard_port(dashboard_port, cluster=cluster.name)
     gcs, client, *agent_ports = ports.free_ports(2 + cluster.nodes, cluster=cluster.name, avoid=dashboard)
@@ -85,7 +83,7 @@ def make_plan(cluster: Cluster, *, dashboard_port: int | None = None) -> LocalPl
         name=cluster.name,
         id=cluster_id,
         nodes=cluster.nodes,
-        device="gpu" if cluster.gpu else "cpu",
+        device=cluster.device,
         gpus_per_node=gpus,
         ip=address_towards("192.0.2.1"),
         gcs_port=gcs,
@@ -117,8 +115,9 @@ class Started:
         return self.exit_status
 
     def release(self) -> None:
-        """Let the agent outlive this command."""
-        os.write(self.lease, RELEASE)
+        """Let the agent outlive this command; one that died a moment ago is left to `status`."""
+        with suppress(BrokenPipeError):
+            os.write(self.lease, RELEASE)
         self.drop()
 
     def drop(self) -> None:
@@ -136,7 +135,8 @@ def prepare(plan: LocalPlan) -> None:
     for port in state.ports:
         if ports.is_taken(port, state.name):
             raise InputError(
-                f"port {port} has been taken since this plan was made", hint="Make the plan again"
+                f"port {port} was taken by another program a moment ago",
+                hint="Try again: other ports are chosen",
             )
     state.write()
     state.key_file.unlink(missing_ok=True)
@@ -196,7 +196,7 @@ def _command(cluster: Cluster, state: LocalState, rank: int) -> tuple[str, ...]:
     if state.device == "cpu":
         options.append(("cpus-per-node", CPU_SLOTS))
     options += [("setup", command) for command in cluster.setup]
-    options += [("data", name) for name in cluster.data or DATA]
+    options += [("data", data_argument(each)) for each in cluster.data or DATA]
     options += [("model", name) for name in cluster.models or MODELS]
     words = [f"--{name}={value}" for name, value in options]
     return (sys.executable, str(state.folder / AGENT_FILE), "run", *words)
@@ -204,7 +204,7 @@ def _command(cluster: Cluster, state: LocalState, rank: int) -> tuple[str, ...]:
 
 def _gpus(cluster: Cluster) -> int:
     """GPUs a node; without GPUs one slot, since verl counts nothing else (verl-project, single_controller/ray)."""
-    if cluster.gpu is None:
+    if cluster.device == "cpu":
         return 1
     _, here = count_gpus()
     wanted = (cluster.gpus_per_node or 1) * cluster.nodes

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cloudrl.errors import CloudrlError
 from cloudrl.render.agent import AGENT_FILE
 
 if TYPE_CHECKING:
@@ -44,6 +45,9 @@ def end(
 
     Returns:
         Whether anything was running.
+
+    Raises:
+        CloudrlError: a process outlives SIGKILL for `grace_s`, as one does that waits for a dead disk.
     """
     if not of_cluster(cluster_id):
         return False
@@ -53,7 +57,14 @@ def end(
     # without an agent nobody ends the rest: no use in waiting for it
     while agents(cluster_id) and clock() < deadline:
         sleep(0.05)
+    deadline = clock() + grace_s
     while left := of_cluster(cluster_id):
+        if clock() > deadline:
+            pids = ", ".join(str(pid) for pid in sorted(left))
+            raise CloudrlError(
+                f"processes {pids} do not end; the kernel holds them, often for a disk that does not answer",
+                hint=f"ps -o pid,stat,wchan,args {pids.replace(', ', ' ')}",
+            )
         for pid in left:
             _send(pid, signal.SIGKILL)
         sleep(0.05)

@@ -6,10 +6,12 @@ import json
 import os
 import shutil
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from cloudrl.connection import AgentApi, Connection
 from cloudrl.errors import ClusterFailed, ConnectionFailed, InputError, Interrupted, Unauthorized
+from cloudrl.node.job_secrets import folder_of
 from cloudrl.node.tokens import derive
 from cloudrl.providers.local import launch, processes, state
 from cloudrl.providers.local.launch import LocalPlan
@@ -119,7 +121,11 @@ def down(name: str) -> bool:
     if known is None:
         raise InputError(f"no local cluster {name!r}", hint="See what there is: cloudrl status")
     with state.lock(name):
+        agents = processes.agents(known.id)
         was_running = _end(known)
+        for pid in agents:
+            with suppress(ChildProcessError):  # most were started by another program, which has ended
+                os.waitpid(pid, os.WNOHANG)
         for rank in range(known.nodes):
             (known.node_dir(rank) / "outcome.json").unlink(missing_ok=True)
         return was_running
@@ -133,6 +139,16 @@ def names() -> list[str]:
 def folder(name: str) -> Path:
     """Where logs and volume of a cluster lie."""
     return state.root() / name
+
+
+def logs(name: str) -> str:
+    """The folder of its logs."""
+    return str(folder(name))
+
+
+def what_stays(name: str) -> str:
+    """What `down` leaves."""
+    return f"checkpoints and logs stay in {folder(name)}"
 
 
 def _connection(known: LocalState) -> Connection:
@@ -188,6 +204,7 @@ def _give_up(known: LocalState, started: list[Started]) -> None:
 def _end(known: LocalState) -> bool:
     was_running = processes.end(known.id)
     shutil.rmtree(known.ray_temp_dir, ignore_errors=True)
+    shutil.rmtree(folder_of(known.id), ignore_errors=True)  # the agents do so, unless they were killed
     return was_running
 
 
@@ -232,7 +249,7 @@ def _outcome(known: LocalState) -> str:
     texts = []
     for rank in range(known.nodes):
         path = known.node_dir(rank) / "outcome.json"
-        if path.is_file():
+        with suppress(FileNotFoundError, ValueError, KeyError):  # a disk that ran full may have cut it short
             outcome = json.loads(path.read_text())
             if outcome["failure"] is not None:
                 return str(outcome["text"])

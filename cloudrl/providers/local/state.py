@@ -79,7 +79,7 @@ class LocalState:
 
     def write(self) -> None:
         """Write `cluster.json`, whole or not at all."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
         part = self.folder / ".cluster.json.part"
         part.write_text(json.dumps(asdict(self), indent=1) + "\n")
         part.replace(self.folder / "cluster.json")
@@ -115,15 +115,35 @@ def others(name: str) -> Iterator[LocalState]:
                 yield known
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder of our state.
+
+    Raises:
+        InputError: it cannot be made or written to.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"the folder {folder} cannot be made: {error.strerror}",
+            hint="Its place is $CLOUDRL_HOME, by default ~/.cloudrl: export CLOUDRL_HOME=/another/folder",
+        ) from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise InputError(
+            f"the folder {folder} cannot be written to by this user",
+            hint="Its place is $CLOUDRL_HOME, by default ~/.cloudrl: export CLOUDRL_HOME=/another/folder",
+        )
+
+
 @contextmanager
 def lock(name: str) -> Iterator[None]:
     """Hold the cluster for one command; the lock goes with the process, however that ends.
 
     Raises:
-        InputError: another command holds it.
+        InputError: another command holds it, or the folder cannot be made.
     """
     folder = root() / name
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     with (folder / "lock").open("a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,0 +1,108 @@
+"""The options that declare a cluster, for every command that takes one. Names are those of `cloudrl.Cluster`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cloudrl.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from cloudrl.sdk import Cluster
+
+NameArgument = Annotated[str, typer.Argument(help="Name of the cluster.")]
+NodesOption = Annotated[int, typer.Option(help="How many nodes.")]
+GpuOption = Annotated[
+    str | None, typer.Option(help="GPUs of each node, as dstack writes them: 80GB:8, amd:MI300X:8, none.")
+]
+CpuOption = Annotated[str | None, typer.Option(help="CPU cores of each node: 32.., x86:8...")]
+MemoryOption = Annotated[str | None, typer.Option(help="Memory of each node: 512GB..")]
+DiskOption = Annotated[str | None, typer.Option(help="Disk of each node: 1TB..")]
+ShmOption = Annotated[str | None, typer.Option("--shm-size", help="Shared memory of each node: 128GB.")]
+DataOption = Annotated[list[str] | None, typer.Option(help="A data set to prepare; may be repeated.")]
+ModelOption = Annotated[list[str] | None, typer.Option(help="A model to fetch; may be repeated.")]
+VerlOption = Annotated[str | None, typer.Option(help="Release of verl; decides the image.")]
+RolloutOption = Annotated[str | None, typer.Option(help="vllm or sglang; decides the image.")]
+ImageOption = Annotated[str | None, typer.Option(help="Another container image.")]
+SetupOption = Annotated[
+    list[str] | None, typer.Option(help="A shell command to run first, on every node; may be repeated.")
+]
+EnvOption = Annotated[
+    list[str] | None, typer.Option("--env", "-e", metavar="KEY=VALUE", help="A variable of every process.")
+]
+SecretOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME", help="A dstack secret that every process gets as a variable."),
+]
+CheckpointsOption = Annotated[str | None, typer.Option(metavar="DIR", help="Folder that jobs save into.")]
+VolumeOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="A:B", help="/host:/container, or a network volume, name:/container."),
+]
+FleetOption = Annotated[
+    list[str] | None, typer.Option("--fleet", metavar="NAME", help="Run on this fleet; may be repeated.")
+]
+SpotOption = Annotated[str | None, typer.Option(help="spot, on-demand or auto.")]
+MaxPriceOption = Annotated[float | None, typer.Option(help="US dollars an hour for each machine.")]
+MaxDurationOption = Annotated[str | None, typer.Option(help="The run ends after this: 24h, 3d.")]
+FieldOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="FIELD=YAML", help="Any other field of cloudrl.Cluster: --set priority=50."
+    ),
+]
+
+
+def gpus(text: str | None) -> str | None:
+    """What `--gpu` says; `none` is a cluster without GPUs."""
+    return None if text == "none" else text
+
+
+def cluster(values: Mapping[str, Any], *, env: Iterable[str] | None, fields: Iterable[str] | None) -> Cluster:
+    """The cluster that the options declare; what was not given is left to the fields' own defaults.
+
+    Raises:
+        SpecError: a value cannot be what it is given for.
+        InputError: an `--env` or `--set` is no pair, or says again what another option says.
+    """
+    from cloudrl.sdk import Cluster
+
+    given = {name: value for name, value in values.items() if value is not None}
+    if env:
+        given["env"] = dict(pair("--env", each) for each in env)
+    return Cluster.load({**given, **extra_fields(fields, given)})
+
+
+def extra_fields(fields: Iterable[str] | None, given: Mapping[str, Any]) -> dict[str, Any]:
+    """What `--set FIELD=YAML` says.
+
+    Raises:
+        InputError: it is no pair, no YAML, or an option has said it already.
+    """
+    import yaml
+
+    read: dict[str, Any] = {}
+    for each in fields or ():
+        name, value = pair("--set", each)
+        if name in given or name in read:
+            raise InputError(f"--set {name}: {name} is given twice", hint=f"Leave out --set {name}=...")
+        try:
+            read[name] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise InputError(f"--set {each!r} is not YAML: {str(error).splitlines()[0]}") from error
+    return read
+
+
+def pair(option: str, text: str) -> tuple[str, str]:
+    """KEY and VALUE of `KEY=VALUE`.
+
+    Raises:
+        InputError: there is no `=` in it.
+    """
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise InputError(f"{option} {text!r} has no value", hint=f"{option} {text}=VALUE")
+    return key, value

@@ -1,0 +1,235 @@
+"""`cloudrl fleet`: the machines that dstack rents out, or reaches through SSH."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cloudrl.cli import _output
+from cloudrl.cli._cluster_options import extra_fields
+from cloudrl.cli._rendered import (
+    DryRunOption,
+    OutputOption,
+    ProjectOption,
+    YesOption,
+    duration,
+    money,
+    write,
+)
+from cloudrl.errors import InputError
+
+if TYPE_CHECKING:
+    from cloudrl.providers.dstack.fleets import FleetPlan, FleetState
+
+app = typer.Typer(help="Fleets on dstack: machines for clusters.", no_args_is_help=True)
+
+_SSH_OPTIONS = {
+    "user": "--ssh-user", "identity_file": "--ssh-key", "port": "--ssh-port", "network": "--network",
+}  # fmt: skip
+_COLUMNS = ("fleet", "machine", "status", "where", "resources", "price/h", "given back")
+
+
+@app.command()
+def create(
+    name: Annotated[str, typer.Argument(help="Name of the fleet.")] = "gpu-fleet",
+    nodes: Annotated[
+        str | None, typer.Option(help="At most this many machines, or a range such as 2..4.")
+    ] = None,
+    gpu: Annotated[str | None, typer.Option(help="GPUs of each: H100:8, 80GB:8, amd:MI300X:8.")] = None,
+    cpu: Annotated[str | None, typer.Option(help="CPU cores of each: 32...")] = None,
+    memory: Annotated[str | None, typer.Option(help="Memory of each: 512GB...")] = None,
+    disk: Annotated[str | None, typer.Option(help="Disk of each: 1TB...")] = None,
+    now: Annotated[
+        bool, typer.Option("--now", help="Rent the machines now, not with the first run.")
+    ] = False,
+    backend: Annotated[list[str] | None, typer.Option(help="aws, gcp, ...; may be repeated.")] = None,
+    region: Annotated[list[str] | None, typer.Option(help="May be repeated.")] = None,
+    instance_type: Annotated[list[str] | None, typer.Option(help="May be repeated.")] = None,
+    spot_policy: Annotated[str | None, typer.Option(help="spot, on-demand or auto.")] = None,
+    max_price: Annotated[float | None, typer.Option(help="US dollars an hour for each machine.")] = None,
+    reservation: Annotated[str | None, typer.Option(help="A reservation of the cloud.")] = None,
+    idle_duration: Annotated[
+        str | None, typer.Option(help="Give an idle machine back after this: 30m.")
+    ] = None,
+    ssh_host: Annotated[
+        list[str] | None, typer.Option(metavar="HOST", help="A machine of your own; may be repeated.")
+    ] = None,
+    ssh_user: Annotated[str | None, typer.Option(metavar="USER", help="Who logs in there.")] = None,
+    ssh_key: Annotated[str | None, typer.Option(metavar="FILE", help="Private key for it.")] = None,
+    ssh_port: Annotated[int | None, typer.Option(metavar="PORT", help="If it is not 22.")] = None,
+    network: Annotated[
+        str | None, typer.Option(metavar="A.B.C.D/N", help="Their network for each other.")
+    ] = None,
+    field: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="FIELD=YAML", help="Any other field of cloudrl.Fleet."),
+    ] = None,
+    output: OutputOption = None,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+    project: ProjectOption = None,
+) -> None:
+    """Create a fleet, or write its YAML with -o. Nothing is rented before a run needs it, unless --now."""
+    from cloudrl.render.fleet import fleet_to_dstack
+    from cloudrl.sdk import Fleet
+
+    values = {
+        "name": name, "nodes": nodes, "gpu": gpu, "cpu": cpu, "memory": memory, "disk": disk,
+        "backends": backend, "regions": region, "instance_types": instance_type, "spot_policy": spot_policy,
+        "max_price": max_price, "reservation": reservation, "idle_duration": idle_duration,
+    }  # fmt: skip
+    given: dict[str, Any] = {key: value for key, value in values.items() if value is not None}
+    if now:
+        given["nodes"] = _now(nodes)
+    ssh = {
+        "hosts": ssh_host,
+        "user": ssh_user,
+        "identity_file": ssh_key,
+        "port": ssh_port,
+        "network": network,
+    }
+    if any(value is not None for value in ssh.values()):
+        given["ssh_config"] = _ssh(ssh)
+    text = fleet_to_dstack(Fleet.load({**given, **extra_fields(field, given)}))
+    if dry_run:
+        _output.data(text)
+    elif output is not None:
+        write(output, text, yes=yes)
+        _output.hint(f"dstack apply -f {output}")
+    else:
+        _create(text, yes=yes, project=project)
+
+
+@app.command("list")
+def list_(
+    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
+    project: ProjectOption = None,
+) -> None:
+    """List fleets and their machines."""
+    from cloudrl.providers.dstack import fleets
+    from cloudrl.providers.dstack.server import connect
+
+    states = fleets.list_all(connect(project))
+    if as_json:
+        _output.as_json([{**asdict(each), "price": each.price} for each in states])
+    elif states:
+        _output.table(_COLUMNS, [row for each in states for row in _rows(each)])
+    else:
+        _output.note("There is no fleet.")
+        _output.hint("cloudrl fleet create --gpu 80GB:8 --nodes 2")
+
+
+@app.command()
+def delete(
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="The fleets.")],
+    yes: YesOption = False,
+    project: ProjectOption = None,
+) -> None:
+    """Delete fleets and give their machines back. What lies on the disks of rented machines is lost."""
+    from cloudrl.providers.dstack import fleets
+    from cloudrl.providers.dstack.server import connect
+
+    server = connect(project)
+    looks = [fleets.get(server, name) for name in names]
+    rented = [each.name for look in looks if not look.is_ssh for each in look.instances]
+    lost = f" {', '.join(rented)} and all that lies on their disks will be gone." if rented else ""
+    if not _output.confirm(f"Delete {', '.join(names)}?{lost}", yes=yes, unattended=False):
+        raise InputError("nothing was deleted")
+    fleets.delete(server, names)
+    for name in names:
+        fleets.wait_gone(server, name)
+        _output.note(f"fleet {name} is gone")
+
+
+def _now(nodes: str | None) -> dict[str, int]:
+    """As many machines at once as there may be."""
+    count = 2 if nodes is None else int(nodes) if nodes.isdigit() else None
+    if count is None:
+        raise InputError(f"--now takes a plain --nodes, not {nodes!r}", hint="--now --nodes 2")
+    return {"min": 0, "target": count, "max": count}
+
+
+def _ssh(values: dict[str, Any]) -> dict[str, Any]:
+    if not values["hosts"]:
+        key = next(key for key, value in values.items() if value is not None)
+        raise InputError(
+            f"{_SSH_OPTIONS[key]} without a host", hint="--ssh-host HOST1 --ssh-host HOST2 --ssh-user ubuntu"
+        )
+    for key, example in (("user", "ubuntu"), ("identity_file", "~/.ssh/id_ed25519")):
+        if values[key] is None:
+            option = _SSH_OPTIONS[key]
+            raise InputError(f"--ssh-host {values['hosts'][0]} needs {option}", hint=f"{option} {example}")
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def _create(text: str, *, yes: bool, project: str | None) -> None:
+    from cloudrl.providers.dstack import fleets
+    from cloudrl.providers.dstack.server import connect
+
+    server = connect(project)
+    planned = fleets.plan(server, text)
+    if planned.action == "nothing":
+        _output.note(f"fleet {planned.name} is there, as declared")
+        _output.data(planned.name)
+        return
+    _say(planned)
+    question = {
+        "create": f"Create fleet {planned.name}?",
+        "update": f"Change fleet {planned.name} in place?",
+        "recreate": f"Fleet {planned.name} is there and cannot be changed in place. Delete it and make it anew?",
+    }[planned.action]
+    if not _output.confirm(question, yes=yes, unattended=planned.action != "recreate"):
+        raise InputError("nothing was created")
+    fleets.apply(server, planned)
+    look = fleets.wait(server, planned.name, on_look=_Machines())
+    up = len(look.instances)
+    ready = f"{up} machine{'' if up == 1 else 's'} ready" if up else "machines come with the first run"
+    _output.note(f"fleet {planned.name}: {ready}")
+    _output.hint(f"cloudrl fleet list\ncloudrl fleet delete {planned.name}")
+    _output.data(planned.name)
+
+
+def _say(planned: FleetPlan) -> None:
+    """Offers and price, before the question."""
+    if planned.is_ssh:
+        return
+    for offer in planned.offers[:3]:
+        spot = ", spot" if offer.spot else ""
+        where = f"{offer.backend} {offer.region}, {offer.instance_type}"
+        _output.note(f"offer: {where}: {offer.resources}{spot}, {money(offer.price)}/h")
+    if planned.total_offers > 3:
+        _output.note(f"and {planned.total_offers - 3} more")
+    if planned.offers and planned.nodes:
+        least = planned.nodes * planned.offers[0].price
+        _output.note(f"{planned.nodes} machines at once: from {money(least)}/h")
+
+
+class _Machines:
+    """Writes a line when a machine changes its status."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, str] = {}
+
+    def __call__(self, look: FleetState) -> None:
+        for each in look.instances:
+            if self._last.get(each.name) != each.status:
+                self._last[each.name] = each.status
+                _output.note(
+                    f"{each.name} ({each.hostname or each.region or 'no address yet'}): {each.status}"
+                )
+
+
+def _rows(fleet: FleetState) -> list[tuple[str, ...]]:
+    """One row for each machine, or one for a fleet without any."""
+    back = "yours" if fleet.is_ssh else duration(fleet.idle_duration_s)
+    if not fleet.instances:
+        return [(fleet.name, "", fleet.status, "", "", "", back)]
+    return [
+        (
+            fleet.name, each.name, each.status, each.hostname or f"{each.backend} {each.region}",
+            each.resources, money(each.price), back,
+        )
+        for each in fleet.instances
+    ]  # fmt: skip

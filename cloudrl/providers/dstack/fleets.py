@@ -1,0 +1,333 @@
+"""Fleets on a dstack server: plan, create, look, delete."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from cloudrl.errors import CapacityError, InputError
+from cloudrl.providers.dstack.server import parse
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from cloudrl.providers.dstack.server import Server
+
+_POLL_S = 1.0
+_WAIT_S = 1200.0
+"""A bare-metal host gets Docker and dstack's own programs installed; a cloud one boots first."""
+_COMING = ("pending", "provisioning", "terminating")
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A machine that a backend would rent out. `price` is in US dollars an hour."""
+
+    backend: str
+    region: str
+    instance_type: str
+    resources: str
+    price: float
+    spot: bool
+
+
+@dataclass(frozen=True)
+class Instance:
+    """A machine of a fleet. `reason` says why it ended; `price` is in US dollars an hour."""
+
+    name: str
+    status: str
+    hostname: str
+    backend: str
+    region: str
+    resources: str
+    price: float
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class FleetState:
+    """One look at a fleet."""
+
+    name: str
+    status: str
+    instances: tuple[Instance, ...]
+    idle_duration_s: int | None
+    """After which an idle machine is given back; None for never."""
+    is_ssh: bool
+
+    @property
+    def price(self) -> float:
+        """US dollars an hour for the machines that are up or coming."""
+        return sum(each.price for each in self.instances if each.status != "terminated")
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether no machine is on its way."""
+        return not any(each.status in _COMING for each in self.instances)
+
+
+@dataclass(frozen=True)
+class FleetPlan:
+    """What creating a fleet would do, as the server says.
+
+    Attributes:
+        text: the YAML that is sent.
+        current: the fleet of that name, if there is one.
+        action: "create", "update" (in place), "recreate", or "nothing".
+        nodes: how many machines are rented at once, before any run asks for them.
+        offers: the cheapest, cheapest first.
+        total_offers: how many there are.
+    """
+
+    text: str
+    name: str
+    action: str
+    nodes: int
+    is_ssh: bool
+    offers: tuple[Offer, ...]
+    total_offers: int
+    current: FleetState | None = None
+    answer: Any = field(default=None, repr=False)
+
+    def render(self) -> str:
+        """The text that `--dry-run` prints."""
+        return self.text
+
+
+def plan(server: Server, text: str) -> FleetPlan:
+    """Ask the server what creating this fleet would do.
+
+    Args:
+        server: where.
+        text: YAML of a dstack fleet; its `identity_file`s are read here, as `dstack apply` does.
+
+    Raises:
+        InputError: a key cannot be read, or the server refuses the fleet.
+        ConnectionFailed: it does not answer.
+    """
+    from dstack._internal.core.models.fleets import FleetSpec
+    from dstack._internal.core.models.profiles import Profile
+
+    configuration = parse(text)
+    _read_keys(configuration)
+    spec = FleetSpec(configuration=configuration, profile=Profile())
+    answer = server.call(server.api.fleets.get_plan, server.project, spec)
+    nodes = configuration.nodes
+    return FleetPlan(
+        text=text,
+        name=configuration.name,
+        action=_action(answer),
+        nodes=nodes.target if nodes is not None else len(configuration.ssh_config.hosts),
+        is_ssh=configuration.ssh_config is not None,
+        offers=offers_of(answer.offers),
+        total_offers=answer.total_offers,
+        current=_state(answer.current_resource) if answer.current_resource is not None else None,
+        answer=answer,
+    )
+
+
+def apply(server: Server, planned: FleetPlan) -> FleetState:
+    """Do what was planned. Returns at once; `wait` waits for the machines.
+
+    Raises:
+        CapacityError: no backend offers such a machine.
+        InputError: the server refuses, or the fleet has changed since the plan was made.
+        ConnectionFailed: it does not answer.
+    """
+    if not planned.is_ssh and planned.total_offers == 0:
+        raise CapacityError(
+            f"fleet {planned.name!r}: no backend of project {server.project!r} offers such a machine",
+            hint="What there is: dstack offer --gpu 80GB:8\nBackends are set up in ~/.dstack/server/config.yml",
+        )
+    if planned.action == "recreate":
+        delete(server, [planned.name])
+        wait_gone(server, planned.name)
+        planned = plan(server, planned.text)
+    return _state(server.call(server.api.fleets.apply_plan, server.project, planned.answer))
+
+
+def wait(
+    server: Server,
+    name: str,
+    *,
+    on_look: Callable[[FleetState], None] = lambda _look: None,
+    timeout_s: float = _WAIT_S,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> FleetState:
+    """Wait until no machine of the fleet is on its way.
+
+    Raises:
+        CapacityError: a machine could not be had, with the reason that dstack gives; the fleet stays.
+        InputError: the fleet is gone.
+    """
+    deadline = clock() + timeout_s
+    while True:
+        look = get(server, name)
+        on_look(look)
+        failed = [each for each in look.instances if each.status == "terminated"]
+        if failed:
+            which = failed[0].hostname or failed[0].name
+            raise CapacityError(
+                f"fleet {name!r}: {which} ended: {failed[0].reason or 'no reason given'}",
+                hint=f"cloudrl fleet list\ncloudrl fleet delete {name}",
+            )
+        if look.is_settled:
+            return look
+        if clock() > deadline:
+            waiting = next(each for each in look.instances if each.status in _COMING)
+            raise CapacityError(
+                f"fleet {name!r}: {waiting.hostname or waiting.name} is still {waiting.status} after "
+                f"{timeout_s / 60:.0f} minutes; dstack goes on trying",
+                hint=f"cloudrl fleet list\ncloudrl fleet delete {name}",
+            )
+        sleep(_POLL_S)
+
+
+def wait_gone(
+    server: Server, name: str, *, timeout_s: float = 600.0, sleep: Callable[[float], None] = time.sleep
+) -> None:
+    """Wait until a fleet that is being deleted is gone; its machines are given back by then.
+
+    Raises:
+        InputError: it is still there after `timeout_s`.
+    """
+    deadline = time.monotonic() + timeout_s
+    while any(each.name == name for each in list_all(server)):
+        if time.monotonic() > deadline:
+            raise InputError(
+                f"fleet {name!r} is still there after {timeout_s:.0f} s", hint="cloudrl fleet list"
+            )
+        sleep(_POLL_S)
+
+
+def get(server: Server, name: str) -> FleetState:
+    """One look at a fleet.
+
+    Raises:
+        InputError: there is none of that name.
+    """
+    found = [each for each in list_all(server) if each.name == name]
+    if not found:
+        raise _unknown(server, name)
+    return found[0]
+
+
+def list_all(server: Server) -> list[FleetState]:
+    """All fleets of the project."""
+    return [_state(each) for each in server.call(server.api.fleets.list, server.project)]
+
+
+def delete(server: Server, names: list[str]) -> None:
+    """Delete fleets and give their machines back; SSH hosts stay as they are. Does not wait.
+
+    Raises:
+        InputError: one of them is not there, or a run uses it.
+    """
+    known = {each.name for each in list_all(server)}
+    for name in names:
+        if name not in known:
+            raise _unknown(server, name)
+    server.call(server.api.fleets.delete, server.project, names)
+
+
+def _unknown(server: Server, name: str) -> InputError:
+    from cloudrl.spec import did_you_mean
+
+    known = [each.name for each in list_all(server)]
+    return InputError(
+        f"project {server.project!r} has no fleet {name!r}{did_you_mean(name, known)}",
+        hint="cloudrl fleet list",
+    )
+
+
+def _read_keys(configuration: Any) -> None:
+    """Put the private keys where the server expects them; the YAML only names their files.
+
+    The same as dstack's own command does (cli/services/configurators/fleet.py: _preprocess_spec).
+    """
+    ssh = configuration.ssh_config
+    if ssh is None:
+        return
+    hosts = [host for host in ssh.hosts if not isinstance(host, str)]
+    jumps = [each.proxy_jump for each in (ssh, *hosts) if each.proxy_jump is not None]
+    for each in (ssh, *hosts, *jumps):
+        if each.identity_file is not None:
+            each.ssh_key = _read_key(each.identity_file)
+
+
+def _read_key(path: str) -> Any:
+    from dstack._internal.core.models.instances import SSHKey
+    from dstack._internal.utils.ssh import resolve_ssh_key
+
+    try:
+        public, _, private, _ = resolve_ssh_key(path)
+    except OSError as error:
+        raise InputError(f"SSH key {path}: {error.strerror}", hint=f"ls {path}") from error
+    except ValueError as error:
+        raise InputError(f"SSH key {path}: {error}", hint=f"ssh-keygen -l -f {path}") from error
+    if private is None:
+        raise InputError(
+            f"SSH key {path} is a public key; the private one is needed",
+            hint=f"Its name is usually the same without .pub: {path.removesuffix('.pub')}",
+        )
+    return SSHKey(public=public, private=private)
+
+
+def _action(answer: Any) -> str:
+    if answer.current_resource is None:
+        return "create"
+    if answer.current_resource.spec == answer.get_effective_spec():
+        return "nothing"
+    return "update" if answer.action == "update" else "recreate"
+
+
+def offers_of(answers: Iterable[Any]) -> tuple[Offer, ...]:
+    """Offers of dstack as ours, cheapest first."""
+    return tuple(sorted((_offer(each) for each in answers), key=lambda offer: offer.price))
+
+
+def _offer(offer: Any) -> Offer:
+    resources = offer.instance.resources
+    return Offer(
+        backend=offer.backend.value,
+        region=offer.region,
+        instance_type=offer.instance.name,
+        resources=resources.pretty_format(),
+        price=offer.price,
+        spot=resources.spot,
+    )
+
+
+def _state(fleet: Any) -> FleetState:
+    return FleetState(
+        name=fleet.name,
+        status=fleet.status.value,
+        instances=tuple(_instance(each) for each in fleet.instances),
+        idle_duration_s=_idle_duration_s(fleet.spec),
+        is_ssh=fleet.spec.configuration.ssh_config is not None,
+    )
+
+
+def _idle_duration_s(spec: Any) -> int | None:
+    """Seconds; dstack keeps 0 machines of a fixed fleet idle for ever (see `Fleet`)."""
+    seconds = spec.merged_profile.idle_duration
+    if spec.configuration.ssh_config is not None or seconds is None or seconds < 0:
+        return None
+    return int(seconds)
+
+
+def _instance(instance: Any) -> Instance:
+    kind = instance.instance_type
+    return Instance(
+        name=instance.name,
+        status="unreachable" if instance.unreachable else instance.status.value,
+        hostname=instance.hostname or "",
+        backend=instance.backend.value if instance.backend is not None else "",
+        region=instance.region or "",
+        resources=kind.resources.pretty_format() if kind is not None else "",
+        price=instance.price or 0.0,
+        reason=instance.termination_reason_message or instance.termination_reason or "",
+    )

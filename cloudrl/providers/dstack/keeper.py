@@ -1,0 +1,118 @@
+"""The process that keeps a tunnel open with no terminal: `python -m cloudrl.providers.dstack.keeper PROJECT NAME`.
+
+It ends when the run is over, or by SIGTERM (`cloudrl detach`); its ssh ends with it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from cloudrl.errors import CloudrlError, ConnectionFailed, InputError
+from cloudrl.providers.dstack import runs, state
+from cloudrl.providers.dstack.access import open_tunnel
+from cloudrl.providers.dstack.server import connect
+from cloudrl.spec.ports import AGENT_PORT, RAY_PORT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from cloudrl.providers.dstack.server import Server
+    from cloudrl.providers.dstack.state import Kept
+
+_ASK_S = 10.0
+_OPEN_S = 60.0
+
+
+def start(project: str, name: str) -> Kept:
+    """Start a keeper, or find the one that is there, and return its ports.
+
+    Raises:
+        ConnectionFailed: it could not open the tunnel.
+    """
+    place = state.folder(project, name) / "tunnel"
+    kept = state.read_kept(place)
+    if kept is not None:
+        return kept
+    place.mkdir(parents=True, exist_ok=True)
+    with (place / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "cloudrl.providers.dstack.keeper", project, name],
+            stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, close_fds=True,
+        )  # fmt: skip
+    deadline = time.monotonic() + _OPEN_S + 10
+    while (kept := state.read_kept(place)) is None:
+        if process.poll() is not None or time.monotonic() > deadline:
+            process.terminate()
+            said = (place / "log").read_text(encoding="utf-8", errors="replace").strip().splitlines()
+            raise ConnectionFailed(
+                f"the tunnel to {name!r} did not open: {said[-1] if said else 'no reason given'}",
+                hint=f"cloudrl status {name}",
+            )
+        time.sleep(0.1)
+    return kept
+
+
+def stop(project: str, name: str) -> bool:
+    """End the keeper of a cluster; False when there is none."""
+    place = state.folder(project, name) / "tunnel"
+    kept = state.read_kept(place)
+    if kept is None:
+        return False
+    os.kill(kept.pid, signal.SIGTERM)  # it holds the lock, so the pid is its own
+    deadline = time.monotonic() + 20
+    while state.read_kept(place) is not None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return True
+
+
+def main(project: str, name: str) -> int:
+    """Keep the tunnel of one cluster open until its run is over or SIGTERM comes."""
+    place = state.folder(project, name) / "tunnel"
+    lock = state.hold(place)
+    if lock is None:
+        return 0
+    stopped = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda *_: stopped.set())
+    try:
+        _keep(project, name, place, stopped)
+    except CloudrlError as error:
+        sys.stderr.write(f"{error.message}\n")
+        return error.exit_code
+    return 0
+
+
+def _keep(project: str, name: str, place: Path, stopped: threading.Event) -> None:
+    server = connect(project)
+    run = runs.get(server, name)
+    tunnel = open_tunnel(server, run, place, timeout_s=_OPEN_S)
+    try:
+        ports = tunnel.ports
+        state.write_kept(place, state.Kept(os.getpid(), run.id, ports[RAY_PORT], ports[AGENT_PORT]))
+        while not stopped.wait(_ASK_S):
+            if _is_over(server, name, run.id):
+                return
+    finally:
+        (place / "tunnel.json").unlink(missing_ok=True)
+        tunnel.close()
+
+
+def _is_over(server: Server, name: str, run_id: str) -> bool:
+    """Whether the run has ended for good; a server that does not answer says nothing about it."""
+    try:
+        look = runs.get(server, name)
+    except ConnectionFailed:
+        return False
+    except InputError:
+        return True
+    return look.is_over or look.id != run_id
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:3]))

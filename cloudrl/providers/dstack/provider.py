@@ -1,0 +1,277 @@
+"""The verbs of provider `dstack`."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from cloudrl.connection import AgentApi, Connection
+from cloudrl.errors import ClusterFailed, ConnectionFailed, InputError, Interrupted, Unauthorized
+from cloudrl.providers.dstack import keeper, runs, state
+from cloudrl.providers.dstack.access import Access, reach
+from cloudrl.providers.dstack.logs import reason_of_end
+from cloudrl.providers.dstack.server import Server, connect
+from cloudrl.providers.model import Status
+from cloudrl.render.agent import write_agent
+from cloudrl.render.dstack import to_dstack
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from cloudrl.providers.dstack.runs import RunPlan, RunState
+    from cloudrl.providers.model import Plan
+    from cloudrl.spec import Cluster
+
+_POLL_S = 1.0
+_UP_TIMEOUT_S = 86_400.0
+"""dstack itself gives up by the task's `retry`; downloading a large model may take hours."""
+
+
+@dataclass(frozen=True)
+class DstackPlan:
+    """A cluster as the YAML that is sent. Nothing has been asked of the server."""
+
+    name: str
+    text: str
+
+    def render(self) -> str:
+        """The text that `--dry-run` prints."""
+        return self.text
+
+
+def plan(cluster: Cluster, *, dashboard_port: int | None = None) -> DstackPlan:
+    """What `up` would send."""
+    if dashboard_port is not None:
+        raise InputError(
+            f"--dashboard-port {dashboard_port}: on dstack the dashboard is forwarded to 8265 if that is free",
+            hint="Leave it out",
+        )
+    return DstackPlan(cluster.name, to_dstack(cluster))
+
+
+def quote(plan: DstackPlan, server: Server | None = None) -> RunPlan:
+    """Ask the server for offers and prices. Uploads the node agent, starts nothing.
+
+    Raises:
+        InputError: no server is configured, or it refuses the task.
+        ConnectionFailed: it does not answer.
+    """
+    server = server or connect()
+    place = state.folder(server.project, plan.name)
+    write_agent(place)
+    (place / f"{plan.name}.dstack.yml").write_text(plan.text, encoding="utf-8")
+    return runs.plan(server, plan.text, place)
+
+
+def up(
+    plan: Plan,
+    *,
+    on_status: Callable[[Status], None] | None = None,
+    timeout_s: float = _UP_TIMEOUT_S,
+    detach: bool = True,
+) -> Connection:
+    """Apply the task and return once the cluster is READY.
+
+    Raises:
+        InputError: a run of this name is going on.
+        CapacityError: no machines.
+        ClusterFailed: it ended before it was ready; the message has the reason, dstack's or the agent's.
+        Interrupted: Ctrl-C. The run goes on, and so does its price.
+    """
+    if not isinstance(plan, DstackPlan):
+        raise TypeError(f"a plan of another provider: {plan!r}")
+    server = connect()
+    run = runs.apply(server, quote(plan, server))
+    try:
+        access = _await_ready(server, run, on_status, timeout_s)
+    except KeyboardInterrupt as error:
+        raise Interrupted(
+            f"interrupted; run {run.name!r} goes on",
+            hint=f"cloudrl status {run.name}\ncloudrl down {run.name}",
+        ) from error
+    if detach:
+        access.close()
+        keeper.start(server.project, run.name)
+        return attach(plan.name)
+    return access.connection
+
+
+def attach(name: str) -> Connection:
+    """Connect to a running cluster, also one that `dstack apply` has started.
+
+    Raises:
+        InputError: there is no run of that name, or it is over.
+        ConnectionFailed: its head cannot be reached.
+    """
+    server = connect()
+    run = runs.get(server, name)
+    if run.is_over:
+        raise InputError(
+            f"run {name!r} is over: {run.status} {run.reason}".rstrip(), hint=f"cloudrl up {name} --on dstack"
+        )
+    return reach(server, run).connection
+
+
+def status(name: str) -> Status:
+    """One look at a cluster.
+
+    Raises:
+        InputError: there is no run of that name.
+        ConnectionFailed: the server does not answer.
+    """
+    server = connect()
+    run = runs.get(server, name)
+    if run.status != "running":
+        return _from_run(server, run)
+    try:
+        access = reach(server, run, timeout_s=15)
+    except ConnectionFailed as error:
+        return _from_run(server, run, detail=error.message)
+    try:
+        return _look(server, run, access)
+    finally:
+        access.close()
+
+
+def down(name: str) -> bool:
+    """End the run and the tunnel to it; False when nothing was running. Fleets stay.
+
+    Raises:
+        InputError: there is no run of that name.
+    """
+    server = connect()
+    keeper.stop(server.project, name)
+    run = runs.get(server, name)
+    if run.is_over:
+        return False
+    runs.stop(server, name)
+    runs.wait_over(server, name)
+    return True
+
+
+def names() -> list[str]:
+    """Runs that are going on and that run the node agent."""
+    return [run.name for run in runs.list_active(connect()) if is_ours(run)]
+
+
+def folder(name: str) -> Path:
+    """Where this machine keeps what it knows of a cluster."""
+    return state.folder(connect().project, name)
+
+
+def logs(name: str) -> str:
+    """The command that prints what its nodes have written."""
+    return f"dstack logs {name}"
+
+
+def what_stays(name: str) -> str:  # noqa: ARG001 - the protocol's
+    """What `down` leaves."""
+    return "its machines stay in their fleet until they were idle for its idle duration: cloudrl fleet list"
+
+
+def is_ours(run: RunState) -> bool:
+    """Whether the run is a task with the node agent in it."""
+    from cloudrl.render.agent import AGENT_FILE
+
+    configuration = run.answer.run_spec.configuration
+    commands = getattr(configuration, "commands", None) or []
+    return any(AGENT_FILE in command for command in commands)
+
+
+def _await_ready(
+    server: Server, run: RunState, on_status: Callable[[Status], None] | None, timeout_s: float
+) -> Access:
+    deadline = time.monotonic() + timeout_s
+    access: Access | None = None
+    try:
+        while True:
+            run = runs.get(server, run.name)
+            look = _from_run(server, run)
+            if run.is_over:
+                raise _failed(server, run)
+            if run.status == "running":
+                access = access or _try_to_reach(server, run)
+                look = _look(server, run, access) if access is not None else look
+            if on_status is not None:
+                on_status(look)
+            if look.is_ready and access is not None:
+                ready, access = access, None
+                return ready
+            if time.monotonic() > deadline:
+                raise ClusterFailed(
+                    f"cluster {run.name!r} is not ready after {timeout_s:.0f} s: {look.phase}",
+                    hint=f"cloudrl status {run.name}\ncloudrl down {run.name}",
+                )
+            time.sleep(_POLL_S)
+    finally:
+        if access is not None:
+            access.close()
+
+
+def _try_to_reach(server: Server, run: RunState) -> Access | None:
+    """The way in, or None while the agent has not started."""
+    try:
+        return reach(server, run, timeout_s=20)
+    except ConnectionFailed:
+        return None
+
+
+def _look(server: Server, run: RunState, access: Access) -> Status:
+    connection = access.connection
+    if connection.agent_url is None or connection.agent_token is None:
+        raise TypeError("a connection without an agent")
+    try:
+        answer = AgentApi(connection.agent_url, connection.agent_token, timeout_s=5).status()
+    except (ConnectionFailed, Unauthorized) as error:
+        return _from_run(server, run, detail=error.message)
+    return from_agent(run.name, answer, connection.ray_url)
+
+
+def from_agent(name: str, answer: Mapping[str, Any], dashboard_url: str) -> Status:
+    """The head agent's answer as a `Status`."""
+    failure = answer["failure"]
+    return Status(
+        name=name,
+        provider="dstack",
+        phase=str(answer["phase"]),
+        nodes_wanted=int(answer["cluster"]["nodes"]),
+        reason=str(failure["reason"]) if failure else "",
+        nodes=tuple(answer["nodes"]),
+        ready_at=answer["ready_at"],
+        dashboard_url=dashboard_url,
+        checkpoint_dir=answer["checkpoint_dir"],
+    )
+
+
+def _from_run(server: Server, run: RunState, detail: str = "") -> Status:
+    """What dstack alone knows: before the agent answers, and after the end."""
+    phase, reason = run.status, run.reason
+    if run.is_over:
+        reason = reason_of_end(server, run)
+        phase = "failed" if reason or run.status == "failed" else "down"
+    return Status(
+        name=run.name,
+        provider="dstack",
+        phase=phase,
+        nodes_wanted=len(run.nodes),
+        reason=reason,
+        nodes=tuple(_row(node, detail) for node in run.nodes),
+    )
+
+
+def _row(node: runs.Node, detail: str) -> dict[str, Any]:
+    latest = node.latest
+    return {
+        "rank": node.rank, "ip": latest.hostname, "phase": latest.status,
+        "detail": latest.reason or detail, "seen_s_ago": 0.0, "failure": None,
+        "seconds": {"up": (latest.finished_at or time.time()) - latest.submitted_at},
+    }  # fmt: skip
+
+
+def _failed(server: Server, run: RunState) -> ClusterFailed:
+    reason = reason_of_end(server, run) or run.reason or run.status
+    return ClusterFailed(
+        f"cluster {run.name!r} ended before it was ready: {reason}", hint=f"dstack logs {run.name}"
+    )

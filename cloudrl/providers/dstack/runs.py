@@ -1,0 +1,285 @@
+"""Runs on a dstack server: plan, start, look, stop. A run is a cluster, a job of it is a node."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from cloudrl.errors import CapacityError, InputError
+from cloudrl.providers.dstack.fleets import Offer, offers_of
+from cloudrl.providers.dstack.server import parse
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from cloudrl.providers.dstack.server import Server
+
+_POLL_S = 1.0
+_NO_INSTANCE_VOLUMES = ("runpod", "vastai")
+"""Backends whose containers see no folder of the host (dstack.ai/docs/concepts/volumes, "Instance volumes")."""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One submission of one node by dstack. Times are seconds since the epoch.
+
+    Attributes:
+        number: 0 for the first; dstack counts up with each resubmission of the run.
+        status: dstack's word: submitted, provisioning, pulling, running, terminating, done, failed, ...
+        reason: why it ended, in dstack's words.
+        price: US dollars an hour of its machine.
+    """
+
+    number: int
+    status: str
+    submitted_at: float
+    finished_at: float | None
+    hostname: str
+    price: float
+    exit_status: int | None
+    reason: str
+
+
+@dataclass(frozen=True)
+class Node:
+    """One rank and its attempts, the latest last."""
+
+    rank: int
+    attempts: tuple[Attempt, ...]
+
+    @property
+    def latest(self) -> Attempt:
+        """What it is now."""
+        return self.attempts[-1]
+
+
+@dataclass(frozen=True)
+class RunState:
+    """One look at a run.
+
+    Attributes:
+        id: dstack's, new for each apply, the same over resubmissions.
+        status: pending, submitted, provisioning, running, terminating, terminated, failed or done.
+        reason: why it is where it is, in dstack's words.
+        cost: US dollars so far, as dstack counts them.
+    """
+
+    id: str
+    name: str
+    status: str
+    reason: str
+    nodes: tuple[Node, ...]
+    cost: float
+    submitted_at: float
+    fleet: str | None
+    answer: Any = field(default=None, repr=False, compare=False)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing of it runs any more."""
+        return self.status in ("terminated", "failed", "done")
+
+    @property
+    def price(self) -> float:
+        """US dollars an hour for the machines that it has now."""
+        return sum(node.latest.price for node in self.nodes if node.latest.finished_at is None)
+
+    @property
+    def attempt(self) -> int:
+        """How many times dstack has resubmitted it."""
+        return max((node.latest.number for node in self.nodes), default=0)
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """What starting a cluster would do, as the server says. Prices are in US dollars an hour.
+
+    Attributes:
+        text: the YAML that is sent.
+        offers: for one node, cheapest first.
+        nodes: how many such machines.
+        current: the run of that name, if there is one, over or not.
+    """
+
+    text: str
+    name: str
+    nodes: int
+    offers: tuple[Offer, ...]
+    total_offers: int
+    current: RunState | None = None
+    answer: Any = field(default=None, repr=False)
+
+    @property
+    def price(self) -> float | None:
+        """Of all nodes together at the cheapest offer; None where there is none."""
+        return self.nodes * self.offers[0].price if self.offers else None
+
+    @property
+    def without_instance_volumes(self) -> tuple[str, ...]:
+        """Backends among the offers where a folder of the host cannot be mounted."""
+        return tuple(sorted({each.backend for each in self.offers} & set(_NO_INSTANCE_VOLUMES)))
+
+    def render(self) -> str:
+        """The text that `--dry-run` prints."""
+        return self.text
+
+
+def plan(server: Server, text: str, folder: Path) -> RunPlan:
+    """Ask the server what starting this task would do; `files` are uploaded, nothing is started.
+
+    Args:
+        server: where.
+        text: YAML of a dstack task.
+        folder: what the task's relative `files` are in.
+
+    Raises:
+        InputError: the server refuses the task.
+        ConnectionFailed: it does not answer.
+    """
+    from dstack.api import Client
+
+    configuration = parse(text)
+    client = Client(api_client=server.api, project_name=server.project)
+    path = str(folder / f"{configuration.name}.dstack.yml")  # only its folder counts; the file need not exist
+    answer = server.call(client.runs.get_run_plan, configuration, configuration_path=path)
+    job = answer.job_plans[0]
+    return RunPlan(
+        text=text,
+        name=configuration.name,
+        nodes=configuration.nodes or 1,
+        offers=offers_of(job.offers),
+        total_offers=job.total_offers,
+        current=_state(answer.current_resource) if answer.current_resource is not None else None,
+        answer=answer,
+    )
+
+
+def apply(server: Server, planned: RunPlan) -> RunState:
+    """Start what was planned.
+
+    Raises:
+        InputError: a run of this name is going on.
+        CapacityError: no fleet and no backend has such machines.
+    """
+    from dstack.api import Client
+
+    check(planned)
+    client = Client(api_client=server.api, project_name=server.project)
+    server.call(client.runs.apply_plan, planned.answer, reserve_ports=False)
+    return get(server, planned.name)
+
+
+def check(planned: RunPlan) -> None:
+    """Refuse what cannot be started.
+
+    Raises:
+        InputError: a run of this name is going on.
+        CapacityError: no fleet and no backend has such machines.
+    """
+    if planned.current is not None and not planned.current.is_over:
+        raise _exists(planned.current)
+    if planned.total_offers == 0:
+        raise CapacityError(
+            f"cluster {planned.name!r}: no fleet has or can get such a machine",
+            hint="cloudrl fleet list\ncloudrl fleet create --gpu 80GB:8 --nodes 2",
+        )
+
+
+def _exists(current: RunState) -> InputError:
+    if current.status == "terminating":
+        return InputError(
+            f"a run {current.name!r} is still ending",
+            hint=f"Try again when it is gone: cloudrl status {current.name}",
+        )
+    return InputError(
+        f"a run {current.name!r} is there: {current.status}",
+        hint=f"cloudrl attach {current.name}\ncloudrl down {current.name}",
+    )
+
+
+def get(server: Server, name: str) -> RunState:
+    """One look at the latest run of a name.
+
+    Raises:
+        InputError: there is none.
+    """
+    try:
+        return _state(server.call(server.api.runs.get, server.project, name))
+    except InputError as error:
+        raise InputError(
+            f"project {server.project!r} has no run {name!r}", hint="cloudrl status, or dstack ps -a"
+        ) from error
+
+
+def list_active(server: Server) -> list[RunState]:
+    """Runs that are going on, the latest first."""
+    runs = server.call(server.api.runs.list, server.project, None, only_active=True, job_submissions_limit=1)
+    return [_state(each) for each in runs]
+
+
+def stop(server: Server, name: str, *, abort: bool = False) -> None:
+    """Ask a run to end; `abort` does not wait for its processes. Returns at once."""
+    server.call(server.api.runs.stop, server.project, [name], abort)
+
+
+def wait_over(
+    server: Server,
+    name: str,
+    *,
+    timeout_s: float = 300.0,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> RunState:
+    """Wait until a run is over.
+
+    Raises:
+        InputError: it is still there after `timeout_s`.
+    """
+    deadline = clock() + timeout_s
+    while True:
+        look = get(server, name)
+        if look.is_over:
+            return look
+        if clock() > deadline:
+            raise InputError(
+                f"run {name!r} is still {look.status} after {timeout_s:.0f} s",
+                hint=f"dstack stop --abort {name}",
+            )
+        sleep(_POLL_S)
+
+
+def _state(run: Any) -> RunState:
+    fleet = run.fleet.name if run.fleet is not None else None
+    return RunState(
+        id=str(run.id),
+        name=run.run_spec.run_name,
+        status=run.status.value,
+        reason=run.error or run.status_message or "",
+        nodes=tuple(_node(job) for job in sorted(run.jobs, key=lambda job: int(job.job_spec.job_num))),
+        cost=run.cost,
+        submitted_at=run.submitted_at.timestamp(),
+        fleet=fleet,
+        answer=run,
+    )
+
+
+def _node(job: Any) -> Node:
+    return Node(job.job_spec.job_num, tuple(_attempt(each) for each in job.job_submissions))
+
+
+def _attempt(submission: Any) -> Attempt:
+    machine = submission.job_provisioning_data
+    return Attempt(
+        number=submission.submission_num,
+        status=submission.status.value,
+        submitted_at=submission.submitted_at.timestamp(),
+        finished_at=submission.finished_at.timestamp() if submission.finished_at is not None else None,
+        hostname=(machine.hostname or "") if machine is not None else "",
+        price=machine.price if machine is not None else 0.0,
+        exit_status=submission.exit_status,
+        reason=submission.termination_reason_message
+        or submission.error
+        or (submission.termination_reason or "").replace("_", " "),
+    )

@@ -1,0 +1,136 @@
+"""The user's dstack server, through dstack's own client.
+
+The only module, with its neighbours in this folder, that touches what dstack does not document; facts are from
+dstack 0.22.5, paths relative to `dstack/_internal`. pyproject.toml pins the minor version.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+from cloudrl.errors import CloudrlError, ConnectionFailed, InputError, Unauthorized
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import requests
+
+T = TypeVar("T")
+
+TIMEOUT_S = 60.0
+"""For each request: a plan asks every backend for its offers."""
+_SETUP = (
+    "With a server of your own: dstack server\n"
+    "With one elsewhere: dstack project add --name main --url https://... --token ..."
+)
+
+
+@dataclass(frozen=True)
+class Server:
+    """A dstack server and one project on it.
+
+    Attributes:
+        url: the server's address.
+        project: the project that fleets, volumes and runs belong to.
+        api: dstack's low-level client (`dstack.api.server.APIClient`).
+    """
+
+    url: str
+    project: str
+    api: Any = field(repr=False)
+
+    def call(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        """Call a function of `api`, with dstack's errors as ours.
+
+        Raises:
+            InputError: the server refuses what was asked for, in its own words.
+            Unauthorized: it refuses the token.
+            ConnectionFailed: it does not answer, or not as a dstack server does.
+        """
+        import requests
+        from dstack._internal.core import errors
+
+        try:
+            return function(*args, **kwargs)
+        except errors.ServerClientError as error:
+            raise InputError(f"dstack: {error.msg or error}") from error
+        except (errors.ClientError, requests.RequestException) as error:
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> NoReturn:
+        reason = str(error)
+        if "Access to" in reason:  # api/server/__init__.py: _request, for status 403
+            raise Unauthorized(
+                f"the dstack server at {self.url} refuses the token for project {self.project!r}",
+                hint="A token is set with: dstack project add --name NAME --url URL --token TOKEN",
+            ) from error
+        if "Failed to connect" in reason:  # the same, after three attempts
+            raise ConnectionFailed(
+                f"no dstack server answers at {self.url}", hint=f"Is it running? {_SETUP}"
+            ) from error
+        raise ConnectionFailed(f"dstack server at {self.url}: {reason}") from error
+
+
+def is_configured() -> bool:
+    """Whether the `dstack` command would find a server. Imports nothing of dstack, asks nobody."""
+    return "DSTACK_SERVER_URL" in os.environ or Path("~/.dstack/config.yml").expanduser().is_file()
+
+
+def connect(project: str | None = None) -> Server:
+    """The server and project that the `dstack` command would use.
+
+    Those are DSTACK_SERVER_URL, DSTACK_TOKEN and DSTACK_PROJECT, or the default of `~/.dstack/config.yml`
+    (core/services/api_client.py). Nothing is asked of the server yet.
+
+    Args:
+        project: another project than the default.
+
+    Raises:
+        InputError: no server is configured, or no such project.
+        CloudrlError: another version of dstack is installed than cloudrl was made for.
+    """
+    try:
+        from dstack._internal.core.errors import ConfigurationError
+        from dstack._internal.core.services.api_client import get_api_client
+    except ImportError as error:
+        raise _other_dstack(error) from error
+    try:
+        api, name = get_api_client(project_name=project)
+    except ConfigurationError as error:
+        raise InputError(f"no dstack server is configured: {error}", hint=_SETUP) from error
+    if not api.token:  # DSTACK_TOKEN="" counts as set and would be sent
+        raise InputError("DSTACK_TOKEN is empty", hint="unset DSTACK_TOKEN")
+    _limit_time(api)
+    return Server(url=api.base_url, project=name, api=api)
+
+
+def _limit_time(api: Any) -> None:
+    """Give each request a timeout; dstack's client sets none (api/server/__init__.py: _request)."""
+    from requests.adapters import HTTPAdapter
+
+    class Adapter(HTTPAdapter):
+        def send(self, request: requests.PreparedRequest, **options: Any) -> requests.Response:  # type: ignore[override]
+            return super().send(request, **{**options, "timeout": options.get("timeout") or TIMEOUT_S})
+
+    for scheme in ("http://", "https://"):
+        api._s.mount(scheme, Adapter())  # noqa: SLF001
+
+
+def parse(text: str) -> Any:
+    """A rendered YAML as dstack's own configuration, so that what is shown is what is sent."""
+    import yaml
+    from dstack._internal.core.models.configurations import parse_apply_configuration
+
+    return parse_apply_configuration(yaml.safe_load(text))
+
+
+def _other_dstack(error: ImportError) -> CloudrlError:
+    from importlib.metadata import version
+
+    return CloudrlError(
+        f"cloudrl is made for dstack 0.22, and {version('dstack')} is installed: {error}",
+        hint="pip install 'dstack>=0.22,<0.23'",
+    )

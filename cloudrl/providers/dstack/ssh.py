@@ -1,0 +1,131 @@
+"""The way to a node of a dstack run through SSH: hosts, user and key, as an ssh_config of our own.
+
+dstack's own attach writes into `~/.dstack/ssh/config`, keeps a control socket under the run's name and reuses the
+ssh of a client that was killed; two clients get in each other's way there. So each connection here is an ssh
+with a configuration of its own; only the route is taken from dstack (core/services/ssh/attach.py: SSHAttach).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cloudrl.errors import ConnectionFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cloudrl.providers.dstack.runs import RunState
+    from cloudrl.providers.dstack.server import Server
+
+KEEP_ALIVE_S, KEEP_ALIVE_COUNT = 2, 3
+"""A connection that is silent for 6 s is dead; the tunnel is to be reopened within 10."""
+_OPTIONS = {
+    "BatchMode": "yes",  # never ask for a password
+    "ConnectTimeout": "5",
+    "ServerAliveInterval": str(KEEP_ALIVE_S),
+    "ServerAliveCountMax": str(KEEP_ALIVE_COUNT),
+    "ExitOnForwardFailure": "yes",
+    "ControlMaster": "no",
+    "ControlPath": "none",
+    "LogLevel": "ERROR",
+}
+
+
+@dataclass(frozen=True)
+class Route:
+    """How to reach one node. The last of `hosts` is the node, those before it are jumped through."""
+
+    name: str
+    hosts: Mapping[str, Mapping[str, str]]
+    attempt: int
+    """Which resubmission of the run it leads to."""
+
+    def config(self) -> str:
+        """The text of an ssh_config."""
+        lines: list[str] = []
+        for host, options in self.hosts.items():
+            lines += [f"Host {host}", *(f"  {key} {_quoted(value)}" for key, value in options.items())]
+        everywhere = "\n".join(f"  {key} {value}" for key, value in _OPTIONS.items())
+        return "\n".join([*lines, "Host *", everywhere, ""])
+
+    def command(self, config: Path, *words: str) -> list[str]:
+        """`ssh` to the node, with `words` after its options."""
+        return ["ssh", "-F", str(config), *words]
+
+
+def route(server: Server, run: RunState, rank: int = 0) -> Route:
+    """The route to a rank of a run.
+
+    Raises:
+        ConnectionFailed: the rank has no machine yet, or the user's key is not the one that the run was made with.
+    """
+    job = next(each for each in run.answer.jobs if each.job_spec.job_num == rank)
+    submission = job.job_submissions[-1]
+    if submission.job_provisioning_data is None or submission.job_provisioning_data.hostname is None:
+        raise ConnectionFailed(
+            f"rank {rank} of {run.name!r} has no machine yet: {submission.status.value}",
+            hint=f"cloudrl status {run.name}",
+        )
+    hosts = _hosts(job, submission, identity=_identity(server, run), name=run.name)
+    return Route(run.name, hosts, submission.submission_num)
+
+
+def _hosts(job: Any, submission: Any, *, identity: Path, name: str) -> dict[str, dict[str, str]]:
+    """What dstack's own attach would write into its file; here the object is only asked, never opened."""
+    from dstack._internal.core.consts import DSTACK_RUNNER_SSH_PORT
+    from dstack._internal.core.services.ssh.attach import SSHAttach, SSHProxyAttach
+    from dstack._internal.core.services.ssh.ports import PortsLock
+
+    common: dict[str, Any] = {"run_name": name, "identity_path": identity, "ports_lock": PortsLock()}
+    info, machine = job.job_connection_info, submission.job_provisioning_data
+    if info is not None and info.sshproxy_hostname is not None:
+        attach: Any = SSHProxyAttach(
+            hostname=info.sshproxy_hostname, port=info.sshproxy_port, upstream_id=info.sshproxy_upstream_id,
+            **common,
+        )  # fmt: skip
+    else:
+        ports = getattr(submission.job_runtime_data, "ports", None) or {}
+        attach = SSHAttach(
+            hostname=machine.hostname, ssh_port=machine.ssh_port, user=machine.username,
+            container_ssh_port=ports.get(DSTACK_RUNNER_SSH_PORT, DSTACK_RUNNER_SSH_PORT),
+            container_user=_container_user(job, submission), dockerized=machine.dockerized,
+            ssh_proxy=machine.ssh_proxy, **common,
+        )  # fmt: skip
+    hosts = {
+        host: {key: _text(value) for key, value in options.items()} for host, options in attach.hosts.items()
+    }
+    # the node last: those before it are jumped through
+    return {**{host: options for host, options in hosts.items() if host != name}, name: hosts[name]}
+
+
+def _container_user(job: Any, submission: Any) -> str:
+    """As in api/_public/runs.py: attach."""
+    runtime, user = submission.job_runtime_data, job.job_spec.user
+    if runtime is not None and runtime.username is not None:
+        return str(runtime.username)
+    return str(user.username) if user is not None and user.username is not None else "root"
+
+
+def _identity(server: Server, run: RunState) -> Path:
+    """The user's private key, fetched from the server if need be (core/services/ssh/key_manager.py)."""
+    from dstack._internal.core.services.configs import ConfigManager
+    from dstack._internal.core.services.ssh.key_manager import UserSSHKeyManager
+
+    key = server.call(UserSSHKeyManager(server.api, ConfigManager().dstack_ssh_dir).get_user_key)
+    if key.public_key.strip() != (run.answer.run_spec.ssh_key_pub or "").strip():
+        raise ConnectionFailed(
+            f"run {run.name!r} was started with another SSH key than that of user {run.answer.user!r} here",
+            hint="Use the token of the user who started it: dstack project add ...",
+        )
+    return Path(key.private_key_path)
+
+
+def _text(value: Any) -> str:
+    """A value of an ssh_config; dstack wraps paths in a class of its own."""
+    return str(getattr(value, "path", value))
+
+
+def _quoted(value: str) -> str:
+    return f'"{value}"' if " " in value else value

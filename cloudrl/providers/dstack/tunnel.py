@@ -1,0 +1,163 @@
+"""Forwarded ports that can be trusted: one ssh, watched, and opened again whenever it dies.
+
+ssh's own keep-alives notice a dead link within 6 s (`ssh.KEEP_ALIVE_S`); then ssh ends, and a new one is started
+until the other side is back, along a new route if dstack has resubmitted the run. The local ports stay the same.
+The ssh dies with the process that holds the tunnel, even by SIGKILL, so nothing is left that holds a port.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from cloudrl.errors import CloudrlError, ConnectionFailed
+from cloudrl.node.process import Child
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from cloudrl.providers.dstack.ssh import Route
+
+_PAUSE_S = 1.0
+_LOOK_S = 0.2
+_SSH_ENV = ("PATH", "HOME", "USER", "LOGNAME", "SSH_AUTH_SOCK", "LANG", "LC_ALL")
+
+
+class Tunnel:
+    """Remote ports of a node's loopback, on this machine's loopback.
+
+    Args:
+        find_route: the present way to the node; `ConnectionFailed` while there is none.
+        ports: remote port -> local port.
+        folder: for the ssh_config and ssh's own messages.
+    """
+
+    def __init__(self, find_route: Callable[[], Route], ports: Mapping[int, int], folder: Path) -> None:
+        self.ports = dict(ports)
+        self._find_route, self._folder = find_route, folder
+        self._closed = threading.Event()
+        self._problem = "not tried yet"
+        self._thread = threading.Thread(target=self._keep_open, name="cloudrl-tunnel", daemon=True)
+
+    def open(self, timeout_s: float = 60.0) -> None:
+        """Start, and return once the ports can be reached.
+
+        Raises:
+            ConnectionFailed: they cannot after `timeout_s`; the message has ssh's own last words.
+        """
+        self._thread.start()
+        deadline = time.monotonic() + timeout_s
+        while not self.is_open:
+            if time.monotonic() > deadline:
+                self.close()
+                raise ConnectionFailed(f"no tunnel after {timeout_s:.0f} s: {self._problem}")
+            self._closed.wait(_LOOK_S)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether ssh listens on every local port. The far side may be dead for some seconds more."""
+        return all(listens(port) for port in self.ports.values())
+
+    def close(self) -> None:
+        """End it; returns when ssh has ended."""
+        self._closed.set()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join(timeout=15)
+
+    def _keep_open(self) -> None:
+        """The thread that starts each ssh, and therefore has to outlive it (see `Child`)."""
+        route: Route | None = None
+        while not self._closed.is_set():
+            try:
+                route = self._find_route()
+            except CloudrlError as error:
+                self._problem = error.message
+            if route is not None:
+                self._run_ssh(route)
+            self._closed.wait(_PAUSE_S)
+
+    def _run_ssh(self, route: Route) -> None:
+        """One ssh, to its end."""
+        config = write_config(self._folder, route)
+        forwards = [word for remote, local in self.ports.items() for word in ("-L", _forward(local, remote))]
+        log = self._folder / "ssh.log"
+        child = Child(route.command(config, "-N", *forwards, route.name), log=log, env=ssh_environment())
+        try:
+            while not self._closed.is_set() and child.poll() is None:
+                self._closed.wait(_LOOK_S)
+            if not self._closed.is_set():
+                self._problem = _last_words(child)
+        finally:
+            child.end()
+
+
+def free_ports(wanted: Sequence[int]) -> dict[int, int]:
+    """A local port for each remote one: the same number if it is free, otherwise any.
+
+    All are held until the last is chosen, so that they differ.
+    """
+    chosen: dict[int, int] = {}
+    held: list[socket.socket] = []
+    try:
+        for port in wanted:
+            held.append(_hold(port) or _hold(0) or _no_port())
+            chosen[port] = held[-1].getsockname()[1]
+    finally:
+        for each in held:
+            each.close()
+    return chosen
+
+
+def listens(port: int) -> bool:
+    """Whether somebody listens on this port of the loopback. Connects and hangs up."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.settimeout(2)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def write_config(folder: Path, route: Route) -> Path:
+    """Write the route as an ssh_config that only this user can read."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "ssh_config"
+    part = path.with_name(f".ssh_config.{os.getpid()}")
+    part.write_text(route.config(), encoding="utf-8")
+    part.chmod(0o600)
+    part.replace(path)
+    return path
+
+
+def ssh_environment() -> dict[str, str]:
+    """What ssh needs of this environment, and nothing else: no DSTACK_TOKEN, no keys of other services."""
+    return {name: os.environ[name] for name in _SSH_ENV if name in os.environ}
+
+
+def _forward(local: int, remote: int) -> str:
+    return f"127.0.0.1:{local}:127.0.0.1:{remote}"
+
+
+def _hold(port: int) -> socket.socket | None:
+    """Bind a port of the loopback, or None when it is taken on any address."""
+    for address in ("0.0.0.0", "127.0.0.1") if port else ("127.0.0.1",):  # noqa: S104  bound, never listened on
+        trial = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            trial.bind((address, port))
+        except OSError:
+            trial.close()
+            return None
+        if address == "127.0.0.1":
+            return trial
+        trial.close()
+    return None
+
+
+def _no_port() -> socket.socket:
+    raise ConnectionFailed("no free port on this machine")
+
+
+def _last_words(child: Child) -> str:
+    lines = [line.strip() for line in child.tail().splitlines() if line.strip()]
+    return lines[-1] if lines else f"ssh ended with status {child.poll()}"

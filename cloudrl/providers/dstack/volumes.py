@@ -1,0 +1,127 @@
+"""Network volumes on a dstack server: create, look, delete."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from cloudrl.errors import CapacityError, InputError
+from cloudrl.providers.dstack.server import parse
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cloudrl.providers.dstack.server import Server
+
+_POLL_S = 1.0
+
+
+@dataclass(frozen=True)
+class VolumeState:
+    """One look at a network volume. `cost` is what it has cost so far, in US dollars."""
+
+    name: str
+    status: str
+    backend: str
+    region: str
+    size: str
+    cost: float
+    used_by: tuple[str, ...]
+    """Names of the machines that it is attached to."""
+    reason: str = ""
+
+
+def create(server: Server, text: str) -> VolumeState:
+    """Create a volume, or register an existing disk, from the YAML of a dstack volume.
+
+    Raises:
+        InputError: there is one of that name, or the server refuses it.
+        ConnectionFailed: the server does not answer.
+    """
+    configuration = parse(text)
+    if any(each.name == configuration.name for each in list_all(server)):
+        raise InputError(
+            f"project {server.project!r} has a volume {configuration.name!r}",
+            hint=f"cloudrl volume list, or cloudrl volume delete {configuration.name}",
+        )
+    return _state(server.call(server.api.volumes.create, server.project, configuration))
+
+
+def wait(
+    server: Server,
+    name: str,
+    *,
+    timeout_s: float = 600.0,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> VolumeState:
+    """Wait until a volume can be used.
+
+    Raises:
+        CapacityError: the backend could not make it, with its reason, or took longer than `timeout_s`.
+    """
+    deadline = clock() + timeout_s
+    while True:
+        look = get(server, name)
+        if look.status == "active":
+            return look
+        if look.status == "failed" or clock() > deadline:
+            why = look.reason or f"still {look.status} after {timeout_s:.0f} s"
+            raise CapacityError(f"volume {name!r}: {why}", hint=f"cloudrl volume delete {name}")
+        sleep(_POLL_S)
+
+
+def get(server: Server, name: str) -> VolumeState:
+    """One look at a volume.
+
+    Raises:
+        InputError: there is none of that name.
+    """
+    found = [each for each in list_all(server) if each.name == name]
+    if not found:
+        raise _unknown(server, name)
+    return found[0]
+
+
+def list_all(server: Server) -> list[VolumeState]:
+    """All volumes of the project."""
+    return [_state(each) for each in server.call(server.api.volumes.list, server.project)]
+
+
+def delete(server: Server, names: list[str]) -> None:
+    """Delete volumes and what lies on them.
+
+    Raises:
+        InputError: one of them is not there, or is in use.
+    """
+    known = {each.name for each in list_all(server)}
+    for name in names:
+        if name not in known:
+            raise _unknown(server, name)
+    server.call(server.api.volumes.delete, server.project, names)
+
+
+def _unknown(server: Server, name: str) -> InputError:
+    from cloudrl.spec import did_you_mean
+
+    known = [each.name for each in list_all(server)]
+    return InputError(
+        f"project {server.project!r} has no volume {name!r}{did_you_mean(name, known)}",
+        hint="cloudrl volume list",
+    )
+
+
+def _state(volume: Any) -> VolumeState:
+    configuration, data = volume.configuration, volume.provisioning_data
+    size_gb = data.size_gb if data is not None else getattr(configuration, "size", None)
+    return VolumeState(
+        name=volume.name,
+        status=volume.status.value,
+        backend=configuration.backend.value,
+        region=volume.get_region(),
+        size=f"{size_gb:g}GB" if size_gb else "",
+        cost=volume.cost,
+        used_by=tuple(each.instance.name for each in volume.attachments or () if each.instance is not None),
+        reason=volume.status_message or "",
+    )

@@ -1,0 +1,51 @@
+"""Commands as they are typed, in a folder and a home of their own."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+from cloudrl.cli.main import main
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+class Typed(NamedTuple):
+    """What a command did."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """$CLOUDRL_HOME; the working directory is beside it."""
+    monkeypatch.setenv("CLOUDRL_HOME", str(tmp_path / "home"))
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def run(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Typed]:
+    """Type a command."""
+
+    def typed(*words: str) -> Typed:
+        monkeypatch.setattr(sys, "argv", ["cloudrl", *words])
+        code: Any = 0
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code or 0
+        output = capsys.readouterr()
+        assert "Traceback" not in output.err
+        return Typed(code, output.out, output.err)
+
+    return typed

@@ -1,0 +1,132 @@
+"""`cloudrl up`, `status`, `down` and `env`, as they are typed."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from fake_local import KEY, FakeLocal
+
+from cloudrl.node.tokens import derive
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from conftest import Typed
+
+
+@pytest.fixture
+def lab(home: Path) -> Iterator[FakeLocal]:
+    with FakeLocal("lab") as fake:
+        yield fake
+
+
+def test_up_shows_what_it_would_start(run: Callable[..., Typed]) -> None:
+    shown = run("up", "two", "--nodes", "2", "--data", "addition", "--dry-run")
+    assert shown.code == 0
+    agents = [line for line in shown.out.splitlines() if not line.startswith("#")]
+    assert len(agents) == 2
+    assert all("cloudrl-node.pyz run" in line and "--data=addition" in line for line in agents)
+    assert "CLOUDRL_NODE_RANK=1" in agents[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["--dashboard-port", "99999"], 2, "99999 is no port"),
+        (["--dashboard-port", "0"], 2, "0 is no port"),
+        (["--dashboard-port", "-1"], 2, "-1 is no port"),
+        (["--nodes", "0"], 2, "0 is not a number of nodes"),
+        (["--nodes", "100000"], 3, "free ports are needed"),
+        (["--data", "gsm9k"], 2, "gsm8k"),
+        (["--on", "locale"], 2, "local"),
+        (["Two"], 2, "did you mean 'two'"),
+        (["--env", "NAME"], 2, "--env"),
+    ],
+)
+def test_bad_input_is_said_in_a_line(
+    run: Callable[..., Typed], words: list[str], code: int, said: str
+) -> None:
+    done = run("up", *words, "--dry-run")
+    assert (done.code, done.out) == (code, "")
+    assert said in done.err
+
+
+def test_gpu_0_is_a_cluster_without_gpus(run: Callable[..., Typed]) -> None:
+    shown = run("up", "two", "--gpu", "0", "--dry-run")
+    assert shown.code == 0
+    assert "--device=cpu" in shown.out or "--device cpu" in shown.out
+
+
+def test_home_that_is_a_file(
+    run: Callable[..., Typed], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("CLOUDRL_HOME", str(tmp_path / "file"))
+    done = run("up", "--nodes", "1")
+    assert done.code == 2
+    assert "CLOUDRL_HOME" in done.err
+
+
+def test_status_of_nothing(run: Callable[..., Typed]) -> None:
+    done = run("status")
+    assert (done.code, done.out) == (0, "")
+    assert "cloudrl up" in done.err
+
+
+def test_status_of_the_only_cluster(run: Callable[..., Typed], lab: FakeLocal) -> None:
+    done = run("status")
+    assert done.code == 0
+    assert [line.split()[:3] for line in done.out.splitlines()[1:]] == [
+        ["0", "10.0.0.1", "ready"],
+        ["1", "10.0.0.2", "ready"],
+    ]
+    assert lab.cluster.url in done.err
+    look = json.loads(run("status", "lab", "--json").out)
+    assert (look["phase"], look["nodes_wanted"]) == ("ready", 2)
+
+
+def test_status_of_one_that_has_failed(run: Callable[..., Typed], lab: FakeLocal) -> None:
+    lab.__exit__()
+    folder = lab.state.node_dir(0)
+    folder.mkdir()
+    (folder / "outcome.json").write_text(json.dumps({"text": "rank 1 was lost", "failure": {"rank": 1}}))
+    for words in (["status", "lab"], ["status", "lab", "--watch"]):
+        done = run(*words)
+        assert done.code == 4
+        assert "rank 1 was lost" in done.err
+
+
+def test_an_outcome_that_was_cut_short_is_no_traceback(run: Callable[..., Typed], lab: FakeLocal) -> None:
+    lab.__exit__()
+    lab.state.node_dir(0).mkdir()
+    (lab.state.node_dir(0) / "outcome.json").write_text('{"text": "ra')
+    assert run("status", "lab").out.split()[-1] == "down"
+
+
+def test_env_has_what_a_raw_ray_job_submit_needs(run: Callable[..., Typed], lab: FakeLocal) -> None:
+    done = run("env")
+    assert done.code == 0
+    assert f"export RAY_ADDRESS={lab.cluster.url}" in done.out
+    assert f"export RAY_AUTH_TOKEN={derive(KEY).ray}" in done.out
+
+
+def test_a_second_up_of_the_same_name_is_refused(run: Callable[..., Typed], lab: FakeLocal) -> None:
+    done = run("up", "lab")
+    assert done.code == 2
+    assert "up already" in done.err
+
+
+def test_down_of_what_is_not_there(run: Callable[..., Typed]) -> None:
+    done = run("down", "nothing")
+    assert done.code == 2
+    assert "no local cluster 'nothing'" in done.err
+
+
+def test_down_ends_the_agent(run: Callable[..., Typed], lab: FakeLocal) -> None:
+    done = run("down", "lab")
+    assert done.code == 0
+    assert lab.state.checkpoints.parent.is_dir()
+    assert run("status", "lab").out.split()[-1] == "down"

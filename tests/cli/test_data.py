@@ -1,0 +1,176 @@
+"""`cloudrl data`, and the options of `cloudrl up` that describe a data set."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from cloudrl.data.request import Request, parse_request
+from cloudrl.spec import parse_override
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from conftest import Typed
+
+GSM8K = Path(__file__).parents[1] / "data" / "gsm8k"
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
+    monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+
+
+@pytest.fixture
+def mine(home: Path) -> Path:
+    """Raw rows in the working directory."""
+    path = Path("mine.jsonl")
+    path.write_text("".join(json.dumps({"text": f"{n}?", "meta": {"gold": n}}) + "\n" for n in range(40)))
+    return path.resolve()
+
+
+def test_list_names_source_rows_and_reward(run: Callable[..., Typed]) -> None:
+    shown = run("data", "list")
+    assert shown.code == 0
+    table = [re.split(r"  +", line) for line in shown.out.splitlines()]
+    assert table == [
+        ["name", "source", "rows", "verl's reward"],
+        ["addition", "generated", "352 train + 48 test", "pkg://cloudrl.verl_cpu.reward"],
+        ["gsm8k", "openai/gsm8k", "7473 train + 1319 test", "gsm8k"],
+        ["math", "DigitalLearningGmbH/MATH-lighteval", "7500 train + 5000 test", "math_reward"],
+    ]
+
+
+def test_list_for_programs(run: Callable[..., Typed]) -> None:
+    known = {each["name"]: each for each in json.loads(run("data", "list", "--json").out)}
+    assert known["gsm8k"] == {
+        "name": "gsm8k",
+        "source": "openai/gsm8k",
+        "rows": {"train": 7473, "test": 1319},
+        "data_source": "openai/gsm8k",
+        "reward": "gsm8k",
+    }
+    assert known["addition"]["reward"] == "pkg://cloudrl.verl_cpu.reward"
+    assert known["addition"]["source"] is None
+
+
+def test_prepare_prints_the_overrides_that_take_the_files(run: Callable[..., Typed]) -> None:
+    done = run("data", "prepare", "addition", "--to", "it's here")
+    assert done.code == 0
+    overrides = dict(parse_override(line) for line in done.out.splitlines())
+    folder = Path("it's here").resolve()
+    assert overrides == {
+        "data.train_files": f'"{folder}/train.parquet"',
+        "data.val_files": f'"{folder}/test.parquet"',
+    }
+    assert pq.read_metadata(folder / "train.parquet").num_rows == 352
+    assert done.err.startswith("addition: 352 train and 48 test rows in ")
+
+
+def test_prepare_a_built_in_one_from_a_folder_of_this_machine(run: Callable[..., Typed]) -> None:
+    Path("copy").symlink_to(GSM8K)
+    done = run("data", "prepare", "gsm8k", "--source", "./copy", "--to", "out", "--json")
+    paths = json.loads(done.out)
+    assert paths == {split: str(Path("out", f"{split}.parquet").resolve()) for split in ("train", "test")}
+    assert pq.read_metadata(paths["train"]).num_rows == 7
+
+
+@pytest.mark.parametrize("place", ["mine.jsonl", "./mine.jsonl", "../work/mine.jsonl"])
+def test_prepare_a_file(run: Callable[..., Typed], mine: Path, place: str) -> None:
+    done = run(
+        "data", "prepare", place, "--to", "out", "--prompt-field", "text", "--answer-field", "meta.gold",
+        "--system", "Be brief.", "--test-rows", "7",
+    )  # fmt: skip
+    assert done.code == 0
+    assert "mine.jsonl: 33 train and 7 test rows in " in done.err
+    assert "verl has no reward function for data source 'mine'" in done.err
+    row = pq.read_table("out/test.parquet").to_pylist()[0]
+    assert row["prompt"][0] == {"role": "system", "content": "Be brief."}
+    assert row["reward_model"]["ground_truth"] + "?" == row["prompt"][1]["content"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said", "hint"),
+    [
+        (["mine.jsonl"], "no column is called prompt, question", "--prompt-field"),
+        (["mine.jsonl", "--prompt-field", "txt"], "did you mean 'text'?", "--prompt-field text"),
+        (["gsm9k"], "there is no data set 'gsm9k'; did you mean 'gsm8k'?", "owner/name"),
+        (["none.jsonl"], "'none.jsonl' is not an absolute path", ""),
+        (["./none.jsonl"], "none.jsonl does not exist", ""),
+        (
+            ["gsm8k", "--system", "S"],
+            "'gsm8k' is built in and makes its own rows, so it has no system",
+            "my-gsm8k",
+        ),
+        (["mine.jsonl", "--test-rows", "0"], "DataSet.test_rows: 0 is not a number of rows", ""),
+        (["https://huggingface.co/datasets/a/b"], "did you mean 'a/b'?", ""),
+    ],
+)
+def test_bad_input_is_said_in_a_line(
+    run: Callable[..., Typed], mine: Path, words: list[str], said: str, hint: str
+) -> None:
+    done = run("data", "prepare", *words, "--to", "out")
+    assert (done.code, done.out) == (2, "")
+    assert said.lower() in done.err.lower()
+    assert hint in done.err
+    assert not Path("out").exists()
+
+
+def data_of(shown: str) -> list[Request]:
+    """What the agents of a dry run are told."""
+    first = next(line for line in shown.splitlines() if not line.startswith("#"))
+    words = [word.removeprefix("--data=") for word in shlex.split(first) if word.startswith("--data=")]
+    return [parse_request(word) for word in words]
+
+
+def test_up_describes_the_one_data_set_that_is_not_built_in(run: Callable[..., Typed], mine: Path) -> None:
+    fields = [
+        "--prompt-field",
+        "text",
+        "--answer-field",
+        "meta.gold",
+        "--system",
+        "It's $HOME\n",
+        "--skip-bad",
+    ]
+    shown = run("up", "--data", "gsm8k", "--data", "./mine.jsonl", *fields, "--dry-run")
+    said: dict[str, Any] = {"prompt_field": "text", "answer_field": "meta.gold", "system": "It's $HOME\n"}
+    assert data_of(shown.out) == [Request("gsm8k"), Request(str(mine), **said, skip_bad=True)]
+
+
+def test_up_with_one_that_is_built_in(run: Callable[..., Typed]) -> None:
+    shown = run("up", "--data", "gsm8k", "--source", "./copy", "--dry-run")
+    assert data_of(shown.out) == [Request("gsm8k", str(Path("copy").resolve()))]
+    shown = run("up", "--data", "mine", "--source", "owner/name", "--dry-run")
+    assert data_of(shown.out) == [Request("mine", "owner/name")]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "--prompt-field describes a data set, and there is no --data"),
+        (["--data", "a/b", "--data", "c/d"], "--prompt-field describes one of a/b, c/d"),
+        (["--data", "gsm8k", "--data", "math"], "--prompt-field describes one of gsm8k, math"),
+        (["--data", "math"], "'math' is built in and makes its own rows, so it has no prompt_field"),
+        (["--data", "mine"], "there is no data set 'mine'"),
+    ],
+)
+def test_up_refuses_what_is_ambiguous(run: Callable[..., Typed], words: list[str], said: str) -> None:
+    done = run("up", *words, "--prompt-field", "text", "--dry-run")
+    assert (done.code, done.out) == (2, "")
+    assert said in done.err
+
+
+def test_help_names_every_field(run: Callable[..., Typed]) -> None:
+    for command in (["data", "prepare"], ["up"]):
+        shown = run(*command, "--help").out
+        for option in ("--source", "--prompt-field", "--answer-field", "--system", "--config", "--split",
+                       "--test-split", "--test-rows", "--data-source", "--skip-bad"):  # fmt: skip
+            assert f"{option} " in shown

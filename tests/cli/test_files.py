@@ -1,0 +1,161 @@
+"""`cloudrl fleet|volume|task create`, as far as they need no dstack server: what they print and write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+
+from cloudrl.render.agent import build_agent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from conftest import Typed
+
+HOSTS = ["--ssh-host", "10.0.0.1", "--ssh-host", "10.0.0.2", "--ssh-user", "ubuntu", "--ssh-key", "~/.ssh/id"]
+
+
+def test_task_create_writes_all_that_dstack_apply_needs(run: Callable[..., Typed]) -> None:
+    done = run("task", "create", "lab", "--nodes", "2", "--gpu", "80GB:8", "--data", "gsm8k")
+    assert (done.code, done.out) == (0, "lab.dstack.yml\n")
+    assert "dstack apply -f lab.dstack.yml" in done.err
+    task = yaml.safe_load(Path("lab.dstack.yml").read_text())
+    for entry in task["files"]:
+        assert Path(entry.split(":")[0]).read_bytes() == build_agent()
+    assert task["resources"]["shm_size"] == "128GB"
+
+
+def test_task_create_again_refreshes_both_files(run: Callable[..., Typed]) -> None:
+    run("task", "create", "lab")
+    Path("cloudrl-node.pyz").write_bytes(b"an older one")
+    again = run("task", "create", "lab")
+    assert again.code == 0
+    assert "up to date" in again.err
+    assert Path("cloudrl-node.pyz").read_bytes() == build_agent()
+
+
+def test_task_create_elsewhere_puts_the_agent_there(run: Callable[..., Typed]) -> None:
+    assert run("task", "create", "lab", "-o", "far/away.yml").code == 0
+    assert Path("far/cloudrl-node.pyz").is_file()
+    assert not Path("cloudrl-node.pyz").exists()
+
+
+def test_dry_run_prints_what_would_be_written(run: Callable[..., Typed]) -> None:
+    words = ["task", "create", "lab", "--model", "Qwen/Qwen2.5-7B-Instruct"]
+    printed = run(*words, "--dry-run").out
+    assert list(Path().iterdir()) == []
+    run(*words)
+    assert Path("lab.dstack.yml").read_text() == printed
+
+
+def test_a_described_data_set_travels_in_the_task(run: Callable[..., Typed]) -> None:
+    done = run(
+        "task", "create", "--data", "my/set", "--prompt-field", "q", "--answer-field", "a", "--dry-run"
+    )
+    assert done.code == 0
+    assert '"prompt_field"' in done.out
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["task", "create", "--gpu", "H100x8"], 2, "did you mean 'H100:8'"),
+        (["task", "create", "--rollout", "vlm"], 2, "vllm"),
+        (["task", "create", "--verl", "0.9.9"], 2, "0.9.1"),
+        (["task", "create", "--gpu", "amd:MI300X:8", "--rollout", "trt"], 2, "rollout"),
+        (["task", "create", "--env", "HF_TOKEN=hf_0123456789"], 2, "HF_TOKEN"),
+        (["task", "create", "--env", "NAME"], 2, "--env NAME=VALUE"),
+        (["task", "create", "--set", "priority"], 2, "--set priority=VALUE"),
+        (["task", "create", "--set", "nodes=3"], 2, "given twice"),
+        (["task", "create", "--set", "prioritty=3"], 2, "priority"),
+        (["task", "create", "--set", "tags={a: [}"], 2, "not YAML"),
+        (["task", "create", "--volume", "ckpt"], 2, "ckpt"),
+        (["fleet", "create", "--nodes", "4..2"], 2, "backwards"),
+        (["fleet", "create", "--now", "--nodes", "1..2"], 2, "--now"),
+        (["fleet", "create", "--ssh-user", "me"], 2, "--ssh-user without a host"),
+        (["fleet", "create", "--ssh-host", "h", "--ssh-user", "me"], 2, "needs --ssh-key"),
+        (["fleet", "create", *HOSTS, "--gpu", "H100:8"], 2, "gpu"),
+        (["fleet", "create", "--backend", "awz"], 2, "aws"),
+        (["fleet", "create", "--idle-duration", "soon"], 2, "soon"),
+        (["volume", "create", "ckpt", "--backend", "awz"], 2, "aws"),
+        (["volume", "create", "ckpt", "--backend", "aws", "--region", "us-east-1"], 2, "size"),
+    ],
+)
+def test_bad_input_is_said_in_a_line(
+    run: Callable[..., Typed], words: list[str], code: int, said: str
+) -> None:
+    done = run(*words, "--dry-run")
+    assert (done.code, done.out) == (code, "")
+    assert said in done.err
+
+
+def test_a_file_that_dstack_would_not_read(run: Callable[..., Typed]) -> None:
+    done = run("task", "create", "-o", "task.txt")
+    assert done.code == 2
+    assert "-o task.txt.dstack.yml" in done.err
+
+
+def test_a_secret_is_not_in_the_message_that_refuses_it(run: Callable[..., Typed]) -> None:
+    assert "hf_0123456789" not in run("task", "create", "--env", "HF_TOKEN=hf_0123456789").err
+
+
+def test_fleet_create_with_no_arguments_rents_nothing(run: Callable[..., Typed]) -> None:
+    fleet = yaml.safe_load(run("fleet", "create", "--dry-run").out)
+    assert fleet["type"] == "fleet"
+    assert fleet["nodes"] == "0.."
+    assert fleet["idle_duration"]
+
+
+def test_fleet_create_now_rents_all_at_once_and_still_gives_them_back(run: Callable[..., Typed]) -> None:
+    fleet = yaml.safe_load(
+        run("fleet", "create", "--now", "--nodes", "4", "--gpu", "H100:8", "--dry-run").out
+    )
+    assert fleet["nodes"] == {"min": 0, "target": 4, "max": 4}
+
+
+def test_a_fleet_of_own_machines(run: Callable[..., Typed]) -> None:
+    done = run("fleet", "create", "rack", *HOSTS, "-o", "rack.yml")
+    assert done.code == 0
+    fleet = yaml.safe_load(Path("rack.yml").read_text())
+    assert fleet["ssh_config"] == {
+        "user": "ubuntu", "identity_file": "~/.ssh/id", "hosts": ["10.0.0.1", "10.0.0.2"],
+    }  # fmt: skip
+    assert fleet["placement"] == "cluster"
+
+
+def test_a_volume(run: Callable[..., Typed]) -> None:
+    words = ["volume", "create", "ckpt", "--backend", "aws", "--region", "us-east-1", "--size", "500GB"]
+    assert yaml.safe_load(run(*words, "--dry-run").out) == {
+        "type": "volume", "name": "ckpt", "backend": "aws", "region": "us-east-1", "size": "500GB",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("words", [["fleet", "list"], ["volume", "list"], ["fleet", "delete", "x", "-y"]])
+def test_without_a_server_the_message_says_how_to_get_one(
+    run: Callable[..., Typed], words: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("DSTACK_PROJECT", "DSTACK_SERVER_URL", "DSTACK_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    done = run(*words)
+    assert done.code == 2
+    assert "no dstack server is configured" in done.err
+    assert "dstack project add" in done.err
+
+
+def test_a_server_that_is_not_there(
+    run: Callable[..., Typed], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name, value in (
+        ("DSTACK_PROJECT", "main"),
+        ("DSTACK_SERVER_URL", "http://127.0.0.1:9"),
+        ("DSTACK_TOKEN", "t"),
+    ):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    done = run("fleet", "list")
+    assert done.code == 5
+    assert "no dstack server answers at http://127.0.0.1:9" in done.err

@@ -1,0 +1,92 @@
+"""Every `$ cloudrl ...` of the guides is typed here, and every Python block runs.
+
+The guides are written so that nothing in them rents or sends anything: a command either only prints or has
+`--dry-run`. What they talk to is a stand-in for a local cluster of two nodes with GPUs.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from fake_local import FakeLocal
+
+from cloudrl.cli.main import main
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+DOCS = Path(__file__).parents[2] / "docs"
+GUIDES = sorted(path.name for path in DOCS.glob("*.md"))
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
+REWARD = "def compute_score(data_source, solution_str, ground_truth, extra_info=None):\n    return 0.0\n"
+ROWS = "".join(f'{{"question": "{n} + 1?", "answer": "{n + 1}"}}\n' for n in range(40))
+DATA = {
+    name: {"train": f"/root/data/{name}/train.parquet", "test": f"/root/data/{name}/test.parquet"}
+    for name in ("gsm8k", "math")
+}
+
+
+def commands(guide: str) -> list[str]:
+    """The commands of a guide, in order."""
+    blocks = [text for kind, text in BLOCK.findall((DOCS / guide).read_text()) if kind == "console"]
+    return [line.removeprefix("$ ") for text in blocks for line in text.splitlines() if line.startswith("$ ")]
+
+
+def python(guide: str) -> list[str]:
+    return [text for kind, text in BLOCK.findall((DOCS / guide).read_text()) if kind == "python"]
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder with what the guides name, and a cluster that is up."""
+    (tmp_path / "reward.py").write_text(REWARD)
+    (tmp_path / "questions.jsonl").write_text(ROWS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CLOUDRL_HOME", str(tmp_path / "home"))
+    status = {"data": DATA, "models": {"Qwen/Qwen2.5-7B-Instruct": "/root/models/qwen"}}
+    with FakeLocal("ray-cluster", status=status) as cluster:
+        cluster.cluster.status["cluster"].update(gpus_per_node=8, device="gpu")
+        yield tmp_path
+
+
+def test_there_are_guides() -> None:
+    assert {"clusters.md", "jobs.md", "from-scripts.md"} <= set(GUIDES)
+    assert len(commands("clusters.md")) > 5
+    assert len(commands("jobs.md")) > 5
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+def test_the_commands_of_a_guide(
+    guide: str, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for command in commands(guide):
+        words = shlex.split(command)
+        assert words[0] == "cloudrl", command
+        monkeypatch.setattr(sys, "argv", words)
+        code: object = 0
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code or 0
+        said = capsys.readouterr()
+        assert code == 0, f"{command}\n{said.err}"
+        assert said.out.strip() or said.err.strip(), f"{command} says nothing"
+
+
+@pytest.mark.parametrize("guide", [guide for guide in GUIDES if python(guide)])
+def test_the_python_of_a_guide(guide: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for text in python(guide):
+        exec(compile(text, guide, "exec"), {})
+    assert "type: task" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+def test_links_lead_somewhere(guide: str) -> None:
+    for target in LINK.findall((DOCS / guide).read_text()):
+        assert (DOCS / target).exists(), target

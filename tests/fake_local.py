@@ -1,0 +1,65 @@
+"""A local cluster for commands to find: its folder on disk, and a stand-in cluster behind its ports.
+
+Its agent is a process that only waits; it counts as one by its command line and its CLOUDRL_RUN_ID.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from fake_cluster import FakeCluster
+
+from cloudrl.node.tokens import derive
+from cloudrl.providers.local.state import LocalState
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+KEY = b"0" * 64
+
+
+class FakeLocal:
+    """A READY cluster `name`; CLOUDRL_HOME must be set to a folder of the test."""
+
+    def __init__(self, name: str, *, status: Mapping[str, Any] | None = None) -> None:
+        tokens = derive(KEY)
+        self.cluster = FakeCluster(tokens.ray, agent_token=tokens.agent)
+        self.cluster.status["cluster"].update(name=name, id=f"run-{name}-{os.getpid()}")
+        self.cluster.status.update(status or {})
+        for rank, row in enumerate(self.cluster.status["nodes"]):
+            row.update(
+                rank=rank, phase="ready", detail="", seen_s_ago=0.1, failure=None, seconds={"ray": 4.0}
+            )
+        self.state = self._state(name)
+        self.state.write()
+        self.state.key_file.write_bytes(KEY)
+        self._agent = self._start_agent()
+
+    def _state(self, name: str) -> LocalState:
+        port = urlsplit(self.cluster.url).port
+        agent_port = urlsplit(self.cluster.agent_url).port
+        assert port is not None
+        assert agent_port is not None
+        return LocalState(
+            name=name, id=self.cluster.status["cluster"]["id"], nodes=2, device="cpu", gpus_per_node=1,
+            ip="127.0.0.1", gcs_port=1, dashboard_port=port, client_port=2, agent_ports=(agent_port, 3),
+            ray_temp_dir=f"{os.environ['CLOUDRL_HOME']}/ray-{name}",
+        )  # fmt: skip
+
+    def _start_agent(self) -> subprocess.Popen[bytes]:
+        program = self.state.folder / "cloudrl-node.pyz"
+        program.write_text("import sys\nsys.stdin.read()\n")
+        environment = {**os.environ, "CLOUDRL_RUN_ID": self.state.id}
+        return subprocess.Popen([sys.executable, program, "run"], stdin=subprocess.PIPE, env=environment)
+
+    def __enter__(self) -> FakeLocal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._agent.kill()
+        self._agent.communicate()
+        self.cluster.down()
