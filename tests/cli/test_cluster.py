@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from conftest import Typed
 
+pytestmark = pytest.mark.io
+
 
 @pytest.fixture
 def lab(home: Path) -> Iterator[FakeLocal]:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from conftest import Typed
 
+pytestmark = pytest.mark.io
+
 GSM8K = Path(__file__).parents[1] / "data" / "gsm8k"
 
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from conftest import Typed
 
+pytestmark = pytest.mark.io
+
 HOSTS = ["--ssh-host", "10.0.0.1", "--ssh-host", "10.0.0.2", "--ssh-user", "ubuntu", "--ssh-key", "~/.ssh/id"]
 
 

@@ -27,6 +27,8 @@ from cloudrl.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+pytestmark = pytest.mark.io
+
 RAW = Path(__file__).parent / "gsm8k"
 
 

@@ -19,6 +19,8 @@ from cloudrl.spec import DataSet
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.io
+
 CODE = """
 import json, sys
 from cloudrl.data import prepare

@@ -20,6 +20,8 @@ from cloudrl.cli.main import main
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.io
+
 DOCS = Path(__file__).parents[2] / "docs"
 GUIDES = sorted(path.name for path in DOCS.glob("*.md"))
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

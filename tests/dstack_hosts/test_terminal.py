@@ -10,6 +10,8 @@ import pytest
 
 from dstack_hosts.standin.terminal import Terminal, session_pids
 
+pytestmark = pytest.mark.io
+
 USER = pwd.getpwuid(os.getuid())
 # Says that it runs, and how it was ended.
 PROGRAM = """exec python3 -uc '

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     Run = Callable[..., tuple[int, str, str]]
 
+pytestmark = pytest.mark.io
+
 STEP = "\x1b[36m(TaskRunnerV1 pid=9)\x1b[0m step:{} - critic/score/mean:{} - timing_s/step:2.0\n"
 LOG = "Runtime env is setting up.\n" + STEP.format(1, 0.1) + STEP.format(2, 0.2)
 PATHS = [

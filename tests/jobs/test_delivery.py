@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     from fake_cluster import FakeCluster
 
+pytestmark = pytest.mark.io
+
 MODEL = "actor_rollout_ref.model.path"
 WEIGHTS = os.urandom(12_000_000)
 
@@ -112,7 +114,7 @@ def test_it_goes_on_where_it_broke_off(head: Served, item: Item):
     send_files(api(head, transport), item, sleep=pauses.append)
 
     assert whole(head, item)
-    assert len(pauses) == 2
+    assert len(pauses) >= 2, "once more for each time that the head has not yet noticed the break"
     assert transport.sent < item.size_bytes + 4 * 2**20, "only what was in flight was sent twice"
 
 

@@ -14,6 +14,8 @@ from cloudrl.jobs.handle import newest_job
 if TYPE_CHECKING:
     from fake_cluster import FakeCluster
 
+pytestmark = pytest.mark.io
+
 STEP = "\x1b[36m(TaskRunnerV1 pid=9)\x1b[0m step:{} - critic/score/mean:{} - timing_s/step:2.0\n"
 LOG = "Runtime env is setting up.\n训练\n" + STEP.format(1, 0.1) + STEP.format(2, 0.2) + "done, no end"
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+pytestmark = pytest.mark.io
+
 
 @pytest.fixture
 def head(tmp_path: Path) -> Iterator[Served]:

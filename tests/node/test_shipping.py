@@ -21,6 +21,8 @@ from cloudrl.node.uploads import SPARE_BYTES, Store
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.io
+
 FILES = {"my model/a b#?.bin": os.urandom(2_500_000), "my model/note": b"note", "my model/训练": b"x"}
 MODEL = Manifest(
     tuple(Part(path, len(body), hashlib.sha256(body).hexdigest()) for path, body in sorted(FILES.items()))

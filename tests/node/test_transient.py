@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+pytestmark = pytest.mark.io
+
 REQUEST = httpx.Request("GET", "https://hub/api")
 
 

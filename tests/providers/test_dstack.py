@@ -4,121 +4,166 @@ from __future__ import annotations
 
 import json
 import re
-import time
-from typing import TYPE_CHECKING, Any
+import subprocess
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from dstack_hosts.lab import Lab
 
 pytestmark = [pytest.mark.dstack, pytest.mark.ray]
 
+Typed = subprocess.CompletedProcess[str]
+Type = Callable[..., Typed]
+FLEET = "mine"  # of the shared lab's last two hosts; other tests have the first two
 # `user` and an architecture: without them the server asks an image registry. The stand-in hosts run no images.
 CPU = [
-    "--nodes", "2", "--image", "any", "--set", "user=root", "--cpu", "x86:1..", "--memory", "1GB..", "--disk", "1GB..",
-    "--data", "addition", "--model", "tiny-qwen2",
+    "--fleet", FLEET, "--nodes", "2", "--image", "any", "--set", "user=root", "--gpu", "none", "--cpu", "x86:1..",
+    "--memory", "1GB..", "--disk", "1GB..", "--data", "addition", "--model", "tiny-qwen2",
 ]  # fmt: skip
+
+
+def hosts_of(lab: Lab) -> list[str]:
+    names = [word for host in lab.hosts[2:4] for word in ("--ssh-host", host.address)]
+    return [*names, "--ssh-user", "root", "--ssh-key", str(lab.fleet_key)]
 
 
 @pytest.fixture(scope="module")
 def lab(dstack_lab: Lab) -> Iterator[Lab]:
-    """The lab with a fleet of its first two hosts, made by `cloudrl fleet create`."""
-    dstack_lab.name_of_fleet = "pair"  # type: ignore[attr-defined]
-    hosts = [word for host in dstack_lab.hosts[:2] for word in ("--ssh-host", host.address)]
-    key = ["--ssh-user", "root", "--ssh-key", str(dstack_lab.fleet_key)]
-    done = dstack_lab.run("cloudrl", "fleet", "create", "pair", *hosts, *key, "-y", timeout_s=120)
+    """The lab with a fleet of two hosts, made by `cloudrl fleet create`."""
+    done = dstack_lab.run("cloudrl", "fleet", "create", FLEET, *hosts_of(dstack_lab), "-y", timeout_s=180)
     assert done.returncode == 0, done.stdout
-    assert "fleet pair: 2 machines ready" in done.stdout
+    assert "fleet mine: 2 machines ready" in done.stdout
     yield dstack_lab
-    gone = dstack_lab.run("cloudrl", "fleet", "delete", "pair", "-y", timeout_s=120)
+    gone = dstack_lab.run("cloudrl", "fleet", "delete", FLEET, "-y", timeout_s=180)
     assert gone.returncode == 0, gone.stdout
 
 
-@pytest.fixture
-def cloudrl(lab: Lab) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Type a command in the lab."""
+@pytest.fixture(scope="module")
+def typed(lab: Lab) -> Type:
+    """Type a command in the lab; its exit code must be the expected one."""
 
-    def typed(*words: str, code: int = 0, timeout_s: float = 120.0) -> subprocess.CompletedProcess[str]:
-        done = lab.run("cloudrl", *words, timeout_s=timeout_s)
+    def run(*words: str, code: int = 0, timeout_s: float = 120.0, cwd: Path | None = None) -> Typed:
+        done = lab.run(*words, timeout_s=timeout_s, cwd=cwd)
         assert done.returncode == code, done.stdout
         return done
 
-    return typed
+    return run
 
 
-@pytest.fixture
-def up(lab: Lab, cloudrl: Callable[..., Any]) -> Iterator[str]:
-    """A READY cluster of the two hosts, started by `cloudrl up --on dstack`."""
-    done = cloudrl("up", "lab-up", "--on", "dstack", *CPU, "-y", timeout_s=300)
-    assert "READY: lab-up with 2 nodes" in done.stdout
-    yield "lab-up"
-    if lab.runs.status("lab-up") not in ("done", "failed", "terminated"):
-        cloudrl("down", "lab-up", "-y", timeout_s=120)
+def shards(lab: Lab, run: str) -> list[list[str]]:
+    """Names of the actor's shards on each host's own disk."""
+    pattern = f"{run}/global_step_*/actor/model_world_size_2_rank_*.pt"
+    return [[path.name for path in host.path("/checkpoints").glob(pattern)] for host in lab.hosts[2:4]]
 
 
-def test_a_fleet_is_listed_and_made_again_without_harm(cloudrl: Callable[..., Any], lab: Lab) -> None:
-    [fleet] = json.loads(cloudrl("fleet", "list", "--json").stdout)
-    assert [each["status"] for each in fleet["instances"]] == ["idle", "idle"]
-    assert fleet["is_ssh"] is True
-    hosts = [word for host in lab.hosts[:2] for word in ("--ssh-host", host.address)]
-    key = ["--ssh-user", "root", "--ssh-key", str(lab.fleet_key)]
-    assert "is there, as declared" in cloudrl("fleet", "create", "pair", *hosts, *key).stdout
+class TestFleets:
+    def test_listed(self, typed: Type) -> None:
+        fleets = json.loads(typed("cloudrl", "fleet", "list", "--json").stdout)
+        [mine] = [fleet for fleet in fleets if fleet["name"] == FLEET]
+        assert [each["status"] for each in mine["instances"]] == ["idle", "idle"]
+        assert mine["is_ssh"] is True
 
+    def test_made_again_without_harm(self, typed: Type, lab: Lab) -> None:
+        assert "is there, as declared" in typed("cloudrl", "fleet", "create", FLEET, *hosts_of(lab)).stdout
 
-def test_a_fleet_that_is_not_there(cloudrl: Callable[..., Any]) -> None:
-    done = cloudrl("fleet", "delete", "pear", "-y", code=2)
-    assert "no fleet 'pear'; did you mean 'pair'" in done.stdout
+    def test_not_there(self, typed: Type) -> None:
+        done = typed("cloudrl", "fleet", "delete", "mime", "-y", code=2)
+        assert "no fleet 'mime'; did you mean 'mine'" in done.stdout
 
+    def test_not_deleted_when_nobody_can_be_asked(self, typed: Type) -> None:
+        assert "Say it with -y" in typed("cloudrl", "fleet", "delete", FLEET, code=2).stdout
+        assert FLEET in typed("cloudrl", "fleet", "list").stdout
 
-def test_a_fleet_is_not_deleted_when_nobody_can_be_asked(cloudrl: Callable[..., Any]) -> None:
-    assert "Say it with -y" in cloudrl("fleet", "delete", "pair", code=2).stdout
-    assert json.loads(cloudrl("fleet", "list", "--json").stdout)
+    def test_no_backend_for_it(self, typed: Type) -> None:
+        done = typed("cloudrl", "fleet", "create", "cloud", "--gpu", "H100:8", "-y", code=3)
+        assert "no backend of project 'main' offers such a machine" in done.stdout
 
-
-def test_a_cloud_fleet_without_a_backend(cloudrl: Callable[..., Any]) -> None:
-    done = cloudrl("fleet", "create", "cloud", "--gpu", "H100:8", "-y", code=3)
-    assert "no backend of project 'main' offers such a machine" in done.stdout
-
-
-def test_a_cluster_that_no_fleet_can_hold(cloudrl: Callable[..., Any]) -> None:
-    words = [word if word != "1GB.." else "9000GB.." for word in CPU]
-    assert (
-        "no fleet has or can get such a machine"
-        in cloudrl("up", "big", "--on", "dstack", *words, "-y", code=3).stdout
-    )
-
-
-def test_up_submit_and_down(cloudrl: Callable[..., Any], lab: Lab, up: str) -> None:
-    """The main job: two hosts, a Ray cluster over their network, real verl, checkpoints on each host's own disk."""
-    looks = json.loads(cloudrl("status", up, "--json").stdout)
-    assert (looks["phase"], [node["phase"] for node in looks["nodes"]]) == ("ready", ["ready", "ready"])
-    assert "is there: running" in cloudrl("up", up, "--on", "dstack", *CPU, "-y", code=2).stdout
-
-    name = f"lab-{int(time.time())}"
-    done = cloudrl("submit", "grpo-tiny", "--steps", "2", "--name", name, "--cluster", up, timeout_s=420)
-    assert re.search(r"step 2/2", done.stdout)
-    for host in lab.hosts[:2]:
-        shards = list(
-            host.path("/checkpoints").glob(f"{name}/global_step_2/actor/model_world_size_2_rank_*.pt")
+    def test_a_key_that_is_not_there(self, typed: Type) -> None:
+        words = ["--ssh-host", "10.0.0.9", "--ssh-user", "me", "--ssh-key", "/nowhere/key"]
+        assert (
+            "SSH key /nowhere/key: No such file"
+            in typed("cloudrl", "fleet", "create", "x1", *words, code=2).stdout
         )
-        assert len(shards) == 1, shards
-
-    cloudrl("down", up, "-y")
-    assert lab.runs.status(up) == "terminated"
-    for host in lab.hosts[:2]:
-        assert host.processes(containers_only=True) == []
 
 
-def test_no_secret_stands_in_a_file_a_log_or_a_process_list(
-    cloudrl: Callable[..., Any], lab: Lab, up: str
-) -> None:
-    environment = cloudrl("env", "--cluster", up).stdout
-    token = re.search(r"RAY_AUTH_TOKEN=(\w+)", environment)
-    assert token is not None
-    assert token[1] not in lab.runs.log(up, 0) + lab.runs.log(up, 1)
-    for host in lab.hosts[:2]:
-        assert not any(token[1] in " ".join(process) for process in map(str, host.processes()))
+def test_volumes_need_a_backend(typed: Type) -> None:
+    words = ["--backend", "aws", "--region", "us-east-1", "--size", "100GB", "-y"]
+    assert "dstack:" in typed("cloudrl", "volume", "create", "ckpt", *words, code=2).stdout
+    assert "no network volume" in typed("cloudrl", "volume", "list").stdout
+
+
+def test_a_cluster_that_no_fleet_can_hold(typed: Type) -> None:
+    words = [word if word != "1GB.." else "9000GB.." for word in CPU]
+    done = typed("cloudrl", "up", "big", "--on", "dstack", *words, "-y", code=3)
+    assert "no fleet has or can get such a machine" in done.stdout
+
+
+@pytest.fixture(scope="module")
+def up(lab: Lab, typed: Type) -> Iterator[str]:
+    """A READY cluster of the two hosts, started by `cloudrl up --on dstack`."""
+    done = typed("cloudrl", "up", "first", "--on", "dstack", *CPU, "-y", timeout_s=400)
+    assert "READY: first with 2 nodes" in done.stdout
+    yield "first"
+    if lab.runs.status("first") not in ("done", "failed", "terminated"):
+        lab.runs.stop("first")
+
+
+class TestUp:
+    def test_status(self, typed: Type, up: str) -> None:
+        look = json.loads(typed("cloudrl", "status", up, "--json").stdout)
+        assert (look["phase"], [node["phase"] for node in look["nodes"]]) == ("ready", ["ready", "ready"])
+
+    def test_a_second_one_of_its_name(self, typed: Type, up: str) -> None:
+        done = typed("cloudrl", "up", up, "--on", "dstack", *CPU, "-y", code=2)
+        assert f"a run '{up}' is there: running" in done.stdout
+
+    def test_no_secret_stands_in_a_log_or_a_process_list(self, typed: Type, lab: Lab, up: str) -> None:
+        found = re.search(r"RAY_AUTH_TOKEN=(\w{64})", typed("cloudrl", "env", "--cluster", up).stdout)
+        assert found is not None
+        assert found[1] not in lab.runs.log(up, 0) + lab.runs.log(up, 1)
+        assert not [
+            process
+            for host in lab.hosts[2:4]
+            for process in host.processes()
+            if found[1] in " ".join(process.words)
+        ]
+
+    def test_submit_trains_on_both_hosts(self, typed: Type, lab: Lab, up: str) -> None:
+        """Real verl over the hosts' network; each rank's shard lies on its own host's disk."""
+        words = ["--steps", "2", "--name", "trained", "--cluster", up]
+        done = typed("cloudrl", "submit", "grpo-tiny", *words, timeout_s=500)
+        assert "step 2/2" in done.stdout
+        here = shards(lab, "trained")
+        assert [len(each) for each in here] == [1, 1]
+        assert here[0] != here[1]
+
+    def test_down_leaves_nothing_running(self, typed: Type, lab: Lab, up: str) -> None:
+        typed("cloudrl", "down", up, "-y")
+        assert lab.runs.status(up) == "terminated"
+        assert [host.processes(containers_only=True) for host in lab.hosts[2:4]] == [[], []]
+        assert f"no run {up!r}" not in typed("cloudrl", "status", up).stdout
+
+
+def test_a_raw_dstack_apply_and_a_submit_beside_it(typed: Type, lab: Lab, tmp_path: Path) -> None:
+    """The file that `cloudrl task create` writes needs nothing but what lies beside it."""
+    typed("cloudrl", "task", "create", "raw", *CPU, cwd=tmp_path)
+    lab.runs.apply(tmp_path / "raw.dstack.yml")
+    try:
+        lab.runs.wait_for_line("raw", "READY", timeout_s=300)
+        done = typed("cloudrl", "submit", "grpo-tiny", "--steps", "1", "--name", "raw-1", timeout_s=400)
+        assert "step 1/1" in done.stdout
+        assert [len(each) for each in shards(lab, "raw-1")] == [1, 1]
+    finally:
+        lab.runs.stop("raw")
+
+
+def test_a_model_that_does_not_exist_ends_the_run_with_the_reason(typed: Type, lab: Lab) -> None:
+    words = [word if word != "tiny-qwen2" else "nobody/nothing" for word in CPU]
+    done = typed("cloudrl", "up", "wrong", "--on", "dstack", *words, "-y", code=4, timeout_s=400)
+    assert "nobody/nothing" in done.stdout
+    assert lab.runs.attempts("wrong") <= 2

@@ -10,6 +10,8 @@ from cloudrl import recipes
 from cloudrl.errors import RecipeError
 from cloudrl.recipes.yaml_file import read_mapping, write_mapping
 
+pytestmark = pytest.mark.io
+
 MINE = """\
 # mine
 name: mine

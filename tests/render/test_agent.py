@@ -14,6 +14,8 @@ import pytest
 
 from cloudrl.render.agent import AGENT_FILE, build_agent, write_agent
 
+pytestmark = pytest.mark.io
+
 BUILD = """
 import importlib.util, pathlib, sys, cloudrl
 # by its path: the room around it wants pydantic and yaml, which a bare Python does not have

@@ -1,0 +1,94 @@
+"""The ten lines for each guide say what the guide says: its cluster, and that its job fits on it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from cloudrl.connection import ClusterView
+from cloudrl.jobs import Wishes, plan
+from cloudrl.jobs.fill import values
+
+PAGE = (Path(__file__).parents[2] / "docs/from-scripts.md").read_text()
+BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+
+GUIDES: dict[str, dict[str, Any]] = {
+    # name in the page -> what the guide's own files say, in dstack's words
+    "ray-verl-cluster": {
+        "nodes": 2, "gpu": "80GB:8", "shm_size": "128GB", "volumes": ["/checkpoints:/checkpoints"],
+        "env": {"PYTHONUNBUFFERED": "1"}, "data": ["gsm8k"], "model": "Qwen/Qwen2.5-7B-Instruct",
+    },
+    "verl-rocm": {
+        "nodes": 2, "gpu": "MI300X:8", "cpu": "28..", "memory": "200GB..", "shm_size": "128GB",
+        "max_duration": "30d", "data": ["gsm8k", "math"], "model": "Qwen/Qwen2.5-0.5B-Instruct",
+        "env": {"NCCL_IB_GID_INDEX": "3", "GPU_MAX_HW_QUEUES": "2", "HSA_NO_SCRATCH_RECLAIM": "1"},
+    },
+    "verl-sglang": {
+        "nodes": 2, "gpu": "80GB..:8", "data": ["gsm8k", "math"], "model": "Qwen/Qwen2-7B-Instruct",
+        "env": {
+            "HF_DATASETS_CACHE": "/model/shared/.cache/huggingface/datasets",
+            "HF_HOME": "/model/shared/.cache/huggingface",
+        },
+    },
+    "qwen3-32b": {"nodes": 2, "gpu": "80GB:8", "data": ["gsm8k"], "model": "Qwen/Qwen3-32B"},
+}  # fmt: skip
+DIFFERENT = {
+    ("ray-verl-cluster", "gpu"): "nvidia:80GB:8",  # the image is for NVIDIA, and dstack would take others too
+    ("verl-sglang", "gpu"): "nvidia:80GB..:8",
+    ("qwen3-32b", "gpu"): "nvidia:80GB:8",
+    # the guide writes .cached for one of the two, which would be two caches
+}
+"""On purpose."""
+
+
+@pytest.fixture(params=BLOCKS, ids=lambda text: re.search(r'name="([^"]+)"', text)[1])
+def names(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """What is defined when the lines have run."""
+    space: dict[str, Any] = {}
+    exec(compile(request.param, "from-scripts.md", "exec"), space)
+    return space
+
+
+def test_all_guides_are_there_in_ten_lines() -> None:
+    assert [re.search(r'name="([^"]+)"', text)[1] for text in BLOCKS] == list(GUIDES)
+    assert all(len(text.strip().splitlines()) <= 10 for text in BLOCKS)
+
+
+def test_the_cluster_is_the_guides(names: dict[str, Any]) -> None:
+    cluster = names["cluster"]
+    task, guide = yaml.safe_load(cluster.to_dstack()), GUIDES[cluster.name]
+    said = {**task, **task["resources"]}
+    for key in set(guide) - {"data", "model", "env"}:
+        assert said[key] == DIFFERENT.get((cluster.name, key), guide[key]), key
+    assert guide.get("env", {}).items() <= task["env"].items() if "env" in guide else True
+    [command] = task["commands"]
+    assert re.findall(r"--data (\S+)", command) == guide["data"]
+    assert re.findall(r"--model (\S+)", command) == [guide["model"]]
+    assert {8265, 8266} <= set(task["ports"])
+
+
+def test_every_difference_is_one() -> None:
+    for (name, key), value in DIFFERENT.items():
+        assert GUIDES[name][key] != value
+
+
+def test_the_job_fits_on_the_cluster(names: dict[str, Any]) -> None:
+    """Nodes, GPUs, data, model and engine of the recipe are those of the cluster."""
+    cluster, job = names["cluster"], names["job"]
+    guide = GUIDES[cluster.name]
+    view = ClusterView(
+        name=cluster.name, id="x", nodes=cluster.nodes, gpus_per_node=8, device="gpu", checkpoint_dir="/checkpoints",
+        data={name: {"train": f"/d/{name}/train", "test": f"/d/{name}/test"} for name in guide["data"]},
+        models={guide["model"]: "/m"}, verl_version="0.9.1", rollouts=(cluster.rollout or "vllm",),
+    )  # fmt: skip
+    submission = plan(job, view, Wishes())
+    assert submission.notes == ()
+    final = values(
+        {key: value for key, _, value in (word.partition("=") for word in submission.argv if "=" in word)}
+    )
+    assert (final["trainer.nnodes"], final["trainer.n_gpus_per_node"]) == ("2", "8")
+    assert final["actor_rollout_ref.model.path"] == "/m"
