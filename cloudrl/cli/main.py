@@ -10,6 +10,7 @@ import typer
 from cloudrl import __version__
 from cloudrl.cli import _output
 from cloudrl.cli import cluster as cluster_commands
+from cloudrl.cli.attach import attach, detach
 from cloudrl.cli.data import app as data_app
 from cloudrl.cli.demo import demo
 from cloudrl.cli.fleet import app as fleet_app
@@ -39,6 +40,8 @@ app.add_typer(recipes_app, name="recipes")
 app.add_typer(data_app, name="data")
 app.command()(submit)
 app.add_typer(jobs_app, name="jobs")
+app.command()(attach)
+app.command()(detach)
 app.command()(cluster_commands.env)
 app.command()(cluster_commands.down)
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+from dstack_hosts.runs import until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,6 +62,22 @@ def shards(lab: Lab, run: str) -> list[list[str]]:
     """Names of the actor's shards on each host's own disk."""
     pattern = f"{run}/global_step_*/actor/model_world_size_2_rank_*.pt"
     return [[path.name for path in host.path("/checkpoints").glob(pattern)] for host in lab.hosts[2:4]]
+
+
+def ssh_of(lab: Lab) -> list[str]:
+    """Process numbers of the ssh that forward ports in the lab."""
+    return lab.run("pgrep", "-f", "^ssh .* -N -L ").stdout.split()
+
+
+def answers(url: str) -> bool:
+    """Whether something answers there, if only that it wants a token."""
+    try:
+        urllib.request.urlopen(url, timeout=3).close()
+    except urllib.error.HTTPError as error:
+        error.close()
+    except OSError:
+        return False
+    return True
 
 
 class TestFleets:
@@ -132,6 +151,30 @@ class TestUp:
             for process in host.processes()
             if found[1] in " ".join(process.words)
         ]
+
+    def test_the_tunnel_comes_back_by_itself(self, typed: Type, lab: Lab, up: str) -> None:
+        """The keeper notices a dead link, and forwards the same ports again when the cable is back."""
+        assert "http://localhost:8265" in typed("cloudrl", "attach", up).stdout
+        head = next(host for host in lab.hosts[2:4] if host.address == lab.runs.submissions(up)[0].address)
+        keeper_ssh = ssh_of(lab)
+        head.cut()
+        try:
+            until(lambda: ssh_of(lab) != keeper_ssh, 12, lambda: "ssh has not noticed within 10 s and a bit")
+        finally:
+            head.restore()
+        with lab.network():
+            until(lambda: answers("http://127.0.0.1:8265/api/version"), 30, lambda: "no tunnel after 30 s")
+        assert json.loads(typed("cloudrl", "status", up, "--json").stdout)["phase"] == "ready"
+
+    def test_a_keeper_that_is_killed_blocks_nothing(self, typed: Type, lab: Lab, up: str) -> None:
+        path = next(lab.home.glob(f".cloudrl/dstack/*/{up}/tunnel/tunnel.json"))
+        before = json.loads(path.read_text())["pid"]
+        lab.run("kill", "-KILL", str(before))
+        assert "http://localhost:8265" in typed("cloudrl", "attach", up).stdout
+        assert json.loads(path.read_text())["pid"] != before
+        assert "is closed" in typed("cloudrl", "detach", up).stdout
+        assert ssh_of(lab) == []
+        assert "there was no tunnel" in typed("cloudrl", "detach", up).stdout
 
     def test_submit_trains_on_both_hosts(self, typed: Type, lab: Lab, up: str) -> None:
         """Real verl over the hosts' network; each rank's shard lies on its own host's disk."""

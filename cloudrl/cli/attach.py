@@ -1,0 +1,51 @@
+"""`cloudrl attach` and `detach`: the tunnel to a cluster on dstack."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cloudrl.cli import _output
+from cloudrl.cli._rendered import ProjectOption  # noqa: TC001 - Typer reads the annotations
+
+if TYPE_CHECKING:
+    from cloudrl.providers.dstack.state import Kept
+
+NameArgument = Annotated[str, typer.Argument(help="The cluster, a run on dstack.")]
+
+
+def attach(name: NameArgument, project: ProjectOption = None) -> None:
+    """Forward a cluster's dashboard to this machine, in the background, until it ends or `cloudrl detach`.
+
+    The tunnel is opened again whenever the connection breaks. No other command needs it: each finds its own way.
+    """
+    from cloudrl.errors import InputError
+    from cloudrl.providers.dstack import keeper, runs
+    from cloudrl.providers.dstack.server import connect
+
+    server = connect(project)
+    run = runs.get(server, name)
+    if run.is_over:
+        raise InputError(f"run {name!r} is over: {run.status}", hint=f"cloudrl up {name} --on dstack")
+    _say(name, keeper.start(server.project, name))
+
+
+def detach(name: NameArgument, project: ProjectOption = None) -> None:
+    """Close the tunnel that `cloudrl attach` or `up` keeps open. The cluster goes on."""
+    from cloudrl.providers.dstack import keeper
+    from cloudrl.providers.dstack.server import connect
+
+    server = connect(project)
+    was_there = keeper.stop(server.project, name)
+    _output.note(f"the tunnel to {name} is closed" if was_there else f"there was no tunnel to {name}")
+
+
+def _say(name: str, kept: Kept) -> None:
+    from cloudrl.spec.ports import RAY_PORT
+
+    url = f"http://localhost:{kept.ray_port}"
+    if kept.ray_port != RAY_PORT:
+        _output.note(f"port {RAY_PORT} is taken on this machine; the dashboard of {name} is at {url}")
+    _output.hint(f"cloudrl detach {name}")
+    _output.data(url)
