@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -31,7 +32,10 @@ SetupOption = Annotated[
     list[str] | None, typer.Option(help="A shell command to run first, on every node; may be repeated.")
 ]
 EnvOption = Annotated[
-    list[str] | None, typer.Option("--env", "-e", metavar="KEY=VALUE", help="A variable of every process.")
+    list[str] | None,
+    typer.Option(
+        "--env", "-e", metavar="K[=V]", help="A variable of every process; K alone takes this shell's."
+    ),
 ]
 SecretOption = Annotated[
     list[str] | None,
@@ -72,8 +76,19 @@ def cluster(values: Mapping[str, Any], *, env: Iterable[str] | None, fields: Ite
 
     given = {name: value for name, value in values.items() if value is not None}
     if env:
-        given["env"] = dict(pair("--env", each) for each in env)
+        given["env"] = dict(_variable(each) for each in env)
     return Cluster.load({**given, **extra_fields(fields, given)})
+
+
+def _variable(text: str) -> tuple[str, str]:
+    """NAME and value of `NAME=VALUE`, or of `NAME` alone, whose value is this shell's."""
+    name, equals, value = text.partition("=")
+    if not equals and name not in os.environ:
+        raise InputError(
+            f"--env {name}: this shell has no variable {name!r}",
+            hint=f"export {name}=..., or --env {name}=VALUE",
+        )
+    return name, value if equals else os.environ[name]
 
 
 def extra_fields(fields: Iterable[str] | None, given: Mapping[str, Any]) -> dict[str, Any]:

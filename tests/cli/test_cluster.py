@@ -45,7 +45,7 @@ def test_up_shows_what_it_would_start(run: Callable[..., Typed]) -> None:
         (["--data", "gsm9k"], 2, "gsm8k"),
         (["--on", "locale"], 2, "local"),
         (["Two"], 2, "did you mean 'two'"),
-        (["--env", "NAME"], 2, "--env"),
+        (["--env", "NO_SUCH_NAME"], 2, "this shell has no variable 'NO_SUCH_NAME'"),
     ],
 )
 def test_bad_input_is_said_in_a_line(
@@ -54,6 +54,14 @@ def test_bad_input_is_said_in_a_line(
     done = run("up", *words, "--dry-run")
     assert (done.code, done.out) == (code, "")
     assert said in done.err
+
+
+def test_a_secret_is_masked_in_a_dry_run(run: Callable[..., Typed], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_0123456789")
+    shown = run("up", "two", "--env", "HF_TOKEN", "--env", "NCCL_DEBUG=INFO", "--dry-run")
+    assert "HF_TOKEN=***" in shown.out
+    assert "NCCL_DEBUG=INFO" in shown.out
+    assert "hf_0123456789" not in shown.out + shown.err
 
 
 def test_gpu_0_is_a_cluster_without_gpus(run: Callable[..., Typed]) -> None:

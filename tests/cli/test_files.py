@@ -69,7 +69,7 @@ def test_a_described_data_set_travels_in_the_task(run: Callable[..., Typed]) -> 
         (["task", "create", "--verl", "0.9.9"], 2, "0.9.1"),
         (["task", "create", "--gpu", "amd:MI300X:8", "--rollout", "trt"], 2, "rollout"),
         (["task", "create", "--env", "HF_TOKEN=hf_0123456789"], 2, "HF_TOKEN"),
-        (["task", "create", "--env", "NAME"], 2, "--env NAME=VALUE"),
+        (["task", "create", "--env", "NO_SUCH_NAME"], 2, "--env NO_SUCH_NAME=VALUE"),
         (["task", "create", "--set", "priority"], 2, "--set priority=VALUE"),
         (["task", "create", "--set", "nodes=3"], 2, "given twice"),
         (["task", "create", "--set", "prioritty=3"], 2, "priority"),

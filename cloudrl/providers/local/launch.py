@@ -21,6 +21,7 @@ from cloudrl.providers.local.state import LocalState
 from cloudrl.render.agent import AGENT_FILE, write_agent
 from cloudrl.render.dstack import CPU_SLOTS
 from cloudrl.spec import data_argument
+from cloudrl.spec.names import is_secret
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -60,12 +61,16 @@ class LocalPlan:
         }
 
     def render(self) -> str:
-        """One shell line a node."""
+        """One shell line a node; secrets are masked."""
         lines = [f"# {self.state.nodes} agents on this machine; state in {self.state.folder}"]
         for rank, command in enumerate(self.commands):
-            variables = [f"{key}={shlex.quote(value)}" for key, value in self.node_env(rank).items()]
+            variables = [f"{key}={_shown(key, value)}" for key, value in self.node_env(rank).items()]
             lines.append(" ".join([*variables, shlex.join(command)]))
         return "\n".join(lines) + "\n"
+
+
+def _shown(name: str, value: str) -> str:
+    return "***" if is_secret(name) else shlex.quote(value)
 
 
 def make_plan(cluster: Cluster, *, dashboard_port: int | None = None) -> LocalPlan:
