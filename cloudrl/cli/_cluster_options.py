@@ -19,9 +19,11 @@ NodesOption = Annotated[int, typer.Option(help="How many nodes.")]
 GpuOption = Annotated[
     str | None, typer.Option(help="GPUs of each node, as dstack writes them: 80GB:8, amd:MI300X:8, none.")
 ]
-CpuOption = Annotated[str | None, typer.Option(help="CPU cores of each node: 32.., x86:8...")]
-MemoryOption = Annotated[str | None, typer.Option(help="Memory of each node: 512GB..")]
-DiskOption = Annotated[str | None, typer.Option(help="Disk of each node: 1TB..")]
+CpuOption = Annotated[
+    str | None, typer.Option(help="CPU cores of each node; 32.. is 32 or more, x86:8 an architecture too.")
+]
+MemoryOption = Annotated[str | None, typer.Option(help="Memory of each node; 512GB.. is that or more.")]
+DiskOption = Annotated[str | None, typer.Option(help="Disk of each node; 1TB.. is that or more.")]
 ShmOption = Annotated[str | None, typer.Option("--shm-size", help="Shared memory of each node: 128GB.")]
 DataOption = Annotated[list[str] | None, typer.Option(help="A data set to prepare; may be repeated.")]
 ModelOption = Annotated[list[str] | None, typer.Option(help="A model to fetch; may be repeated.")]

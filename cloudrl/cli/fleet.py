@@ -38,9 +38,9 @@ def create(
         str | None, typer.Option(help="At most this many machines, or a range such as 2..4.")
     ] = None,
     gpu: Annotated[str | None, typer.Option(help="GPUs of each: H100:8, 80GB:8, amd:MI300X:8.")] = None,
-    cpu: Annotated[str | None, typer.Option(help="CPU cores of each: 32...")] = None,
-    memory: Annotated[str | None, typer.Option(help="Memory of each: 512GB...")] = None,
-    disk: Annotated[str | None, typer.Option(help="Disk of each: 1TB...")] = None,
+    cpu: Annotated[str | None, typer.Option(help="CPU cores of each; 32.. is 32 or more.")] = None,
+    memory: Annotated[str | None, typer.Option(help="Memory of each; 512GB.. is that or more.")] = None,
+    disk: Annotated[str | None, typer.Option(help="Disk of each; 1TB.. is that or more.")] = None,
     now: Annotated[
         bool, typer.Option("--now", help="Rent the machines now, not with the first run.")
     ] = False,
