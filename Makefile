@@ -20,7 +20,7 @@ test: dstack-packages
 	$(BIN)/python -m pytest
 
 test-unit: $(VENV)/.dev
-	$(BIN)/python -m pytest -m "not io and not agents and not verl and not ray and not e2e and not dstack"
+	$(BIN)/python -m pytest --ignore tests/verl_cpu -m "not io and not agents and not verl and not ray and not e2e and not dstack"
 
 test-slow: dstack-packages
 	CLOUDRL_SLOW=1 HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest
