@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import TYPE_CHECKING
 
 import typer
 
 from cloudrl import __version__
 from cloudrl.cli import _output
 from cloudrl.cli import cluster as cluster_commands
+from cloudrl.cli._group import lazy_group
 from cloudrl.cli.attach import attach, detach
 from cloudrl.cli.data import app as data_app
 from cloudrl.cli.demo import demo
@@ -22,28 +24,36 @@ from cloudrl.cli.up import up
 from cloudrl.cli.volume import app as volume_app
 from cloudrl.errors import CloudrlError
 
+if TYPE_CHECKING:
+    from cloudrl.cli._group import Commands
+
+COMMANDS: Commands = {
+    "demo": demo,
+    "fleet": fleet_app,
+    "volume": volume_app,
+    "task": task_app,
+    "up": up,
+    "status": cluster_commands.status,
+    "recipes": recipes_app,
+    "data": data_app,
+    "submit": submit,
+    "jobs": jobs_app,
+    "attach": attach,
+    "detach": detach,
+    "env": cluster_commands.env,
+    "down": cluster_commands.down,
+}
+"""Functions and nouns, in the order of the help."""
+
 app = typer.Typer(
     name="cloudrl",
+    cls=lazy_group(COMMANDS),
     help="Reinforcement-learning training of LLMs (verl on Ray), from this machine to rented GPUs.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-app.command()(demo)
-app.add_typer(fleet_app, name="fleet")
-app.add_typer(volume_app, name="volume")
-app.add_typer(task_app, name="task")
-app.command()(up)
-app.command()(cluster_commands.status)
-app.add_typer(recipes_app, name="recipes")
-app.add_typer(data_app, name="data")
-app.command()(submit)
-app.add_typer(jobs_app, name="jobs")
-app.command()(attach)
-app.command()(detach)
-app.command()(cluster_commands.env)
-app.command()(cluster_commands.down)
 
 
 @app.callback(invoke_without_command=True)

@@ -74,3 +74,21 @@ def test_help_imports_nothing_heavy(words: list[str], run_python: Callable[[str]
     code, loaded = ast.literal_eval(run_python(CODE.format(words=words, heavy=HEAVY)))
     assert not code
     assert loaded == []
+
+
+def test_a_command_is_built_when_it_is_called(run_python: Callable[[str], str]) -> None:
+    code = (
+        "import typer, sys\nfrom cloudrl.cli.main import COMMANDS, app\ngroup = typer.main.get_command(app)\n"
+        "before = list(group.commands)\ngroup.get_command(None, 'jobs')\n"
+        "print([before, list(group.commands), list(COMMANDS) == group.list_commands(None)])"
+    )
+    assert ast.literal_eval(run_python(code)) == [[], ["jobs"], True]
+
+
+def test_a_mistyped_command_gets_the_nearest_name(run_python: Callable[[str], str]) -> None:
+    code = (
+        "import subprocess, sys\n"
+        "done = subprocess.run([sys.executable, '-m', 'cloudrl.cli.main', 'submt'], capture_output=True, text=True)\n"
+        "print([done.returncode, 'submit' in done.stderr])"
+    )
+    assert ast.literal_eval(run_python(code)) == [2, True]
