@@ -11,7 +11,7 @@ PYTHON ?= $(shell for p in python3.12 python3.11 python3.10 python3 python; do \
 TORCH_ARGS := $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-unit test-slow check format bench-up dstack-lab dstack-lab-down dstack-packages clean
+.PHONY: demo test test-unit test-dstack test-slow check format bench-up dstack-lab dstack-lab-down dstack-packages clean
 
 demo: $(VENV)/.local
 	$(BIN)/cloudrl demo
@@ -21,6 +21,10 @@ test: dstack-packages
 
 test-unit: $(VENV)/.dev
 	$(BIN)/python -m pytest --ignore tests/verl_cpu -m "not io and not agents and not verl and not ray and not e2e and not dstack"
+
+# the real dstack server with stand-in hosts
+test-dstack: dstack-packages
+	$(BIN)/python -m pytest -m dstack
 
 test-slow: dstack-packages
 	CLOUDRL_SLOW=1 HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest
