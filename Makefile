@@ -11,7 +11,7 @@ PYTHON ?= $(shell for p in python3.12 python3.11 python3.10 python3 python; do \
 TORCH_ARGS := $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-unit test-dstack test-slow check format bench-up dstack-lab dstack-lab-down dstack-packages clean
+.PHONY: demo test test-unit test-dstack test-slow check format bench-up bench-dstack bench-merge dstack-lab dstack-lab-down dstack-packages clean
 
 demo: $(VENV)/.local
 	$(BIN)/cloudrl demo
@@ -41,6 +41,12 @@ format: $(VENV)/.dev
 
 bench-up: $(VENV)/.dev
 	$(BIN)/python benchmarks/bench_up.py
+
+bench-merge: $(VENV)/.dev
+	$(BIN)/python benchmarks/bench_merge.py
+
+bench-dstack: dstack-packages
+	PYTHONPATH=tests $(BIN)/python benchmarks/bench_dstack.py
 
 # Two stand-in hosts and the real dstack server, by hand: tests/dstack_hosts/README.md. LAB="--hosts 4 --stock"
 dstack-lab: dstack-packages

@@ -15,10 +15,14 @@ def main() -> None:
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     parser = argparse.ArgumentParser()
-    parser.add_argument("--data", required=True, help="a parquet file")
-    parser.add_argument("--model", required=True, help="a model's folder")
+    parser.add_argument("--data", help="a parquet file")
+    parser.add_argument("--model", help="a model's folder")
     parser.add_argument("--nodes", type=int, required=True)
-    args = parser.parse_args()
+    args, overrides = parser.parse_known_args()
+    # as the entry point of a recipe it gets them in verl's keys
+    given = dict(each.lstrip("+").split("=", 1) for each in overrides)
+    args.data = args.data or given["data.train_files"]
+    args.model = args.model or given["actor_rollout_ref.model.path"]
     ray.init(log_to_driver=False)
     nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
     if len(nodes) != args.nodes:

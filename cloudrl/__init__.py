@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from cloudrl.sdk import Job as Job
     from cloudrl.sdk import NetworkVolume as NetworkVolume
     from cloudrl.sdk import Resources as Resources
+    from cloudrl.sdk import Run as Run
     from cloudrl.sdk import RunningCluster as RunningCluster
     from cloudrl.sdk import SshConfig as SshConfig
     from cloudrl.sdk import SshHost as SshHost
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from cloudrl.sdk import attach as attach
     from cloudrl.sdk import connect as connect
     from cloudrl.sdk import recipe as recipe
+    from cloudrl.sdk import run as run
 
 __version__ = "0.1.0"
 
@@ -63,6 +65,7 @@ _HOMES = {
         "Job",
         "NetworkVolume",
         "Resources",
+        "Run",
         "RunningCluster",
         "SshConfig",
         "SshHost",
@@ -70,6 +73,7 @@ _HOMES = {
         "attach",
         "connect",
         "recipe",
+        "run",
     ),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

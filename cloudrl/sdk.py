@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from cloudrl.checkpoints.handle import Checkpoints
     from cloudrl.connection.ray_job import RayJob
     from cloudrl.providers.dstack.fleets import FleetPlan, FleetState
     from cloudrl.providers.model import Plan, Status
@@ -32,6 +33,7 @@ __all__ = [
     "Job",
     "NetworkVolume",
     "Resources",
+    "Run",
     "RunningCluster",
     "SshConfig",
     "SshHost",
@@ -39,6 +41,7 @@ __all__ = [
     "attach",
     "connect",
     "recipe",
+    "run",
 ]
 
 
@@ -198,6 +201,18 @@ class RunningCluster:
         """All submitted jobs, the oldest first."""
         return list_jobs(self.connection)
 
+    def checkpoints(self) -> Checkpoints:
+        """What jobs have saved, on all nodes: a sequence, with `.latest()`, each with `.merge("./model")`.
+
+        Raises:
+            InputError: it is a plain Ray cluster.
+            ConnectionFailed: nobody answers.
+        """
+        from cloudrl.checkpoints.handle import Checkpoints
+        from cloudrl.checkpoints.origin import ClusterOrigin
+
+        return Checkpoints(ClusterOrigin(self.connection))
+
     def down(self) -> bool:
         """End the cluster; checkpoints and logs stay. False when nothing was running.
 
@@ -221,6 +236,73 @@ def attach(name: str, on: str = "local") -> RunningCluster:
 def connect(ray_url: str, token: str | None = None) -> RunningCluster:
     """Connect to any Ray cluster by the address of its dashboard, for example `http://localhost:8265`."""
     return RunningCluster(Connection(name=ray_url, ray_url=ray_url, ray_token=token))
+
+
+@dataclass(frozen=True)
+class Run:
+    """A job, and the cluster that it runs on."""
+
+    cluster: RunningCluster
+    job: JobHandle
+
+
+def run(
+    job: Job | str,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    cluster: Cluster | str = "ray-cluster",
+    on: str | None = None,
+    create_fleet: bool = False,
+    on_status: Callable[[Status], None] | None = None,
+    **wishes: Any,
+) -> Run:
+    """Check, start a cluster, and submit: `cloudrl run`, without its questions.
+
+    A cluster of that name that is up and fits is used.
+
+    Args:
+        job: what to run, or a recipe by its name or path.
+        overrides: in verl's own keys.
+        cluster: as it shall be, or only its name; then nodes, GPUs, data and model are the recipe's.
+        on: the provider; None is dstack for a cluster with GPUs, and this machine for one without.
+        create_fleet: on dstack, create a fleet if none fits.
+        on_status: called with every look at the cluster while it comes up.
+        wishes: as `RunningCluster.submit` takes them.
+
+    Raises:
+        InputError: job and cluster do not go together, or one of that name is up that does not fit.
+        CapacityError: the provider cannot give what is asked for.
+        ClusterFailed: the cluster did not become ready.
+    """
+    from cloudrl.jobs import rehearsal
+
+    job = recipes.load(job) if isinstance(job, str) else job
+    data = wishes.pop("data", ())
+    wished = Wishes(
+        overrides=overrides or {}, data=(data,) if isinstance(data, str) else tuple(data), **wishes
+    )
+    asked = cluster.given() if isinstance(cluster, Cluster) else {}
+    if isinstance(cluster, str):
+        cluster = Cluster.load({"name": cluster, **rehearsal.fields_for(job, wished)})
+    where = on or ("dstack" if cluster.device == "gpu" else "local")
+    rehearsal.rehearse(cluster, job, wished, on=where)
+    there = rehearsal.living(cluster, asked, on=where)
+    if there is None and create_fleet and where == "dstack":
+        _create_fleet_if_none_fits(cluster)
+    running = (
+        RunningCluster(there, provider=where)
+        if there is not None
+        else cluster.up(on=where, on_status=on_status)
+    )
+    return Run(running, submit(running.connection, job, wished))
+
+
+def _create_fleet_if_none_fits(cluster: Cluster) -> None:
+    from cloudrl.jobs import rehearsal
+    from cloudrl.providers.dstack.provider import lacks_fleet
+
+    if lacks_fleet(cluster):
+        Fleet.load(rehearsal.fleet_for(cluster).given()).create()
 
 
 def recipe(

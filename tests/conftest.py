@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from dstack_hosts.fixtures import dstack_lab  # noqa: F401 - a fixture
+from dstack_hosts.fixtures import dstack_lab, dstack_pair  # noqa: F401 - fixtures
 from hypothesis import settings
 
 if TYPE_CHECKING:
@@ -23,6 +23,14 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite the golden files")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What repeats another test at length runs with CLOUDRL_SLOW=1, as `make test-slow` sets it."""
+    if not os.environ.get("CLOUDRL_SLOW"):
+        for item in items:
+            if item.get_closest_marker("slow"):
+                item.add_marker(pytest.mark.skip(reason="slow: CLOUDRL_SLOW=1 or make test-slow"))
 
 
 @pytest.fixture

@@ -8,16 +8,21 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import shutil
 import socket
 import threading
 import time
+import zlib
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from cloudrl.node.inventory import scan
+
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 TOKEN = "right-token"
 NODE_ID = "f4a49f9ed5b5d6f2"
@@ -52,6 +57,10 @@ class FakeCluster:
         self.jobs: dict[str, FakeJob] = {}
         self.packages: dict[str, bytes] = {}
         self.package_limit_bytes = 100 * 1024 * 1024
+        self.disks: dict[int, Path] = {}
+        """The checkpoint folder of each node; one that has none does not answer for it."""
+        self.secrets: dict[str, dict[str, str]] = {}
+        """Of jobs, by their submission ids."""
         self.requests: list[tuple[str, str]] = []
         self.cuts: list[int] = []
         """Bytes that each of the next log answers gives before its connection breaks."""
@@ -148,7 +157,7 @@ def agent_status() -> dict[str, Any]:
         "started_at": 1.0,
         "ready_at": 2.0,
         "failure": None,
-        "ray": {"version": "2.60.0", "dashboard_port": 8265, "session_dir": "/tmp/ray/session"},
+        "ray": {"version": "2.60.0", "dashboard_port": 8265, "session_name": "session_x"},
         "verl_version": "0.9.1",
         "rollouts": ["vllm"],
         "checkpoint_dir": "/vol/checkpoints",
@@ -371,7 +380,15 @@ class _Ray(_Handler):
 
 
 class _Agent(_Handler):
-    routes = (("GET", "/v1/status", "agent_status"), ("GET", "/v1/jobs/([^/]+)/log", "job_log"))
+    routes = (
+        ("GET", "/v1/status", "agent_status"),
+        ("GET", "/v1/jobs/([^/]+)/log", "job_log"),
+        ("PUT", "/v1/jobs/([^/]+)/secrets", "take_secrets"),
+        ("GET", "/v1/nodes/([0-9]+)/inventory", "inventory"),
+        ("GET", "/v1/nodes/([0-9]+)/checkpoints/(.+)", "checkpoint_file"),
+        ("POST", "/v1/nodes/([0-9]+)/checkpoints/(.+)", "checkpoint_ranges"),
+        ("DELETE", "/v1/nodes/([0-9]+)/checkpoints/(.+)", "remove_checkpoint"),
+    )
 
     def token(self, cluster: FakeCluster) -> str | None:
         return cluster.agent_token
@@ -381,6 +398,56 @@ class _Agent(_Handler):
 
     def agent_status(self) -> None:
         self.json(self.server.cluster.status)
+
+    def take_secrets(self, submission_id: str, body: bytes) -> None:
+        self.server.cluster.secrets[submission_id] = json.loads(body)
+        self.json({"name": f"secrets/{submission_id}/0"})
+
+    def disk(self, rank: str) -> Path | None:
+        disk = self.server.cluster.disks.get(int(rank))
+        if disk is None:
+            self.json({"error": f"rank {rank} (10.0.0.{int(rank) + 1}) does not answer: timed out"}, 504)
+        return disk
+
+    def inventory(self, rank: str) -> None:
+        disk = self.disk(rank)
+        if disk is not None:
+            place = {
+                "room": "checkpoints",
+                "folder": str(disk),
+                "identity": f"boot:{rank}:1",
+                "words": [],
+                "word": "",
+            }
+            self.json({"rank": int(rank), "places": [{**place, "runs": scan(disk)}]})
+
+    def checkpoint_file(self, rank: str, path: str) -> None:
+        """Ranges and sums; values are sent as they are, as by an agent that cannot cast."""
+        disk = self.disk(rank)
+        if disk is None:
+            return
+        whole = (disk / path).read_bytes()
+        first, last = map(
+            int, self.headers.get("Range", f"bytes=0-{len(whole) - 1}").removeprefix("bytes=").split("-")
+        )
+        piece = whole[first : last + 1]
+        if "crc32" in self.query:
+            self.json({"size_bytes": len(piece), "crc32": zlib.crc32(piece, int(self.query["crc32"]))})
+        else:
+            self.send(206, piece, "application/octet-stream")
+
+    def checkpoint_ranges(self, rank: str, path: str, body: bytes) -> None:
+        disk = self.disk(rank)
+        if disk is not None:
+            whole = (disk / path).read_bytes()
+            pieces = [whole[offset : offset + length] for offset, length in json.loads(body)["ranges"]]
+            self.send(200, b"".join(pieces), "application/octet-stream")
+
+    def remove_checkpoint(self, rank: str, path: str) -> None:
+        disk = self.disk(rank)
+        if disk is not None:
+            shutil.rmtree(disk / path)
+            self.json({"removed": path})
 
     def job_log(self, submission_id: str) -> None:
         cluster = self.server.cluster

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from cloudrl.sdk import Cluster
 
 NameArgument = Annotated[str, typer.Argument(help="Name of the cluster.")]
+OnOption = Annotated[str, typer.Option("--on", metavar="PROVIDER", help="Where: local or dstack.")]
 NodesOption = Annotated[int, typer.Option(help="How many nodes.")]
 GpuOption = Annotated[
     str | None, typer.Option(help="GPUs of each node, as dstack writes them: 80GB:8, amd:MI300X:8, none.")
@@ -54,6 +55,18 @@ FleetOption = Annotated[
 SpotOption = Annotated[str | None, typer.Option(help="spot, on-demand or auto.")]
 MaxPriceOption = Annotated[float | None, typer.Option(help="US dollars an hour for each machine.")]
 MaxDurationOption = Annotated[str | None, typer.Option(help="The run ends after this: 24h, 3d.")]
+IdleOption = Annotated[
+    str | None, typer.Option("--down-when-idle", help="End the cluster after so long without a job: 30m.")
+]
+MaxCostOption = Annotated[
+    float | None, typer.Option(metavar="DOLLARS", help="End the cluster when it has cost so much in all.")
+]
+PriceOption = Annotated[
+    float | None,
+    typer.Option(
+        metavar="DOLLARS", help="What all nodes cost an hour; only where nobody can be asked for it."
+    ),
+]
 FieldOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -62,13 +75,47 @@ FieldOption = Annotated[
 ]
 
 
+def shape(
+    cpu: CpuOption = None,
+    memory: MemoryOption = None,
+    disk: DiskOption = None,
+    shm_size: ShmOption = None,
+    verl: VerlOption = None,
+    rollout: RolloutOption = None,
+    image: ImageOption = None,
+    setup: SetupOption = None,
+    secret: SecretOption = None,
+    checkpoints: CheckpointsOption = None,
+    volume: VolumeOption = None,
+    fleet: FleetOption = None,
+    spot_policy: SpotOption = None,
+    max_price: MaxPriceOption = None,
+    max_duration: MaxDurationOption = None,
+    down_when_idle: IdleOption = None,
+    max_cost: MaxCostOption = None,
+    price_per_hour: PriceOption = None,
+    field: FieldOption = None,
+) -> dict[str, Any]:
+    """The block of options of every command that declares a cluster, as fields of it; "set" has those of `--set`."""
+    return {
+        "cpu": cpu, "memory": memory, "disk": disk, "shm_size": shm_size, "verl": verl, "rollout": rollout,
+        "image": image, "setup": setup, "secrets": secret, "checkpoints": checkpoints, "volumes": volume,
+        "fleets": fleet, "spot_policy": spot_policy, "max_price": max_price, "max_duration": max_duration,
+        "down_when_idle": down_when_idle, "max_cost": max_cost, "price_per_hour": price_per_hour, "set": field,
+    }  # fmt: skip
+
+
 def gpus(text: str | None) -> str | None:
     """What `--gpu` says; `none` is a cluster without GPUs."""
     return None if text == "none" else text
 
 
-def cluster(values: Mapping[str, Any], *, env: Iterable[str] | None, fields: Iterable[str] | None) -> Cluster:
+def cluster(values: Mapping[str, Any], *, env: Iterable[str] | None = None) -> Cluster:
     """The cluster that the options declare; what was not given is left to the fields' own defaults.
+
+    Args:
+        values: fields of the cluster, None for those that were not given; under "set" what `--set` says.
+        env: variables, as `--env` takes them.
 
     Raises:
         SpecError: a value cannot be what it is given for.
@@ -77,6 +124,7 @@ def cluster(values: Mapping[str, Any], *, env: Iterable[str] | None, fields: Ite
     from cloudrl.sdk import Cluster
 
     given = {name: value for name, value in values.items() if value is not None}
+    fields = given.pop("set", None)
     if env:
         given["env"] = dict(_variable(each) for each in env)
     return Cluster.load({**given, **extra_fields(fields, given)})

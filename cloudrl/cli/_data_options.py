@@ -36,6 +36,28 @@ DataSourceOption = Annotated[
 SkipBadOption = Annotated[
     bool, typer.Option("--skip-bad", help="Data: leave out rows with an empty prompt or answer.")
 ]
+
+
+def fields(
+    source: SourceOption = None,
+    prompt_field: PromptOption = None,
+    answer_field: AnswerOption = None,
+    system: SystemOption = None,
+    config: ConfigOption = None,
+    split: SplitOption = None,
+    test_split: TestSplitOption = None,
+    test_rows: TestRowsOption = None,
+    data_source: DataSourceOption = None,
+    skip_bad: SkipBadOption = False,
+) -> dict[str, Any]:
+    """The block of options that describes one data set, as fields of it."""
+    return {
+        "source": source, "prompt_field": prompt_field, "answer_field": answer_field, "system": system,
+        "config": config, "split": split, "test_split": test_split, "test_rows": test_rows,
+        "data_source": data_source, "skip_bad": skip_bad,
+    }  # fmt: skip
+
+
 _SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
 
 

@@ -39,7 +39,7 @@ def follow_progress(
         Interrupted: The user pressed Ctrl-C; the job goes on.
         ConnectionFailed: Nobody answers any more; the job goes on.
     """
-    shown, last, tail = _StatusLine(), None, deque[str](maxlen=_SHOWN_LINES)
+    shown, last, tail = StatusLine(), None, deque[str](maxlen=_SHOWN_LINES)
     with closing(shown), goes_on(job, target):
         for event in job.follow(on_break=lambda failure: shown.say(lost(failure))):
             if isinstance(event, Line):
@@ -95,7 +95,7 @@ def target_options(cluster: str | None, address: str | None) -> str:
     return f" --address {shlex.quote(address)}" if address is not None else ""
 
 
-class _StatusLine:
+class StatusLine:
     """The last line of the terminal."""
 
     def __init__(self) -> None:

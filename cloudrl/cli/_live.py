@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from cloudrl.cli import _output
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from rich.console import RenderableType
 
@@ -34,8 +35,12 @@ class _LineByLine:
 
     def __init__(self) -> None:
         self._last: dict[int, str] = {}
+        self._earlier = 0
 
     def __call__(self, status: Status) -> None:
+        for attempt in status.earlier[self._earlier :]:
+            _output.note(describe_attempt(attempt))
+        self._earlier = len(status.earlier)
         for node in status.nodes:
             rank, phase = int(node["rank"]), str(node["phase"])
             if self._last.get(rank) != phase:
@@ -59,6 +64,15 @@ def node_table(status: Status) -> RenderableType:
             _seconds(node), Text(_detail(node), overflow="ellipsis"),
         )  # fmt: skip
     return view
+
+
+def describe_attempt(attempt: Mapping[str, Any]) -> str:
+    """When an attempt ran that was started again, and why it ended."""
+    began = datetime.fromtimestamp(attempt["submitted_at"]).astimezone()
+    ended = attempt["ended_at"]
+    until = f" to {datetime.fromtimestamp(ended).astimezone():%H:%M:%S}" if ended is not None else ""
+    when = f"{began:%Y-%m-%d %H:%M:%S}{until}"
+    return f"attempt {attempt['attempt']} ({when}) ended and was started again: {attempt['reason']}"
 
 
 def _seconds(node: Any) -> str:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from cloudrl.cli import _output
-from cloudrl.cli._rendered import money
+from cloudrl.cli._rendered import duration, money
 from cloudrl.errors import InputError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cloudrl.providers.dstack.fleets import FleetState, Offer
     from cloudrl.providers.dstack.provider import DstackPlan
     from cloudrl.providers.dstack.runs import RunPlan
-    from cloudrl.providers.model import Plan
+    from cloudrl.providers.model import Plan, Status
 
 _SHOWN_OFFERS = 3
 
@@ -23,12 +26,15 @@ def ask(plan: Plan, *, yes: bool) -> None:
         InputError: the user said no, or a run of that name is going on.
         CapacityError: there is no such machine.
     """
-    from cloudrl.providers.dstack import runs
+    from cloudrl.providers.dstack import trouble
     from cloudrl.providers.dstack.provider import quote
+    from cloudrl.providers.dstack.server import connect
 
-    quoted = quote(cast("DstackPlan", plan))
-    runs.check(quoted)
+    server = connect()
+    quoted = quote(cast("DstackPlan", plan), server)
+    trouble.check(server, quoted)
     say(quoted)
+    warn_of(trouble.fleets_for(server, quoted.text))
     cost = f" for about {money(quoted.price)}/h" if quoted.price else ""
     if not _output.confirm(f"Start {quoted.name}{cost}?", yes=yes):
         raise InputError("nothing was started")
@@ -36,12 +42,7 @@ def ask(plan: Plan, *, yes: bool) -> None:
 
 def say(quoted: RunPlan) -> None:
     """Offers, the price of all nodes together, and what does not work on those backends."""
-    for offer in quoted.offers[:_SHOWN_OFFERS]:
-        spot = ", spot" if offer.spot else ""
-        where = f"{offer.backend} {offer.region}, {offer.instance_type}"
-        _output.note(f"offer: {where}: {offer.resources}{spot}, {money(offer.price)}/h")
-    if quoted.total_offers > _SHOWN_OFFERS:
-        _output.note(f"and {quoted.total_offers - _SHOWN_OFFERS} more")
+    say_offers(quoted.offers, quoted.total_offers)
     if quoted.price:
         _output.note(f"{quoted.nodes} nodes together: from {money(quoted.price)}/h")
     if quoted.without_instance_volumes:
@@ -49,3 +50,66 @@ def say(quoted: RunPlan) -> None:
         _output.note(
             f"note: {backends} cannot mount a folder of the host: checkpoints need a network volume there"
         )
+
+
+def so_far(look: Status) -> str:
+    """What a cluster has cost; "" where it costs nothing or nobody knows."""
+    return money(look.cost) if look.cost else ""
+
+
+def describe(look: Status) -> list[str]:
+    """What a cluster costs and when it ends by itself, one sentence each; none where there is nothing to say."""
+    lines = []
+    if look.price_per_hour or look.cost:
+        price = f"{money(look.price_per_hour)}/h, " if look.price_per_hour else ""
+        lines.append(f"cost: {price}{money(look.cost or 0.0)} so far")
+    idle, budget = look.limits.get("down_when_idle_s"), look.limits.get("max_cost")
+    if idle is not None:
+        now = look.limits.get("idle_s")
+        since = f", idle for {round(now / 60)}m now" if now is not None and now >= 60 else ""
+        lines.append(f"ends by itself when it is idle for {duration(int(idle))}{since}")
+    if budget is not None:
+        lines.append(f"ends by itself when it has cost {money(budget)}")
+    if look.phase == "down" and look.reason:
+        lines.append(f"it has ended by itself: {look.reason}")
+    return lines
+
+
+def compare(look: Status) -> None:
+    """Say so when a cluster costs more than its agents count with: the cheapest offer may have been gone."""
+    counted, real = look.limits.get("price_per_hour"), look.price_per_hour
+    if counted and real and real > 1.005 * counted:
+        budget = look.limits.get("max_cost")
+        end = (
+            f"; it ends at about {money(budget * real / counted)} instead of {money(budget)}"
+            if budget
+            else ""
+        )
+        _output.note(
+            f"warning: {look.name} costs {money(real)}/h, and its agents count with {money(counted)}/h{end}"
+        )
+
+
+def say_offers(offers: Iterable[Offer], total: int) -> None:
+    """The cheapest offers, a line each."""
+    for offer in list(offers)[:_SHOWN_OFFERS]:
+        spot = ", spot" if offer.spot else ""
+        where = f"{offer.backend} {offer.region}, {offer.instance_type}"
+        _output.note(f"offer: {where}: {offer.resources}{spot}, {money(offer.price)}/h")
+    if total > _SHOWN_OFFERS:
+        _output.note(f"and {total - _SHOWN_OFFERS} more")
+
+
+def warn_of(fleets: Iterable[FleetState]) -> None:
+    """Name the fleets whose idle machines are paid for until somebody deletes them."""
+    for fleet in fleets:
+        warn(fleet.name, fleet.why_kept)
+
+
+def warn(fleet: str, why_kept: str) -> None:
+    """Say that a fleet never gives its machines back, and why; nothing for "", where it does."""
+    if why_kept:
+        _output.note(
+            f"warning: fleet {fleet} never gives all of its machines back, and they cost money while idle: {why_kept}"
+        )
+        _output.hint(f"cloudrl fleet delete {fleet}, when it is no longer needed")

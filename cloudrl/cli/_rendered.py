@@ -51,9 +51,6 @@ def money(dollars: float) -> str:
 
 def duration(seconds: int | None) -> str:
     """Seconds in the largest unit that fits, or `never`."""
-    if seconds is None:
-        return "never"
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
-        if seconds and seconds % size == 0:
-            return f"{seconds // size}{unit}"
-    return f"{seconds}s"
+    from cloudrl.node.money import duration as in_words
+
+    return "never" if seconds is None else in_words(seconds)

@@ -42,10 +42,15 @@ def detach(name: NameArgument, project: ProjectOption = None) -> None:
 
 
 def _say(name: str, kept: Kept) -> None:
-    from cloudrl.spec.ports import RAY_PORT
-
     url = f"http://localhost:{kept.ray_port}"
-    if kept.ray_port != RAY_PORT:
-        _output.note(f"port {RAY_PORT} is taken on this machine; the dashboard of {name} is at {url}")
+    say_other_port(name, url)
     _output.hint(f"cloudrl detach {name}")
     _output.data(url)
+
+
+def say_other_port(name: str, url: str) -> None:
+    """Say that the dashboard is not where one looks for it, if so."""
+    from cloudrl.spec.ports import RAY_PORT
+
+    if not url.endswith(f":{RAY_PORT}"):
+        _output.note(f"port {RAY_PORT} is taken on this machine; the dashboard of {name} is at {url}")

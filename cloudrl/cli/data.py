@@ -40,7 +40,7 @@ def list_(as_json: Annotated[bool, typer.Option("--json", help="Machine-readable
             row["name"],
             row["source"] or "generated",
             " + ".join(f"{count} {split}" for split, count in row["rows"].items()),
-            row["reward"],
+            row["reward"] or "none",
         )
         for row in known
     ]

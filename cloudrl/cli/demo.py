@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 NAME = "demo"
 RECIPE = "grpo-tiny"
+QUESTIONS = ("2 + 3 =", "7 + 8 =", "12 + 5 =")
 WINDOW_STEPS = 5
 MIN_GAIN = 0.15
 """The reward of the last five steps exceeds that of the first five by this much, or the demo has failed."""
@@ -41,6 +42,7 @@ def demo(
         job = cluster.submit(RECIPE)
         rewards = _train(job)
         _report(job, rewards)
+        _bring_home(job, folder / "models" / job.name)
     except CloudrlError as error:
         if keep:
             raise
@@ -87,6 +89,21 @@ def _report(job: JobHandle, rewards: Sequence[float]) -> None:
     for path in files:
         if newest in path.parents:
             _output.data(f"           {path.name}  {path.stat().st_size:,} bytes")
+
+
+def _bring_home(job: JobHandle, target: Path) -> None:
+    """Merge the shards of the nodes, and let what comes out answer three sums."""
+    from cloudrl.cli._answers import ask
+    from cloudrl.cli._bring_home import bring_home
+    from cloudrl.cli._bytes import gigabytes
+
+    merged = bring_home(job, target)
+    _output.data(f"model      {target}")
+    _output.data(f"           {merged.parameters:,} parameters, {gigabytes(merged.size_bytes)} in bf16")
+    _output.note("transformers loads it and answers")
+    for question, answer in zip(QUESTIONS, ask(target, QUESTIONS), strict=True):
+        _output.data(f"           {question} {answer}")
+    _output.note("It has learned to answer with a number; the right one takes a real model.")
 
 
 def _judge(rewards: Sequence[float]) -> None:

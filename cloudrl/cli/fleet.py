@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cloudrl.cli import _output
+from cloudrl.cli import _output, _price
 from cloudrl.cli._cluster_options import extra_fields
 from cloudrl.cli._rendered import (
     DryRunOption,
@@ -22,6 +22,7 @@ from cloudrl.errors import InputError
 
 if TYPE_CHECKING:
     from cloudrl.providers.dstack.fleets import FleetPlan, FleetState
+    from cloudrl.sdk import Fleet
 
 app = typer.Typer(help="Fleets on dstack: machines for clusters.", no_args_is_help=True)
 
@@ -92,14 +93,18 @@ def create(
     }
     if any(value is not None for value in ssh.values()):
         given["ssh_config"] = _ssh(ssh)
-    text = fleet_to_dstack(Fleet.load({**given, **extra_fields(field, given)}))
+    fleet = Fleet.load({**given, **extra_fields(field, given)})
+    text = fleet_to_dstack(fleet)
+    if dry_run or output is not None:
+        _warn(fleet)
     if dry_run:
         _output.data(text)
     elif output is not None:
         write(output, text, yes=yes)
         _output.hint(f"dstack apply -f {output}")
     else:
-        _create(text, yes=yes, project=project)
+        make(text, yes=yes, project=project)
+        _output.data(name)
 
 
 @app.command("list")
@@ -128,12 +133,20 @@ def delete(
     project: ProjectOption = None,
 ) -> None:
     """Delete fleets and give their machines back. What lies on the disks of rented machines is lost."""
-    from cloudrl.providers.dstack import fleets
+    from cloudrl.cli import _at_risk
+    from cloudrl.providers.dstack import fleets, left
     from cloudrl.providers.dstack.server import connect
 
     server = connect(project)
     looks = [fleets.get(server, name) for name in names]
-    rented = [each.name for look in looks if not look.is_ssh for each in look.instances]
+    machines = [each for look in looks if not look.is_ssh for each in look.instances]
+    _at_risk.listed_left(
+        left.on_machines(server.project, [each.hostname for each in machines]), "on their disks"
+    )
+    for look in looks:
+        if look.is_ssh:
+            _output.note(f"{look.name}: what lies on the hosts' own disks stays there")
+    rented = [each.name for each in machines]
     lost = f" {', '.join(rented)} and all that lies on their disks will be gone." if rented else ""
     if not _output.confirm(f"Delete {', '.join(names)}?{lost}", yes=yes, unattended=False):
         raise InputError("nothing was deleted")
@@ -141,6 +154,14 @@ def delete(
     for name in names:
         fleets.wait_gone(server, name)
         _output.note(f"fleet {name} is gone")
+
+
+def _warn(fleet: Fleet) -> None:
+    from cloudrl.providers.dstack.fleets import why_machines_stay
+
+    if fleet.node_range is not None:
+        is_off = fleet.idle_duration == "off"
+        _price.warn(fleet.name, why_machines_stay(None if is_off else 0, fleet.node_range.min))
 
 
 def _now(nodes: str | None) -> dict[str, int]:
@@ -164,7 +185,13 @@ def _ssh(values: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value is not None}
 
 
-def _create(text: str, *, yes: bool, project: str | None) -> None:
+def make(text: str, *, yes: bool, project: str | None) -> None:
+    """Show what a fleet's YAML would bring, ask, create it and wait for the machines that come at once.
+
+    Raises:
+        InputError: the user said no, or the server refuses it.
+        CapacityError: there are no such machines.
+    """
     from cloudrl.providers.dstack import fleets
     from cloudrl.providers.dstack.server import connect
 
@@ -172,8 +199,9 @@ def _create(text: str, *, yes: bool, project: str | None) -> None:
     planned = fleets.plan(server, text)
     if planned.action == "nothing":
         _output.note(f"fleet {planned.name} is there, as declared")
-        _output.data(planned.name)
+        _price.warn(planned.name, planned.why_kept)
         return
+    fleets.check(server, planned)
     _say(planned)
     question = {
         "create": f"Create fleet {planned.name}?",
@@ -188,22 +216,17 @@ def _create(text: str, *, yes: bool, project: str | None) -> None:
     ready = f"{up} machine{'' if up == 1 else 's'} ready" if up else "machines come with the first run"
     _output.note(f"fleet {planned.name}: {ready}")
     _output.hint(f"cloudrl fleet list\ncloudrl fleet delete {planned.name}")
-    _output.data(planned.name)
 
 
 def _say(planned: FleetPlan) -> None:
     """Offers and price, before the question."""
     if planned.is_ssh:
         return
-    for offer in planned.offers[:3]:
-        spot = ", spot" if offer.spot else ""
-        where = f"{offer.backend} {offer.region}, {offer.instance_type}"
-        _output.note(f"offer: {where}: {offer.resources}{spot}, {money(offer.price)}/h")
-    if planned.total_offers > 3:
-        _output.note(f"and {planned.total_offers - 3} more")
+    _price.say_offers(planned.offers, planned.total_offers)
     if planned.offers and planned.nodes:
         least = planned.nodes * planned.offers[0].price
         _output.note(f"{planned.nodes} machines at once: from {money(least)}/h")
+    _price.warn(planned.name, planned.why_kept)
 
 
 class _Machines:

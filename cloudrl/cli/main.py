@@ -13,11 +13,13 @@ from cloudrl.cli import _output
 from cloudrl.cli import cluster as cluster_commands
 from cloudrl.cli._group import lazy_group
 from cloudrl.cli.attach import attach, detach
+from cloudrl.cli.checkpoints import app as checkpoints_app
 from cloudrl.cli.data import app as data_app
 from cloudrl.cli.demo import demo
 from cloudrl.cli.fleet import app as fleet_app
 from cloudrl.cli.jobs import app as jobs_app
 from cloudrl.cli.recipes import app as recipes_app
+from cloudrl.cli.run import run
 from cloudrl.cli.submit import submit
 from cloudrl.cli.task import app as task_app
 from cloudrl.cli.up import up
@@ -37,7 +39,9 @@ COMMANDS: Commands = {
     "recipes": recipes_app,
     "data": data_app,
     "submit": submit,
+    "run": run,
     "jobs": jobs_app,
+    "checkpoints": checkpoints_app,
     "attach": attach,
     "detach": detach,
     "env": cluster_commands.env,

@@ -18,7 +18,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Machine-readable.")]
 
 @app.command("list")
 def list_(as_json: JsonOption = False) -> None:
-    """The recipes, and the algorithms that any of them can be switched to."""
+    """The recipes, and the algorithms that those for the current verl can be switched to."""
     from cloudrl import recipes
 
     jobs = [recipes.load(name) for name in recipes.names()]

@@ -2,7 +2,7 @@
 
 from cloudrl.connection.agent_api import AgentApi
 from cloudrl.connection.cluster import ClusterView, view
-from cloudrl.connection.model import Connection
+from cloudrl.connection.model import Connection, Home
 from cloudrl.connection.ray_api import RayApi
 
-__all__ = ["AgentApi", "ClusterView", "Connection", "RayApi", "view"]
+__all__ = ["AgentApi", "ClusterView", "Connection", "Home", "RayApi", "view"]

@@ -8,7 +8,7 @@ from urllib.parse import quote
 from cloudrl.errors import ConnectionFailed, InputError, Unauthorized
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     import httpx2
 
@@ -16,17 +16,29 @@ _CHECK_TIMEOUT_S = 600.0
 """The agent reads a file once more when its last byte has come: a shard of 50 GB takes minutes."""
 
 
+_LISTING_TIMEOUT_S = 60.0
+"""Of thousands of files on a network volume."""
+
+
 class AgentApi:
     """Calls to the agent of rank 0, which passes on what concerns another rank.
 
-    Every call raises `ConnectionFailed` when nobody or something else answers, `Unauthorized` for a refused token.
+    Every call raises `ConnectionFailed` when nobody or something else answers, `Unauthorized` for a refused token,
+    once `renew` has no newer one for it: a cluster that was started again has new tokens.
     """
 
     def __init__(
-        self, url: str, token: str, *, timeout_s: float = 10.0, transport: httpx2.BaseTransport | None = None
+        self,
+        url: str,
+        token: str,
+        *,
+        timeout_s: float = 10.0,
+        transport: httpx2.BaseTransport | None = None,
+        renew: Callable[[str], str] | None = None,
     ) -> None:
         self.url = url.rstrip("/")
         self._token, self._timeout_s, self._transport = token, timeout_s, transport
+        self._renew = renew
 
     def status(self) -> Mapping[str, Any]:
         """The cluster as rank 0 sees it: phase, failure, nodes, data, models (see `cloudrl.node.main.status`)."""
@@ -46,6 +58,18 @@ class AgentApi:
     def checkpoints(self, rank: int) -> Mapping[str, Any]:
         """{"folder", "files": [{path, size_bytes, modified_at}]} of one rank."""
         return self._object(f"/v1/nodes/{rank}/checkpoints", "files")
+
+    def inventory(self, rank: int) -> Mapping[str, Any]:
+        """The checkpoints of one rank: {"places": [...]}, see `cloudrl.node.shelf`."""
+        return self._object(f"/v1/nodes/{rank}/inventory", "places", timeout_s=_LISTING_TIMEOUT_S)
+
+    def remove_step(self, rank: int, room: str, path: str) -> None:
+        """Remove `RUN/global_step_10` of a rank; its files go in the background.
+
+        Raises:
+            InputError: There is no such step.
+        """
+        self._object(f"/v1/nodes/{rank}/{room}/{quote(path)}", "removed", method="DELETE")
 
     def announce_files(self, address: str, manifest: Mapping[str, Any]) -> Mapping[str, Any]:
         """Make room for a file or folder; returns what `files_state` does.
@@ -104,7 +128,29 @@ class AgentApi:
     def _no_agent(self) -> ConnectionFailed:
         return ConnectionFailed(f"what answers at {self.url} is no cloudrl agent")
 
-    def _call(
+    def _call(self, method: str, path: str, **sent: Any) -> httpx2.Response:
+        answer = self._send(method, path, **sent)
+        if answer.status_code == 401 and "content" not in sent and self._has_newer_token():
+            answer = self._send(method, path, **sent)
+        if answer.status_code == 401:
+            raise Unauthorized(
+                f"the agent at {self.url} refuses the token: another cluster may have taken this port",
+                hint="Open the way to yours again: cloudrl detach NAME, then cloudrl attach NAME",
+            )
+        if answer.status_code in (400, 404, 422, 501, 507):
+            raise InputError(f"{self.url}{path}: {_message(answer)}")
+        if answer.status_code >= 300:
+            raise ConnectionFailed(f"{self.url}{path} answered {answer.status_code}: {_message(answer)}")
+        return answer
+
+    def _has_newer_token(self) -> bool:
+        """Whether the cluster was started again since the token was read."""
+        if self._renew is None:
+            return False
+        refused, self._token = self._token, self._renew(self._token)
+        return self._token != refused
+
+    def _send(
         self, method: str, path: str, *, timeout_s: float | None = None, **sent: Any
     ) -> httpx2.Response:
         import httpx2
@@ -117,21 +163,12 @@ class AgentApi:
                 base_url=self.url, headers=headers, timeout=timeout, transport=self._transport,
                 trust_env=False, verify=False,
             ) as client:  # fmt: skip
-                answer = client.request(method, path, **sent)
+                return client.request(method, path, **sent)
         except httpx2.HTTPError as error:
             raise ConnectionFailed(
                 f"no agent answers at {self.url}: {error or type(error).__name__}",
                 hint="Is the cluster up? See: cloudrl status",
             ) from error
-        if answer.status_code == 401:
-            raise Unauthorized(
-                f"the agent at {self.url} refuses the token: another cluster may have taken this port"
-            )
-        if answer.status_code in (400, 404, 422, 501, 507):
-            raise InputError(f"{self.url}{path}: {_message(answer)}")
-        if answer.status_code >= 300:
-            raise ConnectionFailed(f"{self.url}{path} answered {answer.status_code}: {_message(answer)}")
-        return answer
 
 
 def _job(submission_id: str) -> str:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from cloudrl.connection.agent_api import AgentApi
-from cloudrl.connection.ray_api import RayApi
-from cloudrl.errors import ClusterFailed, ConnectionFailed
+from cloudrl.errors import ClusterFailed, ConnectionFailed, Unauthorized
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,6 +29,7 @@ class ClusterView:
         files_dir: where users' files lie on every node, below their addresses; None where no agent takes them.
         secrets_dir: where the secrets of jobs lie on every node; None where no agent takes them.
         ray_version: the release of Ray; None for a plain Ray cluster.
+        ray_session: what Ray calls this start of itself; None where no agent says it.
     """
 
     name: str
@@ -47,6 +46,7 @@ class ClusterView:
     files_dir: str | None = None
     secrets_dir: str | None = None
     ray_version: str | None = None
+    ray_session: str | None = None
 
 
 def view(connection: Connection) -> ClusterView:
@@ -56,15 +56,19 @@ def view(connection: Connection) -> ClusterView:
         ConnectionFailed: nobody answers, or another cluster does.
         ClusterFailed: the cluster has failed, or is not ready yet.
     """
-    if connection.agent_url is None or connection.agent_token is None:
+    agent = connection.agent()
+    if agent is None:
         return _plain(connection)
-    status = AgentApi(connection.agent_url, connection.agent_token).status()
+    try:
+        status = agent.status()
+    except Unauthorized as error:
+        raise Unauthorized(error.message, hint=_again(connection.name)) from error
     cluster = status["cluster"]
     if connection.cluster_id is not None and cluster["id"] != connection.cluster_id:
         raise ConnectionFailed(
             f"{connection.agent_url} belongs to cluster {cluster['name']!r} ({cluster['id']}), "
             f"not to {connection.name!r} ({connection.cluster_id})",
-            hint="Attach again: cloudrl status",
+            hint=_again(connection.name),
         )
     if status["phase"] != "ready":
         raise ClusterFailed(
@@ -85,11 +89,16 @@ def view(connection: Connection) -> ClusterView:
         files_dir=status.get("files_dir"),
         secrets_dir=status.get("secrets_dir"),
         ray_version=status["ray"]["version"],
+        ray_session=status["ray"].get("session_name"),
     )
+
+
+def _again(name: str) -> str:
+    return f"Open the way to {name} again: cloudrl detach {name}; cloudrl attach {name}"
 
 
 def _plain(connection: Connection) -> ClusterView:
     """A Ray cluster without agents: what Ray itself knows. Uneven nodes count as the smallest of them."""
-    nodes = [node for node in RayApi(connection.ray_url, connection.ray_token).nodes() if node.gpus > 0]
+    nodes = [node for node in connection.ray().nodes() if node.gpus > 0]
     gpus = min((int(node.gpus) for node in nodes), default=0)
     return ClusterView(name=connection.name, id=None, nodes=len(nodes), gpus_per_node=gpus, device=None)

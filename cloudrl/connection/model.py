@@ -3,6 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from cloudrl.connection.agent_api import AgentApi
+from cloudrl.connection.ray_api import RayApi
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Home(Protocol):
+    """Where a connection comes from; asked when a token is refused, or when nobody answers any more."""
+
+    def renewed(self, refused: str) -> Connection:
+        """The connection with tokens that are newer than the refused one, or the same if there are none.
+
+        Raises:
+            ConnectionFailed: they cannot be read now, for example since the cluster is being started again.
+        """
+
+    def check(self) -> None:
+        """Return while the cluster is there, is being started again, or nobody can say.
+
+        Raises:
+            ClusterFailed: it is over for good, so that waiting for it is in vain.
+        """
 
 
 @dataclass(frozen=True)
@@ -15,6 +40,7 @@ class Connection:
         ray_token: None for a cluster without token authentication. Not part of `repr`.
         agent_url: the agent of rank 0, None for a plain Ray cluster.
         cluster_id: checked before every submit, so that a job never reaches another cluster on the same port.
+        home: who can read new tokens after a restart; None where tokens never change.
     """
 
     name: str
@@ -23,9 +49,25 @@ class Connection:
     agent_url: str | None = None
     agent_token: str | None = field(default=None, repr=False)
     cluster_id: str | None = None
+    home: Home | None = field(default=None, repr=False, compare=False)
 
     @property
     def env(self) -> dict[str, str]:
         """Variables for a raw `ray job submit`."""
         variables = {"RAY_ADDRESS": self.ray_url, "RAY_AUTH_MODE": "token" if self.ray_token else "disabled"}
         return {**variables, "RAY_AUTH_TOKEN": self.ray_token} if self.ray_token else variables
+
+    def ray(self) -> RayApi:
+        """Ray's job server; a refused token is read again once."""
+        return RayApi(self.ray_url, self.ray_token, renew=self._renewal("ray_token"))
+
+    def agent(self, *, timeout_s: float = 10.0) -> AgentApi | None:
+        """The agent of rank 0; None for a plain Ray cluster. A refused token is read again once."""
+        if self.agent_url is None or self.agent_token is None:
+            return None
+        renew = self._renewal("agent_token")
+        return AgentApi(self.agent_url, self.agent_token, timeout_s=timeout_s, renew=renew)
+
+    def _renewal(self, which: str) -> Callable[[str], str] | None:
+        home = self.home
+        return None if home is None else lambda refused: getattr(home.renewed(refused), which) or ""

@@ -17,7 +17,7 @@ from cloudrl.connection.ray_job import RayJob, RayNode
 from cloudrl.errors import CloudrlError, ConnectionFailed, InputError, Unauthorized
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     import httpx2
 
@@ -34,8 +34,9 @@ _RAISED = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit)?: (.+)"
 
 
 class RayApi:
-    """One Ray cluster's job server. Stateless: each call opens and closes its own connection.
+    """One Ray cluster's job server. Each call opens and closes its own connection.
 
+    `renew` turns a refused token into the present one: a cluster that was started again has new ones.
     Every method raises `ConnectionFailed` when nobody answers or the answer is not Ray's, and `Unauthorized`
     when the token is refused.
     """
@@ -47,11 +48,11 @@ class RayApi:
         *,
         transport: httpx2.BaseTransport | None = None,
         timeout_s: float = 30.0,
+        renew: Callable[[str], str] | None = None,
     ) -> None:
         self.ray_url = ray_url.rstrip("/")
         scheme, host = _scheme_and_host(ray_url)
-        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._has_token = bool(token)
+        self._token, self._renew = token, renew
         self._transport = transport
         self._timeout_s = timeout_s
         self._secure = scheme == "https"
@@ -207,17 +208,30 @@ class RayApi:
         import httpx2
 
         timeout = httpx2.Timeout(timeout_s or self._timeout_s, connect=self._timeout_s)
-        with self._failures(), self._client(timeout) as client:
-            response = client.request(method, path, content=content, headers=headers, params=params)
+
+        def send() -> httpx2.Response:
+            with self._failures(), self._client(timeout) as client:
+                return client.request(method, path, content=content, headers=headers, params=params)
+
+        response = send()
+        can_repeat = content is None or isinstance(content, bytes)
+        if response.status_code in (401, 403) and can_repeat and self._has_newer_token():
+            response = send()
         self._check_access(response)
         return response
+
+    def _has_newer_token(self) -> bool:
+        if self._renew is None or not self._token:
+            return False
+        refused, self._token = self._token, self._renew(self._token)
+        return self._token != refused
 
     def _client(self, timeout: httpx2.Timeout) -> httpx2.Client:
         import httpx2
 
         return httpx2.Client(
             base_url=self.ray_url,
-            headers=self._headers,
+            headers={"Authorization": f"Bearer {self._token}"} if self._token else {},
             timeout=timeout,
             transport=self._transport,
             trust_env=self._trust_env,
@@ -243,7 +257,7 @@ class RayApi:
     def _check_access(self, response: httpx2.Response) -> None:
         if response.status_code not in (401, 403):
             return
-        sent = "refuses the token" if self._has_token else "wants a token, and none was given"
+        sent = "refuses the token" if self._token else "wants a token, and none was given"
         raise Unauthorized(
             f"Ray at {self.ray_url} {sent} ({response.status_code})",
             hint="Name the cluster (--cluster NAME), or set RAY_AUTH_TOKEN to what `cloudrl env` prints",

@@ -2,7 +2,7 @@
 
 request     what is asked for, as one `--data` argument carries it
 catalog     the built-in data sets, by name
-addition, gsm8k, math, generic    one kind of data set each: raw rows -> verl's rows
+addition, gsm8k, math, nq_search, generic    one kind of data set each: raw rows -> verl's rows
 raw         where raw rows come from: files, or the hub
 fields, splits, rows              choosing columns and splits; numbering rows
 parquet     rows -> train.parquet and test.parquet, both or none; progress says how far it is

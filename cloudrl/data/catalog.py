@@ -27,7 +27,8 @@ class BuiltIn:
         hub_id: Where the raw rows are from; None when they are generated.
         rows: How many there are, by split: of the Hub's two as their data cards say.
         reward: The reward function of ours that scores it, for `reward.custom_reward_function.path`; None where
-            verl has one.
+            verl, or the fork that it is for, has one.
+        whole: Whether it is all that its place on the Hub holds, so that the id alone means it, too.
     """
 
     name: str
@@ -35,6 +36,7 @@ class BuiltIn:
     hub_id: Optional[str]
     rows: Dict[str, int]
     reward: Optional[str] = None
+    whole: bool = True
 
     def load(self) -> ModuleType:
         """Import its module."""
@@ -47,6 +49,13 @@ _BUILT_IN = (
     ),
     BuiltIn("gsm8k", "cloudrl.data.gsm8k", "openai/gsm8k", {"train": 7473, "test": 1319}),
     BuiltIn("math", "cloudrl.data.math", "DigitalLearningGmbH/MATH-lighteval", {"train": 7500, "test": 5000}),
+    BuiltIn(  # scored by Search-R1's fork of verl itself
+        "nq_search",
+        "cloudrl.data.nq_search",
+        "RUC-NLPIR/FlashRAG_datasets",
+        {"train": 79168, "test": 3610},
+        whole=False,
+    ),
 )
 BUILT_IN = {each.name: each for each in _BUILT_IN}
 
@@ -62,7 +71,7 @@ def built_in(request: Request) -> Optional[BuiltIn]:
         return BUILT_IN[request.name]
     if set(request.given) <= {"source"}:
         meant = (request.name, request.place)
-        return next((each for each in BUILT_IN.values() if each.hub_id in meant), None)
+        return next((each for each in BUILT_IN.values() if each.whole and each.hub_id in meant), None)
     return None
 
 

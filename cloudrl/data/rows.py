@@ -68,7 +68,7 @@ def made(
 
 
 def verl_row(
-    *, data_source: str, prompt: object, ability: str, truth: str, extra: Mapping[str, object]
+    *, data_source: str, prompt: object, ability: str, truth: object, extra: Mapping[str, object]
 ) -> Dict[str, object]:
     """The columns of verl's own preprocessing scripts (verl 0.9.0, examples/data_preprocess)."""
     return {

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from cloudrl.errors import InputError
 from cloudrl.jobs.environment import is_remote
 from cloudrl.jobs.file_keys import REWARD_FUNCTION, REWARD_NAME, REWARD_PATH, Kind
-from cloudrl.jobs.fill import CRITIC_MODEL, MODEL, TRAIN, VAL, unquoted
+from cloudrl.jobs.fill import CRITIC_MODEL, MODEL, TRAIN, VAL
 from cloudrl.jobs.local_paths import is_of_this_machine, not_here
+from cloudrl.jobs.overrides import unquoted
 from cloudrl.spec import Job, did_you_mean
 from cloudrl.spec.hydra import hydra_text, split_key
 

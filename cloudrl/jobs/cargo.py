@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Literal
 from cloudrl.errors import InputError
 from cloudrl.jobs.code_check import check_code
 from cloudrl.jobs.file_keys import REWARD_FUNCTION, REWARD_NAME, Kind, name_key
-from cloudrl.jobs.fill import PACKAGE_FOLDER, values
+from cloudrl.jobs.fill import PACKAGE_FOLDER
 from cloudrl.jobs.local_paths import LocalPath, each_once, find, is_list, items
+from cloudrl.jobs.overrides import values
 from cloudrl.jobs.working_dir import Entry, measure
 from cloudrl.node.manifest import Manifest, Part
 from cloudrl.node.uploads import size_text

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cloudrl.errors import InputError
-from cloudrl.spec import Gpu, HydraText, Job, did_you_mean, hydra_text
-from cloudrl.spec.cluster import ROLLOUTS
-from cloudrl.spec.hydra import split_key
+from cloudrl.jobs.fit import GPUS, NODES, fit, release_of
+from cloudrl.jobs.overrides import integer, values
+from cloudrl.spec import HydraText, Job, did_you_mean, hydra_text
+from cloudrl.verl import has_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,9 +27,7 @@ MODEL, CRITIC_MODEL = "actor_rollout_ref.model.path", "critic.model.path"
 LOCAL_DIR = "trainer.default_local_dir"
 PACKAGE_FOLDER = "cloudrl_files"
 """Where the user's own files lie in a job's package, and so below its working directory."""
-_QUOTED = re.compile(r"""(['"])(.*)\1""", re.DOTALL)
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
-_INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 
 
 @dataclass(frozen=True)
@@ -55,13 +54,11 @@ def fill(job: Job, cluster: ClusterView, *, name: str, wandb: bool = False) -> F
         InputError: Job and cluster do not go together, or something is missing that only the user can say.
     """
     given = values(job.overrides)
-    _check_shape(given, cluster)
     _check_saving(given)
-    _rollout_check(job, cluster)
-    notes = [*_device_notes(job, cluster), *_release_notes(job, cluster), *_shape_notes(job, cluster)]
+    notes = fit(job, cluster, given)
     made: dict[str, str | int | list[str]] = {
-        "trainer.nnodes": cluster.nodes,
-        "trainer.n_gpus_per_node": cluster.gpus_per_node,
+        NODES: cluster.nodes,
+        GPUS: cluster.gpus_per_node,
         "trainer.project_name": job.name,
         "trainer.experiment_name": name,
         "trainer.logger": ["console", "wandb"] if wandb else ["console"],
@@ -75,6 +72,8 @@ def fill(job: Job, cluster: ClusterView, *, name: str, wandb: bool = False) -> F
     made |= _data(job, cluster, given)
     made |= _model(job, cluster, given, notes)
     _check_complete(job, cluster, {**made, **given})
+    release = release_of(job, cluster)
+    made = {key: value for key, value in made.items() if has_key(release, key)}
     overrides = {key: hydra_text(value) for key, value in made.items() if key not in given}
     chosen = {**made, **given}
     models = {str(chosen[key]) for key in (MODEL, CRITIC_MODEL) if key in chosen}
@@ -82,29 +81,6 @@ def fill(job: Job, cluster: ClusterView, *, name: str, wandb: bool = False) -> F
     prepared = set(cluster.models.values())
     offline = all(model.startswith(("/", f"{PACKAGE_FOLDER}/")) or model in prepared for model in models)
     return Filled(overrides, tuple(notes), offline)
-
-
-def values(overrides: Mapping[str, str]) -> dict[str, str]:
-    """Bare key -> value without its quotes; deletions (`~key`) are left out."""
-    split = ((*split_key(key), value) for key, value in overrides.items())
-    return {key: unquoted(value) for prefix, key, value in split if not prefix.startswith("~")}
-
-
-def unquoted(value: str) -> str:
-    """A quoted Hydra text as the string that it stands for; any other text as it is.
-
-    Backslashes count only before a quote, where each pair of them stands for one (Hydra 1.3, grammar).
-    """
-    match = _QUOTED.fullmatch(value.strip())
-    if match is None:
-        return value.strip()
-    quote = match[1]
-    return re.sub(rf"(\\+)({quote}|\Z)", lambda found: found[1][: len(found[1]) // 2] + found[2], match[2])
-
-
-def integer(value: str | None) -> int | None:
-    """The whole number that a Hydra text is, or None for anything else such as `${...}`."""
-    return int(value) if value is not None and _INTEGER.fullmatch(value) else None
 
 
 def needs_critic(given: Mapping[str, str]) -> bool:
@@ -115,33 +91,6 @@ def needs_critic(given: Mapping[str, str]) -> bool:
     return given.get("algorithm.adv_estimator", "gae") == "gae" or any(
         key.startswith("critic.") for key in given
     )
-
-
-def _check_shape(given: Mapping[str, str], cluster: ClusterView) -> None:
-    nodes, gpus = cluster.nodes, cluster.gpus_per_node
-    for key, has, things, option in (
-        ("trainer.nnodes", nodes, f"{nodes} node{'' if nodes == 1 else 's'}", "--nodes"),
-        ("trainer.n_gpus_per_node", gpus, f"{gpus} GPU{'' if gpus == 1 else 's'} a node", "--gpu"),
-    ):
-        if key not in given:
-            continue
-        asked = integer(given[key])
-        if asked is None and "${" not in given[key]:
-            raise InputError(f"{key}={given[key]} is not a whole number", hint=f"For example {key}={has}")
-        if asked is not None and asked < 1:
-            raise InputError(
-                f"{key}={asked} is less than 1", hint=f"Leave it out: the cluster gives {key}={has}"
-            )
-        if asked is not None and asked > has:
-            raise InputError(
-                f"{key}={asked}, but cluster {cluster.name!r} has {things}: verl would wait for ever",
-                hint=f"Leave {key} out, or bring up a larger cluster with cloudrl up ... {option}",
-            )
-    if cluster.gpus_per_node < 1:
-        raise InputError(
-            f"no node of cluster {cluster.name!r} offers a GPU to Ray, and verl places its workers on those",
-            hint="A CPU node offers one when it is started with: ray start --num-gpus=1",
-        )
 
 
 def _check_saving(given: Mapping[str, str]) -> None:
@@ -158,54 +107,6 @@ def _check_saving(given: Mapping[str, str]) -> None:
             f"trainer.save_freq={frequency} never saves: the run could be neither resumed nor merged",
             hint="trainer.save_freq=1000000 saves the last step only",
         )
-
-
-def _device_notes(job: Job, cluster: ClusterView) -> list[str]:
-    known = cluster.checkpoint_dir is not None  # only our agent knows what a node computes on
-    if job.device == "gpu" and cluster.device == "cpu" and known:
-        raise InputError(
-            f"recipe {job.name!r} computes on GPUs, and cluster {cluster.name!r} on CPUs",
-            hint="Take a recipe for CPUs, such as grpo-tiny, or a cluster with GPUs",
-        )
-    if job.device == "cpu" and cluster.device == "gpu" and known:
-        return [f"recipe {job.name!r} computes on the CPU; the GPUs of cluster {cluster.name!r} stay idle"]
-    return []
-
-
-def _release_notes(job: Job, cluster: ClusterView) -> list[str]:
-    """Keys are renamed between releases of verl; between patches of one release they have not been."""
-    wanted, has = job.verl, cluster.verl_version
-    if wanted is None or has is None or wanted == has:
-        return []
-    differ = f"recipe {job.name!r} is written for verl {wanted}, and cluster {cluster.name!r} has {has}"
-    if wanted.split(".")[:2] != has.split(".")[:2]:
-        raise InputError(differ, hint=f"Take a recipe for verl {has}, or an image with verl {wanted}")
-    return [differ]
-
-
-def _rollout_check(job: Job, cluster: ClusterView) -> None:
-    """An engine is imported minutes after the start, in an actor of its own."""
-    if job.rollout in ROLLOUTS and cluster.rollouts and job.rollout not in cluster.rollouts:
-        raise InputError(
-            f"recipe {job.name!r} generates with {job.rollout}, and the image of cluster {cluster.name!r} has "
-            f"{', '.join(cluster.rollouts)}",
-            hint=f"cloudrl up ... --rollout {job.rollout}, or a recipe for {cluster.rollouts[0]}",
-        )
-
-
-def _shape_notes(job: Job, cluster: ClusterView) -> list[str]:
-    """Batch sizes and parallelism are made for a number of GPUs; another one may fit or not."""
-    made_for = Gpu.parse(job.gpu).count if job.gpu is not None else None
-    gpus = made_for.exact if made_for is not None else None
-    if job.device == "cpu" or (job.nodes or cluster.nodes, gpus or cluster.gpus_per_node) == (
-        cluster.nodes,
-        cluster.gpus_per_node,
-    ):
-        return []
-    made = f"{job.nodes or cluster.nodes} nodes with {gpus or cluster.gpus_per_node} GPUs"
-    has = f"cluster {cluster.name!r} has {cluster.nodes} with {cluster.gpus_per_node}"
-    look = "look at its batch sizes and tensor_model_parallel_size"
-    return [f"recipe {job.name!r} is made for {made}, and {has}: {look}"]
 
 
 def _data(job: Job, cluster: ClusterView, given: Mapping[str, str]) -> dict[str, list[str] | str]:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from cloudrl.connection import AgentApi, RayApi
 from cloudrl.connection.log_stream import JobLog, LineSplitter, Retry, follow_log
 from cloudrl.errors import ConnectionFailed, FailedError, InputError, JobFailed
 from cloudrl.jobs.events import Ended, Event, EventReader
@@ -16,7 +15,7 @@ from cloudrl.jobs.events import Ended, Event, EventReader
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from cloudrl.connection import Connection
+    from cloudrl.connection import Connection, RayApi
     from cloudrl.connection.ray_job import JobStatus, RayJob
 
 _TAIL_LINES = 20
@@ -81,18 +80,22 @@ class JobHandle:
 
         Raises:
             ConnectionFailed: Nothing answered for `retry.give_up_s`; the job goes on.
-            FailedError: The cluster was replaced by another one meanwhile.
+            FailedError: The cluster is over, or was replaced by another one, or started again without the job.
         """
         reader, splitter = EventReader(self.total_steps), LineSplitter()
         looks: deque[RayJob] = deque(maxlen=1)
 
         def is_over() -> bool:
-            looks.append(self._known())
+            looks.append(self.status())
             return looks[0].status.is_terminal
 
+        def broke(failure: ConnectionFailed) -> None:
+            self._raise_if_gone()
+            on_break(failure)
+
         source = self._source(sleep)
-        chunks = follow_log(source, is_over, retry=retry, clock=clock, sleep=sleep, on_break=on_break)
-        for chunk in chunks:
+        chunks = follow_log(source, is_over, retry=retry, clock=clock, sleep=sleep, on_break=broke)
+        for chunk in self._until_gone(chunks):
             for line in splitter.feed(chunk):
                 yield from reader.read(line)
         for line in splitter.close():
@@ -133,9 +136,10 @@ class JobHandle:
             sleep(0.5)
         return status
 
-    def _known(self) -> RayJob:
+    def _until_gone(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
+        """What comes, as long as the cluster knows the job."""
         try:
-            return self.status()
+            yield from chunks
         except InputError as failure:
             raise FailedError(
                 f"{self.connection.ray_url} does not know {self.submission_id!r} any more: "
@@ -144,9 +148,12 @@ class JobHandle:
             ) from failure
 
     def _source(self, sleep: Callable[[float], None] = time.sleep) -> JobLog:
-        url, token = self.connection.agent_url, self.connection.agent_token
-        agent = AgentApi(url, token) if url is not None and token is not None else None
-        return JobLog(_api(self.connection), agent, self.submission_id, sleep=sleep)
+        return JobLog(self.connection.ray(), self.connection.agent(), self.submission_id, sleep=sleep)
+
+    def _raise_if_gone(self) -> None:
+        """Raise when whoever made the connection knows that nobody is going to answer any more."""
+        if self.connection.home is not None:
+            self.connection.home.check()
 
 
 def raise_for_status(job: JobHandle, ended: Ended) -> None:
@@ -201,4 +208,4 @@ def _handle(connection: Connection, job: RayJob) -> JobHandle:
 
 
 def _api(connection: Connection) -> RayApi:
-    return RayApi(connection.ray_url, connection.ray_token)
+    return connection.ray()

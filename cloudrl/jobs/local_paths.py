@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from cloudrl.errors import InputError
 from cloudrl.jobs.environment import is_remote
 from cloudrl.jobs.file_keys import Kind, kind_of
-from cloudrl.jobs.fill import unquoted
+from cloudrl.jobs.overrides import unquoted
 from cloudrl.spec import did_you_mean
 from cloudrl.spec.hydra import split_key
 

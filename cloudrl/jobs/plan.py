@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from cloudrl.errors import InputError
 from cloudrl.jobs.environment import checked_env, is_secret_override
-from cloudrl.jobs.fill import LOCAL_DIR, fill, integer, values
+from cloudrl.jobs.fill import LOCAL_DIR, fill
+from cloudrl.jobs.fit import release_of
+from cloudrl.jobs.overrides import integer, values
 from cloudrl.jobs.secrets import PYTHON_KEY, from_shell, hand_over, obstacle
 from cloudrl.jobs.submission import Submission
 from cloudrl.jobs.wishes import Wishes
@@ -56,6 +59,7 @@ def plan(
     stamp = f"{now or datetime.now(timezone.utc):%Y%m%d-%H%M%S}"
     run, submission_id = _names(job, wishes, stamp)
     wished = job.with_overrides(_with_steps(wishes))
+    cluster = replace(cluster, verl_version=release_of(job, cluster))
     variables = _variables(job, wishes)
     filled = fill(wished, cluster, name=run, wandb="WANDB_API_KEY" in variables)
     if filled.offline:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from cloudrl.spec.hydra import hydra_text
 from cloudrl.spec.names import is_secret
+from cloudrl.verl import release_number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -129,7 +130,7 @@ def hand_over(
     kept = {name: value for name, value in variables.items() if name not in secrets}
     rest = {key: value for key, value in runtime_env.items() if key not in ("env_vars", "py_executable")}
     rest |= {"env_vars": kept} if kept else {}
-    if _release(cluster.verl_version) < _VERL_TAKES_A_PYTHON:
+    if release_number(cluster.verl_version) < _VERL_TAKES_A_PYTHON:
         return Handed({**rest, "py_executable": started}, secrets, reader)
     return Handed(rest, secrets, reader, {f"++{PYTHON_KEY}": hydra_text(started)})
 
@@ -144,11 +145,6 @@ def obstacle(runtime_env: Mapping[str, Any], cluster: ClusterView) -> str | None
         return (
             f"{shown}, and with {taken[0]!r} in the runtime environment it starts its workers in its own way"
         )
-    if _release(cluster.ray_version) < _PY_EXECUTABLE_SINCE:
+    if release_number(cluster.ray_version) < _PY_EXECUTABLE_SINCE:
         return f"{shown}, and only Ray 2.43 and later can be told otherwise (this is {cluster.ray_version})"
     return None
-
-
-def _release(version: str | None) -> tuple[int, ...]:
-    """The first two numbers; an unknown one counts as new."""
-    return tuple(int(part) for part in re.findall(r"\d+", version or "")[:2]) or (9999,)

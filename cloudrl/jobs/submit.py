@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cloudrl.connection import AgentApi, RayApi, view
+from cloudrl.connection import view
 from cloudrl.connection.ray_api import PACKAGE_LIMIT_BYTES, id_taken
-from cloudrl.errors import InputError
+from cloudrl.errors import ConnectionFailed, InputError, Unauthorized
 from cloudrl.jobs import cargo
 from cloudrl.jobs.aliases import without_aliases
 from cloudrl.jobs.delivery import send_files, wait_for_all
@@ -22,7 +22,7 @@ from cloudrl.jobs.working_dir import Measured, Package, measure, pack_measured
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from cloudrl.connection import ClusterView, Connection
+    from cloudrl.connection import ClusterView, Connection, RayApi
     from cloudrl.jobs.submission import Submission
     from cloudrl.spec import Job
 
@@ -36,6 +36,8 @@ class Prepared:
     connection: Connection
     submission: Submission
     package: Package | None = None
+    ray_session: str | None = None
+    """Ray's own name for the cluster that this was made for."""
 
 
 def prepare(
@@ -62,8 +64,8 @@ def prepare(
         ConnectionFailed: Nobody answers.
     """
     wishes, here = wishes or Wishes(), here or Path.cwd()
-    cluster, folder = view(connection), _folder(wishes)
-    cluster, fork = _with_fork(cluster, folder)
+    cluster, folder = view(connection), working_folder(wishes)
+    cluster, fork = with_fork(cluster, folder)
     job, wishes, said = without_aliases(job, wishes, cluster, here=here, working_dir=folder)
     loaded = cargo.load(
         job.with_overrides(wishes.overrides), cluster, here=here, working_dir=folder,
@@ -74,7 +76,7 @@ def prepare(
     wishes = replace(wishes, overrides={**wishes.overrides, **dict(loaded.overrides)})
     submission = plan(job, cluster, wishes, package=package, files=loaded.items, shell=shell)
     notes = (*submission.notes, *fork, *said, *loaded.notes)
-    return Prepared(connection, replace(submission, notes=notes), package)
+    return Prepared(connection, replace(submission, notes=notes), package, cluster.ray_session)
 
 
 def send(
@@ -92,10 +94,11 @@ def send(
 
     Raises:
         InputError: The submission id is taken, or a node has no room.
-        ConnectionFailed: Nobody answers.
+        ConnectionFailed: Nobody answers, or another cluster does.
     """
     connection, submission = prepared.connection, prepared.submission
-    api = RayApi(connection.ray_url, connection.ray_token)
+    api = connection.ray()
+    _check_cluster(api, connection, prepared.ray_session)
     _check_free(api, submission.submission_id)
     _deliver(connection, submission, on_upload, on_wait)
     if prepared.package is not None:
@@ -120,14 +123,14 @@ def submit(connection: Connection, job: Job, wishes: Wishes | None = None) -> Jo
     return send(prepare(connection, job, wishes))
 
 
-def _folder(wishes: Wishes) -> Measured | None:
+def working_folder(wishes: Wishes) -> Measured | None:
     """The working directory of this machine, looked at."""
     if wishes.place is None or is_remote(wishes.place):
         return None
     return measure(Path(wishes.place), wishes.runtime_env.get("excludes") or ())
 
 
-def _with_fork(cluster: ClusterView, folder: Measured | None) -> tuple[ClusterView, tuple[str, ...]]:
+def with_fork(cluster: ClusterView, folder: Measured | None) -> tuple[ClusterView, tuple[str, ...]]:
     """The cluster with the verl that the job is going to import.
 
     The working directory stands before the image's packages on `sys.path`, for the entry point (`python3 -m`) and
@@ -150,9 +153,9 @@ def _deliver(
 ) -> None:
     """Bring to every node what goes through the agents."""
     items = [item for item in submission.files if item.by == "agents"]
-    if connection.agent_url is None or connection.agent_token is None or not (items or submission.secrets):
+    agent = connection.agent()
+    if agent is None or not (items or submission.secrets):
         return
-    agent = AgentApi(connection.agent_url, connection.agent_token)
     for item in items:
         send_files(agent, item, on_upload=on_upload)
     if submission.secrets:
@@ -162,6 +165,25 @@ def _deliver(
         wait_for_all(lambda address=address: agent.files_state(address), item.text, on_wait=on_wait)  # type: ignore[misc]
     if submission.secrets:
         wait_for_all(lambda: agent.secrets_state(submission.submission_id), "secrets")
+
+
+def _check_cluster(api: RayApi, connection: Connection, session: str | None) -> None:
+    """Refuse a dashboard that is another cluster's: a Ray without tokens takes anybody's job.
+
+    The agent that `view` has asked belongs to the right cluster, and knows what its own Ray calls itself.
+    """
+    if session is None:
+        return
+    again = f"Open the way again: cloudrl detach {connection.name}; cloudrl attach {connection.name}"
+    try:
+        here = api.version().get("session_name")
+    except Unauthorized as error:
+        raise Unauthorized(error.message, hint=again) from error
+    if here != session:
+        raise ConnectionFailed(
+            f"{api.ray_url} is the dashboard of another cluster: {connection.name} runs Ray {session}, this is {here}",
+            hint=again,
+        )
 
 
 def _check_free(api: RayApi, submission_id: str) -> None:

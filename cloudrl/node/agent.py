@@ -7,10 +7,9 @@ import socket
 import subprocess
 import time
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Callable, Iterator, List, Mapping, Optional
 
-from cloudrl.node import attempts, imports, preflight
+from cloudrl.node import attempts, imports, money, preflight
 from cloudrl.node import ray as ray_node
 from cloudrl.node.board import Board
 from cloudrl.node.deadlines import patience
@@ -22,12 +21,17 @@ from cloudrl.node.fetch import Fetcher, self_command
 from cloudrl.node.job_secrets import JobSecrets, folder_of
 from cloudrl.node.process import Child, reap_orphans
 from cloudrl.node.report import Report
+from cloudrl.node.services import Services
+from cloudrl.node.shards import ShardChild
+from cloudrl.node.shelf import Shelf
 from cloudrl.node.shipping import FILES, Shipping
 from cloudrl.node.tokens import Tokens, write_secret
 from cloudrl.node.uploads import Store
 from cloudrl.node.work import Work
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from cloudrl.node.identity import Identity
     from cloudrl.node.log import Log
     from cloudrl.node.options import Options
@@ -35,6 +39,7 @@ if TYPE_CHECKING:
 _TICK_S = 0.05
 _RAY_START_TRIES = 3
 _PORTS_ARE_FREE_AFTER_S = 3.0
+_ACCOUNT_S = 60.0
 
 
 class Agent:
@@ -53,12 +58,20 @@ class Agent:
         self.patience = patience(options)
         self.ending = Ending()
         self.serving = False
-        self.started_at = time.time()
+        self.started_at, self.started_clock = time.time(), time.monotonic()
+        self.transfers = money.Transfers()
+        self._account_at = self.started_clock
         self._children: List[Child] = []
         self._ray: Optional[Child] = None
-        self.board = Board(_first_report(identity, options.ports.agent, self.gpus))
+        self._services = Services(self)
+        paid = money.read_paid(options.checkpoints, identity.run_id)
+        self.board = Board(_first_report(identity, options.ports.agent, self.gpus, paid))
         files, kept = Store(options.data_dir / FILES), JobSecrets(folder_of(identity.run_id))
         self.shipping = Shipping(self.board, identity.nodes, files, kept)
+        self.shelf = Shelf(
+            options.checkpoints, options.ray_temp_dir or ray_node.TEMP_DIR, run_id=identity.run_id,
+            rank=identity.rank, child=ShardChild(self._shard_child),
+        )  # fmt: skip
 
     # -- what the two kinds fill in -------------------------------------------------------------------------
 
@@ -90,6 +103,10 @@ class Agent:
         """Agree with the other nodes on how the cluster ends: first cause, and whether it is final."""
         raise NotImplementedError
 
+    def paid(self) -> float:
+        """US dollars that earlier attempts of the run have cost, as far as anybody remembers."""
+        raise NotImplementedError
+
     # -- the phases -----------------------------------------------------------------------------------------
 
     def walk(self) -> None:
@@ -101,6 +118,9 @@ class Agent:
         """
         self._set_up()
         self._preflight()
+        with self._blamed_on_the_machine("the folder of checkpoints"):
+            self.shelf.open_up()
+        self._services.start(self._child)
         self.connect()
         self._ray_and_fetch(self._start_import_check())
         with self._step("barrier"):
@@ -116,7 +136,10 @@ class Agent:
         self.ending.pause(seconds)
         reap_orphans()
         self.look_at_ray()
+        self._services.look()
         self.supervise()
+        if time.monotonic() - self._account_at > _ACCOUNT_S:
+            self.keep_account()
 
     def until(
         self,
@@ -174,6 +197,12 @@ class Agent:
         self._children.append(child)
         return child
 
+    def _shard_child(self, descriptor: int) -> Child:
+        """Asked for in whatever thread needs it first, so it is bound to its descriptor instead."""
+        command = self_command("shards", f"--fd={descriptor}")
+        log = self.options.run_dir / "shards.log"
+        return Child(command, log=log, env=self.env, pass_fds=(descriptor,), bound=False)
+
     def _set_up(self) -> None:
         deadline = time.monotonic() + self.options.setup_timeout_s
         with self._step("setup"):
@@ -201,7 +230,7 @@ class Agent:
             self.env = node_environment(self.env, facts, token_path=str(token), temp_dir=temp_dir)
 
     def _judge_machine(self) -> Facts:
-        temp_dir = self.options.ray_temp_dir or Path("/tmp/ray")  # noqa: S108  Ray's own default
+        temp_dir = self.options.ray_temp_dir or ray_node.TEMP_DIR
         with self._blamed_on_the_machine("this machine cannot be looked at"):
             facts = gather(self.identity.ip, temp_dir)
         versions = {
@@ -249,6 +278,7 @@ class Agent:
             fetching.result()
             if import_check is not None:
                 self._await_imports(import_check)
+            self._services.wait()
         self.board.update(fetched=True)
 
     def _fetch_in_thread(self) -> None:
@@ -322,6 +352,21 @@ class Agent:
 
         self.until(free, _PORTS_ARE_FREE_AFTER_S, late, 0.5)
 
+    def moment(self) -> money.Moment:
+        """How long it has run and what was paid before; rank 0 knows more."""
+        return money.Moment(time.monotonic(), self.started_clock, paid=self.paid())
+
+    def keep_account(self) -> None:
+        """Remember on the volume what the run has cost; the next attempt may have any of these machines."""
+        self._account_at = time.monotonic()
+        so_far = money.cost(self.options.limits, self.moment())
+        if so_far is not None:
+            folder, identity = self.options.checkpoints, self.identity
+            try:
+                money.write_paid(folder, identity.run_id, so_far, rank=identity.rank)
+            except OSError as error:
+                self.log.line(f"warning: what the run has cost cannot be written: {error}")
+
     def _forget_attempts(self) -> None:
         """The failures before this start were none that come back."""
         try:
@@ -344,6 +389,8 @@ def _missing_program() -> Optional[str]:
     return None if shutil.which(program) else f"there is no program `{program}` on this node"
 
 
-def _first_report(identity: Identity, agent_port: int, gpus: int) -> Report:
+def _first_report(identity: Identity, agent_port: int, gpus: int, paid: float) -> Report:
     hostname = socket.gethostname()
-    return Report(rank=identity.rank, ip=identity.ip, hostname=hostname, agent_port=agent_port, gpus=gpus)
+    return Report(
+        rank=identity.rank, ip=identity.ip, hostname=hostname, agent_port=agent_port, gpus=gpus, paid=paid
+    )

@@ -55,7 +55,7 @@ def clear(folder: Path, run_id: str) -> None:
 
 
 def _path(folder: Path, run_id: str) -> Path:
-    return folder / ".cloudrl" / "attempts" / f"{_file_name(run_id)}.jsonl"
+    return folder / ".cloudrl" / "attempts" / f"{file_name(run_id)}.jsonl"
 
 
 def _signatures(path: Path) -> List[str]:
@@ -78,5 +78,6 @@ def _append(path: Path, record: dict[str, object]) -> None:
         os.fsync(file.fileno())
 
 
-def _file_name(run_id: str) -> str:
+def file_name(run_id: str) -> str:
+    """A run's id as a part of a path."""
     return "".join(c if c.isalnum() or c in "-_" else "_" for c in run_id)

@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def _path(folder: Path, run_id: str) -> Path:
+def path(folder: Path, run_id: str) -> Path:
+    """Where the canary of a run lies."""
     return folder / f".cloudrl-canary-{run_id}"
 
 
@@ -18,14 +19,14 @@ def leave(folder: Path, run_id: str) -> str:
     """Write the canary into `folder` (made when missing) and return its word."""
     folder.mkdir(parents=True, exist_ok=True)
     word = secrets.token_hex(8)
-    _path(folder, run_id).write_text(word)
+    path(folder, run_id).write_text(word)
     return word
 
 
 def seen(folder: Path, run_id: str, word: str) -> bool:
     """Whether `folder` holds the canary with this word, which means that it is rank 0's folder."""
     try:
-        return _path(folder, run_id).read_text() == word
+        return path(folder, run_id).read_text() == word
     except OSError:
         return False
 
@@ -33,4 +34,4 @@ def seen(folder: Path, run_id: str, word: str) -> bool:
 def take_away(folder: Path, run_id: str) -> None:
     """Remove the canary; rank 0 does so once the cluster is ready, or has failed. No cluster ends for its sake."""
     with contextlib.suppress(OSError):
-        _path(folder, run_id).unlink()
+        path(folder, run_id).unlink()

@@ -57,8 +57,8 @@ def _model_path(name: str, folder: Path) -> Path:
 
         make_tiny_model(str(folder / name))
         return folder / name
-    if name.startswith(("/", "~", "./")):
-        path = Path(name).expanduser()
+    if name.startswith("/"):
+        path = Path(name)
         if not (path / "config.json").is_file():
             raise FileNotFoundError(f"{path} has no config.json, so it is no Hugging Face model folder")
         return path

@@ -27,6 +27,7 @@ class Patience:
         ray_s: Ray, until it is up on one node; then the check of the imports, which began with it.
         ray_head_s: Ray's head, for what comes once all nodes have joined.
         fetch_s: all data sets and models of one node.
+        service_s: the services of one node, until they answer; they have been starting since its preflight.
         whole_s: the slowest rank, until it is at the barrier.
         phases: each phase, as the other nodes count. Whoever is in it has a deadline of its own that comes first and
             says more; this one is for a node whose agent beats and does nothing else.
@@ -37,6 +38,7 @@ class Patience:
     ray_s: float
     ray_head_s: float
     fetch_s: float
+    service_s: float
     whole_s: float
     phases: Mapping[str, float]
 
@@ -49,13 +51,15 @@ def patience(options: Options) -> Patience:
     # data and models come side by side; the other nodes copy the data once rank 0 has it
     items = max(len(options.data), len(options.models)) + bool(options.data)
     fetch_s = ray_s + items * options.fetch_timeout_s
+    service_s = options.fetch_timeout_s if options.services else 0.0  # it may load what was fetched
     phases = {
         "start": LOOK_S,
         "setup": setup_s,
         "preflight": LOOK_S + meet_s,  # a worker is in it until it has met rank 0
         "ray": store_s + ray_s,  # first Ray of rank 0, then its own
-        "fetch": fetch_s + ray_s,
+        "fetch": fetch_s + ray_s + service_s,
     }
     whole_s = options.join_timeout_s + sum(phases.values())
     phases["barrier"] = whole_s + 2 * RAY_HEAD_S
-    return Patience(meet_s, store_s, ray_s, min(RAY_HEAD_S, ray_s), fetch_s, whole_s, phases)
+    ray_head_s = min(RAY_HEAD_S, ray_s)
+    return Patience(meet_s, store_s, ray_s, ray_head_s, fetch_s, service_s, whole_s, phases)

@@ -8,7 +8,7 @@ import traceback
 from dataclasses import asdict, dataclass
 from typing import Any, Mapping, Optional
 
-PERMANENT = ("setup", "preflight", "data", "model", "agent")
+PERMANENT = ("setup", "preflight", "data", "model", "service", "agent")
 """Kinds that come back on every retry: the machine, the image, the request or this agent is wrong."""
 
 _WITH_DIGIT = re.compile(r"\S*\d\S*")

@@ -28,27 +28,45 @@ def open_below(root: Path, relative: str) -> BinaryIO:
         Refused: see the class.
         FileNotFoundError: there is no such file.
     """
-    parts = relative.split("/")
-    if not relative or "\0" in relative or any(part in ("", ".", "..") for part in parts):
+    folder, _, name = relative.rpartition("/")
+    if not _is_inside(relative):
         raise Refused(relative)
-    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
-    for index, part in enumerate(parts):
-        flags = (
-            os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | (os.O_DIRECTORY if index + 1 < len(parts) else 0)
-        )
-        try:
-            inner = os.open(part, flags, dir_fd=descriptor)
-        except FileNotFoundError:
-            raise
-        except (OSError, ValueError) as error:  # ELOOP for a link, ENOTDIR for a file in the middle, EACCES
-            raise Refused(relative) from error
-        finally:
-            os.close(descriptor)
-        descriptor = inner
+    descriptor = _step(open_folder_below(root, folder), name, 0, relative)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise Refused(relative)
     return os.fdopen(descriptor, "rb")
+
+
+def open_folder_below(root: Path, relative: str) -> int:
+    """Open a folder below `root`, or itself for an empty path; returns its descriptor.
+
+    Raises:
+        Refused: see the class.
+        FileNotFoundError: there is no such folder.
+    """
+    if relative and not _is_inside(relative):
+        raise Refused(relative)
+    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    for part in relative.split("/") if relative else ():
+        descriptor = _step(descriptor, part, os.O_DIRECTORY, relative)
+    return descriptor
+
+
+def _is_inside(relative: str) -> bool:
+    return "\0" not in relative and not any(part in ("", ".", "..") for part in relative.split("/"))
+
+
+def _step(descriptor: int, part: str, kind: int, relative: str) -> int:
+    """One component further; the descriptor that it started from is closed."""
+    try:
+        return os.open(part, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | kind, dir_fd=descriptor)
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError) as error:  # ELOOP for a link, ENOTDIR for a file in the middle, EACCES
+        raise Refused(relative) from error
+    finally:
+        os.close(descriptor)
 
 
 def list_below(root: Path) -> List[Dict[str, Any]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Dict, Optional, Set
 
 from cloudrl.data.request import parse_request
-from cloudrl.node import attempts, canary
+from cloudrl.node import attempts, canary, money
 from cloudrl.node import ray as ray_node
 from cloudrl.node.agent import Agent
 from cloudrl.node.failure import Failure, NodeFailed
@@ -30,6 +30,10 @@ class Head(Agent):
         self.dashboard = ray_node.Dashboard(self.options.ports.dashboard, self.tokens.ray)
         self.session_name: Optional[str] = None
         self.ready_at: Optional[float] = None
+        self._ready_clock: Optional[float] = None
+        self._watcher = money.Watcher(
+            self.dashboard.jobs, self.transfers, pause_s=money.pause_s(self.options.limits)
+        )
 
     def connect(self) -> None:
         """Tell the workers what they have to match."""
@@ -59,8 +63,10 @@ class Head(Agent):
         self.until(self._ray_is_whole, patience_s, self._not_whole, 0.1)
         self.until(self.dashboard.takes_jobs, patience_s, self._takes_no_jobs, 0.1)
         self._take_canaries_away()
-        self.ready_at = time.time()
+        self.ready_at, self._ready_clock = time.time(), time.monotonic()
         self.board.publish(ready=True)
+        if self.options.limits.idle_s is not None:
+            self._watcher.start()
         seconds, port = self.ready_at - self.started_at, self.options.ports.dashboard
         self.log.line(f"READY: {self.identity.nodes} nodes in {seconds:.1f} s, dashboard on 127.0.0.1:{port}")
 
@@ -70,11 +76,12 @@ class Head(Agent):
             self._look_at(report)
             if self.ready_at is None:
                 self._look_for_hang(report)
+        self._look_at_money()
 
     def settle(self, failure: Failure) -> Failure:
         """Judge it by the attempts on the volume, and stay until the workers have heard of it."""
         self._take_canaries_away()
-        if self.ready_at is None:
+        if self.ready_at is None and not failure.final:
             failure = attempts.judge(failure, folder=self.options.checkpoints, run_id=self.identity.run_id)
         self.board.replace_failure(failure)
         self.board.publish(judged=True)
@@ -90,7 +97,7 @@ class Head(Agent):
         whole run retried.
         """
         untold = any(self.board.silence_s(rank) < _BEAT_IS_LATE_S for rank in self.board.untold())
-        missing = failure.kind != "join" and len(self.board.reports()) < self.identity.nodes
+        missing = failure.kind not in ("join", money.DOWN) and len(self.board.reports()) < self.identity.nodes
         patience_s = self.options.join_timeout_s if failure.final else _TELL_WORKERS_S
         somebody = (untold and waited_s < _TELL_WORKERS_S) or (missing and waited_s < patience_s)
         return self.serving and somebody
@@ -99,11 +106,21 @@ class Head(Agent):
         """What `GET /v1/status` adds on rank 0."""
         data = self.board.published.get("data", {})
         paths = {name: split_paths(self.options.data_dir, name, files) for name, files in data.items()}
-        return {"ready_at": self.ready_at, "data": paths, "models": self._common_models()}
+        return {
+            "ready_at": self.ready_at, "data": paths, "models": self._common_models(), "money": self._money(),
+        }  # fmt: skip
+
+    def moment(self) -> money.Moment:
+        """As every rank's, and since when nothing was done."""
+        return self._watcher.moment(self.started_clock, self._ready_clock, self.paid())
+
+    def paid(self) -> float:
+        """What the ranks remember; one of them may be on another machine now."""
+        return max(report.paid for report in self.board.reports())
 
     def job_logs(self) -> Optional[Path]:
         """Where Ray keeps the driver logs of its jobs (ray/dashboard/modules/job/job_log_storage_client.py)."""
-        root = self.options.ray_temp_dir or Path("/tmp/ray")  # noqa: S108  Ray's own default
+        root = self.options.ray_temp_dir or ray_node.TEMP_DIR
         return root / self.session_name / "logs" if self.session_name else None
 
     def keep_job_logs(self) -> None:
@@ -180,6 +197,25 @@ class Head(Agent):
             here = f"{self.identity.ip}:{self.options.ports.agent}"
             reason = f"rank {ranks} never came within {self.options.join_timeout_s:.0f} s"
             raise self.fail("join", f"{reason}: not started, or {here} cannot be reached from there")
+
+    def _money(self) -> Dict[str, Any]:
+        limits, moment = self.options.limits, self.moment()
+        idle_s = None if limits.idle_s is None or moment.idle_s is None else round(moment.idle_s, 1)
+        return {
+            "cost": money.cost(limits, moment), "price_per_hour": limits.price_per_hour,
+            "max_cost": limits.max_cost, "down_when_idle_s": limits.idle_s, "idle_s": idle_s,
+        }  # fmt: skip
+
+    def _look_at_money(self) -> None:
+        """End the cluster when it was idle for long enough, or has cost enough."""
+        limits = self.options.limits
+        if limits.price_per_hour is not None:
+            self.board.publish(paid=self.paid())
+        if money.why_end(limits, self.moment()):
+            self._watcher.look()  # a job may have come a moment ago
+            reason = money.why_end(limits, self.moment())
+            if reason:
+                raise NodeFailed(Failure(money.DOWN, self.identity.rank, reason, final=True))
 
     def _look_at(self, report: Report) -> None:
         """Raise when a rank is silent for too long, or for a moment and nobody listens at its address any more."""

@@ -12,16 +12,18 @@ import time
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 from cloudrl.errors import CloudrlError, InputError
-from cloudrl.node import children, imports
+from cloudrl.node import children, imports, shard_child
 from cloudrl.node.ending import Ended
 from cloudrl.node.failure import Failure, NodeFailed, unforeseen
 from cloudrl.node.head import Head
 from cloudrl.node.identity import Identity, read_identity
 from cloudrl.node.log import Log
+from cloudrl.node.money import DOWN
 from cloudrl.node.options import Options, parse_options
 from cloudrl.node.peer import Peer
 from cloudrl.node.process import adopt_orphans, end_descendants
-from cloudrl.node.server import AgentServer, Rooms
+from cloudrl.node.rooms import Rooms
+from cloudrl.node.server import AgentServer
 from cloudrl.node.tokens import Tokens, derive, node_key
 from cloudrl.node.worker import Worker
 
@@ -33,11 +35,12 @@ _CHILDREN: Mapping[str, Callable[[Sequence[str]], int]] = {
     "data": children.data,
     "model": children.model,
     "imports": imports.main,
+    "shards": shard_child.main,
 }
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
-    """`run ...` is the agent; `data`, `model` and `imports` are its children. Returns the exit code."""
+    """`run ...` is the agent; `data`, `model`, `imports` and `shards` are its children. Returns the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     if words and words[0] in _CHILDREN:
         return _CHILDREN[words[0]](words[1:])
@@ -109,12 +112,12 @@ def _own_fault(agent: Agent, error: Exception) -> Failure:
 def _clean_up(agent: Agent, options: Options, server: Optional[AgentServer]) -> None:
     """Leave nothing; what one step cannot do keeps no other from its part."""
     agent.board.update(phase="ended")
-    steps: List[Callable[[], object]] = [agent.end_children, end_descendants]
+    steps: List[Callable[[], object]] = [agent.shelf.close, agent.end_children, end_descendants]
     if server is not None:
         steps.append(server.close)
     if isinstance(agent, Head):
         steps.append(agent.keep_job_logs)
-    steps.append(agent.shipping.secrets.forget)
+    steps += [agent.shipping.secrets.forget, agent.keep_account]
     if options.ray_temp_dir is not None:
         steps.append(functools.partial(shutil.rmtree, options.ray_temp_dir, ignore_errors=True))
     for step in steps:
@@ -133,9 +136,10 @@ def _serve(agent: Agent, options: Options, identity: Identity) -> AgentServer:
         peer=lambda report: Peer(report.ip, report.agent_port, agent.tokens.agent),
         agent_log=agent.log.path,
         job_logs=agent.job_logs if isinstance(agent, Head) else lambda: None,
-        checkpoints=options.checkpoints,
+        shelf=agent.shelf,
         data_dir=options.data_dir,
         shipping=agent.shipping,
+        transfers=agent.transfers,
     )
     try:
         server = AgentServer(["127.0.0.1", identity.ip], options.ports.agent, rooms)
@@ -157,11 +161,14 @@ def status(agent: Agent) -> Dict[str, Any]:
             "name": identity.name, "id": identity.run_id, "provider": identity.provider, "nodes": identity.nodes,
             "gpus_per_node": agent.gpus, "cpus_per_node": own.cpus, "device": agent.options.device,
         },
-        "phase": own.phase if failure is None else "failed",
+        "phase": own.phase if failure is None else "ended" if failure.kind == DOWN else "failed",
         "detail": own.detail,
         "started_at": agent.started_at,
         "failure": failure.to_json() if failure else None,
-        "ray": {"version": own.ray_version, "dashboard_port": agent.options.ports.dashboard},
+        "ray": {
+            "version": own.ray_version, "dashboard_port": agent.options.ports.dashboard,
+            "session_name": agent.session_name if isinstance(agent, Head) else None,
+        },
         "verl_version": own.verl_version,
         "rollouts": own.rollouts,
         "checkpoint_dir": str(agent.options.checkpoints),
@@ -181,7 +188,9 @@ def _conclude(agent: Agent, failure: Failure) -> int:
     """Print why, leave it on disk for whoever started this node, and choose the exit code."""
     if failure.tail:
         agent.log.line(f"the last lines of its log:\n{failure.tail}")
-    if failure.final:
+    if failure.kind == DOWN:
+        agent.log.verdict(f"CLOUDRL DOWN: {failure.reason}")
+    elif failure.final:
         agent.log.verdict(f"CLOUDRL FAILED: {_where(failure)}")
     else:
         agent.log.line(f"failed: {_where(failure)}")
@@ -191,7 +200,9 @@ def _conclude(agent: Agent, failure: Failure) -> int:
 
 def _where(failure: Failure) -> str:
     return (
-        failure.reason if failure.kind == "lost" else f"rank {failure.rank}, {failure.kind}: {failure.reason}"
+        failure.reason
+        if failure.kind in ("lost", DOWN)
+        else f"rank {failure.rank}, {failure.kind}: {failure.reason}"
     )
 
 

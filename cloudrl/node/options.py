@@ -9,6 +9,8 @@ from typing import Optional, Sequence, Tuple
 
 from cloudrl.data.request import parse_request
 from cloudrl.errors import InputError
+from cloudrl.node.money import Limits
+from cloudrl.node.services import Service, parse_service
 
 
 @dataclass(frozen=True)
@@ -52,12 +54,14 @@ class Options:
         data: data sets to prepare: names, or JSON texts (see `cloudrl.data.request`).
         models: Hugging Face ids, folders, or "tiny-qwen2".
         import_check: modules that must import in one process before the node counts as good.
+        services: servers of the user's that run beside Ray.
         checkpoints: where jobs write; the volume's mount point.
         data_dir: where prepared data and made models lie; the same path on every node.
         run_dir: this node's logs and secrets.
         ray_temp_dir: Ray's own folder, removed at the end; None for Ray's default.
         key_file: the run's secret; None for the provider's.
         lease_fd: a pipe from the starter: end of file before "detach" ends the agent.
+        limits: when the cluster ends by itself to save money.
     """
 
     device: str
@@ -67,6 +71,7 @@ class Options:
     data: Tuple[str, ...]
     models: Tuple[str, ...]
     import_check: Tuple[str, ...]
+    services: Tuple[Service, ...]
     checkpoints: Path
     data_dir: Path
     run_dir: Path
@@ -80,6 +85,7 @@ class Options:
     ray_timeout_s: float
     fetch_timeout_s: float
     lost_after_s: float
+    limits: Limits
 
 
 def parse_options(argv: Sequence[str]) -> Options:
@@ -97,6 +103,7 @@ def parse_options(argv: Sequence[str]) -> Options:
         data=tuple(a.data),
         models=tuple(a.model),
         import_check=tuple(name for name in a.import_check.split(",") if name),
+        services=tuple(a.service),
         checkpoints=_absolute(a.checkpoints),
         data_dir=_absolute(a.data_dir),
         run_dir=_absolute(a.run_dir),
@@ -110,7 +117,14 @@ def parse_options(argv: Sequence[str]) -> Options:
         ray_timeout_s=a.ray_timeout_s,
         fetch_timeout_s=a.fetch_timeout_s,
         lost_after_s=a.lost_after_s,
+        limits=_limits(a.down_when_idle_s, a.max_cost, a.price_per_hour),
     )
+
+
+def _limits(idle_s: Optional[float], max_cost: Optional[float], price: Optional[float]) -> Limits:
+    if max_cost is not None and not price:
+        _parser().error("--max-cost needs --price-per-hour, of all nodes together")
+    return Limits(idle_s, max_cost, price)
 
 
 def _absolute(text: str) -> Path:
@@ -123,6 +137,20 @@ def _data(text: str) -> str:
     except InputError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
     return text
+
+
+def _above_zero(text: str) -> float:
+    number = float(text)
+    if not 0 < number < float("inf"):
+        raise ValueError(text)
+    return number
+
+
+def _service(text: str) -> Service:
+    try:
+        return parse_service(text)
+    except InputError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _port_range(text: str) -> Tuple[int, int]:
@@ -142,6 +170,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--data", type=_data, action="append", default=[], help="a data set; may be repeated")
     add("--model", action="append", default=[], help="a Hugging Face model; may be repeated")
     add("--import-check", default="", help="modules, separated by commas")
+    add("--service", type=_service, action="append", default=[], help="PORT:COMMAND; may be repeated")
     add("--checkpoints", default="/checkpoints")
     add("--data-dir", default="~/data")
     add("--run-dir", default="~/.cloudrl/run")
@@ -163,4 +192,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--ray-timeout-s", type=float, default=600.0, help="for Ray on a node; then for its imports")
     add("--fetch-timeout-s", type=float, default=7200.0, help="for each data set and each model")
     add("--lost-after-s", type=float, default=30.0, help="silence after which a node counts as lost")
+    add("--down-when-idle-s", type=_above_zero, help="end the cluster after so long without work")
+    add("--max-cost", type=_above_zero, help="end the cluster when it has cost so many US dollars")
+    add("--price-per-hour", type=_above_zero, help="US dollars, of all nodes together")
     return parser

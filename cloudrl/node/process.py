@@ -41,10 +41,21 @@ class Child:
 
     PDEATHSIG follows the THREAD that forked (prctl(2)): start children from a thread that lives as long as the
     child shall.
+
+    Args:
+        pass_fds: Descriptors that it inherits.
+        bound: False for a child that ends by itself when this process closes one of them, and so when it dies.
     """
 
     def __init__(
-        self, command: Sequence[str], *, log: Path, env: Mapping[str, str], cwd: Optional[Path] = None
+        self,
+        command: Sequence[str],
+        *,
+        log: Path,
+        env: Mapping[str, str],
+        cwd: Optional[Path] = None,
+        pass_fds: Sequence[int] = (),
+        bound: bool = True,
     ) -> None:
         self.command = tuple(command)
         self.log = log
@@ -59,7 +70,8 @@ class Child:
                 env=dict(env),
                 cwd=cwd,
                 start_new_session=True,
-                preexec_fn=_die_with(os.getpid()),  # noqa: PLW1509  it calls prctl and getppid only
+                pass_fds=pass_fds,
+                preexec_fn=_die_with(os.getpid()) if bound else None,  # noqa: PLW1509  it calls prctl and getppid only
             )
             _STARTED[self.pid] = self._process
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from cloudrl.node.identity import Identity
     from cloudrl.node.options import Options, Ports
 
+TEMP_DIR = Path("/tmp/ray")  # noqa: S108  Ray's own default
+
 
 def ray_command() -> str:
     """The `ray` program beside this Python, or else the one on PATH."""
@@ -89,7 +91,7 @@ def probe(ip: str, port: int, timeout_s: float = 2.0) -> str:
 
 
 class Dashboard:
-    """The three questions that the agent asks Ray's dashboard on the head."""
+    """The questions that the agent asks Ray's dashboard on the head."""
 
     def __init__(self, port: int, token: str) -> None:
         self._url = f"http://127.0.0.1:{port}"
@@ -113,6 +115,11 @@ class Dashboard:
         """
         head = next((node["nodeId"] for node in self._alive() if node.get("isHeadNode")), None)
         return head is not None and self._get(f"/api/v0/logs?node_id={head}&glob=raylet.out") is not None
+
+    def jobs(self) -> Optional[List[Any]]:
+        """All jobs that Ray knows (`/api/jobs/`), None while the dashboard does not answer."""
+        answer = self._get("/api/jobs/")
+        return answer if isinstance(answer, list) else None
 
     def _alive(self) -> List[Any]:
         answer = self._get("/nodes?view=summary")

@@ -25,6 +25,7 @@ class Report:
         blocked: ports of rank 0's Ray that this node cannot reach, though Ray is up here.
         shipped: what clients have sent for their jobs (`cloudrl.node.shipping`) -> "whole", bytes that are here, or
             "failed: ..." with the reason.
+        paid: US dollars that earlier attempts of the run have cost, as this node's volume remembers.
     """
 
     rank: int
@@ -45,6 +46,7 @@ class Report:
     seconds: Dict[str, float] = field(default_factory=dict)
     blocked: List[str] = field(default_factory=list)
     shipped: Dict[str, str] = field(default_factory=dict)
+    paid: float = 0.0
     failure: Optional[Failure] = None
 
     def to_json(self) -> Dict[str, Any]:
@@ -72,6 +74,7 @@ _TYPES: Dict[str, Any] = {
     "int": int,
     "str": str,
     "bool": bool,
+    "float": (int, float),
     "Optional[str]": (str, type(None)),
     "Dict[str, str]": dict,
     "Dict[str, float]": dict,

@@ -4,8 +4,7 @@
     POST /v1/heartbeat                          a worker's report; answered with what rank 0 has published
     GET  /v1/nodes/{rank}/log?offset=N          the agent's log of a node from byte N
     GET  /v1/jobs/{id}/log?offset=N             a job's driver log from byte N
-    GET  /v1/nodes/{rank}/checkpoints           files below the checkpoint folder of a node
-    GET  /v1/nodes/{rank}/checkpoints/{path}    one of them, with `Range: bytes=a-b`
+    ...  /v1/nodes/{rank}/inventory, /checkpoints, /left    see `cloudrl.node.checkpoint_calls`
     GET  /v1/data/{name}/{file}                 prepared data, for the other nodes
     PUT  /v1/files/{address}                    announce a user's file or folder, with its manifest
     PUT  /v1/files/{address}/content/{path}?offset=N    bytes of it, from byte N
@@ -25,23 +24,21 @@ import http.client
 import json
 import re
 import threading
-from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Dict, List, Optional, Tuple, cast
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from cloudrl.node import job_secrets
-from cloudrl.node.files import Refused, list_below, open_below
+from cloudrl.node import checkpoint_calls, job_secrets
+from cloudrl.node.files import Refused, open_below
 from cloudrl.node.listener import STRANGER_S, Listener
-from cloudrl.node.peer import Peer, PeerRefused
+from cloudrl.node.peer import PeerRefused
+from cloudrl.node.ranges import Span, number
 from cloudrl.node.report import Report
+from cloudrl.node.rooms import HttpError, Rooms
 from cloudrl.node.uploads import UploadError
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from cloudrl.node.board import Board
-    from cloudrl.node.shipping import Shipping
 
 _MAX_BODY_BYTES = 1 << 20
 _MAX_MANIFEST_BYTES = 8 << 20
@@ -52,8 +49,7 @@ _ROUTES = (
     ("POST", re.compile(r"/v1/heartbeat"), "heartbeat"),
     ("GET", re.compile(r"/v1/nodes/(\d{1,4})/log"), "node_log"),
     ("GET", re.compile(r"/v1/jobs/([A-Za-z0-9][A-Za-z0-9._-]{0,200})/log"), "job_log"),
-    ("GET", re.compile(r"/v1/nodes/(\d{1,4})/checkpoints"), "checkpoints"),
-    ("GET", re.compile(r"/v1/nodes/(\d{1,4})/checkpoints/(.+)", re.DOTALL), "checkpoint_file"),
+    *checkpoint_calls.ROUTES,
     ("GET", re.compile(r"/v1/data/([^/]+)/([^/]+)"), "data_file"),
     ("PUT", re.compile(_FILES), "announce_files"),
     ("GET", re.compile(_FILES), "files_state"),
@@ -65,35 +61,13 @@ _ROUTES = (
     ("GET", re.compile(_SECRETS + "/script"), "give_secrets"),
 )
 _VERBS = {verb for verb, _, _ in _ROUTES}
-
-
-class HttpError(Exception):
-    """Answer with this status and message."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-
-
-@dataclass(frozen=True)
-class Rooms:
-    """What the server may show.
-
-    Attributes:
-        agent_log: this node's own log.
-        job_logs: folder of Ray's job logs, None while Ray is not up or on a worker.
-    """
-
-    board: Board
-    nodes: int
-    token: str
-    status: Callable[[], Dict[str, Any]]
-    peer: Callable[[Report], Peer]
-    agent_log: Path
-    job_logs: Callable[[], Optional[Path]]
-    checkpoints: Path
-    data_dir: Path
-    shipping: Shipping
+_TRANSFERS = {
+    "announce_files",
+    "take_file",
+    "take_secrets",
+    "data_file",
+    "give_file",
+} | checkpoint_calls.TRANSFERS
 
 
 class AgentServer:
@@ -136,7 +110,7 @@ class AgentServer:
             server.server_close()
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(checkpoint_calls.CheckpointCalls, BaseHTTPRequestHandler):
     rooms: Rooms
     server: Listener
     protocol_version = "HTTP/1.1"
@@ -169,7 +143,7 @@ class _Handler(BaseHTTPRequestHandler):
             for verb, pattern, name in _ROUTES:
                 match = pattern.fullmatch(path) if verb == method else None
                 if match:
-                    getattr(self, f"_{name}")(*match.groups())
+                    self._go(name, match.groups())
                     return
             raise HttpError(404, "no such thing here")
         except (HttpError, UploadError) as error:
@@ -177,6 +151,13 @@ class _Handler(BaseHTTPRequestHandler):
             self._json({"error": str(error)}, status=error.status)
         except (BrokenPipeError, ConnectionResetError, TimeoutError):
             self.close_connection = True
+
+    def _go(self, name: str, words: Tuple[str, ...]) -> None:
+        if name not in _TRANSFERS:
+            getattr(self, f"_{name}")(*words)
+            return
+        with self.rooms.transfers.going_on():
+            getattr(self, f"_{name}")(*words)
 
     def _authorize(self) -> None:
         given = self.headers.get("Authorization", "").encode("utf-8", "replace")
@@ -220,14 +201,6 @@ class _Handler(BaseHTTPRequestHandler):
             raise HttpError(404, "Ray is not up")
         self._log(folder / f"job-driver-{submission_id}.log")
 
-    def _checkpoints(self, rank: str) -> None:
-        if not self._passed_on(int(rank)):
-            self._json({"folder": str(self.rooms.checkpoints), "files": list_below(self.rooms.checkpoints)})
-
-    def _checkpoint_file(self, rank: str, path: str) -> None:
-        if not self._passed_on(int(rank)):
-            self._file(self.rooms.checkpoints, path)
-
     def _data_file(self, name: str, file: str) -> None:
         self._file(self.rooms.data_dir, f"{name}/{file}")
 
@@ -236,7 +209,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._json(self.rooms.shipping.begin(address, body))
 
     def _take_file(self, address: str, path: str) -> None:
-        count = _number(self.headers.get("Content-Length", ""))
+        count = number(self.headers.get("Content-Length", ""))
         if count is None:
             raise HttpError(411, "a file comes with its Content-Length")
         source = cast("BinaryIO", self.rfile)
@@ -266,7 +239,7 @@ class _Handler(BaseHTTPRequestHandler):
     # -- answers --------------------------------------------------------------------------------------------
 
     def _body(self, limit_bytes: int, what: str) -> bytes:
-        length = _number(self.headers.get("Content-Length", ""))
+        length = number(self.headers.get("Content-Length", ""))
         if length is None or length > limit_bytes:
             raise HttpError(413, f"{what} is a JSON object of at most {limit_bytes >> 10} KiB")
         return self.rfile.read(length)
@@ -303,7 +276,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _offset(self) -> int:
         text = parse_qs(urlsplit(self.path).query).get("offset", ["0"])[0]
-        offset = _number(text)
+        offset = number(text)
         if offset is None:
             raise HttpError(400, f"offset is a number of bytes, not {text[:40]!r}")
         return offset
@@ -316,24 +289,10 @@ class _Handler(BaseHTTPRequestHandler):
         except FileNotFoundError:
             raise HttpError(404, "there is no such file") from None
         with file:
-            self._send(file, *self._range(file.seek(0, 2)))
+            self._send(file, self._span(file))
 
-    def _range(self, size: int) -> Tuple[int, int, int, bool]:
-        """(first byte, number of bytes, file size, whether a range was asked for)."""
-        text = self.headers.get("Range")
-        if text is None:
-            return 0, size, size, False
-        match = re.fullmatch(r"bytes=([0-9]{0,19})-([0-9]{0,19})", text.strip())
-        start, end = (_number(part) for part in match.groups()) if match else (None, None)
-        if start is None:  # `bytes=-5`: the last five
-            first, last = max(0, size - (end or 0)), size - 1
-        else:
-            first, last = start, min(size - 1 if end is None else end, size - 1)
-        if first > last:
-            raise HttpError(416, f"the file has {size} bytes; ask for `bytes=first-last` inside it")
-        return first, last - first + 1, size, True
-
-    def _send(self, file: BinaryIO, first: int, count: int, size: int, partial: bool) -> None:
+    def _send(self, file: BinaryIO, span: Span) -> None:
+        first, count, size, partial = span
         headers = {
             "Content-Type": "application/octet-stream",
             "Content-Length": str(count),
@@ -347,7 +306,7 @@ class _Handler(BaseHTTPRequestHandler):
             if self.connection.sendfile(file, first, count) < count:  # a job has cut the file meanwhile
                 self.close_connection = True
 
-    def _passed_on(self, rank: int) -> bool:
+    def _passed_on(self, rank: int, body: Optional[bytes] = None) -> bool:
         """On rank 0, let the agent of another rank answer. False when this node is meant."""
         board = self.rooms.board
         if rank == board.own.rank:
@@ -357,9 +316,9 @@ class _Handler(BaseHTTPRequestHandler):
             raise HttpError(404, f"rank {rank} is not known here")
         headers = {"Range": self.headers["Range"]} if "Range" in self.headers else {}
         try:
-            answer = self.rooms.peer(other).open("GET", self.path, headers=headers)
+            answer = self.rooms.peer(other).open(self.command, self.path, body, headers)
         except PeerRefused as error:
-            status = error.status if error.status in (403, 404, 416) else 502
+            status = error.status if error.status in (400, 403, 404, 416, 501) else 502
             raise HttpError(status, str(error)) from error
         except (OSError, http.client.HTTPException) as error:
             raise HttpError(504, f"rank {rank} ({other.ip}) does not answer: {error}") from error
@@ -367,14 +326,16 @@ class _Handler(BaseHTTPRequestHandler):
         return True
 
     def _relay(self, answer: http.client.HTTPResponse) -> None:
-        names = ("Content-Type", "Content-Length", "Content-Range", "Accept-Ranges", "X-Cloudrl-Size")
+        names = (
+            "Content-Type",
+            "Content-Length",
+            "Content-Range",
+            "Accept-Ranges",
+            "X-Cloudrl-Size",
+            "X-Cloudrl-Cast",
+        )
         self.close_connection = True  # the other node may break off, and then the length is not what was said
         self._head(answer.status, {name: answer.headers[name] for name in names if name in answer.headers})
         with answer:
             for chunk in iter(lambda: answer.read(1 << 20), b""):
                 self.wfile.write(chunk)
-
-
-def _number(text: str) -> Optional[int]:
-    """A number of bytes, None for anything else. Few digits: int() refuses thousands, and takes other scripts'."""
-    return int(text) if re.fullmatch(r"[0-9]{1,19}", text) else None

@@ -105,6 +105,10 @@ class Worker(Agent):
             reason = f"rank 0 ({self.head.ip}) hangs in phase {phase}: {hangs_s:.0f} s, where {limit_s:g} s are enough"
             raise NodeFailed(Failure("join", 0, reason))
 
+    def paid(self) -> float:
+        """What rank 0 knows, which has asked everybody."""
+        return max(self.board.own.paid, float(self.answer.get("paid", 0.0)))
+
     def settle(self, failure: Failure) -> Failure:
         """Report it to the head and take its word; alone, judge by this node's own volume."""
         self.board.update(phase="failed", failure=failure)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cloudrl.connection import Connection
-    from cloudrl.providers.model import Plan, Status
+    from cloudrl.providers.model import Keeping, Plan, Status
     from cloudrl.spec import Cluster
 
 PROVIDERS = {
@@ -59,6 +59,9 @@ class Provider(Protocol):
 
     def logs(self, name: str) -> str:
         """How to read a cluster's own logs: a folder, or a command."""
+
+    def keeping(self, name: str) -> Keeping:
+        """What becomes of a cluster's checkpoints when it ends."""
 
     def what_stays(self, name: str) -> str:
         """What `down` leaves, and where, in half a sentence."""

@@ -21,6 +21,23 @@ class Plan(Protocol):
 
 
 @dataclass(frozen=True)
+class Keeping:
+    """What becomes of a cluster's checkpoints when it ends.
+
+    Attributes:
+        lost: whether they go with disks that are going to be destroyed.
+        where: where they stay, or when and with what they go, in half a sentence.
+        fleet: whose machines have the disks, if it is one's.
+        volumes: the network volumes that they lie on.
+    """
+
+    lost: bool
+    where: str
+    fleet: str | None = None
+    volumes: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
 class Status:
     """One look at a cluster.
 
@@ -29,6 +46,11 @@ class Status:
         reason: why it failed or ended, one line.
         nodes: one mapping a known node: rank, ip, phase, detail, seen_s_ago.
         ready_at: seconds since the epoch.
+        earlier: attempts of all nodes before the present one, oldest first, where a lost node makes the provider
+            start the cluster again: attempt, submitted_at, ended_at, reason, nodes.
+        price_per_hour: US dollars for all machines that it has now; None where nobody says.
+        cost: US dollars so far, those of earlier attempts included; None where nobody says.
+        limits: when it ends by itself, as its agents see it (`cloudrl.node.head`): down_when_idle_s, idle_s, max_cost.
     """
 
     name: str
@@ -40,6 +62,10 @@ class Status:
     ready_at: float | None = None
     dashboard_url: str | None = None
     checkpoint_dir: str | None = None
+    earlier: Sequence[Mapping[str, Any]] = field(default_factory=tuple)
+    price_per_hour: float | None = None
+    cost: float | None = None
+    limits: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def is_ready(self) -> bool:

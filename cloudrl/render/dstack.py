@@ -10,6 +10,7 @@ from cloudrl.render.agent import AGENT_FILE
 from cloudrl.render.yaml_text import Section, document, plain
 from cloudrl.spec.container import secret_text
 from cloudrl.spec.data import data_argument
+from cloudrl.spec.durations import Duration
 from cloudrl.spec.gpu import Gpu
 from cloudrl.spec.names import is_secret
 from cloudrl.spec.ports import RAY_PORT
@@ -243,13 +244,35 @@ def _agent_command(cluster: Cluster, known: Release | None) -> str:
         ("--gpus-per-node", _gpus_per_node(cluster)),
         ("--cpus-per-node", [str(CPU_SLOTS)] if cluster.device == "cpu" else []),
         ("--setup", setup),
+        ("--service", cluster.services),
         ("--import-check", _import_check(cluster, known)),
         ("--data", [data_argument(each) for each in cluster.data]),
         ("--model", cluster.models),
         ("--checkpoints", [cluster.checkpoints]),
     ]
+    options += [(f"--{name}", [value]) for name, value in money_options(cluster)]
     words = [_option(name, value) for name, values in options for value in values]
     return " \\\n  ".join([f"exec python3 {AGENT_PATH} run", *words])
+
+
+def money_options(cluster: Cluster) -> list[tuple[str, str]]:
+    """The agent's options, without dashes, for when the cluster ends by itself.
+
+    Raises:
+        SpecError: a cost is limited and nobody has said the price.
+    """
+    if cluster.max_cost is not None and cluster.price_per_hour is None:
+        raise SpecError(
+            f"max_cost {cluster.max_cost:g} needs the price of the cluster: the agents count by it",
+            hint="--price-per-hour 49.2, of all nodes together in US dollars; `cloudrl up --on dstack` finds it out",
+        )
+    idle = cluster.down_when_idle
+    values = {
+        "down-when-idle-s": None if idle is None else Duration.parse(idle).seconds,
+        "max-cost": cluster.max_cost,
+        "price-per-hour": cluster.price_per_hour,
+    }
+    return [(name, f"{value:.10g}") for name, value in values.items() if value is not None]
 
 
 def _gpus_per_node(cluster: Cluster) -> list[str]:

@@ -16,7 +16,7 @@ from cloudrl.spec.container import (
     shell_name,
 )
 from cloudrl.spec.data import DataSets
-from cloudrl.spec.durations import duration_or_off
+from cloudrl.spec.durations import duration_or_off, some_time
 from cloudrl.spec.fields import (
     Commands,
     Environment,
@@ -33,10 +33,20 @@ from cloudrl.spec.fields import (
 )
 from cloudrl.spec.gpu import Cpu, Gpu
 from cloudrl.spec.names import fleet_name, image_name, resource_name, secret_name, unix_user
-from cloudrl.spec.offers import Backends, IdleDuration, MaxPrice, Names, Reservation, SpotPolicy, Tags
+from cloudrl.spec.offers import (
+    Backends,
+    IdleDuration,
+    MaxCost,
+    MaxPrice,
+    Names,
+    Reservation,
+    SpotPolicy,
+    Tags,
+)
 from cloudrl.spec.ports import Port, all_ports, port_texts
 from cloudrl.spec.resources import Resources
 from cloudrl.spec.run_policy import Retry, Schedule, UtilizationPolicy
+from cloudrl.spec.services import service_texts
 from cloudrl.spec.sizes import Size, SizeRange
 from cloudrl.spec.vendors import vendor_of
 from cloudrl.spec.volume import Mount, mount_list, parse_mount
@@ -101,6 +111,8 @@ class Cluster(Spec):
     """Where set-up commands run. Jobs run in the folder that is uploaded with them."""
     setup: Commands = ()
     """Shell commands that the agent runs on every node before Ray starts."""
+    services: Annotated[Sequence[str], PlainValidator(service_texts)] = ()
+    """Servers beside Ray on every node, `8000:bash launch.sh`; READY comes when all answer at their ports."""
     env: Environment = FrozenDict()
     """Variables of every process on every node. Values are taken as they are: nothing is expanded."""
     secrets: Annotated[Sequence[str], PlainValidator(each_once(secret_name))] = ()
@@ -147,6 +159,12 @@ class Cluster(Spec):
     utilization_policy: Annotated[
         UtilizationPolicy | None, PlainValidator(optional(nested(UtilizationPolicy)))
     ] = None
+    down_when_idle: Annotated[str | None, PlainValidator(optional(some_time))] = None
+    """The cluster ends by itself after so long without a job or a transfer, counted from READY."""
+    max_cost: MaxCost = None
+    """The cluster ends by itself when it has cost so many US dollars, earlier attempts included."""
+    price_per_hour: MaxPrice = None
+    """US dollars of all nodes together; None leaves it to `up`, which asks the provider when there is a `max_cost`."""
     schedule: Annotated[Schedule | None, PlainValidator(optional(Schedule.parse))] = None
     priority: Annotated[int | None, PlainValidator(optional(whole_number(0, 100, "a priority")))] = None
     startup_order: Annotated[str, _word(STARTUP_ORDERS, "a startup order")] = "any"

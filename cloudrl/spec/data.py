@@ -17,7 +17,7 @@ from cloudrl.spec.nearest import did_you_mean
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-BUILT_IN = ("addition", "gsm8k", "math")
+BUILT_IN = ("addition", "gsm8k", "math", "nq_search")
 """What `cloudrl.data` makes by itself; a test compares the two."""
 GENERATED = ("addition",)
 _HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated
 
 from pydantic import PlainValidator
@@ -39,12 +39,18 @@ def word(value: object) -> str:
     return checked
 
 
-def _price(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
-        bare = value.strip(" $/h") if isinstance(value, str) else ""
-        meant = f"; did you mean {bare}?" if re.fullmatch(r"[0-9]+(\.[0-9]+)?", bare) else ""
-        raise SpecError(f"{value!r} is not a price{meant}", hint="US dollars an hour, for example 24.5")
-    return float(value)
+def _dollars(what: str, hint: str) -> Callable[[object], float]:
+    def check(value: object) -> float:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+            bare = value.strip(" $/h") if isinstance(value, str) else ""
+            meant = f"; did you mean {bare}?" if re.fullmatch(r"[0-9]+(\.[0-9]+)?", bare) else ""
+            raise SpecError(f"{value!r} is not {what}{meant}", hint=hint)
+        return float(value)
+
+    return check
+
+
+_price = _dollars("a price", "US dollars an hour, for example 24.5")
 
 
 def _tags(value: object) -> FrozenDict[str]:
@@ -67,5 +73,8 @@ Names = Annotated[Sequence[str], PlainValidator(each_once(word))]
 Reservation = Annotated[str | None, PlainValidator(optional(word))]
 SpotPolicy = Annotated[str | None, PlainValidator(optional(one_of(SPOT_POLICIES, "a spot policy")))]
 MaxPrice = Annotated[float | None, PlainValidator(optional(_price))]
+MaxCost = Annotated[
+    float | None, PlainValidator(optional(_dollars("a cost", "US dollars in all, for example 200")))
+]
 IdleDuration = Annotated[str | None, PlainValidator(optional(idle_duration))]
 Tags = Annotated[Mapping[str, str], PlainValidator(_tags)]

@@ -47,6 +47,7 @@ def test_list_names_source_rows_and_reward(run: Callable[..., Typed]) -> None:
         ["addition", "generated", "352 train + 48 test", "pkg://cloudrl.verl_cpu.reward"],
         ["gsm8k", "openai/gsm8k", "7473 train + 1319 test", "gsm8k"],
         ["math", "DigitalLearningGmbH/MATH-lighteval", "7500 train + 5000 test", "math_reward"],
+        ["nq_search", "RUC-NLPIR/FlashRAG_datasets", "79168 train + 3610 test", "none"],
     ]
 
 

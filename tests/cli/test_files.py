@@ -161,3 +161,21 @@ def test_a_server_that_is_not_there(
     done = run("fleet", "list")
     assert done.code == 5
     assert "no dstack server answers at http://127.0.0.1:9" in done.err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--nodes", "2..2"], "it keeps 2 machines at any time (nodes: min 2)"),
+        (["--idle-duration", "off"], "its idle_duration is off"),
+        ([], ""),
+        (["--ssh-host", "10.0.0.1", "--ssh-user", "me", "--ssh-key", "~/.ssh/id"], ""),
+    ],
+)
+def test_a_fleet_that_never_idles_out_is_warned_of(
+    run: Callable[..., Typed], words: list[str], said: str
+) -> None:
+    done = run("fleet", "create", *words, "--dry-run")
+    assert done.code == 0
+    assert ("never gives all of its machines back" in done.err) == bool(said)
+    assert said in done.err

@@ -68,7 +68,14 @@ print([code, [name for name in {heavy} if name in sys.modules]])
 
 
 @pytest.mark.parametrize(
-    "words", [["--help"], ["submit", "--help"], ["jobs", "logs", "--help"], ["data", "prepare", "--help"]]
+    "words",
+    [
+        ["--help"],
+        ["submit", "--help"],
+        ["jobs", "logs", "--help"],
+        ["data", "prepare", "--help"],
+        ["checkpoints", "merge", "--help"],
+    ],
 )
 def test_help_imports_nothing_heavy(words: list[str], run_python: Callable[[str], str]) -> None:
     code, loaded = ast.literal_eval(run_python(CODE.format(words=words, heavy=HEAVY)))

@@ -37,6 +37,7 @@ def test_a_cluster_with_agents(cluster: FakeCluster) -> None:
         rollouts=("vllm",),
         provider="local",
         ray_version="2.60.0",
+        ray_session="session_x",
     )
     assert [path for _, path in cluster.requests] == ["/v1/status"]
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
 
 from cloudrl.connection import ClusterView
 from cloudrl.jobs import Wishes, plan
-from cloudrl.jobs.fill import values
+from cloudrl.jobs.overrides import values
+from cloudrl.node.options import parse_options
+from cloudrl.node.services import Service as AgentsService
+from cloudrl.spec.services import Service
 
 PAGE = (Path(__file__).parents[2] / "docs/from-scripts.md").read_text()
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
@@ -35,14 +40,23 @@ GUIDES: dict[str, dict[str, Any]] = {
         },
     },
     "qwen3-32b": {"nodes": 2, "gpu": "80GB:8", "data": ["gsm8k"], "model": "Qwen/Qwen3-32B"},
+    "search-r1": {
+        "nodes": 2, "gpu": "8", "data": ["nq_search"], "model": "Qwen/Qwen2.5-7B",
+        "service": "retrieval_launch.sh", "url": "http://127.0.0.1:8000/retrieve",
+    },
 }  # fmt: skip
 DIFFERENT = {
     ("ray-verl-cluster", "gpu"): "nvidia:80GB:8",  # the image is for NVIDIA, and dstack would take others too
     ("verl-sglang", "gpu"): "nvidia:80GB..:8",
     ("qwen3-32b", "gpu"): "nvidia:80GB:8",
     # the guide writes .cached for one of the two, which would be two caches
+    ("search-r1", "gpu"): "nvidia:80GB:8",  # the guide says eight, and not which
 }
 """On purpose."""
+NOTES = {
+    "search-r1": ("verl 0.1 cannot continue a run: one that breaks off starts from its model again",),
+}
+"""What is said of a job on its own cluster."""
 
 
 @pytest.fixture(params=BLOCKS, ids=lambda text: re.search(r'name="([^"]+)"', text)[1])
@@ -62,7 +76,7 @@ def test_the_cluster_is_the_guides(names: dict[str, Any]) -> None:
     cluster = names["cluster"]
     task, guide = yaml.safe_load(cluster.to_dstack()), GUIDES[cluster.name]
     said = {**task, **task["resources"]}
-    for key in set(guide) - {"data", "model", "env"}:
+    for key in set(guide) - {"data", "model", "env", "service", "url"}:
         assert said[key] == DIFFERENT.get((cluster.name, key), guide[key]), key
     assert guide.get("env", {}).items() <= task["env"].items() if "env" in guide else True
     [command] = task["commands"]
@@ -83,12 +97,27 @@ def test_the_job_fits_on_the_cluster(names: dict[str, Any]) -> None:
     view = ClusterView(
         name=cluster.name, id="x", nodes=cluster.nodes, gpus_per_node=8, device="gpu", checkpoint_dir="/checkpoints",
         data={name: {"train": f"/d/{name}/train", "test": f"/d/{name}/test"} for name in guide["data"]},
-        models={guide["model"]: "/m"}, verl_version="0.9.1", rollouts=(cluster.rollout or "vllm",),
+        models={guide["model"]: "/m"}, verl_version=job.verl, rollouts=(cluster.rollout or "vllm",),
     )  # fmt: skip
     submission = plan(job, view, Wishes())
-    assert submission.notes == ()
+    assert submission.notes == NOTES.get(cluster.name, ())
     final = values(
         {key: value for key, _, value in (word.partition("=") for word in submission.argv if "=" in word)}
     )
     assert (final["trainer.nnodes"], final["trainer.n_gpus_per_node"]) == ("2", "8")
     assert final["actor_rollout_ref.model.path"] == "/m"
+
+
+def test_the_server_that_the_job_asks_is_the_clusters(names: dict[str, Any]) -> None:
+    cluster, guide = names["cluster"], GUIDES[names["cluster"].name]
+    services = [Service.parse(each) for each in cluster.services]
+    assert len(services) == ("service" in guide)
+    for service in services:
+        url = values(names["job"].overrides)["retriever.url"]
+        assert url == guide["url"]
+        assert urlsplit(url).port == service.port
+        assert guide["service"] in service.command
+        [command] = yaml.safe_load(cluster.to_dstack())["commands"]
+        assert parse_options(shlex.split(command.replace("\\\n", ""))[4:]).services == (
+            AgentsService(service.port, service.command),
+        )

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from fake_local import FakeLocal
+from small_step import write_step
+from spread_checkpoint import spread
 
 from cloudrl.cli.main import main
 
@@ -24,13 +26,14 @@ pytestmark = pytest.mark.io
 
 DOCS = Path(__file__).parents[2] / "docs"
 GUIDES = sorted(path.name for path in DOCS.glob("*.md"))
+SAID = {"checkpoints.md": "my-run step 20 complete"}
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
 REWARD = "def compute_score(data_source, solution_str, ground_truth, extra_info=None):\n    return 0.0\n"
 ROWS = "".join(f'{{"question": "{n} + 1?", "answer": "{n + 1}"}}\n' for n in range(40))
 DATA = {
     name: {"train": f"/root/data/{name}/train.parquet", "test": f"/root/data/{name}/test.parquet"}
-    for name in ("gsm8k", "math")
+    for name in ("gsm8k", "math", "nq_search")
 }
 
 
@@ -51,10 +54,24 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "questions.jsonl").write_text(ROWS)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CLOUDRL_HOME", str(tmp_path / "home"))
-    status = {"data": DATA, "models": {"Qwen/Qwen2.5-7B-Instruct": "/root/models/qwen"}}
+    fork = tmp_path / "Search-R1" / "verl"
+    (fork / "version").mkdir(parents=True)
+    (fork / "__init__.py").touch()
+    (fork / "version" / "version").write_text("0.1")
+    models = {"Qwen/Qwen2.5-7B-Instruct": "/root/models/qwen", "Qwen/Qwen2.5-7B": "/root/models/base"}
+    status = {"data": DATA, "models": models}
     with FakeLocal("ray-cluster", status=status) as cluster:
         cluster.cluster.status["cluster"].update(gpus_per_node=8, device="gpu")
+        _save_steps(tmp_path, cluster)
         yield tmp_path
+
+
+def _save_steps(folder: Path, local: FakeLocal) -> None:
+    """Two steps of a run, in `./checkpoints`, and on the disks of the cluster's two nodes."""
+    for step in (10, 20):
+        write_step(folder / "checkpoints" / "my-run", step)
+    local.cluster.disks = {rank: folder / f"disk-{rank}" for rank in range(2)}
+    spread(folder / "checkpoints" / "my-run", list(local.cluster.disks.values()))
 
 
 def test_there_are_guides() -> None:
@@ -85,7 +102,7 @@ def test_the_commands_of_a_guide(
 def test_the_python_of_a_guide(guide: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for text in python(guide):
         exec(compile(text, guide, "exec"), {})
-    assert "type: task" in capsys.readouterr().out
+    assert SAID.get(guide, "type: task") in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("guide", GUIDES)

@@ -6,20 +6,23 @@ import pytest
 
 
 @pytest.fixture(scope="session")
-def lab(dstack_lab):
+def lab(dstack_pair):
     """The shared lab with an idle fleet of the hosts 0 and 1."""
-    dstack_lab.create_fleet("pair", (0, 1))
-    return dstack_lab
+    return dstack_pair
 
 
 @pytest.fixture
 def pair(lab):
-    """Hosts 0 and 1, up and connected; no run is left on them afterwards."""
+    """Hosts 0 and 1, up and connected; no run is left on them afterwards, also by a test that has failed."""
     hosts = lab.hosts[:2]
     yield hosts
     for host in hosts:
         if host.is_up:
             host.restore()
         host.start()
+    here = {host.address for host in hosts}
+    for name in lab.runs.active():
+        if here & {job.address for job in lab.runs.submissions(name)}:
+            lab.runs.stop(name)
     leftover = {process.words for host in hosts for process in host.processes(containers_only=True)}
     assert not leftover

@@ -3,7 +3,7 @@
 `python fast_server.py PORT`. What is changed, and nothing else:
 
 - intervals of the background pipelines and delays of their fetchers, by 10;
-- the time until a job without connection counts as lost: 15 s instead of 2 min;
+- the time until a job without connection counts as lost: 15 s instead of 2 min; SIGUSR1 makes it 5 min, SIGUSR2 15 s;
 - the delay before a run is submitted again: 2 s instead of 15 s to 10 min;
 - an empty database gets the tables of the models at once instead of all migrations one after the other.
 
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import signal
 import sys
 from datetime import timedelta
 from types import ModuleType
@@ -37,7 +38,7 @@ from dstack._internal.server.background.pipeline_tasks import (  # noqa: E402
 from dstack._internal.server.background.pipeline_tasks.runs import pending  # noqa: E402
 
 _FASTER = float(os.environ.get("LAB_FASTER", "10"))
-_LOST_S = float(os.environ.get("LAB_LOST_S", "15"))
+_LOST_S = {signal.SIGUSR1: 300.0, signal.SIGUSR2: float(os.environ.get("LAB_LOST_S", "15"))}
 _AGAIN_S = float(os.environ.get("LAB_AGAIN_S", "2"))
 _DIVIDED = ("min_processing_interval", "queue_check_delay")
 
@@ -48,8 +49,13 @@ def shorten_intervals() -> None:
         for part in _parts(module):
             _divide_defaults(part)
     base.Fetcher._DEFAULT_FETCH_DELAYS = [max(0.05, s / _FASTER) for s in base.Fetcher._DEFAULT_FETCH_DELAYS]
-    jobs_running.JOB_DISCONNECTED_RETRY_TIMEOUT = timedelta(seconds=_LOST_S)
+    _change_patience(signal.SIGUSR2)
     pending._PENDING_RETRY_DELAYS = [timedelta(seconds=_AGAIN_S)]
+
+
+def _change_patience(number: int, _frame: object = None) -> None:
+    """How long a host may be silent."""
+    jobs_running.JOB_DISCONNECTED_RETRY_TIMEOUT = timedelta(seconds=_LOST_S[signal.Signals(number)])
 
 
 def _parts(module: ModuleType) -> list[type]:
@@ -78,6 +84,8 @@ async def make_tables() -> None:
 
 if __name__ == "__main__":
     shorten_intervals()
+    for number in _LOST_S:
+        signal.signal(number, _change_patience)
     server_app.migrate = make_tables
     application = server_app.create_app()
     server_app.register_routes(application)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from .lab import Lab, LabUnavailable
+from .user import FILES, User
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,9 +30,44 @@ def start_or_skip(lab: Lab) -> Lab:
 
 @pytest.fixture(scope="session")
 def dstack_lab() -> Iterator[Lab]:
-    """Four stand-in hosts and the real dstack server with short intervals, one for all tests. Fleets: none."""
-    lab = start_or_skip(Lab(hosts=4, missing_images=[MISSING_IMAGE]))
+    """Five stand-in hosts and the real dstack server with short intervals, one for all tests. Fleets: none."""
+    settings = {"DSTACK_SERVER_LOG_QUOTA_PER_JOB_HOUR": "5000000"}  # a tenth of dstack's own
+    lab = start_or_skip(Lab(hosts=5, missing_images=[MISSING_IMAGE], settings=settings))
     try:
         yield lab
     finally:
         lab.stop()
+
+
+@pytest.fixture(scope="session")
+def dstack_pair(dstack_lab: Lab) -> Lab:
+    """The lab with an idle fleet "pair" of the hosts 0 and 1."""
+    dstack_lab.create_fleet("pair", (0, 1))
+    return dstack_lab
+
+
+@pytest.fixture(scope="session")
+def user(dstack_lab: Lab) -> Iterator[User]:
+    """A user of the lab, with a fleet "mine" of the hosts 2, 3 and 4, made by `cloudrl fleet create`."""
+    typist = User(dstack_lab)
+    done = typist.types("cloudrl", "fleet", "create", "mine", *fleet_words(dstack_lab), "-y")
+    assert "fleet mine: 3 machines ready" in done.stdout
+    yield typist
+    typist.types("cloudrl", "fleet", "delete", "mine", "-y")
+
+
+@pytest.fixture(scope="session")
+def first(user: User) -> Iterator[str]:
+    """A READY cluster of two nodes in the fleet "mine", by `cloudrl up`; the third host is spare."""
+    assert "READY: first with 2 nodes" in user.up("first", "mine", *FILES)
+    yield "first"
+    user.types("cloudrl", "down", "first", "-y")
+    left = [process for host in user.lab.hosts[2:] for process in host.processes(containers_only=True)]
+    assert not left
+    assert not user.lab.run("pgrep", "-f", "cloudrl.providers.dstack.keeper").stdout
+
+
+def fleet_words(lab: Lab) -> list[str]:
+    """The options of `cloudrl fleet create` for the hosts 2, 3 and 4."""
+    names = [word for host in lab.hosts[2:5] for word in ("--ssh-host", host.address)]
+    return [*names, "--ssh-user", "root", "--ssh-key", str(lab.fleet_key)]

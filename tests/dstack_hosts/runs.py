@@ -57,6 +57,11 @@ class Runs:
                 return ""
             raise
 
+    def active(self) -> list[str]:
+        """Names of the runs that are not over."""
+        runs = self._lab.server.call("/api/runs/list", {"project_name": "main", "only_active": True})
+        return [str(run["run_spec"]["run_name"]) for run in runs]
+
     def submissions(self, name: str) -> list[Submission]:
         """The newest attempt of each rank."""
         return [_submission(job["job_submissions"][-1], job) for job in self._get(name)["jobs"]]
@@ -94,10 +99,18 @@ class Runs:
     def stop(self, name: str, timeout_s: float = 70.0) -> str:
         """Stop a run as `dstack stop` does and wait for its end; its last status.
 
-        It takes half a minute where the server cannot reach a runner (JOB_TERMINATION_DEADLINE in 0.22.5).
+        It takes half a minute where the server cannot reach a runner (JOB_TERMINATION_DEADLINE in 0.22.5). A stop
+        that comes while the server changes the run's status may be overwritten by that change and be lost (0.22.5,
+        services/runs/__init__.py: stop_runs; pipeline_tasks/runs: _apply_active_result): then it is asked again.
         """
-        self._lab.server.call(f"{_PROJECT}/runs/stop", {"runs_names": [name], "abort": False})
-        return self.wait(name, *ENDED, timeout_s=timeout_s)
+        deadline = time.monotonic() + timeout_s
+        while (status := self.status(name)) not in ENDED:
+            if status != "terminating":
+                self._lab.server.call(f"{_PROJECT}/runs/stop", {"runs_names": [name], "abort": False})
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"run {name} is {status} after its stop:\n{self._story(name)}")
+            time.sleep(0.1)
+        return status
 
     def _get(self, name: str) -> dict[str, Any]:
         found: dict[str, Any] = self._lab.server.call(f"{_PROJECT}/runs/get", {"run_name": name})

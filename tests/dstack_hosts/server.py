@@ -75,6 +75,11 @@ class Server:
         os.kill(namespaces.inside(self._process), signal.SIGINT)
         self._process.wait(_DOWN_S)
 
+    def be_patient(self, patient: bool) -> None:
+        """Whether a host may be silent for minutes, as with dstack's own intervals, or for 15 s; until `start`."""
+        if self._fast and self._process is not None:
+            os.kill(namespaces.inside(self._process), signal.SIGUSR1 if patient else signal.SIGUSR2)
+
     def kill(self) -> None:
         """End it without a chance to clean up."""
         if self._process is None or self._process.poll() is not None:

@@ -21,6 +21,7 @@ def _lines(log):
     return [int(line.split()[1]) for line in log.splitlines() if line.startswith("line ")]
 
 
+@pytest.mark.slow  # tests/providers/test_dstack_losses.py has it with a cluster on top
 def test_a_host_without_power_brings_the_run_up_again_with_all_nodes_and_a_new_key(lab, pair, tmp_path):
     lab.runs.apply(write_task(tmp_path, "lost", [COUNT], nodes=2, more=RETRY))
     for rank in (0, 1):
@@ -43,6 +44,7 @@ def test_a_host_without_power_brings_the_run_up_again_with_all_nodes_and_a_new_k
     assert lab.runs.stop("lost") == "terminated"
 
 
+@pytest.mark.slow  # tests/providers/test_dstack_cut.py
 def test_a_short_cut_of_a_cable_and_a_restart_of_the_server_lose_no_line(lab, pair, tmp_path):
     lab.runs.apply(write_task(tmp_path, "cut", [COUNT], nodes=2, more=RETRY))
     lab.runs.wait_for_line("cut", "line 5", rank=1)

@@ -1,6 +1,7 @@
 """`cloudrl demo`: what a newcomer runs first."""
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +19,11 @@ def test_demo_trains_on_two_nodes_and_cleans_up(shell):
         path.name for path in shell.home.glob("home/clusters/demo/checkpoints/*/global_step_16/actor/*.pt")
     }
     assert names >= {f"{kind}_world_size_2_rank_{rank}.pt" for kind in ("model", "optim") for rank in (0, 1)}
+    model = Path(re.search(r"model +(\S+)", done.stdout)[1])
+    assert (model / "model.safetensors").stat().st_size > 200_000
+    answers = re.findall(r"^ +(\d+) \+ (\d+) = (\S+)$", done.stdout, re.MULTILINE)
+    assert len(answers) == 3
+    assert all(answer.isdecimal() for _, _, answer in answers), "it has learned to answer with a number"
     assert shell.leftovers() == []
     assert shell.temporary_files() == []
     assert "step 16/16" in done.stderr

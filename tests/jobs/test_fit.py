@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime, timezone
 from typing import Any
 
@@ -56,3 +57,85 @@ def test_another_shape_is_said(nodes: int, gpus: int) -> None:
 
 def test_the_shape_that_it_is_made_for() -> None:
     assert notes("ppo", nodes=2, gpus_per_node=8) == ()
+
+
+# -- replicas of the rollout -----------------------------------------------------------------------------------------
+
+TP, DP, PP = (
+    f"actor_rollout_ref.rollout.{name}_size"
+    for name in ("tensor_model_parallel", "data_parallel", "pipeline_model_parallel")
+)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "gpus", "given", "message", "hint"),
+    [
+        (1, 1, {TP: 2}, f"{TP}=2: a replica of the rollout takes 2 GPUs, and 1 node with 1 GPU", 1),
+        (2, 8, {TP: 32}, f"{TP}=32: a replica of the rollout takes 32 GPUs, and 2 nodes with 8 GPUs", 16),
+        (2, 8, {TP: 3}, f"{TP}=3: a replica of the rollout takes 3 GPUs, and 2 nodes with 8 GPUs", 2),
+        (2, 8, {TP: 8, DP: 4}, f"{TP}=8 and {DP}=4: a replica of the rollout takes 32 GPUs", 16),
+        (2, 8, {TP: 1, PP: 3}, f"{PP}=3: a replica of the rollout takes 3 GPUs", 2),
+        (2, 8, {TP: 4, "trainer.nnodes": 1, "trainer.n_gpus_per_node": 2}, "takes 4 GPUs, and 1 node with 2 GPUs", 2),
+    ],
+)  # fmt: skip
+def test_replicas_that_do_not_fit_are_refused(
+    nodes: int, gpus: int, given: dict[str, Any], message: str, hint: int
+) -> None:
+    overrides = {key: HydraText(str(value)) for key, value in given.items()}
+    with pytest.raises(InputError, match=re.escape(message)) as caught:
+        notes("ppo", overrides, nodes=nodes, gpus_per_node=gpus)
+    assert caught.value.message.endswith("cannot be divided into such")
+    assert caught.value.hint == f"For example {TP}={hint}"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {TP: 16},  # over both nodes
+        {TP: 2, DP: 4, PP: 2},
+        {TP: "${oc.env:TP}"},  # known on the nodes
+        {TP: 3, "actor_rollout_ref.rollout.nnodes": 1},  # on GPUs of its own
+        {TP: 3, "actor_rollout_ref.rollout.disaggregation.enabled": True},
+        {TP: 3, "trainer.nnodes": "${oc.env:N}"},
+    ],
+)
+def test_replicas_that_fit_or_are_not_for_us_to_judge(given: dict[str, Any]) -> None:
+    assert notes("ppo", {key: HydraText(str(value)) for key, value in given.items()}) == ()
+
+
+def test_a_recipe_for_more_gpus_than_the_cluster_has_is_refused_where_it_cannot_work() -> None:
+    with pytest.raises(InputError, match=r"takes 4 GPUs, and 1 node with 2 GPUs cannot be divided into such"):
+        notes("grpo-qwen3-32b", nodes=1, gpus_per_node=2)
+
+
+# -- the release that runs -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("release", "keys"),
+    [
+        ("0.1", {"trainer.nnodes"}),
+        ("0.2.0.post2", {"trainer.nnodes", "trainer.resume_mode"}),
+        ("0.3.0.post1", {"trainer.nnodes", "trainer.resume_mode"}),
+        ("0.4.0", {"trainer.nnodes", "trainer.resume_mode", "trainer.device"}),
+        ("0.9.1", {"trainer.nnodes", "trainer.resume_mode", "trainer.device"}),
+        (None, {"trainer.nnodes", "trainer.resume_mode", "trainer.device"}),
+    ],
+)
+def test_a_key_is_filled_in_where_verl_has_it(release: str | None, keys: set[str]) -> None:
+    job = recipes.load("ppo").changed(verl=None, device="cpu", gpu=None)
+    view = ClusterView(
+        name="lab", id="1", nodes=2, gpus_per_node=1, device="cpu", checkpoint_dir="/c", verl_version=release,
+        data={"gsm8k": PATHS}, models={str(job.model): "/m"},
+    )  # fmt: skip
+    sent = {word.partition("=")[0] for word in plan(job, view, Wishes(), now=NOW).argv}
+    assert sent & {"trainer.nnodes", "trainer.resume_mode", "trainer.device"} == keys
+
+
+def test_the_release_of_a_fork_of_unknown_number_is_the_recipes() -> None:
+    job = recipes.load("ppo").changed(verl="0.1")
+    view = ClusterView(
+        name="lab", id="1", nodes=2, gpus_per_node=8, device="gpu", checkpoint_dir="/c", verl_version=None,
+        data={"gsm8k": PATHS}, models={str(job.model): "/m"},
+    )  # fmt: skip
+    assert not [word for word in plan(job, view, Wishes(), now=NOW).argv if "resume_mode" in word]

@@ -129,6 +129,16 @@ def test_never_the_wrong_cluster(cluster: FakeCluster):
     assert not cluster.jobs
 
 
+def test_never_to_the_dashboard_of_another_cluster(cluster: FakeCluster, folder: Path):
+    """A Ray without tokens, behind the port that was ours; the agent is ours."""
+    cluster.status["ray"]["session_name"] = "session_y"
+    with pytest.raises(ConnectionFailed, match="lab runs Ray session_y, this is session_x") as caught:
+        submit(connect(cluster), JOB, Wishes(working_dir=str(folder)))
+    assert "cloudrl attach lab" in str(caught.value.hint)
+    assert not cluster.jobs
+    assert not cluster.packages
+
+
 def test_a_cluster_that_is_not_ready(cluster: FakeCluster):
     cluster.status["phase"] = "fetch"
 

@@ -6,6 +6,7 @@ One stateful fake: the folder in $FAKE_RAY steers it and remembers what it was a
     hold-RANK        while this file is there, that rank's Ray does not come up
     fail-RANK        how many of the next starts of that rank exit at once
     alone            while this file is there, the dashboard counts no node but the head
+    jobs             what the dashboard lists as jobs, JSON; none while it is not there
 
 Like Ray's, its head keeps a control store at --port and a dashboard at --dashboard-port that wants the token;
 a worker belongs to the cluster as long as its connection to the store lives, and ends when the store goes. Each
@@ -72,6 +73,7 @@ class Dashboard(BaseHTTPRequestHandler):
             "/api/version": {"ray_version": VERSION, "session_name": self.session},
             "/nodes?view=summary": {"data": {"summary": nodes}},
             "/api/v0/logs?node_id=0head&glob=raylet.out": {"result": True},
+            "/api/jobs/": _jobs(),
         }
         status = 404 if self.path not in answers else 200
         if self.headers["Authorization"] != f"Bearer {self.token}":
@@ -84,6 +86,11 @@ class Dashboard(BaseHTTPRequestHandler):
 
     def log_message(self, *args):
         pass
+
+
+def _jobs():
+    file = Path(os.environ["FAKE_RAY"]) / "jobs"
+    return json.loads(file.read_text()) if file.exists() else []
 
 
 def main(argv):

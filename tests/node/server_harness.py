@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +13,12 @@ from cloudrl.node.board import Board
 from cloudrl.node.job_secrets import JobSecrets
 from cloudrl.node.listener import STRANGER_S
 from cloudrl.node.peer import Peer
+from cloudrl.node.process import Child
 from cloudrl.node.report import Report
-from cloudrl.node.server import AgentServer, Rooms
+from cloudrl.node.rooms import Rooms
+from cloudrl.node.server import AgentServer
+from cloudrl.node.shards import ShardChild
+from cloudrl.node.shelf import Shelf
 from cloudrl.node.shipping import Shipping
 from cloudrl.node.uploads import Store
 
@@ -45,7 +51,9 @@ class Served:
         nodes: int = 3,
         token: str = TOKEN,
         stranger_s: float = STRANGER_S,
+        peer_timeout_s: float = 0.5,
     ) -> None:
+        self.peer_timeout_s = peer_timeout_s
         self.folder, self.rank, self.token = folder, rank, token
         for name in ("checkpoints", "data", "logs"):
             (folder / name).mkdir(parents=True)
@@ -53,8 +61,12 @@ class Served:
         self.agent_log.write_bytes(f"log of rank {rank}\n".encode())
         self.job_logs: Path | None = folder / "logs"
         self.more_status: dict[str, Any] = {}
+        self.child: Child | None = None
         self.board = Board(Report(rank=rank, ip="127.0.0.1", hostname=f"node-{rank}", agent_port=0))
         self.shipping = Shipping(self.board, nodes, Store(folder / "files"), JobSecrets(folder / "secrets"))
+        self.shelf = Shelf(
+            self.checkpoints, folder / "ray", run_id="run", rank=rank, child=ShardChild(self._shard_child)
+        )
         self.server = AgentServer(["127.0.0.1"], 0, self._rooms(nodes), stranger_s=stranger_s)
         self.port = self.server.port
         self.board.update(agent_port=self.port)
@@ -74,10 +86,10 @@ class Served:
             nodes=nodes,
             token=self.token,
             status=lambda: {"phase": self.board.own.phase, **self.more_status},
-            peer=lambda report: Peer(report.ip, report.agent_port, TOKEN, timeout_s=0.5),
+            peer=lambda report: Peer(report.ip, report.agent_port, TOKEN, timeout_s=self.peer_timeout_s),
             agent_log=self.agent_log,
             job_logs=lambda: self.job_logs,
-            checkpoints=self.checkpoints,
+            shelf=self.shelf,
             data_dir=self.data,
             shipping=self.shipping,
         )
@@ -106,8 +118,18 @@ class Served:
         finally:
             connection.close()
 
+    def _shard_child(self, descriptor: int) -> Child:
+        command = [sys.executable, "-m", "cloudrl.node", "shards", f"--fd={descriptor}"]
+        self.child = Child(
+            command, log=self.folder / "shards.log", env=os.environ, pass_fds=(descriptor,), bound=False
+        )
+        return self.child
+
     def close(self) -> None:
         self.server.close()
+        self.shelf.close()
+        if self.child is not None:
+            assert self.child.wait(10) == 0, self.child.tail()
 
 
 def _authorization(token: str | None) -> dict[str, str]:

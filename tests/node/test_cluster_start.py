@@ -85,6 +85,10 @@ def test_status(cluster: Nodes) -> None:
     }  # fmt: skip
     assert (status["phase"], status["failure"]) == ("ready", None)
     assert status["ready_at"] > status["started_at"]
+    session = status["ray"].pop(
+        "session_name"
+    )  # tells a client that the dashboard it reached is this cluster's
+    assert session.startswith("session_")
     assert status["ray"] == {"version": "2.60.0", "dashboard_port": cluster.dashboard_port}
     assert status["checkpoint_dir"] == str(cluster.checkpoints)
     assert status["models"] == {str(cluster.folder / "model"): str(cluster.folder / "model")}
@@ -127,8 +131,13 @@ def test_only_rank_0_prepares_and_only_one_fetches_into_a_shared_folder(cluster:
     assert made == {0: ["data", "model"], 1: [], 2: ["model"]}
 
 
-def test_the_canaries_are_gone(cluster: Nodes) -> None:
-    assert not list(cluster.folder.rglob("*canary*"))
+def test_the_canaries_are_gone_but_for_those_by_which_a_shared_checkpoint_folder_is_known(
+    cluster: Nodes,
+) -> None:
+    left = list(cluster.folder.rglob("*canary*"))
+    assert {path.parent for path in left} == {cluster.checkpoints}
+    ranks = {path.name.rpartition("-")[2] for path in left}
+    assert ranks == {"0", "1", "2"}
 
 
 def test_the_set_up_ran_on_every_node_before_ray(cluster: Nodes) -> None:

@@ -57,6 +57,7 @@ _EXAMPLES = {
     "([0-9a-f]{32})": "0" * 32,
     "([^/]+)": "x",
     "(.+)": "file",
+    "(checkpoints|left)": "checkpoints",
 }
 
 
@@ -102,11 +103,12 @@ def test_without_the_token_not_even_what_is_missing_is_told(refusing: Served, pa
     assert refusing.get(path).status == 404
 
 
-@pytest.mark.parametrize("verb", ["HEAD", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT"])
+@pytest.mark.parametrize("verb", ["HEAD", "PATCH", "OPTIONS", "TRACE", "CONNECT"])
 def test_other_verbs_do_nothing(refusing: Served, verb: str) -> None:
     assert refusing.call(verb, "/v1/status").status == 501
     assert refusing.call("POST", "/v1/status", body=b"").status == 404
     assert refusing.call("PUT", "/v1/status", body=b"").status == 404
+    assert refusing.call("DELETE", "/v1/status").status == 404
     assert refusing.get("/v1/heartbeat").status == 404
 
 

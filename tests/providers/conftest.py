@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "node"))
+from dstack_hosts.fixtures import first, user  # noqa: F401 - fixtures
 from node_harness import Image, make_image, marked
 
 from cloudrl.providers.local import ports, provider

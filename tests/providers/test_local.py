@@ -282,3 +282,24 @@ def test_processes_of_others_are_not_touched(home: Home) -> None:
         with subprocess.Popen(["sleep", "600"], env={**os.environ, processes.MARK: mark}) as other:
             assert other.pid not in processes.of_cluster("an-id")
             other.kill()
+
+
+def test_one_that_was_idle_for_long_enough_has_ended_and_not_failed(home: Home) -> None:
+    plan = home.plan(down_when_idle="1s")
+    provider.up(plan, timeout_s=60)
+    until(lambda: not processes.of_cluster(plan.state.id), "it has ended by itself")
+    look = provider.status("one")
+    assert (look.phase, look.reason, look.has_failed) == ("down", "idle for 1s", False)
+    assert provider.down("one") is False
+    assert provider.status("one").reason == ""
+    assert _is_gone(plan)
+
+
+def test_the_cost_is_counted_where_the_price_is_known(home: Home) -> None:
+    provider.up(home.plan(nodes=1, price_per_hour=36.0, max_cost=1000.0), timeout_s=60)
+    look = provider.status("one")
+    assert look.price_per_hour == 36
+    assert look.cost is not None
+    assert 0 < look.cost < 10
+    assert look.limits["max_cost"] == 1000
+    provider.down("one")

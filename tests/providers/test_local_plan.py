@@ -69,6 +69,15 @@ def test_one_command_a_node(tmp_path: Path) -> None:
         )
 
 
+def test_nodes_of_one_machine_share_the_services_of_rank_0() -> None:
+    first, second = _plan(services=["8000:a", "8001:b"]).commands
+    assert [word for word in first if word.startswith("--service=")] == [
+        "--service=8000:a",
+        "--service=8001:b",
+    ]
+    assert not [word for word in second if word.startswith("--service=")]
+
+
 def test_the_dry_run_shows_what_is_started() -> None:
     plan = _plan(setup=["echo 'it'\"'\"'s'; rm -rf $HOME"], env={"A": "x y; z"})
     head, first, second = plan.render().splitlines()

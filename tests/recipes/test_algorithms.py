@@ -10,7 +10,8 @@ import pytest
 
 from cloudrl import recipes
 from cloudrl.errors import RecipeError
-from cloudrl.jobs.fill import needs_critic, values
+from cloudrl.jobs.fill import needs_critic
+from cloudrl.jobs.overrides import values
 from cloudrl.recipes.overlay import MAKES_AN_ALGORITHM
 from cloudrl.spec import HydraText, Job
 

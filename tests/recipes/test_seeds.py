@@ -15,7 +15,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from cloudrl import recipes
 from cloudrl.connection import ClusterView
 from cloudrl.jobs import Wishes, plan
-from cloudrl.jobs.fill import values
+from cloudrl.jobs.overrides import values
 from cloudrl.spec import parse_override
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ MOVED = {
     "critic.model.fsdp_config.param_offload": "critic.fsdp.param_offload",
     "critic.model.fsdp_config.optimizer_offload": "critic.fsdp.optimizer_offload",
 }
-"""Key of then -> key of verl 0.9.1."""
+"""Key of then -> key of verl 0.9.1, for recipes for that one."""
 
 ITS_FOLDER = "each run gets a folder of its own below the cluster's"
 ITS_NAME = "the project is the recipe"
@@ -73,6 +73,30 @@ DIFFERENT: dict[str, dict[str, tuple[Any, Any, str]]] = {
         "trainer.project_name": ("verl_example", "ppo-rocm-0.5b", ITS_NAME),
         "trainer.save_freq": (-1, 20, SAVES),
     },
+    "search-r1": {
+        "data.train_files": (
+            "data/nq_search/train.parquet",
+            "/root/data/nq_search/train.parquet",
+            "below the working directory, where the fork's .gitignore keeps it from being sent along",
+        ),
+        "data.val_files": (
+            "data/nq_search/test.parquet",
+            "/root/data/nq_search/test.parquet",
+            "as for training",
+        ),
+        "trainer.default_local_dir": (
+            "verl_checkpoints/--search-r1-ppo-qwen2.5-7b-em-multinode-2",
+            "/checkpoints/search-r1-ppo-qwen2.5-7b-em-multinode-2",
+            ITS_FOLDER,
+        ),
+        "trainer.experiment_name": (
+            "--search-r1-ppo-qwen2.5-7b-em-multinode-2",
+            "search-r1-ppo-qwen2.5-7b-em-multinode-2",
+            "it begins with two variables that are set nowhere",
+        ),
+        "trainer.logger": (["wandb"], ["console", "wandb"], "the console is where progress is read"),
+        "trainer.project_name": ("Search-R1-release", "search-r1", ITS_NAME),
+    },
 }
 """Recipe -> key -> value of the script, our value, why."""
 
@@ -81,6 +105,7 @@ WRITTEN_OUT = {
     "grpo-qwen3-32b": {},
     "ppo-sglang-7b": {"algorithm.adv_estimator": "gae"},
     "ppo-rocm-0.5b": {"algorithm.adv_estimator": "gae"},
+    "search-r1": {},
 }
 """Recipe -> what the script leaves to the defaults of its time and the recipe says."""
 
@@ -89,6 +114,7 @@ GIVEN_BY_THE_CLUSTER = {
     "grpo-qwen3-32b": {"trainer.default_local_dir", "trainer.resume_mode"},
     "ppo-sglang-7b": {"trainer.default_local_dir", "trainer.resume_mode"},
     "ppo-rocm-0.5b": {"trainer.default_local_dir", "trainer.resume_mode"},
+    "search-r1": set(),
 }
 """Recipe -> what neither of them says."""
 
@@ -117,18 +143,19 @@ def variables(text: str) -> dict[str, str]:
     """The script's variables, as they are at its end."""
     found = {"HOME": "/root"}
     for name, value in re.findall(r'^(?:export )?(\w+)=("?[^\s"]*"?)$', text, re.MULTILINE):
-        found[name] = expanded(value.strip('"'), found)
+        found[name] = expanded(value.strip("\"'"), found)
     return found
 
 
 def expanded(text: str, known: Mapping[str, str]) -> str:
-    return re.sub(r"\$\{?(\w+)\}?", lambda match: known[match[1]], text)
+    """As a shell expands it; a variable that is not set is empty."""
+    return re.sub(r"\$\{?(\w+)\}?", lambda match: known.get(match[1], ""), text)
 
 
 def meant(name: str) -> dict[str, Any]:
     """Every override that the script's author wrote, wherever the shell loses it."""
     text = script(name)
-    lines = re.findall(r"^ +([a-z_]+(?:\.[a-z_]+)+=.*)$", text, re.MULTILINE)
+    lines = re.findall(r"^ +(\+?[a-z_]+(?:\.[a-z_]+)*=.*)$", text, re.MULTILINE)
     words = [shlex.split(line.split(" ")[0])[0] if "$" not in line else line.split(" ")[0] for line in lines]
     return typed([expanded(word, variables(text)).replace('"', "") for word in words])
 
@@ -140,7 +167,7 @@ def typed(words: list[str]) -> dict[str, Any]:
 
 def sent(name: str) -> dict[str, Any]:
     """What the recipe becomes on a cluster as the script's author had one."""
-    job, run = recipes.load(name), meant(name)["trainer.experiment_name"]
+    job, run = recipes.load(name), meant(name)["trainer.experiment_name"].lstrip("-")
     files = "/root/verl/data/hdfs" if name == "grpo-qwen3-32b" else None
     cluster = ClusterView(
         name="lab",
@@ -154,19 +181,24 @@ def sent(name: str) -> dict[str, Any]:
             for each in job.data
         },
         models={job.model: job.model},
-        verl_version="0.9.1",
+        verl_version=job.verl,
     )
     argv = plan(job, cluster, Wishes(name=run, env={"WANDB_API_KEY": "secret"})).argv
     return typed(list(argv[3:]))
 
 
-def translated(overrides: Mapping[str, Any]) -> dict[str, Any]:
-    return {MOVED.get(key, key): value for key, value in overrides.items()}
+def moved(name: str) -> dict[str, str]:
+    return MOVED if recipes.load(name).verl == "0.9.1" else {}
+
+
+def translated(name: str) -> dict[str, Any]:
+    """What the script's author wrote, in the keys of the recipe's verl."""
+    return {moved(name).get(key, key): value for key, value in meant(name).items()}
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_recipe_gives_every_override_of_its_script(name):
-    theirs, ours = translated(meant(name)), sent(name)
+    theirs, ours = translated(name), sent(name)
     assert len(theirs) > 20
     different = {key: (value, ours.get(key)) for key, value in theirs.items() if ours.get(key) != value}
     assert different == {key: (then, now) for key, (then, now, why) in DIFFERENT[name].items() if why}
@@ -174,7 +206,7 @@ def test_a_recipe_gives_every_override_of_its_script(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_recipe_adds_nothing_but_what_is_listed(name):
-    theirs, ours = translated(meant(name)), sent(name)
+    theirs, ours = translated(name), sent(name)
     own = values(recipes.load(name).overrides)
     added = {key: value for key, value in ours.items() if key not in theirs}
     assert {key: value for key, value in added.items() if key in own} == WRITTEN_OUT[name]
@@ -188,7 +220,7 @@ def test_every_script_is_compared():
 def test_moved_keys_are_noted_beside_the_new_ones():
     for name in NAMES:
         written = recipes.written(name)
-        for then, now in MOVED.items():
+        for then, now in moved(name).items():
             if then in meant(name):
                 assert re.search(
                     rf"^  {re.escape(now)}: \w+ +# formerly {re.escape(then)}$", written, re.MULTILINE
@@ -222,7 +254,7 @@ def received(tmp_path):
             timeout=30,
         )
         words = (tmp_path / "received").read_text().splitlines()
-        return dict(parse_override(word) for word in words if re.match(r"[a-z_.]+=", word))
+        return dict(parse_override(word) for word in words if re.match(r"\+?[a-z_.]+=", word))
 
     return run
 
@@ -239,3 +271,7 @@ def test_a_comment_behind_a_backslash_ends_the_command(received):
         "trainer.test_freq",
         "trainer.total_epochs",
     }
+
+
+def test_nothing_of_search_r1s_script_is_lost(received):
+    assert set(meant("search-r1")) == {key.lstrip("+") for key in received("search-r1")}

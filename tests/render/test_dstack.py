@@ -1,31 +1,30 @@
 from __future__ import annotations
 
 import os
-import shlex
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from dstack._internal.core.models.common import EntityReference
 from dstack._internal.core.models.configurations import TaskConfiguration, parse_apply_configuration
 from dstack._internal.core.models.profiles import InstanceNameSelector
 from dstack._internal.core.models.volumes import InstanceMountPoint, VolumeMountPoint
 from dstack._internal.utils.interpolator import VariablesInterpolator
 from dstack._internal.utils.nodes_interpolator import interpolate_groups_ip_address
+from dstack_task import parsed
 from hostile import HOSTILE, lines, names, tags, texts
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cloudrl.errors import SpecError
-from cloudrl.node.options import Options, parse_options
-from cloudrl.render import to_dstack
+from cloudrl.node.money import Limits
+from cloudrl.node.options import parse_options
+from cloudrl.node.services import parse_service
 from cloudrl.spec import Cluster, Duration, Gpu, NetworkMount, Volume
 from cloudrl.spec.names import is_secret
-from cloudrl.verl import RELEASE, release
+from cloudrl.verl import release
 
-RESOURCES = ("gpu", "cpu", "memory", "disk", "shm_size")
 FEW = max(20, settings().max_examples // 4)
 """Each example starts a shell, or is parsed by dstack field by field."""
 AGENT = "/opt/cloudrl/cloudrl-node.pyz"
@@ -98,6 +97,7 @@ wide_clusters = st.builds(
     network_volumes,
 )
 
+
 clusters = st.builds(
     make,
     name=names,
@@ -105,6 +105,9 @@ clusters = st.builds(
     image=st.sampled_from([None, "a/b:c", "localhost:5000/x@sha256:00"]),
     user=st.sampled_from([None, "root", "1000:1000", "0"]),
     setup=st.lists(texts, max_size=3),
+    services=st.lists(texts, max_size=2).map(
+        lambda each: [f"{8000 + i}:{text}" for i, text in enumerate(each)]
+    ),
     env=st.dictionaries(env_names, texts, max_size=3),
     gpu=st.sampled_from([None, "0", "80GB:8", "H100", "amd:MI300X:8", "24GB..40GB:1..4", "8"]),
     cpu=st.sampled_from([None, "8", "x86:8..", "2..4"]),
@@ -115,12 +118,6 @@ clusters = st.builds(
     models=st.sets(st.sampled_from(["Qwen/Qwen2.5-7B-Instruct", "tiny-qwen2", "/models/a b's"])).map(sorted),
     checkpoints=folders,
 ).filter(lambda cluster: cluster is not None)
-
-
-def parsed(cluster: Cluster) -> TaskConfiguration:
-    configuration = parse_apply_configuration(yaml.safe_load(to_dstack(cluster)))
-    assert isinstance(configuration, TaskConfiguration)
-    return configuration
 
 
 def fill(value: str, secrets: dict[str, dict[str, str]]) -> str:
@@ -199,6 +196,7 @@ def expected_words(cluster: Cluster) -> dict[str, Any]:
         "device": cluster.device,
         "gpus": 1 if cluster.device == "cpu" else cluster.gpus_per_node,
         "setup": (() if own_image else release(vendor=cluster.vendor).install) + tuple(cluster.setup),
+        "services": tuple(map(parse_service, cluster.services)),
         "data": tuple(cluster.data),
         "models": tuple(cluster.models),
         "checkpoints": Path(cluster.checkpoints),
@@ -274,198 +272,7 @@ def test_each_hostile_text_reaches_the_agent_and_the_environment(stub_path, text
     assert VariablesInterpolator({}).interpolate_or_error(task.env.as_dict()["A"]) == f"{text}."
 
 
-GOLDEN = {
-    "everything": Cluster(
-        name="everything",
-        nodes=4,
-        image="localhost:5000/mine@sha256:00",
-        user="1000:1000",
-        setup=["apt-get update && apt-get install -y git", "pip install 'a[b]==1.0'", "- odd"],
-        env={"NCCL_DEBUG": "INFO", "NO": "on", "PRICE": "$5", "TWO": "a\nb"},
-        gpu="amd:MI300X:8",
-        cpu="x86:128..",
-        memory="1TB..",
-        disk="2TB..",
-        shm_size="0.5TB",
-        data=["gsm8k", "math"],
-        models=["Qwen/Qwen3-32B", "/models/my model"],
-        checkpoints="/scratch/checkpoints",
-        volumes=["/big:/scratch", "/hf:/root/.cache/huggingface"],
-    ),
-    "smallest": Cluster(name="no", volumes=[]),
-    "python": Cluster(name="python", python="3.12", gpu="24GB:1..4", cpu=8),
-    "policies": Cluster(
-        name="policies",
-        nodes=2,
-        verl="0.9.1",
-        rollout="sglang",
-        user="root",
-        privileged=True,
-        shell="bash",
-        working_dir="/work",
-        env={"NCCL_DEBUG": "INFO"},
-        secrets=["HF_TOKEN", "WANDB_API_KEY"],
-        ports=["9265:8265", 6006],
-        gpu="80GB..:8",
-        shm_size="128GB",
-        volumes=[
-            "ckpt-${{ dstack.node_rank }}:/checkpoints",
-            {"name": ["aws-hf", "gcp-hf"], "path": "/hf"},
-            {"instance_path": "/fast", "path": "/fast", "optional": True},
-        ],
-        fleets=["gpu-fleet", "main/shared"],
-        instances=["gpu-fleet-0", "gpu-fleet-1"],
-        backends=["aws", "gcp"],
-        regions=["us-east-1"],
-        availability_zones=["us-east-1a"],
-        instance_types=["p5.48xlarge"],
-        reservation="cr-0123",
-        spot_policy="auto",
-        max_price=98.5,
-        creation_policy="reuse",
-        idle_duration="10m",
-        retry={"on_events": ["interruption", "error"], "duration": "4h"},
-        max_duration="3d",
-        stop_duration="10m",
-        utilization_policy={"min_gpu_utilization": 10, "time_window": "1h"},
-        schedule="0 8 * * mon-fri",
-        priority=50,
-        startup_order="master-first",
-        stop_criteria="all-done",
-        tags={"team": "rl"},
-    ),
-    "private-image": Cluster(
-        name="private-image",
-        image="registry.example.com/mine:1",
-        registry_auth={"username": "me", "password": "${{ secrets.REGISTRY_PASSWORD }}"},
-        rollout="vllm",
-        gpu="H100:8",
-        retry=False,
-    ),
-}
-
-# What dstack has and a cluster does not, and why.
-LEFT_OUT = {
-    "entrypoint": "the agent is what runs",
-    "commands": "the agent is what runs; `setup` holds the user's",
-    "files": "the agent; the user's own files travel with a job",
-    "repos": "the user's own code travels with a job",
-    "single_branch": "as above",
-    "docker": "no training runs in Docker within Docker",
-    "dstack": "it would give every process of the run rights on the server",
-    "groups": "all nodes are equal: verl counts so many GPUs on each",
-    "backend_options": "one of its own for each backend; --profile of `dstack apply` takes them",
-    "home_dir": "without effect in dstack",
-    "type": "always task",
-}
-OURS = {"verl", "rollout", "secrets", "data", "models", "checkpoints", *RESOURCES}
-
-
-def test_a_cluster_has_every_field_of_a_dstack_task_but_these():
-    assert set(TaskConfiguration.model_fields) - set(Cluster.model_fields) == set(LEFT_OUT) | {"resources"}
-    assert set(Cluster.model_fields) - set(TaskConfiguration.model_fields) == OURS
-
-
-@pytest.mark.parametrize("name", GOLDEN)
-def test_rendered_bytes(name, golden, repository):
-    golden(repository / "tests" / "golden" / f"{name}.dstack.yml", to_dstack(GOLDEN[name]))
-    assert to_dstack(GOLDEN[name]) == to_dstack(GOLDEN[name].changed())
-
-
-def test_a_private_image_is_pulled_with_a_secret():
-    auth = parsed(GOLDEN["private-image"]).registry_auth
-    assert (auth.username, auth.password) == ("me", "${{ secrets.REGISTRY_PASSWORD }}")
-
-
-def agent_options(**fields: Any) -> Options:
-    (command,) = parsed(Cluster(name="one", **fields)).commands
-    return parse_options(shlex.split(command.replace("\\\n", ""))[4:])
-
-
-def test_the_release_image_brings_its_install_command_and_import_check():
-    options = agent_options(gpu="8", setup=["mine"])
-    assert options.setup == (*RELEASE.install, "mine")
-    assert options.import_check == ("numpy", "torch", "vllm")
-
-
-def test_of_another_image_the_rollout_engine_is_not_known():
-    options = agent_options(gpu="8", image="mine:1")
-    assert options.setup == ()
-    assert options.import_check == ("numpy", "torch")
-
-    assert agent_options(gpu="8", image="mine:1", rollout="sglang").import_check == (
-        "numpy",
-        "torch",
-        "sglang",
-    )
-
-
-@pytest.mark.parametrize("gpu", [None, 0])
-def test_without_gpus_a_node_offers_one_place_and_the_device_is_cpu(gpu):
-    options = agent_options(image="mine:1", gpu=gpu)
-    assert (options.device, options.gpus, options.import_check) == ("cpu", 1, ())
-
-
-@pytest.mark.parametrize(
-    ("fields", "rendered"),
-    [
-        ({"gpu": "80GB:8"}, "nvidia:80GB:8"),
-        ({"gpu": "8"}, "nvidia:8"),
-        ({"gpu": "H100:8"}, "H100:8"),
-        ({"gpu": "amd:192GB:8"}, "amd:192GB:8"),
-        ({"gpu": "192GB:8", "image": "mine:1"}, "192GB:8"),
-        ({"gpu": 0}, 0),
-    ],
-)
-def test_an_image_for_one_vendor_gets_no_gpus_of_another(fields, rendered):
-    """dstack would give MI300X to `192GB:8`, and the image could not use them."""
-    text = yaml.safe_load(to_dstack(Cluster(name="one", **fields)))
-    assert text["resources"]["gpu"] == rendered
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"verl": "0.5.0"}, "no image is known for verl 0.5.0"),
-        ({"verl": "0.8.0", "gpu": "MI300X:8"}, "no image is known for verl 0.8.0 on GPUs of 'amd'"),
-        ({"gpu": "tpu:8"}, "no image is known for verl 0.9.1 on GPUs of 'google'"),
-    ],
-)
-def test_what_no_image_is_known_for_is_refused(fields, message):
-    with pytest.raises(SpecError) as caught:
-        to_dstack(Cluster(name="one", **fields))
-    assert caught.value.message.startswith(message)
-    assert caught.value.hint
-    assert to_dstack(Cluster(name="one", image="mine:1", **fields))
-
-
-@pytest.mark.parametrize("name", ["HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "my_password"])
-def test_the_value_of_a_secret_stands_in_no_file(name):
-    with pytest.raises(SpecError) as caught:
-        to_dstack(Cluster(name="one", env={name: "s3cret"}))
-    assert caught.value.message == f"env {name}: the value of a secret would stand in the file"
-    assert f"secrets: [{name}]" in caught.value.hint
-    assert "s3cret" not in str(caught.value)
-    rendered = to_dstack(Cluster(name="one", secrets=[name]))
-    assert f"  {name}: ${{{{ secrets.{name} }}}}\n" in rendered
-    assert to_dstack(Cluster(name="one", env={name: "/run/secrets/file"}))  # a path is no secret
-
-
-def test_the_header_says_where_ray_is():
-    assert "finds Ray at localhost:9265.\n" in to_dstack(Cluster(name="one", ports=["9265:8265"]))
-    assert "finds Ray at the local port that dstack prints for 8265.\n" in to_dstack(
-        Cluster(name="one", ports=["*:8265"])
-    )
-
-
-def test_a_choice_that_is_not_ours_has_no_comment_that_praises_it():
-    text = to_dstack(
-        Cluster(name="one", startup_order="workers-first", stop_criteria="all-done", retry=False)
-    )
-    assert "# A lost node ends the run.\nretry: false\n" in text
-    for words in ("All nodes set up", "no other node may stay"):
-        assert words not in text
-
-
-def test_a_range_of_gpus_is_left_to_what_dstack_gives():
-    assert agent_options(gpu="80GB:1..8").gpus is None
+def test_when_the_cluster_ends_by_itself_is_the_agents_business(stub_path):
+    cluster = Cluster(name="one", down_when_idle="2h", max_cost=1234.5, price_per_hour=0.1)
+    options = parse_options(run_words(parsed(cluster), stub_path)[2:])
+    assert options.limits == Limits(idle_s=7200, max_cost=1234.5, price_per_hour=0.1)

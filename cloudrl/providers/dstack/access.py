@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import subprocess
+import threading
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cloudrl.connection import Connection
-from cloudrl.errors import CloudrlError, ConnectionFailed
+from cloudrl.errors import CloudrlError, ClusterFailed, ConnectionFailed, InputError
 from cloudrl.node.tokens import derive
 from cloudrl.providers.dstack import runs, ssh, state
-from cloudrl.providers.dstack.tunnel import Tunnel, free_ports, ssh_environment, write_config
+from cloudrl.providers.dstack.logs import how_it_ended
+from cloudrl.providers.dstack.tunnel import Tunnel, free_ports, listens, ssh_environment, write_config
 from cloudrl.spec.ports import AGENT_PORT, RAY_PORT
 
 if TYPE_CHECKING:
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from cloudrl.providers.dstack.server import Server
 
 _SSH_TIMEOUT_S = 30.0
+_HEALING_S, _LOOK_S = 15.0, 0.2
 # node/tokens.py: node_key. A single node has no dstack_job; the agent keeps a key of its own.
 _KEY_OF_RUN, _KEY_OF_NODE = "~/.ssh/dstack_job", "~/.cloudrl/run/key"
 
@@ -49,6 +53,7 @@ def reach(server: Server, run: RunState, *, timeout_s: float = 60.0) -> Access:
     kept = state.read_kept(place / "tunnel")
     if kept is not None and kept.run_id == run.id:
         ports = {RAY_PORT: kept.ray_port, AGENT_PORT: kept.agent_port}
+        _wait_open(ports, min(timeout_s, _HEALING_S))
         return Access(connect(server, run, ports), None)
     tunnel = open_tunnel(server, run, place, timeout_s=timeout_s)
     try:
@@ -56,6 +61,13 @@ def reach(server: Server, run: RunState, *, timeout_s: float = 60.0) -> Access:
     except BaseException:
         tunnel.close()
         raise
+
+
+def _wait_open(ports: dict[int, int], timeout_s: float) -> None:
+    """A tunnel that has just broken is being opened again; who comes after that need not know."""
+    deadline = time.monotonic() + timeout_s
+    while not all(listens(port) for port in ports.values()) and time.monotonic() < deadline:
+        time.sleep(_LOOK_S)
 
 
 def open_tunnel(server: Server, run: RunState, place: Path, *, timeout_s: float = 60.0) -> Tunnel:
@@ -72,7 +84,7 @@ def open_tunnel(server: Server, run: RunState, place: Path, *, timeout_s: float 
         with suppress(ConnectionFailed):  # the server may be restarting; the machines do not care
             first = runs.get(server, run.name)
         if first.is_over:
-            raise ConnectionFailed(f"run {run.name!r} is over: {first.status} {first.reason}".rstrip())
+            raise ClusterFailed(f"run {run.name!r} is over: {first.status} {first.reason}".rstrip())
         return ssh.route(server, first)
 
     tunnel = Tunnel(find_route, free_ports((RAY_PORT, AGENT_PORT)), place)
@@ -86,15 +98,67 @@ def connect(server: Server, run: RunState, ports: dict[int, int]) -> Connection:
     Raises:
         ConnectionFailed: the key cannot be read.
     """
-    tokens = derive(read_key(server, run))
-    return Connection(
-        name=run.name,
-        ray_url=f"http://127.0.0.1:{ports[RAY_PORT]}",
-        ray_token=tokens.ray,
-        agent_url=f"http://127.0.0.1:{ports[AGENT_PORT]}",
-        agent_token=tokens.agent,
-        cluster_id=run.id,
-    )
+    home = RunHome(server, run.name, run.id, ports)
+    return home.read(run)
+
+
+class RunHome:
+    """Reads a run's tokens again after dstack has resubmitted it (`cloudrl.connection.Home`)."""
+
+    def __init__(self, server: Server, name: str, run_id: str, ports: dict[int, int]) -> None:
+        self._server, self._name, self._run_id = server, name, run_id
+        self._ports = dict(ports)
+        self._lock = threading.Lock()
+        self._latest: Connection | None = None
+
+    def read(self, run: RunState) -> Connection:
+        """The connection with the tokens of the run's present attempt.
+
+        Raises:
+            ConnectionFailed: the key cannot be read.
+        """
+        tokens = derive(read_key(self._server, run))
+        self._latest = Connection(
+            name=run.name,
+            ray_url=f"http://127.0.0.1:{self._ports[RAY_PORT]}",
+            ray_token=tokens.ray,
+            agent_url=f"http://127.0.0.1:{self._ports[AGENT_PORT]}",
+            agent_token=tokens.agent,
+            cluster_id=run.id,
+            home=self,
+        )
+        return self._latest
+
+    def renewed(self, refused: str) -> Connection:
+        """See `Home.renewed`; the key is read once for each refused token, whoever asks."""
+        with self._lock:
+            latest = self._latest
+            if latest is not None and refused not in (latest.ray_token, latest.agent_token):
+                return latest
+            return self.read(self._look())
+
+    def check(self) -> None:
+        """See `Home.check`."""
+        with suppress(ConnectionFailed):  # the server may be restarting; the machines do not care
+            self._look()
+
+    def _look(self) -> RunState:
+        try:
+            run = runs.get(self._server, self._name)
+        except InputError as error:
+            raise ClusterFailed(f"run {self._name!r} is gone", hint="cloudrl status") from error
+        if run.is_over or run.id != self._run_id:
+            how = _end_of(self._server, run) if run.id == self._run_id else "another run has its name"
+            raise ClusterFailed(f"cluster {self._name!r} is over: {how}", hint=f"cloudrl status {self._name}")
+        return run
+
+
+def _end_of(server: Server, run: RunState) -> str:
+    """How a run has ended, with the agents' own reason where they have said one."""
+    reason = ""
+    with suppress(CloudrlError):  # the log may be gone; that it is over is worth more
+        _, reason = how_it_ended(server, run)
+    return f"{run.status} {reason or run.reason}".rstrip()
 
 
 def read_key(server: Server, run: RunState) -> bytes:

@@ -56,6 +56,15 @@ class FleetState:
     idle_duration_s: int | None
     """After which an idle machine is given back; None for never."""
     is_ssh: bool
+    is_cluster: bool = True
+    """Whether its machines are near each other; dstack runs clusters of several nodes nowhere else."""
+    least: int = 0
+    """So many rented machines are never given back."""
+
+    @property
+    def why_kept(self) -> str:
+        """Why idle machines are paid for until somebody deletes the fleet; "" where they are given back."""
+        return "" if self.is_ssh else why_machines_stay(self.idle_duration_s, self.least)
 
     @property
     def price(self) -> float:
@@ -90,6 +99,8 @@ class FleetPlan:
     total_offers: int
     current: FleetState | None = None
     answer: Any = field(default=None, repr=False)
+    why_kept: str = ""
+    """Why idle machines are going to be paid for until somebody deletes the fleet; "" where they are given back."""
 
     def render(self) -> str:
         """The text that `--dry-run` prints."""
@@ -125,6 +136,7 @@ def plan(server: Server, text: str) -> FleetPlan:
         total_offers=answer.total_offers,
         current=_state(answer.current_resource) if answer.current_resource is not None else None,
         answer=answer,
+        why_kept="" if configuration.ssh_config else why_machines_stay(_idle_duration_s(spec), _least(spec)),
     )
 
 
@@ -136,16 +148,25 @@ def apply(server: Server, planned: FleetPlan) -> FleetState:
         InputError: the server refuses, or the fleet has changed since the plan was made.
         ConnectionFailed: it does not answer.
     """
-    if not planned.is_ssh and planned.total_offers == 0:
-        raise CapacityError(
-            f"fleet {planned.name!r}: no backend of project {server.project!r} offers such a machine",
-            hint="What there is: dstack offer --gpu 80GB:8\nBackends are set up in ~/.dstack/server/config.yml",
-        )
+    check(server, planned)
     if planned.action == "recreate":
         delete(server, [planned.name])
         wait_gone(server, planned.name)
         planned = plan(server, planned.text)
     return _state(server.call(server.api.fleets.apply_plan, server.project, planned.answer))
+
+
+def check(server: Server, planned: FleetPlan) -> None:
+    """Refuse what cannot be had.
+
+    Raises:
+        CapacityError: no backend offers such a machine.
+    """
+    if not planned.is_ssh and planned.total_offers == 0:
+        raise CapacityError(
+            f"fleet {planned.name!r}: no backend of project {server.project!r} offers such a machine",
+            hint="What there is: dstack offer --gpu 80GB:8\nBackends are set up in ~/.dstack/server/config.yml",
+        )
 
 
 def wait(
@@ -308,15 +329,44 @@ def _state(fleet: Any) -> FleetState:
         instances=tuple(_instance(each) for each in fleet.instances),
         idle_duration_s=_idle_duration_s(fleet.spec),
         is_ssh=fleet.spec.configuration.ssh_config is not None,
+        is_cluster=getattr(fleet.spec.configuration.placement, "value", None) == "cluster",
+        least=_least(fleet.spec),
     )
 
 
+def why_machines_stay(idle_duration_s: int | None, least: int) -> str:
+    """Why rented machines are paid for until somebody deletes their fleet; "" where idle ones are given back.
+
+    Args:
+        idle_duration_s: None for `off`.
+        least: the fleet's minimum.
+    """
+    if idle_duration_s is None:
+        return "its idle_duration is off"
+    return (
+        f"it keeps {least} machine{'' if least == 1 else 's'} at any time (nodes: min {least})"
+        if least
+        else ""
+    )
+
+
+def _least(spec: Any) -> int:
+    """Below this dstack gives no machine back (background/pipeline_tasks/instances/common.py)."""
+    nodes = spec.configuration.nodes
+    return 0 if nodes is None or getattr(spec, "autocreated", False) else int(nodes.min)
+
+
 def _idle_duration_s(spec: Any) -> int | None:
-    """Seconds; dstack keeps 0 machines of a fixed fleet idle for ever (see `Fleet`)."""
+    """Seconds; None for a negative one, which is `off`, and for machines of one's own.
+
+    Where nobody says, dstack takes three days (core/models/profiles.py: DEFAULT_FLEET_TERMINATION_IDLE_TIME).
+    """
+    from dstack._internal.core.models.profiles import DEFAULT_FLEET_TERMINATION_IDLE_TIME
+
     seconds = spec.merged_profile.idle_duration
-    if spec.configuration.ssh_config is not None or seconds is None or seconds < 0:
+    if spec.configuration.ssh_config is not None or (seconds is not None and seconds < 0):
         return None
-    return int(seconds)
+    return int(DEFAULT_FLEET_TERMINATION_IDLE_TIME if seconds is None else seconds)
 
 
 def _instance(instance: Any) -> Instance:

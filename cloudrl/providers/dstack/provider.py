@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from cloudrl.connection import AgentApi, Connection
-from cloudrl.errors import ClusterFailed, ConnectionFailed, InputError, Interrupted, Unauthorized
-from cloudrl.providers.dstack import keeper, runs, state
+from cloudrl.errors import ClusterFailed, ConnectionFailed, InputError
+from cloudrl.providers.dstack import keeper, runs, state, stopping, trouble
 from cloudrl.providers.dstack.access import Access, reach
-from cloudrl.providers.dstack.logs import reason_of_end
+from cloudrl.providers.dstack.history import earlier
+from cloudrl.providers.dstack.logs import how_it_ended
 from cloudrl.providers.dstack.server import Server, connect
-from cloudrl.providers.model import Status
+from cloudrl.providers.model import Keeping, Status
 from cloudrl.render.agent import write_agent
 from cloudrl.render.dstack import to_dstack
 
@@ -20,11 +21,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from cloudrl.connection import Connection
     from cloudrl.providers.dstack.runs import RunPlan, RunState
     from cloudrl.providers.model import Plan
     from cloudrl.spec import Cluster
 
 _POLL_S = 1.0
+_SERVER_BACK_S = 120.0
 _UP_TIMEOUT_S = 86_400.0
 """dstack itself gives up by the task's `retry`; downloading a large model may take hours."""
 
@@ -42,13 +45,45 @@ class DstackPlan:
 
 
 def plan(cluster: Cluster, *, dashboard_port: int | None = None) -> DstackPlan:
-    """What `up` would send."""
+    """What `up` would send. The server is asked for its price alone, and only if the cost is limited."""
     if dashboard_port is not None:
         raise InputError(
             f"--dashboard-port {dashboard_port}: on dstack the dashboard is forwarded to 8265 if that is free",
             hint="Leave it out",
         )
+    if cluster.max_cost is not None and cluster.price_per_hour is None:
+        server = connect()
+        quoted = quote(DstackPlan(cluster.name, to_dstack(cluster.changed(max_cost=None))), server)
+        if quoted.price is None:
+            trouble.check(server, quoted)
+        cluster = with_price(cluster, quoted)
     return DstackPlan(cluster.name, to_dstack(cluster))
+
+
+def with_price(cluster: Cluster, quoted: RunPlan) -> Cluster:
+    """The same with the price that its agents count with: all nodes at the cheapest offer.
+
+    Raises:
+        InputError: the machines cost nothing.
+    """
+    if not quoted.price:
+        raise InputError(
+            f"max_cost {cluster.max_cost:g}: the machines that {cluster.name} would get cost nothing an hour",
+            hint="Leave it out, or say what they cost you: --price-per-hour 12",
+        )
+    return cluster.changed(price_per_hour=round(quoted.price, 4))
+
+
+def lacks_fleet(cluster: Cluster) -> bool:
+    """Whether there is no machine for a cluster, and a new fleet might help.
+
+    Raises:
+        InputError: no server is configured, or it refuses the task.
+        ConnectionFailed: it does not answer.
+    """
+    quoted = quote(DstackPlan(cluster.name, to_dstack(cluster.changed(max_cost=None))))
+    is_taken = quoted.current is not None and not quoted.current.is_over
+    return not (quoted.total_offers or cluster.fleets or is_taken)
 
 
 def quote(plan: DstackPlan, server: Server | None = None) -> RunPlan:
@@ -78,23 +113,22 @@ def up(
         InputError: a run of this name is going on.
         CapacityError: no machines.
         ClusterFailed: it ended before it was ready; the message has the reason, dstack's or the agent's.
-        Interrupted: Ctrl-C. The run goes on, and so does its price.
+        Interrupted: Ctrl-C. A run that was submitted goes on, and so does its price, which the message has.
     """
     if not isinstance(plan, DstackPlan):
         raise TypeError(f"a plan of another provider: {plan!r}")
     server = connect()
-    run = runs.apply(server, quote(plan, server))
+    quoted: RunPlan | None = None
     try:
-        access = _await_ready(server, run, on_status, timeout_s)
+        quoted = quote(plan, server)
+        trouble.check(server, quoted)
+        access = _await_ready(server, runs.apply(server, quoted), on_status, timeout_s)
+        if detach:
+            access.close()
+            keeper.start(server.project, plan.name)
+            return attach(plan.name)
     except KeyboardInterrupt as error:
-        raise Interrupted(
-            f"interrupted; run {run.name!r} goes on",
-            hint=f"cloudrl status {run.name}\ncloudrl down {run.name}",
-        ) from error
-    if detach:
-        access.close()
-        keeper.start(server.project, run.name)
-        return attach(plan.name)
+        raise stopping.interrupted(server, quoted) from error
     return access.connection
 
 
@@ -123,6 +157,11 @@ def status(name: str) -> Status:
     """
     server = connect()
     run = runs.get(server, name)
+    look = _present(server, run)
+    return replace(look, earlier=earlier(server, run), price_per_hour=run.price, cost=run.cost)
+
+
+def _present(server: Server, run: RunState) -> Status:
     if run.status != "running":
         return _from_run(server, run)
     try:
@@ -171,6 +210,20 @@ def what_stays(name: str) -> str:  # noqa: ARG001 - the protocol's
     return "its machines stay in their fleet until they were idle for its idle duration: cloudrl fleet list"
 
 
+def keeping(name: str) -> Keeping:
+    """What becomes of its checkpoints when it ends."""
+    server = connect()
+    run = runs.get(server, name)
+    return stopping.keeping(server, run, checkpoint_folder(run))
+
+
+def checkpoint_folder(run: RunState) -> str:
+    """Where its jobs save, as the agent's command line says."""
+    commands = getattr(run.answer.run_spec.configuration, "commands", None) or []
+    found = re.search(r"--checkpoints[ =]('[^']*'|\S+)", "\n".join(commands))
+    return found[1].strip("'\"") if found is not None else "/checkpoints"
+
+
 def is_ours(run: RunState) -> bool:
     """Whether the run is a task with the node agent in it."""
     from cloudrl.render.agent import AGENT_FILE
@@ -185,17 +238,25 @@ def _await_ready(
 ) -> Access:
     deadline = time.monotonic() + timeout_s
     access: Access | None = None
+    before = 0
+    past: tuple[Mapping[str, Any], ...] = ()
     try:
         while True:
-            run = runs.get(server, run.name)
+            run = _get_patiently(server, run.name)
+            if run.attempt != before:
+                before, past = run.attempt, earlier(server, run)
             look = _from_run(server, run)
             if run.is_over:
                 raise _failed(server, run)
+            if (in_vain := trouble.give_up(run)) is not None:
+                runs.stop(server, run.name)
+                runs.wait_over(server, run.name)
+                raise in_vain
             if run.status == "running":
                 access = access or _try_to_reach(server, run)
                 look = _look(server, run, access) if access is not None else look
             if on_status is not None:
-                on_status(look)
+                on_status(replace(look, earlier=past))
             if look.is_ready and access is not None:
                 ready, access = access, None
                 return ready
@@ -210,6 +271,19 @@ def _await_ready(
             access.close()
 
 
+def _get_patiently(server: Server, name: str) -> RunState:
+    """A look at the run; the server may be restarting, which changes nothing for the machines."""
+    deadline = time.monotonic() + _SERVER_BACK_S
+    while True:
+        try:
+            return runs.get(server, name)
+        except ConnectionFailed as error:
+            if time.monotonic() > deadline:
+                hint = f"The run goes on. When the server is back: cloudrl status {name}"
+                raise ConnectionFailed(error.message, hint=hint) from error
+            time.sleep(_POLL_S)
+
+
 def _try_to_reach(server: Server, run: RunState) -> Access | None:
     """The way in, or None while the agent has not started."""
     try:
@@ -219,14 +293,14 @@ def _try_to_reach(server: Server, run: RunState) -> Access | None:
 
 
 def _look(server: Server, run: RunState, access: Access) -> Status:
-    connection = access.connection
-    if connection.agent_url is None or connection.agent_token is None:
+    agent = access.connection.agent(timeout_s=5)
+    if agent is None:
         raise TypeError("a connection without an agent")
     try:
-        answer = AgentApi(connection.agent_url, connection.agent_token, timeout_s=5).status()
-    except (ConnectionFailed, Unauthorized) as error:
+        answer = agent.status()
+    except (ConnectionFailed, ClusterFailed) as error:
         return _from_run(server, run, detail=error.message)
-    return from_agent(run.name, answer, connection.ray_url)
+    return from_agent(run.name, answer, access.connection.ray_url)
 
 
 def from_agent(name: str, answer: Mapping[str, Any], dashboard_url: str) -> Status:
@@ -242,6 +316,7 @@ def from_agent(name: str, answer: Mapping[str, Any], dashboard_url: str) -> Stat
         ready_at=answer["ready_at"],
         dashboard_url=dashboard_url,
         checkpoint_dir=answer["checkpoint_dir"],
+        limits=answer.get("money") or {},
     )
 
 
@@ -249,8 +324,7 @@ def _from_run(server: Server, run: RunState, detail: str = "") -> Status:
     """What dstack alone knows: before the agent answers, and after the end."""
     phase, reason = run.status, run.reason
     if run.is_over:
-        reason = reason_of_end(server, run)
-        phase = "failed" if reason or run.status == "failed" else "down"
+        phase, reason = how_it_ended(server, run)
     return Status(
         name=run.name,
         provider="dstack",
@@ -271,7 +345,7 @@ def _row(node: runs.Node, detail: str) -> dict[str, Any]:
 
 
 def _failed(server: Server, run: RunState) -> ClusterFailed:
-    reason = reason_of_end(server, run) or run.reason or run.status
+    reason = how_it_ended(server, run)[1] or run.reason or run.status
     return ClusterFailed(
         f"cluster {run.name!r} ended before it was ready: {reason}", hint=f"dstack logs {run.name}"
     )

@@ -30,6 +30,8 @@ class Attempt:
         status: dstack's word: submitted, provisioning, pulling, running, terminating, done, failed, ...
         reason: why it ended, in dstack's words.
         price: US dollars an hour of its machine.
+        code: why it ended, as dstack's word: creating_container_error, log_quota_exceeded, ...
+        backend: whose machine it is; "remote" for SSH hosts.
     """
 
     number: int
@@ -40,6 +42,8 @@ class Attempt:
     price: float
     exit_status: int | None
     reason: str
+    code: str = ""
+    backend: str = ""
 
 
 @dataclass(frozen=True)
@@ -178,13 +182,22 @@ def check(planned: RunPlan) -> None:
         InputError: a run of this name is going on.
         CapacityError: no fleet and no backend has such machines.
     """
-    if planned.current is not None and not planned.current.is_over:
-        raise _exists(planned.current)
+    check_free(planned)
     if planned.total_offers == 0:
         raise CapacityError(
             f"cluster {planned.name!r}: no fleet has or can get such a machine",
             hint="cloudrl fleet list\ncloudrl fleet create --gpu 80GB:8 --nodes 2",
         )
+
+
+def check_free(planned: RunPlan) -> None:
+    """Refuse a name that is taken.
+
+    Raises:
+        InputError: a run of this name is going on or ending.
+    """
+    if planned.current is not None and not planned.current.is_over:
+        raise _exists(planned.current)
 
 
 def _exists(current: RunState) -> InputError:
@@ -232,7 +245,11 @@ def wait_over(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> RunState:
-    """Wait until a run is over.
+    """Wait until a run that was stopped is over; asks again when the server has forgotten that it was.
+
+    The server may write a run's status that it has computed before over the one that `stop` has set, and the run
+    goes on (dstack 0.22.5, server/services/runs/__init__.py: stop_runs takes no heed of the lock of the pipeline
+    whose _apply_active_result writes later).
 
     Raises:
         InputError: it is still there after `timeout_s`.
@@ -242,6 +259,8 @@ def wait_over(
         look = get(server, name)
         if look.is_over:
             return look
+        if look.status != "terminating":
+            stop(server, name)
         if clock() > deadline:
             raise InputError(
                 f"run {name!r} is still {look.status} after {timeout_s:.0f} s",
@@ -281,5 +300,12 @@ def _attempt(submission: Any) -> Attempt:
         exit_status=submission.exit_status,
         reason=submission.termination_reason_message
         or submission.error
-        or (submission.termination_reason or "").replace("_", " "),
+        or _code(submission).replace("_", " "),
+        code=_code(submission),
+        backend=machine.backend.value if machine is not None else "",
     )
+
+
+def _code(submission: Any) -> str:
+    reason = submission.termination_reason
+    return str(getattr(reason, "value", reason) or "")

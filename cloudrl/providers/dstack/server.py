@@ -27,6 +27,11 @@ _SETUP = (
     "With one elsewhere: dstack project add --name main --url https://... --token ..."
 )
 
+_IMAGE = (
+    "Is the image's name right, and may it be pulled? A private one needs registry_auth: docs/clusters.md\n"
+    "Where the server cannot reach the registry: --set user=root --cpu x86:8.. say what it would ask for"
+)
+
 
 @dataclass(frozen=True)
 class Server:
@@ -56,7 +61,8 @@ class Server:
         try:
             return function(*args, **kwargs)
         except errors.ServerClientError as error:
-            raise InputError(f"dstack: {error.msg or error}") from error
+            said = str(error.msg or error)
+            raise InputError(f"dstack: {said}", hint=_IMAGE if "docker registry" in said else None) from error
         except (errors.ClientError, requests.RequestException) as error:
             self._fail(error)
 

@@ -13,7 +13,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from cloudrl.errors import CloudrlError, ConnectionFailed
+from cloudrl.errors import CloudrlError, ClusterFailed, ConnectionFailed
 from cloudrl.node.process import Child
 
 if TYPE_CHECKING:
@@ -31,7 +31,8 @@ class Tunnel:
     """Remote ports of a node's loopback, on this machine's loopback.
 
     Args:
-        find_route: the present way to the node; `ConnectionFailed` while there is none.
+        find_route: the present way to the node; `ConnectionFailed` while there is none, `ClusterFailed` when there
+            will never be one again, which ends the tunnel.
         ports: remote port -> local port.
         folder: for the ssh_config and ssh's own messages.
     """
@@ -52,6 +53,8 @@ class Tunnel:
         self._thread.start()
         deadline = time.monotonic() + timeout_s
         while not self.is_open:
+            if not self._thread.is_alive():
+                raise ConnectionFailed(f"no tunnel: {self._problem}")
             if time.monotonic() > deadline:
                 self.close()
                 raise ConnectionFailed(f"no tunnel after {timeout_s:.0f} s: {self._problem}")
@@ -70,13 +73,15 @@ class Tunnel:
 
     def _keep_open(self) -> None:
         """The thread that starts each ssh, and therefore has to outlive it (see `Child`)."""
-        route: Route | None = None
         while not self._closed.is_set():
             try:
                 route = self._find_route()
-            except CloudrlError as error:
+            except ClusterFailed as error:
                 self._problem = error.message
-            if route is not None:
+                return
+            except CloudrlError as error:  # never along the old one: another run may have that machine now
+                self._problem = error.message
+            else:
                 self._run_ssh(route)
             self._closed.wait(_PAUSE_S)
 

@@ -19,7 +19,7 @@ from cloudrl.providers.local import ports
 from cloudrl.providers.local.processes import MARK
 from cloudrl.providers.local.state import LocalState
 from cloudrl.render.agent import AGENT_FILE, write_agent
-from cloudrl.render.dstack import CPU_SLOTS
+from cloudrl.render.dstack import CPU_SLOTS, money_options
 from cloudrl.spec import data_argument
 from cloudrl.spec.names import is_secret
 
@@ -201,8 +201,11 @@ def _command(cluster: Cluster, state: LocalState, rank: int) -> tuple[str, ...]:
     if state.device == "cpu":
         options.append(("cpus-per-node", CPU_SLOTS))
     options += [("setup", command) for command in cluster.setup]
+    # one for all: the nodes share this machine and its ports
+    options += [("service", service) for service in cluster.services if rank == 0]
     options += [("data", data_argument(each)) for each in cluster.data or DATA]
     options += [("model", name) for name in cluster.models or MODELS]
+    options += money_options(cluster)
     words = [f"--{name}={value}" for name, value in options]
     return (sys.executable, str(state.folder / AGENT_FILE), "run", *words)
 

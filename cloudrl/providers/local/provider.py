@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 from cloudrl.connection import AgentApi, Connection
 from cloudrl.errors import ClusterFailed, ConnectionFailed, InputError, Interrupted, Unauthorized
 from cloudrl.node.job_secrets import folder_of
+from cloudrl.node.money import DOWN
 from cloudrl.node.tokens import derive
 from cloudrl.providers.local import launch, processes, state
 from cloudrl.providers.local.launch import LocalPlan
-from cloudrl.providers.model import Status
+from cloudrl.providers.model import Keeping, Status
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -93,6 +94,8 @@ def attach(name: str) -> Connection:
 def status(name: str) -> Status:
     """One look. A cluster that has ended by itself is "failed" with its reason until `down` or the next `up`.
 
+    One that has ended to save money is "down", with its reason.
+
     Raises:
         InputError: there is no cluster of that name.
     """
@@ -105,9 +108,9 @@ def status(name: str) -> Status:
             return _live_status(known)
         except (ConnectionFailed, Unauthorized):
             pass  # it does not listen yet, or no more: then it has left its reason
-    reason = _outcome(known)
+    phase, reason = _outcome(known)
     if reason:
-        return _row(known, "failed", reason)
+        return _row(known, phase, reason)
     return _row(known, "start" if coming_or_going else "down")
 
 
@@ -144,6 +147,11 @@ def folder(name: str) -> Path:
 def logs(name: str) -> str:
     """The folder of its logs."""
     return str(folder(name))
+
+
+def keeping(name: str) -> Keeping:
+    """What becomes of its checkpoints when it ends: nothing."""
+    return Keeping(lost=False, where=f"in {folder(name) / 'checkpoints'}")
 
 
 def what_stays(name: str) -> str:
@@ -236,7 +244,7 @@ def _failure(known: LocalState, started: list[Started], first: int) -> ClusterFa
     deadline = time.monotonic() + _OTHERS_S
     while any(agent.poll() is None for agent in started) and time.monotonic() < deadline:
         time.sleep(0.05)
-    reason = _outcome(known)
+    _, reason = _outcome(known)
     if not reason:
         reason = f"the agent of rank {first} died (status {started[first].poll()})"
     return ClusterFailed(
@@ -244,17 +252,18 @@ def _failure(known: LocalState, started: list[Started], first: int) -> ClusterFa
     )
 
 
-def _outcome(known: LocalState) -> str:
-    """Why the cluster ended: what an agent has left, or which rank is gone without a word. Rank 0 knows best."""
+def _outcome(known: LocalState) -> tuple[str, str]:
+    """The last phase of a cluster that has ended, and why: as an agent has left it, rank 0's word first; or "", ""."""
     texts = []
     for rank in range(known.nodes):
         path = known.node_dir(rank) / "outcome.json"
         with suppress(FileNotFoundError, ValueError, KeyError):  # a disk that ran full may have cut it short
             outcome = json.loads(path.read_text())
             if outcome["failure"] is not None:
-                return str(outcome["text"])
+                phase = "down" if outcome["failure"].get("kind") == DOWN else "failed"
+                return phase, str(outcome["text"])
             texts.append(str(outcome["text"]))
-    return texts[0] if texts else ""
+    return "failed", texts[0] if texts else ""
 
 
 def _live_status(known: LocalState) -> Status:
@@ -271,6 +280,9 @@ def _live_status(known: LocalState) -> Status:
         ready_at=value.get("ready_at"),
         dashboard_url=connection.ray_url,
         checkpoint_dir=value["checkpoint_dir"],
+        price_per_hour=value.get("money", {}).get("price_per_hour"),
+        cost=value.get("money", {}).get("cost"),
+        limits=value.get("money", {}),
     )
 
 

@@ -1,0 +1,1 @@
+"""What training leaves behind: the shards of every rank, checked and merged into a Hugging Face model."""

@@ -1,0 +1,150 @@
+"""The model card of a merged checkpoint: what it was trained with, as far as the cluster still says."""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import yaml
+
+from cloudrl.jobs.events import read_events
+from cloudrl.jobs.fill import MODEL, TRAIN
+from cloudrl.jobs.handle import find_job, list_jobs
+from cloudrl.jobs.overrides import unquoted
+from cloudrl.jobs.submission import masked_command
+from cloudrl.verl.metrics import REWARD_KEYS, Step
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from cloudrl.connection import Connection
+    from cloudrl.connection.ray_job import RayJob
+
+_SHOWN = (*REWARD_KEYS, "response_length/mean", "actor/entropy", "actor/ppo_kl", "actor/kl_loss")
+_VALIDATION = "val-"
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Where a checkpoint comes from; None and empty where nobody knows any more.
+
+    Attributes:
+        command: Of the job, secrets masked.
+        data: Names of the training sets.
+        metrics: What verl reported at the step of the checkpoint, or last before it.
+    """
+
+    recipe: str | None = None
+    command: str | None = None
+    base_model: str | None = None
+    data: tuple[str, ...] = ()
+    total_steps: int | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    metrics_step: int | None = None
+
+
+def provenance(connection: Connection, run: str, step: int) -> Provenance:
+    """Ask the cluster which job saved a step of a run; the newest of that name did.
+
+    Raises:
+        ConnectionFailed: It does not answer.
+    """
+    job = next((job for job in reversed(list_jobs(connection)) if _is_of(job, run)), None)
+    if job is None:
+        return Provenance()
+    lines = find_job(connection, job.submission_id).logs()
+    reported = [event for event in read_events(lines) if isinstance(event, Step) and event.step <= step]
+    return from_job(job, reported)
+
+
+def from_job(job: RayJob, steps: Iterable[Step]) -> Provenance:
+    """What a job's command, its metadata and its log say."""
+    command = masked_command(job.entrypoint)
+    given = _overrides(command)
+    total = job.metadata.get("cloudrl_total_steps", "")
+    metrics: dict[str, float] = {}
+    last = None
+    for step in steps:
+        metrics |= {
+            key: value for key, value in step.metrics.items() if _is_shown(key) and math.isfinite(value)
+        }
+        last = step.step
+    model = given.get(MODEL)
+    return Provenance(
+        recipe=job.metadata.get("cloudrl_recipe"),
+        command=command,
+        base_model=model
+        if model is None or _HUB_ID.fullmatch(model)
+        else model.rstrip("/").rpartition("/")[2],
+        data=_data_names(given.get(TRAIN, "")),
+        total_steps=int(total) if total.isdecimal() and len(total) <= 18 else None,
+        metrics=dict(sorted(metrics.items())),
+        metrics_step=last,
+    )
+
+
+def model_card(name: str, step: int, dtype: str, known: Provenance) -> str:
+    """README.md of the repository, with the header that the Hub reads."""
+    header: dict[str, object] = {"library_name": "transformers", "pipeline_tag": "text-generation"}
+    if known.base_model is not None and _HUB_ID.fullmatch(known.base_model):
+        header["base_model"] = known.base_model
+    header["tags"] = ["reinforcement-learning", "verl", "cloudrl"]
+    total = f" of {known.total_steps}" if known.total_steps is not None else ""
+    rows = {
+        "Step": f"{step}{total}",
+        "Recipe": known.recipe,
+        "Base model": known.base_model,
+        "Data": ", ".join(known.data) or None,
+        "Weights": dtype,
+    }
+    lines = ["---", yaml.safe_dump(header, sort_keys=False).strip(), "---", "", f"# {name}", ""]
+    lines += ["Trained with reinforcement learning by verl, merged from its shards by cloudrl.", ""]
+    lines += ["| | |", "|---|---|", *(f"| {key} | {_cell(value)} |" for key, value in rows.items() if value)]
+    if known.metrics:
+        lines += ["", f"## Metrics at step {known.metrics_step}", "", "| metric | value |", "|---|---|"]
+        lines += [f"| `{_cell(key)}` | {value:.4g} |" for key, value in known.metrics.items()]
+    if known.command:
+        lines += ["", "## Command", "", "```", *_wrapped(known.command), "```"]
+    return "\n".join(lines) + "\n"
+
+
+def _is_of(job: RayJob, run: str) -> bool:
+    folder = job.metadata.get("cloudrl_checkpoints", "").rstrip("/")
+    return job.metadata.get("job_name") == run or (run != "." and folder.endswith(f"/{run}"))
+
+
+def _is_shown(key: str) -> bool:
+    return key in _SHOWN or key.startswith(_VALIDATION)
+
+
+def _overrides(command: str) -> dict[str, str]:
+    """Bare key -> value of what stands on the command line."""
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        return {}
+    pairs = (word.partition("=") for word in words if "=" in word)
+    return {key.lstrip("+"): unquoted(value) for key, _, value in pairs}
+
+
+def _data_names(value: str) -> tuple[str, ...]:
+    """The folders in which prepared data lies are named after their data sets."""
+    paths = [unquoted(part) for part in value.strip("[]").split(",") if part.strip()]
+    names = [path.rpartition("/")[0].rpartition("/")[2] or path for path in paths]
+    return tuple(dict.fromkeys(names))
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def _wrapped(command: str) -> list[str]:
+    """One override a line; still the same to a shell."""
+    words = [shlex.quote(word) for word in shlex.split(command)]
+    first = next((index for index, word in enumerate(words) if "=" in word), len(words))
+    lines = [" ".join(words[:first]), *(f"  {word}" for word in words[first:])]
+    return [f"{line} \\" for line in lines[:-1]] + lines[-1:]

@@ -1,0 +1,196 @@
+"""Puts together what each node, or one folder of this machine, says of its checkpoints."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+from cloudrl.checkpoints.inventory import Checkpoint, FileAt, Inventory, Place
+from cloudrl.errors import InputError
+from cloudrl.node.inventory import SHARD, TRACKER, folder_identity, scan
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+
+def local_inventory(folder: Path) -> Inventory:
+    """What lies in a folder of this machine: one with runs, a run, or one step of it.
+
+    Raises:
+        InputError: It is no folder.
+    """
+    if not folder.is_dir():
+        raise InputError(f"{folder} is {'no folder' if folder.exists() else 'not there'}")
+    root, only = folder.absolute(), None
+    if root.name.startswith("global_step_"):
+        root, only = root.parent, root.name
+    place = {
+        "room": "checkpoints",
+        "folder": str(root),
+        "identity": folder_identity(root),
+        "runs": scan(root),
+    }
+    found = collect([({}, {"places": [place]})])
+    if only is None:
+        return found
+    steps = tuple(
+        each for each in found.checkpoints if each.run == "." and f"global_step_{each.step}" == only
+    )
+    return Inventory(steps, found.notes)
+
+
+def collect(answers: Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> Inventory:
+    """Put together what nodes say.
+
+    Args:
+        answers: (row of the node in the cluster's status, or empty for this machine; its inventory).
+    """
+    gathered: dict[tuple[str, str], _Run] = {}
+    for place, runs in _places(answers):
+        for run in runs:
+            gathered.setdefault((place.room, run["run"]), _Run(run["run"])).add(place, run)
+    checkpoints: list[Checkpoint] = []
+    notes: list[str] = []
+    for key in sorted(gathered):
+        checkpoints += gathered[key].checkpoints()
+        notes += gathered[key].notes()
+    return Inventory(tuple(checkpoints), tuple(notes))
+
+
+def _places(
+    answers: Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]],
+) -> list[tuple[Place, list[Mapping[str, Any]]]]:
+    """Every folder once, with all nodes that have it."""
+    groups: list[list[tuple[Mapping[str, Any], Mapping[str, Any]]]] = []
+    for node, answer in answers:
+        for said in answer["places"]:
+            same = next((group for group in groups if _is_same(group[0][1], said)), None)
+            if same is None:
+                groups.append([(node, said)])
+            else:
+                same.append((node, said))
+    return [(_place(group), list(group[0][1]["runs"])) for group in groups]
+
+
+def _is_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two nodes speak of one folder: one kernel says so, or each sees the word that the other has left."""
+    if one["room"] != other["room"]:
+        return False
+    if one["identity"] and one["identity"] == other["identity"]:
+        return True
+    words = (one.get("word"), other.get("word"))
+    return all(words) and words[1] in one["words"] and words[0] in other["words"]
+
+
+def _place(group: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> Place:
+    nodes = [node for node, _ in group if node]
+    return Place(
+        tuple(int(node["rank"]) for node in nodes),
+        tuple(str(node["ip"]) for node in nodes),
+        str(group[0][1]["room"]),
+        str(group[0][1]["folder"]),
+    )
+
+
+class _Run:
+    """One run, while it is put together."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._files: dict[tuple[int, str, int | None], dict[str, list[FileAt]]] = {}
+        self._saves: dict[tuple[int, str], list[Mapping[str, Any]]] = defaultdict(list)
+        self._trackers: list[tuple[float, str, Place]] = []
+        self._beside: dict[int, dict[str, list[FileAt]]] = defaultdict(dict)
+
+    def add(self, place: Place, run: Mapping[str, Any]) -> None:
+        tracker = run["tracker"]
+        if tracker is not None:
+            self._trackers.append((float(tracker["modified_at"]), str(tracker["text"]), place))
+        for step in run["steps"]:
+            number = int(step["step"])
+            base = f"global_step_{number}" if self.name == "." else f"{self.name}/global_step_{number}"
+            for file in step["files"]:
+                self._beside[number].setdefault(str(file["path"]), []).append(_file_at(place, base, file))
+            for role in step["roles"]:
+                self._saves[number, role["role"]] += role["saves"]
+                self._add_files(place, number, f"{base}/{role['role']}", role)
+
+    def _add_files(self, place: Place, step: int, base: str, role: Mapping[str, Any]) -> None:
+        for file in role["files"]:
+            path = str(file["path"])
+            match = SHARD.fullmatch(path)
+            key = (step, str(role["role"]), int(match[2]) if match else None)
+            self._files.setdefault(key, {}).setdefault(path, []).append(_file_at(place, base, file))
+
+    def checkpoints(self) -> list[Checkpoint]:
+        """One for each step, role and world size; what is of no world size belongs to all of them."""
+        sizes: dict[tuple[int, str], set[int | None]] = defaultdict(set)
+        for step, role, world_size in self._files:
+            sizes[step, role].add(world_size)
+        return [
+            self._checkpoint(step, role, world_size)
+            for (step, role), found in sorted(sizes.items())
+            for world_size in sorted(found - {None}, key=lambda size: size or 0) or [None]
+        ]
+
+    def _checkpoint(self, step: int, role: str, world_size: int | None) -> Checkpoint:
+        files = {**self._files.get((step, role, None), {}), **self._files.get((step, role, world_size), {})}
+        saves = {
+            int(save["rank"]): save
+            for save in self._saves[step, role]
+            if save.get("world_size") == world_size and isinstance(save.get("rank"), int)
+        }
+        resumed, beside = self._resumed(), self._beside.get(step, {})
+        return Checkpoint(
+            run=self.name,
+            step=step,
+            role=role,
+            world_size=world_size,
+            files=_newest_first(files),
+            saves=saves,
+            finished="data.pt" in beside or (resumed is not None and step <= resumed),
+            resumes=step == resumed,
+            tracked=any(text == str(step) for _, text, _ in self._trackers),
+            beside=_newest_first(beside),
+        )
+
+    def _resumed(self) -> int | None:
+        """The step that the newest tracker names."""
+        if not self._trackers:
+            return None
+        text = max(self._trackers, key=lambda tracker: tracker[0])[1]
+        return int(text) if text.isdecimal() and len(text) <= 18 else None
+
+    def notes(self) -> list[str]:
+        """What a resume would meet."""
+        steps = {step for step, _, _ in self._files}
+        if not self._trackers:
+            return (
+                [f"{self.name}: there is no {TRACKER}, so a resume would start from scratch"] if steps else []
+            )
+        newest = max(self._trackers, key=lambda tracker: tracker[0])
+        found = []
+        if self._resumed() is None:
+            found.append(
+                f"{self.name}: {TRACKER} on {newest[2].label} holds {newest[1]!r}, no step: a resume would fail"
+            )
+        elif self._resumed() not in steps:
+            found.append(f"{self.name}: a resume would look for step {newest[1]}, which is not there")
+        others = sorted(
+            {f"{text} on {place.label}" for _, text, place in self._trackers if text != newest[1]}
+        )
+        if others:
+            found.append(
+                f"{self.name}: trackers differ: {newest[1]} on {newest[2].label}, {', '.join(others)}; a resume takes "
+                "that of the node where its driver runs"
+            )
+        return found
+
+
+def _file_at(place: Place, base: str, file: Mapping[str, Any]) -> FileAt:
+    return FileAt(place, f"{base}/{file['path']}", int(file["size_bytes"]), float(file["modified_at"]))
+
+
+def _newest_first(files: Mapping[str, Sequence[FileAt]]) -> dict[str, tuple[FileAt, ...]]:
+    return {name: tuple(sorted(files[name], key=lambda copy: -copy.modified_at)) for name in sorted(files)}

@@ -1,0 +1,146 @@
+"""One checkpoint with the verbs for it, and all of them as a sequence: what `ray.checkpoints()` returns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, overload
+
+from cloudrl.checkpoints.gather import gather
+from cloudrl.checkpoints.inventory import LATEST, Checkpoint, Inventory
+from cloudrl.checkpoints.megatron import verify_megatron
+from cloudrl.checkpoints.merge import Merged, Tuning, merge
+from cloudrl.checkpoints.progress import OnProgress, silent
+from cloudrl.checkpoints.pull import Pulled, pull
+from cloudrl.checkpoints.verify import verify
+
+if TYPE_CHECKING:
+    import os
+
+    from cloudrl.checkpoints.origin import Origin
+    from cloudrl.checkpoints.report import Report
+
+
+@dataclass(frozen=True)
+class CheckpointHandle:
+    """One role of one step of a run; `info` says what of it lies where."""
+
+    info: Checkpoint
+    origin: Origin
+    inventory: Inventory
+
+    @property
+    def run(self) -> str:
+        """The run that saved it."""
+        return self.info.run
+
+    @property
+    def step(self) -> int:
+        """The training step."""
+        return self.info.step
+
+    @property
+    def role(self) -> str:
+        """`actor` or `critic`."""
+        return self.info.role
+
+    @property
+    def complete(self) -> bool:
+        """Whether all ranks are there."""
+        return self.info.complete
+
+    def __str__(self) -> str:
+        return f"{self.origin.name}: {self.info.name}"
+
+    def merge(
+        self, path: str | os.PathLike[str], *, dtype: str = "bf16", on_progress: OnProgress = silent
+    ) -> Merged:
+        """Make a Hugging Face model of it, on this machine; shards stay where they are.
+
+        Args:
+            path: A folder that does not exist.
+            dtype: `bf16`, `fp16`, `fp32`, or `keep`.
+            on_progress: Called with bytes.
+
+        Raises:
+            InputError: The folder exists, or `dtype` is unknown.
+            CheckpointError: It is incomplete, damaged, mixed, of a kind that cannot be merged, or a node stays silent.
+        """
+        found = gather(self.info, self.origin)
+        return merge(
+            found.shards, found.config_files, Path(path), dtype=dtype, world_size=found.world_size,
+            companions=found.companions, tuning=Tuning(threads=self.origin.threads), on_progress=on_progress,
+        )  # fmt: skip
+
+    def verify(self, *, on_progress: OnProgress = silent) -> Report:
+        """Check it as far as a machine can tell; what is wrong is in the report, not an exception.
+
+        Raises:
+            CheckpointError: A node stays silent.
+        """
+        if self.info.is_megatron:
+            return verify_megatron(self.info, self.origin)
+        found = gather(self.info, self.origin)
+        return verify(
+            found.shards, world_size=found.world_size, companions=found.companions, on_progress=on_progress
+        )
+
+    def pull(self, path: str | os.PathLike[str], *, on_progress: OnProgress = silent) -> Pulled:
+        """Copy the whole step as it is, other roles too, so that a job can go on from it elsewhere.
+
+        Raises:
+            CheckpointError: There is no room, or a file cannot be read.
+        """
+        roles = [
+            each for each in self.inventory.checkpoints if (each.run, each.step) == (self.run, self.step)
+        ]
+        return pull(roles, self.origin, Path(path), on_progress=on_progress)
+
+
+class Checkpoints(Sequence[CheckpointHandle]):
+    """All checkpoints of a cluster or a folder, as they were when they were asked for.
+
+    Attributes:
+        notes: What a user should know: silent nodes, trackers that differ.
+    """
+
+    def __init__(self, origin: Origin) -> None:
+        self.origin = origin
+        self.inventory = origin.inventory()
+        self.notes = self.inventory.notes
+
+    def latest(self, *, run: str | None = None, role: str = "actor") -> CheckpointHandle:
+        """The newest complete one.
+
+        Raises:
+            CheckpointError: There is none.
+        """
+        return self.select(LATEST, run=run, role=role)
+
+    def select(self, step: int | str, *, run: str | None = None, role: str = "actor") -> CheckpointHandle:
+        """One by its step, or `latest`.
+
+        Raises:
+            CheckpointError: There is none.
+            InputError: Several runs have this step.
+        """
+        return self._handle(self.inventory.select(step, run=run, role=role))
+
+    def _handle(self, checkpoint: Checkpoint) -> CheckpointHandle:
+        return CheckpointHandle(checkpoint, self.origin, self.inventory)
+
+    @overload
+    def __getitem__(self, index: int) -> CheckpointHandle: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[CheckpointHandle, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> CheckpointHandle | tuple[CheckpointHandle, ...]:
+        found = self.inventory.checkpoints
+        if isinstance(index, slice):
+            return tuple(self._handle(each) for each in found[index])
+        return self._handle(found[index])
+
+    def __len__(self) -> int:
+        return len(self.inventory.checkpoints)

@@ -1,0 +1,123 @@
+"""The merge on the head: `python3 -m cloudrl.checkpoints.head_job --to DIR --dtype bf16`, as a Ray job.
+
+Runs under the image's Python, with its numpy and without our other packages. What to merge stands in
+`checkpoint.json` beside it; shards on the head's own disk are read there, others through the agents. It says how far it
+is, and what came of it, in lines of JSON after a mark (`cloudrl.checkpoints.on_head` reads them).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cloudrl.checkpoints.gather import gather
+from cloudrl.checkpoints.inventory import Checkpoint, FileAt, Place
+from cloudrl.checkpoints.merge import Tuning, merge
+from cloudrl.checkpoints.remote import AHEAD_BYTES, RemoteShard
+from cloudrl.checkpoints.source import LocalShard
+from cloudrl.checkpoints.wire import Wire
+from cloudrl.errors import CloudrlError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from cloudrl.checkpoints.source import ShardSource
+
+MARK = "cloudrl-merge "
+TOKEN = "CLOUDRL_AGENT_TOKEN"  # noqa: S105  the name of a variable
+FILE = "checkpoint.json"
+_SAY_EVERY_S = 1.0
+
+
+class HeadFiles:
+    """Opens files as the head sees them."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+
+    def open(self, file: FileAt, *, label: str | None = None, ahead_bytes: int = AHEAD_BYTES) -> ShardSource:
+        """From this disk if the head shares the folder, else from the node that has it."""
+        if 0 in file.place.ranks:
+            return LocalShard(Path(file.place.folder) / file.path, label=label or file.label)
+        return RemoteShard(self._wire, file, label=label, ahead_bytes=ahead_bytes)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Merge and say so; the exit code is that of the error."""
+    parser = argparse.ArgumentParser(prog="python3 -m cloudrl.checkpoints.head_job")
+    parser.add_argument("--to", type=Path, required=True)
+    parser.add_argument("--dtype", required=True)
+    args = parser.parse_args(argv)
+    said = [0.0]
+
+    def progress(done_bytes: int, total_bytes: int) -> None:
+        if done_bytes >= total_bytes or time.monotonic() - said[0] > _SAY_EVERY_S:
+            said[0] = time.monotonic()
+            _say(done=done_bytes, total=total_bytes)
+
+    given = json.loads(Path(FILE).read_text(encoding="utf-8"))
+    wire = Wire(given["agent_url"], os.environ[TOKEN], on_break=lambda sentence: _say(note=sentence))
+    try:
+        found = gather(checkpoint_from_json(given["checkpoint"]), HeadFiles(wire))
+        merged = merge(
+            found.shards, found.config_files, args.to, dtype=args.dtype, world_size=found.world_size,
+            companions=found.companions, tuning=Tuning(threads=8), on_progress=progress,
+        )  # fmt: skip
+    except CloudrlError as error:
+        _say(error=error.message, hint=error.hint)
+        return error.exit_code
+    _say(
+        merged={
+            "path": str(merged.path), "tensors": merged.tensors, "parameters": merged.parameters,
+            "size_bytes": merged.size_bytes, "warnings": list(merged.warnings),
+        }
+    )  # fmt: skip
+    return 0
+
+
+def checkpoint_to_json(checkpoint: Checkpoint) -> dict[str, Any]:
+    """All of it; each place once."""
+    places: dict[Place, int] = {}
+    files = {
+        name: [
+            [places.setdefault(copy.place, len(places)), copy.path, copy.size_bytes, copy.modified_at]
+            for copy in copies
+        ]
+        for name, copies in checkpoint.files.items()
+    }
+    return {
+        "run": checkpoint.run, "step": checkpoint.step, "role": checkpoint.role, "world_size": checkpoint.world_size,
+        "places": [asdict(place) for place in places], "files": files,
+        "saves": {str(rank): save for rank, save in checkpoint.saves.items()},
+    }  # fmt: skip
+
+
+def checkpoint_from_json(value: Mapping[str, Any]) -> Checkpoint:
+    """Read what `checkpoint_to_json` wrote."""
+    places = [
+        Place(tuple(each["ranks"]), tuple(each["addresses"]), each["room"], each["folder"])
+        for each in value["places"]
+    ]
+    files = {
+        name: tuple(
+            FileAt(places[place], path, size, modified_at) for place, path, size, modified_at in copies
+        )
+        for name, copies in value["files"].items()
+    }
+    saves = {int(rank): save for rank, save in value["saves"].items()}
+    return Checkpoint(value["run"], value["step"], value["role"], value["world_size"], files, saves)
+
+
+def _say(**what: Any) -> None:
+    sys.stdout.write(MARK + json.dumps(what) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

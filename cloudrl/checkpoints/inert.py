@@ -1,0 +1,310 @@
+"""Reading a pickle without running anything: a machine whose only results are plain data and inert records.
+
+It imports nothing and calls nothing. Where a pickle names a class or a function, there is a `Name`; where it would
+call one, there is a `Record` of the name and the arguments. A name that is not in the allow-list ends the reading.
+Only the opcodes of protocol 2 exist, which `torch.save` uses (torch 2.13, torch/serialization.py,
+DEFAULT_PROTOCOL), so a file costs no more time and memory than its length.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from cloudrl.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_INT32, _UINT32, _UINT16, _FLOAT64 = (
+    struct.Struct("<i"),
+    struct.Struct("<I"),
+    struct.Struct("<H"),
+    struct.Struct(">d"),
+)
+_MARK = object()
+_PLAIN_KEYS = (str, int, float, bool, type(None))
+_DICTS = frozenset({"collections.OrderedDict", "collections.defaultdict", "collections.Counter"})
+
+
+@dataclass(frozen=True)
+class Name:
+    """A class, function or constant that the pickle names, as text: `torch._utils._rebuild_tensor_v2`."""
+
+    text: str
+
+
+class Record:
+    """What would have been an object: the name of its class or maker, the arguments, and the state set afterwards."""
+
+    __slots__ = ("args", "items", "name", "state")
+
+    def __init__(self, name: str, args: tuple[Any, ...]) -> None:
+        self.name, self.args = name, args
+        self.state: Any = None
+        self.items: list[Any] = []
+
+    def get(self, attribute: str) -> Any:
+        """An attribute from the state: a dict, or the pair (dict, slots) of a class with slots; None without it."""
+        parts = self.state if isinstance(self.state, tuple) else (self.state,)
+        found = [part[attribute] for part in parts if isinstance(part, dict) and attribute in part]
+        return found[-1] if found else None
+
+
+@dataclass(frozen=True)
+class Storage:
+    """The persistent id of a storage: `('storage', class, key, device, elements)`."""
+
+    kind: str
+    key: str
+    elements: int
+
+
+class _Malformed(Exception):
+    pass
+
+
+def read_pickle(data: bytes, allowed: Callable[[str], bool], label: str) -> Any:
+    """Read a pickle.
+
+    Args:
+        data: The whole of it.
+        allowed: Whether a dotted name may stand in it.
+        label: Of the file, for messages.
+
+    Raises:
+        CheckpointError: It names what is not allowed, or is no pickle of protocol 2.
+    """
+    try:
+        return _Machine(data, allowed, label).run()
+    except (_Malformed, IndexError, KeyError, TypeError, AttributeError, ValueError, struct.error) as error:
+        why = error or type(error).__name__
+        raise CheckpointError(f"data.pkl of {label} is not what torch writes: {why}") from error
+
+
+class _Machine:
+    """Opcodes by the name of their methods in CPython's pickle.py."""
+
+    def __init__(self, data: bytes, allowed: Callable[[str], bool], label: str) -> None:
+        self._data, self._allowed, self._label = data, allowed, label
+        self._at = 0
+        self._stack: list[Any] = []
+        self._memo: dict[int, Any] = {}
+        self._names: dict[bytes, Name] = {}
+
+    def run(self) -> Any:
+        data, length = self._data, len(self._data)
+        if data[:2] != b"\x80\x02":
+            raise _Malformed(f"it begins with {data[:2]!r}, not with protocol 2")
+        self._at = 2
+        operations = _OPERATIONS
+        while self._at < length:
+            code = data[self._at]
+            self._at += 1
+            if code == 0x2E:  # STOP
+                return self._stack.pop()
+            operation = operations.get(code)
+            if operation is None:
+                raise _Malformed(f"opcode {code:#04x} at byte {self._at - 1}")
+            operation(self)
+        raise _Malformed("it has no end")
+
+    def _take(self, count: int) -> bytes:
+        start, self._at = self._at, self._at + count
+        if count < 0 or self._at > len(self._data):
+            raise _Malformed("it is cut off")
+        return self._data[start : self._at]
+
+    def _line(self) -> bytes:
+        end = self._data.index(b"\n", self._at)
+        line, self._at = self._data[self._at : end], end + 1
+        return line
+
+    def _since_mark(self) -> list[Any]:
+        stack = self._stack
+        for at in range(len(stack) - 1, -1, -1):
+            if stack[at] is _MARK:
+                values = stack[at + 1 :]
+                del stack[at:]
+                return values
+        raise _Malformed("a mark is missing")
+
+    # what is pushed
+    def mark(self) -> None:
+        self._stack.append(_MARK)
+
+    def none(self) -> None:
+        self._stack.append(None)
+
+    def true(self) -> None:
+        self._stack.append(True)
+
+    def false(self) -> None:
+        self._stack.append(False)
+
+    def binint(self) -> None:
+        self._stack.append(_INT32.unpack(self._take(4))[0])
+
+    def binint1(self) -> None:
+        self._stack.append(self._take(1)[0])
+
+    def binint2(self) -> None:
+        self._stack.append(_UINT16.unpack(self._take(2))[0])
+
+    def long1(self) -> None:
+        self._stack.append(int.from_bytes(self._take(self._take(1)[0]), "little", signed=True))
+
+    def binfloat(self) -> None:
+        self._stack.append(_FLOAT64.unpack(self._take(8))[0])
+
+    def binunicode(self) -> None:
+        length = _UINT32.unpack(self._take(4))[0]
+        self._stack.append(self._take(length).decode("utf-8", "surrogatepass"))
+
+    def empty_dict(self) -> None:
+        self._stack.append({})
+
+    def empty_list(self) -> None:
+        self._stack.append([])
+
+    def empty_tuple(self) -> None:
+        self._stack.append(())
+
+    def tuple_(self) -> None:
+        self._stack.append(tuple(self._since_mark()))
+
+    def tuple1(self) -> None:
+        self._stack.append((self._stack.pop(),))
+
+    def tuple2(self) -> None:
+        self._stack[-2:] = [tuple(self._at_least(2))]
+
+    def tuple3(self) -> None:
+        self._stack[-3:] = [tuple(self._at_least(3))]
+
+    def _at_least(self, count: int) -> list[Any]:
+        values = self._stack[-count:]
+        if len(values) < count:
+            raise _Malformed("its stack is empty")
+        return values
+
+    # the memo
+    def binput(self) -> None:
+        self._memo[self._take(1)[0]] = self._stack[-1]
+
+    def long_binput(self) -> None:
+        self._memo[_UINT32.unpack(self._take(4))[0]] = self._stack[-1]
+
+    def binget(self) -> None:
+        self._stack.append(self._memo[self._take(1)[0]])
+
+    def long_binget(self) -> None:
+        self._stack.append(self._memo[_UINT32.unpack(self._take(4))[0]])
+
+    def pop(self) -> None:
+        self._stack.pop()
+
+    def pop_mark(self) -> None:
+        self._since_mark()
+
+    # containers
+    def append(self) -> None:
+        self._append([self._stack.pop()])
+
+    def appends(self) -> None:
+        self._append(self._since_mark())
+
+    def _append(self, values: list[Any]) -> None:
+        target = self._stack[-1]
+        (target.items if isinstance(target, Record) else _expect(target, list)).extend(values)
+
+    def setitem(self) -> None:
+        pair = self._at_least(2)
+        del self._stack[-2:]
+        self._set(pair)
+
+    def setitems(self) -> None:
+        self._set(self._since_mark())
+
+    def _set(self, pairs: list[Any]) -> None:
+        target = _expect(self._stack[-1], dict)
+        for key, value in zip(pairs[::2], pairs[1::2], strict=True):
+            # A record or a tuple as key is kept under a made-up one: hashing nested tuples may take for ever.
+            target[key if isinstance(key, _PLAIN_KEYS) else f"#{len(target)}"] = value
+
+    # names and records
+    def global_(self) -> None:
+        line = self._line() + b"." + self._line()
+        name = self._names.get(line)
+        if name is None:
+            text = line.decode("ascii", "replace").replace("__builtin__.", "builtins.", 1)
+            if not self._allowed(text):
+                raise CheckpointError(
+                    f"{self._label} was refused: its pickle names {text}, and no checkpoint needs that",
+                    hint="Loading it with torch.load could run somebody's code. Take a copy that you trust.",
+                )
+            name = self._names[line] = Name(text)
+        self._stack.append(name)
+
+    def reduce(self) -> None:
+        args = _expect(self._stack.pop(), tuple)
+        name = _expect(self._stack.pop(), Name).text
+        self._stack.append({} if name in _DICTS else Record(name, args))
+
+    def build(self) -> None:
+        state = self._stack.pop()
+        if isinstance(
+            self._stack[-1], Record
+        ):  # else attributes of an OrderedDict, as `_metadata` of a state dict
+            self._stack[-1].state = state
+        else:
+            _expect(self._stack[-1], dict)
+
+    def binpersid(self) -> None:
+        tag, kind, key, _, elements = _expect(self._stack.pop(), tuple)
+        if tag != "storage":
+            raise _Malformed(f"a persistent id of kind {str(tag)[:40]!r}")
+        self._stack.append(Storage(_expect(kind, Name).text, str(_expect(key, str)), _expect(elements, int)))
+
+
+def _expect(value: Any, kind: type[Any]) -> Any:
+    if not isinstance(value, kind):
+        raise _Malformed(f"{type(value).__name__} where {kind.__name__} belongs")
+    return value
+
+
+_OPERATIONS: dict[int, Callable[[_Machine], None]] = {
+    ord("("): _Machine.mark,
+    ord("N"): _Machine.none,
+    0x88: _Machine.true,
+    0x89: _Machine.false,
+    ord("J"): _Machine.binint,
+    ord("K"): _Machine.binint1,
+    ord("M"): _Machine.binint2,
+    0x8A: _Machine.long1,
+    ord("G"): _Machine.binfloat,
+    ord("X"): _Machine.binunicode,
+    ord("}"): _Machine.empty_dict,
+    ord("]"): _Machine.empty_list,
+    ord(")"): _Machine.empty_tuple,
+    ord("t"): _Machine.tuple_,
+    0x85: _Machine.tuple1,
+    0x86: _Machine.tuple2,
+    0x87: _Machine.tuple3,
+    ord("q"): _Machine.binput,
+    ord("r"): _Machine.long_binput,
+    ord("h"): _Machine.binget,
+    ord("j"): _Machine.long_binget,
+    ord("0"): _Machine.pop,
+    ord("1"): _Machine.pop_mark,
+    ord("a"): _Machine.append,
+    ord("e"): _Machine.appends,
+    ord("s"): _Machine.setitem,
+    ord("u"): _Machine.setitems,
+    ord("c"): _Machine.global_,
+    ord("R"): _Machine.reduce,
+    0x81: _Machine.reduce,  # NEWOBJ: the same two values
+    ord("b"): _Machine.build,
+    ord("Q"): _Machine.binpersid,
+}

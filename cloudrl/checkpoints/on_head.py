@@ -1,0 +1,162 @@
+"""Has the head merge a checkpoint onto its own disk, as a Ray job that brings our code along.
+
+The image has Python and numpy, and nothing of ours. The job outlives this program, as every job does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import secrets
+import shlex
+import zipfile
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from cloudrl.checkpoints.head_job import FILE, MARK, TOKEN, checkpoint_to_json
+from cloudrl.checkpoints.origin import ClusterOrigin
+from cloudrl.checkpoints.progress import OnProgress, silent
+from cloudrl.connection import view
+from cloudrl.errors import CheckpointError, InputError, JobFailed
+from cloudrl.jobs import Ended, Line
+from cloudrl.jobs.handle import find_job, raise_for_status
+from cloudrl.jobs.working_dir import Package
+from cloudrl.verl.metrics import plain
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from importlib.resources.abc import Traversable
+
+    from cloudrl.checkpoints.handle import CheckpointHandle
+    from cloudrl.connection import AgentApi, ClusterView, Connection
+    from cloudrl.jobs import JobHandle
+
+_PARTS = ("__init__.py", "errors.py", "data", "node", "checkpoints")
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+def merge_on_head(
+    checkpoint: CheckpointHandle, path: str, *, dtype: str = "bf16", on_progress: OnProgress = silent
+) -> dict[str, Any]:
+    """Merge into a folder of the head, and follow the job that does it.
+
+    Args:
+        checkpoint: Of a cluster.
+        path: Absolute, on the head; must not exist there.
+        dtype: As for `merge`.
+        on_progress: Called with bytes.
+
+    Returns:
+        `path`, `tensors`, `parameters`, `size_bytes` and `warnings`.
+
+    Raises:
+        InputError: It lies in a folder of this machine, or the path is relative.
+        CheckpointError: It cannot be merged.
+        ConnectionFailed: Nobody answers any more; the merge goes on.
+    """
+    origin = checkpoint.origin
+    if not isinstance(origin, ClusterOrigin):
+        raise InputError(
+            f"{origin.name} is on this machine: there is no head to merge it", hint="Leave out --on head"
+        )
+    if not path.startswith("/"):
+        raise InputError(
+            f"--to {path} is relative, and means a folder of the head", hint="Give an absolute path"
+        )
+    job = _submit(origin.connection, checkpoint, path, dtype)
+    return _follow(job, on_progress)
+
+
+def _submit(connection: Connection, checkpoint: CheckpointHandle, path: str, dtype: str) -> JobHandle:
+    cluster, agent = view(connection), connection.agent()
+    if agent is None or cluster.secrets_dir is None:
+        raise InputError(
+            f"{connection.name} has no place where secrets of jobs can lie", hint="Leave out --on head"
+        )
+    package = _package(checkpoint, agent)
+    submission_id = f"merge-{checkpoint.step}-{secrets.token_hex(4)}"
+    agent.put_secrets(submission_id, {TOKEN: connection.agent_token or ""})
+    ray = connection.ray()
+    if not ray.package_exists(package.name):
+        ray.put_package(package.name, iter([package.content]), len(package.content))
+    ray.submit_job(_request(cluster, package, submission_id, path, dtype))
+    return find_job(connection, submission_id)
+
+
+def _request(
+    cluster: ClusterView, package: Package, submission_id: str, path: str, dtype: str
+) -> dict[str, Any]:
+    words = [
+        "/bin/sh",
+        f"{cluster.secrets_dir}/{submission_id}",
+        "python3",
+        "-m",
+        "cloudrl.checkpoints.head_job",
+    ]
+    return {
+        "entrypoint": shlex.join([*words, f"--to={path}", f"--dtype={dtype}"]),
+        "submission_id": submission_id,
+        "runtime_env": {"working_dir": package.uri},
+        "metadata": {"job_name": submission_id, "cloudrl_recipe": "merge"},
+    }
+
+
+def _follow(job: JobHandle, on_progress: OnProgress) -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for event in job.follow():
+        if isinstance(event, Line):
+            said = _said(event.text)
+            if "total" in said:
+                on_progress(int(said["done"]), int(said["total"]))
+            if "error" in said:
+                raise CheckpointError(f"on the head: {said['error']}", hint=said.get("hint"))
+            result = said.get("merged", result)
+        elif isinstance(event, Ended):
+            raise_for_status(job, event)
+    if not result:
+        raise JobFailed(
+            f"job {job.submission_id} has ended and says nothing of a model", hint="cloudrl jobs logs"
+        )
+    return result
+
+
+def _said(line: str) -> dict[str, Any]:
+    _, mark, text = plain(line).partition(MARK)
+    try:
+        value = json.loads(text) if mark else {}
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _package(checkpoint: CheckpointHandle, agent: AgentApi) -> Package:
+    """Our code and what it is to do; the same bytes for the same checkpoint."""
+    head = next(node for node in agent.status()["nodes"] if int(node["rank"]) == 0)
+    port = int(head.get("agent_port") or urlsplit(agent.url).port or 80)
+    task = {"agent_url": f"http://127.0.0.1:{port}", "checkpoint": checkpoint_to_json(checkpoint.info)}
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in [(FILE, json.dumps(task).encode()), *sorted(_sources())]:
+            info = zipfile.ZipInfo(name, _EPOCH)
+            info.compress_type, info.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
+            archive.writestr(info, data)
+    packed = content.getvalue()
+    return Package(f"_ray_pkg_{hashlib.sha256(packed).hexdigest()[:32]}.zip", packed, files=0)
+
+
+def _sources() -> Iterator[tuple[str, bytes]]:
+    root = resources.files("cloudrl")
+    for part in _PARTS:
+        yield from _walk(root.joinpath(part), f"cloudrl/{part}")
+
+
+def _walk(item: Traversable, name: str) -> Iterator[tuple[str, bytes]]:
+    if item.is_file():
+        if name.endswith(".py"):
+            yield name, item.read_bytes()
+        return
+    for inner in item.iterdir():
+        if inner.name != "__pycache__":
+            yield from _walk(inner, f"{name}/{inner.name}")

@@ -1,0 +1,153 @@
+"""Where checkpoints are: in a folder of this machine, or on the nodes of a cluster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from cloudrl.checkpoints.collect import collect, local_inventory
+from cloudrl.checkpoints.inventory import Inventory
+from cloudrl.checkpoints.remote import AHEAD_BYTES, RemoteShard
+from cloudrl.checkpoints.source import LocalShard
+from cloudrl.checkpoints.wire import Patience, Wire
+from cloudrl.errors import CheckpointError, ConnectionFailed, InputError, Unauthorized
+from cloudrl.node.files import Refused
+from cloudrl.node.shelf import remove_step
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cloudrl.checkpoints.inventory import FileAt, Place
+    from cloudrl.checkpoints.source import ShardSource
+    from cloudrl.connection import AgentApi, Connection
+
+
+class Files(Protocol):
+    """Gives the bytes of what an inventory names."""
+
+    def open(self, file: FileAt, *, label: str | None = None, ahead_bytes: int = AHEAD_BYTES) -> ShardSource:
+        """The bytes of a file; nothing is read yet."""
+
+
+class Origin(Files, Protocol):
+    """One collection of checkpoints. `name` is how a user calls it."""
+
+    @property
+    def name(self) -> str:
+        """A folder, or the name of a cluster."""
+
+    @property
+    def threads(self) -> int | None:
+        """How many should read at once; None leaves it to the machine."""
+
+    def inventory(self) -> Inventory:
+        """All that there is.
+
+        Raises:
+            InputError: There is no such folder, or the cluster has no agents.
+            ConnectionFailed: The cluster does not answer.
+        """
+
+    def remove(self, place: Place, path: str) -> None:
+        """Remove one step, `RUN/global_step_10` below the place's folder.
+
+        Raises:
+            CheckpointError: It is not there any more.
+            ConnectionFailed: The node does not answer.
+        """
+
+
+@dataclass(frozen=True)
+class FolderOrigin:
+    """A folder of this machine: one with runs, a run, or one step."""
+
+    folder: Path
+    threads: int | None = None
+
+    @property
+    def name(self) -> str:
+        """See `Origin`."""
+        return str(self.folder)
+
+    def inventory(self) -> Inventory:
+        """See `Origin`."""
+        return local_inventory(self.folder)
+
+    def open(self, file: FileAt, *, label: str | None = None, ahead_bytes: int = AHEAD_BYTES) -> ShardSource:  # noqa: ARG002
+        """See `Origin`."""
+        return LocalShard(Path(file.place.folder) / file.path, label=label)
+
+    def remove(self, place: Place, path: str) -> None:
+        """See `Origin`."""
+        try:
+            remove_step(Path(place.folder), path)
+        except (OSError, Refused) as error:
+            raise CheckpointError(f"{place.folder}/{path} cannot be removed: {error}") from error
+
+
+@dataclass(frozen=True)
+class ClusterOrigin:
+    """The nodes of a running cluster, asked through the agent of its head.
+
+    Attributes:
+        connection: To it.
+        patience: With a link that is cut while bytes are read.
+        on_break: Called with a sentence for each failure that is going to be tried again.
+        threads: They mostly wait for answers.
+    """
+
+    connection: Connection
+    patience: Patience | None = None
+    on_break: Callable[[str], None] = lambda _sentence: None
+    threads: int | None = 8
+
+    @property
+    def name(self) -> str:
+        """See `Origin`."""
+        return self.connection.name
+
+    def inventory(self) -> Inventory:
+        """See `Origin`. A node that does not answer is told in a note."""
+        answers, notes = [], []
+        for node in self._agent.status()["nodes"]:
+            try:
+                answers.append((node, self._agent.inventory(int(node["rank"]))))
+            except Unauthorized:
+                raise
+            except (ConnectionFailed, InputError) as failure:
+                who = f"node {node['rank']} ({node['ip']})"
+                notes.append(f"{who} says nothing of its checkpoints: {failure.message}")
+        found = collect(answers)
+        return Inventory(found.checkpoints, (*notes, *found.notes))
+
+    def open(self, file: FileAt, *, label: str | None = None, ahead_bytes: int = AHEAD_BYTES) -> ShardSource:
+        """See `Origin`."""
+        return RemoteShard(self._wire, file, label=label, ahead_bytes=ahead_bytes)
+
+    def remove(self, place: Place, path: str) -> None:
+        """See `Origin`."""
+        try:
+            self._agent.remove_step(place.ranks[0], place.room, path)
+        except InputError as error:
+            raise CheckpointError(f"{place.label}: {path} cannot be removed: {error.message}") from error
+
+    @cached_property
+    def _agent(self) -> AgentApi:
+        agent = self.connection.agent()
+        if agent is None:
+            raise InputError(
+                f"{self.connection.name} is a plain Ray cluster: no agent there knows of checkpoints",
+                hint="Copy them into one folder, and name that: cloudrl checkpoints list ./folder",
+            )
+        return agent
+
+    @cached_property
+    def _wire(self) -> Wire:
+        connection, home = self.connection, self.connection.home
+        renew = None if home is None else lambda refused: home.renewed(refused).agent_token or ""
+        return Wire(
+            self._agent.url, connection.agent_token or "", renew=renew, patience=self.patience,
+            on_break=self.on_break,
+        )  # fmt: skip

@@ -1,0 +1,118 @@
+"""Which steps may go when only some are to be kept. Pure; `Origin.remove` does it."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cloudrl.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from cloudrl.checkpoints.inventory import Checkpoint, Inventory, Place
+
+_STEP_PATH = re.compile(r"[^\s'\"=]*global_step_[0-9]+")
+
+
+@dataclass(frozen=True)
+class Removal:
+    """One step of one run, wherever parts of it lie."""
+
+    run: str
+    step: int
+    where: tuple[tuple[Place, str], ...]
+    size_bytes: int
+    complete: bool
+
+
+@dataclass(frozen=True)
+class Pruning:
+    """What goes, and why something stays that would have gone; in the order of runs and steps."""
+
+    removals: tuple[Removal, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def size_bytes(self) -> int:
+        """What it frees."""
+        return sum(removal.size_bytes for removal in self.removals)
+
+
+def plan_pruning(
+    inventory: Inventory, keep: int, *, run: str | None = None, commands: Iterable[str] = ()
+) -> Pruning:
+    """Keep the newest complete steps of each run, and all that is newer or that somebody may go on from.
+
+    Args:
+        inventory: All nodes must have answered for it: what a silent node has is not known.
+        keep: How many complete steps of each run stay, at least one.
+        run: This run alone.
+        commands: Of the jobs that have not ended; a step that one of them names stays.
+
+    Raises:
+        InputError: `keep` is less than one.
+    """
+    if keep < 1:
+        raise InputError(
+            f"--keep {keep} would leave nothing to go on from", hint="--keep 1 keeps the newest one"
+        )
+    named = [path for command in commands for path in _STEP_PATH.findall(command)]
+    removals: list[Removal] = []
+    notes: list[str] = []
+    for name, steps in _by_run(inventory, run).items():
+        complete = sorted(
+            (step for step, roles in steps.items() if all(role.complete for role in roles)), reverse=True
+        )
+        if not complete:
+            notes.append(f"{name}: no step is complete, so all stay")
+            continue
+        oldest = complete[:keep][-1]
+        for step in sorted(step for step in steps if step < oldest):
+            reason = _needed(steps[step], named)
+            if reason:
+                notes.append(f"{name}: step {step} stays: {reason}")
+            else:
+                removals.append(_removal(steps[step]))
+    return Pruning(tuple(removals), tuple(notes))
+
+
+def _by_run(inventory: Inventory, run: str | None) -> dict[str, dict[int, list[Checkpoint]]]:
+    """Run -> step -> its roles."""
+    found: dict[str, dict[int, list[Checkpoint]]] = defaultdict(lambda: defaultdict(list))
+    for each in inventory.checkpoints:
+        if run in (None, each.run):
+            found[each.run][each.step].append(each)
+    return found
+
+
+def _needed(roles: Sequence[Checkpoint], named: Sequence[str]) -> str | None:
+    """Why somebody may go on from this step."""
+    if any(role.tracked for role in roles):
+        return "a tracker names it, so a job would go on from it"
+    mine = (
+        f"global_step_{roles[0].step}"
+        if roles[0].run == "."
+        else f"{roles[0].run}/global_step_{roles[0].step}"
+    )
+    if any(path == mine or path.endswith(f"/{mine}") for path in named):
+        return "a job that has not ended names it"
+    return None
+
+
+def _removal(roles: Sequence[Checkpoint]) -> Removal:
+    files = {
+        (file.place, file.path): file for role in roles for copies in role.files.values() for file in copies
+    }
+    first = roles[0]
+    folder = f"global_step_{first.step}" if first.run == "." else f"{first.run}/global_step_{first.step}"
+    places = dict.fromkeys(place for place, _ in files)
+    return Removal(
+        first.run,
+        first.step,
+        tuple((place, folder) for place in places),
+        sum(file.size_bytes for file in files.values()),
+        all(role.complete for role in roles),
+    )

@@ -1,0 +1,157 @@
+"""Copies a checkpoint as it is, all ranks of all roles, into one folder; goes on where it stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import zlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cloudrl.checkpoints.progress import OnProgress, silent
+from cloudrl.errors import CheckpointError, InputError
+from cloudrl.node.inventory import TRACKER
+from cloudrl.node.uploads import size_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+    from typing import IO
+
+    from cloudrl.checkpoints.inventory import Checkpoint, FileAt
+    from cloudrl.checkpoints.origin import Origin
+
+_PIECE_BYTES = 8 << 20
+_SPARE_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class Pulled:
+    """What a pull has brought: a run of one step, from which a job can go on."""
+
+    folder: Path
+    files: int
+    size_bytes: int
+
+
+def pull(
+    roles: Sequence[Checkpoint], origin: Origin, folder: Path, *, on_progress: OnProgress = silent
+) -> Pulled:
+    """Copy all files of a step into `folder/global_step_N`, and then name it in a tracker.
+
+    A file appears once its bytes are those of its node, by their CRC-32. What an earlier call has brought stays,
+    also half of a file.
+
+    Args:
+        roles: All of one step.
+        origin: Where they lie.
+        folder: The run to be; made if need be.
+        on_progress: Called with bytes.
+
+    Raises:
+        CheckpointError: There is no room, a file is damaged on the way, or cannot be read.
+        InputError: The folder cannot be written.
+    """
+    step = roles[0].step
+    files = _files(roles)
+    total = sum(file.size_bytes for file in files.values())
+    target = folder / f"global_step_{step}"
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        _check_room(target, files)
+        done = 0
+        for name, file in files.items():
+            _pull_one(origin, file, target / name, _after(done, total, on_progress))
+            done += file.size_bytes
+        _write_tracker(folder, step)
+    except OSError as error:
+        raise InputError(
+            f"{error.filename or folder} cannot be written: {error.strerror or error}"
+        ) from error
+    on_progress(total, total)
+    return Pulled(folder, len(files), total)
+
+
+def _files(roles: Sequence[Checkpoint]) -> dict[str, FileAt]:
+    """Path below the step -> the file."""
+    found = {name: copies[0] for role in roles for name, copies in role.beside.items()}
+    for role in roles:
+        found |= {f"{role.role}/{name}": copies[0] for name, copies in role.files.items()}
+    return dict(sorted(found.items()))
+
+
+def _part(path: Path, file: FileAt) -> Path:
+    """Where a file grows; another save of the same step grows elsewhere."""
+    return path.with_name(f".{path.name}.{file.size_bytes}-{int(file.modified_at)}.part")
+
+
+def _check_room(target: Path, files: dict[str, FileAt]) -> None:
+    missing = 0
+    for name, file in files.items():
+        path = target / name
+        if not _is_there(path, file):
+            part = _part(path, file)
+            missing += file.size_bytes - (part.stat().st_size if part.exists() else 0)
+    free = shutil.disk_usage(target).free
+    if missing + _SPARE_BYTES > free:
+        raise CheckpointError(
+            f"{target} has {size_text(free)} free, and {size_text(missing)} are to come",
+            hint="Name a folder on a larger disk",
+        )
+
+
+def _is_there(path: Path, file: FileAt) -> bool:
+    """Whether an earlier call has brought it: of this size, and with the date of that save."""
+    try:
+        info = path.stat()
+    except OSError:
+        return False
+    return info.st_size == file.size_bytes and abs(info.st_mtime - file.modified_at) < 1e-3
+
+
+def _after(before: int, total: int, on_progress: OnProgress) -> Callable[[int], None]:
+    """Takes the bytes of one file, and adds those of the files before it."""
+    return lambda got: on_progress(before + got, total)
+
+
+def _pull_one(origin: Origin, file: FileAt, path: Path, tell: Callable[[int], None]) -> None:
+    if _is_there(path, file):
+        tell(file.size_bytes)
+        return
+    source = origin.open(file, ahead_bytes=0)
+    part = _part(path, file)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with part.open("a+b") as out:
+        crc = _crc_of(out)
+        while (have := out.tell()) < file.size_bytes:
+            piece = source.read(have, min(_PIECE_BYTES, file.size_bytes - have))
+            out.write(piece)
+            out.flush()
+            crc = zlib.crc32(piece, crc)
+            tell(out.tell())
+    wanted = source.crc32(0, file.size_bytes)
+    if crc != wanted:
+        with contextlib.suppress(OSError):
+            part.unlink()
+        raise CheckpointError(
+            f"{source.label} is damaged on its way: its CRC-32 is {wanted:08x}, and {crc:08x} arrived",
+            hint="Type the same command again",
+        )
+    os.utime(part, (file.modified_at, file.modified_at))
+    part.replace(path)
+
+
+def _crc_of(out: IO[bytes]) -> int:
+    """Of what an earlier call has brought; the position is at the end afterwards."""
+    crc = 0
+    out.seek(0)
+    while piece := out.read(_PIECE_BYTES):
+        crc = zlib.crc32(piece, crc)
+    return crc
+
+
+def _write_tracker(folder: Path, step: int) -> None:
+    part = folder / f".{TRACKER}.part"
+    part.write_text(str(step))
+    part.replace(folder / TRACKER)

@@ -1,0 +1,166 @@
+"""Publishes a merged checkpoint on the Hugging Face Hub; private unless asked otherwise."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import sys
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from cloudrl.checkpoints.card import Provenance, model_card
+from cloudrl.checkpoints.progress import OnProgress, silent
+from cloudrl.errors import ConnectionFailed, InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from cloudrl.checkpoints.handle import CheckpointHandle
+
+CARD = "README.md"
+
+
+class Hub(Protocol):
+    """The part of the Hub that is used."""
+
+    def create(self, repo: str, *, private: bool) -> str:
+        """Make the repository unless it is there; returns its URL."""
+
+    def upload(self, repo: str, folder: Path, message: str) -> None:
+        """Bring the files of a folder there; what is there already is not sent again."""
+
+
+@dataclass(frozen=True)
+class PushPlan:
+    """What is going to be published.
+
+    Attributes:
+        staging: Where the merged model lies until it is uploaded; the same for a repeated call, which goes on.
+        card: README.md.
+    """
+
+    checkpoint: CheckpointHandle
+    repo: str
+    private: bool
+    dtype: str
+    staging: Path
+    card: str
+
+    def render(self) -> str:
+        """For `--dry-run`."""
+        seen = "private" if self.private else "PUBLIC"
+        return f"# {self.checkpoint} -> {self.repo} ({seen}, {self.dtype}), merged in {self.staging}\n{self.card}"
+
+
+def plan_push(
+    checkpoint: CheckpointHandle,
+    repo: str,
+    staging_root: Path,
+    *,
+    private: bool = True,
+    dtype: str = "bf16",
+    known: Provenance | None = None,
+) -> PushPlan:
+    """Decide without doing anything.
+
+    Raises:
+        InputError: The name of the repository is none.
+    """
+    owner, slash, name = repo.partition("/")
+    if not slash or not owner or not name or "/" in name:
+        raise InputError(f"{repo!r} is no repository", hint="It is OWNER/NAME, such as me/my-model")
+    info = checkpoint.info
+    saved = f"{checkpoint.origin.name}\n{info.name}\n{info.modified_at}\n{dtype}"
+    digest = hashlib.sha256(saved.encode()).hexdigest()[:12]
+    card = model_card(name, checkpoint.step, dtype, known or Provenance())
+    return PushPlan(checkpoint, repo, private, dtype, staging_root / f"{owner}--{name}-{digest}", card)
+
+
+def push(plan: PushPlan, *, hub: Hub | None = None, on_progress: OnProgress = silent) -> str:
+    """Merge, upload, remove the merged model from this machine; returns the repository's URL.
+
+    A call that was interrupted is repeated as it was: the merged model is still there, and of its files those that
+    have arrived are not sent again.
+
+    Args:
+        plan: What `plan_push` made.
+        hub: Where to.
+        on_progress: Called with bytes of the merge.
+
+    Raises:
+        InputError: The Hub refuses.
+        ConnectionFailed: It does not answer.
+        CheckpointError: The checkpoint cannot be merged.
+    """
+    hub = hub or HuggingFaceHub()
+    url = hub.create(plan.repo, private=plan.private)  # refused now, not after an hour of merging
+    if not plan.staging.exists():
+        plan.staging.parent.mkdir(parents=True, exist_ok=True)
+        plan.checkpoint.merge(plan.staging, dtype=plan.dtype, on_progress=on_progress)
+    (plan.staging / CARD).write_text(plan.card, encoding="utf-8")
+    hub.upload(plan.repo, plan.staging, f"{plan.checkpoint.info.name} ({plan.dtype})")
+    shutil.rmtree(plan.staging)
+    return url
+
+
+class HuggingFaceHub:
+    """The real one, with the token that `hf auth login` or HF_TOKEN gives.
+
+    `upload_folder` sends what is missing, in several commits for a large folder; it has taken the place of
+    `upload_large_folder` (huggingface_hub 1.33, hf_api.py).
+
+    Args:
+        endpoint: Another server than HF_ENDPOINT or huggingface.co.
+        token: Another one than that of this machine.
+    """
+
+    def __init__(self, endpoint: str | None = None, token: str | None = None) -> None:
+        from huggingface_hub import HfApi
+
+        self._api = HfApi(endpoint=endpoint, token=token)
+
+    def create(self, repo: str, *, private: bool) -> str:
+        """See `Hub`."""
+        with _told(repo):
+            return str(self._api.create_repo(repo, private=private, repo_type="model", exist_ok=True))
+
+    def upload(self, repo: str, folder: Path, message: str) -> None:
+        """See `Hub`."""
+        with _told(repo):
+            self._api.upload_folder(
+                repo_id=repo, folder_path=folder, repo_type="model", commit_message=message
+            )
+
+
+@contextmanager
+def _told(repo: str) -> Iterator[None]:
+    """What the Hub says, as our own errors."""
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+    try:
+        yield
+    except HFValidationError as error:
+        raise InputError(f"{repo!r} is no repository: {_first_line(error)}") from error
+    except (HfHubHTTPError, OSError, *_http_errors()) as error:
+        answer = getattr(error, "response", None)
+        if answer is not None and answer.status_code < 500:
+            raise InputError(
+                f"the Hub refuses {repo}: {_first_line(error)}",
+                hint="Log in with a token that may write there: hf auth login",
+            ) from error
+        raise ConnectionFailed(
+            f"the Hub does not answer for {repo}: {_first_line(error)}",
+            hint="Type the same command again: it goes on where it stopped",
+        ) from error
+
+
+def _http_errors() -> tuple[type[Exception], ...]:
+    """Of the HTTP client of huggingface_hub: httpx from 1.0 on, httpx2 from 2.0 on."""
+    clients = [sys.modules.get(name) for name in ("httpx", "httpx2")]
+    return tuple(client.HTTPError for client in clients if client is not None)
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

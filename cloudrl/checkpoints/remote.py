@@ -1,0 +1,148 @@
+"""A file of a checkpoint on some node of a cluster, read through the agent of its head."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from cloudrl.checkpoints.cast import cast_bytes
+from cloudrl.checkpoints.wire import NoCast, Refused
+from cloudrl.errors import CheckpointError
+from cloudrl.node.ranges import MAX_RANGES, MAX_RANGES_BYTES
+from cloudrl.node.shard_child import CASTS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from cloudrl.checkpoints.dtypes import DType
+    from cloudrl.checkpoints.inventory import FileAt
+    from cloudrl.checkpoints.wire import Wire
+
+AHEAD_BYTES = 16 << 10
+"""Read at once: small tensors follow each other. A merge reads large ones in another order than they lie, so more would
+be thrown away."""
+_SUMMED_AT_ONCE_BYTES = 128 << 20
+_LEFT_TO_THE_READER = (404, 501)
+"""How an agent says that it cannot calculate: without numpy, or too old to know of it."""
+
+
+class RemoteShard:
+    """See `ShardSource`. Short reads in ascending order cost one request for every `ahead_bytes`.
+
+    Args:
+        wire: To the cluster.
+        file: Where it lies.
+        ahead_bytes: Read at once, and kept until something else is read.
+        label: For messages.
+    """
+
+    def __init__(
+        self, wire: Wire, file: FileAt, *, ahead_bytes: int = AHEAD_BYTES, label: str | None = None
+    ) -> None:
+        self.label = label or file.label
+        self._wire, self._size = wire, file.size_bytes
+        rank = file.place.ranks[0]
+        self._path = f"/v1/nodes/{rank}/{file.place.room}/{quote(file.path)}"
+        self._ahead_bytes = ahead_bytes
+        self._lock = threading.Lock()
+        self._kept: dict[str, tuple[int, bytes]] = {}
+        self._casts = True
+
+    def size_bytes(self) -> int:
+        """See `ShardSource.size_bytes`."""
+        return self._size
+
+    def read(self, offset: int, length: int) -> bytes:
+        """See `ShardSource.read`."""
+        self._check(offset, length)
+        return self._through_kept("", 1, offset, length)
+
+    def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """See `ShardSource.read_many`."""
+        for offset, length in ranges:
+            self._check(offset, length)
+        pieces: list[bytes] = []
+        for batch in _batches(ranges):
+            content = self._wire.call("POST", self._path, label=self.label, body={"ranges": batch})
+            for _, length in batch:
+                pieces.append(content[:length])
+                content = content[length:]
+        return pieces
+
+    def read_cast(self, offset: int, count: int, stored: DType, wanted: DType) -> bytes:
+        """See `ShardSource.read_cast`; the node casts where that saves bytes."""
+        pair = (stored.safetensors, wanted.safetensors)
+        if not (stored.is_float and pair in CASTS and self._casts):
+            return cast_bytes(self.read(offset, count * stored.size_bytes), stored, wanted)
+        self._check(offset, count * CASTS[pair])
+        try:
+            return self._through_kept(",".join(pair), CASTS[pair], offset, count * CASTS[pair])
+        except NoCast:
+            self._casts = False
+        except Refused as error:
+            if error.status not in _LEFT_TO_THE_READER:
+                raise
+            self._casts = False
+        return self.read_cast(offset, count, stored, wanted)
+
+    def crc32(self, offset: int, length: int) -> int:
+        """See `ShardSource.crc32`; the node sums, and only the sum travels."""
+        self._check(offset, length)
+        value, end = 0, offset + length
+        while offset < end:
+            count = min(_SUMMED_AT_ONCE_BYTES, end - offset)
+            headers = {"Range": f"bytes={offset}-{offset + count - 1}"}
+            answer = self._wire.call("GET", f"{self._path}?crc32={value}", label=self.label, headers=headers)
+            said = json.loads(answer)
+            if said["size_bytes"] != count:
+                raise self._changed()
+            value, offset = int(said["crc32"]), offset + count
+        return value
+
+    def _through_kept(self, cast: str, width: int, offset: int, length: int) -> bytes:
+        """Bytes of a range, as stored or cast; `length` counts stored bytes, of which `width` are one value."""
+        scale = 2 / width if cast else 1
+        with self._lock:
+            start, kept = self._kept.get(cast, (0, b""))
+            at = int((offset - start) * scale)
+            if offset < start or (offset - start) % width or at + int(length * scale) > len(kept):
+                start, at = offset, 0
+                kept = self._fetch(cast, width, offset, length)
+                self._kept = {cast: (start, kept)} if length < self._ahead_bytes else {}
+            return kept[at : at + int(length * scale)]
+
+    def _fetch(self, cast: str, width: int, offset: int, length: int) -> bytes:
+        count = min(max(length, self._ahead_bytes), self._size - offset)
+        count -= count % width if cast else 0
+        content = bytearray()
+        query = f"cast={cast}" if cast else ""
+        if count:
+            self._wire.fetch(self._path, offset, count, label=self.label, into=content, query=query)
+        return bytes(content)
+
+    def _check(self, offset: int, length: int) -> None:
+        if offset < 0 or length < 0 or offset + length > self._size:
+            raise CheckpointError(
+                f"{self.label} has {self._size} bytes, and {length} from byte {offset} on are asked for: it is cut off",
+                hint="Take another copy, or another step: cloudrl checkpoints list",
+            )
+
+    def _changed(self) -> CheckpointError:
+        return CheckpointError(
+            f"{self.label} has changed while it was read", hint="Is a job saving this step? Wait for it"
+        )
+
+
+def _batches(ranges: Sequence[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
+    batch: list[tuple[int, int]] = []
+    size = 0
+    for offset, length in ranges:
+        if batch and (len(batch) == MAX_RANGES // 2 or size + length > MAX_RANGES_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append((offset, length))
+        size += length
+    if batch:
+        yield batch

@@ -1,0 +1,104 @@
+"""A folder that appears whole or not at all: written under another name beside it, then renamed."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cloudrl.errors import CheckpointError, InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+_LOCK = ".lock"
+_SPARE_BYTES = 64 << 20
+
+
+@contextmanager
+def staged(target: Path, size_bytes: int) -> Generator[Path]:
+    """A folder to write into; when the block ends well, it is renamed to `target`, else removed.
+
+    What a killed process has left there is removed by the next one. While one process writes, another one is refused.
+
+    Args:
+        target: Must not exist.
+        size_bytes: What is going to be written.
+
+    Raises:
+        InputError: The target exists, or cannot be made there.
+        CheckpointError: There is not enough room, or another process writes it.
+    """
+    target = Path(os.path.abspath(target))  # noqa: PTH100 - keeps a link as it is named
+    refuse_existing(target)
+    folder = target.parent / f".{target.name}.merging"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise InputError(f"{target} cannot be written: {error.strerror}: {error.filename}") from error
+    try:
+        _take(lock, target)
+        _empty(folder)
+        check_room(target.parent, size_bytes)
+        yield folder
+        _publish(folder, target)
+    except BaseException:
+        _remove(folder, lock)
+        raise
+    finally:
+        os.close(lock)
+
+
+def refuse_existing(target: Path) -> None:
+    """Raises: InputError: there is something already."""
+    if os.path.lexists(target):
+        raise InputError(
+            f"{target} exists already, and a merge never writes into what is there",
+            hint="Name another folder, or remove this one first.",
+        )
+
+
+def check_room(folder: Path, size_bytes: int) -> None:
+    """Raises: CheckpointError: the disk has less than that free."""
+    free = shutil.disk_usage(folder).free
+    if free < size_bytes + _SPARE_BYTES:
+        raise CheckpointError(
+            f"the merged model needs {size_bytes / 1e9:.2f} GB, and {folder} has {free / 1e9:.2f} GB free",
+            hint="Name a folder on another disk, or free some room.",
+        )
+
+
+def _take(lock: int, target: Path) -> None:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise CheckpointError(
+            f"another process is merging into {target}", hint="Wait for it, or name another folder."
+        ) from None
+
+
+def _empty(folder: Path) -> None:
+    for entry in folder.iterdir():
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        elif entry.name != _LOCK:
+            entry.unlink()
+
+
+def _publish(folder: Path, target: Path) -> None:
+    refuse_existing(target)
+    (folder / _LOCK).unlink()
+    folder.rename(target)
+
+
+def _remove(folder: Path, lock: int) -> None:
+    """Only while the lock is ours: else another process is writing there."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return
+    shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,163 @@
+"""Which training step each rank's files are from: by the manifest of the save, else by scheduler or optimizer."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from cloudrl.checkpoints.archive import Archive, open_archive
+from cloudrl.checkpoints.dtypes import DType
+from cloudrl.checkpoints.file_crc import file_crc
+from cloudrl.checkpoints.inert import read_pickle
+from cloudrl.checkpoints.report import Finding
+from cloudrl.checkpoints.shard import Shard, saved_as
+from cloudrl.checkpoints.tensors import Unreadable, is_allowed, read_view
+from cloudrl.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from cloudrl.checkpoints.source import Companions, Manifest, ShardSource
+
+_NUMBERS = {DType.FLOAT32: "<f", DType.FLOAT64: "<d", DType.INT64: "<q", DType.INT32: "<i"}
+
+
+class Steps:
+    """The step of each rank, by the first witness that all ranks have; else by what some have.
+
+    Args:
+        shards: The model files.
+        companions: What lies beside them, by rank. What cannot be read there is a mild finding: the model needs it
+            not.
+    """
+
+    def __init__(self, shards: Mapping[int, Shard], companions: Mapping[int, Companions]) -> None:
+        self.findings: list[Finding] = []
+        self._by_witness: dict[str, dict[int, int]] = {}
+        present = {rank: beside for rank, beside in sorted(companions.items()) if rank in shards}
+        for rank, beside in present.items():
+            if beside.manifest is not None:
+                self.findings += check_manifest(shards[rank], beside.manifest)
+        for witness in ("manifest", "scheduler", "optimizer"):  # an optimizer's pickle takes longest
+            found = {rank: self._ask(witness, rank, beside) for rank, beside in present.items()}
+            self._by_witness[witness] = {rank: step for rank, step in found.items() if step is not None}
+            if len(self._by_witness[witness]) == len(shards):
+                break
+        self.findings += self._disagreements()
+        if not self.source and len(shards) > 1:
+            message = (
+                "nothing tells whether all ranks are from one step: no manifest, scheduler or optimizer state"
+            )
+            self.findings.append(Finding(message, fatal=False))
+
+    @property
+    def source(self) -> str | None:
+        """The best witness that at least one rank has."""
+        return next((witness for witness, steps in self._by_witness.items() if steps), None)
+
+    @property
+    def step(self) -> int | None:
+        """The step, if anything tells it. Scheduler and optimizer count updates, of which a step may have several."""
+        steps = self._by_witness[self.source] if self.source else {}
+        return Counter(steps.values()).most_common(1)[0][0] if steps else None
+
+    def _ask(self, witness: str, rank: int, beside: Companions) -> int | None:
+        if witness == "manifest":
+            return beside.manifest.step if beside.manifest is not None else None
+        source = beside.extra if witness == "scheduler" else beside.optim
+        if source is None:
+            return None
+        try:
+            return _scheduler_step(source, rank) if witness == "scheduler" else _optimizer_step(source, rank)
+        except CheckpointError as error:
+            self.findings.append(Finding(error.message, rank, source.label, fatal=False))
+            return None
+
+    def _disagreements(self) -> Iterator[Finding]:
+        for witness, steps in self._by_witness.items():
+            common = Counter(steps.values()).most_common()
+            for step, _ in common[1:]:
+                ranks = [rank for rank, found in steps.items() if found == step]
+                others = [rank for rank, found in steps.items() if found == common[0][0]]
+                message = (
+                    f"rank {_list(ranks)} is from another step: {_unit(witness)} {step}, "
+                    f"and rank {_list(others)} from {common[0][0]}"
+                )
+                yield Finding(message, ranks[0])
+
+
+def _unit(witness: str) -> str:
+    return "step" if witness == "manifest" else f"update (by its {witness})"
+
+
+def _list(ranks: list[int]) -> str:
+    return ", ".join(map(str, ranks))
+
+
+def check_manifest(shard: Shard, manifest: Manifest) -> Iterator[Finding]:
+    """Whether a file is the one that was there when the save had finished, by size and CRC-32 of all its bytes.
+
+    The storages count with the CRCs of the file's directory; reading them checks those.
+    """
+    source, rank = shard.archive.source, shard.rank
+    name = next((name for name in manifest.files if name.startswith("model_")), None)
+    if manifest.rank != rank or name is None:
+        yield Finding(
+            f"the manifest beside it is of rank {manifest.rank}, not of rank {rank}", rank, source.label
+        )
+        return
+    saved, size = manifest.files[name], source.size_bytes()
+    if size != saved.size_bytes:
+        message = f"it has {size} bytes, and {saved.size_bytes} were saved at step {manifest.step}"
+        yield Finding(message, rank, source.label)
+    elif (found := file_crc(shard.archive)) != saved.crc32:
+        message = (
+            f"CRC-32 {found:08x}, and {saved.crc32:08x} was saved at step {manifest.step}: it is another file"
+        )
+        yield Finding(message, rank, source.label)
+
+
+def _state(source: ShardSource, kind: str, rank: int) -> tuple[Archive, Any]:
+    archive = open_archive(source)
+    saved_as(archive, kind, rank)
+    return archive, read_pickle(archive.pickled(), is_allowed, source.label)
+
+
+def _scheduler_step(source: ShardSource, rank: int) -> int | None:
+    _, state = _state(source, "extra_state", rank)
+    scheduler = state.get("lr_scheduler") if isinstance(state, dict) else None
+    step = scheduler.get("last_epoch") if isinstance(scheduler, dict) else None
+    return step if isinstance(step, int) else None
+
+
+def _optimizer_step(source: ShardSource, rank: int) -> int | None:
+    """The `step` of the first parameter that has one (torch 2.13, torch/optim/adam.py)."""
+    archive, state = _state(source, "optim", rank)
+    parameters = state.get("state") if isinstance(state, dict) else None
+    for parameter in parameters.values() if isinstance(parameters, dict) else ():
+        step = parameter.get("step") if isinstance(parameter, dict) else None
+        if isinstance(step, int | float):
+            return int(step)
+        if step is not None and (number := _scalar(archive, step)) is not None:
+            return number
+    return None
+
+
+def _scalar(archive: Archive, value: Any) -> int | None:
+    try:
+        view = read_view(value)
+    except Unreadable:
+        return None
+    member = archive.storage(view.storage)
+    offset, size = view.offset * view.dtype.size_bytes, view.dtype.size_bytes
+    if (
+        view.elements != 1
+        or view.dtype not in _NUMBERS
+        or member is None
+        or offset + size > member.size_bytes
+    ):
+        return None
+    number = struct.unpack(_NUMBERS[view.dtype], archive.source.read(member.offset + offset, size))[0]
+    return int(number) if math.isfinite(number) else None

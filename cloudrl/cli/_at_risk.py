@@ -1,0 +1,78 @@
+"""Checkpoints on disks that are about to be destroyed: listed, before the question whether to go on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cloudrl.cli import _output
+from cloudrl.errors import CloudrlError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cloudrl.connection import Connection
+    from cloudrl.providers import Provider
+    from cloudrl.providers.dstack.left import Left
+    from cloudrl.providers.model import Keeping, Status
+
+_SHOWN = 20
+
+
+def saved(connection: Connection) -> list[str]:
+    """The checkpoints of a cluster, one line each: run, step, role, size, where. Asks every node.
+
+    Raises:
+        CloudrlError: the cluster does not answer.
+    """
+    from cloudrl.checkpoints.inventory import spans
+    from cloudrl.checkpoints.origin import ClusterOrigin
+    from cloudrl.cli._bytes import gigabytes
+
+    found = ClusterOrigin(connection).inventory()
+    lines = []
+    for each in found.checkpoints:
+        where = "; ".join(f"{spans(held)} on {place.short}" for place, held in each.places.items())
+        state = "" if each.complete else f", incomplete: no {', '.join(each.missing)}"
+        lines.append(f"{each.name}, {gigabytes(each.size_bytes)}, ranks {where}{state}")
+    return [*lines, *found.notes]
+
+
+def look(home: Provider, status: Status, connection: Connection | None) -> tuple[Keeping | None, list[str]]:
+    """What becomes of a cluster's checkpoints, and which there are, as far as it matters for whoever ends it.
+
+    Nothing where none was saved yet; those that stay on the user's own disks are not listed.
+    """
+    if connection is None:
+        return None, []
+    keeping = home.keeping(status.name)
+    if not keeping.lost and not keeping.volumes:
+        return keeping, []
+    try:
+        lines = saved(connection)
+    except CloudrlError as error:
+        lines = [f"they cannot be listed: {error.message}"]
+    return (keeping, lines) if lines else (None, [])
+
+
+def show(keeping: Keeping, lines: Sequence[str]) -> None:
+    """What is going to be lost, and how to keep it."""
+    _output.note(f"These checkpoints lie nowhere else than {keeping.where}:")
+    listed(lines)
+    _output.hint("Bring one home first: cloudrl checkpoints merge --to ./model")
+
+
+def listed(lines: Sequence[str]) -> None:
+    """The latest of them, one a line."""
+    if len(lines) > _SHOWN:
+        _output.note(f"  ({len(lines) - _SHOWN} more)")
+    for line in lines[-_SHOWN:]:
+        _output.note(f"  {line}")
+
+
+def listed_left(project_left: Sequence[Left], where: str) -> None:
+    """What clusters have left on disks that are going to be destroyed, as far as this machine has seen it."""
+    if not project_left:
+        return
+    _output.note(f"What is known to lie {where} and nowhere else:")
+    for each in project_left:
+        listed([f"{each.cluster}: {line}" for line in each.checkpoints])

@@ -1,0 +1,80 @@
+"""What Ctrl-C says: what is running, what it costs, how to go on and how to end it. A second one leaves at once."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from cloudrl.errors import CloudrlError, Interrupted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cloudrl.providers import Provider
+
+
+@contextmanager
+def nothing_started(fleet: str | None = None) -> Iterator[None]:
+    """For what comes before anything is submitted.
+
+    Args:
+        fleet: one that was created before, or may be just now; none of its machines is rented yet.
+
+    Raises:
+        Interrupted: the user pressed Ctrl-C.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        left = f"Fleet {fleet} costs nothing without a cluster; to be rid of it: cloudrl fleet delete {fleet}"
+        hint = left if fleet is not None else None
+        raise Interrupted("interrupted; nothing was started", hint=hint) from None
+
+
+@contextmanager
+def cluster_goes_on(home: Provider, name: str, again: str) -> Iterator[None]:
+    """For what is done with a cluster that is up.
+
+    Args:
+        home: its provider.
+        name: its name.
+        again: the command that goes on where this one was left; what an error says about a job stands before it.
+
+    Raises:
+        Interrupted: the user pressed Ctrl-C.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        message, hint = "interrupted", f"Go on: {again}"
+    except Interrupted as error:
+        message, hint = error.message, error.hint or ""
+    else:
+        return
+    raise Interrupted(
+        f"{message}; cluster {name} goes on{costs(home, name)}",
+        hint=f"{hint}\nEnd it all: cloudrl down {name}",
+    )
+
+
+def costs(home: Provider, name: str) -> str:
+    """What a cluster costs, as the end of a sentence: " and costs $12.30/h, $4.56 so far"; "" for nothing."""
+    from cloudrl.cli._rendered import money
+
+    try:
+        look = home.status(name)
+    except CloudrlError:  # what is said is worth more than its price
+        return ""
+    if not look.price_per_hour:
+        return ""
+    so_far = f", {money(look.cost)} so far" if look.cost is not None else ""
+    return f" and costs {money(look.price_per_hour)}/h{so_far}"
+
+
+def ended(home: Provider, name: str) -> str:
+    """Why a cluster is over; "" while it is up, and where nobody can say."""
+    try:
+        look = home.status(name)
+    except CloudrlError:
+        return ""
+    return (look.reason or look.phase) if look.phase in ("ended", "down", "failed") else ""

@@ -1,0 +1,84 @@
+"""Where the checkpoints are that a command means: a folder of this machine, or a cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cloudrl.cli import _output
+from cloudrl.cli._target import connect, home_of, provider_named, running_clusters
+from cloudrl.errors import InputError
+
+if TYPE_CHECKING:
+    from cloudrl.checkpoints.origin import Origin
+
+StepArgument = Annotated[
+    str | None,
+    typer.Argument(metavar="[STEP]", help="A step; `latest`, the newest complete one, if left out."),
+]
+WhereArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[CLUSTER|DIR]", help="A cluster, or a folder; not needed when one cluster is up."
+    ),
+]
+RunOption = Annotated[
+    str | None, typer.Option("--run", metavar="NAME", help="The run, where several have the step.")
+]
+RoleOption = Annotated[str, typer.Option("--role", help="actor or critic.")]
+DtypeOption = Annotated[str, typer.Option("--dtype", help="bf16, fp16, fp32, or keep.")]
+WaitOption = Annotated[
+    float,
+    typer.Option("--wait", metavar="MINUTES", help="How long to wait for a node that stays silent.", min=0),
+]
+
+
+def origin(where: str | None, wait_min: float = 10.0) -> Origin:
+    """The folder or cluster of that name; the only cluster for None.
+
+    Raises:
+        InputError: There is none, or there are several clusters.
+    """
+    from cloudrl.checkpoints.origin import ClusterOrigin, FolderOrigin
+    from cloudrl.checkpoints.wire import Patience
+
+    if where is not None and is_folder(where):
+        return FolderOrigin(Path(where).expanduser())
+    kept = _kept_folder(where)
+    if kept is not None:
+        return FolderOrigin(kept)
+    if where is None and not running_clusters():
+        raise InputError(
+            "there is no cluster", hint="Name a folder, for example: cloudrl checkpoints list ./checkpoints"
+        )
+    patience = Patience(give_up_s=wait_min * 60)
+    return ClusterOrigin(connect(where, None), patience, _output.note)
+
+
+def is_folder(text: str) -> bool:
+    """Whether a word means a folder: by its form, or since there is one."""
+    return "/" in text or text.startswith(("~", ".")) or Path(text).is_dir()
+
+
+def step_and_where(step: str | None, where: str | None) -> tuple[str, str | None]:
+    """Both may be left out, so the first word may be the second."""
+    if step is not None and where is None and not (step.isdecimal() or step == "latest"):
+        return "latest", step
+    return step or "latest", where
+
+
+def _kept_folder(where: str | None) -> Path | None:
+    """What a cluster of this machine that is down has left."""
+    local = provider_named("local")
+    if (
+        where is None
+        or where not in local.names()
+        or local.status(where).phase not in ("down", "failed", "ended")
+    ):
+        return None
+    if home_of(where) is not local:
+        return None
+    folder = local.folder(where) / "checkpoints"
+    return folder if folder.is_dir() else None

@@ -1,0 +1,221 @@
+"""`cloudrl run`: a recipe from nothing to a trained model, in one command."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cloudrl.cli import _cluster_options as options
+from cloudrl.cli import _data_options as of_data
+from cloudrl.cli import _output, _submission
+from cloudrl.cli._blocks import with_options
+from cloudrl.cli._interrupts import cluster_goes_on, costs, ended, nothing_started
+from cloudrl.cli._rendered import YesOption  # noqa: TC001 - Typer reads the annotations
+from cloudrl.errors import CloudrlError, ClusterFailed, Interrupted, JobFailed
+
+if TYPE_CHECKING:
+    from cloudrl.connection import Connection
+    from cloudrl.jobs import Wishes
+    from cloudrl.providers import Provider
+    from cloudrl.sdk import Cluster
+    from cloudrl.spec import Job
+
+_NAME = Annotated[str, typer.Option("--cluster", "-c", metavar="NAME", help="Name of the cluster.")]
+_ON = Annotated[
+    str | None,
+    typer.Option("--on", metavar="PROVIDER", help="local or dstack; dstack if it needs GPUs, unless given."),
+]
+_NODES = Annotated[int | None, typer.Option(help="How many nodes; the recipe's number unless given.")]
+_GPU = Annotated[
+    str | None,
+    typer.Option(help="GPUs of each node, as dstack writes them: 80GB:8; the recipe's unless given."),
+]
+_DRY_RUN = Annotated[bool, typer.Option("--dry-run", help="Show cluster and job; nothing is started.")]
+_TO = Annotated[
+    Path | None, typer.Option("--to", metavar="DIR", help="At the end, merge the model into this folder.")
+]
+_DOWN = Annotated[
+    bool | None,
+    typer.Option("--down/--keep", help="End the cluster with the job, or not; asked if not given."),
+]
+
+
+@dataclass(frozen=True)
+class _Whole:
+    """What is going to be started, and what for."""
+
+    job: Job
+    wishes: Wishes
+    cluster: Cluster
+    asked: dict[str, Any]
+    on: str
+
+    @property
+    def home(self) -> Provider:
+        from cloudrl.providers import provider
+
+        return provider(self.on)
+
+
+@with_options(wanted=_submission.wanted, described=of_data.fields, shape=options.shape)
+def run(
+    recipe: _submission.RecipeArgument,
+    overrides: _submission.OverridesArgument = None,
+    cluster: _NAME = "ray-cluster",
+    on: _ON = None,
+    nodes: _NODES = None,
+    gpu: _GPU = None,
+    *,
+    wanted: dict[str, Any],
+    shape: dict[str, Any],
+    described: dict[str, Any],
+    down: _DOWN = None,
+    dry_run: _DRY_RUN = False,
+    yes: YesOption = False,
+    to: _TO = None,
+) -> None:
+    """Check, start a cluster, submit, follow, bring the model home, and end the cluster if asked to.
+
+    A cluster of that name that is up and fits is used; a fleet is created if none fits, after a question with its
+    price. Data sets and model of the job are prepared on the cluster. Ctrl-C at any point says what goes on.
+    """
+    whole = _declared(recipe, overrides, wanted, described, {**shape, "name": cluster}, on, nodes, gpu)
+    with nothing_started():
+        _refuse_existing(to)
+        if _shown(whole, dry_run=dry_run):
+            return
+        there = _living(whole)
+    connection = there or _start(whole, yes=yes)
+    try:
+        with cluster_goes_on(whole.home, cluster, f"cloudrl {shlex.join(sys.argv[1:])}"):
+            _train(whole, connection, to)
+    except JobFailed:
+        _end(whole.home, cluster, down=down)
+        raise
+    except (Interrupted, ClusterFailed):  # the first has said what goes on, after the second nothing does
+        raise
+    except CloudrlError:
+        _say_it_goes_on(whole.home, cluster)
+        raise
+    _end(whole.home, cluster, down=down)
+
+
+def _refuse_existing(to: Path | None) -> None:
+    """Before anything is paid for."""
+    if to is not None:
+        from cloudrl.checkpoints.staging import refuse_existing
+
+        refuse_existing(to)
+
+
+def _declared(
+    recipe: str, overrides: list[str] | None, wanted: dict[str, Any], described: dict[str, Any],
+    shape: dict[str, Any], on: str | None, nodes: int | None, gpu: str | None,
+) -> _Whole:  # fmt: skip
+    """The cluster: what the recipe is made for, and what the options say in its place."""
+    from cloudrl.jobs.rehearsal import fields_for
+
+    job, wishes = _submission.load(recipe, overrides, wanted)
+    asked = {key: value for key, value in (("nodes", nodes), ("gpu", gpu)) if value is not None}
+    fields = {**fields_for(job, wishes), **asked}
+    fields["gpu"] = options.gpus(fields.get("gpu"))
+    if shape["image"] is not None:  # it decides by itself
+        fields.pop("verl", None)
+    place = on or ("dstack" if fields["gpu"] is not None else "local")
+    given = any(value for value in described.values())
+    sets = wishes.data if given else fields.get("data") or ()
+    fields["data"] = of_data.described(list(sets), described, local=place == "local") or None
+    shape = {key: value for key, value in shape.items() if value is not None}
+    return _Whole(job, wishes, options.cluster({**fields, **shape}), asked, place)
+
+
+def _shown(whole: _Whole, *, dry_run: bool) -> bool:
+    """Check whether job and cluster go together; show both in a dry run."""
+    from cloudrl.jobs.rehearsal import rehearse
+
+    submission = rehearse(whole.cluster, whole.job, whole.wishes, on=whole.on)
+    if dry_run:
+        _output.data(whole.home.plan(whole.cluster).render())
+        _output.data(submission.render())
+    return dry_run
+
+
+def _living(whole: _Whole) -> Connection | None:
+    from cloudrl.jobs.rehearsal import living
+
+    connection = living(whole.cluster, whole.asked, on=whole.on)
+    if connection is not None:
+        _output.note(f"cluster {whole.cluster.name} is up, and is used")
+    return connection
+
+
+def _fleet_if_none_fits(cluster: Cluster, *, yes: bool) -> str | None:
+    """Offer to create a fleet where no machine can be had without one; its name, if it was created."""
+    from cloudrl.cli.fleet import make
+    from cloudrl.jobs.rehearsal import fleet_for
+    from cloudrl.providers.dstack.provider import lacks_fleet
+    from cloudrl.render.fleet import fleet_to_dstack
+
+    with nothing_started():
+        if not lacks_fleet(cluster):
+            return None
+    fleet = fleet_for(cluster)
+    _output.note(f"no fleet has or can get the machines of {cluster.name}; {fleet.name} would")
+    with nothing_started(fleet.name):
+        make(fleet_to_dstack(fleet), yes=yes, project=None)
+    return fleet.name
+
+
+def _start(whole: _Whole, *, yes: bool) -> Connection:
+    from cloudrl.cli.up import ask, start
+
+    fleet = _fleet_if_none_fits(whole.cluster, yes=yes) if whole.on == "dstack" else None
+    with nothing_started(fleet):
+        plan = whole.home.plan(whole.cluster)
+        ask(plan, on=whole.on, yes=yes)
+    connection = start(whole.home, plan)
+    _output.note(f"READY: {plan.name}, dashboard {connection.ray_url}")
+    return connection
+
+
+def _train(whole: _Whole, connection: Connection, to: Path | None) -> None:
+    """Submit, follow to the end, and merge the model, or say how."""
+    from cloudrl.cli._bring_home import bring_home
+
+    name = whole.cluster.name
+    handle = _submission.send(_submission.prepared_for(connection, whole.job, whole.wishes))
+    _output.data(handle.url)
+    _submission.follow(handle, f" --cluster {name}", as_json=False)
+    where = whole.home.keeping(name).where
+    _output.note(f"{handle.submission_id} succeeded; checkpoints are in {handle.checkpoint_dir}, {where}")
+    if to is None:
+        _output.hint("cloudrl checkpoints merge --to ./model")
+    else:
+        _output.data(str(bring_home(handle, to).path.absolute()))
+
+
+def _end(home: Provider, name: str, *, down: bool | None) -> None:
+    """End the cluster if that is wanted; asked where somebody is there to answer."""
+    from cloudrl.cli.cluster import end
+
+    if down is None and _output.is_interactive():
+        down = _output.confirm(f"End cluster {name}? It is up{costs(home, name)}.", yes=False)
+    if down:
+        end(home, name)
+    else:
+        _say_it_goes_on(home, name)
+
+
+def _say_it_goes_on(home: Provider, name: str) -> None:
+    """Or that it does not: it may have ended by itself."""
+    end = ended(home, name)
+    if end:
+        _output.note(f"cluster {name} has ended: {end}")
+    else:
+        _output.note(f"cluster {name} goes on{costs(home, name)}")
+        _output.hint(f"cloudrl down {name}")

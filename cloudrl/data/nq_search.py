@@ -1,0 +1,85 @@
+"""The `nq_search` data set: Natural Questions for Search-R1, in the rows that its own script makes.
+
+Columns and prompt are those of PeterGriffinJin/Search-R1 at a14dc3a, scripts/data_process/nq_search.py, which keeps
+the raw rows' other columns (`id`, `golden_answers`) and puts them first. The reward function for the data source
+`nq` is part of that fork of verl (verl/trainer/main_ppo.py); verl itself has none. Standard library only at import
+time: the download takes `datasets`, the files take pyarrow.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cloudrl.data.parquet import write_splits
+from cloudrl.data.progress import silent
+from cloudrl.data.raw import built_in_rows
+from cloudrl.data.rows import BadRow, verl_row
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from typing import Any, Callable, Dict, Mapping, Optional, Union
+
+DATA_SOURCE = "nq"
+HUB_ID = "RUC-NLPIR/FlashRAG_datasets"
+
+_CONFIG = "nq"
+_INSTRUCTION = (
+    "Answer the given question. "
+    "You must conduct reasoning inside <think> and </think> first every time you get new information. "
+    "After reasoning, if you find you lack some knowledge, you can call a search engine by <search> query </search> "
+    "and it will return the top searched results between <information> and </information>. "
+    "You can search as many times as your want. "
+    "If you find no further external knowledge needed, you can directly provide the answer inside <answer> and "
+    "</answer>, without detailed illustrations. For example, <answer> Beijing </answer>. Question: "
+)
+
+
+def prepare(
+    folder: Union[str, Path],
+    *,
+    source: Optional[Union[str, Path]] = None,
+    say: Callable[[str], None] = silent,
+) -> Dict[str, str]:
+    """Write train.parquet and test.parquet, in the columns that Search-R1 reads.
+
+    Args:
+        folder: Where to write; made if need be.
+        source: A folder of the raw rows (`question`, `golden_answers`, and others that are kept), as `train.jsonl`
+            or `train.parquet` and the same for `test`; a copy of the Hub's repository will do (`nq/train.jsonl`),
+            and so will the id of another one on the Hub. None downloads the original, or takes it from the cache
+            of `datasets`.
+        say: Is called with lines about the progress.
+
+    Returns:
+        The absolute paths by split: `train` and `test`.
+
+    Raises:
+        ConnectionFailed: The download failed; the message is one line and says what to look at.
+        InputError: A split is missing or empty, or a row lacks its question or its answers. Nothing is written
+            then.
+    """
+    place = HUB_ID if source is None else source
+    return write_splits("nq_search", folder, built_in_rows("nq_search", place, _CONFIG, _row, say), say=say)
+
+
+def _row(split: str, index: int, raw: Mapping[str, Any]) -> Dict[str, object]:
+    written, answers = raw.get("question"), raw.get("golden_answers")
+    if not (isinstance(written, str) and isinstance(answers, list)):
+        has = ", ".join(sorted(raw))
+        raise BadRow(f"question should be a text and golden_answers a list; it has {has}")
+    question = written.strip()
+    if not question or not answers:
+        raise BadRow("its question or its list of answers is empty")
+    if not question.endswith("?"):
+        question += "?"
+    return {
+        **raw,
+        "question": question,
+        **verl_row(
+            data_source=DATA_SOURCE,
+            prompt=[{"role": "user", "content": f"{_INSTRUCTION}{question}\n"}],
+            ability="fact-reasoning",
+            truth={"target": answers},
+            extra={"split": split, "index": index},
+        ),
+    }

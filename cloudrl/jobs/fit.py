@@ -1,0 +1,156 @@
+"""Whether a job and a cluster go together: what cannot work is refused before it costs anything."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from cloudrl.errors import InputError
+from cloudrl.jobs.overrides import integer
+from cloudrl.spec import Gpu
+from cloudrl.spec.cluster import ROLLOUTS
+from cloudrl.verl import has_key
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cloudrl.connection.cluster import ClusterView
+    from cloudrl.spec import Job
+
+NODES, GPUS = "trainer.nnodes", "trainer.n_gpus_per_node"
+_ROLLOUT = "actor_rollout_ref.rollout"
+_OF_ONE_REPLICA = tuple(
+    f"{_ROLLOUT}.{each}"
+    for each in ("tensor_model_parallel_size", "data_parallel_size", "pipeline_model_parallel_size")
+)
+_ELSEWHERE = (f"{_ROLLOUT}.nnodes", f"{_ROLLOUT}.disaggregation.")
+"""Keys that give the rollout GPUs of its own, or replicas of another kind."""
+
+
+def fit(job: Job, cluster: ClusterView, given: Mapping[str, str]) -> list[str]:
+    """What the user should know of running this job there, one sentence each.
+
+    Args:
+        job: With the user's overrides in it.
+        cluster: Where it goes.
+        given: Its overrides, bare key -> value.
+
+    Raises:
+        InputError: It cannot work; the message holds both values.
+    """
+    _check_shape(given, cluster)
+    _check_replicas(given, cluster)
+    _rollout_check(job, cluster)
+    notes = [*_device_notes(job, cluster), *_release_notes(job, cluster), *_shape_notes(job, cluster)]
+    release = release_of(job, cluster)
+    if not has_key(release, "trainer.resume_mode"):
+        notes.append(f"verl {release} cannot continue a run: one that breaks off starts from its model again")
+    return notes
+
+
+def release_of(job: Job, cluster: ClusterView) -> str | None:
+    """The release of verl that is going to run: the nodes' or the fork's, as far as anybody knows."""
+    return cluster.verl_version or job.verl
+
+
+def _check_shape(given: Mapping[str, str], cluster: ClusterView) -> None:
+    nodes, gpus = cluster.nodes, cluster.gpus_per_node
+    for key, has, things, option in (
+        (NODES, nodes, f"{nodes} node{'' if nodes == 1 else 's'}", "--nodes"),
+        (GPUS, gpus, f"{gpus} GPU{'' if gpus == 1 else 's'} a node", "--gpu"),
+    ):
+        if key not in given:
+            continue
+        asked = integer(given[key])
+        if asked is None and "${" not in given[key]:
+            raise InputError(f"{key}={given[key]} is not a whole number", hint=f"For example {key}={has}")
+        if asked is not None and asked < 1:
+            raise InputError(
+                f"{key}={asked} is less than 1", hint=f"Leave it out: the cluster gives {key}={has}"
+            )
+        if asked is not None and asked > has:
+            raise InputError(
+                f"{key}={asked}, but cluster {cluster.name!r} has {things}: verl would wait for ever",
+                hint=f"Leave {key} out, or bring up a larger cluster with cloudrl up ... {option}",
+            )
+    if cluster.gpus_per_node < 1:
+        raise InputError(
+            f"no node of cluster {cluster.name!r} offers a GPU to Ray, and verl places its workers on those",
+            hint="A CPU node offers one when it is started with: ray start --num-gpus=1",
+        )
+
+
+def _check_replicas(given: Mapping[str, str], cluster: ClusterView) -> None:
+    """GPUs of all replicas of the rollout engine are those of training.
+
+    verl asserts it once all models are loaded (verl 0.9.1, workers/engine_workers.py: init_model; verl 0.1,
+    workers/fsdp_workers.py: _build_rollout, of the tensor parallelism alone).
+    """
+    said = {key: integer(given[key]) for key in _OF_ONE_REPLICA if key in given}
+    nodes, gpus = (
+        integer(given.get(NODES, str(cluster.nodes))),
+        integer(given.get(GPUS, str(cluster.gpus_per_node))),
+    )
+    elsewhere = any(key.startswith(_ELSEWHERE) for key in given)
+    if elsewhere or nodes is None or gpus is None or any(each is None or each < 1 for each in said.values()):
+        return
+    replica = math.prod(each for each in said.values() if each is not None)
+    if nodes * gpus % replica:
+        what = " and ".join(f"{key}={value}" for key, value in said.items() if value != 1)
+        whole = f"{nodes} node{'' if nodes == 1 else 's'} with {gpus} GPU{'' if gpus == 1 else 's'}"
+        fits = [size for size in range(1, replica) if nodes * gpus % size == 0][-1]
+        raise InputError(
+            f"{what}: a replica of the rollout takes {replica} GPUs, and {whole} cannot be divided into such",
+            hint=f"For example {_OF_ONE_REPLICA[0]}={fits}",
+        )
+
+
+def _device_notes(job: Job, cluster: ClusterView) -> list[str]:
+    known = cluster.checkpoint_dir is not None  # only our agent knows what a node computes on
+    if job.device == "gpu" and cluster.device == "cpu" and known:
+        raise InputError(
+            f"recipe {job.name!r} computes on GPUs, and cluster {cluster.name!r} on CPUs",
+            hint="Take a recipe for CPUs, such as grpo-tiny, or a cluster with GPUs",
+        )
+    if job.device == "cpu" and cluster.device == "gpu" and known:
+        return [f"recipe {job.name!r} computes on the CPU; the GPUs of cluster {cluster.name!r} stay idle"]
+    return []
+
+
+def _release_notes(job: Job, cluster: ClusterView) -> list[str]:
+    """Keys are renamed between releases of verl; between patches of one release they have not been."""
+    wanted, has = job.verl, cluster.verl_version
+    if wanted is None or has is None or wanted == has:
+        return []
+    differ = f"recipe {job.name!r} is written for verl {wanted}, and cluster {cluster.name!r} has {has}"
+    if wanted.split(".")[:2] != has.split(".")[:2]:
+        raise InputError(
+            differ,
+            hint=f"Take a recipe for verl {has}, an image with verl {wanted}, or send it along: --working-dir FOLDER",
+        )
+    return [differ]
+
+
+def _rollout_check(job: Job, cluster: ClusterView) -> None:
+    """An engine is imported minutes after the start, in an actor of its own."""
+    if job.rollout in ROLLOUTS and cluster.rollouts and job.rollout not in cluster.rollouts:
+        raise InputError(
+            f"recipe {job.name!r} generates with {job.rollout}, and the image of cluster {cluster.name!r} has "
+            f"{', '.join(cluster.rollouts)}",
+            hint=f"cloudrl up ... --rollout {job.rollout}, or a recipe for {cluster.rollouts[0]}",
+        )
+
+
+def _shape_notes(job: Job, cluster: ClusterView) -> list[str]:
+    """Batch sizes and parallelism are made for a number of GPUs; another one may fit or not."""
+    made_for = Gpu.parse(job.gpu).count if job.gpu is not None else None
+    gpus = made_for.exact if made_for is not None else None
+    if job.device == "cpu" or (job.nodes or cluster.nodes, gpus or cluster.gpus_per_node) == (
+        cluster.nodes,
+        cluster.gpus_per_node,
+    ):
+        return []
+    made = f"{job.nodes or cluster.nodes} nodes with {gpus or cluster.gpus_per_node} GPUs"
+    has = f"cluster {cluster.name!r} has {cluster.nodes} with {cluster.gpus_per_node}"
+    look = "look at its batch sizes and tensor_model_parallel_size"
+    return [f"recipe {job.name!r} is made for {made}, and {has}: {look}"]

@@ -1,0 +1,37 @@
+"""Overrides as Hydra text, read back as far as planning a job needs it."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from cloudrl.spec.hydra import split_key
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_QUOTED = re.compile(r"""(['"])(.*)\1""", re.DOTALL)
+_INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
+
+
+def values(overrides: Mapping[str, str]) -> dict[str, str]:
+    """Bare key -> value without its quotes; deletions (`~key`) are left out."""
+    split = ((*split_key(key), value) for key, value in overrides.items())
+    return {key: unquoted(value) for prefix, key, value in split if not prefix.startswith("~")}
+
+
+def unquoted(value: str) -> str:
+    """A quoted Hydra text as the string that it stands for; any other text as it is.
+
+    Backslashes count only before a quote, where each pair of them stands for one (Hydra 1.3, grammar).
+    """
+    match = _QUOTED.fullmatch(value.strip())
+    if match is None:
+        return value.strip()
+    quote = match[1]
+    return re.sub(rf"(\\+)({quote}|\Z)", lambda found: found[1][: len(found[1]) // 2] + found[2], match[2])
+
+
+def integer(value: str | None) -> int | None:
+    """The whole number that a Hydra text is, or None for anything else such as `${...}`."""
+    return int(value) if value is not None and _INTEGER.fullmatch(value) else None

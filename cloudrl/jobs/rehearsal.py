@@ -1,0 +1,192 @@
+"""The cluster that a job needs, and whether the two go together, before anything is paid for."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cloudrl.connection import ClusterView, view
+from cloudrl.errors import InputError
+from cloudrl.jobs.aliases import without_aliases
+from cloudrl.jobs.environment import is_remote
+from cloudrl.jobs.local_paths import find, is_marked
+from cloudrl.jobs.plan import plan
+from cloudrl.jobs.submit import with_fork, working_folder
+from cloudrl.providers import provider
+from cloudrl.render.dstack import release_of
+from cloudrl.spec import Cluster, DataSet, Fleet, Gpu
+from cloudrl.spec.cluster import ROLLOUTS
+from cloudrl.spec.data import BUILT_IN
+from cloudrl.verl.releases import RELEASES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cloudrl.connection import Connection
+    from cloudrl.jobs.submission import Submission
+    from cloudrl.jobs.wishes import Wishes
+    from cloudrl.spec import Job
+
+_ON_THE_HUB = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+_WITH_IMAGE = tuple(each.verl for each in RELEASES)
+_MADE_HERE = "tiny-qwen2"
+
+
+def fields_for(job: Job, wishes: Wishes, *, here: Path | None = None) -> dict[str, Any]:
+    """Fields of a cluster for a job: as many nodes and GPUs as its recipe is made for, its data sets and its model.
+
+    What lies on this machine travels with the job instead; what the nodes have already is left to them.
+
+    Args:
+        job: The recipe.
+        wishes: What the user asks for beyond it.
+        here: What relative paths start from; None is the current directory.
+    """
+    here = here or Path.cwd()
+    data = [name for name in wishes.data or job.data if _is_prepared(name, here)]
+    model = wishes.model or job.model
+    fields = {
+        "nodes": job.nodes or 1,
+        "gpu": job.gpu,
+        "data": data or None,
+        "models": [model] if model is not None and _is_fetched(model) else None,
+        "verl": job.verl if job.device == "gpu" and job.verl in _WITH_IMAGE else None,
+        "rollout": job.rollout if job.rollout in ROLLOUTS and job.device == "gpu" else None,
+    }
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def rehearse(cluster: Cluster, job: Job, wishes: Wishes, *, on: str, here: Path | None = None) -> Submission:
+    """What is going to be sent to a cluster once it is up, less what is read from this machine then.
+
+    Args:
+        cluster: As it is declared.
+        job: The recipe.
+        wishes: What the user asks for beyond it.
+        on: The provider.
+        here: What relative paths start from; None is the current directory.
+
+    Raises:
+        InputError: Job and cluster do not go together, or a path of this machine does not exist.
+    """
+    here = here or Path.cwd()
+    folder = working_folder(wishes)
+    expected, _ = with_fork(view_of(cluster, job, on=on), folder)
+    job, plain, _ = without_aliases(job, wishes, expected, here=here, working_dir=folder)
+    find(
+        job.with_overrides(plain.overrides).overrides, here=here, working_dir=folder,
+        remote_working_dir=is_remote(wishes.place or ""), nodes_are_here=on == "local",
+    )  # fmt: skip
+    return plan(job, expected, plain)
+
+
+def view_of(cluster: Cluster, job: Job, *, on: str) -> ClusterView:
+    """The cluster as a job is going to find it.
+
+    A number of GPUs that is left open counts as the one that the recipe is made for.
+    """
+    known = release_of(cluster) if on != "local" and cluster.device == "gpu" else None
+    made_for = Gpu.parse(job.gpu).count if job.gpu is not None else None
+    open_count = made_for.exact if made_for is not None and made_for.exact is not None else 8
+    names = _names(cluster)
+    return ClusterView(
+        name=cluster.name,
+        id=None,
+        nodes=cluster.nodes,
+        gpus_per_node=1 if cluster.device == "cpu" else cluster.gpus_per_node or open_count,
+        device=cluster.device,
+        checkpoint_dir=cluster.checkpoints,
+        data={name: {part: f"/data/{name}/{part}.parquet" for part in ("train", "test")} for name in names},
+        models={model: model for model in cluster.models},
+        verl_version=known.verl if known else None,
+        rollouts=(known.rollout,) if known else (),
+        provider=on,
+    )
+
+
+def living(declared: Cluster, asked: Mapping[str, Any], *, on: str) -> Connection | None:
+    """The cluster of that name if it is up and fits; None where there is none.
+
+    Args:
+        declared: What would be started.
+        asked: Those of its fields that the user has named: nodes, gpu.
+        on: The provider.
+
+    Raises:
+        InputError: It is not READY, or another one than is asked for.
+    """
+    home, name = provider(on), declared.name
+    if name not in home.names():
+        return None
+    look = home.status(name)
+    if look.phase in ("down", "failed"):
+        return None
+    if not look.is_ready:
+        raise InputError(
+            f"cluster {name!r} is there and not READY: {look.phase}",
+            hint=f"Wait for it: cloudrl status {name} --watch\nEnd it: cloudrl down {name}",
+        )
+    connection = home.attach(name)
+    seen = view(connection)
+    _check_same(asked, seen)
+    _check_prepared(declared, seen)
+    return connection
+
+
+def fleet_for(cluster: Cluster) -> Fleet:
+    """A fleet of rented machines that a cluster fits on: none before it runs, none for long afterwards."""
+    names = (
+        "gpu", "cpu", "memory", "disk", "backends", "regions", "availability_zones", "instance_types", "reservation",
+        "spot_policy", "max_price",
+    )  # fmt: skip
+    given = {name: getattr(cluster, name) for name in names if name in cluster.given()}
+    return Fleet.load({"name": f"{cluster.name[:35]}-fleet", "nodes": cluster.nodes, **given})
+
+
+def _check_same(wanted: Mapping[str, Any], cluster: ClusterView) -> None:
+    """Refuse one with another number of nodes, or of GPUs on each, than the user has named."""
+    gpu = wanted.get("gpu")
+    count = Gpu.parse(gpu).count if gpu is not None else None
+    gpus = count.exact if count is not None else None
+    for asked, has, what in (
+        (wanted.get("nodes"), cluster.nodes, "nodes"),
+        (gpus, cluster.gpus_per_node if cluster.device == "gpu" else 0, "GPUs a node"),
+    ):
+        if asked is not None and asked != has:
+            raise InputError(
+                f"cluster {cluster.name!r} is up with {has} {what}, and {asked} are asked for",
+                hint=f"Take it as it is: leave the option out\nEnd it first: cloudrl down {cluster.name}\n"
+                "Another one: --cluster NAME",
+            )
+
+
+def _check_prepared(declared: Cluster, cluster: ClusterView) -> None:
+    """Refuse one that has not prepared what the job reads."""
+    for what, wanted, has in (
+        ("data", _names(declared), cluster.data),
+        ("model", declared.models, cluster.models),
+    ):
+        missing = [name for name in wanted if name not in has]
+        if missing:
+            raise InputError(
+                f"cluster {cluster.name!r} is up and has not prepared {what} {missing[0]!r} "
+                f"(it has: {', '.join(has) or 'none'})",
+                hint=f"End it first: cloudrl down {cluster.name}\nAnother one: --cluster NAME",
+            )
+
+
+def _names(cluster: Cluster) -> list[str]:
+    return [each.name if isinstance(each, DataSet) else each for each in cluster.data]
+
+
+def _is_prepared(name: str, here: Path) -> bool:
+    """Whether the cluster can make this data set: a built-in one, or one on the Hub that is no path here."""
+    if name in BUILT_IN:
+        return True
+    return bool(_ON_THE_HUB.fullmatch(name)) and not is_marked(name) and not (here / name).exists()
+
+
+def _is_fetched(model: str) -> bool:
+    """Whether the cluster can have this model: one on the Hub, or the one that cloudrl makes. A folder needs `./`."""
+    return model == _MADE_HERE or (bool(_ON_THE_HUB.fullmatch(model)) and not is_marked(model))

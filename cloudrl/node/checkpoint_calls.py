@@ -1,0 +1,153 @@
+"""The calls of `cloudrl.node.server` about checkpoints.
+
+GET    /v1/nodes/{rank}/inventory       runs, steps and files (`cloudrl.node.shelf`)
+GET    /v1/nodes/{rank}/checkpoints     all files below the checkpoint folder of a node
+GET    /v1/nodes/{rank}/{room}/{path}   one of them, with `Range: bytes=a-b`
+    ...?cast=F32,BF16                   its values in fewer bits; the range counts stored bytes
+    ...?crc32=START                     {"size_bytes", "crc32"} of the range, calculated here
+POST   /v1/nodes/{rank}/{room}/{path}   {"ranges": [[offset, length], ...]}: these, one after the other
+DELETE /v1/nodes/{rank}/{room}/{path}   remove one step
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Dict, Iterator, Optional
+from urllib.parse import parse_qs, urlsplit
+
+from cloudrl.node.files import Refused, list_below
+from cloudrl.node.ranges import Span, number, parse_range, parse_ranges
+from cloudrl.node.rooms import HttpError, Rooms
+from cloudrl.node.shard_child import CASTS
+from cloudrl.node.shards import ShardChildFailed
+
+if TYPE_CHECKING:
+    import socket
+    from email.message import Message
+
+_ROOM = r"/v1/nodes/(\d{1,4})/(checkpoints|left)/(.+)"
+ROUTES = (
+    ("GET", re.compile(r"/v1/nodes/(\d{1,4})/inventory"), "inventory"),
+    ("GET", re.compile(r"/v1/nodes/(\d{1,4})/checkpoints"), "checkpoints"),
+    ("GET", re.compile(_ROOM, re.DOTALL), "checkpoint_file"),
+    ("POST", re.compile(_ROOM, re.DOTALL), "checkpoint_ranges"),
+    ("DELETE", re.compile(_ROOM, re.DOTALL), "remove_checkpoint"),
+)
+TRANSFERS = {"checkpoint_file", "checkpoint_ranges"}
+CAST_HEADER = "X-Cloudrl-Cast"
+"""In the answer, when the values were cast: an agent that knows nothing of it sends them as they are."""
+_MAX_BODY_BYTES = 1 << 20
+
+
+class CheckpointCalls:
+    """A part of the handler; what it uses of the rest stands first."""
+
+    rooms: Rooms
+    path: str
+    headers: Message
+    connection: socket.socket
+    close_connection: bool
+    _passed_on: Callable[..., bool]
+    _body: Callable[[int, str], bytes]
+    _json: Callable[[Any], None]
+    _bytes: Callable[..., None]
+    _head: Callable[[int, Dict[str, str]], None]
+    _send: Callable[[BinaryIO, Span], None]
+
+    def _inventory(self, rank: str) -> None:
+        if not self._passed_on(int(rank)):
+            self._json({"rank": int(rank), **self.rooms.shelf.inventory()})
+
+    def _checkpoints(self, rank: str) -> None:
+        if not self._passed_on(int(rank)):
+            folder = self.rooms.shelf.folder
+            self._json({"folder": str(folder), "files": list_below(folder)})
+
+    def _checkpoint_file(self, rank: str, room: str, path: str) -> None:
+        if self._passed_on(int(rank)):
+            return
+        asked = parse_qs(urlsplit(self.path).query)
+        with self._opened(room, path) as file:
+            span = self._span(file)
+            if "cast" in asked:
+                self._cast(file, span, asked["cast"][0])
+            elif "crc32" in asked:
+                self._crc32(file, span, number(asked["crc32"][0]))
+            else:
+                self._send(file, span)
+
+    def _checkpoint_ranges(self, rank: str, room: str, path: str) -> None:
+        body = self._body(_MAX_BODY_BYTES, "a list of ranges")
+        if self._passed_on(int(rank), body):
+            return
+        try:
+            ranges = parse_ranges(body)
+        except ValueError as error:
+            raise HttpError(400, str(error)) from error
+        with self._opened(room, path) as file:
+            pieces = [os.pread(file.fileno(), length, offset) for offset, length in ranges]
+            size = os.fstat(file.fileno()).st_size
+        if [len(piece) for piece in pieces] != [length for _, length in ranges]:
+            raise HttpError(416, f"the file has {size} bytes, and a range lies outside it")
+        self._bytes(b"".join(pieces), {"Content-Type": "application/octet-stream"})
+
+    def _remove_checkpoint(self, rank: str, room: str, path: str) -> None:
+        if self._passed_on(int(rank)):
+            return
+        with _as_http():
+            self.rooms.shelf.remove(room, path)
+        self._json({"removed": path})
+
+    @contextlib.contextmanager
+    def _opened(self, room: str, path: str) -> Iterator[BinaryIO]:
+        with _as_http():
+            file = self.rooms.shelf.open(room, path)
+        with file:
+            yield file
+
+    def _span(self, file: BinaryIO) -> Span:
+        try:
+            return parse_range(self.headers.get("Range"), file.seek(0, 2))
+        except ValueError as error:
+            raise HttpError(416, str(error)) from error
+
+    def _crc32(self, file: BinaryIO, span: Span, start: Optional[int]) -> None:
+        if start is None:
+            raise HttpError(400, "crc32 is the sum of what stands before the range, or 0")
+        try:
+            self._json(self.rooms.shelf.child.crc32(file, offset=span.first, count=span.length, start=start))
+        except ShardChildFailed as error:
+            raise HttpError(500, f"no sum: {error}") from error
+
+    def _cast(self, file: BinaryIO, span: Span, asked: str) -> None:
+        stored, _, wanted = asked.partition(",")
+        width = CASTS.get((stored, wanted))
+        if width is None or span.first + span.length > span.size or span.length % width:
+            raise HttpError(400, f"{asked[:40]!r} is no cast of whole values that can be done here")
+        if not self.rooms.shelf.child.can_cast:
+            raise HttpError(501, "this node's Python has no numpy; read the values as they are")
+        count, headers = (
+            span.length // width,
+            {CAST_HEADER: asked, "Content-Type": "application/octet-stream"},
+        )
+        self._head(200, {**headers, "Content-Length": str(count * 2)})
+        try:
+            sent = self.rooms.shelf.child.cast(
+                file, self.connection, offset=span.first, count=count, stored=stored, wanted=wanted
+            )
+        except ShardChildFailed:
+            sent = 0  # whoever asked has gone, or asks again and gets another child
+        if sent != count * 2:
+            self.close_connection = True
+
+
+@contextlib.contextmanager
+def _as_http() -> Iterator[None]:
+    try:
+        yield
+    except Refused:
+        raise HttpError(403, "only regular files and steps below the folder are shown") from None
+    except FileNotFoundError:
+        raise HttpError(404, "there is no such file") from None

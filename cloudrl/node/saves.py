@@ -1,0 +1,217 @@
+"""Notices on its node that a rank has finished a save, and writes down what it consists of.
+
+Beside the shards, one file for each rank and world size, `cloudrl_save_world_size_2_rank_0.json`::
+
+    {"format": 1, "step": 10, "role": "actor", "rank": 0, "world_size": 2, "recorded_at": 1789.0,
+     "files": {"model_world_size_2_rank_0.pt": {"size_bytes": 123, "crc32": 456}, ...}}
+
+What is copied, mixed or rots later no longer agrees with it. verl neither syncs nor renames what it saves, so a file
+counts as finished when its zip directory, which is written last, can be read and nothing of its rank has changed
+between two looks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+import time
+import zipfile
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    BinaryIO,
+    Callable,
+    Dict,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Set,
+    Tuple,
+)
+
+from cloudrl.node.files import Refused, open_below
+from cloudrl.node.inventory import SHARD, scan
+from cloudrl.node.shards import ShardChildFailed
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FORMAT = 1
+_LOOK_EVERY_S = 5.0
+
+
+class _Group(NamedTuple):
+    """The files of one rank at one step."""
+
+    run: str
+    step: int
+    role: str
+    world_size: int
+    rank: int
+
+    @property
+    def folder(self) -> str:
+        return os.path.join(self.run, f"global_step_{self.step}", self.role)  # noqa: PTH118
+
+    @property
+    def name(self) -> str:
+        return f"cloudrl_save_world_size_{self.world_size}_rank_{self.rank}.json"
+
+
+_Files = Dict[str, Tuple[int, float]]
+"""Name -> (bytes, time of change)."""
+
+
+class Saves:
+    """The saves of one folder; `look` is called again and again.
+
+    A record that was there before this object is taken as it is while the sizes agree: it is older than whatever has
+    happened to the files since, and that is its purpose.
+
+    Args:
+        root: The folder of checkpoints.
+        crc32: {"size_bytes", "crc32"} of an open file.
+        clock: For the date in the record.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        crc32: Callable[[BinaryIO], Mapping[str, int]],
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._root, self._crc32, self._clock = root, crc32, clock
+        self._before: Dict[_Group, _Files] = {}
+        self._recorded: Dict[_Group, _Files] = {}
+        self._sums: Dict[Tuple[_Group, str], Tuple[Tuple[int, float], Dict[str, int]]] = {}
+        self._looked = False
+
+    def look(self) -> List[Path]:
+        """One look; returns the records that it has written."""
+        groups, known = self._groups()
+        if not self._looked:
+            self._recorded.update({group: groups[group] for group in known})
+            self._looked = True
+        written = []
+        for group, files in groups.items():
+            steady = self._before.get(group) == files and self._recorded.get(group) != files
+            if steady and all(self._is_whole(group, name) for name in files):
+                record = self._record(group, files)
+                if record is not None:
+                    written.append(record)
+                    self._recorded[group] = files
+        self._before = groups
+        self._forget(groups)
+        return written
+
+    def _groups(self) -> Tuple[Dict[_Group, _Files], Set[_Group]]:
+        """All ranks that have files here, and those of them whose record speaks of the same sizes."""
+        groups: Dict[_Group, _Files] = {}
+        known: Set[_Group] = set()
+        for run in scan(self._root):
+            for step in run["steps"]:
+                for role in step["roles"]:
+                    found = _by_rank(run["run"], step["step"], role)
+                    groups.update(found)
+                    known |= {group for group, files in found.items() if _agrees(role["saves"], group, files)}
+        return groups, known
+
+    def _is_whole(self, group: _Group, name: str) -> bool:
+        try:
+            with self._open(group, name) as file, zipfile.ZipFile(file) as archive:
+                return bool(archive.infolist())
+        except (OSError, Refused, zipfile.BadZipFile, ValueError, NotImplementedError):
+            return False
+
+    def _record(self, group: _Group, files: _Files) -> Optional[Path]:
+        try:
+            sums = {name: self._sum(group, name, state) for name, state in sorted(files.items())}
+        except (OSError, Refused, ShardChildFailed):
+            return None  # the next look tries again
+        if any(each["size_bytes"] != files[name][0] for name, each in sums.items()):
+            return None
+        value = {
+            "format": FORMAT, "step": group.step, "role": group.role, "rank": group.rank,
+            "world_size": group.world_size, "recorded_at": round(self._clock(), 3), "files": sums,
+        }  # fmt: skip
+        return _write(self._root / group.folder / group.name, value)
+
+    def _sum(self, group: _Group, name: str, state: Tuple[int, float]) -> Dict[str, int]:
+        """Size and CRC-32, calculated once for each state of a file."""
+        kept = self._sums.get((group, name))
+        if kept is None or kept[0] != state:
+            with self._open(group, name) as file:
+                kept = self._sums[group, name] = (state, dict(self._crc32(file)))
+        return kept[1]
+
+    def _open(self, group: _Group, name: str) -> BinaryIO:
+        return open_below(self._root, os.path.normpath(f"{group.folder}/{name}"))
+
+    def _forget(self, groups: Mapping[_Group, _Files]) -> None:
+        """What was pruned."""
+        self._recorded = {group: files for group, files in self._recorded.items() if group in groups}
+        self._sums = {key: value for key, value in self._sums.items() if key[0] in groups}
+
+
+class SaveKeeper(threading.Thread):
+    """Looks every few seconds, for as long as the agent lives.
+
+    Args:
+        is_mine: Whether this node writes the records; of several with the same folder one does.
+    """
+
+    def __init__(self, saves: Saves, *, is_mine: Callable[[], bool], every_s: float = _LOOK_EVERY_S) -> None:
+        super().__init__(name="cloudrl-saves", daemon=True)
+        self._saves, self._is_mine, self._every_s = saves, is_mine, every_s
+
+    def run(self) -> None:
+        """Called by the thread. On a slow network volume it looks less often: at most a twentieth of the time."""
+        pause_s = self._every_s
+        while True:
+            time.sleep(pause_s)
+            began = time.monotonic()
+            with contextlib.suppress(
+                OSError
+            ):  # a volume that hangs or is full; no training ends for its sake
+                if self._is_mine():
+                    self._saves.look()
+            pause_s = max(self._every_s, 19 * (time.monotonic() - began))
+
+
+def _by_rank(run: str, step: int, role: Mapping[str, Any]) -> Dict[_Group, _Files]:
+    found: Dict[_Group, _Files] = {}
+    for file in role["files"]:
+        match = SHARD.fullmatch(file["path"])
+        if match:
+            group = _Group(run, step, role["role"], int(match[2]), int(match[3]))
+            found.setdefault(group, {})[file["path"]] = (file["size_bytes"], file["modified_at"])
+    return found
+
+
+def _agrees(saves: List[Dict[str, Any]], group: _Group, files: _Files) -> bool:
+    """Whether there is a record of exactly these files with these sizes."""
+    for save in saves:
+        if (save.get("world_size"), save.get("rank")) == (group.world_size, group.rank):
+            said = save.get("files")
+            return isinstance(said, dict) and {
+                name: each.get("size_bytes") for name, each in said.items() if isinstance(each, dict)
+            } == {name: size for name, (size, _) in files.items()}
+    return False
+
+
+def _write(path: Path, value: Mapping[str, Any]) -> Optional[Path]:
+    """Appears whole or not at all; None if the step was pruned meanwhile."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        part.write_text(json.dumps(value, indent=1) + "\n")
+        part.replace(path)
+    except FileNotFoundError:
+        return None
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink()
+    return path

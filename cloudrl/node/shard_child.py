@@ -1,0 +1,130 @@
+"""The child that computes over shards, under the image's Python: checksums, and values in fewer bits.
+
+It lives as long as its agent, is asked over a Unix socket, and gets the open file with each question, so it opens
+nothing by itself. Values go straight to the socket of whoever has asked the agent for them.
+
+    question, one datagram of JSON, with descriptors    answer, JSON until the end of the stream
+    {"do": "crc32", "offset", "count", "start", "bytes_per_s"}   {"size_bytes", "crc32"}        [file, answer]
+    {"do": "cast", "offset", "count", "stored", "wanted"}   {"sent"}                            [file, answer, to]
+    anything                                            {"error"}
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import socket
+import threading
+import time
+import zlib
+from typing import Any, Callable, Dict, List, Optional, Sequence
+
+CASTS = {("F32", "BF16"): 4, ("F32", "F16"): 4}
+"""(stored, wanted), as safetensors names them -> bytes of a stored value. A cast that saves no byte is the reader's."""
+MAX_REQUEST_BYTES = 4096
+_CHUNK_BYTES = 1 << 20
+"""Small enough for what is in work to stay in the processor's cache."""
+_NICE = 19
+_SEND_TIMEOUT_S = 60.0
+
+
+def main(argv: Sequence[str]) -> int:
+    """`shards --fd N`: answer until the agent's end of the socket is closed."""
+    parser = argparse.ArgumentParser(prog="cloudrl-node.pyz shards")
+    parser.add_argument("--fd", type=int, required=True)
+    asked = socket.socket(fileno=parser.parse_args(argv).fd)
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(asked, MAX_REQUEST_BYTES, 3)
+        if not message:
+            return 0
+        threading.Thread(target=_answer, args=(message, descriptors), daemon=True).start()
+
+
+def crc32(
+    file: int,
+    offset: int = 0,
+    count: Optional[int] = None,
+    start: int = 0,
+    bytes_per_s: Optional[float] = None,
+    *,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Dict[str, int]:
+    """How many bytes there are from `offset` on, at most `count`, and their CRC-32; no faster than `bytes_per_s`.
+
+    `start` is the CRC-32 of what stands before them, if that is to be included.
+    """
+    size, value = 0, start
+    while count is None or size < count:
+        chunk = os.pread(
+            file, _CHUNK_BYTES if count is None else min(_CHUNK_BYTES, count - size), offset + size
+        )
+        if not chunk:
+            break
+        size, value = size + len(chunk), zlib.crc32(chunk, value)
+        if bytes_per_s is not None:
+            sleep(len(chunk) / bytes_per_s)
+    return {"size_bytes": size, "crc32": value}
+
+
+def cast(content: bytes, stored: str, wanted: str) -> bytes:
+    """Little-endian values in fewer bits, rounded to nearest, ties to even, as torch does on a CPU.
+
+    A float16 that is too large becomes infinite; NaN stays NaN: 0x7FC0 in bfloat16 (torch 2.13,
+    headeronly/util/BFloat16.h: round_to_nearest_even).
+    """
+    import numpy as np
+
+    if (stored, wanted) not in CASTS:
+        raise ValueError(f"no cast from {stored} to {wanted}")
+    if wanted == "F16":
+        with np.errstate(over="ignore"):
+            return np.frombuffer(content, "<f4").astype("<f2").tobytes()
+    bits = np.frombuffer(content, "<u4")
+    rounded = bits >> 16
+    rounded &= 1
+    rounded += 0x7FFF
+    rounded += bits
+    result = rounded.view("<u2")[1::2].copy()
+    result[np.isnan(bits.view("<f4"))] = 0x7FC0
+    return result.tobytes()
+
+
+def _answer(message: bytes, descriptors: List[int]) -> None:
+    """One question; whatever goes wrong is the answer, so that nobody waits for one."""
+    with contextlib.ExitStack() as stack:
+        for each in descriptors:
+            stack.callback(os.close, each)
+        try:
+            value = _do(json.loads(message), descriptors)
+        except Exception as error:  # noqa: BLE001  it goes back to the agent, which waits
+            value = {"error": f"{type(error).__name__}: {error}"}
+        with contextlib.suppress(OSError):
+            os.write(descriptors[1], json.dumps(value).encode())
+
+
+def _do(request: Dict[str, Any], descriptors: List[int]) -> Dict[str, Any]:
+    if request["do"] == "crc32":
+        if request["bytes_per_s"] is not None:  # of this thread alone, on Linux (setpriority(2))
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+        which = (request["offset"], request["count"], request["start"], request["bytes_per_s"])
+        return dict(crc32(descriptors[0], *which))
+    to = socket.socket(fileno=os.dup(descriptors[2]))
+    with to:
+        to.settimeout(_SEND_TIMEOUT_S)
+        return {"sent": _send_cast(descriptors[0], to, request)}
+
+
+def _send_cast(file: int, to: socket.socket, request: Dict[str, Any]) -> int:
+    stored, wanted = request["stored"], request["wanted"]
+    offset, left, sent = request["offset"], request["count"] * CASTS[stored, wanted], 0
+    while left:
+        chunk = os.pread(file, min(left, _CHUNK_BYTES), offset)
+        chunk = chunk[: len(chunk) // CASTS[stored, wanted] * CASTS[stored, wanted]]
+        if not chunk:  # a job has cut the file meanwhile
+            break
+        values = cast(chunk, stored, wanted)
+        to.sendall(values)
+        offset, left, sent = offset + len(chunk), left - len(chunk), sent + len(values)
+    return sent

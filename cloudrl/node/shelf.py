@@ -1,0 +1,180 @@
+"""The checkpoints of this node, as its agent shows them: what there is, bytes of it, and which step goes.
+
+There are two rooms: `checkpoints`, the folder that jobs of this cluster write to, and `left`, Ray's folder, of which
+only those files are shown that earlier jobs have left in their working directories.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Dict, List
+
+from cloudrl.node import canary
+from cloudrl.node.files import Refused, open_below, open_folder_below
+from cloudrl.node.inventory import LEFT_BEHIND, STEP, folder_identity, scan, scan_left_behind
+from cloudrl.node.saves import SaveKeeper, Saves
+
+if TYPE_CHECKING:
+    from cloudrl.node.shards import ShardChild
+
+CHECKPOINTS, LEFT = "checkpoints", "left"
+_ASIDE = ".cloudrl-pruned-"
+_LIVES_S = 60.0
+"""A node renews its word with each look for saves; an older one was left by a node that was killed, in a volume that
+another rank has now."""
+
+
+class Shelf:
+    """One node's.
+
+    Args:
+        folder: Of the cluster's checkpoints.
+        ray_root: Ray's folder on this node.
+        run_id: The cluster's.
+        rank: This node's.
+        child: Calculates.
+    """
+
+    def __init__(self, folder: Path, ray_root: Path, *, run_id: str, rank: int, child: ShardChild) -> None:
+        self.folder, self.ray_root, self.child = folder, ray_root, child
+        self._run_id, self._rank = run_id, rank
+        self._word = ""
+        self._lock = threading.Lock()
+
+    def open_up(self) -> None:
+        """From now on nodes that share the folder can tell, and finished saves are written down."""
+        self._word = canary.leave(self.folder, self._canary(self._rank))
+        saves = Saves(self.folder, lambda file: self.child.crc32(file, slowly=True))
+        SaveKeeper(saves, is_mine=self._is_first).start()
+
+    def close(self) -> None:
+        """Leave nothing in the folder but what is meant to stay."""
+        self.child.close()
+        with self._lock:
+            if self._word:
+                canary.take_away(self.folder, self._canary(self._rank))
+            self._word = ""
+
+    def inventory(self) -> Dict[str, Any]:
+        """Both rooms; two nodes have the same folder if each sees the other's word, or one kernel says so."""
+        return {
+            "places": [
+                {**self._place(CHECKPOINTS, self.folder), "word": self._word, "runs": scan(self.folder)},
+                {**self._place(LEFT, self.ray_root), "word": "", "runs": scan_left_behind(self.ray_root)},
+            ]
+        }
+
+    def open(self, room: str, path: str) -> BinaryIO:
+        """Open a file of a room.
+
+        Raises:
+            Refused: it is none that is shown.
+            FileNotFoundError: there is none.
+        """
+        if room == CHECKPOINTS:
+            return open_below(self.folder, path)
+        if not LEFT_BEHIND.fullmatch(path):
+            raise Refused(path)
+        return open_below(self.ray_root, path)
+
+    def remove(self, room: str, path: str) -> None:
+        """Remove one step, `RUN/global_step_10`, of a room.
+
+        Raises:
+            Refused: it is no step.
+            FileNotFoundError: there is none.
+        """
+        if room == LEFT and not LEFT_BEHIND.fullmatch(path):
+            raise Refused(path)
+        root = self.folder if room == CHECKPOINTS else self.ray_root
+        parent = put_aside(root, path)
+        threading.Thread(target=sweep, args=(root, parent), daemon=True).start()  # of hundreds of GB: seconds
+
+    def _place(self, room: str, folder: Path) -> Dict[str, Any]:
+        words = self._words(folder) if room == CHECKPOINTS else []
+        return {"room": room, "folder": str(folder), "identity": folder_identity(folder), "words": words}
+
+    def _words(self, folder: Path) -> List[str]:
+        """Those of all nodes of this run that have left one here."""
+        found = []
+        for path in sorted(folder.glob(f".cloudrl-canary-{self._canary('*')}")):
+            with contextlib.suppress(OSError):
+                found.append(path.read_text())
+        return found
+
+    def _canary(self, rank: object) -> str:
+        return f"{self._run_id}-{rank}"
+
+    def _is_first(self) -> bool:
+        """Whether no living node of a lower rank has this folder; says with it that this one lives."""
+        mine = canary.path(self.folder, self._canary(self._rank))
+        with self._lock:
+            if not self._word:  # closed
+                return False
+            if not mine.exists():
+                mine.write_text(self._word)
+            os.utime(mine)
+        since = mine.stat().st_mtime - _LIVES_S  # by the clock of the folder's own file system
+        for path in self.folder.glob(f".cloudrl-canary-{self._canary('*')}"):
+            rank = path.name.rpartition("-")[2]
+            if rank.isdecimal() and int(rank) < self._rank and path.stat().st_mtime > since:
+                return False
+        return True
+
+
+def remove_step(root: Path, path: str) -> None:
+    """Remove a step below `root`: at once it is none any more, then its files go.
+
+    Raises:
+        Refused, FileNotFoundError: as `put_aside`.
+    """
+    sweep(root, put_aside(root, path))
+
+
+def put_aside(root: Path, path: str) -> str:
+    """Rename a step below `root`, so that it is none any more; returns the run that it belonged to.
+
+    Raises:
+        Refused: the path leaves the folder, passes a link, or names no step.
+        FileNotFoundError: there is none.
+    """
+    parent, _, name = path.rpartition("/")
+    if not STEP.fullmatch(name):
+        raise Refused(path)
+    descriptor = open_folder_below(root, parent)
+    try:
+        os.close(_open_folder_at(descriptor, name))
+        os.rename(
+            name, f"{_ASIDE}{name}-{secrets.token_hex(4)}", src_dir_fd=descriptor, dst_dir_fd=descriptor
+        )
+    finally:
+        os.close(descriptor)
+    return parent
+
+
+def sweep(root: Path, run: str) -> None:
+    """Remove what was put aside in a run, also by a removal that broke off."""
+    descriptor = open_folder_below(root, run)
+    try:
+        folder = Path(
+            f"/proc/self/fd/{descriptor}"
+        )  # the folder that was opened, whatever its path leads to now
+        for aside in folder.glob(f"{_ASIDE}*"):
+            shutil.rmtree(aside, ignore_errors=True)
+    finally:
+        os.close(descriptor)
+
+
+def _open_folder_at(descriptor: int, name: str) -> int:
+    """A folder in an open folder, no link."""
+    try:
+        return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY, dir_fd=descriptor)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise Refused(name) from error

@@ -1,0 +1,58 @@
+"""What Python sees: a sequence of checkpoints, each with its verbs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from fake_cluster import FakeCluster
+from small_step import write_step
+from spread_checkpoint import spread
+
+from cloudrl.checkpoints.handle import Checkpoints
+from cloudrl.checkpoints.origin import FolderOrigin
+from cloudrl.connection import Connection
+from cloudrl.errors import InputError
+from cloudrl.sdk import RunningCluster
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    for step in (1, 2):
+        write_step(tmp_path / "whole" / "mine", step)
+    return tmp_path / "whole" / "mine"
+
+
+def test_a_sequence(run: Path) -> None:
+    found = Checkpoints(FolderOrigin(run))
+    assert len(found) == 2
+    assert [each.step for each in found] == [1, 2]
+    assert found[-1] == found.latest()
+    assert found[:1] == (found[0],)
+    assert (found[0].run, found[0].role, found[0].complete) == (".", "actor", True)
+    assert str(found[0]) == f"{run}: ., step 1, actor"
+
+
+@pytest.mark.io
+def test_of_a_running_cluster(run: Path, tmp_path: Path) -> None:
+    with FakeCluster() as fake:
+        fake.disks = {rank: tmp_path / f"disk-{rank}" for rank in range(2)}
+        spread(run, list(fake.disks.values()))
+        connection = Connection("lab", fake.url, fake.token, fake.agent_url, fake.token)
+        latest = RunningCluster(connection).checkpoints().latest()
+        assert (latest.run, latest.step) == ("mine", 2)
+        assert latest.verify().ok
+        merged = latest.merge(tmp_path / "model")
+    Checkpoints(FolderOrigin(run)).latest().merge(tmp_path / "again")
+    assert (merged.path / "model.safetensors").read_bytes() == (
+        tmp_path / "again" / "model.safetensors"
+    ).read_bytes()
+
+
+@pytest.mark.io
+def test_a_plain_ray_cluster_has_none() -> None:
+    with FakeCluster() as fake, pytest.raises(InputError, match="is a plain Ray cluster"):
+        RunningCluster(Connection("plain", fake.url, fake.token)).checkpoints()

@@ -1,0 +1,248 @@
+"""Two real agents with disks of their own: list, verify, merge, pull and prune, also over a link that is cut."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import zlib
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from cut_link import CutLink
+from node.conftest import image, nodes, nothing_left  # noqa: F401 - fixtures
+from node.node_harness import KEY, Image, Nodes, until
+from spread_checkpoint import spread
+
+from cloudrl.checkpoints.handle import Checkpoints
+from cloudrl.checkpoints.origin import ClusterOrigin, FolderOrigin
+from cloudrl.checkpoints.wire import Patience
+from cloudrl.connection import Connection
+from cloudrl.errors import CheckpointError
+from cloudrl.node.tokens import derive
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+pytestmark = pytest.mark.agents
+
+WORLD_SIZE = 4
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Steps 5 and 6 of a run of four ranks, all in one folder."""
+    run = tmp_path_factory.mktemp("whole") / "my run"
+    program = Path(__file__).with_name("make_sharded.py")
+    subprocess.run([sys.executable, program, run, str(WORLD_SIZE), "5", "6"], check=True, timeout=120)
+    return run
+
+
+@pytest.fixture(scope="module")
+def expected(whole: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """What a merge of the folder gives."""
+    target = tmp_path_factory.mktemp("expected") / "model"
+    Checkpoints(FolderOrigin(whole)).latest().merge(target)
+    return content(target)
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def give(to: Image, package: str) -> None:
+    """Let an image have a package of this Python."""
+    import importlib.util
+
+    found = importlib.util.find_spec(package)
+    assert found is not None
+    assert found.origin is not None
+    source = Path(found.origin).parent
+    for each in (source, source.with_name(f"{package}.libs")):
+        target = to.packages / each.name
+        if each.exists() and not target.exists():
+            target.symlink_to(each)
+
+
+class Lab:
+    """Two agents whose disks hold two ranks each; the client reaches the head over a link."""
+
+    def __init__(self, cluster: Nodes, whole: Path, *, shared: bool = False) -> None:
+        self.folders = [cluster.folder / f"disk-{0 if shared else rank}" for rank in range(2)]
+        for folder in self.folders:
+            folder.mkdir(exist_ok=True)
+        spread(whole, self.folders, driver=1)
+        for rank in range(2):
+            cluster.start_one(rank, f"--checkpoints={self.folders[rank]}")
+        self.cluster = cluster.ready()
+        self.link = CutLink(cluster.agent_ports[0])
+        self.said: list[str] = []
+
+    def origin(self, give_up_s: float = 30.0) -> ClusterOrigin:
+        connection = Connection(
+            name="test", ray_url="http://127.0.0.1:9", agent_url=self.link.url, agent_token=derive(KEY).agent
+        )
+        patience = Patience(first_s=0.05, longest_s=0.2, give_up_s=give_up_s)
+        return ClusterOrigin(connection, patience, self.said.append)
+
+    def checkpoints(self) -> Checkpoints:
+        return Checkpoints(self.origin())
+
+
+@pytest.fixture
+def lab(nodes: Callable[[int], Nodes], image: Image, whole: Path) -> Iterator[Lab]:  # noqa: F811
+    give(image, "numpy")
+    lab = Lab(nodes(2), whole)
+    yield lab
+    lab.link.down()
+
+
+def test_two_nodes_are_as_good_as_one_folder(lab: Lab, expected: dict[str, bytes], tmp_path: Path) -> None:
+    found = lab.checkpoints()
+    five, six = found
+    assert (five.step, six.step) == (5, 6)
+    assert six.complete
+    assert six.info.resumes
+    assert {place.ranks: ranks for place, ranks in six.info.places.items()} == {(0,): (0, 1), (1,): (2, 3)}
+    assert found.notes == ()
+
+    report = six.verify()
+    assert report.ok, report.findings
+    assert (report.step, report.world_size) == (6, WORLD_SIZE)
+
+    before = lab.link.passed
+    merged = six.merge(tmp_path / "model")
+    assert content(tmp_path / "model") == expected
+    travelled = lab.link.passed - before
+    assert travelled < 0.6 * merged.read_bytes, "values were cast where they lie"
+    assert lab.said == []
+
+
+def test_an_image_without_numpy_sends_what_it_has(
+    nodes: Callable[[int], Nodes],  # noqa: F811
+    tmp_path_factory: pytest.TempPathFactory,
+    whole: Path,
+    expected: dict[str, bytes],
+    tmp_path: Path,
+) -> None:
+    from node.node_harness import make_image
+
+    cluster = replace(nodes(2), image=make_image(tmp_path_factory.mktemp("plain")))
+    lab = Lab(cluster, whole)
+    try:
+        lab.checkpoints().latest().merge(tmp_path / "model")
+        assert content(tmp_path / "model") == expected
+    finally:
+        lab.link.down()
+        cluster.end()
+
+
+def test_a_node_that_is_cut_off_in_the_middle(lab: Lab, expected: dict[str, bytes], tmp_path: Path) -> None:
+    latest = lab.checkpoints().latest()
+    lab.link.cut_at = [lab.link.passed + count for count in (1_000_000, 1_500_000, 2_500_000)]
+    waited = threading.Event()
+
+    def cut(done_bytes: int, total_bytes: int) -> None:
+        if done_bytes > total_bytes // 2 and not waited.is_set():
+            waited.set()
+            lab.link.down()
+            threading.Timer(1.5, lab.link.up).start()
+
+    latest.merge(tmp_path / "model", on_progress=cut)
+
+    assert content(tmp_path / "model") == expected
+    assert waited.is_set()
+    assert lab.link.cut_at == []
+    assert any("trying again" in sentence for sentence in lab.said)
+
+
+def test_a_worker_that_stops_for_a_while(lab: Lab, expected: dict[str, bytes], tmp_path: Path) -> None:
+    """Its agent hangs: the head gets no answer from it, and says so to whoever asks."""
+    import signal
+
+    latest = lab.checkpoints().latest()
+    stopped = threading.Event()
+    pid = lab.cluster[1].pid
+
+    def stop(done_bytes: int, total_bytes: int) -> None:
+        if done_bytes > total_bytes // 3 and not stopped.is_set():
+            stopped.set()
+            os.kill(pid, signal.SIGSTOP)
+            threading.Timer(1.0, os.kill, (pid, signal.SIGCONT)).start()
+
+    latest.merge(tmp_path / "model", on_progress=stop)
+    assert content(tmp_path / "model") == expected
+    assert stopped.is_set()
+
+
+def test_a_link_that_stays_away_leaves_no_model(lab: Lab, tmp_path: Path) -> None:
+    latest = Checkpoints(lab.origin(give_up_s=1.0)).latest()
+    gone = threading.Event()
+
+    def cut(done_bytes: int, total_bytes: int) -> None:
+        if not gone.is_set():
+            gone.set()
+            lab.link.down()
+
+    with pytest.raises(CheckpointError, match=r"nothing has come for \d+ s"):
+        latest.merge(tmp_path / "model", on_progress=cut)
+    assert not (tmp_path / "model").exists()
+    lab.link.up()
+
+
+def test_a_shared_folder_counts_once(nodes: Callable[[int], Nodes], whole: Path, tmp_path: Path) -> None:  # noqa: F811
+    lab = Lab(nodes(2), whole, shared=True)
+    try:
+        latest = lab.checkpoints().latest()
+        assert [place.ranks for place in latest.info.places] == [(0, 1)]
+        assert latest.info.size_bytes == sum(
+            path.stat().st_size for path in (whole / "global_step_6" / "actor").rglob("*") if path.is_file()
+        )
+    finally:
+        lab.link.down()
+    lab.cluster.end()
+    assert not list(lab.cluster.folder.rglob("*canary*"))
+
+
+def test_saves_are_written_down_on_the_node_that_has_them(lab: Lab, whole: Path) -> None:
+    records = [lab.folders[1] / "my run/global_step_6/actor" / name(rank) for rank in (2, 3)]
+    until(lambda: all(path.exists() for path in records), "records of the save")
+    said = json.loads(records[0].read_text())
+    shard = whole / "global_step_6" / "actor" / f"model_world_size_{WORLD_SIZE}_rank_2.pt"
+    assert said["step"] == 6
+    assert said["files"][shard.name] == {
+        "size_bytes": shard.stat().st_size,
+        "crc32": zlib.crc32(shard.read_bytes()),
+    }
+    until(lambda: len(lab.checkpoints().latest().info.saves) == WORLD_SIZE, "the others' records")
+    assert lab.checkpoints().latest().verify().step_source == "manifest"
+
+    older = lab.folders[1] / "my run/global_step_5/actor" / shard.name
+    shutil.copyfile(older, lab.folders[1] / "my run/global_step_6/actor" / shard.name)
+    report = lab.checkpoints().latest().verify()
+    assert not report.ok
+    assert 2 in {finding.rank for finding in report.findings if finding.fatal}
+
+
+def name(rank: int) -> str:
+    return f"cloudrl_save_world_size_{WORLD_SIZE}_rank_{rank}.json"
+
+
+def test_a_step_is_pulled_and_an_old_one_removed(lab: Lab, whole: Path, tmp_path: Path) -> None:
+    found = lab.checkpoints()
+    lab.link.cut_at = [lab.link.passed + 2_000_000]
+    found.latest().pull(tmp_path / "pulled")
+    for path in (whole / "global_step_6").rglob("*.pt"):
+        assert (tmp_path / "pulled" / path.relative_to(whole)).read_bytes() == path.read_bytes()
+    assert (tmp_path / "pulled" / "latest_checkpointed_iteration.txt").read_text() == "6"
+    assert Checkpoints(FolderOrigin(tmp_path / "pulled")).latest().verify().ok
+
+    for place in found[0].info.places:
+        found.origin.remove(place, "my run/global_step_5")
+    assert [each.step for each in lab.checkpoints()] == [6]
+    until(lambda: not list(lab.cluster.folder.glob("disk-*/my run/.cloudrl-pruned*")), "the removal")

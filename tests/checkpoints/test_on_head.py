@@ -1,0 +1,157 @@
+"""The merge on the head: what is sent runs under a Python that has numpy and nothing else."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import os
+import shlex
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import pytest
+from fake_cluster import FakeCluster
+from small_step import write_step
+from spread_checkpoint import spread
+
+from cloudrl.checkpoints.handle import Checkpoints
+from cloudrl.checkpoints.head_job import TOKEN, checkpoint_from_json, checkpoint_to_json
+from cloudrl.checkpoints.on_head import merge_on_head
+from cloudrl.checkpoints.origin import ClusterOrigin, FolderOrigin
+from cloudrl.connection import Connection
+from cloudrl.errors import CheckpointError, InputError, JobFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from cloudrl.checkpoints.handle import CheckpointHandle
+
+pytestmark = pytest.mark.io
+
+
+def numpy_alone(folder: Path) -> Path:
+    """A folder for PYTHONPATH that has numpy, and none of our other packages."""
+    found = importlib.util.find_spec("numpy")
+    assert found is not None
+    assert found.origin is not None
+    source = Path(found.origin).parent
+    folder.mkdir()
+    for each in (source, source.with_name("numpy.libs")):
+        if each.exists():
+            (folder / each.name).symlink_to(each)
+    return folder
+
+
+class Head(FakeCluster):
+    """Runs what is submitted to it, in a folder with the package, and keeps what it prints."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+        self.status["secrets_dir"] = "/dev/shm/secrets"
+        self.status["nodes"][0]["agent_port"] = urlsplit(self.agent_url).port
+        self.on_submit = self._run
+
+    def _run(self, submission_id: str) -> None:
+        job = self.jobs[submission_id]
+        place = self.folder / submission_id
+        (content,) = self.packages.values()
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            archive.extractall(place)
+        shell, secrets, python, *words = shlex.split(job.body["entrypoint"])
+        assert (shell, secrets, python) == ("/bin/sh", f"/dev/shm/secrets/{submission_id}", "python3")
+        base = getattr(sys, "_base_executable", sys.executable)
+        env = {"PYTHONPATH": str(numpy_alone(place / "packages")), "PATH": os.environ["PATH"]}
+        done = subprocess.run(
+            [base, *words],
+            cwd=place,
+            env={**env, **self.secrets[submission_id]},
+            capture_output=True,
+            timeout=60,
+        )
+        self.write(submission_id, b"(driver pid=1) warm-up\n" + done.stdout + done.stderr)
+        self.end(submission_id, "SUCCEEDED" if done.returncode == 0 else "FAILED", f"exit {done.returncode}")
+
+
+@pytest.fixture
+def head(tmp_path: Path) -> Iterator[Head]:
+    write_step(tmp_path / "whole" / "mine", 7)
+    with Head(tmp_path) as head:
+        disks = [tmp_path / "disk-0", tmp_path / "disk-1"]
+        spread(tmp_path / "whole" / "mine", disks)
+        head.disks = dict(enumerate(disks))
+        yield head
+
+
+def latest(head: Head) -> CheckpointHandle:
+    connection = Connection("lab", head.url, head.token, head.agent_url, head.token)
+    return Checkpoints(ClusterOrigin(connection)).latest()
+
+
+def test_the_same_model_as_here(head: Head, tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    done = merge_on_head(latest(head), str(tmp_path / "out"), on_progress=lambda *at: seen.append(at))
+    Checkpoints(FolderOrigin(tmp_path / "whole")).latest().merge(tmp_path / "here")
+    for name in ("model.safetensors", "config.json"):
+        assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "here" / name).read_bytes()
+    assert done["path"] == str(tmp_path / "out")
+    assert done["parameters"] > 100
+    assert seen[-1][0] == seen[-1][1] > 0
+
+
+def test_its_own_shards_are_read_from_its_own_disk(head: Head, tmp_path: Path) -> None:
+    checkpoint = latest(head)
+    head.requests.clear()
+    merge_on_head(checkpoint, str(tmp_path / "out"))
+    read = {path for _, path in head.requests if path.endswith(".pt")}
+    assert read == {"/v1/nodes/1/checkpoints/mine/global_step_7/actor/model_world_size_2_rank_1.pt"}
+
+
+def test_the_token_is_a_secret(head: Head, tmp_path: Path) -> None:
+    merge_on_head(latest(head), str(tmp_path / "out"))
+    ((submission_id, job),) = head.jobs.items()
+    assert head.secrets == {submission_id: {TOKEN: head.token}}
+    assert str(head.token) not in str(job.body)
+    assert all(str(head.token).encode() not in content for content in head.packages.values())
+
+
+def test_what_fails_there_is_told_here(head: Head, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    with pytest.raises(CheckpointError, match=r"on the head: .*exists already"):
+        merge_on_head(latest(head), str(tmp_path / "out"))
+
+
+def test_a_job_that_dies(head: Head, tmp_path: Path) -> None:
+    head.on_submit = lambda submission_id: head.end(submission_id, "FAILED", "killed")
+    with pytest.raises(JobFailed, match="killed"):
+        merge_on_head(latest(head), str(tmp_path / "out"))
+    head.on_submit = head.end
+    with pytest.raises(JobFailed, match="says nothing of a model"):
+        merge_on_head(latest(head), str(tmp_path / "out"))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda _head: None, "is relative"),
+        (lambda head: head.status.pop("secrets_dir"), "no place where secrets"),
+    ],
+)
+def test_what_cannot_be_done_there(
+    head: Head, tmp_path: Path, change: Callable[[Head], object], said: str
+) -> None:
+    checkpoint = latest(head)
+    change(head)
+    with pytest.raises(InputError, match=said):
+        merge_on_head(checkpoint, "out" if said == "is relative" else str(tmp_path / "out"))
+    assert head.jobs == {}
+
+
+def test_a_checkpoint_as_json(head: Head) -> None:
+    info = latest(head).info
+    again = checkpoint_from_json(checkpoint_to_json(info))
+    assert (again.files, again.saves, again.name) == (info.files, info.saves, info.name)

@@ -1,0 +1,139 @@
+"""Raw shards are copied whole, or go on where they stopped."""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING
+
+import pytest
+from small_step import write_step
+
+from cloudrl.checkpoints.handle import Checkpoints
+from cloudrl.checkpoints.origin import FolderOrigin
+from cloudrl.checkpoints.source import LocalShard
+from cloudrl.errors import CheckpointError, InputError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from cloudrl.checkpoints.inventory import FileAt
+
+SHARD = "actor/model_world_size_2_rank_1.pt"
+
+
+class Cut(CheckpointError):
+    """The link is gone for good."""
+
+
+class Shaky(FolderOrigin):
+    """Gives so many bytes in all, 100 at a time, then breaks; `flips` damages what it gives."""
+
+    left = 10**9
+    flips = False
+    given = 0
+
+    def open(self, file: FileAt, **kinds: object) -> LocalShard:
+        origin = self
+
+        class Source(LocalShard):
+            def read(self, offset: int, length: int) -> bytes:
+                if origin.left < length:
+                    raise Cut("cut")
+                piece = super().read(offset, length)
+                object.__setattr__(origin, "left", origin.left - length)
+                object.__setattr__(origin, "given", origin.given + length)
+                return bytes(len(piece)) if origin.flips else piece
+
+            def crc32(self, offset: int, length: int) -> int:
+                return zlib.crc32(self.path.read_bytes()[offset : offset + length])
+
+        source = super().open(file)
+        assert isinstance(source, LocalShard)
+        return Source(source.path, label=source.label)
+
+
+@pytest.fixture
+def origin(tmp_path: Path) -> Shaky:
+    write_step(tmp_path / "volume" / "run", 7)
+    return Shaky(tmp_path / "volume")
+
+
+def set_to(origin: Shaky, **values: object) -> None:
+    for key, value in values.items():
+        object.__setattr__(origin, key, value)
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_the_whole_step_and_a_tracker(origin: Shaky, tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    pulled = Checkpoints(origin).latest().pull(tmp_path / "here", on_progress=lambda *done: seen.append(done))
+    assert tree(tmp_path / "here") == tree(tmp_path / "volume" / "run")
+    assert (pulled.folder, pulled.files) == (tmp_path / "here", 5)
+    assert seen[-1] == (pulled.size_bytes, pulled.size_bytes)
+    assert seen == sorted(seen)
+    assert Checkpoints(FolderOrigin(tmp_path / "here")).latest().info.resumes
+
+
+def test_it_goes_on_where_it_stopped(origin: Shaky, tmp_path: Path) -> None:
+    latest = Checkpoints(origin).latest()
+    set_to(origin, left=9_000)
+    with pytest.raises(Cut):
+        latest.pull(tmp_path / "here")
+    assert not (tmp_path / "here" / "latest_checkpointed_iteration.txt").exists()
+    first = origin.given
+
+    set_to(origin, left=10**9)
+    total = latest.pull(tmp_path / "here").size_bytes
+    assert tree(tmp_path / "here") == tree(tmp_path / "volume" / "run")
+    assert 0 < first < total
+    assert origin.given == total, "nothing was read twice"
+
+    latest.pull(tmp_path / "here")
+    assert origin.given == total
+
+
+def test_half_a_file_is_kept(origin: Shaky, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cloudrl.checkpoints.pull._PIECE_BYTES", 1000)
+    latest = Checkpoints(origin).latest()
+    set_to(origin, left=3_500)
+    with pytest.raises(Cut):
+        latest.pull(tmp_path / "here")
+    (part,) = (tmp_path / "here").rglob("*.part")
+    assert part.stat().st_size >= 1000
+    set_to(origin, left=10**9)
+    total = latest.pull(tmp_path / "here").size_bytes
+    assert origin.given == total
+    assert tree(tmp_path / "here") == tree(tmp_path / "volume" / "run")
+
+
+def test_a_step_that_was_saved_again_is_taken_anew(origin: Shaky, tmp_path: Path) -> None:
+    Checkpoints(origin).latest().pull(tmp_path / "here")
+    shard = tmp_path / "volume" / "run" / "global_step_7" / SHARD
+    shard.write_bytes(shard.read_bytes()[::-1])
+    Checkpoints(origin).latest().pull(tmp_path / "here")
+    assert tree(tmp_path / "here") == tree(tmp_path / "volume" / "run")
+
+
+def test_what_is_damaged_on_its_way_does_not_appear(origin: Shaky, tmp_path: Path) -> None:
+    set_to(origin, flips=True)
+    with pytest.raises(
+        CheckpointError, match=r"is damaged on its way: its CRC-32 is [0-9a-f]{8}, and [0-9a-f]{8}"
+    ):
+        Checkpoints(origin).latest().pull(tmp_path / "here")
+    assert tree(tmp_path / "here") == {}
+
+
+def test_a_folder_that_cannot_be_written(origin: Shaky, tmp_path: Path) -> None:
+    (tmp_path / "here").write_text("")
+    with pytest.raises(InputError, match="cannot be written"):
+        Checkpoints(origin).latest().pull(tmp_path / "here")
+
+
+def test_no_room(origin: Shaky, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cloudrl.checkpoints.pull._SPARE_BYTES", 1 << 60)
+    with pytest.raises(CheckpointError, match="are to come"):
+        Checkpoints(origin).latest().pull(tmp_path / "here")
+    assert tree(tmp_path / "here") == {}

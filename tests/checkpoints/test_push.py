@@ -1,0 +1,216 @@
+"""Publishing: a card that says what is known, private unless asked otherwise, and a call that can be repeated."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+from fake_cluster import FakeCluster
+from small_step import write_step
+
+from cloudrl.checkpoints.card import Provenance, model_card, provenance
+from cloudrl.checkpoints.handle import Checkpoints
+from cloudrl.checkpoints.origin import FolderOrigin
+from cloudrl.checkpoints.push import HuggingFaceHub, plan_push, push
+from cloudrl.connection import Connection
+from cloudrl.errors import ConnectionFailed, InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from cloudrl.checkpoints.handle import CheckpointHandle
+
+
+class FakeHub:
+    """Remembers what it was given; may fail in the middle."""
+
+    def __init__(self) -> None:
+        self.repos: dict[str, bool] = {}
+        self.files: dict[str, bytes] = {}
+        self.breaks = False
+
+    def create(self, repo: str, *, private: bool) -> str:
+        self.repos.setdefault(repo, private)
+        return f"https://hub/{repo}"
+
+    def upload(self, repo: str, folder: Path, message: str) -> None:
+        self.files = {
+            str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()
+        }
+        if self.breaks:
+            raise ConnectionFailed("the link is gone")
+
+
+@pytest.fixture
+def latest(tmp_path: Path) -> CheckpointHandle:
+    write_step(tmp_path / "run", 7)
+    return Checkpoints(FolderOrigin(tmp_path / "run")).latest()
+
+
+def test_a_merged_model_with_its_card(latest: CheckpointHandle, tmp_path: Path) -> None:
+    hub = FakeHub()
+    plan = plan_push(latest, "me/tiny", tmp_path / "push")
+    assert push(plan, hub=hub) == "https://hub/me/tiny"
+    assert hub.repos == {"me/tiny": True}
+    latest.merge(tmp_path / "model")
+    merged = {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()}
+    assert {name: data for name, data in hub.files.items() if name != "README.md"} == merged
+    assert hub.files["README.md"].decode() == plan.card
+    assert list((tmp_path / "push").iterdir()) == [], "nothing is left on this machine"
+
+
+def test_public_only_when_asked(latest: CheckpointHandle, tmp_path: Path) -> None:
+    hub = FakeHub()
+    plan = plan_push(latest, "me/tiny", tmp_path / "push", private=False)
+    assert "PUBLIC" in plan.render()
+    assert "private" in plan_push(latest, "me/tiny", tmp_path / "push").render()
+    push(plan, hub=hub)
+    assert hub.repos == {"me/tiny": False}
+
+
+def test_a_repeated_call_does_not_merge_again(latest: CheckpointHandle, tmp_path: Path) -> None:
+    hub = FakeHub()
+    hub.breaks = True
+    plan = plan_push(latest, "me/tiny", tmp_path / "push")
+    with pytest.raises(ConnectionFailed):
+        push(plan, hub=hub)
+    assert (plan.staging / "model.safetensors").exists()
+
+    hub.breaks = False
+    seen: list[tuple[int, int]] = []
+    push(
+        plan_push(latest, "me/tiny", tmp_path / "push"), hub=hub, on_progress=lambda *done: seen.append(done)
+    )
+    assert seen == []
+    assert not plan.staging.exists()
+
+
+def test_another_save_is_another_upload(latest: CheckpointHandle, tmp_path: Path) -> None:
+    plan = plan_push(latest, "me/tiny", tmp_path / "push")
+    write_step(tmp_path / "run", 8)
+    newer = Checkpoints(FolderOrigin(tmp_path / "run")).latest()
+    assert plan_push(newer, "me/tiny", tmp_path / "push").staging != plan.staging
+    assert plan_push(latest, "me/tiny", tmp_path / "push", dtype="fp32").staging != plan.staging
+
+
+@pytest.mark.parametrize("repo", ["tiny", "/tiny", "me/", "a/b/c", ""])
+def test_what_is_no_repository(latest: CheckpointHandle, tmp_path: Path, repo: str) -> None:
+    with pytest.raises(InputError, match="is no repository"):
+        plan_push(latest, repo, tmp_path)
+
+
+# -- the card ----------------------------------------------------------------------------------------------------
+
+KNOWN = Provenance(
+    recipe="grpo",
+    command="python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo 'x=a b' data.train_batch_size=512",
+    base_model="Qwen/Qwen2.5-0.5B",
+    data=("gsm8k", "math"),
+    total_steps=100,
+    metrics={"critic/score/mean": 0.123456, "val-core/gsm8k/acc": 0.7},
+    metrics_step=60,
+)
+
+
+def test_a_card_with_all_that_is_known() -> None:
+    card = model_card("my-model", 60, "bf16", KNOWN)
+    header = yaml.safe_load(card.split("---")[1])
+    assert header["base_model"] == "Qwen/Qwen2.5-0.5B"
+    assert header["library_name"] == "transformers"
+    for text in ("# my-model", "| Step | 60 of 100 |", "| Recipe | grpo |", "| Data | gsm8k, math |",
+                 "## Metrics at step 60", "| `critic/score/mean` | 0.1235 |", "  'x=a b' \\"):  # fmt: skip
+        assert text in card
+
+
+def test_a_card_without_anything() -> None:
+    card = model_card("m", 3, "fp32", Provenance())
+    assert "base_model" not in card
+    assert "| Step | 3 |" in card
+    assert "Metrics" not in card
+    assert "Recipe" not in card
+
+
+def test_a_model_of_a_folder_is_no_base_model_of_the_hub() -> None:
+    card = model_card("m", 3, "bf16", dataclasses.replace(KNOWN, base_model="tiny-qwen2"))
+    assert "base_model:" not in card
+    assert "| Base model | tiny-qwen2 |" in card
+
+
+LOG = b"""\
+(TaskRunner pid=1) step:1 - critic/score/mean:0.1 - val-core/gsm8k/acc:0.2 - timing_s/step:2.0
+(TaskRunner pid=1) step:2 - critic/score/mean:0.5 - perf/throughput:7.0 - timing_s/step:2.0
+(TaskRunner pid=1) step:3 - critic/score/mean:0.9 - timing_s/step:2.0
+"""
+
+
+@pytest.mark.io
+def test_what_the_cluster_says_of_a_step() -> None:
+    with FakeCluster() as cluster:
+        metadata = {"job_name": "mine", "cloudrl_recipe": "grpo", "cloudrl_total_steps": "3"}
+        entrypoint = (
+            "python3 -m verl actor_rollout_ref.model.path=/root/models/Qwen2.5 wandb_token=hunter2 "
+            "data.train_files='[/root/data/gsm8k/train.parquet,/root/data/math/train.parquet]'"
+        )
+        cluster.add("old", b"", entrypoint="python3 -m other", metadata={"job_name": "mine"})
+        cluster.add("new", LOG, "SUCCEEDED", entrypoint=entrypoint, metadata=metadata)
+        cluster.add("other", b"", metadata={"job_name": "another"})
+        connection = Connection("lab", cluster.url, cluster.token, cluster.agent_url, cluster.token)
+        known = provenance(connection, "mine", 2)
+        assert provenance(connection, "unknown", 2) == Provenance()
+    assert (known.recipe, known.base_model, known.data) == ("grpo", "Qwen2.5", ("gsm8k", "math"))
+    assert (known.total_steps, known.metrics_step) == (3, 2)
+    assert known.metrics == {"critic/score/mean": 0.5, "val-core/gsm8k/acc": 0.2}
+    assert "hunter2" not in (known.command or "")
+
+
+# -- the real client against a server of ours -----------------------------------------------------------------------
+
+
+class _Refusing(BaseHTTPRequestHandler):
+    status = 403
+
+    def log_message(self, *_: Any) -> None: ...
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        body = json.dumps({"error": "You may not write here"}).encode()
+        self.send_response(self.status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+@pytest.fixture
+def refusing() -> Iterator[str]:
+    server = HTTPServer(("127.0.0.1", 0), _Refusing)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.io
+def test_a_hub_that_refuses_is_told_before_anything_is_merged(
+    latest: CheckpointHandle, refusing: str, tmp_path: Path
+) -> None:
+    plan = plan_push(latest, "me/tiny", tmp_path / "push")
+    with pytest.raises(InputError, match="the Hub refuses me/tiny") as raised:
+        push(plan, hub=HuggingFaceHub(refusing, "hf_x"))
+    assert raised.value.hint is not None
+    assert "hf auth login" in raised.value.hint
+    assert not plan.staging.exists()
+
+
+@pytest.mark.io
+def test_a_hub_that_is_not_there(latest: CheckpointHandle, tmp_path: Path) -> None:
+    plan = plan_push(latest, "me/tiny", tmp_path / "push")
+    with pytest.raises(ConnectionFailed, match="the Hub does not answer for me/tiny"):
+        push(plan, hub=HuggingFaceHub("http://127.0.0.1:9", "hf_x"))

@@ -1,0 +1,248 @@
+"""A shard on another node: the same bytes as a local one, also over a link that is cut again and again."""
+
+from __future__ import annotations
+
+import struct
+import threading
+import zlib
+from typing import TYPE_CHECKING
+
+import pytest
+from cut_link import CutLink
+from node.server_harness import TOKEN, Served
+
+from cloudrl.checkpoints.dtypes import DType
+from cloudrl.checkpoints.inventory import FileAt, Place
+from cloudrl.checkpoints.remote import RemoteShard
+from cloudrl.checkpoints.source import LocalShard, ShardSource
+from cloudrl.checkpoints.wire import Patience, Wire
+from cloudrl.errors import CheckpointError, ConnectionFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.io
+
+PATH = "my run/global_step_3/actor/model_world_size_2_rank_1.pt"
+VALUES = struct.pack("<500000f", *((index - 250_000) / 7 for index in range(500_000)))
+SIZE = len(VALUES)
+FLOATS = (DType.BFLOAT16, DType.FLOAT16, DType.FLOAT32, DType.FLOAT64)
+
+
+class Clock:
+    """Time passes when somebody sleeps, and `on_sleep` happens."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.slept: list[float] = []
+        self.on_sleep = lambda: None
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+        self.slept.append(seconds)
+        self.on_sleep()
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """The head of two nodes; the shard lies on node 1."""
+    folder = tmp_path_factory.mktemp("nodes")
+    head = Served(folder / "head", 0, nodes=2, peer_timeout_s=10.0)
+    worker = Served(folder / "worker", 1, nodes=2)
+    file = worker.checkpoints / PATH
+    file.parent.mkdir(parents=True)
+    file.write_bytes(VALUES)
+    head.board.heard(worker.board.own)
+    head.worker = worker  # type: ignore[attr-defined]
+    yield head
+    worker.close()
+    head.close()
+
+
+@pytest.fixture
+def link(served: Served) -> Iterator[CutLink]:
+    with CutLink(served.port) as link:
+        yield link
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def shard(link: CutLink, clock: Clock, *, ahead_bytes: int = 64 << 10, size: int = SIZE, path: str = PATH,
+          token: str = TOKEN, said: list[str] | None = None) -> RemoteShard:  # fmt: skip
+    wire = Wire(
+        link.url, token, patience=Patience(give_up_s=60.0), clock=lambda: clock.now_s, sleep=clock.sleep,
+        on_break=(said if said is not None else []).append,
+    )  # fmt: skip
+    place = Place((1,), ("10.0.0.2",), "checkpoints", "/checkpoints")
+    return RemoteShard(wire, FileAt(place, path, size, 0.0), ahead_bytes=ahead_bytes)
+
+
+@pytest.fixture
+def local(served: Served) -> LocalShard:
+    return LocalShard(served.worker.checkpoints / PATH)  # type: ignore[attr-defined]
+
+
+def same(one: ShardSource, other: ShardSource) -> None:
+    assert one.size_bytes() == other.size_bytes()
+    assert one.read(0, 0) == b""
+    for offset, length in ((0, 10), (10, 10), (20, 100_000), (SIZE - 5, 5), (3, 7), (0, SIZE)):
+        assert one.read(offset, length) == other.read(offset, length)
+    for wanted in FLOATS:
+        for offset, count in (
+            (0, 100),
+            (400, 100),
+            (800, 90_000),
+            (64, 3),
+            (SIZE - 4, 1),
+            (SIZE, 0),
+            (0, 500_000),
+        ):
+            assert one.read_cast(offset, count, DType.FLOAT32, wanted) == other.read_cast(
+                offset, count, DType.FLOAT32, wanted
+            )
+    assert one.read_cast(8, 20, DType.INT64, DType.BFLOAT16) == VALUES[8:168]
+    ranges = [(0, 3), (SIZE - 3, 3), (7, 0), (100, 30)]
+    assert one.read_many(ranges) == other.read_many(ranges)
+    assert one.read_many([]) == []
+    assert one.crc32(0, SIZE) == zlib.crc32(VALUES)
+    assert one.crc32(17, 1000) == zlib.crc32(VALUES[17:1017])
+
+
+@pytest.mark.parametrize("ahead_bytes", [0, 1000, 64 << 10, 100 << 20])
+def test_the_same_bytes_as_a_local_file(
+    link: CutLink, clock: Clock, local: LocalShard, ahead_bytes: int
+) -> None:
+    same(shard(link, clock, ahead_bytes=ahead_bytes), local)
+    assert clock.slept == []
+
+
+def test_the_label_says_where(link: CutLink, clock: Clock) -> None:
+    assert shard(link, clock).label == f"node 1 (10.0.0.2): /checkpoints/{PATH}"
+
+
+def test_short_reads_in_order_are_one_request(link: CutLink, clock: Clock) -> None:
+    source = shard(link, clock)
+    for offset in range(0, 60_000, 400):
+        source.read_cast(offset, 100, DType.FLOAT32, DType.BFLOAT16)
+    assert link.connections == 1
+    assert link.passed < 34_000, "half of what lies there has travelled"
+
+
+def test_a_cut_link_costs_nothing_that_has_come(link: CutLink, clock: Clock) -> None:
+    link.cut_at = [200_000, 500_000, 900_000]
+    said: list[str] = []
+    assert shard(link, clock, said=said).read(0, SIZE) == VALUES
+    assert link.cut_at == []
+    assert link.passed < SIZE + 100_000
+    assert clock.slept == [0.5, 0.5, 0.5], "each piece that comes starts the pauses anew"
+    assert len(said) == 3
+    assert "node 1 (10.0.0.2)" in said[0]
+
+
+def test_a_cast_over_a_cut_link(link: CutLink, clock: Clock, local: LocalShard) -> None:
+    link.cut_at = [100_001, 300_003, 600_000]
+    got = shard(link, clock).read_cast(0, 500_000, DType.FLOAT32, DType.BFLOAT16)
+    assert got == local.read_cast(0, 500_000, DType.FLOAT32, DType.BFLOAT16)
+    assert link.cut_at == []
+    assert link.passed < SIZE // 2 + 100_000
+
+
+def test_a_link_that_is_away_for_a_while(link: CutLink, clock: Clock) -> None:
+    link.down()
+    clock.on_sleep = lambda: link.up() if len(clock.slept) == 5 else None
+    assert shard(link, clock).read(5, 10) == VALUES[5:15]
+    assert clock.slept == [0.5, 1.0, 2.0, 4.0, 8.0]
+
+
+def test_a_link_that_stays_away(link: CutLink, clock: Clock) -> None:
+    link.down()
+    with pytest.raises(
+        CheckpointError, match=r"node 1 .* cannot be read: nothing has come for 6\d s"
+    ) as raised:
+        shard(link, clock).read(5, 10)
+    assert raised.value.hint is not None
+    assert "cloudrl status" in raised.value.hint
+    assert sum(clock.slept) < 76
+
+
+def test_a_node_that_the_head_has_not_heard_of_yet(served: Served, link: CutLink, clock: Clock) -> None:
+    known = dict(served.board._members)
+    served.board._members.clear()
+
+    def back() -> None:
+        served.board._members.update(known)
+
+    clock.on_sleep = back
+    assert shard(link, clock).read(5, 10) == VALUES[5:15]
+    assert clock.slept == [0.5]
+
+
+@pytest.mark.parametrize("path", ["../secret", "run/missing.pt"])
+def test_what_is_not_there_is_not_waited_for(link: CutLink, clock: Clock, path: str) -> None:
+    source = shard(link, clock, path=path)
+    for read in (
+        lambda: source.read(0, 1),
+        lambda: source.read_many([(0, 1)]),
+        lambda: source.crc32(0, 1),
+        lambda: source.read_cast(0, 1, DType.FLOAT32, DType.BFLOAT16),
+    ):
+        with pytest.raises(CheckpointError, match=r"node 1 \(10.0.0.2\): /checkpoints/"):
+            read()
+    assert clock.slept == []
+
+
+def test_a_refused_token(link: CutLink, clock: Clock) -> None:
+    with pytest.raises(CheckpointError, match="refuses the token"):
+        shard(link, clock, token="wrong").read(0, 1)
+
+
+def test_a_token_that_was_renewed(link: CutLink) -> None:
+    wire = Wire(
+        link.url, "old", renew=lambda refused: TOKEN if refused == "old" else refused, sleep=lambda _: None
+    )
+    place = Place((1,), ("10.0.0.2",), "checkpoints", "/checkpoints")
+    assert RemoteShard(wire, FileAt(place, PATH, SIZE, 0.0)).read(0, 5) == VALUES[:5]
+
+
+def test_a_cluster_that_is_being_started_again(link: CutLink, clock: Clock) -> None:
+    def renew(refused: str) -> str:
+        if len(clock.slept) < 3:
+            raise ConnectionFailed("there are no new tokens yet")
+        return TOKEN
+
+    wire = Wire(link.url, "old", renew=renew, clock=lambda: clock.now_s, sleep=clock.sleep)
+    place = Place((1,), ("10.0.0.2",), "checkpoints", "/checkpoints")
+    assert RemoteShard(wire, FileAt(place, PATH, SIZE, 0.0)).read(0, 5) == VALUES[:5]
+    assert len(clock.slept) == 4
+
+
+@pytest.mark.parametrize(("offset", "length"), [(SIZE, 1), (SIZE - 1, 2), (-1, 1), (0, SIZE + 1)])
+def test_beyond_the_end(link: CutLink, clock: Clock, offset: int, length: int) -> None:
+    with pytest.raises(CheckpointError, match="it is cut off"):
+        shard(link, clock).read(offset, length)
+
+
+def test_a_file_that_has_become_shorter(link: CutLink, clock: Clock) -> None:
+    source = shard(link, clock, size=SIZE + 4000)
+    with pytest.raises(CheckpointError, match="2000000 bytes"):
+        source.read(SIZE, 100)
+    with pytest.raises(CheckpointError):
+        source.crc32(SIZE - 10, 100)
+
+
+def test_threads_share_it(link: CutLink, clock: Clock) -> None:
+    source, wrong = shard(link, clock), []
+
+    def read(first: int) -> None:
+        offsets = range(first, SIZE - 4000, 40_000)
+        wrong.extend(at for at in offsets if source.read(at, 4000) != VALUES[at : at + 4000])
+
+    threads = [threading.Thread(target=read, args=(start,)) for start in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []

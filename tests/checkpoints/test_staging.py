@@ -1,0 +1,92 @@
+"""A folder appears whole or not at all."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cloudrl.checkpoints.staging import staged
+from cloudrl.errors import CheckpointError, InputError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_it_appears_at_the_end(tmp_path: Path) -> None:
+    with staged(tmp_path / "below" / "model", 10) as folder:
+        (folder / "x").write_text("1")
+        assert not (tmp_path / "below" / "model").exists()
+    assert [path.name for path in (tmp_path / "below" / "model").iterdir()] == ["x"]
+    assert [path.name for path in (tmp_path / "below").iterdir()] == ["model"]
+
+
+def test_a_failure_leaves_nothing(tmp_path: Path) -> None:
+    def fail() -> None:
+        with staged(tmp_path / "model", 10) as folder:
+            (folder / "x").write_text("1")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_killed_one_left_is_not_kept(tmp_path: Path) -> None:
+    (tmp_path / ".model.merging" / "old").mkdir(parents=True)
+    (tmp_path / ".model.merging" / "model.safetensors").write_text("half")
+    with staged(tmp_path / "model", 10) as folder:
+        (folder / "x").write_text("1")
+    assert [path.name for path in (tmp_path / "model").iterdir()] == ["x"]
+
+
+def test_while_one_writes_another_is_refused(tmp_path: Path) -> None:
+    with staged(tmp_path / "model", 10) as folder:
+        (folder / "x").write_text("1")
+        with (
+            pytest.raises(CheckpointError, match="another process is merging"),
+            staged(tmp_path / "model", 10),
+        ):
+            pass
+        assert (folder / "x").read_text() == "1"
+    assert (tmp_path / "model" / "x").read_text() == "1"
+
+
+def test_a_target_that_appears_meanwhile_is_not_touched(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="exists already"), staged(tmp_path / "model", 10):
+        (tmp_path / "model").mkdir()
+    assert list((tmp_path / "model").iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_a_dangling_link_is_something_too(tmp_path: Path) -> None:
+    (tmp_path / "model").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(InputError, match="exists already"), staged(tmp_path / "model", 10):
+        pass
+
+
+def test_no_room(tmp_path: Path) -> None:
+    with (
+        pytest.raises(CheckpointError, match=r"needs 1152921504\.61 GB") as caught,
+        staged(tmp_path / "model", 1 << 60),
+    ):
+        pass
+    assert caught.value.hint is not None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_such_place(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot be written"), staged(tmp_path / "file" / "model", 1):
+        pass
+
+
+def test_the_lock_is_given_back(tmp_path: Path) -> None:
+    with staged(tmp_path / "model", 10) as folder:
+        lock = os.open(folder / ".lock", os.O_RDWR)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    finally:
+        os.close(lock)

@@ -1,0 +1,139 @@
+"""Checkpoints written by verl's own manager over real gloo, and merged by verl's own merger: a script for a process.
+
+    python verl_saves.py OUT
+
+writes OUT/CASE/actor (shards of a small model, as a training run leaves them) and OUT/CASE/merged.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import warnings
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Case(NamedTuple):
+    """What is saved. `replicas` of 1 is plain FSDP."""
+
+    strategy: str
+    world_size: int
+    replicas: int = 1
+    tied: bool = False
+    dtype: str = "float32"
+    critic: bool = False
+
+
+CASES = {
+    "fsdp1": Case("fsdp", 2),
+    "fsdp1-tied": Case("fsdp", 2, tied=True),
+    "fsdp1-replicas": Case("fsdp", 4, replicas=2),
+    "fsdp2-three-ranks-tied": Case("fsdp2", 3, tied=True),
+    "fsdp2-replicas": Case("fsdp2", 4, replicas=2),
+    "fsdp2-bf16": Case("fsdp2", 2, dtype="bfloat16"),
+    "fsdp2-critic": Case("fsdp2", 2, critic=True),
+}
+STEPS = 2
+
+
+def model_of(case: Case, tiny: str):
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForTokenClassification
+
+    torch.manual_seed(0)
+    config = AutoConfig.from_pretrained(tiny)
+    config.tie_word_embeddings = case.tied
+    kind = AutoModelForCausalLM
+    if case.critic:  # verl 0.9.1, utils/model.py, `load_valuehead_model`; the architecture stays as it was
+        config.num_labels = 1
+        kind = AutoModelForTokenClassification
+    model = kind.from_config(config).to(getattr(torch, case.dtype))
+    model.config.name_or_path = tiny
+    return model
+
+
+def wrapped(case: Case, model):
+    import torch
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
+    from verl.utils.fsdp_utils import apply_fsdp2, get_fsdp_wrap_policy
+
+    parts = case.world_size // case.replicas
+    shape, names = ((parts,), ("fsdp",)) if case.replicas == 1 else ((case.replicas, parts), ("ddp", "fsdp"))
+    mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
+    if case.strategy == "fsdp2":
+        apply_fsdp2(model, {"mesh": mesh, "reshard_after_forward": True}, {})
+        return model
+    return FullyShardedDataParallel(
+        model,
+        auto_wrap_policy=get_fsdp_wrap_policy(model, None),
+        device_mesh=mesh,
+        sharding_strategy=ShardingStrategy.FULL_SHARD
+        if case.replicas == 1
+        else ShardingStrategy.HYBRID_SHARD,
+        device_id=torch.device("cpu"),
+    )
+
+
+def save(rank: int, case: Case, tiny: str, rendezvous: str, folder: str) -> None:
+    import torch
+    from omegaconf import OmegaConf
+    from transformers import AutoTokenizer
+    from verl.utils.checkpoint.fsdp_checkpoint_manager import FSDPCheckpointManager
+
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=case.world_size
+    )
+    model = wrapped(case, model_of(case, tiny))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
+    for _ in range(STEPS):
+        model(input_ids=torch.arange(24)[None]).logits.float().pow(2).mean().backward()
+        optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad()
+    contents = ["model", "optimizer", "extra"]
+    FSDPCheckpointManager(
+        model=model,
+        optimizer=optimizer,
+        lr_scheduler=scheduler,
+        processing_class=AutoTokenizer.from_pretrained(tiny),
+        checkpoint_config=OmegaConf.create({"load_contents": contents, "save_contents": contents}),
+    ).save_checkpoint(folder, global_step=STEPS)
+    torch.distributed.destroy_process_group()
+
+
+def merge(case: Case, actor: str, target: str) -> None:
+    """As `python -m verl.model_merger merge` does, without starting a Python for each case."""
+    del case
+    from verl.model_merger.__main__ import main
+
+    sys.argv = ["merger", "merge", "--backend", "fsdp", "--local_dir", actor, "--target_dir", target]
+    main()
+
+
+def main() -> None:
+    import torch.multiprocessing as mp
+    import verl.utils.checkpoint.fsdp_checkpoint_manager  # noqa: F401 - once, before the forks
+
+    from cloudrl.verl_cpu.tiny_model import make_tiny_model
+
+    logging.disable(logging.INFO)
+    out = Path(sys.argv[1])
+    tiny = make_tiny_model(out / "tiny")
+    for name, case in CASES.items():
+        folder = out / name
+        folder.mkdir()
+        arguments = (case, tiny, str(folder / "rendezvous"), str(folder / "actor"))
+        mp.start_processes(save, arguments, nprocs=case.world_size, start_method="fork")
+    for name, case in CASES.items():
+        merge(case, str(out / name / "actor"), str(out / name / "merged"))
+
+
+if __name__ == "__main__":
+    os.environ["OMP_NUM_THREADS"] = "1"
+    main()

@@ -1,0 +1,30 @@
+"""A model is loaded by transformers in a process of its own, and answers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cloudrl.cli._answers import ask
+from cloudrl.errors import CheckpointError
+from cloudrl.verl_cpu.tiny_model import make_tiny_model
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.verl
+
+
+def test_three_answers(tmp_path: Path) -> None:
+    make_tiny_model(tmp_path / "model")
+    answers = ask(tmp_path / "model", ["2 + 3 =", "7 + 8 =", "12 + 5 ="])
+    assert len(answers) == 3
+    assert all(isinstance(answer, str) for answer in answers)
+    assert answers == ask(tmp_path / "model", ["2 + 3 =", "7 + 8 =", "12 + 5 ="])
+
+
+def test_what_is_no_model(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="transformers cannot load"):
+        ask(tmp_path, ["2 + 3 ="])

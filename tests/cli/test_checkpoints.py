@@ -1,0 +1,283 @@
+"""`cloudrl checkpoints`, as it is typed: on a folder, and on a cluster of two nodes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+from fake_local import FakeLocal
+from small_step import write_step
+from spread_checkpoint import spread
+
+from cloudrl.cli._bytes import Pace, bytes_shown, gigabytes
+from cloudrl.cli._origin import step_and_where
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from conftest import Typed
+
+pytestmark = pytest.mark.io
+
+SHARD = "actor/model_world_size_2_rank_1.pt"
+
+
+@pytest.fixture
+def folder(home: Path) -> Path:
+    """A folder of this machine with steps 1 and 2 of a run; `./ck` for whoever types."""
+    folder = home.parent / "work" / "ck"
+    for number in (1, 2):
+        write_step(folder / "mine", number)
+    return folder
+
+
+@pytest.fixture
+def lab(home: Path, tmp_path: Path) -> Iterator[FakeLocal]:
+    """A cluster with the same two steps, each rank on the disk of its node."""
+    for number in (1, 2):
+        write_step(tmp_path / "whole" / "mine", number)
+    with FakeLocal("lab") as fake:
+        disks = [tmp_path / "disk-0", tmp_path / "disk-1"]
+        spread(tmp_path / "whole" / "mine", disks, driver=1)
+        fake.cluster.disks = dict(enumerate(disks))
+        yield fake
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+# -- list --------------------------------------------------------------------------------------------------------
+
+
+def test_list_a_folder(run: Callable[..., Typed], folder: Path) -> None:
+    listed = run("checkpoints", "list", "./ck")
+    assert listed.code == 0
+    head, one, two = listed.out.splitlines()
+    assert head.split() == ["run", "step", "role", "ranks", "where", "size", "age", "state"]
+    assert one.split()[:7] == ["mine", "1", "actor", "2", "of", "2", "0-1"]
+    assert one.endswith("complete")
+    assert two.endswith("complete; a resume takes it")
+
+
+def test_list_a_cluster(run: Callable[..., Typed], lab: FakeLocal) -> None:
+    listed = run("checkpoints", "list")
+    assert "0 on node 0; 1 on node 1" in listed.out.splitlines()[2]
+    assert "complete; a resume takes it" in listed.out
+    assert "0 on node 0; 1 on node 1" in run("checkpoints", "list", "lab").out
+
+
+def test_list_as_json(run: Callable[..., Typed], lab: FakeLocal) -> None:
+    said = json.loads(run("checkpoints", "list", "--json").out)
+    one, two = said["checkpoints"]
+    assert (one["step"], one["ranks"], one["complete"], one["resumes"]) == (1, [0, 1], True, False)
+    assert two["places"] == {
+        f"node {rank} (10.0.0.{rank + 1})": {
+            "folder": str(lab.cluster.disks[rank]), "nodes": [rank], "ranks": [rank]
+        }
+        for rank in range(2)
+    }  # fmt: skip
+    assert (two["resumes"], said["notes"]) == (True, [])
+
+
+def test_a_node_that_says_nothing(run: Callable[..., Typed], lab: FakeLocal) -> None:
+    del lab.cluster.disks[1]
+    listed = run("checkpoints", "list")
+    assert "note: node 1 (10.0.0.2) says nothing of its checkpoints" in listed.err
+    assert "missing: rank 1" in listed.out
+    assert run("checkpoints", "merge", "--to", "out").code == 6
+    pruned = run("checkpoints", "prune", "--keep", "1", "-y")
+    assert pruned.code == 5
+    assert "half-removed" in pruned.err
+    assert (lab.cluster.disks[0] / "mine/global_step_1").exists()
+
+
+def test_nothing_there(run: Callable[..., Typed], home: Path) -> None:
+    os.mkdir("empty")
+    assert "There is no checkpoint in empty" in run("checkpoints", "list", "empty").err
+    missing = run("checkpoints", "list", "./missing")
+    assert (missing.code, "is not there" in missing.err) == (2, True)
+    alone = run("checkpoints", "list")
+    assert alone.code == 2
+    assert "cloudrl checkpoints list ./checkpoints" in alone.err
+
+
+# -- verify and merge --------------------------------------------------------------------------------------------
+
+
+def test_verify(run: Callable[..., Typed], folder: Path) -> None:
+    sound = run("checkpoints", "verify", "2", "./ck")
+    assert sound.code == 0
+    assert "sound       yes" in sound.out
+
+    shard = folder / "mine" / "global_step_2" / SHARD
+    content = bytearray(shard.read_bytes())
+    content[content.index(b"data/0") + 120] ^= 1
+    shard.write_bytes(content)
+    rotten = run("checkpoints", "verify", "./ck", "--json")
+    assert rotten.code == 6
+    said = json.loads(rotten.out)
+    assert not said["ok"]
+    assert any(finding["fatal"] and finding["rank"] == 1 for finding in said["findings"])
+    assert run("checkpoints", "merge", "./ck", "--to", "out").code == 6
+    assert not os.path.exists("out")
+
+
+def test_nodes_give_what_the_folder_gives(run: Callable[..., Typed], lab: FakeLocal, tmp_path: Path) -> None:
+    assert run("checkpoints", "merge", "2", str(tmp_path / "whole"), "--to", "from-folder").code == 0
+    merged = run("checkpoints", "merge", "--to", "from-nodes", "--json")
+    assert merged.code == 0
+    assert tree(tmp_path / "work" / "from-nodes") == tree(tmp_path / "work" / "from-folder")
+    said = json.loads(merged.out)
+    assert (said["step"], said["run"], said["dtype"]) == (2, "mine", "bf16")
+    assert said["path"] == str(tmp_path / "work" / "from-nodes")
+    assert "merging step 2: " in merged.err
+    assert run("checkpoints", "verify").code == 0
+
+
+def test_a_target_that_exists_is_refused(run: Callable[..., Typed], folder: Path) -> None:
+    os.mkdir("out")
+    again = run("checkpoints", "merge", "./ck", "--to", "out")
+    assert (again.code, "exists already" in again.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["--to", "x", "--dtype", "int4"], 2, "int4"),
+        (["--to", "x", "--on", "mars"], 2, "neither here nor head"),
+        (["9", "--to", "x"], 6, "there is no step 9 of the actor; there are 1, 2"),
+        (["--to", "x", "--role", "critic"], 6, "no checkpoint of the critic"),
+        (["--to", "x", "--run", "other"], 6, "of run 'other'; runs: mine"),
+    ],
+)
+def test_bad_input_to_merge(
+    run: Callable[..., Typed], folder: Path, words: list[str], code: int, said: str
+) -> None:
+    step = [words[0]] if words[0].isdecimal() else []
+    done = run("checkpoints", "merge", *step, "./ck", *words[len(step) :])
+    assert done.code == code
+    assert said in done.err
+    assert not os.path.exists("x")
+
+
+def test_merge_on_the_head_is_for_clusters_and_absolute_paths(
+    run: Callable[..., Typed], lab: FakeLocal, folder: Path
+) -> None:
+    assert "there is no head" in run("checkpoints", "merge", "./ck", "--to", "/x", "--on", "head").err
+    assert "is relative" in run("checkpoints", "merge", "lab", "--to", "x", "--on", "head").err
+    assert (
+        "no place where secrets of jobs can lie"
+        in run("checkpoints", "merge", "lab", "--to", "/x", "--on", "head").err
+    )
+    assert lab.cluster.jobs == {}
+
+
+# -- pull, prune, push -------------------------------------------------------------------------------------------
+
+
+def test_pull(run: Callable[..., Typed], lab: FakeLocal, tmp_path: Path) -> None:
+    pulled = run("checkpoints", "pull", "latest", "here")
+    assert pulled.code == 0
+    assert "here/global_step_2: 5 files, " in pulled.out
+    shutil.rmtree(tmp_path / "whole" / "mine" / "global_step_1")
+    assert tree(tmp_path / "work" / "here") == tree(tmp_path / "whole" / "mine")
+
+
+def test_prune_asks(run: Callable[..., Typed], folder: Path) -> None:
+    asked = run("checkpoints", "prune", "--keep", "1", "./ck")
+    assert asked.code == 2
+    assert "mine: step 1, " in asked.err
+    assert "Remove 1 steps" in asked.err
+    assert (folder / "mine" / "global_step_1").exists()
+
+
+def test_prune_on_all_nodes(run: Callable[..., Typed], lab: FakeLocal) -> None:
+    done = run("checkpoints", "prune", "--keep", "1", "-y", "--json")
+    assert done.code == 0
+    assert [(each["run"], each["step"]) for each in json.loads(done.out)["removed"]] == [("mine", 1)]
+    left = {
+        path.name for disk in lab.cluster.disks.values() for path in (disk / "mine").glob("global_step_*")
+    }
+    assert left == {"global_step_2"}
+    assert "removed 0 steps" in run("checkpoints", "prune", "--keep", "1", "-y").out
+
+
+def test_what_a_running_job_resumes_from_stays(run: Callable[..., Typed], lab: FakeLocal) -> None:
+    folder = lab.cluster.disks[0] / "mine" / "global_step_1"
+    lab.cluster.add("job", entrypoint=f"python3 -m verl trainer.resume_from_path={folder}")
+    done = run("checkpoints", "prune", "--keep", "1", "-y")
+    assert "step 1 stays: a job that has not ended names it" in done.err
+    assert folder.exists()
+    lab.cluster.end("job")
+    run("checkpoints", "prune", "--keep", "1", "-y")
+    assert not folder.exists()
+
+
+def test_push_shows_its_card(run: Callable[..., Typed], lab: FakeLocal, home: Path) -> None:
+    lab.cluster.add("job", metadata={"job_name": "mine", "cloudrl_recipe": "grpo"})
+    shown = run("checkpoints", "push", "latest", "me/tiny", "--dry-run")
+    assert shown.code == 0
+    assert "me/tiny (private, bf16)" in shown.out
+    assert "| Recipe | grpo |" in shown.out
+    assert not (home / "push").exists()
+
+
+def test_a_cluster_that_is_down_has_left_a_folder(run: Callable[..., Typed], home: Path) -> None:
+    with FakeLocal("gone"):
+        pass
+    write_step(home / "clusters" / "gone" / "checkpoints" / "mine", 3)
+    assert "complete; a resume takes it" in run("checkpoints", "list", "gone").out
+
+
+# -- words and numbers -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        ((None, None), ("latest", None)),
+        (("7", None), ("7", None)),
+        (("latest", None), ("latest", None)),
+        (("lab", None), ("latest", "lab")),
+        (("./ck", None), ("latest", "./ck")),
+        (("7", "lab"), ("7", "lab")),
+    ],
+)
+def test_the_first_word_may_be_the_second(
+    words: tuple[str | None, str | None], meant: tuple[str, str | None]
+) -> None:
+    assert step_and_where(*words) == meant
+
+
+def test_pace() -> None:
+    now = [0.0]
+    pace = Pace(lambda: now[0])
+    assert pace.describe(0, 10**9) == "0 B of 1.0 GB"
+    now[0] = 1.0
+    assert pace.describe(10**8, 10**9) == "100 MB of 1.0 GB, 100 MB/s, 9 s left"
+    for second in range(2, 30):
+        now[0] = float(second)
+        text = pace.describe(10**8 + second * 10**7, 10**9)
+    assert text == "390 MB of 1.0 GB, 10.0 MB/s, 1 min 01 s left"
+    now[0] = 30.0
+    assert pace.describe(10**9, 10**9).startswith("1.0 GB, ")
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (1_500_000, "1.5 MB"), (15 * 10**12, "15.0 TB")],
+)
+def test_sizes(size: int, text: str) -> None:
+    assert gigabytes(size) == text
+
+
+def test_the_end_is_shown_once(capsys: pytest.CaptureFixture[str]) -> None:
+    with bytes_shown("copying") as show:
+        for done in (1, 5, 10, 10):
+            show(done, 10)
+    assert capsys.readouterr().err.splitlines() == ["copying: 10 B"]

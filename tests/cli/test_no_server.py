@@ -1,0 +1,99 @@
+"""Commands for dstack where its server is not configured, not there, or silent."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from conftest import Typed
+
+pytestmark = pytest.mark.io
+
+UP = ("up", "lab", "--on", "dstack", "-y")
+
+
+@pytest.fixture(autouse=True)
+def nobody(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user who has never used dstack."""
+    monkeypatch.setenv("HOME", str(home))
+    for name in ("DSTACK_SERVER_URL", "DSTACK_TOKEN", "DSTACK_PROJECT"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize(
+    "words", [UP, ("run", "grpo", "-y"), ("fleet", "list"), ("volume", "list"), ("attach", "lab")]
+)
+def test_no_server_is_configured(run: Callable[..., Typed], words: tuple[str, ...]) -> None:
+    done = run(*words)
+    assert done.code == 2
+    assert "no dstack server is configured" in done.err
+    assert "dstack server" in done.err
+    assert "dstack project add" in done.err
+
+
+def test_a_limit_of_the_cost_needs_the_server_or_a_price(run: Callable[..., Typed]) -> None:
+    assert run("up", "lab", "--on", "dstack", "--max-cost", "9", "--dry-run").code == 2
+    done = run("up", "lab", "--on", "dstack", "--max-cost", "9", "--price-per-hour", "3", "--dry-run")
+    assert done.code == 0
+    assert "--max-cost 9 \\\n" in done.out
+    created = run("task", "create", "lab", "--max-cost", "9", "--dry-run")
+    assert created.code == 2
+    assert "max_cost 9 needs the price of the cluster" in created.err
+    assert "--price-per-hour" in created.err
+
+
+def test_a_variable_that_is_not_set(run: Callable[..., Typed]) -> None:
+    done = run(*UP, "--env", "NO_SUCH_NAME")
+    assert done.code == 2
+    assert "this shell has no variable 'NO_SUCH_NAME'" in done.err
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    """A port that takes connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        monkeypatch.setenv("DSTACK_SERVER_URL", f"http://127.0.0.1:{listener.getsockname()[1]}")
+        monkeypatch.setenv("DSTACK_TOKEN", "token")
+        monkeypatch.setenv("DSTACK_PROJECT", "main")
+        yield listener
+
+
+def test_nobody_answers(run: Callable[..., Typed], server: socket.socket) -> None:
+    server.close()
+    done = run("fleet", "list")
+    assert done.code == 5
+    assert f"no dstack server answers at {os.environ['DSTACK_SERVER_URL']}" in done.err
+    assert "Is it running?" in done.err
+
+
+def test_ctrl_c_before_anything_was_submitted(server: socket.socket) -> None:
+    asked = threading.Event()
+
+    def take() -> None:
+        server.settimeout(30)
+        connection, _ = server.accept()
+        connection.recv(10)
+        asked.set()
+        connection.recv(1 << 16)  # until the other side hangs up
+        connection.close()
+
+    threading.Thread(target=take, daemon=True).start()
+    words = [sys.executable, "-m", "cloudrl.cli.main", *UP, "--gpu", "none"]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
+        assert asked.wait(30)
+        process.send_signal(signal.SIGINT)
+        _, text = process.communicate(timeout=30)
+    assert process.returncode == 130, text
+    assert "error: interrupted; nothing was started" in text
+    assert "Traceback" not in text

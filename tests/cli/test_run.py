@@ -1,0 +1,275 @@
+"""`cloudrl run`, towards a stand-in cluster that is up."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+from fake_local import FakeLocal
+from small_step import write_step
+
+from cloudrl.cli import _price
+from cloudrl.providers.model import Status
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from conftest import Typed
+
+pytestmark = pytest.mark.io
+
+LOG = (
+    "step:1 - training/global_step:1 - critic/score/mean:0.25\n"
+    "step:2 - training/global_step:2 - critic/score/mean:0.50\n"
+)
+REPLICA = "actor_rollout_ref.rollout.tensor_model_parallel_size"
+RUN = ("run", "grpo-tiny", "--cluster", "lab", "--steps", "2")
+
+
+@pytest.fixture
+def lab(home: Path) -> Iterator[FakeLocal]:
+    with FakeLocal("lab") as fake:
+        yield fake
+
+
+def ends(lab: FakeLocal, status: str = "SUCCEEDED") -> None:
+    def finish(submission_id: str) -> None:
+        lab.cluster.write(submission_id, LOG.encode())
+        lab.cluster.end(submission_id, status)
+
+    lab.cluster.on_submit = finish
+
+
+def test_a_cluster_that_is_up_and_fits_is_used(run: Callable[..., Typed], lab: FakeLocal) -> None:
+    ends(lab)
+    done = run(*RUN)
+    assert done.code == 0, done.err
+    assert "cluster lab is up, and is used" in done.err
+    assert "step 2/2" in done.err
+    assert "checkpoints are in /vol/checkpoints/grpo-tiny-" in done.err
+    assert "cluster lab goes on" in done.err
+    assert "cloudrl down lab" in done.err
+    assert done.out.startswith("ray://")
+
+
+def test_down_ends_it_with_the_job(run: Callable[..., Typed], lab: FakeLocal) -> None:
+    ends(lab)
+    done = run(*RUN, "--down")
+    assert done.code == 0, done.err
+    assert "lab is down" in done.err
+    assert run("status", "lab").out.split()[-1] == "down"
+
+
+def test_the_model_is_brought_home(run: Callable[..., Typed], lab: FakeLocal, tmp_path: Path) -> None:
+    disk = tmp_path / "volume"
+    lab.cluster.status["checkpoint_dir"] = str(disk)
+    lab.cluster.disks = {0: disk, 1: disk}
+
+    def finish(submission_id: str) -> None:
+        write_step(disk / "mine", 2)
+        lab.cluster.write(submission_id, LOG.encode())
+        lab.cluster.end(submission_id)
+
+    lab.cluster.on_submit = finish
+    done = run(*RUN, "--name", "mine", "--to", "model", "--down")
+    assert done.code == 0, done.err
+    assert "merging step 2: " in done.err
+    model = tmp_path / "work" / "model"
+    assert done.out.splitlines()[1] == str(model)
+    assert (model / "model.safetensors").exists()
+
+    again = run(*RUN, "--name", "mine", "--to", "model")
+    assert (again.code, "exists already" in again.err) == (2, True)
+
+
+def test_a_job_that_left_no_checkpoint_keeps_its_cluster(
+    run: Callable[..., Typed], lab: FakeLocal, tmp_path: Path
+) -> None:
+    ends(lab)
+    lab.cluster.disks = {0: tmp_path, 1: tmp_path}
+    done = run(*RUN, "--to", "model", "--down")
+    assert done.code == 6
+    assert "has left no checkpoint in /vol/checkpoints/grpo-tiny-" in done.err
+    assert "cluster lab goes on" in done.err
+
+
+def test_a_job_that_fails_ends_it_too(run: Callable[..., Typed], lab: FakeLocal) -> None:
+    ends(lab, "FAILED")
+    done = run(*RUN, "--down")
+    assert done.code == 4
+    assert "lab is down" in done.err
+
+
+def test_what_it_costs_is_said(run: Callable[..., Typed], lab: FakeLocal) -> None:
+    ends(lab)
+    lab.cluster.status["money"] = {"price_per_hour": 12.3, "cost": 4.5}
+    assert "cluster lab goes on and costs $12.30/h, $4.50 so far" in run(*RUN).err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--nodes", "4"], "cluster 'lab' is up with 2 nodes, and 4 are asked for"),
+        (["--model", "Qwen/Qwen2.5-0.5B"], "has not prepared model 'Qwen/Qwen2.5-0.5B' (it has: tiny-qwen2)"),
+        (["--data", "gsm8k"], "has not prepared data 'gsm8k' (it has: addition)"),
+        (["trainer.nnodes=3"], "trainer.nnodes=3"),
+    ],
+)
+def test_one_that_does_not_fit_is_refused(
+    run: Callable[..., Typed], lab: FakeLocal, words: list[str], said: str
+) -> None:
+    done = run(*RUN, *words)
+    assert done.code == 2
+    assert said in done.err
+    assert lab.cluster.jobs == {}
+
+
+def test_one_that_is_not_ready_yet(run: Callable[..., Typed], lab: FakeLocal) -> None:
+    lab.cluster.status["phase"] = "fetch"
+    done = run(*RUN)
+    assert done.code == 2
+    assert "not READY: fetch" in done.err
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["grpo", "--on", "local"], 3, "this machine has"),
+        (["grpo", "--gpu", "none", f"{REPLICA}=1"], 2, "computes on GPUs"),
+        (["grpo", "--gpu", "80GB:1", "--on", "dstack"], 2, "tensor_model_parallel_size"),
+        (["grpo", "trainer.nnodes=4"], 2, "trainer.nnodes=4"),
+        (["grpo", "--rollout", "sglang"], 2, "generates with vllm"),
+        (["grpo-tiny", "--reward", "./nowhere.py"], 2, "nowhere.py"),
+        (["grpo-teeny"], 2, "grpo-tiny"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_starts(
+    run: Callable[..., Typed], words: list[str], code: int, said: str
+) -> None:
+    done = run("run", *words, "--dry-run")
+    assert done.code == code, done.err
+    assert said in done.err
+
+
+def test_a_dry_run_shows_cluster_and_job(run: Callable[..., Typed]) -> None:
+    done = run("run", "grpo", "--gpu", "H100:8", "--nodes", "2", "--dry-run", "--down-when-idle", "30m")
+    assert done.code == 0, done.err
+    assert "gpu: H100:8" in done.out
+    assert "--down-when-idle-s 1800" in done.out
+    assert "--model Qwen/Qwen2.5-7B-Instruct" in done.out
+    assert "trainer.nnodes=2" in done.out
+
+
+def test_a_data_set_of_ones_own(run: Callable[..., Typed]) -> None:
+    words = ["--data", "mine", "--source", "owner/name", "--prompt-field", "q", "--answer-field", "a"]
+    done = run("run", "grpo", "--on", "dstack", *words, "--dry-run")
+    assert done.code == 0, done.err
+    assert '"source": "owner/name"' in done.out
+    assert "/data/mine/train.parquet" in done.out
+
+
+def test_ctrl_c_says_what_goes_on_and_what_it_costs(home: Path, lab: FakeLocal) -> None:
+    lab.cluster.status["money"] = {"price_per_hour": 12.3, "cost": 4.5}
+    lab.cluster.on_submit = lambda submission_id: lab.cluster.write(submission_id, LOG.encode())
+    words = [sys.executable, "-m", "cloudrl.cli.main", *RUN, "--submission-id", "one"]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
+        assert process.stderr is not None
+        shown = []
+        for line in process.stderr:
+            shown.append(line)
+            if "step 2/2" in line:
+                break
+        process.send_signal(signal.SIGINT)
+        text = "".join(shown) + process.stderr.read()
+        assert process.wait(30) == 130, text
+    assert "job one goes on; cluster lab goes on and costs $12.30/h, $4.50 so far" in text
+    assert "cloudrl jobs logs -f one --cluster lab" in text
+    assert "End it all: cloudrl down lab" in text
+    assert lab.cluster.jobs["one"].status == "RUNNING"
+
+
+class TestMoneyInStatus:
+    def test_cost_and_limits(self, run: Callable[..., Typed], lab: FakeLocal) -> None:
+        lab.cluster.status["money"] = {
+            "price_per_hour": 49.2, "cost": 101.5, "max_cost": 200, "down_when_idle_s": 1800, "idle_s": 700.0,
+        }  # fmt: skip
+        done = run("status", "lab")
+        assert "cost: $49.20/h, $101.50 so far" in done.err
+        assert "ends by itself when it is idle for 30m, idle for 12m now" in done.err
+        assert "ends by itself when it has cost $200.00" in done.err
+        look = json.loads(run("status", "lab", "--json").out)
+        assert (look["cost"], look["price_per_hour"], look["limits"]["max_cost"]) == (101.5, 49.2, 200)
+
+    def test_a_price_that_is_higher_than_the_agents_count_with(
+        self, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        limits = {"price_per_hour": 50.0, "max_cost": 200.0}
+        _price.compare(Status("lab", "dstack", "ready", price_per_hour=50.1, limits=limits))
+        assert capsys.readouterr().err == ""
+        _price.compare(Status("lab", "dstack", "ready", price_per_hour=75.0, limits=limits))
+        said = capsys.readouterr().err
+        assert "lab costs $75.00/h, and its agents count with $50.00/h" in said
+        assert "ends at about $300.00 instead of $200.00" in said
+
+    def test_nothing_is_said_of_what_costs_nothing(self, run: Callable[..., Typed], lab: FakeLocal) -> None:
+        done = run("status", "lab")
+        assert "cost" not in done.err
+        assert json.loads(run("status", "lab", "--json").out)["cost"] is None
+
+    def test_one_that_has_ended_by_itself_has_not_failed(
+        self, run: Callable[..., Typed], lab: FakeLocal
+    ) -> None:
+        lab.__exit__()
+        folder = lab.state.node_dir(0)
+        folder.mkdir()
+        outcome = {"text": "idle for 30m", "failure": {"kind": "down", "rank": 0, "reason": "idle for 30m"}}
+        (folder / "outcome.json").write_text(json.dumps(outcome))
+        done = run("status", "lab")
+        assert done.code == 0
+        assert done.out.split()[-1] == "down"
+        assert "it has ended by itself: idle for 30m" in done.err
+        listed = run("up", "lab", "--dry-run")
+        assert listed.code == 0
+
+
+def test_a_second_ctrl_c_leaves_at_once(home: Path, lab: FakeLocal) -> None:
+    """The first one asks what the cluster costs, and the answer does not come."""
+    asked, over = threading.Event(), threading.Event()
+    lab.cluster.on_submit = lambda submission_id: lab.cluster.write(submission_id, LOG.encode())
+    words = [sys.executable, "-m", "cloudrl.cli.main", *RUN, "--submission-id", "one"]
+
+    def hang(_method: str, path: str) -> None:
+        if path == "/v1/status":
+            asked.set()
+            over.wait(30)
+
+    with subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
+        assert process.stderr is not None
+        next(line for line in process.stderr if "step 2/2" in line)
+        lab.cluster.on_request = hang
+        process.send_signal(signal.SIGINT)
+        assert asked.wait(20)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(5) == 130
+        over.set()
+        assert "Traceback" not in process.stderr.read()
+
+
+def test_a_cluster_that_has_ended_by_itself_meanwhile_does_not_go_on(
+    run: Callable[..., Typed], lab: FakeLocal
+) -> None:
+    def finish(submission_id: str) -> None:
+        lab.cluster.status.update(phase="ended", failure={"reason": "idle for 30m", "kind": "down"})
+        lab.cluster.write(submission_id, LOG.encode())
+        lab.cluster.end(submission_id)
+
+    lab.cluster.on_submit = finish
+    done = run(*RUN)
+    assert "cluster lab has ended: idle for 30m" in done.err
+    assert "goes on" not in done.err

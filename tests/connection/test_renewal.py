@@ -1,0 +1,121 @@
+"""A cluster that was started again has new tokens; who holds the old ones reads them again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from fake_cluster import FakeCluster
+
+from cloudrl.connection import Connection, view
+from cloudrl.connection.log_stream import Retry
+from cloudrl.errors import ClusterFailed, ConnectionFailed, FailedError, Unauthorized
+from cloudrl.jobs import find_job
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.io
+
+
+class Provider:
+    """Reads the token of a cluster; the stand-in for ssh."""
+
+    def __init__(self, cluster: FakeCluster) -> None:
+        self.cluster, self.asked, self.end = cluster, 0, ""
+
+    def connect(self) -> Connection:
+        token, cluster = self.cluster.token, self.cluster
+        plain = Connection("lab", cluster.url, token, cluster.agent_url, token, "id-1")
+        return replace(plain, home=self)
+
+    def renewed(self, refused: str) -> Connection:
+        assert refused
+        self.asked += 1
+        return self.connect()
+
+    def check(self) -> None:
+        if self.end:
+            raise ClusterFailed(self.end)
+
+
+@pytest.fixture
+def provider() -> Iterator[Provider]:
+    with FakeCluster() as cluster:
+        yield Provider(cluster)
+
+
+def start_again(cluster: FakeCluster) -> None:
+    """With new tokens and no jobs, as dstack's resubmission does."""
+    cluster.token = cluster.agent_token = "newer-token"
+    cluster.jobs.clear()
+
+
+def test_a_refused_token_is_read_again(provider: Provider) -> None:
+    connection = provider.connect()
+    start_again(provider.cluster)
+    assert view(connection).name == "lab"
+    assert connection.ray().version()["ray_version"]
+    assert provider.asked == 2  # once for the agent's, once for Ray's
+
+
+def test_a_token_that_stays_refused_is_told(provider: Provider) -> None:
+    """The provider's cluster is another one than the one that answers."""
+    connection = replace(provider.connect(), agent_token="of another", ray_token="of another")
+    provider.connect = lambda: connection  # type: ignore[method-assign]
+    with pytest.raises(Unauthorized, match="another cluster may have taken this port") as caught:
+        view(connection)
+    assert caught.value.hint == "Open the way to lab again: cloudrl detach lab; cloudrl attach lab"
+    assert provider.asked == 1
+
+
+def test_who_follows_is_told_that_the_job_is_gone(provider: Provider) -> None:
+    provider.cluster.add("job-1", b"line 0\nline 1\n", metadata={"job_name": "mine"})
+    events = find_job(provider.connect(), "job-1").follow(sleep=lambda _: None)
+    assert [getattr(next(events), "text", None) for _ in range(2)] == ["line 0", "line 1"]
+    start_again(provider.cluster)
+    with pytest.raises(FailedError, match="its jobs are gone") as caught:
+        list(events)
+    assert "--name mine" in str(caught.value.hint)
+
+
+def test_who_follows_does_not_wait_for_a_cluster_that_is_over(provider: Provider) -> None:
+    provider.cluster.add("job-1", b"line 0\n")
+    events = find_job(provider.connect(), "job-1").follow(sleep=lambda _: None)
+    next(events)
+    provider.cluster.down()
+    provider.end = "cluster 'lab' is over: terminated"
+    with pytest.raises(ClusterFailed, match="is over"):
+        list(events)
+
+
+def test_without_a_provider_nothing_is_read_again(provider: Provider) -> None:
+    connection = replace(provider.connect(), home=None)
+    start_again(provider.cluster)
+    with pytest.raises(Unauthorized):
+        view(connection)
+    with pytest.raises(Unauthorized):
+        connection.ray().version()
+
+
+def test_who_follows_waits_while_there_are_no_new_tokens_yet(provider: Provider) -> None:
+    """The run is being started: its head has no machine."""
+    provider.cluster.add("job-1", b"line 0\n")
+    said: list[str] = []
+    connection = provider.connect()
+    follow = find_job(connection, "job-1").follow(
+        retry=Retry(give_up_s=1e9), sleep=lambda _: None, on_break=lambda error: said.append(error.message)
+    )
+    next(follow)
+
+    def renewed(_refused: str) -> Connection:
+        if len(said) < 3:
+            raise ConnectionFailed("no machine yet")
+        return Provider(provider.cluster).connect()
+
+    provider.renewed = renewed  # type: ignore[method-assign]
+    start_again(provider.cluster)
+    with pytest.raises(FailedError, match="its jobs are gone"):
+        list(follow)
+    assert said == ["no machine yet"] * 3

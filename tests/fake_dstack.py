@@ -1,0 +1,100 @@
+"""A stand-in for dstack's low-level client: it holds fleets, runs and secrets, and answers in the server's shape."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from types import SimpleNamespace
+from typing import Any
+
+import requests
+from dstack._internal.core.errors import ResourceNotExistsError
+
+from cloudrl.providers.dstack.server import Server
+
+
+class FakeDstack:
+    """What is asked of `dstack.api.server.APIClient`, and what the server holds."""
+
+    def __init__(self) -> None:
+        self.held_fleets: list[SimpleNamespace] = []
+        self.held_secrets: list[str] = []
+        self.held_runs: list[SimpleNamespace] = []
+        self.is_down = False
+        self.looks = 0
+        self.fleets = SimpleNamespace(list=lambda _project: self._answer(self.held_fleets))
+        self.secrets = SimpleNamespace(
+            list=lambda _project: self._answer([SimpleNamespace(name=name) for name in self.held_secrets])
+        )
+        self.runs = SimpleNamespace(get=self._run)
+
+    @property
+    def server(self) -> Server:
+        return Server(url="http://server", project="main", api=self)
+
+    def _answer(self, value: Any) -> Any:
+        self.looks += 1
+        if self.is_down:
+            raise requests.ConnectionError("refused")
+        return value
+
+    def _run(self, _project: str, name: str) -> SimpleNamespace:
+        found = [each for each in self._answer(self.held_runs) if each.run_spec.run_name == name]
+        if not found:
+            raise ResourceNotExistsError
+        return found[-1]
+
+
+def fleet(
+    name: str = "gpu-fleet",
+    *,
+    placement: str = "cluster",
+    idle_s: int | None = 3600,
+    least: int = 0,
+    ssh: bool = False,
+) -> SimpleNamespace:
+    """A fleet without machines."""
+    configuration = SimpleNamespace(
+        ssh_config=SimpleNamespace() if ssh else None,
+        nodes=None if ssh else SimpleNamespace(min=least),
+        placement=SimpleNamespace(value=placement),
+    )
+    spec = SimpleNamespace(configuration=configuration, merged_profile=SimpleNamespace(idle_duration=idle_s))
+    return SimpleNamespace(name=name, status=SimpleNamespace(value="active"), instances=[], spec=spec)
+
+
+def attempt(number: int = 0, **changes: Any) -> SimpleNamespace:
+    """One submission of a job; `code` is its termination reason."""
+    fields = {
+        "status": "running",
+        "code": None,
+        "said": None,
+        "price": 12.5,
+        "host": "10.0.0.1",
+        "backend": "aws",
+    }
+    chosen = {**fields, **changes}
+    machine = SimpleNamespace(
+        hostname=chosen["host"], price=chosen["price"], backend=SimpleNamespace(value=chosen["backend"])
+    )
+    return SimpleNamespace(
+        id=f"submission-{number}", submission_num=number, status=SimpleNamespace(value=chosen["status"]),
+        submitted_at=datetime(2026, 1, 1, tzinfo=timezone.utc), finished_at=None, exit_status=None, error=None,
+        termination_reason=chosen["code"], termination_reason_message=chosen["said"], job_provisioning_data=machine,
+    )  # fmt: skip
+
+
+def run(
+    *attempts: SimpleNamespace,
+    name: str = "lab",
+    status: str = "running",
+    run_id: str = "run-1",
+    volumes: Any = (),
+) -> SimpleNamespace:
+    """A run of one node."""
+    configuration = SimpleNamespace(image="nowhere/nothing:1", volumes=list(volumes), commands=[])
+    job = SimpleNamespace(job_spec=SimpleNamespace(job_num=0), job_submissions=list(attempts) or [attempt()])
+    return SimpleNamespace(
+        id=run_id, status=SimpleNamespace(value=status), error=None, status_message=None, jobs=[job], cost=1.0,
+        run_spec=SimpleNamespace(run_name=name, configuration=configuration),
+        submitted_at=datetime(2026, 1, 1, tzinfo=timezone.utc), fleet=SimpleNamespace(name="gpu-fleet"),
+    )  # fmt: skip

@@ -1,0 +1,173 @@
+"""What a job takes from its cluster, and what it says itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from planning import PLAIN, cluster, job, overrides, planned, typed
+
+from cloudrl import recipes
+from cloudrl.errors import InputError
+from cloudrl.jobs.fill import fill, needs_critic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+def test_a_job_filled_from_its_cluster(golden: Callable[[Path, str], None], repository: Path):
+    submission = planned()
+
+    golden(repository / "tests/golden/submission-grpo.yml", submission.render())
+    assert overrides(submission) == {
+        "trainer.nnodes": "2",
+        "trainer.n_gpus_per_node": "8",
+        "trainer.project_name": "grpo",
+        "trainer.experiment_name": "grpo-20261121-100509",
+        "trainer.logger": "[console]",
+        "trainer.save_freq": "20",
+        "trainer.resume_mode": "auto",
+        "trainer.default_local_dir": "/checkpoints/grpo-20261121-100509",
+        "data.train_files": "/data/gsm8k/train.parquet",
+        "data.val_files": "/data/gsm8k/test.parquet",
+        "actor_rollout_ref.model.path": "/models/qwen",
+        "algorithm.adv_estimator": "grpo",
+    }
+    assert submission.submission_id == submission.name == "grpo-20261121-100509"
+    assert submission.checkpoint_dir == "/checkpoints/grpo-20261121-100509"
+    assert submission.notes == ()
+
+
+def test_the_recipe_for_the_laptop_fits_the_local_cluster():
+    local = cluster(
+        gpus_per_node=1,
+        device="cpu",
+        data={"addition": {"train": "/d/train.parquet", "test": "/d/test.parquet"}},
+        models={"tiny-qwen2": "/m/tiny"},
+    )
+
+    submission = planned(recipes.load("grpo-tiny"), local)
+
+    assert submission.total_steps is not None
+    assert submission.metadata["cloudrl_total_steps"] == str(submission.total_steps)
+    assert overrides(submission)["actor_rollout_ref.model.path"] == "/m/tiny"
+    assert submission.notes == ()
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        "trainer.save_freq=5",
+        "++trainer.save_freq=5",
+        "trainer.experiment_name=mine",
+        "trainer.default_local_dir=/elsewhere/mine",
+        "trainer.resume_mode=disable",
+        "actor_rollout_ref.model.path=/my/model",
+        "trainer.nnodes=1",
+        "trainer.n_gpus_per_node=4",
+        "data.train_files=[/a.parquet,/b.parquet]",
+        "trainer.nnodes=${oc.env:NODES}",
+    ],
+)
+def test_what_the_user_types_wins(argument: str):
+    submission = planned(overrides=typed(argument))
+
+    key = argument.split("=", 1)[0].lstrip("+")
+    assert [each for each in submission.argv if each.split("=", 1)[0].lstrip("+") == key] == [argument]
+
+
+def test_what_the_recipe_says_wins_over_the_cluster():
+    recipe = job(overrides={"trainer.save_freq": 7, "trainer.logger": ["console", "tensorboard"]})
+
+    filled = overrides(planned(recipe))
+
+    assert filled["trainer.save_freq"] == "7"
+    assert filled["trainer.logger"] == "[console,tensorboard]"
+
+
+class TestModelsAndData:
+    def test_a_critic_gets_the_model_too(self):
+        ppo = job(overrides={"algorithm.adv_estimator": "gae"})
+
+        assert overrides(planned(ppo))["critic.model.path"] == "/models/qwen"
+        mine = planned(ppo, overrides=typed("actor_rollout_ref.model.path=/mine"))
+        assert overrides(mine)["critic.model.path"] == "/mine"
+        other = planned(ppo, overrides=typed("critic.model.path=/c"))
+        assert overrides(other)["critic.model.path"] == "/c"
+
+    @pytest.mark.parametrize(
+        ("given_", "needs"),
+        [
+            ({}, True),
+            ({"algorithm.adv_estimator": "gae"}, True),
+            ({"algorithm.adv_estimator": "grpo"}, False),
+            ({"algorithm.adv_estimator": "grpo", "critic.optim.lr": "1"}, True),
+            ({"algorithm.adv_estimator": "gae", "critic.enable": "False"}, False),
+            ({"algorithm.adv_estimator": "grpo", "critic.enable": "true"}, True),
+            ({"algorithm.adv_estimator": "gae", "critic.enable": "null"}, True),
+        ],
+    )
+    def test_when_verl_builds_a_critic(self, given_: dict[str, str], needs: bool):
+        assert needs_critic(given_) is needs
+
+    def test_the_only_data_set_and_model_of_a_cluster_are_meant(self):
+        filled = overrides(planned(job(data=[], model=None)))
+
+        assert filled["data.train_files"] == "/data/gsm8k/train.parquet"
+        assert filled["actor_rollout_ref.model.path"] == "/models/qwen"
+
+    def test_several_data_sets_are_mixed(self):
+        data = {name: {"train": f"/{name}/train", "test": f"/{name}/test"} for name in ("a", "b", "c")}
+
+        filled = overrides(planned(job(data=["b", "a"]), cluster(data=data)))
+
+        assert filled["data.train_files"] == "[/b/train,/a/train]"
+        assert filled["data.val_files"] == "[/b/test,/a/test]"
+
+    def test_a_model_that_nodes_keep_in_different_folders_goes_by_its_name(self):
+        submission = planned(view=cluster(models={"Qwen/Qwen2.5-7B-Instruct": "Qwen/Qwen2.5-7B-Instruct"}))
+
+        assert overrides(submission)["actor_rollout_ref.model.path"] == "Qwen/Qwen2.5-7B-Instruct"
+        assert submission.runtime_env["env_vars"]["HF_HUB_OFFLINE"] == "1"
+
+
+class TestPlainRay:
+    def test_what_is_missing_is_said_at_once(self):
+        with pytest.raises(InputError, match="plain Ray cluster, which prepares nothing") as caught:
+            planned(job(data=[], model=None), cluster(**PLAIN))
+        for key in (
+            "data.train_files",
+            "data.val_files",
+            "actor_rollout_ref.model.path",
+            "default_local_dir",
+        ):
+            assert key in caught.value.message
+            assert key in str(caught.value.hint)
+
+    def test_a_recipe_with_data_misses_them_too(self):
+        with pytest.raises(InputError) as caught:
+            planned(view=cluster(**PLAIN))
+        assert caught.value.message.endswith(": data.train_files, data.val_files, trainer.default_local_dir")
+
+    def test_with_everything_given_it_works(self):
+        submission = planned(
+            job(device="cpu"),
+            cluster(**PLAIN),
+            overrides=typed(
+                "data.train_files=/d/a", "data.val_files=/d/b", "trainer.default_local_dir=/c/run",
+                "actor_rollout_ref.model.path=/m",
+            ),
+        )  # fmt: skip
+
+        assert submission.checkpoint_dir == "/c/run"
+        assert submission.notes == ()
+
+
+def test_filling_changes_nothing_that_it_was_given():
+    recipe, lab = job(), cluster()
+    before = (recipe.model_dump(), repr(lab))
+
+    fill(recipe, lab, name="run")
+
+    assert (recipe.model_dump(), repr(lab)) == before

@@ -1,0 +1,103 @@
+"""The cluster that a job needs, and whether the two go together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cloudrl import recipes
+from cloudrl.connection import ClusterView
+from cloudrl.errors import InputError
+from cloudrl.jobs import Wishes
+from cloudrl.jobs.rehearsal import fields_for, fleet_for, rehearse, view_of
+from cloudrl.spec import Cluster, DataSet, Job
+
+
+def fork(folder: Path, version: str) -> str:
+    """A working directory with a verl of its own."""
+    (folder / "fork" / "verl" / "version").mkdir(parents=True)
+    (folder / "fork" / "verl" / "__init__.py").touch()
+    (folder / "fork" / "verl" / "version" / "version").write_text(version)
+    return str(folder / "fork")
+
+
+@pytest.mark.parametrize("name", recipes.names())
+def test_every_recipe_fits_the_cluster_that_is_made_for_it(name: str, tmp_path: Path) -> None:
+    job = recipes.load(name)
+    wishes = Wishes(working_dir=fork(tmp_path, job.verl) if job.verl and job.verl < "0.7" else None)
+    cluster = Cluster.load({"name": "lab", **fields_for(job, wishes, here=tmp_path)})
+    submission = rehearse(cluster, job, wishes, on="dstack", here=tmp_path)
+    assert f"trainer.nnodes={job.nodes or 1}" in submission.argv
+
+
+class TestFields:
+    def test_of_a_recipe(self, tmp_path: Path) -> None:
+        fields = fields_for(recipes.load("ppo"), Wishes(), here=tmp_path)
+        assert (fields["nodes"], fields["gpu"]) == (2, "80GB..:8")
+        assert (fields["data"], fields["models"]) == (["gsm8k"], ["Qwen/Qwen2.5-7B-Instruct"])
+
+    def test_what_is_asked_for_wins(self, tmp_path: Path) -> None:
+        wishes = Wishes(model="Qwen/Qwen3-8B", data=("math", "owner/name"))
+        fields = fields_for(recipes.load("ppo"), wishes, here=tmp_path)
+        assert (fields["data"], fields["models"]) == (["math", "owner/name"], ["Qwen/Qwen3-8B"])
+
+    def test_what_lies_here_travels_with_the_job(self, tmp_path: Path) -> None:
+        (tmp_path / "owner" / "name").mkdir(parents=True)
+        wishes = Wishes(model="./model", data=("owner/name", "./mine.parquet", "/data/theirs"))
+        fields = fields_for(recipes.load("ppo"), wishes, here=tmp_path)
+        assert "data" not in fields
+        assert "models" not in fields
+
+    def test_a_job_that_does_not_say(self, tmp_path: Path) -> None:
+        assert fields_for(Job(name="bare"), Wishes(), here=tmp_path) == {"nodes": 1}
+
+
+class TestRehearsal:
+    def refused(self, cluster: Cluster, recipe: str = "grpo", **wishes: object) -> str:
+        with pytest.raises(InputError) as caught:
+            rehearse(cluster, recipes.load(recipe), Wishes(**wishes), on="dstack", here=Path("/nowhere"))
+        return caught.value.message
+
+    def test_too_few_nodes(self) -> None:
+        cluster = Cluster(name="lab", gpu="80GB:8", data=["gsm8k"])
+        assert "cluster 'lab' has 1 node" in self.refused(cluster, overrides={"trainer.nnodes": 2})
+
+    def test_a_data_set_that_nobody_prepares(self) -> None:
+        cluster = Cluster(name="lab", gpu="80GB:8", data=["math"])
+        assert "reads data set 'gsm8k'" in self.refused(cluster)
+
+    def test_another_engine_in_the_image(self) -> None:
+        cluster = Cluster(name="lab", gpu="80GB:8", data=["gsm8k"], rollout="sglang")
+        assert "generates with vllm" in self.refused(cluster)
+
+    def test_a_file_that_is_not_here(self) -> None:
+        cluster = Cluster(name="lab", gpu="80GB:8", data=["gsm8k"])
+        assert "reward.py" in self.refused(cluster, reward="./reward.py")
+
+    def test_a_number_of_gpus_that_is_left_open_counts_as_the_recipes(self) -> None:
+        seen = view_of(Cluster(name="lab", gpu="80GB:4..8"), recipes.load("grpo"), on="dstack")
+        assert isinstance(seen, ClusterView)
+        assert seen.gpus_per_node == 8
+
+    def test_a_data_set_with_a_description_goes_by_its_name(self) -> None:
+        mine = DataSet(name="mine", source="owner/name", prompt_field="q", answer_field="a")
+        seen = view_of(Cluster(name="lab", data=[mine]), recipes.load("grpo-tiny"), on="local")
+        assert list(seen.data) == ["mine"]
+
+
+def test_a_fleet_that_fits_costs_nothing_before_and_little_after() -> None:
+    cluster = Cluster(
+        name="a" * 41, nodes=4, gpu="H100:8", regions=["us-east-1"], max_price=99.0, spot_policy="spot"
+    )
+    fleet = fleet_for(cluster)
+    assert fleet.nodes is not None
+    assert (fleet.nodes.min, fleet.nodes.target, fleet.nodes.max) == (0, 0, 4)
+    assert (fleet.gpu, fleet.regions, fleet.max_price, fleet.placed) == (
+        "H100:8",
+        ("us-east-1",),
+        99.0,
+        "cluster",
+    )
+    assert fleet.idle_after == "1h"
+    assert len(fleet.name) <= 41

@@ -1,0 +1,161 @@
+"""What is sent: variables, runtime environment, the command, and how it looks with secrets masked."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+from planning import NOW, cluster, job, overrides, planned, typed
+
+from cloudrl.errors import InputError
+from cloudrl.jobs import Submission, Wishes, plan
+from cloudrl.jobs.working_dir import Package
+
+if TYPE_CHECKING:
+    pass
+
+
+class TestEnvironment:
+    def test_recipe_file_and_command_line_in_this_order(self):
+        env = planned(
+            job(env={"A": "recipe", "B": "recipe", "C": "recipe"}),
+            runtime_env={"env_vars": {"B": "file", "C": "file"}},
+            env={"C": "line"},
+        ).runtime_env["env_vars"]
+
+        assert env == {"HF_HUB_OFFLINE": "1", "A": "recipe", "B": "file", "C": "line"}
+
+    def test_the_hub_is_left_alone_unless_the_user_wants_it(self):
+        assert planned().runtime_env == {"env_vars": {"HF_HUB_OFFLINE": "1"}}
+        assert planned(env={"HF_HUB_OFFLINE": "0"}).runtime_env == {"env_vars": {"HF_HUB_OFFLINE": "0"}}
+
+    def test_a_reward_model_of_the_hub_needs_the_hub(self):
+        mine = planned(overrides=typed("reward.reward_model.model_path=Skywork/Reward-8B"))
+        local = planned(overrides=typed("reward.reward_model.model_path=/models/reward"))
+
+        assert "env_vars" not in mine.runtime_env
+        assert local.runtime_env["env_vars"] == {"HF_HUB_OFFLINE": "1"}
+
+    def test_a_key_for_wandb_switches_it_on(self):
+        assert overrides(planned(env={"WANDB_API_KEY": "k"}))["trainer.logger"] == "[console,wandb]"
+
+    def test_other_fields_are_passed_on_and_excludes_are_not(self):
+        runtime_env = {"excludes": ["/x/"], "working_dir": "./", "config": {"setup_timeout_seconds": 60}}
+        package = Package("_ray_pkg_1.zip", b"", files=0)
+
+        submission = plan(job(), cluster(), Wishes(runtime_env=runtime_env), package=package, now=NOW)
+
+        assert submission.runtime_env == {
+            "config": {"setup_timeout_seconds": 60},
+            "working_dir": "gcs://_ray_pkg_1.zip",
+            "env_vars": {"HF_HUB_OFFLINE": "1"},
+        }
+
+    def test_a_working_directory_that_the_cluster_fetches(self):
+        submission = planned(
+            working_dir="s3://bucket/code.zip", runtime_env={"working_dir": "gcs://other.zip"}
+        )
+
+        assert submission.runtime_env["working_dir"] == "s3://bucket/code.zip"
+
+    def test_a_name_that_is_none(self):
+        with pytest.raises(InputError, match="environment: 'A B' is not a variable name"):
+            planned(env={"A B": "1"})
+
+
+class TestRendering:
+    SECRETS = ("hf_0123456789", "wandb-key-1", "pass-word", "s3cr3t-value", "deep-key-1")
+
+    def secretive(self) -> Submission:
+        return planned(
+            env={"HF_TOKEN": "hf_0123456789", "WANDB_API_KEY": "wandb-key-1", "MY_SECRET": "s3cr3t-value"},
+            runtime_env={"pip": ["--index-url=https://me:pass-word@pypi.test/simple"]},
+            overrides=typed(
+                "+x.api_key=deep-key-1", "+y.copy='is hf_0123456789 here'", "data.prompt_key=prompt"
+            ),
+        )
+
+    def test_no_secret_is_shown(self):
+        submission = self.secretive()
+
+        shown = submission.render() + repr(submission.masked_request())
+
+        assert [secret for secret in self.SECRETS if secret in shown] == []
+        assert "data.prompt_key=prompt" in shown
+        assert "HF_TOKEN: '***'" in shown
+        assert "s3cr3t-value" not in repr(submission)
+
+    def test_secrets_are_sent(self):
+        sent = json.dumps(self.secretive().request())
+
+        assert [secret for secret in self.SECRETS if secret not in sent] == []
+
+    def test_what_is_shown_is_what_is_sent(self):
+        submission = planned(
+            overrides=typed("+a.b='x y'", "+c='it\\'s'", "~d", "+e=a\nb", "+f=$(id) `id` ; \\")
+        )
+
+        shown, sent = yaml.safe_load(submission.render()), submission.request()
+
+        assert words(shown.pop("entrypoint")) == words(sent.pop("entrypoint")) == list(submission.argv[3:])
+        assert (
+            shown == sent == {key: value for key, value in submission.masked_request().items() if key in sent}
+        )
+
+
+def words(entrypoint: str) -> list[str]:
+    """The overrides as a program gets them from a shell."""
+    show = shlex.join([sys.executable, "-c", "import json,sys; print(json.dumps(sys.argv[1:]))"])
+    command = entrypoint.replace("python3 -m verl.trainer.main_ppo", show, 1)
+    seen = subprocess.run(["/bin/sh", "-c", command], capture_output=True, check=True, timeout=30)
+    return list(json.loads(seen.stdout))
+
+
+HOSTILE = [
+    "it's",
+    'say "hi"',
+    "$(id)",
+    "`id`",
+    "a\nb",
+    "a;b",
+    "a b",
+    "\\",
+    "*",
+    "a=b",
+    "{x}",
+    "[1",
+    "#",
+    "é你",
+    "!h",
+    "~",
+]
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
+def test_a_shell_sees_what_was_meant(hostile: str):
+    """Hostile text in a path, a value and a variable arrives in the program as it was, and runs nothing."""
+    recipe = job(overrides={"+note": hostile, "algorithm.adv_estimator": "grpo"})
+    submission = planned(recipe, cluster(checkpoint_dir=f"/ckpt/{hostile}"))
+
+    assert words(submission.entrypoint) == list(submission.argv[3:])
+    assert submission.checkpoint_dir == f"/ckpt/{hostile}/{submission.name}"
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
+def test_hydra_reads_what_was_meant(hostile: str):
+    parser = pytest.importorskip("hydra.core.override_parser.overrides_parser").OverridesParser.create()
+    submission = planned(
+        view=cluster(checkpoint_dir=f"/ckpt/{hostile}", models={}), overrides={"+note": hostile}
+    )
+
+    read = {each.key_or_group: each.value() for each in parser.parse_overrides(list(submission.argv[3:]))}
+
+    assert read["note"] == hostile
+    assert read["trainer.default_local_dir"] == f"/ckpt/{hostile}/{submission.name}"
+    assert read["trainer.nnodes"] == 2
+    assert read["trainer.logger"] == ["console"]

@@ -1,0 +1,117 @@
+"""Clusters that end by themselves to save money: all ranks alike, with a line that says why, and exit status 0."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from node_harness import Scenarios, until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Future
+
+    from node_harness import Nodes
+
+    Maker = Callable[[int], Nodes]
+
+pytestmark = pytest.mark.agents
+
+scenario = Scenarios()
+
+
+def _jobs(cluster: Nodes, *statuses: str) -> None:
+    part = cluster.control / "jobs.part"
+    part.write_text(json.dumps([{"status": status} for status in statuses]))
+    part.replace(cluster.control / "jobs")
+
+
+def _down(cluster: Nodes, reason: str) -> None:
+    assert cluster.exit_codes() == [0] * cluster.count, cluster.texts()
+    for node in cluster.started.values():
+        assert node.text().count(f"\nCLOUDRL DOWN: {reason}\n") == 1, cluster.texts()
+        assert "CLOUDRL FAILED" not in node.text()
+        outcome = node.outcome()
+        assert (outcome["text"], outcome["failure"]["kind"]) == (reason, "down")
+    assert cluster.processes() == {}
+
+
+@scenario
+def without_a_job_all_ranks_end(nodes: Maker) -> None:
+    _down(nodes(2).start("--down-when-idle-s=2"), "idle for 2s")
+
+
+@scenario
+def a_job_keeps_it_up_and_its_end_starts_the_clock(nodes: Maker) -> None:
+    cluster = nodes(1)
+    _jobs(cluster, "SUCCEEDED", "RUNNING")
+    cluster.start("--down-when-idle-s=1").ready()
+    until(lambda: cluster[0].status()["money"]["idle_s"] is not None, "it is counted")
+    ready = time.monotonic()
+    until(lambda: time.monotonic() - ready > 2.5 or cluster[0].process.poll() is not None, "some time")
+    assert cluster[0].phase() == "ready"
+    assert cluster[0].status()["money"]["idle_s"] < 1
+    _jobs(cluster, "SUCCEEDED", "SUCCEEDED")
+    _down(cluster, "idle for 1s")
+
+
+@scenario
+def what_it_may_cost_ends_it_with_a_job_running(nodes: Maker) -> None:
+    cluster = nodes(2)
+    _jobs(cluster, "RUNNING")
+    cluster.start("--max-cost=2", "--price-per-hour=3600")
+    assert cluster.exit_codes() == [0, 0], cluster.texts()
+    verdicts = {
+        line for node in cluster.started.values() for line in node.text().splitlines() if "DOWN" in line
+    }
+    [verdict] = verdicts
+    assert verdict.startswith("CLOUDRL DOWN: cost $2")
+    assert verdict.endswith(" of $2")
+
+
+@scenario
+def it_ends_also_while_it_starts(nodes: Maker) -> None:
+    cluster = nodes(2)
+    cluster.start("--max-cost=1", "--price-per-hour=3600", ranks=range(1))
+    assert cluster[0].exit_code() == 0, cluster.texts()
+    assert "CLOUDRL DOWN: cost $1" in cluster[0].text()
+
+
+@scenario
+def what_earlier_attempts_have_cost_counts_whoever_remembers(nodes: Maker) -> None:
+    """Rank 0 may be on a new machine after a loss: the others tell it."""
+    cluster = nodes(2)
+    words = ["--max-cost=2000", "--price-per-hour=3600"]
+    cluster.start_one(0, *words)
+    other = cluster.folder / "other-disk"
+    record = other / ".cloudrl" / "cost" / f"{cluster.run_id}.json"
+    record.parent.mkdir(parents=True)
+    record.write_text('{"paid": 2500.0}')
+    cluster.start_one(1, *words, f"--checkpoints={other}")
+    assert cluster.exit_codes() == [0, 0], cluster.texts()
+    assert "CLOUDRL DOWN: cost $2,50" in cluster[0].text()
+    kept = json.loads((cluster.checkpoints / ".cloudrl" / "cost" / f"{cluster.run_id}.json").read_text())
+    assert kept["paid"] >= 2500
+
+
+@scenario
+def what_it_costs_is_in_the_status(nodes: Maker) -> None:
+    cluster = nodes(1).start("--max-cost=1000", "--price-per-hour=36", "--down-when-idle-s=3600").ready()
+    money = cluster[0].status()["money"]
+    assert (money["price_per_hour"], money["max_cost"], money["down_when_idle_s"]) == (36, 1000, 3600)
+    assert 0 < money["cost"] < 1
+    assert 0 <= money["idle_s"] < 60
+
+
+@scenario
+def a_limit_without_a_price_is_refused(nodes: Maker) -> None:
+    node = nodes(1).start_one(0, "--max-cost=5")
+    assert node.exit_code() == 2
+    assert "--max-cost needs --price-per-hour" in node.text()
+
+
+@pytest.mark.parametrize("name", scenario.all)
+def test_scenario(name: str, outcomes: dict[str, Future[None]]) -> None:
+    outcomes[name].result(timeout=120)

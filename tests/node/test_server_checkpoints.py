@@ -1,0 +1,202 @@
+"""Checkpoints over HTTP: what there is, ranges, casts and sums of them, and the removal of a step."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import zlib
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from server_harness import SECRET, Answer, Served
+
+from cloudrl.node.shard_child import cast
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.io
+
+SHARD = "run/global_step_3/actor/model_world_size_2_rank_0.pt"
+PACKAGE = (
+    "session_2025-05-28_15-53-09_958478_132003/runtime_resources/working_dir_files/_ray_pkg_c461f3378ff510ed"
+)
+LEFT = f"{PACKAGE}/checkpoints"
+VALUES = struct.pack("<200000f", *(index / 7 for index in range(200_000)))
+
+
+@pytest.fixture
+def head(tmp_path: Path) -> Iterator[Served]:
+    served = Served(tmp_path / "head", 0, peer_timeout_s=10.0)
+    fill(served)
+    yield served
+    served.close()
+
+
+@pytest.fixture
+def worker(head: Served, tmp_path: Path) -> Iterator[Served]:
+    """Rank 1, which the head has heard of."""
+    served = Served(tmp_path / "worker", 1)
+    fill(served)
+    head.board.heard(served.board.own)
+    yield served
+    served.close()
+
+
+def fill(served: Served) -> None:
+    for root in (served.checkpoints, served.folder / "ray" / LEFT):
+        (root / SHARD).parent.mkdir(parents=True)
+        (root / SHARD).write_bytes(VALUES)
+    (served.folder / "ray" / "secret").write_bytes(SECRET)
+    (served.folder / "secret").write_bytes(SECRET)
+
+
+def at(rank: int, path: str = SHARD, room: str = "checkpoints") -> str:
+    return f"/v1/nodes/{rank}/{room}/{path}"
+
+
+def ranges(head: Served, rank: int, *wanted: tuple[int, int]) -> Answer:
+    return head.call("POST", at(rank), body=json.dumps({"ranges": wanted}).encode())
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_inventory_of_any_node(head: Served, worker: Served, rank: int) -> None:
+    answer = head.get(f"/v1/nodes/{rank}/inventory").json()
+    ours, left = answer["places"]
+    assert answer["rank"] == rank
+    assert ours["folder"] == str((head, worker)[rank].checkpoints)
+    assert [run["run"] for run in ours["runs"]] == ["run"]
+    assert [run["run"] for run in left["runs"]] == [f"{LEFT}/run"]
+
+
+def test_nodes_know_a_shared_folder_by_each_others_word(tmp_path: Path) -> None:
+    nodes = [Served(tmp_path / str(rank), rank) for rank in range(3)]
+    for node in nodes[:2]:
+        node.shelf.folder = nodes[0].checkpoints
+    for node in nodes:
+        node.shelf.open_up()
+    places = [node.shelf.inventory()["places"][0] for node in nodes]
+    assert places[0]["words"] == places[1]["words"] == [places[0]["word"], places[1]["word"]]
+    assert places[2]["words"] == [places[2]["word"]]
+    assert len({place["word"] for place in places}) == 3
+    assert [node.shelf._is_first() for node in nodes] == [True, False, True]
+    killed = next(nodes[0].checkpoints.glob("*canary-run-0"))
+    os.utime(killed, (1.0, 1.0))
+    assert nodes[1].shelf._is_first(), "rank 0 has not been there for long"
+    for node in nodes:
+        node.close()
+    assert not list(tmp_path.rglob("*canary*"))
+
+
+@pytest.mark.parametrize("room", ["checkpoints", "left"])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_values_in_fewer_bits(head: Served, worker: Served, rank: int, room: str) -> None:
+    path = at(rank, SHARD if room == "checkpoints" else f"{LEFT}/{SHARD}", room)
+    for asked, stored, wanted in (("F32,BF16", "F32", "BF16"), ("F32,F16", "F32", "F16")):
+        answer = head.get(f"{path}?cast={asked}", Range="bytes=8-799999")
+        assert (answer.status, answer.headers["X-Cloudrl-Cast"]) == (200, asked)
+        assert answer.body == cast(VALUES[8:], stored, wanted)
+
+
+@pytest.mark.parametrize("asked", ["F32,F64", "BF16,F32", "", "F32", "F32,BF16,F16", "../x"])
+def test_no_other_cast(head: Served, asked: str) -> None:
+    answer = head.get(f"{at(0)}?cast={asked}", Range="bytes=0-799")
+    assert answer.status == (206 if asked == "" else 400)
+
+
+def test_no_half_values(head: Served) -> None:
+    assert head.get(f"{at(0)}?cast=F32,BF16", Range="bytes=0-798").status == 400
+
+
+def test_a_child_that_dies_is_started_again(head: Served) -> None:
+    assert head.get(f"{at(0)}?crc32=0").status == 200
+    assert head.child is not None
+    os.kill(head.child.pid, 9)
+    head.child.wait(10)
+    assert head.get(f"{at(0)}?crc32=0").json()["crc32"] == zlib.crc32(VALUES)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_sums(head: Served, worker: Served, rank: int) -> None:
+    assert head.get(f"{at(rank)}?crc32=0").json() == {"size_bytes": len(VALUES), "crc32": zlib.crc32(VALUES)}
+    first = head.get(f"{at(rank)}?crc32=0", Range="bytes=5-9").json()
+    assert first == {"size_bytes": 5, "crc32": zlib.crc32(VALUES[5:10])}
+    both = head.get(f"{at(rank)}?crc32={first['crc32']}", Range="bytes=10-19").json()
+    assert both["crc32"] == zlib.crc32(VALUES[5:20])
+    assert head.get(f"{at(rank)}?crc32=x").status == 400
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_short_ranges_in_one_answer(head: Served, worker: Served, rank: int) -> None:
+    answer = ranges(head, rank, (0, 3), (799_990, 10), (5, 0), (3, 4))
+    assert (answer.status, answer.body) == (200, VALUES[:3] + VALUES[799_990:] + VALUES[3:7])
+
+
+@pytest.mark.parametrize("wanted", [(799_999, 2), (800_000, 1), (1 << 61, 1)])
+def test_ranges_outside(head: Served, worker: Served, wanted: tuple[int, int]) -> None:
+    for rank in (0, 1):
+        answer = ranges(head, rank, (0, 1), wanted)
+        assert answer.status == 416
+        assert "800000 bytes" in answer.json()["error"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"[]", b"{}", b'{"ranges": 3}', b'{"ranges": [[1]]}', b'{"ranges": [["a", 1]]}', b'{"ranges": [[-1, 1]]}',
+     b'{"ranges": [[0, true]]}', b'{"ranges": [[0, 1.5]]}', b'{"ranges": [[0, 99999999999]]}', b"[" * 99_999,
+     b'{"ranges": [[0, 99999999999999999999999]]}'],
+)  # fmt: skip
+def test_what_is_no_list_of_ranges(head: Served, body: bytes) -> None:
+    assert head.call("POST", at(0), body=body).status == 400
+
+
+LEAVING = ["../secret", "%2e%2e/secret", "/etc/passwd", "run/../../secret", "run", "run/global_step_3", "etc"]
+
+
+@pytest.mark.parametrize("room", ["checkpoints", "left"])
+@pytest.mark.parametrize("path", [*LEAVING, "secret", f"{LEFT}/../secret", f"{LEFT}/../../../../secret"])
+def test_no_call_leaves_the_folder(head: Served, path: str, room: str) -> None:
+    body = json.dumps({"ranges": [[0, 1]]}).encode()
+    answers: list[Any] = [
+        head.get(at(0, path, room)),
+        head.get(f"{at(0, path, room)}?cast=F32,BF16", Range="bytes=0-3"),
+        head.get(f"{at(0, path, room)}?crc32=0"),
+        head.call("POST", at(0, path, room), body=body),
+    ]
+    assert {answer.status for answer in answers} <= {403, 404}
+
+
+# -- removing a step ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_step_is_removed(head: Served, worker: Served, rank: int) -> None:
+    node = (head, worker)[rank]
+    assert head.call("DELETE", at(rank, "run/global_step_3")).json() == {"removed": "run/global_step_3"}
+    assert not (node.checkpoints / "run" / "global_step_3").exists()
+    assert head.call("DELETE", at(rank, "run/global_step_3")).status == 404
+
+
+def test_a_step_that_was_left_is_removed(head: Served) -> None:
+    assert head.call("DELETE", at(0, f"{LEFT}/run/global_step_3", "left")).status == 200
+    assert not (head.folder / "ray" / LEFT / "run" / "global_step_3").exists()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [*LEAVING[:5], SHARD, "run/global_step_3/actor", "run/global_step_3/", "./run/global_step_3", "run/link"],
+)
+def test_nothing_but_a_step_is_removed(head: Served, path: str) -> None:
+    (head.checkpoints / "run" / "link").symlink_to(head.checkpoints / "run" / "global_step_3")
+    assert head.call("DELETE", at(0, path)).status in (403, 404)
+    assert (head.checkpoints / SHARD).exists()
+    assert (head.folder / "secret").read_bytes() == SECRET
+
+
+def test_a_link_that_looks_like_a_step_is_not_followed(head: Served) -> None:
+    (head.checkpoints / "run" / "global_step_9").symlink_to(head.folder)
+    assert head.call("DELETE", at(0, "run/global_step_9")).status == 403
+    assert (head.folder / "secret").exists()
+    assert head.call("DELETE", at(0, f"{LEFT}/../x/global_step_9", "left")).status == 403

@@ -1,0 +1,46 @@
+"""Reading `PORT:COMMAND`; whole nodes with services are in `test_cluster_services.py`."""
+
+from __future__ import annotations
+
+import pytest
+
+from cloudrl.errors import InputError
+from cloudrl.node.deadlines import patience
+from cloudrl.node.options import parse_options
+from cloudrl.node.services import Service, parse_service
+
+
+@pytest.mark.parametrize(
+    ("text", "service"),
+    [
+        ("8000:bash launch.sh", Service(8000, "bash launch.sh")),
+        ("1:a", Service(1, "a")),
+        ("65535:curl http://x:80/y", Service(65535, "curl http://x:80/y")),
+        ("8000: a\nb ", Service(8000, " a\nb ")),
+    ],
+)
+def test_a_port_and_a_command(text: str, service: Service) -> None:
+    assert parse_service(text) == service
+
+
+@pytest.mark.parametrize(
+    "text", ["", "8000", "8000:", "8000: ", ":a", "0:a", "65536:a", "-1:a", "٨:a", "bash x"]
+)
+def test_neither_port_nor_command(text: str) -> None:
+    with pytest.raises(InputError, match=r"is not PORT:COMMAND, for example '8000:bash launch.sh'"):
+        parse_service(text)
+
+
+def test_services_keep_their_order_and_have_time_to_load() -> None:
+    options = parse_options(["--service=8001:b", "--service=8000:a", "--fetch-timeout-s=7"])
+    assert options.services == (Service(8001, "b"), Service(8000, "a"))
+    with_them, without = patience(options), patience(parse_options(["--fetch-timeout-s=7"]))
+    assert (with_them.service_s, without.service_s) == (7, 0)
+    assert with_them.phases["fetch"] == without.phases["fetch"] + 7
+
+
+def test_a_wrong_one_ends_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        parse_options(["--service", "bash launch.sh"])
+    assert caught.value.code == 2
+    assert "argument --service: 'bash launch.sh' is not PORT:COMMAND" in capsys.readouterr().err

@@ -1,0 +1,58 @@
+"""Sums and casts of shards, against zlib and torch."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cloudrl.checkpoints.cast import cast_bytes
+from cloudrl.checkpoints.dtypes import DType
+from cloudrl.node.shard_child import cast, crc32
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SPECIAL = [
+    0x00000000, 0x80000000, 0x3F800000, 0x3F808000, 0x3F818000, 0x3F808001, 0x3F807FFF, 0x7F800000, 0xFF800000,
+    0x7FC00000, 0xFFC00000, 0x7F800001, 0x7FFFFFFF, 0xFFFFFFFF, 0x7F7FFFFF, 0xFF7FFFFF, 0x00000001, 0x807FFFFF,
+    0x477FE000, 0x477FF000, 0x47800000, 0x33000000, 0x33000001, 0x387FC000,
+]  # fmt: skip
+"""Bits of float32: ties, infinities, all kinds of NaN, the largest, the smallest, what float16 cannot hold."""
+
+
+@pytest.mark.parametrize(("name", "wanted"), [("BF16", DType.BFLOAT16), ("F16", DType.FLOAT16)])
+def test_a_cast_is_that_of_the_merge(name: str, wanted: DType) -> None:
+    """A tensor must not depend on where it was cast."""
+    import numpy as np
+
+    noise = np.random.default_rng(0).integers(0, 1 << 32, 100_000, dtype=np.uint32).tobytes()
+    content = struct.pack(f"<{len(SPECIAL)}I", *SPECIAL) + noise
+    ours, theirs = cast(content, "F32", name), cast_bytes(content, DType.FLOAT32, wanted)
+    assert ours == theirs
+
+
+def test_no_other_cast() -> None:
+    with pytest.raises(ValueError, match="no cast from F64 to BF16"):
+        cast(b"", "F64", "BF16")
+
+
+def test_the_sum_of_a_file_and_of_its_parts(tmp_path: Path) -> None:
+    content = bytes(range(256)) * 9000
+    (tmp_path / "file").write_bytes(content)
+    with (tmp_path / "file").open("rb") as file:
+        number = file.fileno()
+        assert crc32(number) == {"size_bytes": len(content), "crc32": zlib.crc32(content)}
+        assert crc32(number, 5, 10)["crc32"] == zlib.crc32(content[5:15])
+        assert crc32(number, 15, 10, crc32(number, 5, 10)["crc32"])["crc32"] == zlib.crc32(content[5:25])
+        assert crc32(number, len(content) - 3, 10) == {"size_bytes": 3, "crc32": zlib.crc32(content[-3:])}
+
+
+def test_a_slow_sum_sleeps(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x" * 3_000_000)
+    slept: list[float] = []
+    with (tmp_path / "file").open("rb") as file:
+        crc32(file.fileno(), 0, None, 0, 1e6, sleep=slept.append)
+    assert sum(slept) == pytest.approx(3.0)

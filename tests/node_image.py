@@ -1,0 +1,82 @@
+"""An image for whole agents: a folder that looks like a virtual environment, with a stand-in for Ray.
+
+It has `ray` beside its Python and the metadata that preflight reads.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+_FAKE_RAY = Path(__file__).parent / "node" / "fake_ray.py"
+_PYARROW = """\
+class ArrowException(Exception):
+    pass
+class Table(list):
+    schema = ()
+    @classmethod
+    def from_pylist(cls, rows, schema=None):
+        return cls(rows)
+"""
+_PARQUET = """\
+import json
+class ParquetWriter:
+    def __init__(self, path, schema):
+        self.file, self.schema = open(path, "w"), schema
+    def write_table(self, table):
+        self.file.write(json.dumps(table))
+    def close(self):
+        self.file.close()
+"""
+_GATE = """\
+import os, time
+while not os.path.exists(os.environ["GATE"]):
+    time.sleep(0.02)
+"""
+
+
+@dataclass(frozen=True)
+class Image:
+    """A Python with a stand-in `ray` beside it, and its own packages."""
+
+    python: Path
+    packages: Path
+
+    def have(self, package: str, version: str) -> None:
+        """Look as if a package were installed."""
+        for old in self.packages.glob(f"{package}-*.dist-info"):
+            (old / "METADATA").unlink()
+            old.rmdir()
+        folder = self.packages / f"{package}-{version}.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n")
+
+    def module(self, name: str, source: str) -> None:
+        path = self.packages.joinpath(*name.split(".")).with_suffix(".py")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(source)
+
+
+def make_image(folder: Path, base: str = "") -> Image:
+    """Make an image on top of a Python; by default the one that runs the tests."""
+    base = base or getattr(sys, "_base_executable", sys.executable)
+    asked = "import sys; print('python{}.{}'.format(*sys.version_info))"
+    version = subprocess.run(
+        [base, "-c", asked], capture_output=True, text=True, check=True, timeout=20
+    ).stdout
+    bin_dir, packages = folder / "bin", folder / "lib" / version.strip() / "site-packages"
+    bin_dir.mkdir(parents=True)
+    packages.mkdir(parents=True)
+    (folder / "pyvenv.cfg").write_text(f"home = {Path(base).parent}\ninclude-system-site-packages = false\n")
+    (bin_dir / "python3").symlink_to(base)
+    ray = bin_dir / "ray"
+    ray.write_text(f'#!/bin/sh\nexec "{bin_dir}/python3" -IS "{_FAKE_RAY}" "$@"\n')
+    ray.chmod(0o755)
+    image = Image(bin_dir / "python3", packages)
+    image.have("ray", "2.60.0")
+    image.module("pyarrow.__init__", _PYARROW)
+    image.module("pyarrow.parquet", _PARQUET)
+    image.module("gate", _GATE)
+    return image

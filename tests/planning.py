@@ -1,0 +1,58 @@
+"""A cluster and a job for tests of planning, and the overrides that come out."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from cloudrl.connection import ClusterView
+from cloudrl.jobs import Submission, Wishes, plan
+from cloudrl.spec import Job, parse_override
+
+if TYPE_CHECKING:
+    pass
+
+
+NOW = datetime(2026, 11, 21, 10, 5, 9, tzinfo=timezone.utc)
+
+
+def cluster(**changes: Any) -> ClusterView:
+    lab: dict[str, Any] = {
+        "name": "lab",
+        "id": "id-1",
+        "nodes": 2,
+        "gpus_per_node": 8,
+        "device": "gpu",
+        "checkpoint_dir": "/checkpoints",
+        "data": {"gsm8k": {"train": "/data/gsm8k/train.parquet", "test": "/data/gsm8k/test.parquet"}},
+        "models": {"Qwen/Qwen2.5-7B-Instruct": "/models/qwen"},
+        "verl_version": "0.9.1",
+    }
+    return ClusterView(**{**lab, **changes})
+
+
+PLAIN = {"id": None, "checkpoint_dir": None, "data": {}, "models": {}, "verl_version": None}
+
+
+def job(**changes: Any) -> Job:
+    base: dict[str, Any] = {
+        "name": "grpo",
+        "overrides": {"algorithm.adv_estimator": "grpo"},
+        "data": ["gsm8k"],
+        "model": "Qwen/Qwen2.5-7B-Instruct",
+        "verl": "0.9.1",
+    }
+    return Job(**{**base, **changes})
+
+
+def planned(job_: Job | None = None, view: ClusterView | None = None, **wishes: Any) -> Submission:
+    return plan(job_ or job(), view or cluster(), Wishes(**wishes), now=NOW)
+
+
+def typed(*arguments: str) -> dict[str, str]:
+    """Overrides as the command line gives them."""
+    return dict(parse_override(argument) for argument in arguments)
+
+
+def overrides(submission: Submission) -> dict[str, str]:
+    return dict(argument.split("=", 1) for argument in submission.argv[3:])

@@ -1,0 +1,66 @@
+"""A cluster by `cloudrl up --on dstack`: status, secrets, tunnel, training."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+from dstack_hosts.runs import until
+from dstack_hosts.user import SHAPE
+
+if TYPE_CHECKING:
+    from dstack_hosts.user import User
+
+pytestmark = [pytest.mark.dstack, pytest.mark.ray]
+
+
+def ssh_of(user: User) -> list[str]:
+    """Process numbers of the ssh that forward ports in the lab."""
+    return user.lab.run("pgrep", "-f", "^ssh .* -N -L ").stdout.split()
+
+
+def test_status(user: User, first: str) -> None:
+    look = user.status(first)
+    assert (look["phase"], [node["phase"] for node in look["nodes"]]) == ("ready", ["ready", "ready"])
+    assert len(look["earlier"]) == user.lab.runs.attempts(first) - 1
+
+
+def test_a_second_one_of_its_name(user: User, first: str) -> None:
+    done = user.types("cloudrl", "up", first, "--on", "dstack", *SHAPE, "-y", code=2)
+    assert f"a run '{first}' is there: running" in done.stdout
+
+
+def test_no_secret_stands_in_a_log_or_a_process_list(user: User, first: str) -> None:
+    found = re.search(r"RAY_AUTH_TOKEN=(\w{64})", user.types("cloudrl", "env", "--cluster", first).stdout)
+    assert found is not None
+    assert found[1] not in user.lab.runs.log(first, 0) + user.lab.runs.log(first, 1)
+    processes = [process for host in user.hosts_of(first) for process in host.processes()]
+    assert not [process for process in processes if found[1] in " ".join(process.words)]
+
+
+def test_a_keeper_that_is_killed_blocks_nothing(user: User, first: str) -> None:
+    assert "http://localhost:8265" in user.types("cloudrl", "attach", first).stdout
+    path = next(user.lab.home.glob(f".cloudrl/dstack/*/{first}/tunnel/tunnel.json"))
+    before = json.loads(path.read_text())["pid"]
+    user.lab.run("kill", "-KILL", str(before))
+    until(lambda: ssh_of(user) == [], 10, lambda: f"ssh {ssh_of(user)} has outlived its keeper")
+    assert "http://localhost:8265" in user.types("cloudrl", "attach", first).stdout
+    assert json.loads(path.read_text())["pid"] != before
+    assert "is closed" in user.types("cloudrl", "detach", first).stdout
+    assert ssh_of(user) == []
+    assert "there was no tunnel" in user.types("cloudrl", "detach", first).stdout
+    user.types("cloudrl", "attach", first)
+
+
+def test_submit_trains_on_both_hosts(user: User, first: str) -> None:
+    """Real verl over the hosts' network; each rank's shard lies on its own host's disk."""
+    words = ("--steps", "2", "--name", "trained", "--cluster", first)
+    assert "step 2/2" in user.types("cloudrl", "submit", "grpo-tiny", *words, timeout_s=500).stdout
+    pattern = "trained/global_step_*/actor/model_world_size_2_rank_*.pt"
+    shards = [
+        [path.name for path in host.path("/checkpoints").glob(pattern)] for host in user.hosts_of(first)
+    ]
+    assert [len(each) for each in shards] == [1, 1]
+    assert shards[0] != shards[1]

@@ -1,0 +1,261 @@
+"""What goes wrong with dstack, told from a server's answers: no server and no socket is needed for these."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from fake_dstack import FakeDstack, attempt, fleet, run
+
+from cloudrl.errors import CapacityError, InputError
+from cloudrl.providers.dstack import fleets, provider, runs, stopping, trouble
+from cloudrl.providers.dstack.fleets import Offer
+from cloudrl.providers.dstack.left import Left, on_machines, on_volume, remember
+from cloudrl.providers.dstack.runs import Attempt, RunPlan, RunState
+from cloudrl.spec import Cluster
+
+TASK = """\
+type: task
+name: lab
+nodes: {nodes}
+image: any
+commands: ['true']
+{more}
+"""
+
+
+def held(dstack: FakeDstack, *attempts: Any, **changes: Any) -> RunState:
+    """The run that the server holds, as a look at it."""
+    dstack.held_runs = [run(*attempts, **changes)]
+    return runs.get(dstack.server, "lab")
+
+
+def latest(dstack: FakeDstack, **changes: Any) -> Attempt:
+    return held(dstack, attempt(**changes)).nodes[0].latest
+
+
+def planned(nodes: int = 2, more: str = "", offers: int = 0, current: RunState | None = None) -> RunPlan:
+    offer = Offer("aws", "us-east-1", "p5.48xlarge", "8xH100", 98.32, spot=False)
+    text = TASK.format(nodes=nodes, more=more)
+    return RunPlan(text, "lab", nodes, (offer,) * offers, offers, current=current)
+
+
+@pytest.fixture
+def dstack() -> FakeDstack:
+    return FakeDstack()
+
+
+class TestBeforeTheStart:
+    def test_a_run_that_goes_on(self, dstack: FakeDstack) -> None:
+        with pytest.raises(InputError, match="a run 'lab' is there: running") as caught:
+            trouble.check(dstack.server, planned(offers=1, current=held(dstack)))
+        assert caught.value.hint is not None
+        assert "cloudrl down lab" in caught.value.hint
+
+    def test_a_run_that_is_still_ending(self, dstack: FakeDstack) -> None:
+        with pytest.raises(InputError, match="still ending"):
+            trouble.check(dstack.server, planned(offers=1, current=held(dstack, status="terminating")))
+
+    def test_a_run_that_is_over_is_in_nobodys_way(self, dstack: FakeDstack) -> None:
+        trouble.check(dstack.server, planned(offers=1, current=held(dstack, status="terminated")))
+
+    def test_no_fleet_at_all(self, dstack: FakeDstack) -> None:
+        with pytest.raises(CapacityError, match="project 'main' has no fleet that it may run on") as caught:
+            trouble.check(dstack.server, planned())
+        assert caught.value.exit_code == 3
+
+    def test_no_fleet_with_such_machines(self, dstack: FakeDstack) -> None:
+        dstack.held_fleets = [fleet("small"), fleet("other")]
+        with pytest.raises(
+            CapacityError, match=r"no fleet has or can get such a machine \(there is: small, other\)"
+        ):
+            trouble.check(dstack.server, planned())
+
+    def test_a_fleet_without_cluster_placement(self, dstack: FakeDstack) -> None:
+        dstack.held_fleets = [fleet("apart", placement="any")]
+        with pytest.raises(CapacityError, match="placement: cluster; apart has not"):
+            trouble.check(dstack.server, planned())
+
+    def test_one_node_needs_no_placement(self, dstack: FakeDstack) -> None:
+        dstack.held_fleets = [fleet("apart", placement="any")]
+        with pytest.raises(CapacityError, match="such a machine"):
+            trouble.check(dstack.server, planned(nodes=1))
+
+    def test_only_the_named_fleets_count(self, dstack: FakeDstack) -> None:
+        dstack.held_fleets = [fleet("apart", placement="any"), fleet("near")]
+        with pytest.raises(CapacityError, match=r"there is: near\)"):
+            trouble.check(dstack.server, planned(more="fleets: [near]"))
+
+    def test_a_secret_that_is_not_set_and_the_file_that_asks_for_it(self, dstack: FakeDstack) -> None:
+        dstack.held_secrets = ["HF_TOKEN"]
+        more = "env:\n  HF_TOKEN: ${{ secrets.HF_TOKEN }}\n  WANDB_API_KEY: ${{ secrets.WANDB_API_KEY }}"
+        with pytest.raises(
+            InputError, match=r"lab\.dstack\.yml takes WANDB_API_KEY from dstack's secrets"
+        ) as caught:
+            trouble.check(dstack.server, planned(offers=1, more=more))
+        assert caught.value.hint == "dstack secret set WANDB_API_KEY ..."
+
+
+class TestALimitOfTheCost:
+    def test_the_agents_count_with_all_nodes_at_the_cheapest_offer(self) -> None:
+        capped = provider.with_price(Cluster(name="lab", nodes=2, max_cost=200.0), planned(offers=1))
+        assert capped.price_per_hour == 196.64
+        text = provider.plan(capped).render()
+        assert "--max-cost 200 \\\n      --price-per-hour 196.64" in text
+
+    def test_machines_that_cost_nothing(self) -> None:
+        offer = Offer("remote", "remote", "instance", "", 0.0, spot=False)
+        free = RunPlan(TASK.format(nodes=2, more=""), "lab", 2, (offer,), 1)
+        with pytest.raises(InputError, match="would get cost nothing an hour") as caught:
+            provider.with_price(Cluster(name="lab", nodes=2, max_cost=200.0), free)
+        assert caught.value.hint is not None
+        assert "--price-per-hour" in caught.value.hint
+
+
+class TestTheEnd:
+    def test_log_quota(self, dstack: FakeDstack) -> None:
+        said = trouble.explained(latest(dstack, status="failed", code="log_quota_exceeded"))
+        assert "prints too much: 50 MB in an hour" in said
+        assert "NCCL_DEBUG" in said
+
+    def test_words_that_are_plain(self, dstack: FakeDstack) -> None:
+        assert trouble.explained(latest(dstack, said="the host is gone")) == "the host is gone"
+
+    def test_an_image_that_cannot_be_pulled_ends_the_wait(self, dstack: FakeDstack) -> None:
+        broken = {"status": "failed", "code": "creating_container_error", "said": "manifest unknown"}
+        assert trouble.give_up(held(dstack, attempt(0, **broken))) is None
+        failed = trouble.give_up(held(dstack, attempt(0, **broken), attempt(1, **broken)))
+        assert failed is not None
+        assert (
+            "the image cannot be pulled or started (manifest unknown); image nowhere/nothing:1"
+            in failed.message
+        )
+
+    def test_a_lost_node_does_not(self, dstack: FakeDstack) -> None:
+        lost = {"status": "failed", "code": "instance_unreachable", "said": "unreachable"}
+        assert trouble.give_up(held(dstack, *(attempt(n, **lost) for n in range(5)))) is None
+
+
+class TestCtrlC:
+    def interrupted(self, dstack: FakeDstack, plan: RunPlan | None) -> Any:
+        now = [0.0]
+
+        def sleep(seconds: float) -> None:
+            now[0] += seconds
+
+        return stopping.interrupted(dstack.server, plan, clock=lambda: now[0], sleep=sleep)
+
+    def test_before_the_server_was_asked(self, dstack: FakeDstack) -> None:
+        assert self.interrupted(dstack, None).message == "interrupted; nothing was started"
+        assert dstack.looks == 0
+
+    def test_before_it_was_submitted(self, dstack: FakeDstack) -> None:
+        assert self.interrupted(dstack, planned(offers=1)).message == "interrupted; nothing was started"
+
+    def test_a_request_that_arrives_late(self, dstack: FakeDstack, monkeypatch: pytest.MonkeyPatch) -> None:
+        now = [0.0]
+
+        def sleep(seconds: float) -> None:
+            now[0] += seconds
+            dstack.held_runs = [run(status="submitted")]
+
+        said = stopping.interrupted(dstack.server, planned(offers=1), clock=lambda: now[0], sleep=sleep)
+        assert "cluster lab goes on (submitted)" in said.message
+
+    def test_what_runs_and_what_it_costs(self, dstack: FakeDstack) -> None:
+        dstack.held_runs = [run(status="provisioning")]
+        said = self.interrupted(dstack, planned(offers=1))
+        assert said.message == "interrupted; cluster lab goes on (provisioning) and costs about $12.50/h"
+        assert "cloudrl status lab --watch" in said.hint
+        assert "cloudrl down lab" in said.hint
+        assert said.exit_code == 130
+
+    def test_the_price_of_the_offer_while_there_is_no_machine(self, dstack: FakeDstack) -> None:
+        dstack.held_runs = [run(attempt(price=0.0), status="submitted")]
+        assert "about $196.64/h" in self.interrupted(dstack, planned(offers=1)).message
+
+    def test_one_that_was_there_before_is_not_ours(self, dstack: FakeDstack) -> None:
+        assert "nothing was started" in self.interrupted(dstack, planned(current=held(dstack))).message
+
+    def test_a_server_that_does_not_answer(self, dstack: FakeDstack) -> None:
+        dstack.is_down = True
+        said = self.interrupted(dstack, planned(offers=1))
+        assert "whether lab was started cannot be seen" in said.message
+        assert "cloudrl down lab" in said.hint
+
+
+MOUNT = SimpleNamespace(instance_path="/checkpoints", path="/checkpoints")
+
+
+class TestKeeping:
+    def test_ssh_hosts_keep_theirs(self, dstack: FakeDstack) -> None:
+        mine = held(dstack, attempt(backend="remote"), volumes=[MOUNT])
+        kept = stopping.keeping(dstack.server, mine, "/checkpoints")
+        assert (kept.lost, kept.where) == (False, "in /checkpoints of your hosts 10.0.0.1")
+
+    def test_rented_machines_go_with_their_disks(self, dstack: FakeDstack) -> None:
+        dstack.held_fleets = [fleet(idle_s=1800)]
+        kept = stopping.keeping(dstack.server, held(dstack, volumes=[MOUNT]), "/checkpoints/mine")
+        assert kept.lost
+        assert "fleet gpu-fleet gives the machines back when they were idle for 30m" in kept.where
+
+    def test_a_fleet_that_keeps_its_machines(self, dstack: FakeDstack) -> None:
+        dstack.held_fleets = [fleet(idle_s=-1)]
+        kept = stopping.keeping(dstack.server, held(dstack, volumes=[MOUNT]), "/checkpoints")
+        assert kept.lost
+        assert "when fleet gpu-fleet is deleted" in kept.where
+
+    def test_network_volumes_stay(self, dstack: FakeDstack) -> None:
+        volume = SimpleNamespace(name=["ckpt-0", "ckpt-1"], path="/checkpoints")
+        kept = stopping.keeping(dstack.server, held(dstack, volumes=[volume]), "/checkpoints")
+        assert (kept.lost, kept.volumes) == (False, ("ckpt-0", "ckpt-1"))
+
+    def test_a_folder_that_is_on_no_volume(self, dstack: FakeDstack) -> None:
+        assert stopping.keeping(dstack.server, held(dstack, volumes=[MOUNT]), "/elsewhere").lost
+
+
+class TestFleetsThatNeverIdleOut:
+    @pytest.mark.parametrize(
+        ("changes", "said"),
+        [
+            ({}, ""),
+            ({"idle_s": -1}, "its idle_duration is off"),
+            ({"idle_s": None}, ""),
+            ({"least": 1}, "it keeps 1 machine at any time (nodes: min 1)"),
+            ({"least": 2}, "it keeps 2 machines at any time (nodes: min 2)"),
+            ({"ssh": True, "idle_s": -1}, ""),
+        ],
+    )
+    def test_why(self, dstack: FakeDstack, changes: dict[str, Any], said: str) -> None:
+        dstack.held_fleets = [fleet(**changes)]
+        [look] = fleets.list_all(dstack.server)
+        assert look.why_kept == said
+
+
+class TestLeft:
+    @pytest.fixture(autouse=True)
+    def home(self, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("CLOUDRL_HOME", str(tmp_path))
+
+    def test_on_machines_that_are_still_there(self) -> None:
+        kept = Left("lab", "gpu-fleet", ["10.0.0.1", "10.0.0.2"], [], ["grpo/global_step_10  1.0 GiB"])
+        remember("main", kept)
+        assert on_machines("main", ["10.0.0.2"]) == [kept]
+        assert on_machines("main", ["10.0.0.3"]) == on_machines("other", ["10.0.0.2"]) == []
+
+    def test_on_a_volume(self) -> None:
+        kept = Left("lab", None, ["10.0.0.1"], ["ckpt"], ["grpo/global_step_10"])
+        remember("main", kept)
+        assert on_volume("main", "ckpt") == [kept]
+        assert on_machines("main", ["10.0.0.1"]) == on_volume("main", "data") == []
+
+    def test_the_latest_counts(self) -> None:
+        remember("main", Left("lab", None, ["10.0.0.1"], [], ["a"]))
+        remember("main", Left("lab", None, ["10.0.0.1"], [], []))
+        assert on_machines("main", ["10.0.0.1"]) == []
+
+    def test_a_broken_record(self, tmp_path: Any) -> None:
+        remember("main", Left("lab", None, ["10.0.0.1"], [], ["a"]))
+        next(tmp_path.rglob("left.json")).write_text("{")
+        assert on_machines("main", ["10.0.0.1"]) == []

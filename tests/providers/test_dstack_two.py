@@ -1,0 +1,124 @@
+"""Two clusters on dstack at once, one by `cloudrl up`, one from Python: neither ever gets the other's jobs."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from dstack_hosts.runs import ENDED, until
+from dstack_hosts.user import PROBE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from dstack_hosts.client import Client
+    from dstack_hosts.lab import Lab
+    from dstack_hosts.user import User
+
+pytestmark = [pytest.mark.dstack, pytest.mark.ray]
+
+PROGRAM = """
+import pathlib, sys, time
+import cloudrl
+
+cluster = cloudrl.Cluster(
+    name="second", nodes=2, image="any", user="root", cpu="x86:1..", memory="1GB..", disk="1GB..", fleets=["pair"],
+)
+with cluster.up(on="dstack", on_status=lambda look: print(look.phase, look.reason, look.earlier)) as ray:
+    print("UP", ray.connection.ray_url, flush=True)
+    job = ray.submit(cloudrl.recipe(sys.argv[1]), submission_id="from-python")
+    for event in job.follow():
+        print(event, flush=True)
+    print("FOLLOWED", flush=True)
+    while not pathlib.Path(sys.argv[2]).exists():
+        time.sleep(0.2)
+print("DOWN", flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def program(user: User, first: str, dstack_pair: Lab) -> Iterator[Client]:
+    """The Python program, once its cluster is up and its job has ended; `first` is up, too."""
+    user.types("cloudrl", "attach", first)
+    recipe, end = user.recipe("probe", PROBE), dstack_pair.home / "end"
+    client = user.starts("python", "-c", PROGRAM, str(recipe), str(end))
+    try:
+        until(lambda: "FOLLOWED" in client.output or client.returncode, 400, lambda: client.output[-2000:])
+        assert "FOLLOWED" in client.output, client.output[-2000:]
+        yield client
+    finally:
+        client.close()
+        end.unlink(missing_ok=True)
+        if dstack_pair.runs.status("second") not in (*ENDED, ""):
+            user.types("cloudrl", "down", "second", "-y")
+
+
+def kept(user: User, name: str) -> Path:
+    """The file in which the keeper of a tunnel says its ports."""
+    return user.lab.home / f".cloudrl/dstack/main/{name}/tunnel/tunnel.json"
+
+
+def ports(user: User, name: str) -> dict[str, Any]:
+    values = json.loads(kept(user, name).read_text())
+    return {key: values[key] for key in ("ray_port", "agent_port")}
+
+
+def test_the_second_takes_other_ports_and_says_so(user: User, first: str, program: Client) -> None:
+    assert "nodes 2" in program.output
+    assert ports(user, first) == {"ray_port": 8265, "agent_port": 8266}
+    url = f"http://127.0.0.1:{ports(user, 'second')['ray_port']}"
+    assert f"UP {url}" in program.output
+    assert not set(ports(user, first).values()) & set(ports(user, "second").values())
+    said = user.types("cloudrl", "attach", "second").stdout
+    assert f"port 8265 is taken on this machine; the dashboard of second is at {url}" in said.replace(
+        "localhost", "127.0.0.1"
+    )
+
+
+def test_which_one_is_asked(user: User, first: str, program: Client) -> None:
+    said = user.types("cloudrl", "submit", str(user.recipe("probe", PROBE)), code=2).stdout
+    assert "several clusters are up" in said
+    assert "--cluster" in said
+
+
+def test_swapped_ports_are_refused(user: User, first: str, program: Client) -> None:
+    """The tunnel of the first cluster answers where that of the second is recorded: both ports, or one of them."""
+    del program
+    before = {name: user.jobs(name) for name in (first, "second")}
+    path, recipe = kept(user, "second"), user.recipe("probe", PROBE)
+    own = path.read_text()
+    try:
+        for taken in (("ray_port", "agent_port"), ("ray_port",), ("agent_port",)):
+            path.write_text(
+                json.dumps({**json.loads(own), **{key: ports(user, first)[key] for key in taken}})
+            )
+            words = ("cloudrl", "submit", str(recipe), "--cluster", "second", "--submission-id", "astray")
+            said = user.types(*words, code=5).stdout
+            agent = "refuses the token: another cluster may have taken this port"
+            assert (agent if "agent_port" in taken else "refuses the token (403)") in said
+            assert "cloudrl detach second; cloudrl attach second" in said
+    finally:
+        path.write_text(own)
+    assert {name: user.jobs(name) for name in (first, "second")} == before
+
+
+def test_the_way_that_the_message_names_leads_back(user: User, first: str, program: Client) -> None:
+    del program
+    values = json.loads(kept(user, "second").read_text())
+    kept(user, "second").write_text(json.dumps({**values, **ports(user, first)}))
+    user.types("cloudrl", "detach", "second")
+    user.types("cloudrl", "attach", "second")
+    assert "nodes 2" in user.probe("second", "again")
+    assert "again" not in user.jobs(first)
+
+
+def test_the_end_of_the_block_ends_the_second_alone(user: User, first: str, program: Client) -> None:
+    (user.lab.home / "end").touch()
+    done = program.finish(90)
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.endswith("DOWN\n")
+    assert user.lab.runs.status("second") == "terminated"
+    assert [host.processes(containers_only=True) for host in user.lab.hosts[:2]] == [[], []]
+    assert user.status(first)["phase"] == "ready"

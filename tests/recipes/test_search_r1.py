@@ -1,0 +1,157 @@
+"""The recipe for Search-R1's fork of verl 0.1: Hydra takes it with the fork's own keys, and nothing newer is added."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import ConfigCompositionException
+from omegaconf import DictConfig, OmegaConf
+
+from cloudrl import recipes
+from cloudrl.connection import ClusterView
+from cloudrl.errors import InputError, RecipeError
+from cloudrl.jobs import Submission, Wishes, plan
+from cloudrl.spec import HydraText
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+KEYS = [
+    line
+    for line in (Path(__file__).parent / "search-r1-keys.txt").read_text().splitlines()
+    if not line.startswith("#")
+]
+FOLDER = "/checkpoints/run"
+
+
+def planned(
+    overrides: Mapping[str, Any] | None = None, *, env: Mapping[str, str] | None = None, **changes: Any
+) -> Submission:
+    """The recipe on two nodes with eight GPUs whose jobs bring Search-R1 along, but for the changes."""
+    lab: dict[str, Any] = {
+        "name": "lab",
+        "id": "1",
+        "nodes": 2,
+        "gpus_per_node": 8,
+        "device": "gpu",
+        "checkpoint_dir": "/checkpoints",
+        "data": {"nq_search": {"train": "/d/train.parquet", "test": "/d/test.parquet"}},
+        "models": {"Qwen/Qwen2.5-7B": "/m"},
+        "verl_version": "0.1",
+        "rollouts": ("vllm",),
+    }
+    wishes = Wishes(name="run", overrides=overrides or {}, env=env or {})
+    return plan(recipes.load("search-r1"), ClusterView(**{**lab, **changes}), wishes)
+
+
+def composed(words: list[str]) -> DictConfig:
+    """What Hydra makes of overrides over the fork's keys; its own function, on a configuration without values."""
+    config = OmegaConf.create()
+    for key in KEYS:
+        OmegaConf.update(config, key, None, force_add=True)
+    OmegaConf.set_struct(config, True)
+    ConfigLoaderImpl._apply_overrides_to_config(OverridesParser.create().parse_overrides(words), config)
+    return config
+
+
+def words_of(submission: Submission) -> list[str]:
+    assert submission.argv[:3] == ("python3", "-m", "verl.trainer.main_ppo")
+    return list(submission.argv[3:])
+
+
+@pytest.fixture
+def config() -> DictConfig:
+    return composed(words_of(planned()))
+
+
+def test_the_forks_hydra_takes_it(config):
+    assert config.retriever.url == "http://127.0.0.1:8000/retrieve"
+    assert (config.retriever.topk, config.max_turns) == (3, 4)
+    assert config.actor_rollout_ref.actor.state_masking is True
+    assert (config.trainer.val_only, config.trainer.val_before_train) == (False, False)
+
+
+def test_what_the_cluster_gives_is_filled_in(config):
+    assert (config.trainer.nnodes, config.trainer.n_gpus_per_node) == (2, 8)
+    assert (config.data.train_files, config.data.val_files) == ("/d/train.parquet", "/d/test.parquet")
+    assert config.actor_rollout_ref.model.path == config.critic.model.path == "/m"
+    assert config.trainer.default_local_dir == FOLDER
+    assert config.trainer.save_freq == 100
+    assert (config.trainer.project_name, config.trainer.experiment_name) == ("search-r1", "run")
+    assert list(config.trainer.logger) == ["console"]
+
+
+def test_keys_of_a_newer_verl_are_left_out_and_it_is_said_what_that_means():
+    submission = planned()
+    assert not [
+        word for word in submission.argv if word.startswith(("trainer.resume_mode", "trainer.device"))
+    ]
+    assert submission.notes == (
+        "verl 0.1 cannot continue a run: one that breaks off starts from its model again",
+    )
+
+
+def test_with_such_a_key_the_forks_hydra_would_refuse_it():
+    with pytest.raises(ConfigCompositionException, match=r"Could not override 'trainer.resume_mode'"):
+        composed([*words_of(planned()), "trainer.resume_mode=auto"])
+
+
+def test_what_the_user_types_wins():
+    config = composed(
+        words_of(planned({"retriever.url": HydraText("http://10.0.0.9:8000/retrieve"), "max_turns": 2}))
+    )
+    assert (config.retriever.url, config.max_turns) == ("http://10.0.0.9:8000/retrieve", 2)
+
+
+def test_without_the_fork_it_is_refused_and_told_how_to_send_it():
+    with pytest.raises(InputError) as caught:
+        planned(verl_version="0.9.1")
+    assert caught.value.message == ("recipe 'search-r1' is written for verl 0.1, and cluster 'lab' has 0.9.1")
+    assert caught.value.hint is not None
+    assert caught.value.hint.endswith("or send it along: --working-dir FOLDER")
+
+
+def test_a_recipe_for_todays_verl_does_not_run_on_the_fork():
+    view = ClusterView(
+        name="lab", id="1", nodes=2, gpus_per_node=8, device="gpu", checkpoint_dir="/c", verl_version="0.1"
+    )
+    with pytest.raises(
+        InputError, match=r"recipe 'ppo' is written for verl 0.9.1, and cluster 'lab' has 0.1"
+    ):
+        plan(recipes.load("ppo"), view, Wishes())
+
+
+def test_an_algorithm_of_todays_verl_does_not_go_over_it():
+    with pytest.raises(RecipeError, match=r"is written for verl 0.9.1, and recipe 'search-r1' for 0.1"):
+        recipes.with_algorithm(recipes.load("search-r1"), "dapo")
+
+
+def test_a_key_for_wandb_reaches_the_forks_workers_without_rays_knowledge():
+    """The fork has no ray_kwargs; Ray itself starts its workers behind the reader."""
+    submission = planned(env={"WANDB_API_KEY": "s3cret"}, secrets_dir="/secrets", ray_version="2.44.1")
+    assert "s3cret" not in str(submission.request())
+    assert submission.secrets == {"WANDB_API_KEY": "s3cret"}
+    assert submission.runtime_env["py_executable"].startswith("/bin/sh /secrets/")
+    config = composed(list(submission.argv[5:]))
+    assert list(config.trainer.logger) == ["console", "wandb"]
+
+
+def test_variables_are_those_of_the_forks_runtime_environment():
+    assert planned().runtime_env == {
+        "env_vars": {
+            "HF_HUB_OFFLINE": "1",
+            "TORCH_NCCL_AVOID_RECORD_STREAMS": "1",
+            "VLLM_ATTENTION_BACKEND": "XFORMERS",
+        }
+    }
+
+
+def test_the_recipe_names_the_commit_that_the_keys_are_of():
+    head = (Path(__file__).parent / "search-r1-keys.txt").read_text()
+    [commit] = re.findall(r"at (\w+):", recipes.load("search-r1").source)
+    assert f"# {commit}" in head

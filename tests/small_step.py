@@ -1,0 +1,25 @@
+"""A real step of two ranks, 14 kB, saved by torch's FSDP2; nothing is imported to have it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+FIXTURE = Path(__file__).parent / "checkpoints" / "fixtures" / "torch-2.13.0" / "fsdp2"
+CONFIG = {
+    "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_size": 6, "vocab_size": 13,
+    "num_hidden_layers": 1, "tie_word_embeddings": False, "torch_dtype": "float32",
+}  # fmt: skip
+
+
+def write_step(run: Path, step: int) -> Path:
+    """Save a step and name it in the tracker; returns its folder."""
+    folder = run / f"global_step_{step}"
+    shutil.copytree(FIXTURE, folder / "actor")
+    (folder / "actor" / "huggingface").mkdir()
+    (folder / "actor" / "huggingface" / "config.json").write_text(json.dumps(CONFIG))
+    (folder / "actor" / "huggingface" / "tokenizer.json").write_text("{}")
+    (folder / "data.pt").write_bytes(b"data")
+    (run / "latest_checkpointed_iteration.txt").write_text(str(step))
+    return folder
