@@ -21,9 +21,10 @@ SHAPE = (
     "--disk", "1GB..",
 )  # fmt: skip
 FILES = ("--data", "addition", "--model", "tiny-qwen2")
+COUNT_END = "/checkpoints/end"
 # Writes a numbered line every 50 ms until the file is there, for at most ten minutes.
 COUNT = (
-    "import os, time, itertools; list(itertools.takewhile(lambda number: not os.path.exists('/checkpoints/end') and "
+    f"import os, time, itertools; list(itertools.takewhile(lambda number: not os.path.exists('{COUNT_END}') and "
     "(print('line', number, flush=True), time.sleep(0.05)), range(12000)))"
 )
 # Says how many nodes Ray has.
@@ -87,6 +88,12 @@ class User:
         words = ("--cluster", cluster, "--submission-id", submission_id, "--no-wait")
         self.types("cloudrl", "submit", str(recipe), *words)
         return submission_id
+
+    def counts(self, cluster: str, submission_id: str) -> str:
+        """Submit a job that counts until `COUNT_END` is on its node; the id."""
+        for host in self.lab.hosts:
+            host.path(COUNT_END).unlink(missing_ok=True)
+        return self.submits(self.recipe("count", COUNT), cluster, submission_id)
 
     def jobs(self, cluster: str) -> list[str]:
         """Ids of all jobs that a cluster knows."""

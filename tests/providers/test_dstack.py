@@ -83,6 +83,7 @@ def test_a_model_that_does_not_exist_ends_the_run_with_the_reason(user: User) ->
     assert user.lab.runs.attempts("wrong") <= 2
 
 
+@pytest.mark.slow  # all of the lab's clusters of one node in test_dstack_messages.py end before READY
 def test_one_node(user: User) -> None:
     """dstack makes no shared key for it: the agent's own random one is read through ssh."""
     assert "READY: solo with 1 node" in user.up("solo", "mine", nodes=1)

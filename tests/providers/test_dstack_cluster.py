@@ -54,6 +54,7 @@ def test_a_keeper_that_is_killed_blocks_nothing(user: User, first: str) -> None:
     user.types("cloudrl", "attach", first)
 
 
+@pytest.mark.slow  # as `cloudrl run` does in test_dstack_messages.py
 def test_submit_trains_on_both_hosts(user: User, first: str) -> None:
     """Real verl over the hosts' network; each rank's shard lies on its own host's disk."""
     words = ("--steps", "2", "--name", "trained", "--cluster", first)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from dstack_hosts.runs import until
-from dstack_hosts.user import COUNT
+from dstack_hosts.user import COUNT_END
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,13 +28,13 @@ def numbers(log: str) -> list[int]:
 def follower(user: User, first: str) -> Iterator[Client]:
     """`cloudrl jobs logs -f` of a job that writes numbered lines; the job ends with the test."""
     [head, *_] = user.hosts_of(first)
-    user.submits(user.recipe("count", COUNT), first, "count")
+    user.counts(first, "count")
     client = user.starts("cloudrl", "jobs", "logs", "-f", "count", "--cluster", first)
     until(lambda: len(numbers(client.output)) > 20, 60, lambda: client.output)
     yield client
     head.restore()
     user.lab.server.be_patient(False)
-    head.path("/checkpoints/end").touch()
+    head.path(COUNT_END).touch()
     client.close()
 
 
@@ -61,7 +61,7 @@ def test_nothing_is_lost_while_server_and_link_are_away(user: User, first: str, 
     head.restore()
     until(lambda: numbers(follower.output)[-1] > silent + 40, 60, lambda: follower.output[-500:])
     assert "connection lost, trying again" in follower.output
-    head.path("/checkpoints/end").touch()
+    head.path(COUNT_END).touch()
     done = follower.finish(60)
     assert done.returncode == 0, done.stdout[-2000:]
     lines = numbers(done.stdout)

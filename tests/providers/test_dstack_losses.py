@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 from dstack_hosts.runs import until
-from dstack_hosts.user import COUNT
 
 if TYPE_CHECKING:
     from dstack_hosts.user import User
@@ -29,7 +28,7 @@ def test_a_lost_host_brings_up_the_whole_cluster_again(user: User, first: str, r
     attempts = lab.runs.attempts(first)
     host = user.hosts_of(first)[rank]
     job = f"lost-{rank}"
-    user.submits(user.recipe("count", COUNT), first, job)
+    user.counts(first, job)
     follower = user.starts("cloudrl", "jobs", "logs", "-f", job, "--cluster", first)
     until(lambda: "line 9" in follower.output, 60, lambda: follower.output)
     host.kill()

@@ -14,6 +14,7 @@ from dstack_hosts.user import SHAPE
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from dstack_hosts.lab import Lab
     from dstack_hosts.user import User
 
 pytestmark = [pytest.mark.dstack, pytest.mark.ray]
@@ -116,16 +117,16 @@ def test_ctrl_c_leaves_the_run_and_says_how_to_end_it(user: User) -> None:
     assert "is down" in user.types("cloudrl", "down", "cut-short", "-y").stdout
 
 
-def test_run_does_all_of_it_and_the_cluster_ends_by_itself(user: User) -> None:
+def test_run_does_all_of_it_and_the_cluster_ends_by_itself(user: User, dstack_pair: Lab) -> None:
     """Check, up, submit, follow, where the checkpoints are; then nobody is connected, and it goes when it is idle."""
-    words = [word for word in ONE if word not in ("--nodes", "1")]
-    limits = ("--nodes", "2", "--down-when-idle", "25s", "--steps", "1", "--keep")
-    done = user.types("cloudrl", "run", "grpo-tiny", "--cluster", "whole", *words, *limits, timeout_s=500)
+    where = ("--on", "dstack", "--fleet", "pair", "--nodes", "2", *SHAPE, "-y")
+    limits = ("--down-when-idle", "25s", "--steps", "1", "--keep")
+    done = user.types("cloudrl", "run", "grpo-tiny", "--cluster", "whole", *where, *limits, timeout_s=500)
     assert "READY: whole" in done.stdout
     assert "step 1/1" in done.stdout
     hosts = user.hosts_of("whole")
-    where = ", ".join(host.address for host in hosts)
-    assert f"in /checkpoints of your hosts {where}" in done.stdout
+    addresses = ", ".join(host.address for host in hosts)
+    assert f"in /checkpoints of your hosts {addresses}" in done.stdout
     for rank, host in enumerate(hosts):
         assert list(host.path("/checkpoints").rglob("model_world_size_2_rank_*.pt")), (
             f"rank {rank} has no shard"

@@ -9,7 +9,7 @@ import pytest
 from dstack_hosts.fixtures import start_or_skip
 from dstack_hosts.lab import Lab
 from dstack_hosts.runs import until
-from dstack_hosts.user import COUNT, User
+from dstack_hosts.user import User
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,7 +32,7 @@ def test_a_cut_and_a_lost_host(stock: User) -> None:
     lab = stock.lab
     assert "READY: slow with 2 nodes" in stock.up("slow", "stock")
     head, worker = stock.hosts_of("slow")
-    stock.submits(stock.recipe("count", COUNT), "slow", "count")
+    stock.counts("slow", "count")
     follower = stock.starts("cloudrl", "jobs", "logs", "-f", "count", "--cluster", "slow")
     until(lambda: "line 9" in follower.output, 60, lambda: follower.output)
     head.cut()
