@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from cloudrl import recipes, spec
 from cloudrl.connection import ClusterView, Connection, view
-from cloudrl.errors import InputError
+from cloudrl.errors import CloudrlError, InputError, Interrupted
 from cloudrl.jobs import JobHandle, Wishes, find_job, list_jobs, submit
 from cloudrl.providers import provider
 from cloudrl.render.dstack import to_dstack
@@ -65,21 +65,23 @@ class Cluster(spec.Cluster):
     ) -> RunningCluster:
         """Start it and return once it is READY.
 
-        As a context manager the result ends the cluster when the block is left; otherwise it goes on until
-        `down()`, also after this program.
+        As a context manager the result ends the cluster when the block is left, also by an exception; otherwise
+        it goes on until `down()`, also after this program.
 
         Args:
             on: the provider.
             on_status: called with every look at the cluster while it comes up.
-            detach: let it outlive this program; otherwise it ends when this program does, even by SIGKILL.
+            detach: let it outlive this program; otherwise it ends when this program does, even by SIGKILL, which
+                only provider `local` can do.
 
         Raises:
-            InputError: one of this name is up already.
+            InputError: one of this name is up already, or `detach` is False on dstack.
             CapacityError: the provider cannot give what is asked for.
             ClusterFailed: it did not become ready; nothing of it is left running.
         """
         where = provider(on)
-        return RunningCluster(where.up(where.plan(self), on_status=on_status, detach=detach), provider=on)
+        connection = where.up(where.plan(self), on_status=on_status, detach=detach)
+        return RunningCluster(connection, provider=on, owned=True)
 
 
 class Fleet(spec.Fleet):
@@ -125,13 +127,17 @@ class Fleet(spec.Fleet):
 class RunningCluster:
     """A cluster that jobs can be submitted to.
 
+    As a context manager it ends when the block is left if it is `owned`; any other goes on.
+
     Attributes:
         connection: addresses and tokens.
         provider: where it lives; None for a plain Ray cluster, which cloudrl cannot end.
+        owned: whether this program has started it, by `Cluster.up`; one that was there belongs to somebody else.
     """
 
     connection: Connection
     provider: str | None = None
+    owned: bool = False
 
     def __enter__(self) -> Self:
         return self
@@ -139,7 +145,7 @@ class RunningCluster:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.provider is not None:
+        if self.owned:
             self.down()
 
     def view(self) -> ClusterView:
@@ -225,7 +231,7 @@ class RunningCluster:
 
 
 def attach(name: str, on: str = "local") -> RunningCluster:
-    """Connect to a cluster that is up.
+    """Connect to a cluster that is up. It goes on when a `with` block of the result is left; `down()` ends it.
 
     Raises:
         InputError: there is none of that name.
@@ -273,6 +279,8 @@ def run(
         InputError: job and cluster do not go together, or one of that name is up that does not fit.
         CapacityError: the provider cannot give what is asked for.
         ClusterFailed: the cluster did not become ready.
+        CloudrlError: the job could not be submitted. A cluster that was started for it is ended again if the job was
+            refused, and goes on otherwise; the message says which.
     """
     from cloudrl.jobs import rehearsal
 
@@ -294,7 +302,26 @@ def run(
         if there is not None
         else cluster.up(on=where, on_status=on_status)
     )
-    return Run(running, submit(running.connection, job, wished))
+    return Run(running, _submitted(running, job, wished))
+
+
+def _submitted(cluster: RunningCluster, job: Job, wishes: Wishes) -> JobHandle:
+    """Submit; whoever gets an error instead has no handle of a cluster that was started just now."""
+    name = cluster.connection.name
+    try:
+        return submit(cluster.connection, job, wishes)
+    except InputError as error:  # refused: nothing was submitted
+        if cluster.owned:
+            cluster.down()
+            raise type(error)(f"{error.message}; cluster {name} is ended again", hint=error.hint) from error
+        raise
+    except CloudrlError as error:
+        hint = f"{error.hint or ''}\nEnd it: cloudrl down {name}".strip()
+        raise type(error)(f"{error.message}; cluster {name} goes on", hint=hint) from error
+    except KeyboardInterrupt as error:
+        raise Interrupted(
+            f"interrupted; cluster {name} goes on", hint=f"End it: cloudrl down {name}"
+        ) from error
 
 
 def _create_fleet_if_none_fits(cluster: Cluster) -> None:

@@ -8,6 +8,7 @@ import pytest
 from fake_local import FakeLocal
 
 import cloudrl
+from cloudrl.providers import provider
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,3 +45,41 @@ def test_what_cannot_work_is_refused_before_anything_starts(lab: FakeLocal) -> N
             {"actor_rollout_ref.rollout.tensor_model_parallel_size": 1},
             cluster=cloudrl.Cluster(name="other", data=["gsm8k"], models=["Qwen/Qwen2.5-7B-Instruct"]),
         )
+
+
+def test_a_block_ends_only_what_it_has_started(lab: FakeLocal) -> None:
+    with cloudrl.attach("lab") as attached:
+        assert not attached.owned
+    assert provider("local").status("lab").phase == "ready"
+    with cloudrl.RunningCluster(attached.connection, provider="local", owned=True):
+        pass
+    assert provider("local").status("lab").phase == "down"
+
+
+def test_a_cluster_that_was_there_is_not_ended_by_a_block(lab: FakeLocal) -> None:
+    with cloudrl.run("grpo-tiny", cluster="lab", steps=2).cluster:
+        pass
+    assert provider("local").status("lab").phase == "ready"
+
+
+class TestAJobThatIsNotSubmitted:
+    """After its cluster was started; the stand-in is up, and `Cluster.up` takes it for its own."""
+
+    @pytest.fixture(autouse=True)
+    def starts(self, lab: FakeLocal, monkeypatch: pytest.MonkeyPatch) -> None:
+        home = provider("local")
+        monkeypatch.setattr(home, "up", lambda _plan, **_: home.attach("lab"))
+        monkeypatch.setattr("cloudrl.jobs.rehearsal.living", lambda *_, **__: None)
+
+    def test_a_refused_one_takes_its_cluster_with_it(self, lab: FakeLocal) -> None:
+        lab.cluster.add("one")
+        with pytest.raises(cloudrl.InputError, match="cluster lab is ended again"):
+            cloudrl.run("grpo-tiny", cluster="lab", steps=2, submission_id="one")
+        assert provider("local").status("lab").phase == "down"
+
+    def test_otherwise_the_error_says_that_it_goes_on(self, lab: FakeLocal) -> None:
+        lab.cluster.down()
+        with pytest.raises(cloudrl.ConnectionFailed, match="cluster lab goes on") as caught:
+            cloudrl.run("grpo-tiny", cluster="lab", steps=2)
+        assert "cloudrl down lab" in str(caught.value.hint)
+        lab.cluster.up()

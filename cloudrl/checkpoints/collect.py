@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from cloudrl.checkpoints.inventory import Checkpoint, FileAt, Inventory, Place
-from cloudrl.errors import InputError
+from cloudrl.errors import CheckpointError, InputError
 from cloudrl.node.inventory import SHARD, TRACKER, folder_identity, scan
 
 if TYPE_CHECKING:
@@ -45,11 +45,15 @@ def collect(answers: Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> I
 
     Args:
         answers: (row of the node in the cluster's status, or empty for this machine; its inventory).
+
+    Raises:
+        CheckpointError: A node gives a name that is no path below a folder.
     """
     gathered: dict[tuple[str, str], _Run] = {}
     for place, runs in _places(answers):
         for run in runs:
-            gathered.setdefault((place.room, run["run"]), _Run(run["run"])).add(place, run)
+            name = "." if run["run"] == "." else _checked(place, run["run"])
+            gathered.setdefault((place.room, name), _Run(name)).add(place, run)
     checkpoints: list[Checkpoint] = []
     notes: list[str] = []
     for key in sorted(gathered):
@@ -71,6 +75,17 @@ def _places(
             else:
                 same.append((node, said))
     return [(_place(group), list(group[0][1]["runs"])) for group in groups]
+
+
+def _checked(place: Place, said: object) -> str:
+    """A name as a node gives it. A pull makes a path of this machine of it, so it must stay below a folder."""
+    name = str(said)
+    if "\0" in name or any(part in ("", ".", "..") for part in name.split("/")):
+        raise CheckpointError(
+            f"{place.label} names {name[:200]!r} among its checkpoints, which is no path below their folder",
+            hint="No training writes that: look at that node before you take anything from it",
+        )
+    return name
 
 
 def _is_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
@@ -99,7 +114,7 @@ class _Run:
     def __init__(self, name: str) -> None:
         self.name = name
         self._files: dict[tuple[int, str, int | None], dict[str, list[FileAt]]] = {}
-        self._saves: dict[tuple[int, str], list[Mapping[str, Any]]] = defaultdict(list)
+        self._saves: dict[tuple[int, str], list[tuple[Place, Mapping[str, Any]]]] = defaultdict(list)
         self._trackers: list[tuple[float, str, Place]] = []
         self._beside: dict[int, dict[str, list[FileAt]]] = defaultdict(dict)
 
@@ -111,16 +126,20 @@ class _Run:
             number = int(step["step"])
             base = f"global_step_{number}" if self.name == "." else f"{self.name}/global_step_{number}"
             for file in step["files"]:
-                self._beside[number].setdefault(str(file["path"]), []).append(_file_at(place, base, file))
+                path = _checked(place, file["path"])
+                self._beside[number].setdefault(path, []).append(_file_at(place, base, file))
             for role in step["roles"]:
-                self._saves[number, role["role"]] += role["saves"]
-                self._add_files(place, number, f"{base}/{role['role']}", role)
+                name = _checked(place, role["role"])
+                self._saves[number, name] += [(place, save) for save in role["saves"]]
+                self._add_files(place, (number, name), f"{base}/{name}", role["files"])
 
-    def _add_files(self, place: Place, step: int, base: str, role: Mapping[str, Any]) -> None:
-        for file in role["files"]:
-            path = str(file["path"])
+    def _add_files(
+        self, place: Place, of: tuple[int, str], base: str, files: Iterable[Mapping[str, Any]]
+    ) -> None:
+        for file in files:
+            path = _checked(place, file["path"])
             match = SHARD.fullmatch(path)
-            key = (step, str(role["role"]), int(match[2]) if match else None)
+            key = (*of, int(match[2]) if match else None)
             self._files.setdefault(key, {}).setdefault(path, []).append(_file_at(place, base, file))
 
     def checkpoints(self) -> list[Checkpoint]:
@@ -135,25 +154,36 @@ class _Run:
         ]
 
     def _checkpoint(self, step: int, role: str, world_size: int | None) -> Checkpoint:
-        files = {**self._files.get((step, role, None), {}), **self._files.get((step, role, world_size), {})}
-        saves = {
-            int(save["rank"]): save
-            for save in self._saves[step, role]
-            if save.get("world_size") == world_size and isinstance(save.get("rank"), int)
-        }
+        files = _newest_first(
+            {**self._files.get((step, role, None), {}), **self._files.get((step, role, world_size), {})}
+        )
         resumed, beside = self._resumed(), self._beside.get(step, {})
         return Checkpoint(
             run=self.name,
             step=step,
             role=role,
             world_size=world_size,
-            files=_newest_first(files),
-            saves=saves,
+            files=files,
+            saves=self._saves_of(step, role, world_size, files),
             finished="data.pt" in beside or (resumed is not None and step <= resumed),
             resumes=step == resumed,
             tracked=any(text == str(step) for _, text, _ in self._trackers),
             beside=_newest_first(beside),
+            tracker_at=max((at for at, _, _ in self._trackers), default=None),
         )
+
+    def _saves_of(
+        self, step: int, role: str, world_size: int | None, files: Mapping[str, Sequence[FileAt]]
+    ) -> dict[int, Mapping[str, Any]]:
+        """By rank; of several copies, what was written down where the chosen model file lies."""
+        found = {}
+        for place, save in self._saves[step, role]:
+            rank = save.get("rank")
+            if isinstance(rank, int) and save.get("world_size") == world_size:
+                copies = files.get(f"model_world_size_{world_size}_rank_{rank}.pt")
+                if copies and copies[0].place == place:
+                    found[rank] = save
+        return found
 
     def _resumed(self) -> int | None:
         """The step that the newest tracker names."""

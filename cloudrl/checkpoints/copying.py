@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 import zlib
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,7 @@ from cloudrl.checkpoints.archive import damaged
 from cloudrl.checkpoints.cast import Caster, holds_nan
 from cloudrl.checkpoints.reading import PIECE_BYTES, Window
 from cloudrl.checkpoints.source import LocalShard
+from cloudrl.checkpoints.stopping import Stopped, workers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -68,13 +68,10 @@ class Copier:
             OSError: The output cannot be written.
         """
         waiting = iter(jobs)
-        with ThreadPoolExecutor(self._threads, thread_name_prefix="cloudrl-merge") as pool:
-            workers = [pool.submit(self._work, waiting, target) for _ in range(self._threads)]
-            try:
-                for worker in workers:
-                    worker.result()
-            finally:
-                self._stop.set()
+        with workers(self._threads, self._stop, "cloudrl-merge") as pool:
+            at_work = [pool.submit(self._work, waiting, target) for _ in range(self._threads)]
+            for worker in at_work:
+                worker.result()
         self._stop.clear()
 
     def _work(self, waiting: Iterator[Job], target: int) -> None:
@@ -86,6 +83,8 @@ class Copier:
                 if job is None:
                     return
                 self._copy(job, hand)
+        except Stopped:  # another thread knows why
+            return
         except BaseException:
             self._stop.set()
             raise

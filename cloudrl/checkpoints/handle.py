@@ -14,6 +14,7 @@ from cloudrl.checkpoints.merge import Merged, Tuning, merge
 from cloudrl.checkpoints.progress import OnProgress, silent
 from cloudrl.checkpoints.pull import Pulled, pull
 from cloudrl.checkpoints.verify import verify
+from cloudrl.errors import CheckpointError
 
 if TYPE_CHECKING:
     import os
@@ -90,12 +91,26 @@ class CheckpointHandle:
         """Copy the whole step as it is, other roles too, so that a job can go on from it elsewhere.
 
         Raises:
-            CheckpointError: There is no room, or a file cannot be read.
+            CheckpointError: A role is incomplete, there is no room, or a file cannot be read.
         """
         roles = [
             each for each in self.inventory.checkpoints if (each.run, each.step) == (self.run, self.step)
         ]
+        _refuse_incomplete(self.info, roles)
         return pull(roles, self.origin, Path(path), on_progress=on_progress)
+
+
+def _refuse_incomplete(info: Checkpoint, roles: Sequence[Checkpoint]) -> None:
+    """A job would go on from what is pulled. Remains of another world size do no harm beside a complete role."""
+    whole = {each.role for each in roles if each.complete and (each.role != info.role or each == info)}
+    gaps = [
+        f"{each.role}: {', '.join(each.missing)}" for each in roles if each.role not in whole and each.missing
+    ]
+    if gaps:
+        raise CheckpointError(
+            f"step {info.step} of {info.run} is incomplete, and no job could go on from it; missing: {'; '.join(gaps)}",
+            hint="Is a job saving it? Wait for it, or take another step: cloudrl checkpoints list",
+        )
 
 
 class Checkpoints(Sequence[CheckpointHandle]):

@@ -78,7 +78,9 @@ def read_pickle(data: bytes, allowed: Callable[[str], bool], label: str) -> Any:
     """
     try:
         return _Machine(data, allowed, label).run()
-    except (_Malformed, IndexError, KeyError, TypeError, AttributeError, ValueError, struct.error) as error:
+    except (
+        _Malformed, IndexError, KeyError, TypeError, AttributeError, ValueError, struct.error, RecursionError,
+    ) as error:  # fmt: skip
         why = error or type(error).__name__
         raise CheckpointError(f"data.pkl of {label} is not what torch writes: {why}") from error
 
@@ -264,7 +266,9 @@ class _Machine:
     def binpersid(self) -> None:
         tag, kind, key, _, elements = _expect(self._stack.pop(), tuple)
         if tag != "storage":
-            raise _Malformed(f"a persistent id of kind {str(tag)[:40]!r}")
+            raise _Malformed(
+                f"a persistent id of kind {tag[:40] if isinstance(tag, str) else type(tag).__name__!r}"
+            )
         self._stack.append(Storage(_expect(kind, Name).text, str(_expect(key, str)), _expect(elements, int)))
 
 

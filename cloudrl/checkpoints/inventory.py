@@ -6,8 +6,8 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from cloudrl.errors import CheckpointError, InputError
-from cloudrl.node.inventory import SHARD
+from cloudrl.errors import CheckpointError, ConnectionFailed, InputError
+from cloudrl.node.inventory import SAVED, SHARD
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 LATEST = "latest"
 _KINDS = {"model": "model", "optim": "optimizer", "extra_state": "extra state"}
 _BESIDE_MODEL = "huggingface/config.json"
+_DATA = "data.pt"
+_CLOCKS_S = 60.0
+"""How far the clocks of two nodes may be apart."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,7 @@ class Checkpoint:
         resumes: Whether a job of the same name would go on from here.
         tracked: Whether the tracker of any node names it.
         beside: Files of the step that belong to no role: `data.pt`, the state of the data loader.
+        tracker_at: When the newest tracker of the run was written, Unix seconds; None without one.
     """
 
     run: str
@@ -88,6 +92,7 @@ class Checkpoint:
     resumes: bool = False
     tracked: bool = False
     beside: Mapping[str, tuple[FileAt, ...]] = field(repr=False, default_factory=dict)
+    tracker_at: float | None = None
 
     @property
     def is_megatron(self) -> bool:
@@ -124,6 +129,7 @@ class Checkpoint:
             gaps.append(_BESIDE_MODEL)
         if not self.finished:
             gaps.append("the end of its saving")
+        gaps += self._saved_again()
         return tuple(gaps)
 
     @property
@@ -138,13 +144,31 @@ class Checkpoint:
 
     @property
     def modified_at(self) -> float:
-        """When the last of its files changed, Unix seconds."""
-        return max((copies[0].modified_at for copies in self.files.values()), default=0.0)
+        """When the last of its files changed, Unix seconds; what the agents write down later is none of them."""
+        dates = (copies[0].modified_at for name, copies in self.files.items() if not SAVED.fullmatch(name))
+        return max(dates, default=0.0)
 
     @property
     def name(self) -> str:
         """For messages: `demo, step 16, actor`."""
         return f"{self.run}, step {self.step}, {self.role}"
+
+    def _saved_again(self) -> list[str]:
+        """Shards of a later attempt: a save writes `data.pt` last (verl 0.9.1, trainer/ppo/v1/trainer_base.py)."""
+        if _DATA not in self.beside:
+            return []
+        ended = self.beside[_DATA][0].modified_at
+        shards = (
+            (copies[0].modified_at - ended, name)
+            for name, copies in self.files.items()
+            if SHARD.fullmatch(name)
+        )
+        later_s, name = max(shards, default=(0.0, ""))
+        if later_s <= _CLOCKS_S:
+            return []
+        return [
+            f"the end of a later save ({name} is {later_s:.0f} s newer than {_DATA}, which is written last)"
+        ]
 
     def _missing_ranks(self) -> list[str]:
         gone = sorted(set(range(self.world_size or 0)) - set(self.ranks))
@@ -169,10 +193,15 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Inventory:
-    """All that was found, runs in order and steps ascending, and what a user should know of it."""
+    """All that was found, runs in order and steps ascending, and what a user should know of it.
+
+    Attributes:
+        silent: Of the notes those on nodes that have not answered.
+    """
 
     checkpoints: tuple[Checkpoint, ...]
     notes: tuple[str, ...] = ()
+    silent: tuple[str, ...] = ()
 
     def select(self, step: int | str = LATEST, *, run: str | None = None, role: str = "actor") -> Checkpoint:
         """One of them.
@@ -185,7 +214,12 @@ class Inventory:
         Raises:
             CheckpointError: There is none.
             InputError: There are several.
+            ConnectionFailed: The latest is asked for, and a node is silent that may have a later one.
         """
+        if step == LATEST:
+            self.refuse_silent(
+                "it may have a later step than the others", "Try again when it answers, or name a step"
+            )
         fitting = [each for each in self.checkpoints if each.role == role and run in (None, each.run)]
         if not fitting:
             known = ", ".join(sorted({each.run for each in self.checkpoints})) or "none"
@@ -201,6 +235,11 @@ class Inventory:
             raise CheckpointError(f"there is no step {step} of the {role}; there are {steps}")
         return _only(found)
 
+    def refuse_silent(self, why: str, hint: str) -> None:
+        """Raises: ConnectionFailed: a node has not answered."""
+        if self.silent:
+            raise ConnectionFailed(f"{self.silent[0]}; {why}", hint=hint)
+
 
 def spans(numbers: Sequence[int]) -> str:
     """Ascending numbers for a person: `0-3, 7`."""
@@ -214,7 +253,10 @@ def spans(numbers: Sequence[int]) -> str:
 
 
 def _latest(fitting: Sequence[Checkpoint]) -> Checkpoint:
-    """The highest complete step of the run that was written to last."""
+    """Of the run that was written to last: the complete step that a resume takes, or a later one.
+
+    Without such a step the highest one. An earlier attempt of the same name may have left higher steps, older ones.
+    """
     complete = [each for each in fitting if each.complete]
     if not complete:
         newest = max(fitting, key=lambda each: (each.modified_at, each.step))
@@ -223,7 +265,12 @@ def _latest(fitting: Sequence[Checkpoint]) -> Checkpoint:
             hint=f"Whether what is there is enough for a model: cloudrl checkpoints verify {newest.step}",
         )
     run = max(complete, key=lambda each: each.modified_at).run
-    return max((each for each in complete if each.run == run), key=lambda each: (each.step, each.modified_at))
+    mine = [each for each in complete if each.run == run]
+    resumed = max((each for each in mine if each.resumes), key=lambda each: each.modified_at, default=None)
+    if resumed is not None:
+        later = (each for each in mine if each.step > resumed.step and each.modified_at > resumed.modified_at)
+        mine = [resumed, *later]
+    return max(mine, key=lambda each: (each.step, each.modified_at))
 
 
 def _only(found: Sequence[Checkpoint]) -> Checkpoint:

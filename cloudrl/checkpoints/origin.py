@@ -48,6 +48,7 @@ class Origin(Files, Protocol):
         Raises:
             InputError: There is no such folder, or the cluster has no agents.
             ConnectionFailed: The cluster does not answer.
+            CheckpointError: A node gives a name that is no path below a folder.
         """
 
     def remove(self, place: Place, path: str) -> None:
@@ -110,7 +111,7 @@ class ClusterOrigin:
 
     def inventory(self) -> Inventory:
         """See `Origin`. A node that does not answer is told in a note."""
-        answers, notes = [], []
+        answers, silent = [], []
         for node in self._agent.status()["nodes"]:
             try:
                 answers.append((node, self._agent.inventory(int(node["rank"]))))
@@ -118,9 +119,9 @@ class ClusterOrigin:
                 raise
             except (ConnectionFailed, InputError) as failure:
                 who = f"node {node['rank']} ({node['ip']})"
-                notes.append(f"{who} says nothing of its checkpoints: {failure.message}")
+                silent.append(f"{who} says nothing of its checkpoints: {failure.message}")
         found = collect(answers)
-        return Inventory(found.checkpoints, (*notes, *found.notes))
+        return Inventory(found.checkpoints, (*silent, *found.notes), tuple(silent))
 
     def open(self, file: FileAt, *, label: str | None = None, ahead_bytes: int = AHEAD_BYTES) -> ShardSource:
         """See `Origin`."""

@@ -44,7 +44,7 @@ class Pruning:
 def plan_pruning(
     inventory: Inventory, keep: int, *, run: str | None = None, commands: Iterable[str] = ()
 ) -> Pruning:
-    """Keep the newest complete steps of each run, and all that is newer or that somebody may go on from.
+    """Keep the newest complete steps of each run, and all that is newer or that somebody may go on from or writes now.
 
     Args:
         inventory: All nodes must have answered for it: what a silent node has is not known.
@@ -69,9 +69,9 @@ def plan_pruning(
         if not complete:
             notes.append(f"{name}: no step is complete, so all stay")
             continue
-        oldest = complete[:keep][-1]
+        oldest, newest = complete[:keep][-1], steps[complete[0]]
         for step in sorted(step for step in steps if step < oldest):
-            reason = _needed(steps[step], named)
+            reason = _needed(steps[step], named) or _younger(steps[step], newest)
             if reason:
                 notes.append(f"{name}: step {step} stays: {reason}")
             else:
@@ -100,6 +100,21 @@ def _needed(roles: Sequence[Checkpoint], named: Sequence[str]) -> str | None:
     if any(path == mine or path.endswith(f"/{mine}") for path in named):
         return "a job that has not ended names it"
     return None
+
+
+def _younger(roles: Sequence[Checkpoint], newest: Sequence[Checkpoint]) -> str | None:
+    """Why a job may be writing this step now, though there are higher ones: it has begun anew under the same name."""
+    written_at, tracker_at = _written_at(roles), roles[0].tracker_at
+    if written_at > _written_at(newest):
+        return f"it was written after step {newest[0].step}, so a job may be at it"
+    if tracker_at is not None and written_at > tracker_at:
+        return "it was written after the tracker, so a job may be at it"
+    return None
+
+
+def _written_at(roles: Sequence[Checkpoint]) -> float:
+    beside = (copies[0].modified_at for role in roles for copies in role.beside.values())
+    return max((*(role.modified_at for role in roles), *beside))
 
 
 def _removal(roles: Sequence[Checkpoint]) -> Removal:

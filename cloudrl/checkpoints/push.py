@@ -20,16 +20,21 @@ if TYPE_CHECKING:
     from cloudrl.checkpoints.handle import CheckpointHandle
 
 CARD = "README.md"
+_WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json")
+"""What an earlier upload may have left: loaders take whichever they find first. What is uploaded now is spared."""
 
 
 class Hub(Protocol):
     """The part of the Hub that is used."""
 
+    def is_public(self, repo: str) -> bool:
+        """Whether the repository is there, and everybody sees it."""
+
     def create(self, repo: str, *, private: bool) -> str:
         """Make the repository unless it is there; returns its URL."""
 
     def upload(self, repo: str, folder: Path, message: str) -> None:
-        """Bring the files of a folder there; what is there already is not sent again."""
+        """Bring the files of a folder there, instead of all weights; what is there already is not sent again."""
 
 
 @dataclass(frozen=True)
@@ -90,11 +95,16 @@ def push(plan: PushPlan, *, hub: Hub | None = None, on_progress: OnProgress = si
         on_progress: Called with bytes of the merge.
 
     Raises:
-        InputError: The Hub refuses.
+        InputError: The Hub refuses, or the repository is public and the plan is private.
         ConnectionFailed: It does not answer.
         CheckpointError: The checkpoint cannot be merged.
     """
     hub = hub or HuggingFaceHub()
+    if plan.private and hub.is_public(plan.repo):
+        raise InputError(
+            f"{plan.repo} exists and is PUBLIC, so everybody would see this model",
+            hint="To want that: --public. Else make it private on the Hub, or name another repository",
+        )
     url = hub.create(plan.repo, private=plan.private)  # refused now, not after an hour of merging
     if not plan.staging.exists():
         plan.staging.parent.mkdir(parents=True, exist_ok=True)
@@ -109,7 +119,8 @@ class HuggingFaceHub:
     """The real one, with the token that `hf auth login` or HF_TOKEN gives.
 
     `upload_folder` sends what is missing, in several commits for a large folder; it has taken the place of
-    `upload_large_folder` (huggingface_hub 1.33, hf_api.py).
+    `upload_large_folder`. What it uploads it does not delete, though `delete_patterns` name it (huggingface_hub 1.33,
+    hf_api.py).
 
     Args:
         endpoint: Another server than HF_ENDPOINT or huggingface.co.
@@ -121,6 +132,16 @@ class HuggingFaceHub:
 
         self._api = HfApi(endpoint=endpoint, token=token)
 
+    def is_public(self, repo: str) -> bool:
+        """See `Hub`."""
+        from huggingface_hub.errors import RepositoryNotFoundError
+
+        with _told(repo):
+            try:
+                return self._api.repo_info(repo, repo_type="model").private is False
+            except RepositoryNotFoundError:
+                return False
+
     def create(self, repo: str, *, private: bool) -> str:
         """See `Hub`."""
         with _told(repo):
@@ -130,8 +151,9 @@ class HuggingFaceHub:
         """See `Hub`."""
         with _told(repo):
             self._api.upload_folder(
-                repo_id=repo, folder_path=folder, repo_type="model", commit_message=message
-            )
+                repo_id=repo, folder_path=folder, repo_type="model", commit_message=message,
+                delete_patterns=list(_WEIGHTS),
+            )  # fmt: skip
 
 
 @contextmanager

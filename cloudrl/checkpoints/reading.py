@@ -96,7 +96,13 @@ class PieceReader:
             return None
         start = offset & -_ALIGN
         end = (offset + length + _ALIGN - 1) & -_ALIGN
-        got = os.preadv(self._direct, [self._memory[: end - start]], start)
+        try:
+            got = os.preadv(self._direct, [self._memory[: end - start]], start)
+        except (
+            OSError
+        ):  # some file systems refuse it only now (EINVAL); a disk that fails does so again below
+            self._direct = None
+            return None
         if got < offset + length - start:
             return None
         return self._memory[offset - start : offset - start + length]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import shutil
@@ -79,6 +80,11 @@ def _take(lock: int, target: Path) -> None:
         raise CheckpointError(
             f"another process is merging into {target}", hint="Wait for it, or name another folder."
         ) from None
+    except OSError as error:  # without a lock two merges would mix
+        raise InputError(
+            f"{target} cannot be written: its file system has no locks ({error.strerror or error})",
+            hint="Name a folder on a local disk, and copy the model from there.",
+        ) from error
 
 
 def _empty(folder: Path) -> None:
@@ -100,5 +106,10 @@ def _remove(folder: Path, lock: int) -> None:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
+        return
+    except OSError:  # no locks here, so nobody has written anything
+        with contextlib.suppress(OSError):
+            (folder / _LOCK).unlink()
+            folder.rmdir()
         return
     shutil.rmtree(folder, ignore_errors=True)

@@ -102,20 +102,23 @@ def check_manifest(shard: Shard, manifest: Manifest) -> Iterator[Finding]:
     The storages count with the CRCs of the file's directory; reading them checks those.
     """
     source, rank = shard.archive.source, shard.rank
+    record = f"cloudrl_save_world_size_{manifest.world_size}_rank_{manifest.rank}.json"
+    doubt = f"; if nothing else disagrees, it is the record that is wrong: remove {record} beside it"
     name = next((name for name in manifest.files if name.startswith("model_")), None)
     if manifest.rank != rank or name is None:
         yield Finding(
-            f"the manifest beside it is of rank {manifest.rank}, not of rank {rank}", rank, source.label
+            f"the manifest beside it is of rank {manifest.rank}, not of rank {rank}{doubt}",
+            rank,
+            source.label,
         )
         return
     saved, size = manifest.files[name], source.size_bytes()
     if size != saved.size_bytes:
-        message = f"it has {size} bytes, and {saved.size_bytes} were saved at step {manifest.step}"
+        message = f"it has {size} bytes, and {saved.size_bytes} were saved at step {manifest.step}{doubt}"
         yield Finding(message, rank, source.label)
     elif (found := file_crc(shard.archive)) != saved.crc32:
-        message = (
-            f"CRC-32 {found:08x}, and {saved.crc32:08x} was saved at step {manifest.step}: it is another file"
-        )
+        was = f"{saved.crc32:08x} was saved at step {manifest.step}"
+        message = f"CRC-32 {found:08x}, and {was}: it is another file{doubt}"
         yield Finding(message, rank, source.label)
 
 

@@ -166,7 +166,7 @@ def read_tensor(value: Any) -> Tensor:
         Unreadable: It is something else.
     """
     if isinstance(value, Record) and value.name == _PARAMETER and value.args:
-        return read_tensor(value.args[0])
+        value = value.args[0]  # once: torch makes no parameter of a parameter
     if isinstance(value, Record) and value.name == _OF_TYPE:
         return _sharded(value)
     view = read_view(value)
@@ -209,7 +209,7 @@ def is_contiguous(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
 
 def _sharded(value: Record) -> Tensor:
     maker, kind, args, state = value.args[:4] if len(value.args) >= 4 else (None,) * 4
-    name = kind.text if isinstance(kind, Name) else str(kind)[:80]
+    name = kind.text if isinstance(kind, Name) else type(kind).__name__
     if (
         not isinstance(maker, Name)
         or maker.text != _WRAPPER
@@ -243,10 +243,10 @@ def _mesh(value: Any) -> Mesh:
     if not isinstance(value, Record):
         raise Unreadable("a DTensor without a mesh")
     names = value.get("_mesh_dim_names") or value.get("mesh_dim_names") or ()
+    if not isinstance(names, tuple | list) or not all(isinstance(name, str) for name in names):
+        raise Unreadable("a DTensor whose mesh has impossible names")
     rank = value.get("_rank")
-    return Mesh(
-        tuple(str(name) for name in names), _mesh_shape(value), rank if isinstance(rank, int) else None
-    )
+    return Mesh(tuple(names), _mesh_shape(value), rank if isinstance(rank, int) else None)
 
 
 def _mesh_shape(mesh: Record) -> tuple[int, ...]:
@@ -276,7 +276,9 @@ def _numbers(value: Any) -> tuple[int, ...]:
 def _dtype(value: Any) -> DType:
     found = dtype_named(value.text) if isinstance(value, Name) else None
     if found is None:
-        raise Unreadable(f"a tensor of the type {value.text if isinstance(value, Name) else value!r}")
+        raise Unreadable(
+            f"a tensor of the type {value.text if isinstance(value, Name) else type(value).__name__}"
+        )
     return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -10,6 +10,7 @@ from cloudrl.checkpoints.archive import damaged
 from cloudrl.checkpoints.examine import examine
 from cloudrl.checkpoints.progress import Meter, OnProgress, silent
 from cloudrl.checkpoints.report import Finding, Report
+from cloudrl.checkpoints.stopping import Stopped, check, workers
 from cloudrl.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def verify(
     if not read_all:
         return examined.report
     meter = Meter(sum(_bytes(shard) for shard in examined.shards.values()), on_progress)
-    with ThreadPoolExecutor(_THREADS) as threads:
+    with workers(_THREADS, threading.Event(), "cloudrl-verify") as threads:
         rotten = list(threads.map(lambda shard: _rotten(shard, meter), examined.shards.values()))
     meter.finish()
     findings = (*examined.report.findings, *(finding for each in rotten for finding in each))
@@ -56,10 +57,13 @@ def _bytes(shard: Shard) -> int:
 def _rotten(shard: Shard, meter: Meter) -> list[Finding]:
     source, found = shard.archive.source, []
     for name, member in shard.archive.members.items():
+        check()
         try:
             crc = source.crc32(member.offset, member.size_bytes)
             if crc != member.crc32:
                 raise damaged(source, name, member.crc32, crc)
+        except Stopped:
+            raise
         except CheckpointError as error:
             found.append(Finding(error.message, shard.rank, source.label))
         meter.add(member.size_bytes)

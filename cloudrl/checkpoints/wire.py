@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from cloudrl.checkpoints import stopping
 from cloudrl.errors import CheckpointError, ConnectionFailed
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class Wire:
         on_break: Called with a sentence for each failure that is going to be tried again.
         timeout_s: For each step of a request.
         clock: Seconds that never run backwards.
-        sleep: Waits that many seconds.
+        sleep: Waits that many seconds, or until nobody waits for this thread.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class Wire:
         on_break: Callable[[str], None] = lambda _sentence: None,
         timeout_s: float = 30.0,
         clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
+        sleep: Callable[[float], None] = stopping.sleep,
     ) -> None:
         place = urlsplit(url)
         self._host, self._port = place.hostname or "127.0.0.1", place.port or 80
@@ -122,6 +123,7 @@ class Wire:
     def _keep_trying(self, attempt: Callable[[], None], label: str, progress: Callable[[], int]) -> None:
         heard, before, tries = self._clock(), progress(), 0
         while True:
+            stopping.check()
             try:
                 attempt()
             except Refused as error:
@@ -200,6 +202,7 @@ def _read_all(answer: http.client.HTTPResponse, count: int, into: bytearray) -> 
     """Exactly `count` bytes; what has come before a break stays."""
     end = len(into) + count
     while len(into) < end:
+        stopping.check()
         chunk = answer.read1(min(_CHUNK_BYTES, end - len(into)))
         if not chunk:
             raise _Passing(f"the connection broke {end - len(into)} bytes too early")

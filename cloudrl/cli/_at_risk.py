@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cloudrl.cli import _output
+from cloudrl.cli._interrupts import OVER
 from cloudrl.errors import CloudrlError
 
 if TYPE_CHECKING:
@@ -42,16 +43,25 @@ def look(home: Provider, status: Status, connection: Connection | None) -> tuple
 
     Nothing where none was saved yet; those that stay on the user's own disks are not listed.
     """
-    if connection is None:
+    if connection is None and not _may_have_saved(status):
         return None, []
     keeping = home.keeping(status.name)
     if not keeping.lost and not keeping.volumes:
         return keeping, []
+    if connection is None:
+        return keeping, ["they cannot be listed: the cluster cannot be reached"]
     try:
         lines = saved(connection)
     except CloudrlError as error:
         lines = [f"they cannot be listed: {error.message}"]
     return (keeping, lines) if lines else (None, [])
+
+
+def _may_have_saved(status: Status) -> bool:
+    """Whether jobs may have run on a cluster that is not over and does not answer; "running" is all dstack sees."""
+    if status.phase in OVER:
+        return False
+    return status.phase in ("ready", "running") or status.ready_at is not None or bool(status.earlier)
 
 
 def show(keeping: Keeping, lines: Sequence[str]) -> None:

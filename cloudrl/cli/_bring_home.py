@@ -10,7 +10,7 @@ from cloudrl.errors import CheckpointError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cloudrl.checkpoints.handle import Checkpoints
+    from cloudrl.checkpoints.handle import CheckpointHandle, Checkpoints
     from cloudrl.checkpoints.merge import Merged
     from cloudrl.jobs import JobHandle
 
@@ -19,20 +19,41 @@ def bring_home(job: JobHandle, target: Path, *, dtype: str = "bf16") -> Merged:
     """Merge the newest complete checkpoint of a job into a folder that does not exist.
 
     Raises:
-        CheckpointError: It has left none where its cluster keeps checkpoints, or none that can be merged.
-        ConnectionFailed: The cluster does not answer.
+        CheckpointError: It has left none where its cluster keeps checkpoints, none that can be merged, or its last
+            one is incomplete.
+        ConnectionFailed: The cluster does not answer, or one of its nodes.
     """
     from cloudrl.checkpoints.handle import Checkpoints
     from cloudrl.checkpoints.origin import ClusterOrigin
     from cloudrl.cli._bytes import bytes_shown
 
     found = Checkpoints(ClusterOrigin(job.connection, on_break=_output.note))
+    for note in found.notes:
+        _output.note(f"note: {note}")
+    found.inventory.refuse_silent(
+        "it may have the last step", "When it answers: cloudrl checkpoints merge --to ./model"
+    )
     latest = found.latest(run=_run_of(job, found))
+    _refuse_older(latest, found)
     with bytes_shown(f"merging step {latest.step}") as on_progress:
         merged = latest.merge(target, dtype=dtype, on_progress=on_progress)
     for warning in merged.warnings:
         _output.note(f"warning: {warning}")
     return merged
+
+
+def _refuse_older(latest: CheckpointHandle, found: Checkpoints) -> None:
+    """What has been trained since would stay behind, and nobody would be told."""
+    whole = latest.info
+    for each in reversed(found.inventory.checkpoints):
+        mine = (each.run, each.role) == (whole.run, whole.role)
+        later = (each.modified_at, each.step) > (whole.modified_at, whole.step)
+        if mine and later and not each.complete:
+            raise CheckpointError(
+                f"the last checkpoint of the job, step {each.step}, is incomplete: it lacks {', '.join(each.missing)}; "
+                f"the one before is step {whole.step}",
+                hint=f"To take that one: cloudrl checkpoints merge {whole.step} --run {whole.run} --to ./model",
+            )
 
 
 def _run_of(job: JobHandle, found: Checkpoints) -> str:

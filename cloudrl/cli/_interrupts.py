@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from cloudrl.errors import CloudrlError, Interrupted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from cloudrl.providers import Provider
+
+OVER = ("ended", "down", "failed")
+"""Phases of a cluster that nothing runs on any more."""
+_NAMED = re.compile(r"(\w+)\s*[=:]\s*(?=.)", re.DOTALL)
+_TAKES_SECRETS = ("--env", "-e", "--set")
 
 
 @contextmanager
@@ -32,13 +39,14 @@ def nothing_started(fleet: str | None = None) -> Iterator[None]:
 
 
 @contextmanager
-def cluster_goes_on(home: Provider, name: str, again: str) -> Iterator[None]:
+def cluster_goes_on(home: Provider, name: str, again: str | Callable[[], str]) -> Iterator[None]:
     """For what is done with a cluster that is up.
 
     Args:
         home: its provider.
         name: its name.
-        again: the command that goes on where this one was left; what an error says about a job stands before it.
+        again: the command that goes on where this one was left, or what names it then; what an error says about a
+            job stands before it.
 
     Raises:
         Interrupted: the user pressed Ctrl-C.
@@ -46,7 +54,7 @@ def cluster_goes_on(home: Provider, name: str, again: str) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        message, hint = "interrupted", f"Go on: {again}"
+        message, hint = "interrupted", f"Go on: {again if isinstance(again, str) else again()}"
     except Interrupted as error:
         message, hint = error.message, error.hint or ""
     else:
@@ -55,6 +63,42 @@ def cluster_goes_on(home: Provider, name: str, again: str) -> Iterator[None]:
         f"{message}; cluster {name} goes on{costs(home, name)}",
         hint=f"{hint}\nEnd it all: cloudrl down {name}",
     )
+
+
+@contextmanager
+def ending(home: Provider, name: str) -> Iterator[None]:
+    """For the end of a cluster, and the question before it.
+
+    Raises:
+        Interrupted: the user pressed Ctrl-C.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        over = ended(home, name)
+        raise Interrupted(
+            f"interrupted; cluster {name} has ended"
+            if over
+            else f"interrupted; cluster {name} may not have ended{costs(home, name)}",
+            hint=f"Look: cloudrl status {name}" + ("" if over else f"\nEnd it: cloudrl down {name}"),
+        ) from None
+
+
+def typed_again(words: Sequence[str]) -> str:
+    """A command as it was typed, for a hint: without the values of secrets, which a screen and a log would keep."""
+    return f"cloudrl {shlex.join(_masked(word, after) for word, after in zip(words, ('', *words), strict=False))}"
+
+
+def _masked(word: str, after: str) -> str:
+    """What stands after the name of a secret: a variable's, or a field's in the value of an option."""
+    from cloudrl.spec.names import is_secret
+
+    is_option = after in _TAKES_SECRETS or word.startswith(("--env=", "--set="))
+    for found in _NAMED.finditer(word):
+        name = found[1].removeprefix("e") if word.startswith(f"-{found[1]}") else found[1]
+        if is_secret(name) and (is_option or name.isupper()):  # not verl's data.prompt_key
+            return f"{word[: found.end()]}***"
+    return word
 
 
 def costs(home: Provider, name: str) -> str:
@@ -77,4 +121,4 @@ def ended(home: Provider, name: str) -> str:
         look = home.status(name)
     except CloudrlError:
         return ""
-    return (look.reason or look.phase) if look.phase in ("ended", "down", "failed") else ""
+    return (look.reason or look.phase) if look.phase in OVER else ""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cloudrl.errors import ConnectionFailed, InputError
+from cloudrl.errors import CloudrlError, ConnectionFailed, InputError
 
 if TYPE_CHECKING:
     from cloudrl.connection import Connection
@@ -68,10 +68,63 @@ def running_clusters() -> dict[str, str]:
         raise
 
 
+def all_clusters() -> list[tuple[str, str]]:
+    """Name and provider of every cluster, also of local ones that are down.
+
+    One that is down here makes room for one on dstack; a name that is alive in both places stands there twice.
+    """
+    there, here = _dstack_names(), _running_here()
+    dead = [name for name in provider_named("local").names() if name not in here and name not in there]
+    return [
+        *((name, "local") for name in dead),
+        *((name, "dstack") for name in there),
+        *((name, "local") for name in here),
+    ]
+
+
 def known_clusters() -> dict[str, str]:
-    """Name -> provider, also of local clusters that are down."""
-    local = provider_named("local")
-    return {**dict.fromkeys(_dstack_names(), "dstack"), **dict.fromkeys(local.names(), "local")}
+    """Name -> provider: a local one that is down first, then one on dstack, then a living local one."""
+    return dict(all_clusters())
+
+
+def homes_of(name: str, on: str | None = None) -> list[Provider]:
+    """The provider of a cluster; both where the name is alive here and on dstack, unless one is named."""
+    if on is not None:
+        return [provider_named(on)]
+    chosen = home_of(name)
+    if chosen is provider_named("local") and name in _running_here() and _is_on_dstack(name):
+        return [provider_named("dstack"), chosen]
+    return [chosen]
+
+
+def home_to_end(name: str, on: str | None = None) -> Provider:
+    """The provider of a cluster that is going to be ended.
+
+    Raises:
+        InputError: the name is alive in two places, and none was named.
+    """
+    homes = homes_of(name, on)
+    if len(homes) > 1:
+        raise InputError(
+            f"there are two clusters {name}: on this machine and on dstack",
+            hint=f"cloudrl down {name} --on local\ncloudrl down {name} --on dstack",
+        )
+    return homes[0]
+
+
+def refuse_elsewhere(name: str, on: str) -> None:
+    """One name for one cluster: with two of them nobody knows which one a later command means.
+
+    Raises:
+        InputError: a cluster of that name is alive with another provider.
+    """
+    other = "dstack" if on == "local" else "local"
+    if _is_on_dstack(name) if other == "dstack" else name in _running_here():
+        where = "on dstack" if other == "dstack" else "on this machine"
+        raise InputError(
+            f"a cluster {name} is there already, {where}",
+            hint=f"Choose another name\nEnd it first: cloudrl down {name}",
+        )
 
 
 def home_of(name: str) -> Provider:
@@ -124,6 +177,14 @@ def _dstack_names() -> list[str]:
     from cloudrl.providers.dstack.server import is_configured
 
     return provider_named("dstack").names() if is_configured() else []
+
+
+def _is_on_dstack(name: str) -> bool:
+    """Whether a run of that name goes on there; a server that does not answer knows of none."""
+    try:
+        return name in _dstack_names()
+    except CloudrlError:
+        return False
 
 
 def _plain(address: str) -> Connection:

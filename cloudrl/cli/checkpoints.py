@@ -116,7 +116,8 @@ def merge(
         )
     else:
         size, at = gigabytes(int(done["size_bytes"])), " on the head" if on == "head" else ""
-        _output.data(f"{done['path']}{at}: {done['parameters']:,} parameters, {size}, step {checkpoint.step}")
+        what = f"step {checkpoint.step} of run {checkpoint.run}"
+        _output.data(f"{done['path']}{at}: {done['parameters']:,} parameters, {size}, {what}")
 
 
 @app.command()
@@ -179,7 +180,7 @@ def prune(
     from cloudrl.errors import InputError
 
     found = _all(where)
-    _refuse_silent_nodes(found)
+    found.inventory.refuse_silent("what it has would be left half-removed", "Try again when it answers")
     pruning = plan_pruning(found.inventory, keep, run=run, commands=_commands(found))
     _announce(pruning)
     size = gigabytes(pruning.size_bytes)
@@ -209,7 +210,11 @@ def _one(
     step: str | None, where: str | None, run: str | None, role: str, wait_min: float
 ) -> CheckpointHandle:
     which, where = step_and_where(step, where)
-    return _all(where, wait_min).select(which, run=run, role=role)
+    found = _all(where, wait_min)
+    for note in found.notes:
+        if which != "latest" or note not in found.inventory.silent:  # then it is the error
+            _output.note(f"note: {note}")
+    return found.select(which, run=run, role=role)
 
 
 def _row(info: Checkpoint) -> tuple[str, ...]:
@@ -306,16 +311,6 @@ def _commands(found: Checkpoints) -> list[str]:
     if not isinstance(found.origin, ClusterOrigin):
         return []
     return [job.entrypoint for job in list_jobs(found.origin.connection) if not job.status.is_terminal]
-
-
-def _refuse_silent_nodes(found: Checkpoints) -> None:
-    from cloudrl.errors import ConnectionFailed
-
-    silent = [note for note in found.notes if "says nothing of its checkpoints" in note]
-    if silent:
-        raise ConnectionFailed(
-            f"{silent[0]}; what it has would be left half-removed", hint="Try again when it answers"
-        )
 
 
 def _announce(pruning: Pruning) -> None:

@@ -12,9 +12,10 @@ from cloudrl.cli import _output, _price
 from cloudrl.cli._target import (
     AddressOption,
     ClusterOption,
+    all_clusters,
     connect,
-    home_of,
-    known_clusters,
+    home_to_end,
+    homes_of,
     one_cluster,
     provider_named,
     running_clusters,
@@ -22,27 +23,37 @@ from cloudrl.cli._target import (
 from cloudrl.errors import ClusterFailed, InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from cloudrl.connection import Connection
     from cloudrl.providers import Provider
-    from cloudrl.providers.model import Keeping, Status
+    from cloudrl.providers.model import Status
 
 NameArgument = Annotated[str | None, typer.Argument(help="The cluster; not needed when there is one.")]
+_ON = Annotated[
+    str | None,
+    typer.Option(
+        "--on", metavar="PROVIDER", help="local or dstack, where there is one of that name in both."
+    ),
+]
 
 
 def status(
     name: NameArgument = None,
+    on: _ON = None,
+    *,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Redraw until Ctrl-C.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
 ) -> None:
     """Show clusters, or the nodes and phases of one. Exit code 4 when it has failed."""
-    known = known_clusters()
+    known = all_clusters() if name is None else []
     if name is None and len(known) != 1:
-        _list([provider_named(home).status(each) for each, home in known.items()], as_json=as_json)
+        _list([provider_named(home).status(each) for each, home in known], as_json=as_json)
         return
-    chosen = one_cluster(name)
-    home = home_of(chosen)
+    chosen = name if name is not None else known[0][0]
+    homes = homes_of(chosen, on)
+    if len(homes) > 1:
+        _list([each.status(chosen) for each in homes], as_json=as_json)
+        _output.hint(f"One of them: cloudrl status {chosen} --on dstack")
+        return
+    [home] = homes
     if watch:
         look = _watch(home, chosen)
     else:
@@ -56,60 +67,27 @@ def status(
 
 def down(
     name: NameArgument = None,
+    on: _ON = None,
+    *,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """End a cluster and everything that runs on it. Logs stay; so do checkpoints, unless it says otherwise and asks."""
-    from cloudrl.cli import _at_risk
+    from cloudrl.cli import _at_risk, _ending
+    from cloudrl.cli._interrupts import ending
 
     chosen = one_cluster(name)
-    home = home_of(chosen)
-    look = home.status(chosen)
-    connection = _reach(home, look)
-    running = _running_jobs(connection)
-    if running and not _output.confirm(
-        f"Jobs are running on {chosen}: {', '.join(running)}. End them?", yes=yes
-    ):
-        raise InputError(f"{chosen} is left as it is")
-    keeping, lines = _at_risk.look(home, look, connection)
-    if keeping is not None and keeping.lost:
-        _at_risk.show(keeping, lines)
-        if not _output.confirm(f"End {chosen}?", yes=yes, unattended=False):
+    home = home_to_end(chosen, on)
+    with ending(home, chosen):
+        stake = _ending.at_stake(home, chosen)
+        if stake.jobs and not _output.confirm(
+            f"Jobs are running on {chosen}: {', '.join(stake.jobs)}. End them?", yes=yes
+        ):
             raise InputError(f"{chosen} is left as it is")
-    _end(home, look, keeping, lines)
-
-
-def end(home: Provider, name: str) -> None:
-    """End a cluster without a question; say what stays, what is lost, and what goes on to cost money."""
-    from cloudrl.cli import _at_risk
-
-    look = home.status(name)
-    keeping, lines = _at_risk.look(home, look, _reach(home, look))
-    if keeping is not None and keeping.lost:
-        _at_risk.show(keeping, lines)
-    _end(home, look, keeping, lines)
-
-
-def _end(home: Provider, look: Status, keeping: Keeping | None, lines: Sequence[str]) -> None:
-    was_running = home.down(look.name)
-    what = "is down" if was_running else "was not running"
-    _output.note(f"{look.name} {what}; {home.what_stays(look.name)}")
-    if keeping is not None and not keeping.lost and look.provider != "local":
-        _output.note(f"checkpoints stay {keeping.where}")
-    if look.provider == "dstack":
-        _after_dstack(look.name, keeping, lines)
-
-
-def _after_dstack(name: str, keeping: Keeping | None, lines: Sequence[str]) -> None:
-    """Note what lies on its machines now, and name its fleet if that never gives them back."""
-    from cloudrl.providers.dstack import fleets, left, runs
-    from cloudrl.providers.dstack.server import connect
-
-    server = connect()
-    run = runs.get(server, name)
-    if keeping is not None:
-        hosts = [node.latest.hostname for node in run.nodes]
-        left.remember(server.project, left.Left(name, keeping.fleet, hosts, keeping.volumes, lines))
-    _price.warn_of(each for each in fleets.list_all(server) if each.name == run.fleet)
+        if stake.keeping is not None and stake.is_lost:
+            _at_risk.show(stake.keeping, stake.lines)
+            if not _output.confirm(f"End {chosen}?", yes=yes, unattended=False):
+                raise InputError(f"{chosen} is left as it is")
+        _ending.end(home, stake)
 
 
 def env(cluster: ClusterOption = None, address: AddressOption = None) -> None:
@@ -172,26 +150,3 @@ def _watch(home: Provider, name: str) -> Status:
             return look
         on_status(look)
         return look
-
-
-def _reach(home: Provider, look: Status) -> Connection | None:
-    """The way into a cluster that is up; None where there is none, and where it has just gone."""
-    from cloudrl.errors import ConnectionFailed
-
-    try:
-        return home.attach(look.name) if look.is_ready else None
-    except (InputError, ConnectionFailed):
-        return None
-
-
-def _running_jobs(connection: Connection | None) -> list[str]:
-    from cloudrl.errors import ConnectionFailed
-    from cloudrl.jobs import list_jobs
-
-    if connection is None:
-        return []
-    try:
-        jobs = list_jobs(connection)
-    except (InputError, ConnectionFailed):
-        return []
-    return [job.submission_id for job in jobs if not job.status.is_terminal]

@@ -18,7 +18,7 @@ from cloudrl.cli._rendered import (
     money,
     write,
 )
-from cloudrl.errors import InputError
+from cloudrl.errors import InputError, Interrupted
 
 if TYPE_CHECKING:
     from cloudrl.providers.dstack.fleets import FleetPlan, FleetState
@@ -191,6 +191,7 @@ def make(text: str, *, yes: bool, project: str | None) -> None:
     Raises:
         InputError: the user said no, or the server refuses it.
         CapacityError: there are no such machines.
+        Interrupted: Ctrl-C after it was sent.
     """
     from cloudrl.providers.dstack import fleets
     from cloudrl.providers.dstack.server import connect
@@ -210,12 +211,25 @@ def make(text: str, *, yes: bool, project: str | None) -> None:
     }[planned.action]
     if not _output.confirm(question, yes=yes, unattended=planned.action != "recreate"):
         raise InputError("nothing was created")
-    fleets.apply(server, planned)
-    look = fleets.wait(server, planned.name, on_look=_Machines())
+    try:
+        fleets.apply(server, planned)
+        look = fleets.wait(server, planned.name, on_look=_Machines())
+    except KeyboardInterrupt:
+        raise _interrupted(planned) from None
     up = len(look.instances)
     ready = f"{up} machine{'' if up == 1 else 's'} ready" if up else "machines come with the first run"
     _output.note(f"fleet {planned.name}: {ready}")
     _output.hint(f"cloudrl fleet list\ncloudrl fleet delete {planned.name}")
+
+
+def _interrupted(planned: FleetPlan) -> Interrupted:
+    """What stays when Ctrl-C comes while a fleet is being made: dstack goes on with it."""
+    least = planned.nodes * planned.offers[0].price if planned.offers and not planned.is_ssh else 0.0
+    cost = f", with machines from {money(least)}/h" if least else ""
+    return Interrupted(
+        f"interrupted; fleet {planned.name} is being made{cost}",
+        hint=f"Look: cloudrl fleet list\nBe rid of it: cloudrl fleet delete {planned.name}",
+    )
 
 
 def _say(planned: FleetPlan) -> None:

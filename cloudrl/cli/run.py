@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,11 +15,15 @@ from cloudrl.cli import _cluster_options as options
 from cloudrl.cli import _data_options as of_data
 from cloudrl.cli import _output, _submission
 from cloudrl.cli._blocks import with_options
-from cloudrl.cli._interrupts import cluster_goes_on, costs, ended, nothing_started
+from cloudrl.cli._ending import after_run, say_it_goes_on
+from cloudrl.cli._interrupts import cluster_goes_on, nothing_started, typed_again
 from cloudrl.cli._rendered import YesOption  # noqa: TC001 - Typer reads the annotations
-from cloudrl.errors import CloudrlError, ClusterFailed, Interrupted, JobFailed
+from cloudrl.cli._target import refuse_elsewhere
+from cloudrl.errors import CloudrlError, Interrupted, JobFailed
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from cloudrl.connection import Connection
     from cloudrl.jobs import Wishes
     from cloudrl.providers import Provider
@@ -41,7 +46,11 @@ _TO = Annotated[
 ]
 _DOWN = Annotated[
     bool | None,
-    typer.Option("--down/--keep", help="End the cluster with the job, or not; asked if not given."),
+    typer.Option(
+        "--down/--keep",
+        help="End the cluster with the job, or not; asked if not given, and with --down, too, "
+        "where checkpoints would be lost or the cluster was up before, unless -y.",
+    ),
 ]
 
 
@@ -60,6 +69,19 @@ class _Whole:
         from cloudrl.providers import provider
 
         return provider(self.on)
+
+
+@dataclass
+class _Stage:
+    """How far a run has come.
+
+    Attributes:
+        again: the command that goes on from there.
+        is_submitted: whether the cluster has taken the job.
+    """
+
+    again: str
+    is_submitted: bool = False
 
 
 @with_options(wanted=_submission.wanted, described=of_data.fields, shape=options.shape)
@@ -89,20 +111,42 @@ def run(
         _refuse_existing(to)
         if _shown(whole, dry_run=dry_run):
             return
+        refuse_elsewhere(cluster, whole.on)
         there = _living(whole)
-    connection = there or _start(whole, yes=yes)
+    end = partial(after_run, whole.home, cluster, down=down, yes=yes, reused=there is not None)
+    _train_and_end(whole, there or _start(whole, yes=yes), to, end, ends_in_vain=bool(down) and there is None)
+
+
+def _train_and_end(
+    whole: _Whole, connection: Connection, to: Path | None, end: Callable[[], None], *, ends_in_vain: bool
+) -> None:
+    """From a cluster that is up to what becomes of it; it is ended in vain if no job came to be submitted."""
+    name = whole.cluster.name
+    stage = _Stage(typed_again(sys.argv[1:]))
     try:
-        with cluster_goes_on(whole.home, cluster, f"cloudrl {shlex.join(sys.argv[1:])}"):
-            _train(whole, connection, to)
+        with cluster_goes_on(whole.home, name, lambda: stage.again):
+            _train(whole, connection, to, stage)
     except JobFailed:
-        _end(whole.home, cluster, down=down)
+        _end_after_error(end)
         raise
-    except (Interrupted, ClusterFailed):  # the first has said what goes on, after the second nothing does
+    except Interrupted:  # it has said what goes on
         raise
     except CloudrlError:
-        _say_it_goes_on(whole.home, cluster)
+        if ends_in_vain and not stage.is_submitted:
+            _end_after_error(end)
+        else:
+            say_it_goes_on(whole.home, name)
         raise
-    _end(whole.home, cluster, down=down)
+    end()
+
+
+def _end_after_error(end: Callable[[], None]) -> None:
+    """The error that comes first is the one that counts."""
+    try:
+        end()
+    except CloudrlError as second:
+        _output.note(f"then, while the cluster was being ended: {second.message}")
+        _output.hint(second.hint or "cloudrl status")
 
 
 def _refuse_existing(to: Path | None) -> None:
@@ -183,39 +227,21 @@ def _start(whole: _Whole, *, yes: bool) -> Connection:
     return connection
 
 
-def _train(whole: _Whole, connection: Connection, to: Path | None) -> None:
+def _train(whole: _Whole, connection: Connection, to: Path | None, stage: _Stage) -> None:
     """Submit, follow to the end, and merge the model, or say how."""
     from cloudrl.cli._bring_home import bring_home
 
     name = whole.cluster.name
     handle = _submission.send(_submission.prepared_for(connection, whole.job, whole.wishes))
+    stage.is_submitted = True
+    stage.again = f"cloudrl jobs logs -f {handle.submission_id} --cluster {name}"
     _output.data(handle.url)
     _submission.follow(handle, f" --cluster {name}", as_json=False)
+    merge = f"cloudrl checkpoints merge {name} --to {shlex.quote(str(to or './model'))}"
+    stage.again = merge
     where = whole.home.keeping(name).where
     _output.note(f"{handle.submission_id} succeeded; checkpoints are in {handle.checkpoint_dir}, {where}")
     if to is None:
-        _output.hint("cloudrl checkpoints merge --to ./model")
+        _output.hint(merge)
     else:
         _output.data(str(bring_home(handle, to).path.absolute()))
-
-
-def _end(home: Provider, name: str, *, down: bool | None) -> None:
-    """End the cluster if that is wanted; asked where somebody is there to answer."""
-    from cloudrl.cli.cluster import end
-
-    if down is None and _output.is_interactive():
-        down = _output.confirm(f"End cluster {name}? It is up{costs(home, name)}.", yes=False)
-    if down:
-        end(home, name)
-    else:
-        _say_it_goes_on(home, name)
-
-
-def _say_it_goes_on(home: Provider, name: str) -> None:
-    """Or that it does not: it may have ended by itself."""
-    end = ended(home, name)
-    if end:
-        _output.note(f"cluster {name} has ended: {end}")
-    else:
-        _output.note(f"cluster {name} goes on{costs(home, name)}")
-        _output.hint(f"cloudrl down {name}")

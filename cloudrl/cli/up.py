@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,8 +11,9 @@ from cloudrl.cli import _cluster_options as options
 from cloudrl.cli import _data_options as of_data
 from cloudrl.cli import _output
 from cloudrl.cli._blocks import with_options
-from cloudrl.cli._interrupts import nothing_started
+from cloudrl.cli._interrupts import cluster_goes_on, nothing_started
 from cloudrl.cli._rendered import YesOption  # noqa: TC001 - Typer reads the annotations
+from cloudrl.errors import CloudrlError
 
 if TYPE_CHECKING:
     from cloudrl.connection import Connection
@@ -41,6 +43,7 @@ def up(
 
     Ctrl-C leaves a cluster on dstack as it is, and says what it costs and how to end it; one on this machine ends.
     """
+    from cloudrl.cli._target import refuse_elsewhere
     from cloudrl.cli.attach import say_other_port
     from cloudrl.providers import provider
 
@@ -53,6 +56,7 @@ def up(
         if dry_run:
             _output.data(plan.render())
             return
+        refuse_elsewhere(name, on)
         ask(plan, on=on, yes=yes)
     connection = start(where, plan)
     _output.note(f"READY: {name} with {nodes} node{'s' * (nodes > 1)}, dashboard {connection.ray_url}")
@@ -79,6 +83,8 @@ def start(where: Provider, plan: Plan) -> Connection:
 
     with watching() as on_status:
         connection = where.up(plan, on_status=on_status)
-    if "--max-cost" in plan.render():
-        _price.compare(where.status(plan.name))
+    with cluster_goes_on(where, plan.name, f"cloudrl status {plan.name}"):
+        if "--max-cost" in plan.render():
+            with suppress(CloudrlError):  # a warning is not worth a cluster that is up
+                _price.compare(where.status(plan.name))
     return connection

@@ -18,7 +18,7 @@ from cloudrl.jobs.file_keys import REWARD_FUNCTION, REWARD_NAME, Kind, name_key
 from cloudrl.jobs.fill import PACKAGE_FOLDER
 from cloudrl.jobs.local_paths import LocalPath, each_once, find, is_list, items
 from cloudrl.jobs.overrides import values
-from cloudrl.jobs.working_dir import Entry, measure
+from cloudrl.jobs.working_dir import Entry, check_size, measure
 from cloudrl.node.manifest import Manifest, Part
 from cloudrl.node.uploads import size_text
 from cloudrl.spec.hydra import HydraText, hydra_text, split_key
@@ -91,6 +91,27 @@ class _Measured:
         return sum(entry.size_bytes for entry in self.entries)
 
 
+def check(
+    job: Job, *, here: Path, working_dir: Measured | None, remote_working_dir: bool, nodes_are_here: bool
+) -> None:
+    """What `load` refuses, before there is a cluster; no file but Python code is read.
+
+    Raises:
+        InputError: A path does not exist, Python code is not what verl needs, or the working directory is too large.
+    """
+    found = find(
+        job.overrides, here=here, working_dir=working_dir, remote_working_dir=remote_working_dir,
+        nodes_are_here=nodes_are_here,
+    )  # fmt: skip
+    inside = _inside(found.paths, working_dir)
+    _check_all_code(found.paths, job.overrides, working_dir, inside)
+    for path, each in each_once(found.paths).items():
+        if path not in inside:
+            _measure(each)
+    if working_dir is not None:
+        check_size(working_dir)
+
+
 def load(
     job: Job,
     cluster: ClusterView,
@@ -119,9 +140,7 @@ def load(
         job.overrides, here=here, working_dir=working_dir, remote_working_dir=remote_working_dir,
         nodes_are_here=cluster.provider == "local",
     )  # fmt: skip
-    inside = {
-        each.path: name for each in found.paths if (name := _name_in(working_dir, each.path)) is not None
-    }
+    inside = _inside(found.paths, working_dir)
     _check_all_code(found.paths, job.overrides, working_dir, inside)
     outside = [each for path, each in each_once(found.paths).items() if path not in inside]
     measured = [_measure(each) for each in outside]
@@ -134,6 +153,11 @@ def load(
     places = {**inside, **{path: item.to for path, item in made.items()}}
     overrides = _rewritten(job.overrides, found.paths, places)
     return Cargo(tuple(made.values()), tuple(overrides.items()), found.notes)
+
+
+def _inside(paths: Iterable[LocalPath], working_dir: Measured | None) -> dict[Path, str]:
+    """Those that travel with the working directory, by their names in it."""
+    return {each.path: name for each in paths if (name := _name_in(working_dir, each.path)) is not None}
 
 
 def _name_in(working_dir: Measured | None, path: Path) -> str | None:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from cloudrl.connection import ClusterView, view
 from cloudrl.errors import InputError
+from cloudrl.jobs import cargo
 from cloudrl.jobs.aliases import without_aliases
 from cloudrl.jobs.environment import is_remote
-from cloudrl.jobs.local_paths import find, is_marked
+from cloudrl.jobs.local_paths import is_marked
 from cloudrl.jobs.plan import plan
 from cloudrl.jobs.submit import with_fork, working_folder
 from cloudrl.providers import provider
@@ -68,14 +69,15 @@ def rehearse(cluster: Cluster, job: Job, wishes: Wishes, *, on: str, here: Path 
         here: What relative paths start from; None is the current directory.
 
     Raises:
-        InputError: Job and cluster do not go together, or a path of this machine does not exist.
+        InputError: Job and cluster do not go together, or what the job brings along does not exist, is too large or
+            is no Python that verl can load.
     """
     here = here or Path.cwd()
     folder = working_folder(wishes)
     expected, _ = with_fork(view_of(cluster, job, on=on), folder)
     job, plain, _ = without_aliases(job, wishes, expected, here=here, working_dir=folder)
-    find(
-        job.with_overrides(plain.overrides).overrides, here=here, working_dir=folder,
+    cargo.check(
+        job.with_overrides(plain.overrides), here=here, working_dir=folder,
         remote_working_dir=is_remote(wishes.place or ""), nodes_are_here=on == "local",
     )  # fmt: skip
     return plan(job, expected, plain)

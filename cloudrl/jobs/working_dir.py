@@ -113,9 +113,7 @@ def pack_measured(
         InputError: A file cannot be read, or it is too large.
     """
     entries = (*(measured.entries if measured is not None else ()), *added)
-    size_bytes = sum(entry.size_bytes for entry in entries)
-    if size_bytes > limit_bytes:
-        raise _too_large(measured, entries, limit_bytes)
+    check_size(measured, added, limit_bytes=limit_bytes)
     content = _zip(entries)
     if len(content) > limit_bytes:
         raise _too_large(measured, entries, limit_bytes)
@@ -123,6 +121,19 @@ def pack_measured(
     name = f"_ray_pkg_{hashlib.sha256(content).hexdigest()[:32]}.zip"
     files = sum(not entry.name.endswith("/") for entry in entries)
     return Package(name, content, files, measured.left_out if measured is not None else ())
+
+
+def check_size(
+    measured: Measured | None, added: Sequence[Entry] = (), *, limit_bytes: int = PACKAGE_LIMIT_BYTES
+) -> None:
+    """Refuse what does not fit into a package, before any of it is read.
+
+    Raises:
+        InputError: It is too large.
+    """
+    entries = (*(measured.entries if measured is not None else ()), *added)
+    if sum(entry.size_bytes for entry in entries) > limit_bytes:
+        raise _too_large(measured, entries, limit_bytes)
 
 
 def measure(folder: Path, excludes: Sequence[str] = (), *, what: str | None = None) -> Measured:

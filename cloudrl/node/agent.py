@@ -70,7 +70,7 @@ class Agent:
         self.shipping = Shipping(self.board, identity.nodes, files, kept)
         self.shelf = Shelf(
             options.checkpoints, options.ray_temp_dir or ray_node.TEMP_DIR, run_id=identity.run_id,
-            rank=identity.rank, child=ShardChild(self._shard_child),
+            rank=identity.rank, child=ShardChild(self._shard_child), say=log.line,
         )  # fmt: skip
 
     # -- what the two kinds fill in -------------------------------------------------------------------------

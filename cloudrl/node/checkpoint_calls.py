@@ -151,3 +151,5 @@ def _as_http() -> Iterator[None]:
         raise HttpError(403, "only regular files and steps below the folder are shown") from None
     except FileNotFoundError:
         raise HttpError(404, "there is no such file") from None
+    except OSError as error:  # EACCES, EROFS, EBUSY: the volume does not let this node
+        raise HttpError(409, error.strerror or str(error)) from error

@@ -32,7 +32,10 @@ class Head(Agent):
         self.ready_at: Optional[float] = None
         self._ready_clock: Optional[float] = None
         self._watcher = money.Watcher(
-            self.dashboard.jobs, self.transfers, pause_s=money.pause_s(self.options.limits)
+            self.dashboard.jobs,
+            self.dashboard.alive_actors,
+            self.transfers,
+            pause_s=money.pause_s(self.options.limits),
         )
 
     def connect(self) -> None:
@@ -192,7 +195,7 @@ class Head(Agent):
         return not waiting
 
     def _look_for_missing(self, missing: Set[int]) -> None:
-        if missing and time.time() - self.started_at > self.options.join_timeout_s:
+        if missing and time.monotonic() - self.started_clock > self.options.join_timeout_s:
             ranks = ", ".join(str(rank) for rank in sorted(missing))
             here = f"{self.identity.ip}:{self.options.ports.agent}"
             reason = f"rank {ranks} never came within {self.options.join_timeout_s:.0f} s"

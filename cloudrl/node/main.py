@@ -20,7 +20,7 @@ from cloudrl.node.identity import Identity, read_identity
 from cloudrl.node.log import Log
 from cloudrl.node.money import DOWN
 from cloudrl.node.options import Options, parse_options
-from cloudrl.node.peer import Peer
+from cloudrl.node.peer import relay_peer
 from cloudrl.node.process import adopt_orphans, end_descendants
 from cloudrl.node.rooms import Rooms
 from cloudrl.node.server import AgentServer
@@ -133,7 +133,7 @@ def _serve(agent: Agent, options: Options, identity: Identity) -> AgentServer:
         nodes=identity.nodes,
         token=agent.tokens.agent,
         status=lambda: status(agent),
-        peer=lambda report: Peer(report.ip, report.agent_port, agent.tokens.agent),
+        peer=functools.partial(relay_peer, agent.tokens.agent),
         agent_log=agent.log.path,
         job_logs=agent.job_logs if isinstance(agent, Head) else lambda: None,
         shelf=agent.shelf,

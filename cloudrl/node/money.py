@@ -47,7 +47,7 @@ class Moment:
         started_at: when this attempt's agent has started.
         ready_at: when the cluster was READY; None before.
         worked_at: when work was last seen, now for work that goes on; None when there was none.
-        known: whether Ray has just said which jobs there are. Silence is no reason to end a job.
+        known: whether Ray has just said what work there is. Silence is no reason to end a job.
         paid: US dollars that earlier attempts have cost.
     """
 
@@ -87,6 +87,22 @@ def why_end(limits: Limits, moment: Moment) -> str:
 def is_working(jobs: Sequence[Mapping[str, Any]]) -> bool:
     """Whether a job runs or waits, of those that Ray lists; drivers that were not submitted count, too."""
     return any(str(job.get("status")) not in _ENDED for job in jobs)
+
+
+def are_working(actors: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether one of Ray's living actors is work: a submission may have ended and left its driver in the background.
+
+    A detached one that holds no resources is none: libraries leave such behind (ray/data/_internal/stats.py), and the
+    supervisors of submissions are such, too.
+    """
+    return any(not actor.get("is_detached") or _holds(actor.get("required_resources")) for actor in actors)
+
+
+def _holds(resources: Any) -> bool:
+    """Of the machine; `node:10.0.0.1` says only where."""
+    return isinstance(resources, dict) and any(
+        amount and not str(name).startswith("node:") for name, amount in resources.items()
+    )
 
 
 def dollars(amount: float) -> str:
@@ -130,10 +146,11 @@ class Transfers:
 
 
 class Watcher:
-    """Asks Ray for its jobs now and then, in a thread of its own: it may be slow to answer.
+    """Asks Ray now and then for its jobs and, when all have ended, for actors; in a thread, it may be slow to answer.
 
     Args:
         jobs: what Ray lists; None when it does not answer.
+        actors: those that live; None when Ray does not answer.
         transfers: of this node.
         pause_s: between two questions.
     """
@@ -141,12 +158,14 @@ class Watcher:
     def __init__(
         self,
         jobs: Callable[[], Optional[Sequence[Mapping[str, Any]]]],
+        actors: Callable[[], Optional[Sequence[Mapping[str, Any]]]],
         transfers: Transfers,
         *,
         pause_s: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._jobs, self._transfers, self._pause_s, self._clock = jobs, transfers, pause_s, clock
+        self._jobs, self._actors, self._transfers = jobs, actors, transfers
+        self._pause_s, self._clock = pause_s, clock
         self._known, self._count = False, 0
         self._worked_at: Optional[float] = None
 
@@ -157,10 +176,16 @@ class Watcher:
     def look(self) -> None:
         """Ask once."""
         jobs = self._jobs()
-        if jobs is not None and (is_working(jobs) or len(jobs) != self._count):
-            self._worked_at = self._clock()  # also for one that came and went between two questions
-            self._count = len(jobs)
-        self._known = jobs is not None
+        if jobs is None:
+            working = None
+        elif is_working(jobs) or len(jobs) != self._count:
+            working, self._count = True, len(jobs)  # also for one that came and went between two questions
+        else:
+            actors = self._actors()
+            working = None if actors is None else are_working(actors)
+        if working:
+            self._worked_at = self._clock()
+        self._known = working is not None
 
     def moment(self, started_at: float, ready_at: Optional[float], paid: float) -> Moment:
         """What is known now."""

@@ -12,6 +12,12 @@ from urllib.parse import quote
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from cloudrl.node.report import Report
+
+
+RELAY_TIMEOUT_S = 60.0
+"""As long as clients wait for a listing on a slow volume and for a sum of 128 MiB (cloudrl/connection/agent_api.py)."""
+
 
 class PeerRefused(Exception):
     """The other agent answered with an error; the message is its own, and so is the HTTP status."""
@@ -19,6 +25,11 @@ class PeerRefused(Exception):
     def __init__(self, message: str, status: int = 0) -> None:
         super().__init__(message)
         self.status = status
+
+
+def relay_peer(token: str, report: Report) -> Peer:
+    """The agent that a client's call is passed on to."""
+    return Peer(report.ip, report.agent_port, token, timeout_s=RELAY_TIMEOUT_S)
 
 
 class Peer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import shutil
 import socket
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
     from cloudrl.node.options import Options, Ports
 
 TEMP_DIR = Path("/tmp/ray")  # noqa: S108  Ray's own default
+
+_ALIVE_ACTORS = (
+    "/api/v0/actors?filter_keys=state&filter_predicates=%3D&filter_values=ALIVE&detail=true&limit=1000"
+)
 
 
 def ray_command() -> str:
@@ -121,6 +126,19 @@ class Dashboard:
         answer = self._get("/api/jobs/")
         return answer if isinstance(answer, list) else None
 
+    def alive_actors(self) -> Optional[List[Any]]:
+        """Actors that live, at most 1000 of them; None while the dashboard does not answer.
+
+        Ray 2.60, dashboard/modules/state/state_head.py. It asks its control store for those in this state only:
+        of all that ever were, it would leave out some.
+        """
+        answer = self._get(_ALIVE_ACTORS)
+        try:
+            actors = answer["data"]["result"]["result"]
+        except (TypeError, KeyError):
+            return None
+        return actors if isinstance(actors, list) else None
+
     def _alive(self) -> List[Any]:
         answer = self._get("/nodes?view=summary")
         nodes = [node["raylet"] for node in answer["data"]["summary"]] if answer else []
@@ -132,5 +150,5 @@ class Dashboard:
         try:
             with urllib.request.urlopen(request, timeout=5.0) as answer:  # noqa: S310  the URL is ours
                 return json.load(answer)
-        except (OSError, ValueError):  # not there yet, or still starting
+        except (OSError, ValueError, http.client.HTTPException):  # not there yet, still starting, or cut off
             return None

@@ -7,7 +7,7 @@ Beside the shards, one file for each rank and world size, `cloudrl_save_world_si
 
 What is copied, mixed or rots later no longer agrees with it. verl neither syncs nor renames what it saves, so a file
 counts as finished when its zip directory, which is written last, can be read and nothing of its rank has changed
-between two looks.
+between two looks. When anything of a rank changes, its record goes at once: none is better than that of an older save.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 _LOOK_EVERY_S = 5.0
+_SUM_FOR_S = 30.0
+"""Sums of a step of 84 GB take 7 minutes: after so long it is looked again whether the files are still the same."""
 
 
 class _Group(NamedTuple):
@@ -68,13 +70,18 @@ _Files = Dict[str, Tuple[int, float]]
 class Saves:
     """The saves of one folder; `look` is called again and again.
 
-    A record that was there before this object is taken as it is while the sizes agree: it is older than whatever has
-    happened to the files since, and that is its purpose.
+    A record that was there before this object is taken as it is while the sizes agree and no file was written after
+    it: it is older than whatever else has happened to the files since, and that is its purpose.
 
     Args:
         root: The folder of checkpoints.
         crc32: {"size_bytes", "crc32"} of an open file.
         clock: For the date in the record.
+        timer: Seconds that never go back.
+
+    Attributes:
+        scan_s: How long the last look has taken to list the folder, without any sum.
+        is_behind: Whether the last look has left sums to the next one.
     """
 
     def __init__(
@@ -83,23 +90,27 @@ class Saves:
         crc32: Callable[[BinaryIO], Mapping[str, int]],
         *,
         clock: Callable[[], float] = time.time,
+        timer: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._root, self._crc32, self._clock = root, crc32, clock
+        self._root, self._crc32, self._clock, self._timer = root, crc32, clock, timer
+        self.scan_s, self.is_behind = 0.0, False
+        self._sum_until = 0.0
         self._before: Dict[_Group, _Files] = {}
         self._recorded: Dict[_Group, _Files] = {}
         self._sums: Dict[Tuple[_Group, str], Tuple[Tuple[int, float], Dict[str, int]]] = {}
+        self._not_before: Dict[_Group, float] = {}
         self._looked = False
 
     def look(self) -> List[Path]:
         """One look; returns the records that it has written."""
+        began = self._timer()
         groups, known = self._groups()
-        if not self._looked:
-            self._recorded.update({group: groups[group] for group in known})
-            self._looked = True
+        self.scan_s = self._timer() - began
+        self._take_stock(groups, known)
+        self.is_behind, self._sum_until = False, self._timer() + _SUM_FOR_S
         written = []
         for group, files in groups.items():
-            steady = self._before.get(group) == files and self._recorded.get(group) != files
-            if steady and all(self._is_whole(group, name) for name in files):
+            if self._is_due(group, files) and all(self._is_whole(group, name) for name in files):
                 record = self._record(group, files)
                 if record is not None:
                     written.append(record)
@@ -108,8 +119,23 @@ class Saves:
         self._forget(groups)
         return written
 
+    def start_anew(self) -> None:
+        """Somebody else has looked after the folder: the next look believes the records that it finds."""
+        self._before, self._recorded, self._looked = {}, {}, False
+
+    def _take_stock(self, groups: Mapping[_Group, _Files], known: Set[_Group]) -> None:
+        """Believe records at the first look, and remove those that speak of other files than there are now."""
+        first, self._looked = not self._looked, True
+        for group, files in groups.items():
+            if first and group in known:
+                self._recorded[group] = files
+            elif first or self._recorded.get(group, files) != files:
+                self._recorded.pop(group, None)
+                with contextlib.suppress(OSError):
+                    (self._root / group.folder / group.name).unlink()
+
     def _groups(self) -> Tuple[Dict[_Group, _Files], Set[_Group]]:
-        """All ranks that have files here, and those of them whose record speaks of the same sizes."""
+        """All ranks that have files here, and those of them whose record speaks of the same files."""
         groups: Dict[_Group, _Files] = {}
         known: Set[_Group] = set()
         for run in scan(self._root):
@@ -120,6 +146,10 @@ class Saves:
                     known |= {group for group, files in found.items() if _agrees(role["saves"], group, files)}
         return groups, known
 
+    def _is_due(self, group: _Group, files: _Files) -> bool:
+        steady = self._before.get(group) == files and group not in self._recorded
+        return steady and self._timer() >= self._not_before.get(group, 0.0)
+
     def _is_whole(self, group: _Group, name: str) -> bool:
         try:
             with self._open(group, name) as file, zipfile.ZipFile(file) as archive:
@@ -128,10 +158,21 @@ class Saves:
             return False
 
     def _record(self, group: _Group, files: _Files) -> Optional[Path]:
+        began = self._timer()
         try:
-            sums = {name: self._sum(group, name, state) for name, state in sorted(files.items())}
-        except (OSError, Refused, ShardChildFailed):
-            return None  # the next look tries again
+            sums = self._sum_all(group, files)
+            now = {name: self._state(group, name) for name in files}
+        except (
+            OSError,
+            Refused,
+            ShardChildFailed,
+        ):  # the next look tries again, or a later one if this took long
+            spent_s = self._timer() - began
+            self._not_before[group] = began + (20 * spent_s if spent_s > 1 else 0.0)
+            self._sum_until += spent_s
+            return None
+        if sums is None or now != files:
+            return None
         if any(each["size_bytes"] != files[name][0] for name, each in sums.items()):
             return None
         value = {
@@ -139,6 +180,20 @@ class Saves:
             "world_size": group.world_size, "recorded_at": round(self._clock(), 3), "files": sums,
         }  # fmt: skip
         return _write(self._root / group.folder / group.name, value)
+
+    def _sum_all(self, group: _Group, files: _Files) -> Optional[Dict[str, Dict[str, int]]]:
+        """None when time is up; the next look goes on where this one stops."""
+        sums = {}
+        for name, state in sorted(files.items()):
+            if self._timer() > self._sum_until:
+                self.is_behind = True
+                return None
+            sums[name] = self._sum(group, name, state)
+        return sums
+
+    def _state(self, group: _Group, name: str) -> Tuple[int, float]:
+        info = (self._root / group.folder / name).lstat()
+        return info.st_size, info.st_mtime
 
     def _sum(self, group: _Group, name: str, state: Tuple[int, float]) -> Dict[str, int]:
         """Size and CRC-32, calculated once for each state of a file."""
@@ -154,6 +209,7 @@ class Saves:
     def _forget(self, groups: Mapping[_Group, _Files]) -> None:
         """What was pruned."""
         self._recorded = {group: files for group, files in self._recorded.items() if group in groups}
+        self._not_before = {group: at for group, at in self._not_before.items() if group in groups}
         self._sums = {key: value for key, value in self._sums.items() if key[0] in groups}
 
 
@@ -169,17 +225,23 @@ class SaveKeeper(threading.Thread):
         self._saves, self._is_mine, self._every_s = saves, is_mine, every_s
 
     def run(self) -> None:
-        """Called by the thread. On a slow network volume it looks less often: at most a twentieth of the time."""
-        pause_s = self._every_s
+        """Called by the thread."""
         while True:
-            time.sleep(pause_s)
-            began = time.monotonic()
+            time.sleep(self._pause_s())
             with contextlib.suppress(
                 OSError
             ):  # a volume that hangs or is full; no training ends for its sake
-                if self._is_mine():
-                    self._saves.look()
-            pause_s = max(self._every_s, 19 * (time.monotonic() - began))
+                self._look()
+
+    def _pause_s(self) -> float:
+        """On a slow network volume less often: it is listed for at most a twentieth of the time."""
+        return max(0.0 if self._saves.is_behind else self._every_s, 19 * self._saves.scan_s)
+
+    def _look(self) -> None:
+        if self._is_mine():
+            self._saves.look()
+        else:
+            self._saves.start_anew()
 
 
 def _by_rank(run: str, step: int, role: Mapping[str, Any]) -> Dict[_Group, _Files]:
@@ -193,13 +255,15 @@ def _by_rank(run: str, step: int, role: Mapping[str, Any]) -> Dict[_Group, _File
 
 
 def _agrees(saves: List[Dict[str, Any]], group: _Group, files: _Files) -> bool:
-    """Whether there is a record of exactly these files with these sizes."""
+    """Whether there is a record of exactly these files with these sizes, and none was written after it."""
     for save in saves:
         if (save.get("world_size"), save.get("rank")) == (group.world_size, group.rank):
-            said = save.get("files")
-            return isinstance(said, dict) and {
-                name: each.get("size_bytes") for name, each in said.items() if isinstance(each, dict)
-            } == {name: size for name, (size, _) in files.items()}
+            said, recorded_at = save.get("files"), save.get("recorded_at")
+            if not isinstance(said, dict) or not isinstance(recorded_at, (int, float)):
+                return False
+            sizes = {name: each.get("size_bytes") for name, each in said.items() if isinstance(each, dict)}
+            same = sizes == {name: size for name, (size, _) in files.items()}
+            return same and all(modified_at <= recorded_at for _, modified_at in files.values())
     return False
 
 

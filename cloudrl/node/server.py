@@ -318,7 +318,7 @@ class _Handler(checkpoint_calls.CheckpointCalls, BaseHTTPRequestHandler):
         try:
             answer = self.rooms.peer(other).open(self.command, self.path, body, headers)
         except PeerRefused as error:
-            status = error.status if error.status in (400, 403, 404, 416, 501) else 502
+            status = error.status if error.status in (400, 403, 404, 409, 416, 501) else 502
             raise HttpError(status, str(error)) from error
         except (OSError, http.client.HTTPException) as error:
             raise HttpError(504, f"rank {rank} ({other.ip}) does not answer: {error}") from error

@@ -11,8 +11,9 @@ import os
 import secrets
 import shutil
 import threading
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Dict, List
+from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Dict, Iterator, List
 
 from cloudrl.node import canary
 from cloudrl.node.files import Refused, open_below, open_folder_below
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 CHECKPOINTS, LEFT = "checkpoints", "left"
 _ASIDE = ".cloudrl-pruned-"
 _LIVES_S = 60.0
-"""A node renews its word with each look for saves; an older one was left by a node that was killed, in a volume that
-another rank has now."""
+"""An older word was left by a node that was killed, in a volume that another rank has now."""
+_RENEW_EVERY_S = 10.0
 
 
 class Shelf:
@@ -38,19 +39,36 @@ class Shelf:
         run_id: The cluster's.
         rank: This node's.
         child: Calculates.
+        say: Told of what goes wrong out of sight.
+        renew_every_s: Between two signs of life in the folder.
     """
 
-    def __init__(self, folder: Path, ray_root: Path, *, run_id: str, rank: int, child: ShardChild) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        ray_root: Path,
+        *,
+        run_id: str,
+        rank: int,
+        child: ShardChild,
+        say: Callable[[str], None] = lambda _text: None,
+        renew_every_s: float = _RENEW_EVERY_S,
+    ) -> None:
         self.folder, self.ray_root, self.child = folder, ray_root, child
-        self._run_id, self._rank = run_id, rank
+        self._run_id, self._rank, self._say, self._renew_every_s = run_id, rank, say, renew_every_s
         self._word = ""
         self._lock = threading.Lock()
 
     def open_up(self) -> None:
-        """From now on nodes that share the folder can tell, and finished saves are written down."""
+        """From now on nodes that share the folder can tell, and finished saves are written down.
+
+        What a removal has left that was cut short, by the end of its cluster for one, is removed.
+        """
         self._word = canary.leave(self.folder, self._canary(self._rank))
         saves = Saves(self.folder, lambda file: self.child.crc32(file, slowly=True))
         SaveKeeper(saves, is_mine=self._is_first).start()
+        threading.Thread(target=self._live, name="cloudrl-word", daemon=True).start()
+        threading.Thread(target=self._sweep_all, name="cloudrl-sweep", daemon=True).start()
 
     def close(self) -> None:
         """Leave nothing in the folder but what is meant to stay."""
@@ -93,7 +111,8 @@ class Shelf:
             raise Refused(path)
         root = self.folder if room == CHECKPOINTS else self.ray_root
         parent = put_aside(root, path)
-        threading.Thread(target=sweep, args=(root, parent), daemon=True).start()  # of hundreds of GB: seconds
+        # of hundreds of GB: seconds
+        threading.Thread(target=self._sweep, args=(root, parent), daemon=True).start()
 
     def _place(self, room: str, folder: Path) -> Dict[str, Any]:
         words = self._words(folder) if room == CHECKPOINTS else []
@@ -110,15 +129,41 @@ class Shelf:
     def _canary(self, rank: object) -> str:
         return f"{self._run_id}-{rank}"
 
+    def _sweep_all(self) -> None:
+        for run in _runs_with_rest(self.folder):
+            self._sweep(self.folder, run)
+
+    def _sweep(self, root: Path, run: str) -> None:
+        try:
+            sweep(root, run)
+        except FileNotFoundError:
+            pass  # the whole run has gone
+        except (OSError, Refused) as error:
+            self._say(f"warning: what was pruned of {root / run} still takes space: {error}")
+
+    def _live(self) -> None:
+        """Renew the word until the end, by itself: a look for saves takes minutes when there are sums to make."""
+        renewed = True
+        while renewed:
+            time.sleep(self._renew_every_s)
+            with contextlib.suppress(OSError):  # a volume that hangs or is full
+                renewed = self._renew()
+
+    def _renew(self) -> bool:
+        """Say that this node lives; False when it is closed."""
+        mine = canary.path(self.folder, self._canary(self._rank))
+        with self._lock:
+            if self._word:
+                if not mine.exists():
+                    mine.write_text(self._word)
+                os.utime(mine)
+            return bool(self._word)
+
     def _is_first(self) -> bool:
         """Whether no living node of a lower rank has this folder; says with it that this one lives."""
         mine = canary.path(self.folder, self._canary(self._rank))
-        with self._lock:
-            if not self._word:  # closed
-                return False
-            if not mine.exists():
-                mine.write_text(self._word)
-            os.utime(mine)
+        if not self._renew():
+            return False
         since = mine.stat().st_mtime - _LIVES_S  # by the clock of the folder's own file system
         for path in self.folder.glob(f".cloudrl-canary-{self._canary('*')}"):
             rank = path.name.rpartition("-")[2]
@@ -132,6 +177,7 @@ def remove_step(root: Path, path: str) -> None:
 
     Raises:
         Refused, FileNotFoundError: as `put_aside`.
+        OSError: it is none any more, and some of its files cannot be removed.
     """
     sweep(root, put_aside(root, path))
 
@@ -158,16 +204,37 @@ def put_aside(root: Path, path: str) -> str:
 
 
 def sweep(root: Path, run: str) -> None:
-    """Remove what was put aside in a run, also by a removal that broke off."""
+    """Remove what was put aside in a run, also by a removal that broke off.
+
+    Raises:
+        OSError: of what could not be removed the first; all the rest has gone.
+    """
+    failed: List[OSError] = []
+
+    def note(_: object, path: object, info: Any) -> None:
+        if not isinstance(info[1], FileNotFoundError):  # another node may be at it
+            error, where = info[1], str(path).replace(str(folder), str(root / run), 1)
+            failed.append(OSError(error.errno, error.strerror or str(error), where))
+
     descriptor = open_folder_below(root, run)
     try:
         folder = Path(
             f"/proc/self/fd/{descriptor}"
         )  # the folder that was opened, whatever its path leads to now
         for aside in folder.glob(f"{_ASIDE}*"):
-            shutil.rmtree(aside, ignore_errors=True)
+            shutil.rmtree(aside, onerror=note)
     finally:
         os.close(descriptor)
+    if failed:
+        raise failed[0]
+
+
+def _runs_with_rest(root: Path) -> Iterator[str]:
+    """Runs, as paths below `root`, in which something lies that was put aside; it may be all that is left of a run."""
+    for text, folders, _ in os.walk(root, followlinks=False):
+        if any(name.startswith(_ASIDE) for name in folders):
+            yield "" if Path(text) == root else str(Path(text).relative_to(root))
+        folders[:] = [name for name in folders if not (name.startswith(_ASIDE) or STEP.fullmatch(name))]
 
 
 def _open_folder_at(descriptor: int, name: str) -> int:

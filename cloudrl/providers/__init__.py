@@ -37,9 +37,9 @@ class Provider(Protocol):
         timeout_s: float = 900.0,
         detach: bool = True,
     ) -> Connection:
-        """Start the cluster and return once it is READY; nothing is left when it fails.
+        """Start the cluster and return once it is READY; where something is left when it fails, the error says so.
 
-        Without `detach` it also ends when this program does, however that comes about.
+        Without `detach` it also ends when this program does, however that comes about; dstack refuses that.
         """
 
     def attach(self, name: str) -> Connection:

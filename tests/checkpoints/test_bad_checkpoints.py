@@ -215,6 +215,7 @@ def test_one_rank_from_another_step_by_the_manifest(actor: Path, tmp_path: Path)
 
     edit(shard_path(actor, 1), change)
     refused(actor, "was saved at step 10: it is another file")
+    refused(actor, "it is the record that is wrong: remove cloudrl_save_world_size_2_rank_1.json")
     with shard_path(actor, 1).open("ab") as file:
         file.write(b"\0")
     report = verify_folder(actor)

@@ -134,6 +134,30 @@ def test_a_few_bytes_cannot_ask_for_much_memory_or_time() -> None:
             assert read(huge) == []
 
 
+DEEP = 100_000
+PARAMETERS = b"h\0" * DEEP + b"N" + b"\x85R" * (DEEP + 1)
+DEEP_TUPLE = b")" + b"\x85" * DEEP
+NAMED = b"ctorch._utils\n_rebuild_parameter\nq\0"
+VIEW = b"(X\7\0\0\0storagectorch\nFloatStorage\nX\1\0\0\x000X\3\0\0\0cpuK\5tQK\0K\1\x85K\1\x85"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        NAMED + PARAMETERS,
+        b"ctorch._utils\n_rebuild_tensor_v3\n(" + VIEW + b"\x89)" + DEEP_TUPLE + b"tR",
+        b"ctorch._tensor\n_rebuild_from_type_v2\n(N" + DEEP_TUPLE + b"))tR",
+        b"(" + DEEP_TUPLE + b"NNNNtQ",
+        NAMED + DEEP_TUPLE + b"\x85R",
+    ],
+)
+def test_deep_nests_are_refused(actor: Path, tmp_path: Path, value: bytes) -> None:
+    data = b"\x80\x02}X\1\0\0\0a" + value + b"s."
+    edit(shard_path(actor, 1), lambda content: content.update({"data.pkl": data}))
+    with pytest.raises(CheckpointError, match=r"cannot merge|is not what torch writes"):
+        merge(open_folder(actor).shards, config_files(), tmp_path / "model")
+
+
 @given(st.binary(max_size=200))
 def test_any_bytes_end_well(data: bytes) -> None:
     with suppress(CheckpointError):

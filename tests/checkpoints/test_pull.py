@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import zlib
 from typing import TYPE_CHECKING
 
@@ -124,6 +125,26 @@ def test_what_is_damaged_on_its_way_does_not_appear(origin: Shaky, tmp_path: Pat
     ):
         Checkpoints(origin).latest().pull(tmp_path / "here")
     assert tree(tmp_path / "here") == {}
+
+
+def test_a_step_that_is_still_being_saved_is_not_pulled(origin: Shaky, tmp_path: Path) -> None:
+    step = tmp_path / "volume" / "run" / "global_step_7"
+    latest = Checkpoints(origin)[0]
+    shutil.copytree(step / "actor", step / "critic")
+    (step / "critic" / "model_world_size_2_rank_1.pt").unlink()
+    with pytest.raises(
+        CheckpointError, match=r"step 7 of run is incomplete, .* missing: critic: rank 1\n"
+    ) as raised:
+        Checkpoints(origin).select(7).pull(tmp_path / "here")
+    assert "cloudrl checkpoints list" in str(raised.value.hint)
+    assert not (tmp_path / "here").exists()
+    assert latest.pull(tmp_path / "here").files == 5
+
+    shutil.rmtree(step / "critic")
+    for name in ("data.pt", "../latest_checkpointed_iteration.txt"):
+        (step / name).unlink()
+    with pytest.raises(CheckpointError, match="missing: actor: the end of its saving"):
+        Checkpoints(origin).select(7).pull(tmp_path / "there")
 
 
 def test_a_folder_that_cannot_be_written(origin: Shaky, tmp_path: Path) -> None:

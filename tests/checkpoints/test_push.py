@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,9 @@ class FakeHub:
         self.repos: dict[str, bool] = {}
         self.files: dict[str, bytes] = {}
         self.breaks = False
+
+    def is_public(self, repo: str) -> bool:
+        return self.repos.get(repo) is False
 
     def create(self, repo: str, *, private: bool) -> str:
         self.repos.setdefault(repo, private)
@@ -72,6 +76,29 @@ def test_public_only_when_asked(latest: CheckpointHandle, tmp_path: Path) -> Non
     assert "private" in plan_push(latest, "me/tiny", tmp_path / "push").render()
     push(plan, hub=hub)
     assert hub.repos == {"me/tiny": False}
+
+
+def test_a_public_repository_is_left_alone_unless_asked(latest: CheckpointHandle, tmp_path: Path) -> None:
+    hub = FakeHub()
+    hub.repos = {"me/tiny": False}
+    plan = plan_push(latest, "me/tiny", tmp_path / "push")
+    with pytest.raises(InputError, match="me/tiny exists and is PUBLIC") as raised:
+        push(plan, hub=hub)
+    assert "--public" in str(raised.value.hint)
+    assert (hub.files, plan.staging.exists()) == ({}, False)
+    push(plan_push(latest, "me/tiny", tmp_path / "push", private=False), hub=hub)
+    assert "model.safetensors" in hub.files
+
+
+def test_what_the_agents_write_down_later_does_not_merge_again(
+    latest: CheckpointHandle, tmp_path: Path
+) -> None:
+    before = plan_push(latest, "me/tiny", tmp_path / "push").staging
+    record = tmp_path / "run/global_step_7/actor/cloudrl_save_world_size_2_rank_0.json"
+    record.write_text("{}")
+    os.utime(record, (2e9, 2e9))
+    again = Checkpoints(FolderOrigin(tmp_path / "run")).latest()
+    assert plan_push(again, "me/tiny", tmp_path / "push").staging == before
 
 
 def test_a_repeated_call_does_not_merge_again(latest: CheckpointHandle, tmp_path: Path) -> None:
@@ -177,24 +204,82 @@ class _Refusing(BaseHTTPRequestHandler):
 
     def log_message(self, *_: Any) -> None: ...
 
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
+        if path == "/api/models/me/tiny":
+            self._answer({"error": "there is none"}, 404, "RepoNotFound")
+        elif "/tree/" in path:
+            files = [{"type": "file", "path": name, "size": 1, "oid": "0" * 40} for name in self.server.files]  # type: ignore[attr-defined]
+            self._answer(files, 200)
+        else:
+            self._answer({"id": "me/open", "private": path.endswith("/closed")}, 200)
+
     def do_POST(self) -> None:
-        self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        body = json.dumps({"error": "You may not write here"}).encode()
-        self.send_response(self.status)
+        content = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        if self.path == "/api/validate-yaml":
+            self._answer({"errors": [], "warnings": []}, 200)
+        elif self.path.endswith("/preupload/main"):
+            asked = json.loads(content)["files"]
+            modes = [{"path": each["path"], "uploadMode": "regular", "shouldIgnore": False} for each in asked]
+            self._answer({"files": modes}, 200)
+        elif "/commit/" in self.path:
+            self.server.commits.append([json.loads(line) for line in content.splitlines()])  # type: ignore[attr-defined]
+            commit = {
+                "commitUrl": "https://huggingface.co/me/open/commit/1",
+                "commitOid": "1",
+                "hookOutput": "",
+            }
+            self._answer({"success": True, **commit}, 200)
+        else:
+            self._answer({"error": "You may not write here"}, self.status)
+
+    def _answer(self, value: Any, status: int, code: str = "") -> None:
+        body = json.dumps(value).encode()
+        self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
+        if code:
+            self.send_header("X-Error-Code", code)
         self.end_headers()
         self.wfile.write(body)
 
 
 @pytest.fixture
-def refusing() -> Iterator[str]:
+def server() -> Iterator[HTTPServer]:
     server = HTTPServer(("127.0.0.1", 0), _Refusing)
+    server.commits, server.files = [], []  # type: ignore[attr-defined]
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
-    yield f"http://127.0.0.1:{server.server_address[1]}"
+    yield server
     server.shutdown()
     server.server_close()
+
+
+@pytest.fixture
+def refusing(server: HTTPServer) -> str:
+    return f"http://127.0.0.1:{server.server_address[1]}"
+
+
+@pytest.mark.io
+def test_who_sees_a_repository(refusing: str) -> None:
+    hub = HuggingFaceHub(refusing, "hf_x")
+    assert [hub.is_public(f"me/{name}") for name in ("tiny", "closed", "open")] == [False, False, True]
+
+
+@pytest.mark.io
+def test_older_weights_go_and_new_ones_are_spared(server: HTTPServer, refusing: str, tmp_path: Path) -> None:
+    server.files = [  # type: ignore[attr-defined]
+        "model.safetensors", "model-00001-of-00002.safetensors", "model.safetensors.index.json",
+        "pytorch_model.bin", "README.md", "picture.png",
+    ]  # fmt: skip
+    for name in ("model.safetensors", "README.md"):
+        (tmp_path / name).write_text(name)
+    HuggingFaceHub(refusing, "hf_x").upload("me/open", tmp_path, "new")
+    lines = [line for commit in server.commits for line in commit]  # type: ignore[attr-defined]
+    gone = {line["value"]["path"] for line in lines if line["key"] == "deletedFile"}
+    come = {line["value"]["path"] for line in lines if line["key"] == "file"}
+    assert gone == {"model-00001-of-00002.safetensors", "model.safetensors.index.json", "pytorch_model.bin"}
+    assert come == {"model.safetensors", "README.md"}
 
 
 @pytest.mark.io

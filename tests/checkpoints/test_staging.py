@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from typing import TYPE_CHECKING
@@ -81,6 +82,20 @@ def test_no_such_place(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot be written"), staged(tmp_path / "file" / "model", 1):
         pass
+
+
+def test_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with (
+        pytest.raises(InputError, match="its file system has no locks") as caught,
+        staged(tmp_path / "model", 10),
+    ):
+        pass
+    assert "on a local disk" in str(caught.value.hint)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_lock_is_given_back(tmp_path: Path) -> None:

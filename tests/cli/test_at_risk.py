@@ -101,8 +101,26 @@ def test_those_of_a_volume_are_noted(lab: FakeLocal, connection: Connection, tmp
     assert len(lines) >= 1
 
 
-def test_a_cluster_that_is_not_up_has_none() -> None:
-    assert _at_risk.look(RENTED, READY, None) == (None, [])
+@pytest.mark.parametrize("phase", ["provisioning", "fetch", "down", "failed", "ended"])
+def test_a_cluster_that_is_not_up_has_none(phase: str) -> None:
+    assert _at_risk.look(RENTED, Status("lab", "dstack", phase), None) == (None, [])
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        READY,
+        Status("lab", "dstack", "running"),
+        Status("lab", "dstack", "provisioning", earlier=({"attempt": 0},)),
+        Status("lab", "dstack", "fetch", ready_at=1.0),
+    ],
+)
+def test_one_that_cannot_be_reached_may_have_some(status: Status) -> None:
+    for home in (RENTED, VOLUME):
+        keeping, lines = _at_risk.look(home, status, None)
+        assert keeping is not None
+        assert "they cannot be listed" in lines[0]
+    assert _at_risk.look(OWN, status, None) == (OWN.keeping(""), [])
 
 
 def test_a_long_list_shows_the_latest(capsys: pytest.CaptureFixture[str]) -> None:

@@ -60,7 +60,7 @@ def test_a_cluster_that_is_up_and_fits_is_used(run: Callable[..., Typed], lab: F
 
 def test_down_ends_it_with_the_job(run: Callable[..., Typed], lab: FakeLocal) -> None:
     ends(lab)
-    done = run(*RUN, "--down")
+    done = run(*RUN, "--down", "-y")
     assert done.code == 0, done.err
     assert "lab is down" in done.err
     assert run("status", "lab").out.split()[-1] == "down"
@@ -101,7 +101,7 @@ def test_a_job_that_left_no_checkpoint_keeps_its_cluster(
 
 def test_a_job_that_fails_ends_it_too(run: Callable[..., Typed], lab: FakeLocal) -> None:
     ends(lab, "FAILED")
-    done = run(*RUN, "--down")
+    done = run(*RUN, "--down", "-y")
     assert done.code == 4
     assert "lab is down" in done.err
 

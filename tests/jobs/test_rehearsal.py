@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cloudrl import recipes
 from cloudrl.connection import ClusterView
+from cloudrl.connection.ray_api import PACKAGE_LIMIT_BYTES
 from cloudrl.errors import InputError
 from cloudrl.jobs import Wishes
 from cloudrl.jobs.rehearsal import fields_for, fleet_for, rehearse, view_of
@@ -101,3 +103,29 @@ def test_a_fleet_that_fits_costs_nothing_before_and_little_after() -> None:
     )
     assert fleet.idle_after == "1h"
     assert len(fleet.name) <= 41
+
+
+class TestWhatIsBroughtAlong:
+    """Refused before there is a cluster, as `prepare` would refuse it when there is one."""
+
+    @staticmethod
+    def rehearse(here: Path, **wishes: Any) -> None:
+        job, wished = recipes.load("grpo"), Wishes(**wishes)
+        cluster = Cluster.load({"name": "lab", **fields_for(job, wished, here=here)})
+        rehearse(cluster, job, wished, on="dstack", here=here)
+
+    def test_python_that_verl_cannot_load(self, tmp_path: Path) -> None:
+        (tmp_path / "reward.py").write_text("def other():\n    pass\n")
+        with pytest.raises(InputError, match=r"reward.py defines no 'compute_score'"):
+            self.rehearse(tmp_path, reward="./reward.py")
+        (tmp_path / "reward.py").write_text("def compute_score(:\n")
+        with pytest.raises(InputError, match="is not Python: line 1"):
+            self.rehearse(tmp_path, reward="./reward.py")
+
+    def test_a_working_directory_that_is_too_large(self, tmp_path: Path) -> None:
+        folder = tmp_path / "project"
+        folder.mkdir()
+        with (folder / "large").open("wb") as file:
+            file.truncate(PACKAGE_LIMIT_BYTES + 1)
+        with pytest.raises(InputError, match="Ray takes at most"):
+            self.rehearse(tmp_path, working_dir=str(folder))

@@ -6,6 +6,7 @@ One stateful fake: the folder in $FAKE_RAY steers it and remembers what it was a
     hold-RANK        while this file is there, that rank's Ray does not come up
     fail-RANK        how many of the next starts of that rank exit at once
     alone            while this file is there, the dashboard counts no node but the head
+    actors           what it lists as actors that live, JSON; none while it is not there
     jobs             what the dashboard lists as jobs, JSON; none while it is not there
 
 Like Ray's, its head keeps a control store at --port and a dashboard at --dashboard-port that wants the token;
@@ -26,6 +27,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 VERSION = "2.60.0"
+ALIVE_ACTORS = (
+    "/api/v0/actors?filter_keys=state&filter_predicates=%3D&filter_values=ALIVE&detail=true&limit=1000"
+)
 STARTED = "Ray runtime started."
 RAYLETS = []
 """Held here: one ends with us, as Ray's does: when its standard input, which we hold, is closed."""
@@ -73,7 +77,8 @@ class Dashboard(BaseHTTPRequestHandler):
             "/api/version": {"ray_version": VERSION, "session_name": self.session},
             "/nodes?view=summary": {"data": {"summary": nodes}},
             "/api/v0/logs?node_id=0head&glob=raylet.out": {"result": True},
-            "/api/jobs/": _jobs(),
+            "/api/jobs/": _listed("jobs"),
+            ALIVE_ACTORS: {"result": True, "data": {"result": {"result": _listed("actors")}}},
         }
         status = 404 if self.path not in answers else 200
         if self.headers["Authorization"] != f"Bearer {self.token}":
@@ -88,8 +93,8 @@ class Dashboard(BaseHTTPRequestHandler):
         pass
 
 
-def _jobs():
-    file = Path(os.environ["FAKE_RAY"]) / "jobs"
+def _listed(name):
+    file = Path(os.environ["FAKE_RAY"]) / name
     return json.loads(file.read_text()) if file.exists() else []
 
 

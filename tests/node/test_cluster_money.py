@@ -58,6 +58,21 @@ def a_job_keeps_it_up_and_its_end_starts_the_clock(nodes: Maker) -> None:
 
 
 @scenario
+def a_driver_in_the_background_keeps_it_up(nodes: Maker) -> None:
+    """The submission that has started it has ended."""
+    cluster = nodes(1)
+    _jobs(cluster, "SUCCEEDED")
+    actors = cluster.control / "actors"
+    actors.write_text(json.dumps([{"is_detached": False, "required_resources": {"GPU": 1.0}}]))
+    cluster.start("--down-when-idle-s=1").ready()
+    ready = time.monotonic()
+    until(lambda: time.monotonic() - ready > 2.5 or cluster[0].process.poll() is not None, "some time")
+    assert cluster[0].phase() == "ready"
+    actors.unlink()
+    _down(cluster, "idle for 1s")
+
+
+@scenario
 def what_it_may_cost_ends_it_with_a_job_running(nodes: Maker) -> None:
     cluster = nodes(2)
     _jobs(cluster, "RUNNING")

@@ -12,6 +12,7 @@ from cloudrl.node.money import (
     Moment,
     Transfers,
     Watcher,
+    are_working,
     cost,
     dollars,
     duration,
@@ -90,6 +91,22 @@ def test_what_counts_as_work(jobs: list[dict[str, str]], working: bool) -> None:
 
 
 @pytest.mark.parametrize(
+    ("actors", "working"),
+    [
+        ([], False),
+        ([{"class_name": "TaskRunner", "is_detached": False, "required_resources": {"CPU": 1.0}}], True),
+        ([{"class_name": "default", "is_detached": False, "required_resources": {}}], True),
+        ([{"class_name": "_StatsActor", "is_detached": True, "required_resources": {}}], False),
+        ([{"is_detached": True, "required_resources": {"CPU": 0.0, "node:10.0.0.1": 0.001}}], False),
+        ([{"is_detached": True, "required_resources": {"GPU": 1.0}}], True),
+        ([{}], True),
+    ],
+)
+def test_which_actors_are_work(actors: list[dict[str, object]], working: bool) -> None:
+    assert are_working(actors) is working
+
+
+@pytest.mark.parametrize(
     ("seconds", "text"), [(1800, "30m"), (7200, "2h"), (86400, "1d"), (90, "90s"), (0.5, "0.5s")]
 )
 def test_durations(seconds: float, text: str) -> None:
@@ -106,11 +123,18 @@ class Ray:
 
     def __init__(self) -> None:
         self.jobs: list[dict[str, str]] | None = []
+        self.actors: list[dict[str, object]] | None = []
         self.now = 0.0
 
     def watcher(self, transfers: Transfers | None = None) -> Watcher:
         clock = lambda: self.now  # noqa: E731
-        return Watcher(lambda: self.jobs, transfers or Transfers(clock=clock), pause_s=1, clock=clock)
+        return Watcher(
+            lambda: self.jobs,
+            lambda: self.actors,
+            transfers or Transfers(clock=clock),
+            pause_s=1,
+            clock=clock,
+        )
 
 
 class TestWatcher:
@@ -142,6 +166,24 @@ class TestWatcher:
         watcher.look()
         assert watcher.moment(0.0, 0.0, 0.0).known
         ray.jobs = None
+        watcher.look()
+        assert not watcher.moment(0.0, 0.0, 0.0).known
+
+    def test_a_driver_that_a_submission_has_left_keeps_it_busy(self) -> None:
+        """`ray job submit -- bash -c 'nohup python train.py &'`: the job has SUCCEEDED, its actors live."""
+        ray = Ray()
+        watcher = ray.watcher()
+        ray.jobs = [{"status": "SUCCEEDED"}]
+        watcher.look()
+        ray.now, ray.actors = 20, [{"state": "ALIVE", "is_detached": False, "required_resources": {}}]
+        assert self.idle_s(ray, watcher) == 0
+        ray.now, ray.actors = 50, []
+        assert self.idle_s(ray, watcher) == 30
+
+    def test_no_answer_about_actors_is_not_known(self) -> None:
+        ray = Ray()
+        watcher = ray.watcher()
+        ray.actors = None
         watcher.look()
         assert not watcher.moment(0.0, 0.0, 0.0).known
 

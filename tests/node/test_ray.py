@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import socket
+import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -19,6 +21,9 @@ from cloudrl.node.ray import (
     taken_ports,
     unreachable_ports,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 DSTACK_PORTS = (22, 8265, 8266, 6379, 10001, 10022, 10998, 10999)
 
@@ -165,6 +170,59 @@ def test_a_dashboard_that_is_not_there_yet() -> None:
         port = server.getsockname()[1]
     nobody = Dashboard(port, "token")
     assert (nobody.session_name(), nobody.alive_nodes(), nobody.takes_jobs()) == (None, 0, False)
+
+
+@contextlib.contextmanager
+def answering(answer: bytes) -> Iterator[Dashboard]:
+    """A dashboard that says just that to every question."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    connection, _ = server.accept()
+                    with connection:
+                        connection.recv(65536)
+                        connection.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield Dashboard(server.getsockname()[1], "token")
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+@pytest.mark.io
+@pytest.mark.parametrize(
+    "answer",
+    [b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n[1", b"no HTTP\r\n\r\n", b"HTTP/1.1 500 No\r\n\r\n"],
+)
+def test_a_dashboard_that_breaks_off_is_silent(answer: bytes) -> None:
+    with answering(answer) as dashboard:
+        assert dashboard.jobs() is None
+        assert dashboard.alive_actors() is None
+        assert dashboard.session_name() is None
+
+
+@pytest.mark.io
+@pytest.mark.parametrize(
+    ("body", "actors"),
+    [
+        (
+            '{"result": true, "data": {"result": {"total": 1, "result": [{"state": "ALIVE"}]}}}',
+            [{"state": "ALIVE"}],
+        ),
+        ('{"result": false, "msg": "GCS is away", "data": {"result": null}}', None),
+        ("[]", None),
+        ("3", None),
+    ],
+)
+def test_actors_that_live(body: str, actors: list[dict[str, str]] | None) -> None:
+    head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n"
+    with answering((head + body).encode()) as dashboard:
+        assert dashboard.alive_actors() == actors
 
 
 def test_the_ray_beside_this_python_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

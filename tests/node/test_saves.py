@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import pytest
 
-from cloudrl.node.saves import Saves
+from cloudrl.node.saves import SaveKeeper, Saves
 from cloudrl.node.shards import ShardChildFailed
 
 if TYPE_CHECKING:
@@ -48,8 +48,12 @@ def role(tmp_path: Path) -> Path:
     return folder
 
 
-def saves(root: Path, counter: Counter | None = None) -> Saves:
-    return Saves(root, counter or Counter(), clock=lambda: 5.0)
+LATER = 5e9
+"""Than any file of these tests was written."""
+
+
+def saves(root: Path, counter: Counter | None = None, at: float = LATER) -> Saves:
+    return Saves(root, counter or Counter(), clock=lambda: at)
 
 
 def write(role: Path, kind: str, content: bytes, rank: int = 1) -> str:
@@ -70,7 +74,7 @@ def test_a_finished_save_is_recorded_at_the_second_look(tmp_path: Path, role: Pa
     assert watch.look() == []
     assert [path.name for path in watch.look()] == ["cloudrl_save_world_size_2_rank_1.json"]
     assert record(role) == {
-        "format": 1, "step": 10, "role": "actor", "rank": 1, "world_size": 2, "recorded_at": 5.0,
+        "format": 1, "step": 10, "role": "actor", "rank": 1, "world_size": 2, "recorded_at": LATER,
         "files": {name: {"size_bytes": len(content), "crc32": zlib.crc32(content)}},
     }  # fmt: skip
     assert watch.look() == []
@@ -153,7 +157,8 @@ def test_a_new_agent_believes_the_record_that_it_finds(tmp_path: Path, role: Pat
 
 def test_a_new_agent_records_what_has_no_record_or_another_size(tmp_path: Path, role: Path) -> None:
     name = write(role, "model", shard())
-    value = {"step": 10, "rank": 1, "world_size": 2, "files": {name: {"size_bytes": 1, "crc32": 2}}}
+    files = {name: {"size_bytes": 1, "crc32": 2}}
+    value = {"step": 10, "rank": 1, "world_size": 2, "recorded_at": LATER, "files": files}
     (role / "cloudrl_save_world_size_2_rank_1.json").write_text(json.dumps(value))
     watch = saves(tmp_path)
     watch.look()
@@ -186,3 +191,186 @@ def test_a_step_that_is_pruned_meanwhile(tmp_path: Path, role: Path) -> None:
     assert watch.look() == []
     assert watch.look() == []
     assert not role.exists()
+
+
+# -- a record of another save is worse than none -----------------------------------------------------------------
+
+
+def has_record(role: Path) -> bool:
+    return (role / "cloudrl_save_world_size_2_rank_1.json").exists()
+
+
+def recorded(root: Path, role: Path, *, at: float = LATER) -> str:
+    """A step with its record; returns the name of the file."""
+    name = write(role, "model", shard(b"step of the first attempt"))
+    watch = saves(root, at=at)
+    watch.look()
+    assert len(watch.look()) == 1
+    return name
+
+
+def test_the_record_of_a_step_that_is_saved_again_goes_before_any_sum(tmp_path: Path, role: Path) -> None:
+    """Same sizes, other CRC: merging by the old record would fail."""
+    counter = Counter()
+    watch = saves(tmp_path, counter)
+    name = write(role, "model", shard(b"first"))
+    watch.look()
+    watch.look()
+    assert has_record(role)
+    write(role, "model", shard(b"again"))
+    os.utime(role / name, (7.0, 7.0))
+    assert watch.look() == []
+    assert not has_record(role)
+    assert len(counter.summed) == 1
+    assert len(watch.look()) == 1
+    assert has_record(role)
+
+
+def test_a_new_agent_does_not_believe_a_record_that_is_older_than_a_file(tmp_path: Path, role: Path) -> None:
+    """The agent was killed while the step was saved again."""
+    name = recorded(tmp_path, role, at=1000.0)
+    os.utime(role / name, (1000.5, 1000.5))
+    second = saves(tmp_path)
+    assert second.look() == []
+    assert not has_record(role)
+    assert len(second.look()) == 1
+    assert record(role)["recorded_at"] == LATER
+
+
+@pytest.mark.parametrize("said", [None, "soon", float("nan")])
+def test_a_record_without_its_time_is_not_believed(tmp_path: Path, role: Path, said: object) -> None:
+    recorded(tmp_path, role)
+    path = role / "cloudrl_save_world_size_2_rank_1.json"
+    path.write_text(json.dumps({**record(role), "recorded_at": said}))
+    second = saves(tmp_path)
+    second.look()
+    assert not has_record(role)
+    assert len(second.look()) == 1
+
+
+def test_what_is_written_while_it_is_summed_is_not_recorded(tmp_path: Path, role: Path) -> None:
+    def slow(file: BinaryIO) -> dict[str, int]:
+        content = file.read()
+        if not again:
+            again.append(write(role, "model", shard(b"again")))
+            os.utime(role / again[0], (7.0, 7.0))
+        return {"size_bytes": len(content), "crc32": zlib.crc32(content)}
+
+    again: list[str] = []
+    write(role, "model", shard(b"first"))
+    watch = Saves(tmp_path, slow)
+    watch.look()
+    assert watch.look() == []
+    assert not has_record(role)
+    watch.look()
+    watch.look()
+    assert record(role)["files"][again[0]]["crc32"] == zlib.crc32(shard_at(role, again[0]))
+
+
+def shard_at(role: Path, name: str) -> bytes:
+    return (role / name).read_bytes()
+
+
+# -- sums take minutes -------------------------------------------------------------------------------------------
+
+
+class SlowCounter(Counter):
+    """Each sum takes 20 s of its own clock."""
+
+    now = 0.0
+
+    def __call__(self, file: BinaryIO) -> dict[str, int]:
+        self.now += 20.0
+        return super().__call__(file)
+
+
+def test_a_look_that_takes_long_is_broken_off_and_the_next_goes_on(tmp_path: Path, role: Path) -> None:
+    counter = SlowCounter()
+    for kind in ("extra_state", "model", "optim"):
+        write(role, kind, shard())
+    watch = Saves(tmp_path, counter, timer=lambda: counter.now)
+    watch.look()
+    assert watch.look() == []
+    assert (len(counter.summed), watch.is_behind) == (2, True)
+    assert len(watch.look()) == 1
+    assert (len(counter.summed), watch.is_behind) == (3, False)
+
+
+def test_a_file_that_cannot_be_read_is_in_nobodys_way(tmp_path: Path, role: Path) -> None:
+    """The disk needs 40 s to say so: other ranks are recorded all the same, and it is not asked all the time."""
+    asked: list[str] = []
+    now = [0.0]
+
+    def crc32(file: BinaryIO) -> dict[str, int]:
+        asked.append(os.readlink(f"/proc/self/fd/{file.fileno()}").rpartition("/")[2])
+        if "rank_0" in asked[-1]:
+            now[0] += 40.0
+            raise OSError(5, "Input/output error")
+        return {"size_bytes": len(file.read()), "crc32": 0}
+
+    write(role, "model", shard(), rank=0)
+    write(role, "model", shard(), rank=1)
+    watch = Saves(tmp_path, crc32, timer=lambda: now[0])
+    watch.look()
+    assert [path.name for path in watch.look()] == ["cloudrl_save_world_size_2_rank_1.json"]
+    for _ in range(3):
+        watch.look()
+    assert len(asked) == 2
+    now[0] = 800.0
+    watch.look()
+    assert len(asked) == 3
+
+
+def test_what_changes_between_two_files_of_a_long_step_is_seen(tmp_path: Path, role: Path) -> None:
+    recorded(tmp_path, role)
+    other = role.parent.parent / "global_step_20" / "actor"
+    other.mkdir(parents=True)
+    counter = SlowCounter()
+    for kind in ("extra_state", "model", "optim"):
+        write(other, kind, shard())
+    watch = Saves(tmp_path, counter, timer=lambda: counter.now)
+    watch.look()
+    watch.look()
+    name = write(role, "model", shard(b"step of another attempt"))
+    os.utime(role / name, (7.0, 7.0))
+    watch.look()
+    assert not has_record(role)
+
+
+def test_sums_do_not_count_for_the_pause(tmp_path: Path, role: Path) -> None:
+    """20 s for a sum were 380 s until the next look."""
+    counter = SlowCounter()
+    for kind in ("extra_state", "model", "optim"):
+        write(role, kind, shard())
+    watch = Saves(tmp_path, counter, timer=lambda: counter.now)
+    keeper = SaveKeeper(watch, is_mine=lambda: True, every_s=5.0)
+    pauses = []
+    for _ in range(3):
+        keeper._look()
+        pauses.append(keeper._pause_s())
+    assert pauses == [5.0, 0.0, 5.0]
+
+
+def test_a_slow_listing_counts_for_the_pause(tmp_path: Path, role: Path) -> None:
+    times = iter([0.0, 2.0, 2.0])
+    watch = Saves(tmp_path, Counter(), timer=lambda: next(times))
+    keeper = SaveKeeper(watch, is_mine=lambda: True, every_s=5.0)
+    keeper._look()
+    assert keeper._pause_s() == 38.0
+
+
+def test_what_another_node_has_recorded_meanwhile_is_believed(tmp_path: Path, role: Path) -> None:
+    """Rank 0 was away, rank 1 has recorded a new step: rank 0 neither sums it nor writes again."""
+    counter = Counter()
+    mine = [True]
+    keeper = SaveKeeper(saves(tmp_path, counter), is_mine=lambda: mine[0])
+    keeper._look()
+    mine[0] = False
+    keeper._look()
+    recorded(tmp_path, role)
+    before = record(role)
+    mine[0] = True
+    for _ in range(3):
+        keeper._look()
+    assert counter.summed == []
+    assert record(role) == before

@@ -184,6 +184,15 @@ def test_a_step_that_was_left_is_removed(head: Served) -> None:
     assert not (head.folder / "ray" / LEFT / "run" / "global_step_3").exists()
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_volume_that_does_not_let_it_go_says_why(head: Served, worker: Served, rank: int) -> None:
+    node = (head, worker)[rank]
+    node.shelf.folder = node.agent_log
+    answer = head.call("DELETE", at(rank, "run/global_step_3"))
+    assert answer.status == 409
+    assert "Not a directory" in answer.json()["error"]
+
+
 @pytest.mark.parametrize(
     "path",
     [*LEAVING[:5], SHARD, "run/global_step_3/actor", "run/global_step_3/", "./run/global_step_3", "run/link"],

@@ -11,7 +11,8 @@ import subprocess
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import IO, TYPE_CHECKING
 
 from cloudrl.errors import CloudrlError, ConnectionFailed, InputError
 from cloudrl.providers.dstack import runs, state
@@ -20,6 +21,7 @@ from cloudrl.providers.dstack.server import connect
 from cloudrl.spec.ports import AGENT_PORT, RAY_PORT
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from cloudrl.providers.dstack.server import Server
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
 _ASK_S = 10.0
 _OPEN_S = 60.0
+_HOLD_S = 2.0
 
 
 def start(project: str, name: str) -> Kept:
@@ -64,7 +67,8 @@ def stop(project: str, name: str) -> bool:
     kept = state.read_kept(place)
     if kept is None:
         return False
-    os.kill(kept.pid, signal.SIGTERM)  # it holds the lock, so the pid is its own
+    with suppress(ProcessLookupError, PermissionError):  # it has ended since, and the pid may be another's
+        os.kill(kept.pid, signal.SIGTERM)  # it holds the lock, so the pid is its own
     deadline = time.monotonic() + 20
     while state.read_kept(place) is not None and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -74,7 +78,7 @@ def stop(project: str, name: str) -> bool:
 def main(project: str, name: str) -> int:
     """Keep the tunnel of one cluster open until its run is over or SIGTERM comes."""
     place = state.folder(project, name) / "tunnel"
-    lock = state.hold(place)
+    lock = _hold_patiently(place)
     if lock is None:
         return 0
     stopped = threading.Event()
@@ -86,6 +90,19 @@ def main(project: str, name: str) -> int:
         sys.stderr.write(f"{error.message}\n")
         return error.exit_code
     return 0
+
+
+def _hold_patiently(
+    place: Path,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> IO[str] | None:
+    """The tunnel's lock; whoever looks for a keeper holds it for a moment (`state.read_kept`)."""
+    deadline = clock() + _HOLD_S
+    while (lock := state.hold(place)) is None and clock() < deadline:
+        sleep(0.05)
+    return lock
 
 
 def _keep(project: str, name: str, place: Path, stopped: threading.Event) -> None:

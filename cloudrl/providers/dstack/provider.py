@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
+import shutil
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from cloudrl.errors import ClusterFailed, ConnectionFailed, InputError
+from cloudrl.errors import CloudrlError, ClusterFailed, ConnectionFailed, InputError
 from cloudrl.providers.dstack import keeper, runs, state, stopping, trouble
 from cloudrl.providers.dstack.access import Access, reach
 from cloudrl.providers.dstack.history import earlier
 from cloudrl.providers.dstack.logs import how_it_ended
 from cloudrl.providers.dstack.server import Server, connect
+from cloudrl.providers.dstack.way_in import WayIn
 from cloudrl.providers.model import Keeping, Status
 from cloudrl.render.agent import write_agent
 from cloudrl.render.dstack import to_dstack
@@ -110,26 +112,41 @@ def up(
     """Apply the task and return once the cluster is READY.
 
     Raises:
-        InputError: a run of this name is going on.
+        InputError: a run of this name is going on, or `detach` is False, which dstack has no way for.
         CapacityError: no machines.
         ClusterFailed: it ended before it was ready; the message has the reason, dstack's or the agent's.
+        CloudrlError: something else; the message says whether a run that was submitted goes on, and its price.
         Interrupted: Ctrl-C. A run that was submitted goes on, and so does its price, which the message has.
     """
     if not isinstance(plan, DstackPlan):
         raise TypeError(f"a plan of another provider: {plan!r}")
+    if not detach:
+        raise InputError(
+            "detach=False: a cluster on dstack outlives this program, whatever happens to it",
+            hint='End it with the block: with cluster.up(on="dstack") as ray: ...\n'
+            "Or by itself: Cluster(down_when_idle=..., max_cost=...)",
+        )
+    _check_ssh()
     server = connect()
     quoted: RunPlan | None = None
     try:
         quoted = quote(plan, server)
         trouble.check(server, quoted)
-        access = _await_ready(server, runs.apply(server, quoted), on_status, timeout_s)
-        if detach:
-            access.close()
-            keeper.start(server.project, plan.name)
-            return attach(plan.name)
+        return _start(server, quoted, on_status, timeout_s)
     except KeyboardInterrupt as error:
         raise stopping.interrupted(server, quoted) from error
-    return access.connection
+
+
+def _start(
+    server: Server, quoted: RunPlan, on_status: Callable[[Status], None] | None, timeout_s: float
+) -> Connection:
+    """Submit and wait; from here on there may be a run that costs money, and every error says so."""
+    try:
+        _await_ready(server, runs.apply(server, quoted), on_status, timeout_s).close()
+        keeper.start(server.project, quoted.name)
+        return attach(quoted.name)
+    except CloudrlError as error:
+        raise stopping.failed(server, quoted, error) from error
 
 
 def attach(name: str) -> Connection:
@@ -181,13 +198,15 @@ def down(name: str) -> bool:
         InputError: there is no run of that name.
     """
     server = connect()
-    keeper.stop(server.project, name)
-    run = runs.get(server, name)
-    if run.is_over:
-        return False
-    runs.stop(server, name)
-    runs.wait_over(server, name)
-    return True
+    try:
+        run = runs.get(server, name)
+        if run.is_over:
+            return False
+        runs.stop(server, name)  # first: it is what costs money
+        runs.wait_over(server, name)
+        return True
+    finally:
+        keeper.stop(server.project, name)
 
 
 def names() -> list[str]:
@@ -233,11 +252,20 @@ def is_ours(run: RunState) -> bool:
     return any(AGENT_FILE in command for command in commands)
 
 
+def _check_ssh() -> None:
+    """Refuse to pay for what cannot be reached."""
+    if shutil.which("ssh") is None:
+        raise CloudrlError(
+            "there is no ssh on this machine, and no other way to a cluster on dstack",
+            hint="apt-get install openssh-client",
+        )
+
+
 def _await_ready(
     server: Server, run: RunState, on_status: Callable[[Status], None] | None, timeout_s: float
 ) -> Access:
     deadline = time.monotonic() + timeout_s
-    access: Access | None = None
+    way = WayIn(server)
     before = 0
     past: tuple[Mapping[str, Any], ...] = ()
     try:
@@ -245,30 +273,25 @@ def _await_ready(
             run = _get_patiently(server, run.name)
             if run.attempt != before:
                 before, past = run.attempt, earlier(server, run)
-            look = _from_run(server, run)
             if run.is_over:
                 raise _failed(server, run)
             if (in_vain := trouble.give_up(run)) is not None:
                 runs.stop(server, run.name)
                 runs.wait_over(server, run.name)
                 raise in_vain
-            if run.status == "running":
-                access = access or _try_to_reach(server, run)
-                look = _look(server, run, access) if access is not None else look
+            access = way.look(run)
+            look = _look(server, run, access) if access is not None else _from_run(server, run, way.problem)
             if on_status is not None:
                 on_status(replace(look, earlier=past))
             if look.is_ready and access is not None:
-                ready, access = access, None
-                return ready
+                return way.handed_over()
             if time.monotonic() > deadline:
                 raise ClusterFailed(
-                    f"cluster {run.name!r} is not ready after {timeout_s:.0f} s: {look.phase}",
-                    hint=f"cloudrl status {run.name}\ncloudrl down {run.name}",
+                    f"cluster {run.name!r} is not ready after {timeout_s:.0f} s: {look.phase}"
                 )
             time.sleep(_POLL_S)
     finally:
-        if access is not None:
-            access.close()
+        way.close()
 
 
 def _get_patiently(server: Server, name: str) -> RunState:
@@ -282,14 +305,6 @@ def _get_patiently(server: Server, name: str) -> RunState:
                 hint = f"The run goes on. When the server is back: cloudrl status {name}"
                 raise ConnectionFailed(error.message, hint=hint) from error
             time.sleep(_POLL_S)
-
-
-def _try_to_reach(server: Server, run: RunState) -> Access | None:
-    """The way in, or None while the agent has not started."""
-    try:
-        return reach(server, run, timeout_s=20)
-    except ConnectionFailed:
-        return None
 
 
 def _look(server: Server, run: RunState, access: Access) -> Status:

@@ -55,6 +55,44 @@ def interrupted(
         sleep(0.5)
 
 
+def failed(
+    server: Server,
+    planned: RunPlan,
+    error: CloudrlError,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> CloudrlError:
+    """The same error, and whether the cluster that was being started goes on without whoever asked for it.
+
+    Args:
+        server: where.
+        planned: what was sent.
+        error: what went wrong after that.
+        clock: seconds that never go back.
+        sleep: between two looks; a request that got no answer may still start the run.
+    """
+    deadline = clock() + (_APPEARS_WITHIN_S if isinstance(error, ConnectionFailed) else 0.0)
+    name = planned.name
+    while True:
+        try:
+            run = _started(server, planned)
+        except CloudrlError:
+            said, look = f"whether cluster {name} goes on cannot be seen", f"cloudrl status {name}"
+            break
+        if run is not None:
+            said, look = (
+                f"cluster {name} goes on{_cost(run, planned)}",
+                f"Look: cloudrl status {name} --watch\n",
+            )
+            break
+        if clock() > deadline:
+            return error
+        sleep(0.5)
+    hints = [*(error.hint or "").splitlines(), f"Look: {look}", f"End it: cloudrl down {name}"]
+    return type(error)(f"{error.message}; {said}", hint="\n".join(hints))
+
+
 def _started(server: Server, planned: RunPlan) -> RunState | None:
     """The run that this command has started, if there is one."""
     try:
@@ -66,12 +104,16 @@ def _started(server: Server, planned: RunPlan) -> RunState | None:
 
 
 def _goes_on(run: RunState, planned: RunPlan) -> Interrupted:
-    price = run.price or planned.price or 0.0
-    cost = f" and costs about {dollars(price)}/h" if price else ""
     return Interrupted(
-        f"interrupted; cluster {run.name} goes on ({run.status}){cost}",
+        f"interrupted; cluster {run.name} goes on ({run.status}){_cost(run, planned)}",
         hint=f"Go on: cloudrl status {run.name} --watch\nEnd it: cloudrl down {run.name}",
     )
+
+
+def _cost(run: RunState, planned: RunPlan) -> str:
+    """As the end of a sentence; "" for nothing."""
+    price = run.price or planned.price or 0.0
+    return f" and costs about {dollars(price)}/h" if price else ""
 
 
 def keeping(server: Server, run: RunState, checkpoint_dir: str) -> Keeping:

@@ -75,14 +75,14 @@ class Tunnel:
         """The thread that starts each ssh, and therefore has to outlive it (see `Child`)."""
         while not self._closed.is_set():
             try:
-                route = self._find_route()
+                self._run_ssh(self._find_route())
             except ClusterFailed as error:
                 self._problem = error.message
                 return
             except CloudrlError as error:  # never along the old one: another run may have that machine now
                 self._problem = error.message
-            else:
-                self._run_ssh(route)
+            except Exception as error:  # noqa: BLE001  the thread is all there is; its end would have no reason
+                self._problem = f"{type(error).__name__}: {error}"
             self._closed.wait(_PAUSE_S)
 
     def _run_ssh(self, route: Route) -> None:

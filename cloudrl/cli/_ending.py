@@ -1,0 +1,149 @@
+"""Ending a cluster: what runs on it, what would be lost with it, the question, and what is said afterwards."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cloudrl.cli import _at_risk, _output, _price
+from cloudrl.cli._interrupts import OVER, costs, ended, ending
+from cloudrl.errors import ConnectionFailed, InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cloudrl.connection import Connection
+    from cloudrl.providers import Provider
+    from cloudrl.providers.model import Keeping, Status
+
+
+@dataclass(frozen=True)
+class AtStake:
+    """What ends with a cluster.
+
+    Attributes:
+        look: the cluster.
+        jobs: those that have not ended.
+        keeping: what becomes of its checkpoints; None where there are none.
+        lines: its checkpoints, one line each.
+    """
+
+    look: Status
+    jobs: Sequence[str]
+    keeping: Keeping | None
+    lines: Sequence[str]
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether checkpoints lie nowhere else."""
+        return self.keeping is not None and self.keeping.lost
+
+
+def at_stake(home: Provider, name: str) -> AtStake:
+    """Look at a cluster before it is ended."""
+    look = home.status(name)
+    connection = _reach(home, look)
+    return AtStake(look, _running_jobs(connection), *_at_risk.look(home, look, connection))
+
+
+def end(home: Provider, stake: AtStake) -> None:
+    """End a cluster without a question; say what stays, and what goes on to cost money."""
+    name, keeping = stake.look.name, stake.keeping
+    was_running = home.down(name)
+    what = "is down" if was_running else "was not running"
+    _output.note(f"{name} {what}; {home.what_stays(name)}")
+    if keeping is not None and not keeping.lost and stake.look.provider != "local":
+        _output.note(f"checkpoints stay {keeping.where}")
+    if stake.look.provider == "dstack":
+        _after_dstack(name, keeping, stake.lines)
+
+
+def after_run(home: Provider, name: str, *, down: bool | None, yes: bool, reused: bool) -> None:
+    """End the cluster of a run, or keep it, and say which.
+
+    Args:
+        home: its provider.
+        name: its name.
+        down: what the user has asked for; None is to be asked where somebody is there to answer.
+        yes: the user has said -y, which holds for everything but the jobs of others.
+        reused: whether it was there before the run.
+    """
+    with ending(home, name):
+        if down is False or (down is None and not _output.is_interactive()):
+            say_it_goes_on(home, name)
+            return
+        stake = at_stake(home, name)
+        if down is None and stake.look.phase in OVER:
+            say_it_goes_on(home, name)
+            return
+        reasons = _against(stake, yes=yes, reused=reused)
+        if stake.keeping is not None and stake.is_lost:
+            _at_risk.show(stake.keeping, stake.lines)
+        if (reasons or down is None) and not _confirmed(home, name, reasons):
+            say_it_goes_on(home, name)
+            return
+        end(home, stake)
+
+
+def _against(stake: AtStake, *, yes: bool, reused: bool) -> list[str]:
+    """Why not to end a cluster without a question, a sentence each."""
+    reasons = [f"jobs run on it: {', '.join(stake.jobs)}"] if stake.jobs else []
+    if stake.look.phase in OVER or yes:
+        return reasons
+    if reused:
+        reasons.append("it was up before this command")
+    if stake.is_lost:
+        reasons.append("checkpoints would be lost with it")
+    return reasons
+
+
+def _confirmed(home: Provider, name: str, reasons: list[str]) -> bool:
+    why = "; ".join(reasons)
+    if not _output.is_interactive():
+        _output.note(f"cluster {name} is not ended without a question: {why}")
+        return False
+    said = f"; {why}" if why else ""
+    return _output.confirm(f"End cluster {name}? It is up{costs(home, name)}{said}.", yes=False)
+
+
+def say_it_goes_on(home: Provider, name: str) -> None:
+    """Or that it does not: it may have ended by itself."""
+    over = ended(home, name)
+    if over:
+        _output.note(f"cluster {name} has ended: {over}")
+    else:
+        _output.note(f"cluster {name} goes on{costs(home, name)}")
+        _output.hint(f"cloudrl down {name}")
+
+
+def _after_dstack(name: str, keeping: Keeping | None, lines: Sequence[str]) -> None:
+    """Note what lies on its machines now, and name its fleet if that never gives them back."""
+    from cloudrl.providers.dstack import fleets, left, runs
+    from cloudrl.providers.dstack.server import connect
+
+    server = connect()
+    run = runs.get(server, name)
+    if keeping is not None:
+        hosts = [node.latest.hostname for node in run.nodes]
+        left.remember(server.project, left.Left(name, keeping.fleet, hosts, keeping.volumes, lines))
+    _price.warn_of(each for each in fleets.list_all(server) if each.name == run.fleet)
+
+
+def _reach(home: Provider, look: Status) -> Connection | None:
+    """The way into a cluster that is up; None where there is none, and where it has just gone."""
+    try:
+        return home.attach(look.name) if look.is_ready else None
+    except (InputError, ConnectionFailed):
+        return None
+
+
+def _running_jobs(connection: Connection | None) -> list[str]:
+    from cloudrl.jobs import list_jobs
+
+    if connection is None:
+        return []
+    try:
+        jobs = list_jobs(connection)
+    except (InputError, ConnectionFailed):
+        return []
+    return [job.submission_id for job in jobs if not job.status.is_terminal]

@@ -1,0 +1,74 @@
+"""What a job has trained is brought home whole, or the user is told which step is not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from fake_local import FakeLocal
+from small_step import write_step
+
+from cloudrl.cli._bring_home import bring_home
+from cloudrl.connection import Connection
+from cloudrl.errors import CheckpointError, ConnectionFailed
+from cloudrl.jobs import JobHandle
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.io
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Path:
+    for number in (1, 2):
+        write_step(tmp_path / "disk" / "mine", number)
+    return tmp_path / "disk"
+
+
+@pytest.fixture
+def lab(home: Path, disk: Path) -> Iterator[FakeLocal]:
+    with FakeLocal("lab") as fake:
+        fake.cluster.disks = {0: disk, 1: disk}
+        yield fake
+
+
+@pytest.fixture
+def job(lab: FakeLocal, disk: Path) -> JobHandle:
+    cluster = lab.cluster
+    connection = Connection("lab", cluster.url, cluster.token, cluster.agent_url, cluster.agent_token)
+    return JobHandle(connection, "mine-1", "mine", str(disk / "mine"))
+
+
+def test_the_last_step(job: JobHandle, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bring_home(job, tmp_path / "model")
+    assert "merging step 2: " in capsys.readouterr().err
+
+
+def test_a_node_that_is_silent(
+    job: JobHandle, lab: FakeLocal, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    del lab.cluster.disks[1]
+    with pytest.raises(ConnectionFailed, match=r"node 1 .* says nothing of its checkpoints.*the last step"):
+        bring_home(job, tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_last_step_that_is_incomplete(job: JobHandle, disk: Path, tmp_path: Path) -> None:
+    three = write_step(disk / "mine", 3)
+    (three / "actor" / "model_world_size_2_rank_1.pt").unlink()
+    with pytest.raises(
+        CheckpointError, match=r"step 3, is incomplete: it lacks rank 1; the one before is step 2"
+    ) as raised:
+        bring_home(job, tmp_path / "model")
+    assert "cloudrl checkpoints merge 2 --run mine" in str(raised.value.hint)
+    assert not (tmp_path / "model").exists()
+
+
+def test_notes_are_told(
+    job: JobHandle, disk: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (disk / "mine" / "latest_checkpointed_iteration.txt").unlink()
+    bring_home(job, tmp_path / "model")
+    assert "note: mine: there is no latest_checkpointed_iteration.txt" in capsys.readouterr().err

@@ -1,0 +1,245 @@
+"""What becomes of the cluster when `cloudrl run` is through, one way or the other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from fake_local import FakeLocal
+
+from cloudrl.cli import _output
+from cloudrl.cli import up as up_command
+from cloudrl.cli._interrupts import ending, typed_again
+from cloudrl.errors import ConnectionFailed, Interrupted
+from cloudrl.providers import provider
+from cloudrl.providers.model import Keeping, Status
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from conftest import Typed
+
+pytestmark = pytest.mark.io
+
+LOG = "step:1 - training/global_step:1 - critic/score/mean:0.25\n"
+RUN = ("run", "grpo-tiny", "--cluster", "lab", "--steps", "1")
+HOME: Any = provider("local")
+
+
+@pytest.fixture
+def lab(home: Path) -> Iterator[FakeLocal]:
+    with FakeLocal("lab") as fake:
+        ends(fake)
+        yield fake
+
+
+@pytest.fixture
+def started(lab: FakeLocal, monkeypatch: pytest.MonkeyPatch) -> FakeLocal:
+    """The cluster counts as one that the command has started."""
+    monkeypatch.setattr(HOME, "up", lambda _plan, **_: HOME.attach("lab"))
+    monkeypatch.setattr("cloudrl.jobs.rehearsal.living", lambda *_, **__: None)
+    return lab
+
+
+@pytest.fixture
+def rented(lab: FakeLocal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What its disks hold goes with it."""
+    monkeypatch.setattr(HOME, "keeping", lambda _name: Keeping(lost=True, where="on the machines' own disks"))
+    actor = tmp_path / "disk" / "grpo" / "global_step_1" / "actor"
+    actor.mkdir(parents=True)
+    (actor / "model_world_size_1_rank_0.pt").write_bytes(b"x" * 1000)
+    lab.cluster.disks = {0: tmp_path / "disk", 1: tmp_path / "disk"}
+
+
+def ends(lab: FakeLocal, status: str = "SUCCEEDED") -> None:
+    def finish(submission_id: str) -> None:
+        lab.cluster.write(submission_id, LOG.encode())
+        lab.cluster.end(submission_id, status)
+
+    lab.cluster.on_submit = finish
+
+
+def is_up() -> bool:
+    return bool(HOME.status("lab").phase == "ready")
+
+
+def answers(monkeypatch: pytest.MonkeyPatch, *, answer: bool) -> list[str]:
+    """Somebody is there and answers; the questions."""
+    asked: list[str] = []
+    monkeypatch.setattr(_output, "is_interactive", lambda: True)
+
+    def confirm(question: str, **_: Any) -> bool:
+        asked.append(question)
+        return answer
+
+    monkeypatch.setattr(_output, "confirm", confirm)
+    return asked
+
+
+class TestCheckpointsThatWouldBeLost:
+    @pytest.mark.parametrize("status", ["SUCCEEDED", "FAILED"])
+    @pytest.mark.usefixtures("rented")
+    def test_keep_the_cluster_where_nobody_is_asked(
+        self, run: Callable[..., Typed], started: FakeLocal, status: str
+    ) -> None:
+        ends(started, status)
+        done = run(*RUN, "--down")
+        assert done.code == (0 if status == "SUCCEEDED" else 4)
+        assert "grpo, step 1, actor" in done.err
+        assert "lab is not ended without a question: checkpoints would be lost with it" in done.err
+        assert "cluster lab goes on" in done.err
+        assert is_up()
+
+    @pytest.mark.usefixtures("rented", "started")
+    @pytest.mark.parametrize("answer", [True, False])
+    def test_are_in_the_question(
+        self,
+        run: Callable[..., Typed],
+        monkeypatch: pytest.MonkeyPatch,
+        answer: bool,
+    ) -> None:
+        asked = answers(monkeypatch, answer=answer)
+        done = run(*RUN, "--down")
+        assert "grpo, step 1, actor" in done.err
+        assert [each for each in asked if "checkpoints would be lost" in each]
+        assert is_up() is not answer
+
+    @pytest.mark.usefixtures("rented", "started")
+    def test_go_with_y(self, run: Callable[..., Typed]) -> None:
+        done = run(*RUN, "--down", "-y")
+        assert "These checkpoints lie nowhere else" in done.err
+        assert not is_up()
+
+    @pytest.mark.usefixtures("started")
+    def test_where_there_are_none_it_ends(self, run: Callable[..., Typed]) -> None:
+        assert run(*RUN, "--down").code == 0
+        assert not is_up()
+
+
+class TestAClusterThatWasThere:
+    def test_is_ended_after_a_question_only(self, run: Callable[..., Typed], lab: FakeLocal) -> None:
+        assert "not ended without a question: it was up before" in run(*RUN, "--down").err
+        assert is_up()
+        assert run(*RUN, "--submission-id", "two", "--down", "-y").code == 0
+        assert not is_up()
+
+    def test_with_jobs_of_others_not_even_with_y(self, run: Callable[..., Typed], lab: FakeLocal) -> None:
+        lab.cluster.add("theirs")
+        done = run(*RUN, "--down", "-y")
+        assert "not ended without a question: jobs run on it: theirs" in done.err
+        assert is_up()
+
+
+class TestAJobThatNeverCame:
+    """Refused when the cluster was up."""
+
+    def test_takes_its_cluster_with_it_if_asked_to(
+        self, run: Callable[..., Typed], started: FakeLocal
+    ) -> None:
+        started.cluster.add("one", status="SUCCEEDED")
+        done = run(*RUN, "--submission-id", "one", "--down")
+        assert done.code == 2
+        assert not is_up()
+        assert "lab is down" in done.err
+
+    def test_otherwise_it_goes_on(self, run: Callable[..., Typed], started: FakeLocal) -> None:
+        started.cluster.add("one", status="SUCCEEDED")
+        done = run(*RUN, "--submission-id", "one")
+        assert done.code == 2
+        assert is_up()
+        assert "cluster lab goes on" in done.err
+
+
+def test_nobody_is_asked_about_one_that_is_over(
+    run: Callable[..., Typed], lab: FakeLocal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def finish(submission_id: str) -> None:
+        lab.cluster.status.update(phase="ended", failure={"reason": "idle for 30m", "kind": "down"})
+        lab.cluster.write(submission_id, LOG.encode())
+        lab.cluster.end(submission_id)
+
+    lab.cluster.on_submit = finish
+    asked = answers(monkeypatch, answer=True)
+    assert "cluster lab has ended: idle for 30m" in run(*RUN).err
+    assert asked == []
+
+
+def test_a_job_that_fails_is_what_is_said_whatever_comes_after(
+    run: Callable[..., Typed], started: FakeLocal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def down(_name: str) -> bool:
+        raise ConnectionFailed("the server is gone", hint="cloudrl status lab")
+
+    monkeypatch.setattr(HOME, "down", down)
+    ends(started, "FAILED")
+    done = run(*RUN, "--down")
+    assert done.code == 4
+    assert "while the cluster was being ended: the server is gone" in done.err
+    assert "ended as FAILED" in done.err.splitlines()[-2]
+
+
+def test_a_price_that_cannot_be_had_is_not_worth_a_cluster(
+    lab: FakeLocal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def status(_name: str) -> Status:
+        raise ConnectionFailed("no answer")
+
+    class Plan:
+        name = "lab"
+
+        def render(self) -> str:
+            return "--max-cost 9"
+
+    monkeypatch.setattr(HOME, "up", lambda _plan, **_: HOME.attach("lab"))
+    monkeypatch.setattr(HOME, "status", status)
+    assert up_command.start(HOME, Plan()).name == "lab"
+
+
+class TestCtrlC:
+    def press(self, *_: Any, **__: Any) -> Any:
+        raise KeyboardInterrupt
+
+    def test_while_a_cluster_is_being_ended(
+        self, run: Callable[..., Typed], lab: FakeLocal, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        lab.cluster.status["money"] = {"price_per_hour": 12.3, "cost": 4.5}
+        monkeypatch.setattr(HOME, "down", self.press)
+        for words in (["down", "lab", "-y"], [*RUN, "--down", "-y"]):
+            done = run(*words)
+            assert done.code == 130
+            assert "cluster lab may not have ended and costs $12.30/h, $4.50 so far" in done.err
+            assert "End it: cloudrl down lab" in done.err
+
+    def test_after_it_has_ended(self, lab: FakeLocal) -> None:
+        with pytest.raises(Interrupted, match="cluster lab has ended"), ending(HOME, "lab"):  # noqa: PT012
+            HOME.down("lab")
+            raise KeyboardInterrupt
+
+    def test_while_the_model_comes_home(
+        self, run: Callable[..., Typed], lab: FakeLocal, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("cloudrl.cli._bring_home.bring_home", self.press)
+        done = run(*RUN, "--to", "model")
+        assert done.code == 130
+        assert "Go on: cloudrl checkpoints merge lab --to model" in done.err
+        assert "cloudrl run" not in done.err
+
+    def test_a_command_is_repeated_without_secrets(self) -> None:
+        words = [
+            "run",
+            "grpo",
+            "--env",
+            "WANDB_API_KEY=abc",
+            "--env=HF_TOKEN=abc",
+            "-eMY_SECRET=abc",
+            "--steps",
+            "2",
+        ]
+        again = typed_again(words)
+        assert "abc" not in again
+        assert "--env 'WANDB_API_KEY=***' '--env=HF_TOKEN=***' '-eMY_SECRET=***' --steps 2" in again
+        auth = typed_again(["up", "--set", "registry_auth={username: me, password: abc}"])
+        assert auth == "cloudrl up --set 'registry_auth={username: me, password: ***'"
+        plain = ["run", "grpo", "data.prompt_key=question", "--env", "NCCL_DEBUG=INFO"]
+        assert typed_again(plain) == "cloudrl run grpo data.prompt_key=question --env NCCL_DEBUG=INFO"

@@ -1,0 +1,112 @@
+"""A name that is a cluster on this machine and one on dstack."""
+
+from __future__ import annotations
+
+import json
+import sys
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from fake_local import FakeLocal
+
+from cloudrl.errors import InputError
+from cloudrl.providers import PROVIDERS
+from cloudrl.providers.model import Keeping, Status
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from conftest import Typed
+
+pytestmark = pytest.mark.io
+
+
+class Rented:
+    """A provider with one cluster, in the place of dstack's."""
+
+    def __init__(self) -> None:
+        self.ended: list[str] = []
+        self.running = ["lab"]
+
+    def names(self) -> list[str]:
+        return self.running
+
+    def status(self, name: str) -> Status:
+        return Status(name, "rented", "fetch", nodes_wanted=8, price_per_hour=98.0, cost=12.0)
+
+    def attach(self, name: str) -> Any:
+        raise InputError(f"{name} is not there yet")
+
+    def down(self, name: str) -> bool:
+        self.ended.append(name)
+        return True
+
+    def keeping(self, _name: str) -> Keeping:
+        return Keeping(lost=False, where="on a volume")
+
+    def what_stays(self, _name: str) -> str:
+        return "nothing stays"
+
+
+@pytest.fixture
+def rented(home: Path, monkeypatch: pytest.MonkeyPatch) -> Rented:
+    made = Rented()
+    monkeypatch.setenv("DSTACK_SERVER_URL", "http://nowhere")
+    names = ("names", "status", "attach", "down", "keeping", "what_stays")
+    module = SimpleNamespace(**{name: getattr(made, name) for name in names})
+    monkeypatch.setitem(sys.modules, "rented_provider", module)
+    monkeypatch.setitem(PROVIDERS, "dstack", "rented_provider")
+    return made
+
+
+@pytest.fixture
+def lab(home: Path) -> Iterator[FakeLocal]:
+    with FakeLocal("lab") as fake:
+        yield fake
+
+
+def test_one_that_is_down_here_does_not_hide_the_paid_one(
+    run: Callable[..., Typed], rented: Rented, lab: FakeLocal
+) -> None:
+    lab.__exit__()
+    assert [each["provider"] for each in [json.loads(run("status", "--json").out)]] == ["rented"]
+    assert json.loads(run("status", "lab", "--json").out)["provider"] == "rented"
+    assert run("down", "lab").code == 0
+    assert rented.ended == ["lab"]
+
+
+def test_status_shows_both(run: Callable[..., Typed], rented: Rented, lab: FakeLocal) -> None:
+    for words in (["status"], ["status", "lab"]):
+        looks = json.loads(run(*words, "--json").out)
+        assert [(each["provider"], each["phase"]) for each in looks] == [
+            ("rented", "fetch"),
+            ("local", "ready"),
+        ]
+    assert json.loads(run("status", "lab", "--on", "dstack", "--json").out)["provider"] == "rented"
+
+
+def test_down_has_to_be_told_which(run: Callable[..., Typed], rented: Rented, lab: FakeLocal) -> None:
+    done = run("down", "lab", "-y")
+    assert done.code == 2
+    assert "there are two clusters lab: on this machine and on dstack" in done.err
+    assert "cloudrl down lab --on dstack" in done.err
+    assert rented.ended == []
+    assert run("down", "lab", "--on", "dstack").code == 0
+    assert rented.ended == ["lab"]
+    assert json.loads(run("status", "lab", "--on", "local", "--json").out)["phase"] == "ready"
+
+
+def test_a_name_that_is_taken_on_dstack(run: Callable[..., Typed], rented: Rented) -> None:
+    for words in (["up", "lab"], ["run", "grpo-tiny", "--cluster", "lab"]):
+        done = run(*words)
+        assert done.code == 2
+        assert "a cluster lab is there already, on dstack" in done.err
+
+
+def test_a_name_that_is_taken_here(run: Callable[..., Typed], rented: Rented, lab: FakeLocal) -> None:
+    rented.running = []
+    done = run("run", "grpo", "--on", "dstack", "--cluster", "lab", "-y")
+    assert done.code == 2
+    assert "a cluster lab is there already, on this machine" in done.err

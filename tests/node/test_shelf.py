@@ -1,0 +1,124 @@
+"""A node's shelf of checkpoints: its sign of life, and what removals leave."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cloudrl.node import shelf as shelf_module
+from cloudrl.node.shards import ShardChild
+from cloudrl.node.shelf import Shelf, put_aside, remove_step, sweep
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from cloudrl.node.process import Child
+
+pytestmark = pytest.mark.io
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def shelf(tmp_path: Path, said: list[str]) -> Iterator[Shelf]:
+    folder = tmp_path / "checkpoints"
+    folder.mkdir()
+    child = ShardChild(_no_child)
+    made = Shelf(
+        folder, tmp_path / "ray", run_id="run", rank=1, child=child, say=said.append, renew_every_s=0.02
+    )
+    yield made
+    made.close()
+
+
+def _no_child(_: int) -> Child:
+    raise AssertionError("no sums here")
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 5
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def step(root: Path, run: str, number: int = 3) -> Path:
+    folder = root / run / f"global_step_{number}"
+    (folder / "actor").mkdir(parents=True)
+    (folder / "actor" / "model_world_size_2_rank_0.pt").write_bytes(b"weights")
+    return folder
+
+
+def rests(root: Path) -> list[Path]:
+    """Not `rglob`: what is looked for goes meanwhile."""
+    found = ((Path(text), name) for text, folders, _ in os.walk(root) for name in folders)
+    return [folder / name for folder, name in found if name.startswith(shelf_module._ASIDE)]
+
+
+def test_it_lives_without_any_look_for_saves(shelf: Shelf) -> None:
+    """A look sums for minutes, and an older word than 60 s lets another rank take over the folder."""
+    shelf.open_up()
+    [word] = shelf.folder.glob(".cloudrl-canary-*")
+    os.utime(word, (1.0, 1.0))
+    until(lambda: word.stat().st_mtime > 1.0)
+    word.unlink()
+    until(word.exists)
+    shelf.close()
+    time.sleep(0.1)
+    assert not word.exists()
+
+
+@pytest.mark.parametrize("run", ["run", "team/run", "."])
+def test_what_a_removal_has_left_goes_with_the_next_start(shelf: Shelf, run: str) -> None:
+    """Its cluster ended before the bytes had gone; the step was the last of its run."""
+    step(shelf.folder, run)
+    kept = step(shelf.folder, "other")
+    put_aside(shelf.folder, f"{run}/global_step_3".replace("./", ""))
+    assert len(rests(shelf.folder)) == 1
+    shelf.open_up()
+    until(lambda: not rests(shelf.folder))
+    assert len(list(kept.rglob("*.pt"))) == 1
+
+
+def test_what_cannot_be_removed_is_said(shelf: Shelf, said: list[str]) -> None:
+    """A link stands for what the volume does not let go."""
+    bad = stubborn(shelf.folder)
+    step(shelf.folder, "run", 9)
+    put_aside(shelf.folder, "run/global_step_9")
+    shelf.open_up()
+    until(lambda: said)
+    assert rests(shelf.folder) == [bad], "the rest has gone"
+    assert said[0].startswith(f"warning: what was pruned of {bad.parent} still takes space: ")
+    assert str(bad) in said[0]
+
+
+def stubborn(root: Path) -> Path:
+    bad = root / "run" / f"{shelf_module._ASIDE}global_step_1-00"
+    bad.parent.mkdir(parents=True, exist_ok=True)
+    (root / "elsewhere").mkdir()
+    bad.symlink_to(root / "elsewhere")
+    return bad
+
+
+def test_a_removal_by_hand_says_so_too(tmp_path: Path) -> None:
+    bad = stubborn(tmp_path)
+    gone = step(tmp_path, "run")
+    with pytest.raises(OSError, match="symbolic link") as caught:
+        remove_step(tmp_path, "run/global_step_3")
+    assert caught.value.filename == str(bad)
+    assert not gone.exists()
+
+
+def test_two_that_sweep_at_once(tmp_path: Path) -> None:
+    step(tmp_path, "run")
+    put_aside(tmp_path, "run/global_step_3")
+    sweep(tmp_path, "run")
+    sweep(tmp_path, "run")
+    assert rests(tmp_path) == []
