@@ -21,7 +21,8 @@ settings.register_profile("repeatable", max_examples=30, derandomize=True, deadl
 settings.register_profile("explore", max_examples=2000, deadline=None, database=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell without job control starts what it puts behind
+# A shell without job control starts what runs in the background with Ctrl-C ignored, and children inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
