@@ -119,7 +119,7 @@ class TestARawApply:
         assert "nodes 2" in user.types("cloudrl", "jobs", "logs", "beside").stdout
 
     def test_verls_driver_on_rank_1(self, user: User, raw: str) -> None:
-        """As Ray does when the head is full: the driver, and with it verl's controller, find model and data there."""
+        """As Ray does when the head is full: it finds model and data there. Where verl's controller goes, Ray decides."""
         worker = user.hosts_of(raw)[1]
         words = ("--steps", "1", "--name", "raw-1", "--submission-id", "raw-1", "--cluster", raw)
         shown = user.types("cloudrl", "submit", "grpo-tiny", *words, "--dry-run", "--json").stdout
@@ -132,7 +132,6 @@ class TestARawApply:
             ray.submit_job({**request, "entrypoint_resources": {f"node:{worker.address}": 0.001}})
         done = user.types("cloudrl", "jobs", "logs", "-f", "raw-1", "--cluster", raw, timeout_s=400)
         assert "training/global_step:1" in done.stdout
-        assert re.search(r"\(TaskRunnerV1 pid=\d+\)", done.stdout)  # no ip=: it runs where the driver does
         with user.lab.network():
             nodes = {node.node_id: node.ip for node in ray.nodes()}
             assert nodes[str(ray.get_job("raw-1").driver_node_id)] == worker.address

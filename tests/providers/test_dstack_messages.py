@@ -121,7 +121,7 @@ def test_run_does_all_of_it_and_the_cluster_ends_by_itself(user: User, dstack_pa
     """Check, up, submit, follow, where the checkpoints are; then nobody is connected, and it goes when it is idle."""
     where = ("--on", "dstack", "--fleet", "pair", "--nodes", "2", *SHAPE, "-y")
     limits = ("--down-when-idle", "25s", "--steps", "1", "--keep")
-    done = user.types("cloudrl", "run", "grpo-tiny", "--cluster", "whole", *where, *limits, timeout_s=500)
+    done = user.types("cloudrl", "run", "grpo-tiny", "--cluster", "whole", *where, *limits, timeout_s=900)
     assert "READY: whole" in done.stdout
     assert "step 1/1" in done.stdout
     hosts = user.hosts_of("whole")
