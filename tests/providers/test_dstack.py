@@ -119,7 +119,7 @@ class TestARawApply:
         assert "nodes 2" in user.types("cloudrl", "jobs", "logs", "beside").stdout
 
     def test_verls_driver_on_rank_1(self, user: User, raw: str) -> None:
-        """As Ray does when the head is full: it finds model and data there. Where verl's controller goes, Ray decides."""
+        """As Ray does when the head is full: it finds model and data. Ray places the controller."""
         worker = user.hosts_of(raw)[1]
         words = ("--steps", "1", "--name", "raw-1", "--submission-id", "raw-1", "--cluster", raw)
         shown = user.types("cloudrl", "submit", "grpo-tiny", *words, "--dry-run", "--json").stdout
