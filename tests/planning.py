@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cloudrl.connection import ClusterView
 from cloudrl.jobs import Submission, Wishes, plan
 from cloudrl.spec import Job, parse_override
-
-if TYPE_CHECKING:
-    pass
-
 
 NOW = datetime(2026, 11, 21, 10, 5, 9, tzinfo=timezone.utc)
 

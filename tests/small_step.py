@@ -1,4 +1,4 @@
-"""A real step of two ranks, 14 kB, saved by torch's FSDP2; nothing is imported to have it."""
+"""Steps of a run, for tests; nothing is imported to have them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CONFIG = {
 
 
 def write_step(run: Path, step: int) -> Path:
-    """Save a step and name it in the tracker; returns its folder."""
+    """A real step of two ranks, 14 kB, saved by torch's FSDP2, named in the tracker; returns its folder."""
     folder = run / f"global_step_{step}"
     shutil.copytree(FIXTURE, folder / "actor")
     (folder / "actor" / "huggingface").mkdir()
@@ -23,3 +23,12 @@ def write_step(run: Path, step: int) -> Path:
     (folder / "data.pt").write_bytes(b"data")
     (run / "latest_checkpointed_iteration.txt").write_text(str(step))
     return folder
+
+
+def write_names(run: Path, step: int) -> None:
+    """A complete step of one rank, for what looks at names alone: its shard is a byte."""
+    actor = run / f"global_step_{step}" / "actor"
+    (actor / "huggingface").mkdir(parents=True)
+    (actor / "huggingface" / "config.json").write_text("{}")
+    (actor / "model_world_size_1_rank_0.pt").write_bytes(b"x")
+    (actor.parent / "data.pt").write_bytes(b"x")

@@ -11,7 +11,6 @@ import json
 import secrets
 import shlex
 import zipfile
-from importlib import resources
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -23,12 +22,10 @@ from cloudrl.errors import CheckpointError, InputError, JobFailed
 from cloudrl.jobs import Ended, Line
 from cloudrl.jobs.handle import find_job, raise_for_status
 from cloudrl.jobs.working_dir import Package
+from cloudrl.render.agent import python_sources
 from cloudrl.verl.metrics import plain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from importlib.resources.abc import Traversable
-
     from cloudrl.checkpoints.handle import CheckpointHandle
     from cloudrl.connection import AgentApi, ClusterView, Connection
     from cloudrl.jobs import JobHandle
@@ -138,25 +135,9 @@ def _package(checkpoint: CheckpointHandle, agent: AgentApi) -> Package:
     task = {"agent_url": f"http://127.0.0.1:{port}", "checkpoint": checkpoint_to_json(checkpoint.info)}
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, data in [(FILE, json.dumps(task).encode()), *sorted(_sources())]:
+        for name, data in [(FILE, json.dumps(task).encode()), *sorted(python_sources(_PARTS))]:
             info = zipfile.ZipInfo(name, _EPOCH)
             info.compress_type, info.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
             archive.writestr(info, data)
     packed = content.getvalue()
     return Package(f"_ray_pkg_{hashlib.sha256(packed).hexdigest()[:32]}.zip", packed, files=0)
-
-
-def _sources() -> Iterator[tuple[str, bytes]]:
-    root = resources.files("cloudrl")
-    for part in _PARTS:
-        yield from _walk(root.joinpath(part), f"cloudrl/{part}")
-
-
-def _walk(item: Traversable, name: str) -> Iterator[tuple[str, bytes]]:
-    if item.is_file():
-        if name.endswith(".py"):
-            yield name, item.read_bytes()
-        return
-    for inner in item.iterdir():
-        if inner.name != "__pycache__":
-            yield from _walk(inner, f"{name}/{inner.name}")

@@ -8,7 +8,7 @@ from importlib import resources
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from importlib.resources.abc import Traversable
     from pathlib import Path
 
@@ -29,7 +29,7 @@ def build_agent() -> bytes:
     buffer = io.BytesIO()
     buffer.write(b"#!/usr/bin/env python3\n")
     with zipfile.ZipFile(buffer, "a", zipfile.ZIP_STORED) as archive:
-        for name, text in sorted(_sources()):
+        for name, text in sorted([("__main__.py", _MAIN.encode()), *python_sources(_PARTS)]):
             info = zipfile.ZipInfo(name, _EPOCH)
             info.external_attr = 0o644 << 16
             info.create_system = 3  # Unix, whatever this machine is
@@ -49,10 +49,10 @@ def write_agent(folder: Path) -> Path:
     return path
 
 
-def _sources() -> Iterator[tuple[str, bytes]]:
+def python_sources(parts: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+    """Files and folders of this package: path below its parent, as `cloudrl/node/agent.py`, and the bytes of each."""
     root = resources.files("cloudrl")
-    yield "__main__.py", _MAIN.encode()
-    for part in _PARTS:
+    for part in parts:
         yield from _walk(root.joinpath(part), f"cloudrl/{part}")
 
 

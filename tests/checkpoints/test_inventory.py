@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from checkpoints.said import files, node, run, step
+from small_step import write_names
 
 from cloudrl.checkpoints.collect import collect, local_inventory
 from cloudrl.checkpoints.inventory import spans
@@ -236,11 +237,7 @@ def test_spans(numbers: list[int], text: str) -> None:
 @pytest.mark.parametrize("name", ["", "project", "project/r", "project/r/global_step_3"])
 def test_a_folder_at_any_depth(tmp_path: Path, name: str) -> None:
     for number in (3, 4):
-        folder = tmp_path / f"project/r/global_step_{number}/actor"
-        (folder / "huggingface").mkdir(parents=True)
-        (folder / "huggingface/config.json").write_text("{}")
-        (folder / "model_world_size_1_rank_0.pt").write_bytes(b"x")
-        (folder.parent / "data.pt").write_bytes(b"x")
+        write_names(tmp_path / "project/r", number)
     found = local_inventory(tmp_path / name)
     assert [each.step for each in found.checkpoints] == ([3] if name.endswith("_3") else [3, 4])
     shard = found.checkpoints[0].shards("model")[0]

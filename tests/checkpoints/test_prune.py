@@ -8,6 +8,7 @@ import pytest
 from checkpoints.said import node, run, step
 from hypothesis import given
 from hypothesis import strategies as st
+from small_step import write_names
 
 from cloudrl.checkpoints.collect import collect
 from cloudrl.checkpoints.origin import FolderOrigin
@@ -128,11 +129,7 @@ def test_whatever_there_is_the_newest_complete_one_and_the_tracked_one_stay(
 
 def test_a_step_of_a_folder_is_removed(tmp_path: Path) -> None:
     for number in (1, 2):
-        actor = tmp_path / f"r/global_step_{number}/actor"
-        (actor / "huggingface").mkdir(parents=True)
-        (actor / "huggingface/config.json").write_text("{}")
-        (actor / "model_world_size_1_rank_0.pt").write_bytes(b"x")
-        (actor.parent / "data.pt").write_bytes(b"x")
+        write_names(tmp_path / "r", number)
     origin = FolderOrigin(tmp_path)
     (removal,) = plan_pruning(origin.inventory(), 1).removals
     for place, path in removal.where:

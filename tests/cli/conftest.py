@@ -26,8 +26,8 @@ class Typed(NamedTuple):
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """$CLOUDRL_HOME; the working directory is beside it."""
     monkeypatch.setenv("CLOUDRL_HOME", str(tmp_path / "home"))
-    (tmp_path / "work").mkdir()
-    monkeypatch.chdir(tmp_path / "work")
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
     return tmp_path / "home"
 
 

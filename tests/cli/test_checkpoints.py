@@ -29,7 +29,7 @@ SHARD = "actor/model_world_size_2_rank_1.pt"
 @pytest.fixture
 def folder(home: Path) -> Path:
     """A folder of this machine with steps 1 and 2 of a run; `./ck` for whoever types."""
-    folder = home.parent / "work" / "ck"
+    folder = home.parent / "here" / "ck"
     for number in (1, 2):
         write_step(folder / "mine", number)
     return folder
@@ -138,10 +138,10 @@ def test_nodes_give_what_the_folder_gives(run: Callable[..., Typed], lab: FakeLo
     assert merged.code == 0
     again = run("checkpoints", "merge", "--to", "once-more")
     assert again.out.endswith("step 2 of run mine\n")
-    assert tree(tmp_path / "work" / "from-nodes") == tree(tmp_path / "work" / "from-folder")
+    assert tree(tmp_path / "here" / "from-nodes") == tree(tmp_path / "here" / "from-folder")
     said = json.loads(merged.out)
     assert (said["step"], said["run"], said["dtype"]) == (2, "mine", "bf16")
-    assert said["path"] == str(tmp_path / "work" / "from-nodes")
+    assert said["path"] == str(tmp_path / "here" / "from-nodes")
     assert "merging step 2: " in merged.err
     assert run("checkpoints", "verify").code == 0
 
@@ -192,7 +192,7 @@ def test_pull(run: Callable[..., Typed], lab: FakeLocal, tmp_path: Path) -> None
     assert pulled.code == 0
     assert "here/global_step_2: 5 files, " in pulled.out
     shutil.rmtree(tmp_path / "whole" / "mine" / "global_step_1")
-    assert tree(tmp_path / "work" / "here") == tree(tmp_path / "whole" / "mine")
+    assert tree(tmp_path / "here" / "here") == tree(tmp_path / "whole" / "mine")
 
 
 def test_prune_asks(run: Callable[..., Typed], folder: Path) -> None:

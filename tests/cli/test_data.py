@@ -85,7 +85,7 @@ def test_prepare_a_built_in_one_from_a_folder_of_this_machine(run: Callable[...,
     assert pq.read_metadata(paths["train"]).num_rows == 7
 
 
-@pytest.mark.parametrize("place", ["mine.jsonl", "./mine.jsonl", "../work/mine.jsonl"])
+@pytest.mark.parametrize("place", ["mine.jsonl", "./mine.jsonl", "../here/mine.jsonl"])
 def test_prepare_a_file(run: Callable[..., Typed], mine: Path, place: str) -> None:
     done = run(
         "data", "prepare", place, "--to", "out", "--prompt-field", "text", "--answer-field", "meta.gold",

@@ -80,7 +80,7 @@ def test_the_model_is_brought_home(run: Callable[..., Typed], lab: FakeLocal, tm
     done = run(*RUN, "--name", "mine", "--to", "model", "--down")
     assert done.code == 0, done.err
     assert "merging step 2: " in done.err
-    model = tmp_path / "work" / "model"
+    model = tmp_path / "here" / "model"
     assert done.out.splitlines()[1] == str(model)
     assert (model / "model.safetensors").exists()
 
@@ -264,12 +264,7 @@ def test_a_second_ctrl_c_leaves_at_once(home: Path, lab: FakeLocal) -> None:
 def test_a_cluster_that_has_ended_by_itself_meanwhile_does_not_go_on(
     run: Callable[..., Typed], lab: FakeLocal
 ) -> None:
-    def finish(submission_id: str) -> None:
-        lab.cluster.status.update(phase="ended", failure={"reason": "idle for 30m", "kind": "down"})
-        lab.cluster.write(submission_id, LOG.encode())
-        lab.cluster.end(submission_id)
-
-    lab.cluster.on_submit = finish
+    lab.goes_down_with_its_next_job("idle for 30m", LOG)
     done = run(*RUN)
     assert "cluster lab has ended: idle for 30m" in done.err
     assert "goes on" not in done.err

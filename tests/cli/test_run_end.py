@@ -154,12 +154,7 @@ class TestAJobThatNeverCame:
 def test_nobody_is_asked_about_one_that_is_over(
     run: Callable[..., Typed], lab: FakeLocal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def finish(submission_id: str) -> None:
-        lab.cluster.status.update(phase="ended", failure={"reason": "idle for 30m", "kind": "down"})
-        lab.cluster.write(submission_id, LOG.encode())
-        lab.cluster.end(submission_id)
-
-    lab.cluster.on_submit = finish
+    lab.goes_down_with_its_next_job("idle for 30m", LOG)
     asked = answers(monkeypatch, answer=True)
     assert "cluster lab has ended: idle for 30m" in run(*RUN).err
     assert asked == []

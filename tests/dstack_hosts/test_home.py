@@ -79,14 +79,14 @@ def test_what_lay_at_the_target_is_gone(user, tmp_path):
     ("path", "absolute"),
     [
         ("/opt/x", "/opt/x"),
-        ("x", "/work/x"),
-        ("./x/../y", "/work/y"),
+        ("x", "/repo/x"),
+        ("./x/../y", "/repo/y"),
         ("~", "/home/me"),
         ("~/x", "/home/me/x"),
     ],
 )
 def test_expand(path, absolute):
-    assert expand(path, "/work", "/home/me") == absolute
+    assert expand(path, "/repo", "/home/me") == absolute
 
 
 def test_the_user_of_a_job():

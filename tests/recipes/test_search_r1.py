@@ -11,9 +11,9 @@ from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import ConfigCompositionException
 from omegaconf import DictConfig, OmegaConf
+from planning import cluster
 
 from cloudrl import recipes
-from cloudrl.connection import ClusterView
 from cloudrl.errors import InputError, RecipeError
 from cloudrl.jobs import Submission, Wishes, plan
 from cloudrl.spec import HydraText
@@ -34,19 +34,13 @@ def planned(
 ) -> Submission:
     """The recipe on two nodes with eight GPUs whose jobs bring Search-R1 along, but for the changes."""
     lab: dict[str, Any] = {
-        "name": "lab",
-        "id": "1",
-        "nodes": 2,
-        "gpus_per_node": 8,
-        "device": "gpu",
-        "checkpoint_dir": "/checkpoints",
         "data": {"nq_search": {"train": "/d/train.parquet", "test": "/d/test.parquet"}},
         "models": {"Qwen/Qwen2.5-7B": "/m"},
         "verl_version": "0.1",
         "rollouts": ("vllm",),
     }
     wishes = Wishes(name="run", overrides=overrides or {}, env=env or {})
-    return plan(recipes.load("search-r1"), ClusterView(**{**lab, **changes}), wishes)
+    return plan(recipes.load("search-r1"), cluster(**{**lab, **changes}), wishes)
 
 
 def composed(words: list[str]) -> DictConfig:
@@ -117,13 +111,10 @@ def test_without_the_fork_it_is_refused_and_told_how_to_send_it():
 
 
 def test_a_recipe_for_todays_verl_does_not_run_on_the_fork():
-    view = ClusterView(
-        name="lab", id="1", nodes=2, gpus_per_node=8, device="gpu", checkpoint_dir="/c", verl_version="0.1"
-    )
     with pytest.raises(
         InputError, match=r"recipe 'ppo' is written for verl 0.9.1, and cluster 'lab' has 0.1"
     ):
-        plan(recipes.load("ppo"), view, Wishes())
+        plan(recipes.load("ppo"), cluster(verl_version="0.1"), Wishes())
 
 
 def test_an_algorithm_of_todays_verl_does_not_go_over_it():
