@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING
@@ -33,6 +34,17 @@ def status_of(url: str) -> int:
         return error.code
     except OSError:
         return 0
+
+
+def dstack_would_take(*ports: int) -> bool:
+    """Whether `dstack attach` finds these ports free: unlike ssh it minds the last tunnel.s TIME_WAIT."""
+    for port in ports:
+        with socket.socket() as trial:
+            try:
+                trial.bind(("", port))
+            except OSError:
+                return False
+    return True
 
 
 class TestFleets:
@@ -105,6 +117,8 @@ def raw(user: User, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 class TestARawApply:
     def test_attached_by_dstack(self, user: User, raw: str) -> None:
+        with user.lab.network():
+            until(lambda: dstack_would_take(8265, 8266), 90, lambda: "8265 and 8266 are still in TIME_WAIT")
         client = user.starts("dstack", "attach", raw)
         with user.lab.network():
             for port in (8265, 8266):  # both want the run's token, which a client reads over ssh

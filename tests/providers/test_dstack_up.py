@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import threading
 from functools import partial
 from types import SimpleNamespace
@@ -16,7 +17,7 @@ from cloudrl.errors import CapacityError, CloudrlError, ClusterFailed, Connectio
 from cloudrl.providers.dstack import keeper, provider, runs, state, stopping
 from cloudrl.providers.dstack.provider import DstackPlan
 from cloudrl.providers.dstack.runs import RunPlan
-from cloudrl.providers.dstack.tunnel import Tunnel
+from cloudrl.providers.dstack.tunnel import Tunnel, free_ports
 from cloudrl.providers.dstack.way_in import WayIn
 
 if TYPE_CHECKING:
@@ -166,6 +167,23 @@ def test_a_tunnel_without_ssh_says_so(tmp_path: Path) -> None:
     tunnel = Tunnel(broken, {1: 1}, tmp_path)
     with pytest.raises(ConnectionFailed, match=r"FileNotFoundError: .*'ssh'"):
         tunnel.open(timeout_s=0.5)
+
+
+class TestLocalPorts:
+    def test_one_that_a_tunnel_has_just_left_is_free(self) -> None:
+        """The side that hangs up first keeps the connection in TIME_WAIT for a minute."""
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+            with socket.create_connection(("127.0.0.1", port)) as client:
+                server.accept()[0].close()
+                assert client.recv(1) == b""
+        assert free_ports((port,)) == {port: port}
+
+    @pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0"])
+    def test_one_that_somebody_listens_at_is_not(self, address: str) -> None:
+        with socket.create_server((address, 0)) as server:
+            port = server.getsockname()[1]
+            assert free_ports((port,))[port] not in (0, port)
 
 
 class TestTheKeeper:

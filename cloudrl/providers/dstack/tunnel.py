@@ -145,10 +145,14 @@ def _forward(local: int, remote: int) -> str:
 
 
 def _hold(port: int) -> socket.socket | None:
-    """Bind a port of the loopback, or None when it is taken on any address."""
+    """Bind a port of the loopback, or None when somebody listens there on any address.
+
+    A tunnel that has just ended leaves connections in TIME_WAIT for a minute: as ssh does, they are passed over.
+    """
     for address in ("0.0.0.0", "127.0.0.1") if port else ("127.0.0.1",):  # noqa: S104  bound, never listened on
         trial = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1 if port else 0)
             trial.bind((address, port))
         except OSError:
             trial.close()
