@@ -11,7 +11,7 @@ PYTHON ?= $(shell for p in python3.12 python3.11 python3.10 python3 python; do \
 TORCH_ARGS := $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-unit test-dstack test-slow check format bench-up bench-dstack bench-merge dstack-lab dstack-lab-down dstack-packages clean
+.PHONY: demo test test-unit test-dstack test-slow check format bench-help bench-up bench-dstack bench-merge dstack-lab dstack-lab-down dstack-packages clean
 
 demo: $(VENV)/.local
 	$(BIN)/cloudrl demo
@@ -38,6 +38,9 @@ check: $(VENV)/.dev
 format: $(VENV)/.dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+bench-help: $(VENV)/.dev
+	$(BIN)/python benchmarks/bench_help.py
 
 bench-up: $(VENV)/.dev
 	$(BIN)/python benchmarks/bench_up.py

@@ -9,7 +9,7 @@ from cloudrl import recipes, spec
 from cloudrl.connection import ClusterView, Connection, view
 from cloudrl.errors import CloudrlError, InputError, Interrupted
 from cloudrl.jobs import JobHandle, Wishes, find_job, list_jobs, submit
-from cloudrl.providers import provider
+from cloudrl.providers import provider, whereabouts
 from cloudrl.render.dstack import to_dstack
 from cloudrl.render.fleet import fleet_to_dstack
 from cloudrl.spec import DataSet, Job, NetworkVolume, Resources, SshConfig, SshHost, Volume
@@ -75,12 +75,14 @@ class Cluster(spec.Cluster):
                 only provider `local` can do.
 
         Raises:
-            InputError: one of this name is up already, or `detach` is False on dstack.
+            InputError: one of this name is up already, here or elsewhere, or `detach` is False on dstack.
             CapacityError: the provider cannot give what is asked for.
             ClusterFailed: it did not become ready; nothing of it is left running.
         """
         where = provider(on)
-        connection = where.up(where.plan(self), on_status=on_status, detach=detach)
+        plan = where.plan(self)
+        whereabouts.refuse_elsewhere(self.name, on)
+        connection = where.up(plan, on_status=on_status, detach=detach)
         return RunningCluster(connection, provider=on, owned=True)
 
 
@@ -230,13 +232,19 @@ class RunningCluster:
         return provider(self.provider).down(self.connection.name)
 
 
-def attach(name: str, on: str = "local") -> RunningCluster:
+def attach(name: str, on: str | None = None) -> RunningCluster:
     """Connect to a cluster that is up. It goes on when a `with` block of the result is left; `down()` ends it.
 
+    Args:
+        name: the cluster's.
+        on: the provider; None for the one that has it.
+
     Raises:
-        InputError: there is none of that name.
+        InputError: there is none of that name, or one in two places and no provider was named.
+        ConnectionFailed: nobody answers.
     """
-    return RunningCluster(provider(on).attach(name), provider=on)
+    where = on or whereabouts.home(name)
+    return RunningCluster(provider(where).attach(name), provider=where)
 
 
 def connect(ray_url: str, token: str | None = None) -> RunningCluster:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cloudrl.cli import _output
-from cloudrl.cli._target import connect, home_of, provider_named, running_clusters
+from cloudrl.cli._target import connect, running_clusters
 from cloudrl.errors import InputError
+from cloudrl.providers import provider, whereabouts
 
 if TYPE_CHECKING:
     from cloudrl.checkpoints.origin import Origin
@@ -71,14 +72,14 @@ def step_and_where(step: str | None, where: str | None) -> tuple[str, str | None
 
 def _kept_folder(where: str | None) -> Path | None:
     """What a cluster of this machine that is down has left."""
-    local = provider_named("local")
+    local = provider("local")
     if (
         where is None
         or where not in local.names()
         or local.status(where).phase not in ("down", "failed", "ended")
     ):
         return None
-    if home_of(where) is not local:
+    if whereabouts.homes(where) != ["local"]:
         return None
     folder = local.folder(where) / "checkpoints"
     return folder if folder.is_dir() else None

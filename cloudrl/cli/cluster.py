@@ -14,13 +14,11 @@ from cloudrl.cli._target import (
     ClusterOption,
     all_clusters,
     connect,
-    home_to_end,
-    homes_of,
     one_cluster,
-    provider_named,
     running_clusters,
 )
 from cloudrl.errors import ClusterFailed, InputError
+from cloudrl.providers import provider, whereabouts
 
 if TYPE_CHECKING:
     from cloudrl.providers import Provider
@@ -45,10 +43,10 @@ def status(
     """Show clusters, or the nodes and phases of one. Exit code 4 when it has failed."""
     known = all_clusters() if name is None else []
     if name is None and len(known) != 1:
-        _list([provider_named(home).status(each) for each, home in known], as_json=as_json)
+        _list([provider(home).status(each) for each, home in known], as_json=as_json)
         return
     chosen = name if name is not None else known[0][0]
-    homes = homes_of(chosen, on)
+    homes = [provider(each) for each in ([on] if on else whereabouts.homes(chosen))]
     if len(homes) > 1:
         _list([each.status(chosen) for each in homes], as_json=as_json)
         _output.hint(f"One of them: cloudrl status {chosen} --on dstack")
@@ -76,7 +74,7 @@ def down(
     from cloudrl.cli._interrupts import ending
 
     chosen = one_cluster(name)
-    home = home_to_end(chosen, on)
+    home = provider(on or whereabouts.home(chosen))
     with ending(home, chosen):
         stake = _ending.at_stake(home, chosen)
         if stake.jobs and not _output.confirm(

@@ -11,7 +11,8 @@ from urllib.parse import urlsplit
 import typer
 
 from cloudrl.cli import _output
-from cloudrl.cli._target import AddressOption, ClusterOption, connect, provider_named, running_clusters
+from cloudrl.cli._target import AddressOption, ClusterOption, connect, running_clusters
+from cloudrl.providers import provider, whereabouts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -154,8 +155,9 @@ def _find(job_id: str | None, cluster: str | None, address: str | None) -> JobHa
 
 def _connect_to(place: str) -> Connection:
     """The cluster whose dashboard is at `host:port`: one of ours, with its token and its agent, or any Ray."""
-    for name, home in running_clusters().items():
-        connection = provider_named(home).attach(name)
+    known = [(home, name) for name in running_clusters() for home in whereabouts.homes(name)]
+    for home, name in known:
+        connection = provider(home).attach(name)
         if urlsplit(connection.ray_url).netloc == place.replace("localhost:", "127.0.0.1:"):
             return connection
     return connect(None, f"http://{place}")

@@ -18,8 +18,8 @@ from cloudrl.cli._blocks import with_options
 from cloudrl.cli._ending import after_run, say_it_goes_on
 from cloudrl.cli._interrupts import cluster_goes_on, nothing_started, typed_again
 from cloudrl.cli._rendered import YesOption  # noqa: TC001 - Typer reads the annotations
-from cloudrl.cli._target import refuse_elsewhere
 from cloudrl.errors import CloudrlError, Interrupted, JobFailed
+from cloudrl.providers.whereabouts import refuse_elsewhere
 
 if TYPE_CHECKING:
     from collections.abc import Callable

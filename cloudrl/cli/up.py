@@ -43,9 +43,9 @@ def up(
 
     Ctrl-C leaves a cluster on dstack as it is, and says what it costs and how to end it; one on this machine ends.
     """
-    from cloudrl.cli._target import refuse_elsewhere
     from cloudrl.cli.attach import say_other_port
     from cloudrl.providers import provider
+    from cloudrl.providers.whereabouts import refuse_elsewhere
 
     where = provider(on)
     sets = of_data.described(data or [], described, local=on == "local")

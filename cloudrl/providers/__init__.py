@@ -6,7 +6,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, cast
 
 from cloudrl.errors import InputError
-from cloudrl.spec import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,6 +73,8 @@ def provider(name: str) -> Provider:
         InputError: there is none of that name.
     """
     if name not in PROVIDERS:
+        from cloudrl.spec import did_you_mean
+
         raise InputError(
             f"no provider {name!r}{did_you_mean(name, PROVIDERS)}; this release has: {', '.join(PROVIDERS)}",
             hint="For example: --on local",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from fake_local import FakeLocal
 
+import cloudrl
 from cloudrl.errors import InputError
 from cloudrl.providers import PROVIDERS
 from cloudrl.providers.model import Keeping, Status
@@ -29,6 +30,9 @@ class Rented:
     def __init__(self) -> None:
         self.ended: list[str] = []
         self.running = ["lab"]
+
+    def plan(self, cluster: cloudrl.Cluster) -> str:
+        return cluster.name
 
     def names(self) -> list[str]:
         return self.running
@@ -54,7 +58,7 @@ class Rented:
 def rented(home: Path, monkeypatch: pytest.MonkeyPatch) -> Rented:
     made = Rented()
     monkeypatch.setenv("DSTACK_SERVER_URL", "http://nowhere")
-    names = ("names", "status", "attach", "down", "keeping", "what_stays")
+    names = ("plan", "names", "status", "attach", "down", "keeping", "what_stays")
     module = SimpleNamespace(**{name: getattr(made, name) for name in names})
     monkeypatch.setitem(sys.modules, "rented_provider", module)
     monkeypatch.setitem(PROVIDERS, "dstack", "rented_provider")
@@ -96,6 +100,34 @@ def test_down_has_to_be_told_which(run: Callable[..., Typed], rented: Rented, la
     assert run("down", "lab", "--on", "dstack").code == 0
     assert rented.ended == ["lab"]
     assert json.loads(run("status", "lab", "--on", "local", "--json").out)["phase"] == "ready"
+
+
+@pytest.mark.parametrize("words", [["--cluster", "lab"], []], ids=["named", "the only name"])
+def test_a_job_goes_to_neither_by_chance(
+    run: Callable[..., Typed], rented: Rented, lab: FakeLocal, words: list[str]
+) -> None:
+    done = run("submit", "grpo-tiny", "--no-wait", *words)
+    assert done.code == 2
+    assert "there are two clusters lab: on this machine and on dstack" in done.err
+    assert lab.cluster.jobs == {}
+
+
+def test_attach_finds_the_provider(rented: Rented, lab: FakeLocal) -> None:
+    with pytest.raises(InputError, match="there are two clusters lab"):
+        cloudrl.attach("lab")
+    assert cloudrl.attach("lab", on="local").provider == "local"
+    rented.running = []
+    assert cloudrl.attach("lab").provider == "local"
+    rented.running = ["big"]
+    with pytest.raises(InputError, match="big is not there yet"):  # dstack's own words
+        cloudrl.attach("big")
+
+
+def test_a_second_of_its_name_is_refused_from_python(rented: Rented, lab: FakeLocal) -> None:
+    rented.running = ["lab", "big"]
+    for name, on, where in (("big", "local", "on dstack"), ("lab", "dstack", "on this machine")):
+        with pytest.raises(InputError, match=f"a cluster {name} is there already, {where}"):
+            cloudrl.Cluster(name=name, nodes=1).up(on=on)
 
 
 def test_a_name_that_is_taken_on_dstack(run: Callable[..., Typed], rented: Rented) -> None:

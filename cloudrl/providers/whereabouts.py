@@ -1,0 +1,87 @@
+"""Which provider has the cluster of a name. Dstack's part is imported where a server is configured."""
+
+from __future__ import annotations
+
+from cloudrl.errors import CloudrlError, InputError
+from cloudrl.providers import provider
+
+OVER = ("down", "failed")
+"""Phases of a cluster that nothing is left of but its files."""
+
+
+def home(name: str) -> str:
+    """The provider of the one cluster of that name.
+
+    Raises:
+        InputError: it is alive in two places.
+    """
+    found = homes(name)
+    if len(found) > 1:
+        raise InputError(
+            f"there are two clusters {name}: on this machine and on dstack",
+            hint=f"End one of them: cloudrl down {name} --on local\n"
+            f"Or the other: cloudrl down {name} --on dstack",
+        )
+    return found[0]
+
+
+def homes(name: str) -> list[str]:
+    """The providers that have a cluster: both where it is alive here and on dstack.
+
+    One that runs nowhere is dstack's where that has a run of the name that goes on, or this machine knows nothing of
+    it and a server is configured; otherwise this machine's.
+    """
+    local = provider("local")
+    is_known = name in local.names()
+    if is_known and local.status(name).phase not in OVER:
+        return ["dstack", "local"] if _is_on_dstack(name) else ["local"]
+    if name in on_dstack() or (not is_known and _is_dstack_configured()):
+        return ["dstack"]
+    return ["local"]
+
+
+def refuse_elsewhere(name: str, on: str) -> None:
+    """One name for one cluster: with two of them nobody knows which one a later command means.
+
+    Raises:
+        InputError: a cluster of that name is alive with another provider.
+    """
+    if on != "dstack" and _is_on_dstack(name):
+        where, other = "on dstack", "dstack"
+    elif on != "local" and name in running_here():
+        where, other = "on this machine", "local"
+    else:
+        return
+    raise InputError(
+        f"a cluster {name} is there already, {where}",
+        hint=f"Choose another name\nEnd it first: cloudrl down {name} --on {other}",
+    )
+
+
+def running_here() -> list[str]:
+    """Names of the local clusters that have a living agent."""
+    local = provider("local")
+    return [name for name in local.names() if local.status(name).phase not in OVER]
+
+
+def on_dstack() -> list[str]:
+    """Names of the clusters that go on on dstack; none where no server is configured.
+
+    Raises:
+        ConnectionFailed: the server does not answer.
+    """
+    return provider("dstack").names() if _is_dstack_configured() else []
+
+
+def _is_on_dstack(name: str) -> bool:
+    """Whether a run of that name goes on there; a server that does not answer knows of none."""
+    try:
+        return name in on_dstack()
+    except CloudrlError:
+        return False
+
+
+def _is_dstack_configured() -> bool:
+    from cloudrl.providers.dstack.server import is_configured
+
+    return is_configured()
