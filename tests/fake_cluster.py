@@ -5,20 +5,14 @@ It can refuse tokens, cut its answers short, go away and come back on the same p
 
 from __future__ import annotations
 
-import contextlib
 import json
-import re
-import shutil
-import socket
 import threading
 import time
-import zlib
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qs, unquote, urlsplit
 
-from cloudrl.node.inventory import scan
+from fake_agent import Agent, agent_status
+from fake_http import Handler, Server
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,7 +63,7 @@ class FakeCluster:
         self.status: dict[str, Any] = agent_status()
         self.nodes = [node(f"10.0.0.{rank + 1}", gpus, is_head=rank == 0) for rank in range(nodes)]
         self.changed = threading.Condition()
-        self._servers: dict[str, _Server] = {}
+        self._servers: dict[str, Server] = {}
         self._ports = {"ray": 0, "agent": 0}
         self.up()
 
@@ -84,7 +78,7 @@ class FakeCluster:
     def up(self) -> None:
         """Listen, on the ports of last time."""
         for kind in self._ports:
-            server = _Server(("127.0.0.1", self._ports[kind]), _HANDLERS[kind])
+            server = Server(("127.0.0.1", self._ports[kind]), _HANDLERS[kind])
             server.cluster = self
             self._ports[kind] = server.server_address[1]
             self._servers[kind] = server
@@ -140,33 +134,6 @@ class FakeCluster:
         self.down()
 
 
-def agent_status() -> dict[str, Any]:
-    """What a ready cluster's agent says."""
-    return {
-        "cluster": {
-            "name": "lab",
-            "id": "id-1",
-            "provider": "local",
-            "nodes": 2,
-            "gpus_per_node": 1,
-            "cpus_per_node": 4,
-            "device": "cpu",
-        },
-        "phase": "ready",
-        "detail": "",
-        "started_at": 1.0,
-        "ready_at": 2.0,
-        "failure": None,
-        "ray": {"version": "2.60.0", "dashboard_port": 8265, "session_name": "session_x"},
-        "verl_version": "0.9.1",
-        "rollouts": ["vllm"],
-        "checkpoint_dir": "/vol/checkpoints",
-        "data": {"addition": {"train": "/vol/data/train.parquet", "test": "/vol/data/test.parquet"}},
-        "models": {"tiny-qwen2": "/vol/models/tiny-qwen2"},
-        "nodes": [{"rank": 0, "ip": "10.0.0.1"}, {"rank": 1, "ip": "10.0.0.2"}],
-    }
-
-
 def node(ip: str, gpus: float, *, is_head: bool = False, state: str = "ALIVE") -> dict[str, Any]:
     """One row of `/api/v0/nodes`."""
     resources = {f"node:{ip}": 1.0, "CPU": 4.0, "memory": 1e9} | ({"GPU": gpus} if gpus else {})
@@ -179,97 +146,7 @@ def node(ip: str, gpus: float, *, is_head: bool = False, state: str = "ALIVE") -
     }
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    block_on_close = False
-    cluster: FakeCluster
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self._open: set[socket.socket] = set()
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        self._open.add(request)
-        super().process_request(request, client_address)
-
-    def shutdown_request(self, request: Any) -> None:
-        self._open.discard(request)
-        super().shutdown_request(request)
-
-    def cut_all(self) -> None:
-        for connection in list(self._open):
-            with contextlib.suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Connections that the other side drops are part of the tests."""
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server: _Server
-    routes: tuple[tuple[str, str, str], ...]
-
-    def log_message(self, *_: Any) -> None: ...
-
-    def answer(self, method: str) -> None:
-        cluster = self.server.cluster
-        url = urlsplit(self.path)
-        self.query = {key: value[0] for key, value in parse_qs(url.query).items()}
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        cluster.requests.append((method, unquote(url.path)))
-        cluster.on_request(method, unquote(url.path))
-        given, wanted = self.headers.get("Authorization"), self.token(cluster)
-        if wanted is not None and given != f"Bearer {wanted}":
-            self.refuse_token(given)
-            return
-        for verb, pattern, name in self.routes:
-            match = re.fullmatch(pattern, url.path)
-            if verb == method and match:
-                getattr(self, name)(
-                    *map(unquote, match.groups()), *([body] if method in ("POST", "PUT") else [])
-                )
-                return
-        self.text(404, "404: Not Found")
-
-    def do_GET(self) -> None:
-        self.answer("GET")
-
-    def do_POST(self) -> None:
-        self.answer("POST")
-
-    def do_PUT(self) -> None:
-        self.answer("PUT")
-
-    def do_DELETE(self) -> None:
-        self.answer("DELETE")
-
-    def token(self, cluster: FakeCluster) -> str | None:
-        return cluster.token
-
-    def refuse_token(self, given: str | None) -> None:
-        raise NotImplementedError
-
-    def json(self, value: Any, status: int = 200) -> None:
-        self.send(status, json.dumps(value).encode(), "application/json")
-
-    def text(self, status: int, text: str) -> None:
-        self.send(status, text.encode(), "text/plain; charset=utf-8")
-
-    def send(self, status: int, body: bytes, kind: str, headers: dict[str, str] | None = None) -> None:
-        self.send_response(status)
-        for key, value in {"Content-Type": kind, "Content-Length": str(len(body)), **(headers or {})}.items():
-            self.send_header(key, value)
-        self.end_headers()
-        self.wfile.write(body)
-
-    def cut(self) -> None:
-        self.close_connection = True
-        with contextlib.suppress(OSError):
-            self.connection.shutdown(socket.SHUT_RDWR)
-
-
-class _Ray(_Handler):
+class _Ray(Handler):
     routes = (
         ("GET", "/api/version", "version"),
         ("GET", "/api/v0/nodes", "node_list"),
@@ -379,95 +256,7 @@ class _Ray(_Handler):
         self.wfile.write(b"0\r\n\r\n")
 
 
-class _Agent(_Handler):
-    routes = (
-        ("GET", "/v1/status", "agent_status"),
-        ("GET", "/v1/jobs/([^/]+)/log", "job_log"),
-        ("PUT", "/v1/jobs/([^/]+)/secrets", "take_secrets"),
-        ("GET", "/v1/nodes/([0-9]+)/inventory", "inventory"),
-        ("GET", "/v1/nodes/([0-9]+)/checkpoints/(.+)", "checkpoint_file"),
-        ("POST", "/v1/nodes/([0-9]+)/checkpoints/(.+)", "checkpoint_ranges"),
-        ("DELETE", "/v1/nodes/([0-9]+)/checkpoints/(.+)", "remove_checkpoint"),
-    )
-
-    def token(self, cluster: FakeCluster) -> str | None:
-        return cluster.agent_token
-
-    def refuse_token(self, given: str | None) -> None:
-        self.json({"error": "wrong or missing token"}, 401)
-
-    def agent_status(self) -> None:
-        self.json(self.server.cluster.status)
-
-    def take_secrets(self, submission_id: str, body: bytes) -> None:
-        self.server.cluster.secrets[submission_id] = json.loads(body)
-        self.json({"name": f"secrets/{submission_id}/0"})
-
-    def disk(self, rank: str) -> Path | None:
-        disk = self.server.cluster.disks.get(int(rank))
-        if disk is None:
-            self.json({"error": f"rank {rank} (10.0.0.{int(rank) + 1}) does not answer: timed out"}, 504)
-        return disk
-
-    def inventory(self, rank: str) -> None:
-        disk = self.disk(rank)
-        if disk is not None:
-            place = {
-                "room": "checkpoints",
-                "folder": str(disk),
-                "identity": f"boot:{rank}:1",
-                "words": [],
-                "word": "",
-            }
-            self.json({"rank": int(rank), "places": [{**place, "runs": scan(disk)}]})
-
-    def checkpoint_file(self, rank: str, path: str) -> None:
-        """Ranges and sums; values are sent as they are, as by an agent that cannot cast."""
-        disk = self.disk(rank)
-        if disk is None:
-            return
-        whole = (disk / path).read_bytes()
-        first, last = map(
-            int, self.headers.get("Range", f"bytes=0-{len(whole) - 1}").removeprefix("bytes=").split("-")
-        )
-        piece = whole[first : last + 1]
-        if "crc32" in self.query:
-            self.json({"size_bytes": len(piece), "crc32": zlib.crc32(piece, int(self.query["crc32"]))})
-        else:
-            self.send(206, piece, "application/octet-stream")
-
-    def checkpoint_ranges(self, rank: str, path: str, body: bytes) -> None:
-        disk = self.disk(rank)
-        if disk is not None:
-            whole = (disk / path).read_bytes()
-            pieces = [whole[offset : offset + length] for offset, length in json.loads(body)["ranges"]]
-            self.send(200, b"".join(pieces), "application/octet-stream")
-
-    def remove_checkpoint(self, rank: str, path: str) -> None:
-        disk = self.disk(rank)
-        if disk is not None:
-            shutil.rmtree(disk / path)
-            self.json({"removed": path})
-
-    def job_log(self, submission_id: str) -> None:
-        cluster = self.server.cluster
-        if submission_id not in cluster.jobs or cluster.jobs[submission_id].node_ip == "10.0.0.2":
-            self.json({"error": "no such log"}, 404)
-            return
-        log, offset = bytes(cluster.jobs[submission_id].log), int(self.query.get("offset", 0))
-        piece = log[offset : offset + 7]
-        if cluster.cuts and len(piece) > cluster.cuts[0]:
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(piece)))
-            self.send_header("X-Cloudrl-Size", str(len(log)))
-            self.end_headers()
-            self.wfile.write(piece[: cluster.cuts.pop(0)])
-            self.cut()
-            return
-        self.send(200, piece, "application/octet-stream", {"X-Cloudrl-Size": str(len(log))})
-
-
-_HANDLERS = {"ray": _Ray, "agent": _Agent}
+_HANDLERS = {"ray": _Ray, "agent": Agent}
 
 
 def traceback_of(error: str) -> str:

@@ -15,9 +15,11 @@ if TYPE_CHECKING:
 _CHECK_TIMEOUT_S = 600.0
 """The agent reads a file once more when its last byte has come: a shard of 50 GB takes minutes."""
 
-
 _LISTING_TIMEOUT_S = 60.0
 """Of thousands of files on a network volume."""
+
+_REFUSALS = (400, 404, 422, 501, 507)
+"""What the caller asked for is wrong; anything else that is no success is a matter of the connection."""
 
 
 class AgentApi:
@@ -67,9 +69,14 @@ class AgentApi:
         """Remove `RUN/global_step_10` of a rank; its files go in the background.
 
         Raises:
-            InputError: There is no such step.
+            InputError: There is no such step, or its volume does not let the node remove it.
         """
-        self._object(f"/v1/nodes/{rank}/{room}/{quote(path)}", "removed", method="DELETE")
+        self._object(
+            f"/v1/nodes/{rank}/{room}/{quote(path)}",
+            "removed",
+            method="DELETE",
+            refusals=(*_REFUSALS, 403, 409),
+        )
 
     def announce_files(self, address: str, manifest: Mapping[str, Any]) -> Mapping[str, Any]:
         """Make room for a file or folder; returns what `files_state` does.
@@ -100,6 +107,10 @@ class AgentApi:
             timeout_s=_CHECK_TIMEOUT_S,
         )
 
+    def note_transfer(self) -> None:
+        """Say that something is on its way to Ray, so that the cluster does not count as idle now."""
+        self._object("/v1/transfers", "noted", method="POST")
+
     def put_secrets(self, submission_id: str, values: Mapping[str, str]) -> None:
         """Leave the secrets of a job on rank 0, from where the other nodes take them."""
         self._object(f"{_job(submission_id)}/secrets", "name", method="PUT", json=dict(values))
@@ -128,7 +139,9 @@ class AgentApi:
     def _no_agent(self) -> ConnectionFailed:
         return ConnectionFailed(f"what answers at {self.url} is no cloudrl agent")
 
-    def _call(self, method: str, path: str, **sent: Any) -> httpx2.Response:
+    def _call(
+        self, method: str, path: str, *, refusals: tuple[int, ...] = _REFUSALS, **sent: Any
+    ) -> httpx2.Response:
         answer = self._send(method, path, **sent)
         if answer.status_code == 401 and "content" not in sent and self._has_newer_token():
             answer = self._send(method, path, **sent)
@@ -137,7 +150,7 @@ class AgentApi:
                 f"the agent at {self.url} refuses the token: another cluster may have taken this port",
                 hint="Open the way to yours again: cloudrl detach NAME, then cloudrl attach NAME",
             )
-        if answer.status_code in (400, 404, 422, 501, 507):
+        if answer.status_code in refusals:
             raise InputError(f"{self.url}{path}: {_message(answer)}")
         if answer.status_code >= 300:
             raise ConnectionFailed(f"{self.url}{path} answered {answer.status_code}: {_message(answer)}")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cloudrl.connection import view
 from cloudrl.connection.ray_api import PACKAGE_LIMIT_BYTES, id_taken
-from cloudrl.errors import ConnectionFailed, InputError, Unauthorized
+from cloudrl.errors import CloudrlError, ConnectionFailed, InputError, Unauthorized
 from cloudrl.jobs import cargo
 from cloudrl.jobs.aliases import without_aliases
 from cloudrl.jobs.delivery import send_files, wait_for_all
@@ -23,10 +25,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from cloudrl.connection import ClusterView, Connection, RayApi
+    from cloudrl.connection.agent_api import AgentApi
     from cloudrl.jobs.submission import Submission
     from cloudrl.spec import Job
 
 _CHUNK_BYTES = 256 * 1024
+_NOTE_EVERY_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -102,7 +106,7 @@ def send(
     _check_free(api, submission.submission_id)
     _deliver(connection, submission, on_upload, on_wait)
     if prepared.package is not None:
-        _upload(api, prepared.package, on_upload)
+        _upload(api, prepared.package, _noted(connection.agent(), on_upload))
     api.submit_job(submission.request())
     return JobHandle(
         connection=connection,
@@ -206,6 +210,25 @@ def _upload(api: RayApi, package: Package, on_upload: Callable[[int, int], None]
     api.put_package(package.name, _pieces(package.content, on_upload), len(package.content))
     if not api.package_exists(package.name):
         raise InputError(f"{api.ray_url} took package {package.name} and has lost it", hint="Submit again")
+
+
+def _noted(agent: AgentApi | None, on_upload: Callable[[int, int], None]) -> Callable[[int, int], None]:
+    """Let the agent know of an upload that it does not see, or a slow one would count as an idle cluster."""
+    if agent is None:
+        return on_upload
+    next_at = time.monotonic()
+
+    def note(done: int, total: int) -> None:
+        nonlocal next_at
+        on_upload(done, total)
+        if time.monotonic() >= next_at:
+            next_at = time.monotonic() + _NOTE_EVERY_S
+            with contextlib.suppress(
+                CloudrlError
+            ):  # an agent of an older release; the upload itself says the rest
+                agent.note_transfer()
+
+    return note
 
 
 def _pieces(content: bytes, on_upload: Callable[[int, int], None]) -> Iterator[bytes]:

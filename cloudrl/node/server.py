@@ -47,6 +47,7 @@ _FILES, _SECRETS = r"/v1/files/([0-9a-f]{32})", rf"/v1/jobs/({job_secrets.JOB})/
 _ROUTES = (
     ("GET", re.compile(r"/v1/status"), "status"),
     ("POST", re.compile(r"/v1/heartbeat"), "heartbeat"),
+    ("POST", re.compile(r"/v1/transfers"), "transfer_elsewhere"),
     ("GET", re.compile(r"/v1/nodes/(\d{1,4})/log"), "node_log"),
     ("GET", re.compile(r"/v1/jobs/([A-Za-z0-9][A-Za-z0-9._-]{0,200})/log"), "job_log"),
     *checkpoint_calls.ROUTES,
@@ -62,6 +63,7 @@ _ROUTES = (
 )
 _VERBS = {verb for verb, _, _ in _ROUTES}
 _TRANSFERS = {
+    "transfer_elsewhere",
     "announce_files",
     "take_file",
     "take_secrets",
@@ -190,6 +192,10 @@ class _Handler(checkpoint_calls.CheckpointCalls, BaseHTTPRequestHandler):
             )
         self.rooms.board.heard(report)
         self._json(self.rooms.board.answer(report.rank))
+
+    def _transfer_elsewhere(self) -> None:
+        """A client says that it is sending something to Ray, which this agent does not see."""
+        self._json({"noted": True})
 
     def _node_log(self, rank: str) -> None:
         if not self._passed_on(int(rank)):

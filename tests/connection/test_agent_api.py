@@ -126,6 +126,17 @@ def test_something_else_answers(call: str, answer: str) -> None:
     assert "http://localhost:8266" in caught.value.message
 
 
+@pytest.mark.parametrize("status", [403, 404, 409])
+def test_a_step_that_the_node_may_not_remove(status: int) -> None:
+    """A read-only volume is no matter of the connection."""
+    import httpx2
+
+    answer = {"error": "Read-only file system"}
+    transport = httpx2.MockTransport(lambda _request: httpx2.Response(status, json=answer))
+    with pytest.raises(InputError, match="Read-only file system"):
+        AgentApi("http://localhost:8266", TOKEN, transport=transport).remove_step(0, "checkpoints", "a/b")
+
+
 def test_what_is_sent() -> None:
     import httpx2
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -75,6 +76,27 @@ def test_progress_of_an_upload(cluster: FakeCluster, folder: Path):
 
     total = seen[-1][1]
     assert [done for done, _ in seen] == [262144, 524288, total]
+
+
+def test_the_agent_is_told_of_an_upload_that_it_does_not_see(
+    cluster: FakeCluster, folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (folder / "noise").write_bytes(os.urandom(600_000))
+    monkeypatch.setattr(sys.modules["cloudrl.jobs.submit"], "_NOTE_EVERY_S", 0.0)
+
+    submit(connect(cluster), JOB, Wishes(working_dir=str(folder)))
+
+    assert cluster.requests.count(("POST", "/v1/transfers")) == 3
+
+
+def test_an_upload_goes_on_where_the_agent_knows_nothing_of_such_notes(
+    cluster: FakeCluster, folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("fake_agent.Agent.routes", (("GET", "/v1/status", "agent_status"),))
+
+    submit(connect(cluster), JOB, Wishes(working_dir=str(folder)))
+
+    assert cluster.packages
 
 
 def test_the_working_directory_of_the_runtime_environment(cluster: FakeCluster, folder: Path):

@@ -67,7 +67,8 @@ class Served:
         self.shelf = Shelf(
             self.checkpoints, folder / "ray", run_id="run", rank=rank, child=ShardChild(self._shard_child)
         )
-        self.server = AgentServer(["127.0.0.1"], 0, self._rooms(nodes), stranger_s=stranger_s)
+        self.rooms = self._rooms(nodes)
+        self.server = AgentServer(["127.0.0.1"], 0, self.rooms, stranger_s=stranger_s)
         self.port = self.server.port
         self.board.update(agent_port=self.port)
         self.server.start()
