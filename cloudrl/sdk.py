@@ -105,14 +105,21 @@ class Fleet(spec.Fleet):
         return fleets.plan(server.connect(project), self.to_dstack())
 
     def create(
-        self, project: str | None = None, *, on_look: Callable[[FleetState], None] = lambda _look: None
+        self,
+        project: str | None = None,
+        *,
+        replace: bool = False,
+        on_look: Callable[[FleetState], None] = lambda _look: None,
     ) -> FleetState:
         """Create it, or change it to what is declared here, and wait for the machines that come at once.
 
-        A fleet that cannot be changed in place is deleted first, and its machines with it: see `plan().action`.
+        Args:
+            project: of the dstack server; None for the default one.
+            replace: delete a fleet of this name that cannot be changed in place, with its machines and their disks.
+            on_look: called with every look while machines come.
 
         Raises:
-            InputError: no server is configured, or it refuses the fleet.
+            InputError: no server is configured, it refuses the fleet, or one would have to be replaced.
             CapacityError: there are no such machines, or one of them did not come up.
             ConnectionFailed: the server does not answer.
         """
@@ -120,6 +127,8 @@ class Fleet(spec.Fleet):
 
         where = server.connect(project)
         planned = fleets.plan(where, self.to_dstack())
+        if not replace:
+            fleets.refuse_replacing(planned)
         if planned.action != "nothing":
             fleets.apply(where, planned)
         return fleets.wait(where, self.name, on_look=on_look)

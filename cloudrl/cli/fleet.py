@@ -22,6 +22,7 @@ from cloudrl.errors import InputError, Interrupted
 
 if TYPE_CHECKING:
     from cloudrl.providers.dstack.fleets import FleetPlan, FleetState
+    from cloudrl.providers.dstack.server import Server
     from cloudrl.sdk import Fleet
 
 app = typer.Typer(help="Fleets on dstack: machines for clusters.", no_args_is_help=True)
@@ -133,12 +134,24 @@ def delete(
     project: ProjectOption = None,
 ) -> None:
     """Delete fleets and give their machines back. What lies on the disks of rented machines is lost."""
-    from cloudrl.cli import _at_risk
-    from cloudrl.providers.dstack import fleets, left
+    from cloudrl.providers.dstack import fleets
     from cloudrl.providers.dstack.server import connect
 
     server = connect(project)
-    looks = [fleets.get(server, name) for name in names]
+    lost = _lost_with(server, [fleets.get(server, name) for name in names])
+    if not _output.confirm(f"Delete {', '.join(names)}?{lost}", yes=yes, unattended=False):
+        raise InputError("nothing was deleted")
+    fleets.delete(server, names)
+    for name in names:
+        fleets.wait_gone(server, name)
+        _output.note(f"fleet {name} is gone")
+
+
+def _lost_with(server: Server, looks: list[FleetState]) -> str:
+    """List the checkpoints that go with fleets; what else goes, as a sentence for the question."""
+    from cloudrl.cli import _at_risk
+    from cloudrl.providers.dstack import left
+
     machines = [each for look in looks if not look.is_ssh for each in look.instances]
     _at_risk.listed_left(
         left.on_machines(server.project, [each.hostname for each in machines]), "on their disks"
@@ -147,13 +160,7 @@ def delete(
         if look.is_ssh:
             _output.note(f"{look.name}: what lies on the hosts' own disks stays there")
     rented = [each.name for each in machines]
-    lost = f" {', '.join(rented)} and all that lies on their disks will be gone." if rented else ""
-    if not _output.confirm(f"Delete {', '.join(names)}?{lost}", yes=yes, unattended=False):
-        raise InputError("nothing was deleted")
-    fleets.delete(server, names)
-    for name in names:
-        fleets.wait_gone(server, name)
-        _output.note(f"fleet {name} is gone")
+    return f" {', '.join(rented)} and all that lies on their disks will be gone." if rented else ""
 
 
 def _warn(fleet: Fleet) -> None:
@@ -185,11 +192,12 @@ def _ssh(values: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value is not None}
 
 
-def make(text: str, *, yes: bool, project: str | None) -> None:
+def make(text: str, *, yes: bool, project: str | None, replace: bool = True) -> None:
     """Show what a fleet's YAML would bring, ask, create it and wait for the machines that come at once.
 
     Raises:
-        InputError: the user said no, or the server refuses it.
+        InputError: the user said no, or the server refuses it, or one of its name would have to go first and `replace`
+            is False.
         CapacityError: there are no such machines.
         Interrupted: Ctrl-C after it was sent.
     """
@@ -202,12 +210,16 @@ def make(text: str, *, yes: bool, project: str | None) -> None:
         _output.note(f"fleet {planned.name} is there, as declared")
         _price.warn(planned.name, planned.why_kept)
         return
+    if not replace:
+        fleets.refuse_replacing(planned)
     fleets.check(server, planned)
     _say(planned)
+    replaced = planned.current if planned.action == "recreate" else None
+    lost = "" if replaced is None else _lost_with(server, [replaced])
     question = {
         "create": f"Create fleet {planned.name}?",
         "update": f"Change fleet {planned.name} in place?",
-        "recreate": f"Fleet {planned.name} is there and cannot be changed in place. Delete it and make it anew?",
+        "recreate": f"Fleet {planned.name} is there and cannot be changed in place. Delete it and make it anew?{lost}",
     }[planned.action]
     if not _output.confirm(question, yes=yes, unattended=planned.action != "recreate"):
         raise InputError("nothing was created")

@@ -211,7 +211,7 @@ def _fleet_if_none_fits(cluster: Cluster, *, yes: bool) -> str | None:
     fleet = fleet_for(cluster)
     _output.note(f"no fleet has or can get the machines of {cluster.name}; {fleet.name} would")
     with nothing_started(fleet.name):
-        make(fleet_to_dstack(fleet), yes=yes, project=None)
+        make(fleet_to_dstack(fleet), yes=yes, project=None, replace=False)
     return fleet.name
 
 

@@ -2,19 +2,86 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import cloudrl
 from cloudrl.cli import fleet
-from cloudrl.errors import Interrupted
-from cloudrl.providers.dstack import fleets, server
-from cloudrl.providers.dstack.fleets import FleetPlan, Offer
+from cloudrl.errors import InputError, Interrupted
+from cloudrl.providers.dstack import fleets, left, server
+from cloudrl.providers.dstack.fleets import FleetPlan, FleetState, Instance, Offer
+from cloudrl.providers.dstack.left import Left
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 OFFER = Offer("aws", "us-east-1", "p5.48xlarge", "8xH100", 98.32, spot=False)
+
+
+def state(*hosts: str, ssh: bool = False) -> FleetState:
+    machines = tuple(
+        Instance(f"gpu-fleet-{number}", "idle", host, "aws", "us-east-1", "", 98.0)
+        for number, host in enumerate(hosts)
+    )
+    return FleetState("gpu-fleet", "active", machines, 3600, is_ssh=ssh)
+
+
+class Replaced:
+    """A fleet that is there with one machine and cannot be changed in place; what was done is in `applied`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.applied: list[FleetPlan] = []
+        self.planned = FleetPlan(
+            "",
+            "gpu-fleet",
+            "recreate",
+            2,
+            is_ssh=False,
+            offers=(OFFER,),
+            total_offers=1,
+            current=state("10.0.0.9"),
+        )
+        monkeypatch.setattr(server, "connect", lambda _project=None: SimpleNamespace(project="main"))
+        monkeypatch.setattr(fleets, "plan", lambda *_: self.planned)
+        monkeypatch.setattr(fleets, "apply", lambda _server, planned: self.applied.append(planned))
+        monkeypatch.setattr(fleets, "wait", lambda *_, **__: state("10.0.0.10"))
+
+
+class TestAFleetThatWouldBeReplaced:
+    def test_is_not_by_a_run(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        there = Replaced(monkeypatch)
+        with pytest.raises(
+            InputError, match="cannot be changed in place: its machines and their disks would go"
+        ):
+            fleet.make("", yes=True, project=None, replace=False)
+        with pytest.raises(InputError, match="cannot be changed in place") as caught:
+            cloudrl.Fleet(name="gpu-fleet", gpu="H100:8").create()
+        assert "cloudrl fleet delete gpu-fleet" in str(caught.value.hint)
+        assert there.applied == []
+
+    def test_lists_what_goes_with_it_before_the_question(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        there, lying = (
+            Replaced(monkeypatch),
+            Left("lab", "gpu-fleet", ("10.0.0.9",), (), ("grpo step 10, 30 GB",)),
+        )
+        monkeypatch.setattr(
+            left, "on_machines", lambda _project, hosts: [lying] if hosts == ["10.0.0.9"] else []
+        )
+        with pytest.raises(InputError, match="Nobody is there to ask"):
+            fleet.make("", yes=False, project=None)
+        assert there.applied == []
+        fleet.make("", yes=True, project=None)
+        assert "lab: grpo step 10, 30 GB" in capsys.readouterr().err
+        assert len(there.applied) == 1
+
+    def test_from_python_only_when_asked_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        there = Replaced(monkeypatch)
+        cloudrl.Fleet(name="gpu-fleet", gpu="H100:8").create(replace=True)
+        assert len(there.applied) == 1
 
 
 def press(*_: Any, **__: Any) -> Any:

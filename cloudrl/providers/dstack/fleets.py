@@ -169,6 +169,19 @@ def check(server: Server, planned: FleetPlan) -> None:
         )
 
 
+def refuse_replacing(planned: FleetPlan) -> None:
+    """A fleet that is replaced takes its machines and their disks with it; nobody has asked for that.
+
+    Raises:
+        InputError: the plan would delete a fleet first.
+    """
+    if planned.action == "recreate":
+        raise InputError(
+            f"fleet {planned.name} is there and cannot be changed in place: its machines and their disks would go",
+            hint=f"See it: cloudrl fleet list\nBe rid of it: cloudrl fleet delete {planned.name}",
+        )
+
+
 def wait(
     server: Server,
     name: str,
