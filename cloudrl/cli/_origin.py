@@ -73,13 +73,12 @@ def step_and_where(step: str | None, where: str | None) -> tuple[str, str | None
 def _kept_folder(where: str | None) -> Path | None:
     """What a cluster of this machine that is down has left."""
     local = provider("local")
-    if (
-        where is None
-        or where not in local.names()
-        or local.status(where).phase not in ("down", "failed", "ended")
-    ):
+    if where is None or where not in local.names():
+        return None
+    look = local.status(where)
+    if look.checkpoint_dir is None or look.phase not in ("down", "failed", "ended"):
         return None
     if whereabouts.homes(where) != ["local"]:
         return None
-    folder = local.folder(where) / "checkpoints"
+    folder = Path(look.checkpoint_dir)
     return folder if folder.is_dir() else None

@@ -11,9 +11,11 @@ import typer
 from cloudrl.cli import _output
 
 if TYPE_CHECKING:
-    from cloudrl.connection import Connection
+    from cloudrl.connection import ClusterView, Connection
     from cloudrl.jobs import JobHandle, Progress, Wishes
+    from cloudrl.jobs.submission import Submission
     from cloudrl.jobs.submit import Prepared
+    from cloudrl.jobs.working_dir import Package
     from cloudrl.spec import Job
 
 _MIB = 2**20
@@ -110,8 +112,17 @@ def prepared_for(connection: Connection, job: Job, wishes: Wishes) -> Prepared:
     from cloudrl.jobs import prepare
 
     prepared = prepare(connection, job, wishes, on_read=_say_what_is_read)
-    _say_what_is_coming(prepared)
+    _say_what_is_coming(prepared.submission, prepared.package)
     return prepared
+
+
+def assembled(cluster: ClusterView, job: Job, wishes: Wishes) -> Submission:
+    """The same for a cluster that is only expected, as a dry run shows it."""
+    from cloudrl.jobs.submit import assemble
+
+    submission, package = assemble(cluster, job, wishes, on_read=_say_what_is_read)
+    _say_what_is_coming(submission, package)
+    return submission
 
 
 def _say_what_is_read(text: str, size_bytes: int) -> None:
@@ -119,15 +130,14 @@ def _say_what_is_read(text: str, size_bytes: int) -> None:
         _output.note(f"reading {text} ({size_bytes / _MIB:.1f} MiB) to see whether the cluster has it")
 
 
-def _say_what_is_coming(prepared: Prepared) -> None:
+def _say_what_is_coming(submission: Submission, package: Package | None) -> None:
     from cloudrl.node.uploads import size_text
 
-    for sentence in prepared.submission.notes:
+    for sentence in submission.notes:
         _output.note(f"note: {sentence}")
-    for item in prepared.submission.files:
+    for item in submission.files:
         way = "in the package" if item.by == "package" else "through the agents"
         _output.note(f"{item.text} ({size_text(item.size_bytes)}) -> {item.to}, {way}")
-    package = prepared.package
     if package is not None:
         left_out = f"; left out: {', '.join(package.left_out)}" if package.left_out else ""
         size = (

@@ -180,10 +180,12 @@ def _declared(
 
 def _shown(whole: _Whole, *, dry_run: bool) -> bool:
     """Check whether job and cluster go together; show both in a dry run."""
-    from cloudrl.jobs.rehearsal import rehearse
+    from cloudrl.jobs import rehearsal
 
-    submission = rehearse(whole.cluster, whole.job, whole.wishes, on=whole.on)
+    rehearsal.rehearse(whole.cluster, whole.job, whole.wishes, on=whole.on)
     if dry_run:
+        expected = rehearsal.view_of(whole.cluster, whole.job, on=whole.on)
+        submission = _submission.assembled(expected, whole.job, whole.wishes)
         _output.data(whole.home.plan(whole.cluster).render())
         _output.data(submission.render())
     return dry_run

@@ -69,7 +69,9 @@ def up(
 
 
 def ask(plan: Plan, *, on: str, yes: bool) -> None:
-    """Ask if it costs money."""
+    """Ask if it costs money; say what of the declaration has no effect there."""
+    for note in plan.notes:
+        _output.note(f"note: {note}")
     if on == "dstack":
         from cloudrl.cli import _price
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloudrl.connection import ClusterView, view
+from cloudrl.data.request import folder_name
 from cloudrl.errors import InputError
 from cloudrl.jobs import cargo
 from cloudrl.jobs.aliases import without_aliases
@@ -14,6 +15,7 @@ from cloudrl.jobs.environment import is_remote
 from cloudrl.jobs.local_paths import is_marked
 from cloudrl.jobs.plan import plan
 from cloudrl.jobs.submit import with_fork, working_folder
+from cloudrl.node.shipping import FILES
 from cloudrl.providers import provider
 from cloudrl.render.dstack import release_of
 from cloudrl.spec import Cluster, DataSet, Fleet, Gpu
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from cloudrl.connection import Connection
-    from cloudrl.jobs.submission import Submission
     from cloudrl.jobs.wishes import Wishes
     from cloudrl.spec import Job
 
@@ -58,8 +59,8 @@ def fields_for(job: Job, wishes: Wishes, *, here: Path | None = None) -> dict[st
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def rehearse(cluster: Cluster, job: Job, wishes: Wishes, *, on: str, here: Path | None = None) -> Submission:
-    """What is going to be sent to a cluster once it is up, less what is read from this machine then.
+def rehearse(cluster: Cluster, job: Job, wishes: Wishes, *, on: str, here: Path | None = None) -> None:
+    """Check what is going to be sent to a cluster once it is up. Of this machine's files only Python code is read.
 
     Args:
         cluster: As it is declared.
@@ -80,7 +81,7 @@ def rehearse(cluster: Cluster, job: Job, wishes: Wishes, *, on: str, here: Path 
         job.with_overrides(plain.overrides), here=here, working_dir=folder,
         remote_working_dir=is_remote(wishes.place or ""), nodes_are_here=on == "local",
     )  # fmt: skip
-    return plan(job, expected, plain)
+    plan(job, expected, plain)
 
 
 def view_of(cluster: Cluster, job: Job, *, on: str) -> ClusterView:
@@ -91,19 +92,28 @@ def view_of(cluster: Cluster, job: Job, *, on: str) -> ClusterView:
     known = release_of(cluster) if on != "local" and cluster.device == "gpu" else None
     made_for = Gpu.parse(job.gpu).count if job.gpu is not None else None
     open_count = made_for.exact if made_for is not None and made_for.exact is not None else 8
-    names = _names(cluster)
+    names, places = _names(cluster), provider(on).places(cluster)
     return ClusterView(
         name=cluster.name,
         id=None,
         nodes=cluster.nodes,
         gpus_per_node=1 if cluster.device == "cpu" else cluster.gpus_per_node or open_count,
         device=cluster.device,
-        checkpoint_dir=cluster.checkpoints,
-        data={name: {part: f"/data/{name}/{part}.parquet" for part in ("train", "test")} for name in names},
-        models={model: model for model in cluster.models},
+        checkpoint_dir=places.checkpoints,
+        data={
+            name: {part: f"{places.data}/{folder_name(name)}/{part}.parquet" for part in ("train", "test")}
+            for name in names
+        },
+        models={
+            model: f"{places.data}/models/{model}" if model == _MADE_HERE else model
+            for model in cluster.models
+        },
         verl_version=known.verl if known else None,
         rollouts=(known.rollout,) if known else (),
         provider=on,
+        files_dir=f"{places.data}/{FILES}",
+        secrets_dir=places.secrets,
+        ray_version=places.ray or (known.ray if known else None),
     )
 
 

@@ -67,8 +67,27 @@ def prepare(
         InputError: Job, cluster and wishes do not go together, or what the job brings along is too large.
         ConnectionFailed: Nobody answers.
     """
+    cluster = view(connection)
+    submission, package = assemble(cluster, job, wishes, here=here, shell=shell, on_read=on_read)
+    return Prepared(connection, submission, package, cluster.ray_session)
+
+
+def assemble(
+    cluster: ClusterView,
+    job: Job,
+    wishes: Wishes | None = None,
+    *,
+    here: Path | None = None,
+    shell: Mapping[str, str] = os.environ,
+    on_read: Callable[[str, int], None] = lambda _text, _size: None,
+) -> tuple[Submission, Package | None]:
+    """What `prepare` does, for a cluster that was looked at, or that is only expected; asks nobody.
+
+    Raises:
+        InputError: Job, cluster and wishes do not go together, or what the job brings along is too large.
+    """
     wishes, here = wishes or Wishes(), here or Path.cwd()
-    cluster, folder = view(connection), working_folder(wishes)
+    folder = working_folder(wishes)
     cluster, fork = with_fork(cluster, folder)
     job, wishes, said = without_aliases(job, wishes, cluster, here=here, working_dir=folder)
     loaded = cargo.load(
@@ -80,7 +99,7 @@ def prepare(
     wishes = replace(wishes, overrides={**wishes.overrides, **dict(loaded.overrides)})
     submission = plan(job, cluster, wishes, package=package, files=loaded.items, shell=shell)
     notes = (*submission.notes, *fork, *said, *loaded.notes)
-    return Prepared(connection, replace(submission, notes=notes), package, cluster.ray_session)
+    return replace(submission, notes=notes), package
 
 
 def send(

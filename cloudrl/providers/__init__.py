@@ -6,13 +6,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, cast
 
 from cloudrl.errors import InputError
+from cloudrl.providers.model import UP_TIMEOUT_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from cloudrl.connection import Connection
-    from cloudrl.providers.model import Keeping, Plan, Status
+    from cloudrl.providers.model import Keeping, Places, Plan, Status
     from cloudrl.spec import Cluster
 
 PROVIDERS = {
@@ -25,6 +26,9 @@ PROVIDERS = {
 class Provider(Protocol):
     """The verbs. All of them raise errors of `cloudrl.errors` only."""
 
+    def places(self, cluster: Cluster) -> Places:
+        """Where a cluster's nodes are going to keep what jobs read and write, as far as it is known before `up`."""
+
     def plan(self, cluster: Cluster, *, dashboard_port: int | None = None) -> Plan:
         """What `up` would do, without doing it."""
 
@@ -33,7 +37,7 @@ class Provider(Protocol):
         plan: Plan,
         *,
         on_status: Callable[[Status], None] | None = None,
-        timeout_s: float = 900.0,
+        timeout_s: float = UP_TIMEOUT_S,
         detach: bool = True,
     ) -> Connection:
         """Start the cluster and return once it is READY; where something is left when it fails, the error says so.

@@ -9,6 +9,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
+UP_TIMEOUT_S = 86_400.0
+"""For a cluster to come up: each of its phases has a deadline of its own, which its agents watch."""
+
+
 class Plan(Protocol):
     """What `up` would do. Each provider has its own, with what its `up` needs."""
 
@@ -16,8 +20,29 @@ class Plan(Protocol):
     def name(self) -> str:
         """The cluster's name."""
 
+    @property
+    def notes(self) -> Sequence[str]:
+        """What the user should know before it starts, a sentence each."""
+
     def render(self) -> str:
         """The exact text, commands or requests, as `--dry-run` prints them."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where nodes keep what jobs read and write.
+
+    Attributes:
+        checkpoints: absolute, on every node.
+        data: below it, one folder a data set.
+        secrets: below it, one file a job. `RUN-ID` in it is what the provider gives the cluster when it starts.
+        ray: release of Ray on the nodes; None where nobody says it before they run.
+    """
+
+    checkpoints: str
+    data: str
+    secrets: str
+    ray: str | None = None
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from cloudrl.connection.ray_api import PACKAGE_LIMIT_BYTES
 from cloudrl.errors import InputError
 from cloudrl.jobs import Wishes
 from cloudrl.jobs.rehearsal import fields_for, fleet_for, rehearse, view_of
+from cloudrl.jobs.submit import assemble
 from cloudrl.spec import Cluster, DataSet, Job
 
 
@@ -29,7 +30,8 @@ def test_every_recipe_fits_the_cluster_that_is_made_for_it(name: str, tmp_path: 
     job = recipes.load(name)
     wishes = Wishes(working_dir=fork(tmp_path, job.verl) if job.verl and job.verl < "0.7" else None)
     cluster = Cluster.load({"name": "lab", **fields_for(job, wishes, here=tmp_path)})
-    submission = rehearse(cluster, job, wishes, on="dstack", here=tmp_path)
+    rehearse(cluster, job, wishes, on="dstack", here=tmp_path)
+    submission, _ = assemble(view_of(cluster, job, on="dstack"), job, wishes, here=tmp_path, shell={})
     assert f"trainer.nnodes={job.nodes or 1}" in submission.argv
 
 

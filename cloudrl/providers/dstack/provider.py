@@ -15,7 +15,7 @@ from cloudrl.providers.dstack.history import earlier
 from cloudrl.providers.dstack.logs import how_it_ended
 from cloudrl.providers.dstack.server import Server, connect
 from cloudrl.providers.dstack.way_in import WayIn
-from cloudrl.providers.model import Keeping, Status
+from cloudrl.providers.model import UP_TIMEOUT_S, Keeping, Places, Status
 from cloudrl.render.agent import write_agent
 from cloudrl.render.dstack import to_dstack
 
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 _POLL_S = 1.0
 _SERVER_BACK_S = 120.0
-_UP_TIMEOUT_S = 86_400.0
-"""dstack itself gives up by the task's `retry`; downloading a large model may take hours."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +38,7 @@ class DstackPlan:
 
     name: str
     text: str
+    notes: tuple[str, ...] = ()
 
     def render(self) -> str:
         """The text that `--dry-run` prints."""
@@ -76,6 +75,12 @@ def with_price(cluster: Cluster, quoted: RunPlan) -> Cluster:
     return cluster.changed(price_per_hour=round(quoted.price, 4))
 
 
+def places(cluster: Cluster) -> Places:
+    """Where the nodes are going to keep what jobs read and write, in a container that runs as its usual user."""
+    home = "/root" if cluster.user in (None, "root") else f"/home/{cluster.user}"
+    return Places(cluster.checkpoints, f"{home}/data", "/dev/shm/cloudrl-0-RUN-ID")  # noqa: S108  as the agent does
+
+
 def lacks_fleet(cluster: Cluster) -> bool:
     """Whether there is no machine for a cluster, and a new fleet might help.
 
@@ -106,7 +111,7 @@ def up(
     plan: Plan,
     *,
     on_status: Callable[[Status], None] | None = None,
-    timeout_s: float = _UP_TIMEOUT_S,
+    timeout_s: float = UP_TIMEOUT_S,
     detach: bool = True,
 ) -> Connection:
     """Apply the task and return once the cluster is READY.

@@ -15,9 +15,9 @@ from cloudrl.node.ending import RELEASE
 from cloudrl.node.facts import count_gpus
 from cloudrl.node.identity import address_towards
 from cloudrl.node.tokens import read_or_make_key
-from cloudrl.providers.local import ports
+from cloudrl.providers.local import declared, ports
 from cloudrl.providers.local.processes import MARK
-from cloudrl.providers.local.state import LocalState
+from cloudrl.providers.local.state import LocalState, make_folder
 from cloudrl.render.agent import AGENT_FILE, write_agent
 from cloudrl.render.dstack import CPU_SLOTS, money_options
 from cloudrl.spec import data_argument
@@ -40,6 +40,8 @@ class LocalPlan:
     state: LocalState
     commands: tuple[tuple[str, ...], ...]
     env: Mapping[str, str] = field(repr=False)
+    notes: tuple[str, ...] = ()
+    """What the user should know of it, a sentence each."""
 
     @property
     def name(self) -> str:
@@ -63,6 +65,7 @@ class LocalPlan:
     def render(self) -> str:
         """One shell line a node; secrets are masked."""
         lines = [f"# {self.state.nodes} agents on this machine; state in {self.state.folder}"]
+        lines += [f"# {note}" for note in self.notes]
         for rank, command in enumerate(self.commands):
             variables = [f"{key}={_shown(key, value)}" for key, value in self.node_env(rank).items()]
             lines.append(" ".join([*variables, shlex.join(command)]))
@@ -78,8 +81,9 @@ def make_plan(cluster: Cluster, *, dashboard_port: int | None = None) -> LocalPl
 
     Raises:
         CapacityError: the cluster asks for GPUs that this machine does not have.
-        InputError: `dashboard_port` is given and in use.
+        InputError: `dashboard_port` is given and in use, or this shell does not have a secret.
     """
+    declared.check_secrets(cluster)
     gpus = _gpus(cluster)
     dashboard = ports.dashboard_port(dashboard_port, cluster=cluster.name)
     gcs, client, *agent_ports = ports.free_ports(2 + cluster.nodes, cluster=cluster.name, avoid=dashboard)
@@ -96,9 +100,12 @@ def make_plan(cluster: Cluster, *, dashboard_port: int | None = None) -> LocalPl
         client_port=client,
         agent_ports=tuple(agent_ports),
         ray_temp_dir=f"/tmp/cloudrl-{cluster_id[:8]}",  # noqa: S108  short: Unix socket paths end at 107 bytes
+        checkpoint_dir=str(declared.checkpoint_folder(cluster) or ""),
     )
     commands = tuple(_command(cluster, state, rank) for rank in range(cluster.nodes))
-    return LocalPlan(state, commands, dict(cluster.env))
+    unused = ", ".join(declared.without_effect(cluster))
+    notes = (f"without effect on this machine: {unused}",) if unused else ()
+    return LocalPlan(state, commands, dict(cluster.env), notes)
 
 
 @dataclass
@@ -147,7 +154,7 @@ def prepare(plan: LocalPlan) -> None:
     state.key_file.unlink(missing_ok=True)
     read_or_make_key(state.key_file)
     write_agent(state.folder)
-    state.checkpoints.mkdir(parents=True, exist_ok=True)
+    make_folder(state.checkpoints, "Name another one: --checkpoints DIR")
 
 
 def start_agent(plan: LocalPlan, rank: int) -> Started:
@@ -182,7 +189,7 @@ def _command(cluster: Cluster, state: LocalState, rank: int) -> tuple[str, ...]:
         ("device", state.device),
         ("gpus-per-node", state.gpus_per_node),
         ("checkpoints", state.checkpoints),
-        ("data-dir", state.folder / "data"),
+        ("data-dir", state.data),
         ("run-dir", state.node_dir(rank)),
         ("key-file", state.key_file),
         ("ray-temp-dir", f"{state.ray_temp_dir}/{rank}"),

@@ -7,6 +7,7 @@ import os
 import shutil
 import time
 from contextlib import suppress
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from cloudrl.connection import AgentApi, Connection
@@ -14,9 +15,9 @@ from cloudrl.errors import ClusterFailed, ConnectionFailed, InputError, Interrup
 from cloudrl.node.job_secrets import folder_of
 from cloudrl.node.money import DOWN
 from cloudrl.node.tokens import derive
-from cloudrl.providers.local import launch, processes, state
+from cloudrl.providers.local import declared, launch, processes, state
 from cloudrl.providers.local.launch import LocalPlan
-from cloudrl.providers.model import Keeping, Status
+from cloudrl.providers.model import UP_TIMEOUT_S, Keeping, Places, Status
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,11 +37,18 @@ def plan(cluster: Cluster, *, dashboard_port: int | None = None) -> LocalPlan:
     return launch.make_plan(cluster, dashboard_port=dashboard_port)
 
 
+def places(cluster: Cluster) -> Places:
+    """Where the nodes are going to keep what jobs read and write."""
+    folder = state.root() / cluster.name
+    saved = declared.checkpoint_folder(cluster) or folder / "checkpoints"
+    return Places(str(saved), str(folder / "data"), str(folder_of("RUN-ID")), version("ray"))
+
+
 def up(
     plan: Plan,
     *,
     on_status: Callable[[Status], None] | None = None,
-    timeout_s: float = 900.0,
+    timeout_s: float = UP_TIMEOUT_S,
     detach: bool = True,
 ) -> Connection:
     """Start the agents and return once the cluster is READY.

@@ -6,7 +6,7 @@
     lock                 held by the command that works on this cluster
     node-0/, node-1/     each agent's logs and outcome
     data/                prepared data and made models
-    checkpoints/         the volume; `down` leaves it
+    checkpoints/         the volume, unless the cluster declares another folder; `down` leaves it
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ class LocalState:
         ip: the address that all nodes share; Ray does not take 127.0.0.1 for more than one.
         ray_temp_dir: Ray's folder, short since Unix sockets lie in it; gone after `down`.
         agent_ports: one a rank.
+        checkpoint_dir: the volume; "" for the usual one.
     """
 
     name: str
@@ -52,6 +53,7 @@ class LocalState:
     client_port: int
     agent_ports: tuple[int, ...]
     ray_temp_dir: str
+    checkpoint_dir: str = ""
 
     @property
     def folder(self) -> Path:
@@ -75,7 +77,12 @@ class LocalState:
     @property
     def checkpoints(self) -> Path:
         """The volume."""
-        return self.folder / "checkpoints"
+        return Path(self.checkpoint_dir) if self.checkpoint_dir else self.folder / "checkpoints"
+
+    @property
+    def data(self) -> Path:
+        """Prepared data and made models."""
+        return self.folder / "data"
 
     def write(self) -> None:
         """Write `cluster.json`, whole or not at all."""
@@ -115,23 +122,26 @@ def others(name: str) -> Iterator[LocalState]:
                 yield known
 
 
-def make_folder(folder: Path) -> None:
+_ANOTHER_HOME = "Its place is $CLOUDRL_HOME, by default ~/.cloudrl: export CLOUDRL_HOME=/another/folder"
+
+
+def make_folder(folder: Path, hint: str = _ANOTHER_HOME) -> None:
     """Make a folder of our state.
 
     Raises:
-        InputError: it cannot be made or written to.
+        InputError: it cannot be made or written to; `hint` says what to do.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(
             f"the folder {folder} cannot be made: {error.strerror}",
-            hint="Its place is $CLOUDRL_HOME, by default ~/.cloudrl: export CLOUDRL_HOME=/another/folder",
+            hint=hint,
         ) from error
     if not os.access(folder, os.W_OK | os.X_OK):
         raise InputError(
             f"the folder {folder} cannot be written to by this user",
-            hint="Its place is $CLOUDRL_HOME, by default ~/.cloudrl: export CLOUDRL_HOME=/another/folder",
+            hint=hint,
         )
 
 

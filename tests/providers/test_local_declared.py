@@ -1,0 +1,51 @@
+"""A declaration that is meant for a cloud, on one machine: what holds, what is named, what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cloudrl.errors import InputError
+from cloudrl.providers.local import declared, provider
+from cloudrl.spec import Cluster
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLOUDRL_HOME", str(tmp_path / "home"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "folder"),
+    [
+        ({}, None),
+        ({"checkpoints": "/nvme/ckpt"}, "/nvme/ckpt"),
+        ({"volumes": ["/mnt/big:/checkpoints"]}, "/mnt/big"),
+        ({"volumes": ["/mnt/big:/vol"], "checkpoints": "/vol/rl/ckpt"}, "/mnt/big/rl/ckpt"),
+        ({"volumes": ["ckpt:/checkpoints"]}, None),
+    ],
+    ids=["none", "a folder", "a host's volume", "below it", "a network volume"],
+)
+def test_where_checkpoints_go(tmp_path: Path, fields: dict[str, object], folder: str | None) -> None:
+    plan = provider.plan(Cluster.load({"name": "lab", **fields}))
+    wanted = Path(folder) if folder else tmp_path / "home" / "clusters" / "lab" / "checkpoints"
+    assert plan.state.checkpoints == wanted
+    assert f"--checkpoints={wanted}" in plan.commands[0]
+    assert provider.places(Cluster.load({"name": "lab", **fields})).checkpoints == str(wanted)
+
+
+def test_what_has_no_effect_is_named() -> None:
+    fields = {"image": "mine:1", "fleets": ["gpus"], "max_duration": "2d", "volumes": ["ckpt:/checkpoints"]}
+    plan = provider.plan(Cluster.load({"name": "lab", "env": {"A": "1"}, **fields}))
+    assert plan.notes == ("without effect on this machine: image, volumes, fleets, max_duration",)
+    assert f"# {plan.notes[0]}\n" in plan.render()
+    assert provider.plan(Cluster.load({"name": "lab", "checkpoints": "/nvme/ckpt"})).notes == ()
+
+
+def test_a_secret_comes_from_this_shell() -> None:
+    cluster = Cluster(name="lab", secrets=["HF_TOKEN"])
+    declared.check_secrets(cluster, {"HF_TOKEN": "hf_1"})
+    with pytest.raises(InputError, match="secret HF_TOKEN is not set") as caught:
+        declared.check_secrets(cluster, {"HF_TOKEN": ""})
+    assert "export HF_TOKEN=" in str(caught.value.hint)
