@@ -28,8 +28,13 @@ AddressOption = Annotated[
 ]
 
 
-def connect(cluster: str | None, address: str | None) -> Connection:
+def connect(cluster: str | None, address: str | None, *, keep: bool = False) -> Connection:
     """The connection that the two options mean.
+
+    Args:
+        cluster: `--cluster`.
+        address: `--address`.
+        keep: let it be of use after this command, too.
 
     Raises:
         InputError: both are given, there is no such cluster, or there are several to choose from, also of one name.
@@ -41,7 +46,7 @@ def connect(cluster: str | None, address: str | None) -> Connection:
     if address is not None:
         return _plain(address)
     if cluster is not None:
-        return provider(whereabouts.home(cluster)).attach(cluster)
+        return _attach(cluster, keep=keep)
     running = running_clusters()
     if len(running) > 1:
         raise InputError(
@@ -49,8 +54,15 @@ def connect(cluster: str | None, address: str | None) -> Connection:
             hint=f"Choose one: --cluster {next(iter(running))}",
         )
     for name in running:
-        return provider(whereabouts.home(name)).attach(name)
+        return _attach(name, keep=keep)
     return _plain(PLAIN_URL)
+
+
+def _attach(name: str, *, keep: bool) -> Connection:
+    home = provider(whereabouts.home(name))
+    if keep:
+        home.keep_open(name)
+    return home.attach(name)
 
 
 def running_clusters() -> dict[str, str]:

@@ -89,10 +89,13 @@ def down(
 
 
 def env(cluster: ClusterOption = None, address: AddressOption = None) -> None:
-    """Print what a raw `ray job submit` needs: eval "$(cloudrl env)". Contains the cluster's token."""
+    """Print what a raw `ray job submit` needs: eval "$(cloudrl env)". Contains the cluster's token.
+
+    The tunnel to a cluster on dstack stays open in the background, as after `cloudrl attach`.
+    """
     if cluster is None and address is None and not running_clusters():
         raise InputError("there is no cluster", hint="Name one: cloudrl env --address http://localhost:8265")
-    for key, value in connect(cluster, address).env.items():
+    for key, value in connect(cluster, address, keep=True).env.items():
         _output.data(f"export {key}={shlex.quote(value)}")
 
 
@@ -128,7 +131,8 @@ def _show(look: Status) -> None:
     for line in _price.describe(look):
         _output.note(line)
     if look.is_ready:
-        _output.note(f"dashboard {look.dashboard_url}, checkpoints {look.checkpoint_dir}")
+        dashboard = look.dashboard_url or f"behind cloudrl attach {look.name}"
+        _output.note(f"dashboard {dashboard}, checkpoints {look.checkpoint_dir}")
 
 
 def _watch(home: Provider, name: str) -> Status:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from cloudrl.jobs import Event, JobHandle
 
 app = typer.Typer(help="List, watch and stop jobs.", no_args_is_help=True, rich_markup_mode=None)
+
+_JOB_URL = re.compile(r"ray(?P<secure>\+https)?://(?P<place>.+)/(?P<id>[^/]+)")
 
 JobArgument = Annotated[
     str | None,
@@ -145,22 +148,25 @@ def _find(job_id: str | None, cluster: str | None, address: str | None) -> JobHa
 
     if job_id is None:
         return newest_job(connect(cluster, address))
-    place, _, name = job_id.removeprefix("ray://").rpartition("/")
-    if not job_id.startswith("ray://"):
+    url = _JOB_URL.fullmatch(job_id)
+    if url is None:
         return find_job(connect(cluster, address), job_id)
     if cluster is None and address is None:
-        return find_job(_connect_to(place), name)
-    return find_job(connect(cluster, address), name)
+        return find_job(_connect_to(url["place"], "https" if url["secure"] else "http"), url["id"])
+    return find_job(connect(cluster, address), url["id"])
 
 
-def _connect_to(place: str) -> Connection:
-    """The cluster whose dashboard is at `host:port`: one of ours, with its token and its agent, or any Ray."""
-    known = [(home, name) for name in running_clusters() for home in whereabouts.homes(name)]
-    for home, name in known:
-        connection = provider(home).attach(name)
-        if urlsplit(connection.ray_url).netloc == place.replace("localhost:", "127.0.0.1:"):
-            return connection
-    return connect(None, f"http://{place}")
+def _connect_to(place: str, scheme: str) -> Connection:
+    """The cluster of a job's URL: one of ours by its name or its dashboard's address, or any Ray."""
+    if ":" not in place and place in running_clusters():
+        return connect(place, None)
+    if scheme == "http":
+        known = [(home, name) for name in running_clusters() for home in whereabouts.homes(name)]
+        for home, name in known:
+            connection = provider(home).attach(name)
+            if urlsplit(connection.ray_url).netloc == place.replace("localhost:", "127.0.0.1:"):
+                return connection
+    return connect(None, f"{scheme}://{place}")
 
 
 def _fields(job: RayJob) -> dict[str, Any]:

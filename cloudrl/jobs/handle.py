@@ -23,7 +23,7 @@ _TAIL_LINES = 20
 
 @dataclass(frozen=True)
 class JobHandle:
-    """One job on one cluster. Prints as `ray://host:port/submission_id`."""
+    """One job on one cluster. Prints as `ray://cluster/submission_id`, on a plain Ray as `ray://host:port/...`."""
 
     connection: Connection
     submission_id: str
@@ -35,8 +35,15 @@ class JobHandle:
 
     @property
     def url(self) -> str:
-        """The job as one word, to be passed on or noted down."""
-        return f"ray://{urlsplit(self.connection.ray_url).netloc}/{self.submission_id}"
+        """The job as one word, to be passed on or noted down.
+
+        A cluster of ours is named: the port here through which it is reached is another one tomorrow.
+        """
+        if self.connection.cluster_id is not None:
+            return f"ray://{self.connection.name}/{self.submission_id}"
+        at = urlsplit(self.connection.ray_url)
+        secure = "+https" if at.scheme == "https" else ""
+        return f"ray{secure}://{at.netloc}{at.path.rstrip('/')}/{self.submission_id}"
 
     def __str__(self) -> str:
         return self.url

@@ -48,6 +48,9 @@ class Provider(Protocol):
     def attach(self, name: str) -> Connection:
         """Connect to a running cluster."""
 
+    def keep_open(self, name: str) -> None:
+        """Let the addresses that `attach` returns be of use after this program has ended, too."""
+
     def status(self, name: str) -> Status:
         """One look at a cluster, running or not."""
 

@@ -73,6 +73,7 @@ class Status:
         ready_at: seconds since the epoch.
         earlier: attempts of all nodes before the present one, oldest first, where a lost node makes the provider
             start the cluster again: attempt, submitted_at, ended_at, reason, nodes.
+        dashboard_url: where Ray's dashboard is reached from here; None while no way to it is kept open.
         price_per_hour: US dollars for all machines that it has now; None where nobody says.
         cost: US dollars so far, those of earlier attempts included; None where nobody says.
         limits: when it ends by itself, as its agents see it (`cloudrl.node.head`): down_when_idle_s, idle_s, max_cost.

@@ -55,7 +55,12 @@ def test_a_cluster_that_is_up_and_fits_is_used(run: Callable[..., Typed], lab: F
     assert "checkpoints are in /vol/checkpoints/grpo-tiny-" in done.err
     assert "cluster lab goes on" in done.err
     assert "cloudrl down lab" in done.err
-    assert done.out.startswith("ray://")
+    url = done.out.splitlines()[0]
+    assert url.startswith("ray://lab/grpo-tiny-")
+    for word in (url, url.replace("ray://lab", lab.cluster.url.replace("http", "ray"))):
+        assert (
+            json.loads(run("jobs", "status", word, "--json").out)["submission_id"] == url.rpartition("/")[2]
+        )
 
 
 def test_down_ends_it_with_the_job(run: Callable[..., Typed], lab: FakeLocal) -> None:
@@ -164,6 +169,33 @@ def test_a_dry_run_shows_cluster_and_job(run: Callable[..., Typed]) -> None:
     assert "--down-when-idle-s 1800" in done.out
     assert "--model Qwen/Qwen2.5-7B-Instruct" in done.out
     assert "trainer.nnodes=2" in done.out
+
+
+def test_a_dry_run_shows_the_way_of_secrets(
+    run: Callable[..., Typed], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `submit` would send them to the cluster that comes up: through its agents, not through Ray."""
+    for name, value in (("WANDB_API_KEY", "of-wandb"), ("MY_API_KEY", "of-mine")):
+        monkeypatch.setenv(name, value)
+    words = ("--env", "MY_API_KEY", "trainer.logger=[console,wandb]", "--dry-run")
+    done = run("run", "grpo", "--on", "dstack", *words)
+    assert done.code == 0, done.err
+    assert "# Secrets, through the agents: MY_API_KEY, WANDB_API_KEY" in done.out
+    assert "/bin/sh /dev/shm/cloudrl-0-RUN-ID/" in done.out
+    assert "passed on from this shell: WANDB_API_KEY (trainer.logger has wandb)" in done.err
+    assert "/root/data/gsm8k/train.parquet" in done.out
+    assert "of-wandb" not in done.out + done.err
+    assert "of-mine" not in done.out + done.err
+
+
+def test_a_dry_run_shows_the_files_that_travel(run: Callable[..., Typed], home: Path) -> None:
+    (home.parent / "here" / "reward.py").write_text(
+        "def compute_score(data_source, solution_str, ground_truth, extra_info): return 1.0\n"
+    )
+    done = run("run", "grpo-tiny", "--reward", "./reward.py", "--dry-run")
+    assert done.code == 0, done.err
+    assert "#   ./reward.py -> " in done.out
+    assert f"{home}/clusters/" in done.out
 
 
 def test_a_data_set_of_ones_own(run: Callable[..., Typed]) -> None:

@@ -13,7 +13,7 @@ from fake_local import FakeLocal
 import cloudrl
 from cloudrl.errors import InputError
 from cloudrl.providers import PROVIDERS
-from cloudrl.providers.model import Keeping, Status
+from cloudrl.providers.model import Keeping, Places, Status
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,10 +29,14 @@ class Rented:
 
     def __init__(self) -> None:
         self.ended: list[str] = []
+        self.kept: list[str] = []
         self.running = ["lab"]
 
     def plan(self, cluster: cloudrl.Cluster) -> str:
         return cluster.name
+
+    def places(self, _cluster: cloudrl.Cluster) -> Places:
+        return Places("/checkpoints", "/data", "/dev/shm/RUN-ID")
 
     def names(self) -> list[str]:
         return self.running
@@ -42,6 +46,9 @@ class Rented:
 
     def attach(self, name: str) -> Any:
         raise InputError(f"{name} is not there yet")
+
+    def keep_open(self, name: str) -> None:
+        self.kept.append(name)
 
     def down(self, name: str) -> bool:
         self.ended.append(name)
@@ -58,7 +65,7 @@ class Rented:
 def rented(home: Path, monkeypatch: pytest.MonkeyPatch) -> Rented:
     made = Rented()
     monkeypatch.setenv("DSTACK_SERVER_URL", "http://nowhere")
-    names = ("plan", "names", "status", "attach", "down", "keeping", "what_stays")
+    names = ("plan", "places", "names", "status", "attach", "keep_open", "down", "keeping", "what_stays")
     module = SimpleNamespace(**{name: getattr(made, name) for name in names})
     monkeypatch.setitem(sys.modules, "rented_provider", module)
     monkeypatch.setitem(PROVIDERS, "dstack", "rented_provider")
@@ -110,6 +117,14 @@ def test_a_job_goes_to_neither_by_chance(
     assert done.code == 2
     assert "there are two clusters lab: on this machine and on dstack" in done.err
     assert lab.cluster.jobs == {}
+
+
+def test_env_is_of_use_after_its_end(run: Callable[..., Typed], rented: Rented) -> None:
+    """Where the way to a cluster is a tunnel, that stays open; other commands take theirs with them."""
+    assert "lab is not there yet" in run("jobs", "list", "--cluster", "lab").err
+    assert rented.kept == []
+    run("env", "--cluster", "lab")
+    assert rented.kept == ["lab"]
 
 
 def test_attach_finds_the_provider(rented: Rented, lab: FakeLocal) -> None:

@@ -43,7 +43,8 @@ def test_a_handle_prints_as_one_word(cluster: FakeCluster, connection: Connectio
 
     job = find_job(connection, "run-1")
 
-    assert str(job) == job.url == cluster.url.replace("http", "ray") + "/run-1"
+    place = "lab" if connection.cluster_id else cluster.url.removeprefix("http://")
+    assert str(job) == job.url == f"ray://{place}/run-1"
     assert (job.name, job.checkpoint_dir, job.total_steps) == ("run", "/c/run", 7)
     assert cluster.token not in repr(job)
 
@@ -167,8 +168,8 @@ def test_waiting_for_a_failure_names_the_first_error(cluster: FakeCluster, conne
     ) as caught:
         find_job(connection, "run").wait()
     assert caught.value.exit_code == 4
-    place = connection.ray_url.removeprefix("http:")
-    assert caught.value.hint == f"The whole log: cloudrl jobs logs ray:{place}/run"
+    place = "lab" if connection.cluster_id else connection.ray_url.removeprefix("http://")
+    assert caught.value.hint == f"The whole log: cloudrl jobs logs ray://{place}/run"
 
 
 def test_waiting_for_a_failure_without_any_error(cluster: FakeCluster, connection: Connection):
@@ -219,3 +220,14 @@ def test_handles_are_values(cluster: FakeCluster):
 
     assert one == two
     assert hash(one) == hash(two)
+
+
+@pytest.mark.parametrize(
+    ("address", "url"),
+    [
+        ("http://10.0.0.1:8265", "ray://10.0.0.1:8265/run-1"),
+        ("https://ray.example.com/rl/", "ray+https://ray.example.com/rl/run-1"),
+    ],
+)
+def test_the_url_on_a_plain_ray_has_all_of_its_address(address: str, url: str):
+    assert JobHandle(Connection(address, address), "run-1", "run-1").url == url

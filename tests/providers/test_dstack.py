@@ -138,8 +138,7 @@ class TestARawApply:
         words = ("--steps", "1", "--name", "raw-1", "--submission-id", "raw-1", "--cluster", raw)
         shown = user.types("cloudrl", "submit", "grpo-tiny", *words, "--dry-run", "--json").stdout
         request = json.JSONDecoder().raw_decode(shown[shown.index('{\n  "entrypoint"') :])[0]
-        user.types("cloudrl", "attach", raw)
-        env = user.types("cloudrl", "env", "--cluster", raw).stdout
+        env = user.types("cloudrl", "env", "--cluster", raw).stdout  # its tunnel stays
         url, token = (re.search(rf"{name}=(\S+)", env)[1] for name in ("RAY_ADDRESS", "RAY_AUTH_TOKEN"))  # type: ignore[index]
         with user.lab.network():
             ray = RayApi(url, token)

@@ -170,6 +170,15 @@ def attach(name: str) -> Connection:
     return reach(server, run).connection
 
 
+def keep_open(name: str) -> None:
+    """Keep a tunnel to it open in the background, until it ends or `cloudrl detach`.
+
+    Raises:
+        ConnectionFailed: its head cannot be reached.
+    """
+    keeper.start(connect().project, name)
+
+
 def status(name: str) -> Status:
     """One look at a cluster.
 
@@ -320,10 +329,10 @@ def _look(server: Server, run: RunState, access: Access) -> Status:
         answer = agent.status()
     except (ConnectionFailed, ClusterFailed) as error:
         return _from_run(server, run, detail=error.message)
-    return from_agent(run.name, answer, access.connection.ray_url)
+    return from_agent(run.name, answer, access.connection.ray_url if access.tunnel is None else None)
 
 
-def from_agent(name: str, answer: Mapping[str, Any], dashboard_url: str) -> Status:
+def from_agent(name: str, answer: Mapping[str, Any], dashboard_url: str | None) -> Status:
     """The head agent's answer as a `Status`."""
     failure = answer["failure"]
     return Status(

@@ -99,6 +99,10 @@ def attach(name: str) -> Connection:
     return _connection(known)
 
 
+def keep_open(name: str) -> None:
+    """Nothing to do: its ports are this machine's."""
+
+
 def status(name: str) -> Status:
     """One look. A cluster that has ended by itself is "failed" with its reason until `down` or the next `up`.
 
