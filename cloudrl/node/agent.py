@@ -64,8 +64,7 @@ class Agent:
         self._children: List[Child] = []
         self._ray: Optional[Child] = None
         self._services = Services(self)
-        paid = money.read_paid(options.checkpoints, identity.run_id)
-        self.board = Board(_first_report(identity, options.ports.agent, self.gpus, paid))
+        self.board = Board(_first_report(identity, options, self.gpus))
         files, kept = Store(options.data_dir / FILES), JobSecrets(folder_of(identity.run_id))
         self.shipping = Shipping(self.board, identity.nodes, files, kept)
         self.shelf = Shelf(
@@ -389,8 +388,9 @@ def _missing_program() -> Optional[str]:
     return None if shutil.which(program) else f"there is no program `{program}` on this node"
 
 
-def _first_report(identity: Identity, agent_port: int, gpus: int, paid: float) -> Report:
-    hostname = socket.gethostname()
+def _first_report(identity: Identity, options: Options, gpus: int) -> Report:
+    folder, run_id = options.checkpoints, identity.run_id
     return Report(
-        rank=identity.rank, ip=identity.ip, hostname=hostname, agent_port=agent_port, gpus=gpus, paid=paid
-    )
+        rank=identity.rank, ip=identity.ip, hostname=socket.gethostname(), agent_port=options.ports.agent, gpus=gpus,
+        paid=money.read_paid(folder, run_id), met=attempts.met(folder, run_id),
+    )  # fmt: skip

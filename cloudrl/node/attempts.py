@@ -1,4 +1,6 @@
-"""Attempts are recorded on the volume: a permanent failure must not be retried for ever at the user's cost.
+"""Attempts are recorded on the volumes: a permanent failure must not be retried for ever at the user's cost.
+
+Every node keeps the record on its own volume: the next attempt may have other machines of the fleet, in another order.
 
 dstack resubmits a failed run as long as its retry duration lasts, and counts that from the latest submission
 that was provisioned, so a run that fails at once is resubmitted for ever (dstack 0.22, services/runs).
@@ -10,7 +12,7 @@ import dataclasses
 import json
 import os
 import time
-from typing import TYPE_CHECKING, List, Optional
+from typing import TYPE_CHECKING, Dict, Iterable, Mapping, Optional, Sequence
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,7 +20,14 @@ if TYPE_CHECKING:
     from cloudrl.node.failure import Failure
 
 
-def judge(failure: Failure, *, folder: Path, run_id: str, now: Optional[float] = None) -> Failure:
+def judge(
+    failure: Failure,
+    *,
+    folder: Path,
+    run_id: str,
+    elsewhere: Sequence[Mapping[str, float]] = (),
+    now: Optional[float] = None,
+) -> Failure:
     """Record a failure, and make it final when the run has met the same one since it was ready last.
 
     A failure that a retry may cure is recorded and never final; that of a network is final when the attempt right
@@ -29,6 +38,7 @@ def judge(failure: Failure, *, folder: Path, run_id: str, now: Optional[float] =
         failure: what happened before the barrier.
         folder: the checkpoint folder; the record is `.cloudrl/attempts/<run_id>.jsonl` below it.
         run_id: the same for all retries of one run.
+        elsewhere: what the other nodes have `met`.
         now: seconds since the epoch.
 
     Returns:
@@ -36,13 +46,37 @@ def judge(failure: Failure, *, folder: Path, run_id: str, now: Optional[float] =
     """
     path = _path(folder, run_id)
     try:
-        earlier = _signatures(path)
-        _append(path, {"at": time.time() if now is None else now, "signature": failure.signature})
+        own = _read(path)
+        record(failure, folder=folder, run_id=run_id, now=now)
     except OSError:
         return dataclasses.replace(failure, final=failure.permanent)
-    before = earlier[-1:] if failure.transient else earlier
+    earlier = _latest([own, *elsewhere])
+    before = [max(earlier, key=earlier.__getitem__)] if failure.transient and earlier else list(earlier)
     may_end = failure.permanent or failure.transient
     return dataclasses.replace(failure, final=may_end and failure.signature in before)
+
+
+def record(failure: Failure, *, folder: Path, run_id: str, now: Optional[float] = None) -> None:
+    """Remember a failure that somebody else has judged.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    path, at = _path(folder, run_id), time.time() if now is None else now
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        # on a line of its own, also after one that broke off
+        file.write("\n" + json.dumps({"at": at, "signature": failure.signature}) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def met(folder: Path, run_id: str) -> Dict[str, float]:
+    """The failures of a run since it was ready last, as this volume remembers: signature -> seconds since the epoch."""
+    try:
+        return _read(_path(folder, run_id))
+    except OSError:
+        return {}
 
 
 def clear(folder: Path, run_id: str) -> None:
@@ -58,24 +92,26 @@ def _path(folder: Path, run_id: str) -> Path:
     return folder / ".cloudrl" / "attempts" / f"{file_name(run_id)}.jsonl"
 
 
-def _signatures(path: Path) -> List[str]:
+def _read(path: Path) -> Dict[str, float]:
     if not path.exists():
-        return []
-    found = []
+        return {}
+    found: Dict[str, float] = {}
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
-            found.append(str(json.loads(line)["signature"]))
+            value = json.loads(line)
+            found[str(value["signature"])] = float(value["at"])
         except (ValueError, KeyError, TypeError):
             continue  # the node died while it wrote this line
     return found
 
 
-def _append(path: Path, record: dict[str, object]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8") as file:
-        file.write("\n" + json.dumps(record) + "\n")  # on a line of its own, also after one that broke off
-        file.flush()
-        os.fsync(file.fileno())
+def _latest(records: Iterable[Mapping[str, float]]) -> Dict[str, float]:
+    """Each failure with the last time that anybody has met it."""
+    merged: Dict[str, float] = {}
+    for each in records:
+        for signature, at in each.items():
+            merged[signature] = max(at, merged.get(signature, at))
+    return merged
 
 
 def file_name(run_id: str) -> str:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _BEAT_IS_LATE_S = 2.5
 _TELL_WORKERS_S = 4.0
+_HEAR_OF_ALL_S = 8.0  # less than a worker waits for the verdict
 
 
 class Head(Agent):
@@ -82,16 +83,31 @@ class Head(Agent):
         self._look_at_money()
 
     def settle(self, failure: Failure) -> Failure:
-        """Judge it by the attempts on the volume, and stay until the workers have heard of it."""
+        """Judge it by the attempts on all volumes, and stay until the workers have heard of it."""
         self._take_canaries_away()
         if self.ready_at is None and not failure.final:
-            failure = attempts.judge(failure, folder=self.options.checkpoints, run_id=self.identity.run_id)
+            self._hear_of_all(failure)
+            elsewhere = [report.met for report in self.board.reports()]
+            folder, run_id = self.options.checkpoints, self.identity.run_id
+            failure = attempts.judge(failure, folder=folder, run_id=run_id, elsewhere=elsewhere)
         self.board.replace_failure(failure)
         self.board.publish(judged=True)
         since = time.monotonic()
         while self._somebody_to_tell(failure, time.monotonic() - since) and not self.ending.asked:
             time.sleep(0.05)
         return failure
+
+    def _hear_of_all(self, failure: Failure) -> None:
+        """A rank that starts at this moment may remember that an earlier attempt has failed alike."""
+        since = time.monotonic()
+        while (
+            self.serving
+            and (failure.permanent or failure.transient)
+            and len(self.board.reports()) < self.identity.nodes
+            and time.monotonic() - since < _HEAR_OF_ALL_S
+            and not self.ending.asked
+        ):
+            time.sleep(0.05)
 
     def _somebody_to_tell(self, failure: Failure, waited_s: float) -> bool:
         """Whether a rank lives, or may yet come, that does not know.

@@ -26,6 +26,7 @@ class Report:
         shipped: what clients have sent for their jobs (`cloudrl.node.shipping`) -> "whole", bytes that are here, or
             "failed: ..." with the reason.
         paid: US dollars that earlier attempts of the run have cost, as this node's volume remembers.
+        met: failures that ended earlier attempts, likewise (`cloudrl.node.attempts.met`).
     """
 
     rank: int
@@ -47,6 +48,7 @@ class Report:
     blocked: List[str] = field(default_factory=list)
     shipped: Dict[str, str] = field(default_factory=dict)
     paid: float = 0.0
+    met: Dict[str, float] = field(default_factory=dict)
     failure: Optional[Failure] = None
 
     def to_json(self) -> Dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import http.client
 import socket
@@ -116,6 +117,7 @@ class Worker(Agent):
         while time.monotonic() < deadline and not (self._refused or self._lost or self.ending.asked):
             verdict = Failure.from_json(self.answer.get("failure"))
             if verdict is not None:
+                self._remember(verdict)
                 return verdict
             time.sleep(0.05)
         if self._lost is not None and failure.kind == "ray":
@@ -123,6 +125,12 @@ class Worker(Agent):
         if self.answer.get("ready"):
             return failure
         return attempts.judge(failure, folder=self.options.checkpoints, run_id=self.identity.run_id)
+
+    def _remember(self, verdict: Failure) -> None:
+        """The head of the next attempt may have a volume that has seen nothing; this one has."""
+        if not self.answer.get("ready"):
+            with contextlib.suppress(OSError):
+                attempts.record(verdict, folder=self.options.checkpoints, run_id=self.identity.run_id)
 
     def _is_ready(self) -> bool:
         """The head's word; meanwhile, whether Ray can talk to the head's node, which Ray itself would not say."""

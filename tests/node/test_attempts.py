@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 from typing import TYPE_CHECKING
 
 import pytest
 
-from cloudrl.node.attempts import clear, judge
+from cloudrl.node.attempts import clear, judge, met, record
 from cloudrl.node.failure import PERMANENT, Failure
 
 if TYPE_CHECKING:
@@ -17,8 +18,13 @@ if TYPE_CHECKING:
 FAILURE = Failure("preflight", 1, "no Ray in this Python", tail="a line of log")
 
 
-def _judge(folder: Path, failure: Failure = FAILURE, run_id: str = "run") -> bool:
-    judged = judge(failure, folder=folder, run_id=run_id, now=0.0)
+CLOCK = itertools.count()
+
+
+def _judge(
+    folder: Path, failure: Failure = FAILURE, run_id: str = "run", *elsewhere: dict[str, float]
+) -> bool:
+    judged = judge(failure, folder=folder, run_id=run_id, elsewhere=elsewhere, now=float(next(CLOCK)))
     assert judged == dataclasses.replace(failure, final=judged.final)
     return judged.final
 
@@ -152,4 +158,19 @@ def test_a_run_id_stays_inside_the_folder(tmp_path: Path) -> None:
     _judge(tmp_path / "volume", run_id="../../../outside/é")
     [record] = (tmp_path / "volume" / ".cloudrl" / "attempts").iterdir()
     assert [each.name for each in tmp_path.iterdir()] == ["volume"]
-    assert json.loads(record.read_text())["at"] == 0.0
+    assert json.loads(record.read_text())["signature"] == FAILURE.signature
+
+
+def test_other_machines_remember(tmp_path: Path) -> None:
+    """The next attempt begins on a spare host, and a host of the last one is a worker now."""
+    assert not _judge(tmp_path / "head")
+    record(FAILURE, folder=tmp_path / "worker", run_id="run")
+    assert list(met(tmp_path / "worker", "run")) == [FAILURE.signature]
+    assert _judge(tmp_path / "spare", FAILURE, "run", {}, met(tmp_path / "worker", "run"))
+    assert met(tmp_path / "nowhere", "run") == {}
+
+
+def test_of_the_network_the_last_failure_of_all_machines_counts(tmp_path: Path) -> None:
+    signature, now = TIMED_OUT.signature, float(next(CLOCK))
+    assert _judge(tmp_path / "a", TIMED_OUT, "run", {"model|older": now - 2, signature: now - 1})
+    assert not _judge(tmp_path / "b", TIMED_OUT, "run", {signature: now - 2}, {"lost|newer": now - 1})

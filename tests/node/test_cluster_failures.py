@@ -77,6 +77,16 @@ def all_ranks_fail_alike_and_the_second_time_is_final_whoever_is_first(
 
 
 @scenario
+def the_second_time_is_final_on_other_machines_too(nodes: Maker) -> None:
+    """Of three hosts with disks of their own the first attempt had a and b; the second has c as its head, and b."""
+    cluster = nodes(2)
+    for hosts, codes in ((("a", "b"), [1, 1]), (("c", "b"), [0, 0])):
+        for rank, host in enumerate(hosts):
+            cluster.start_one(rank, "--gpus-per-node=9", f"--checkpoints={cluster.folder / host}")
+        assert cluster.exit_codes() == codes
+
+
+@scenario
 def checkpoints_that_cannot_be_written_leave_no_memory_so_it_is_final_at_once(
     nodes: Maker,
 ) -> None:

@@ -24,6 +24,23 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.dstack, pytest.mark.ray]
 
 
+# A Hugging Face Hub that has no such repository, and says so as the real one does.
+HUB = """
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+class Hub(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(404)
+        self.send_header("X-Error-Code", "RepoNotFound")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    do_HEAD = do_GET
+
+HTTPServer(("10.77.0.1", 8444), Hub).serve_forever()
+"""
+
+
 def status_of(url: str) -> int:
     """The HTTP status that a URL answers with; 0 when nobody does."""
     try:
@@ -89,9 +106,14 @@ def test_a_cluster_that_no_fleet_can_hold(user: User) -> None:
 
 
 def test_a_model_that_does_not_exist_ends_the_run_with_the_reason(user: User) -> None:
+    hub = user.starts("python", "-c", HUB)
+    endpoint = ("--env", "HF_ENDPOINT=http://10.77.0.1:8444")
     words = ["--on", "dstack", "--fleet", "mine", "--nodes", "2", *SHAPE, "--model", "nobody/nothing", "-y"]
-    done = user.types("cloudrl", "up", "wrong", *words, code=4, timeout_s=400)
-    assert "nobody/nothing" in done.stdout
+    try:
+        done = user.types("cloudrl", "up", "wrong", *words, *endpoint, code=4, timeout_s=400)
+    finally:
+        hub.close()
+    assert "model nobody/nothing: RepositoryNotFoundError" in done.stdout
     assert user.lab.runs.attempts("wrong") <= 2
 
 
