@@ -81,10 +81,7 @@ def failed(
             said, look = f"whether cluster {name} goes on cannot be seen", f"cloudrl status {name}"
             break
         if run is not None:
-            said, look = (
-                f"cluster {name} goes on{_cost(run, planned)}",
-                f"Look: cloudrl status {name} --watch\n",
-            )
+            said, look = f"cluster {name} goes on{_cost(run, planned)}", f"cloudrl status {name} --watch"
             break
         if clock() > deadline:
             return error
