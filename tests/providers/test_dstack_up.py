@@ -186,6 +186,11 @@ class TestLocalPorts:
             assert free_ports((port,))[port] not in (0, port)
 
 
+def gave_way(*_: Any) -> Any:
+    """A keeper that has found another one at work, and ended."""
+    return SimpleNamespace(poll=lambda: 0, terminate=lambda: None)
+
+
 class TestTheKeeper:
     def test_waits_for_a_lock_that_somebody_looks_through(self, tmp_path: Path) -> None:
         looking = state.hold(tmp_path)
@@ -201,6 +206,55 @@ class TestTheKeeper:
             assert held
             assert keeper._hold_patiently(tmp_path, clock=clock, sleep=clock.sleep) is None
         assert clock.now >= 2.0
+
+    def test_that_is_opening_is_waited_for_by_the_second_start(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The second keeper gives way to the first within 2 s, and the first needs longer for its tunnel."""
+        monkeypatch.setenv("CLOUDRL_HOME", str(tmp_path))
+        place, clock = state.folder("main", "lab") / "tunnel", Clock()
+        first = state.hold(place)
+        assert first is not None
+        (place / "log").write_text("words of the first\n")
+        opened = state.Kept(1, "run-1", 1, 2)
+
+        def sleep(seconds: float) -> None:
+            clock.sleep(seconds)
+            if clock.now > 30:
+                state.write_kept(place, opened)
+
+        with first:
+            assert keeper.start("main", "lab", launch=gave_way, clock=clock, sleep=sleep) == opened
+        assert (place / "log").read_text() == "words of the first\n"
+
+    def test_that_fails_fails_the_second_start_with_its_words(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("CLOUDRL_HOME", str(tmp_path))
+        place, clock = state.folder("main", "lab") / "tunnel", Clock()
+        first = state.hold(place)
+        assert first is not None
+        (place / "log").write_text("words of last week\n")
+
+        def sleep(seconds: float) -> None:
+            clock.sleep(seconds)
+            if clock.now > 30 and not first.closed:
+                with (place / "log").open("a") as log:
+                    log.write("no tunnel after 60 s\n")
+                first.close()
+
+        for said in ("no tunnel after 60 s", "no reason given"):
+            with pytest.raises(ConnectionFailed, match=f"the tunnel to 'lab' did not open: {said}"):
+                keeper.start("main", "lab", launch=gave_way, clock=clock, sleep=sleep)
+
+    def test_is_not_waited_for_without_end(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("CLOUDRL_HOME", str(tmp_path))
+        clock = Clock()
+        with state.hold(state.folder("main", "lab") / "tunnel") as held:  # type: ignore[union-attr]
+            assert held
+            with pytest.raises(ConnectionFailed, match="did not open"):
+                keeper.start("main", "lab", launch=gave_way, clock=clock, sleep=clock.sleep)
+        assert 60 < clock.now < 90
 
     def test_that_has_gone_meanwhile_is_no_error(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -21,7 +21,7 @@ from cloudrl.providers.dstack.server import connect
 from cloudrl.spec.ports import AGENT_PORT, RAY_PORT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from cloudrl.providers.dstack.server import Server
@@ -32,8 +32,21 @@ _OPEN_S = 60.0
 _HOLD_S = 2.0
 
 
-def start(project: str, name: str) -> Kept:
-    """Start a keeper, or find the one that is there, and return its ports.
+def _launch(words: Sequence[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, close_fds=True
+    )
+
+
+def start(
+    project: str,
+    name: str,
+    *,
+    launch: Callable[[Sequence[str], IO[bytes]], subprocess.Popen[bytes]] = _launch,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Kept:
+    """Start a keeper, or find the one that is there or opening, and return its ports.
 
     Raises:
         ConnectionFailed: it could not open the tunnel.
@@ -43,22 +56,31 @@ def start(project: str, name: str) -> Kept:
     if kept is not None:
         return kept
     place.mkdir(parents=True, exist_ok=True)
-    with (place / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "cloudrl.providers.dstack.keeper", project, name],
-            stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, close_fds=True,
-        )  # fmt: skip
-    deadline = time.monotonic() + _OPEN_S + 10
+    with (place / "log").open("ab") as log:  # another keeper may be writing there
+        before = log.tell()
+        process = launch([sys.executable, "-m", "cloudrl.providers.dstack.keeper", project, name], log)
+    deadline = clock() + _OPEN_S + 10
     while (kept := state.read_kept(place)) is None:
-        if process.poll() is not None or time.monotonic() > deadline:
+        if clock() > deadline or not _may_open(process, place):
             process.terminate()
-            said = (place / "log").read_text(encoding="utf-8", errors="replace").strip().splitlines()
             raise ConnectionFailed(
-                f"the tunnel to {name!r} did not open: {said[-1] if said else 'no reason given'}",
+                f"the tunnel to {name!r} did not open: {_last_line(place / 'log', before)}",
                 hint=f"cloudrl status {name}",
             )
-        time.sleep(0.1)
+        sleep(0.1)
     return kept
+
+
+def _may_open(process: subprocess.Popen[bytes], place: Path) -> bool:
+    """Whether a tunnel may be there soon: through this keeper, or the one that it has given way to."""
+    status = process.poll()
+    return status is None or (status == 0 and state.is_held(place))
+
+
+def _last_line(log: Path, start: int) -> str:
+    """The last thing that was said since `start`."""
+    said = log.read_bytes()[start:].decode("utf-8", "replace").strip().splitlines()
+    return said[-1] if said else "no reason given"
 
 
 def stop(project: str, name: str) -> bool:

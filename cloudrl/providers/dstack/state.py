@@ -48,6 +48,14 @@ def hold(place: Path) -> IO[str] | None:
     return file
 
 
+def is_held(place: Path) -> bool:
+    """Whether another process has the tunnel's lock."""
+    lock = hold(place)
+    if lock is not None:
+        lock.close()
+    return lock is None
+
+
 def write_kept(place: Path, kept: Kept) -> None:
     """Say that a tunnel is there; it counts as long as its keeper holds the lock."""
     part = place / ".tunnel.json"
