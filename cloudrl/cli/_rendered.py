@@ -33,7 +33,8 @@ def write(path: Path, text: str, *, yes: bool) -> None:
         if path.exists() and path.read_text(encoding="utf-8") == text:
             _output.note(f"{path} is up to date")
             return
-        if path.exists() and not _output.confirm(f"{path} has other content. Replace it?", yes=yes):
+        question = f"{path} has other content. Replace it?"
+        if path.exists() and not _output.confirm(question, yes=yes, unattended=False):
             raise InputError(f"{path} is left as it is")
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f".{path.name}.part")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import asdict
 from typing import Annotated
 
@@ -10,7 +11,7 @@ import typer
 from cloudrl.cli import _output
 from cloudrl.cli._cluster_options import extra_fields
 from cloudrl.cli._rendered import DryRunOption, OutputOption, ProjectOption, YesOption, money, write
-from cloudrl.errors import InputError
+from cloudrl.errors import InputError, Interrupted
 
 app = typer.Typer(help="Network volumes on dstack: disks that outlive the machines.", no_args_is_help=True)
 
@@ -99,8 +100,20 @@ def _create(name: str, text: str, *, yes: bool, project: str | None) -> None:
     server = connect(project)
     if not _output.confirm(f"Create volume {name}?", yes=yes):
         raise InputError("nothing was created")
-    volumes.create(server, text)
-    look = volumes.wait(server, name)
+    try:
+        volumes.create(server, text)
+        look = volumes.wait(server, name)
+    except KeyboardInterrupt:
+        raise _interrupted(name, project) from None
     _output.note(f"volume {name}: {look.size} in {look.backend} {look.region}")
     _output.hint(f"--volume {name}:/checkpoints with `cloudrl task create` or `cloudrl up`")
     _output.data(name)
+
+
+def _interrupted(name: str, project: str | None) -> Interrupted:
+    """What stays when Ctrl-C comes while a volume is being made: dstack goes on with it."""
+    where = f" --project {shlex.quote(project)}" if project is not None else ""
+    return Interrupted(
+        f"interrupted; volume {name} is being made, and its disk costs money until it is deleted",
+        hint=f"Look: cloudrl volume list{where}\nBe rid of it: cloudrl volume delete {name}{where}",
+    )

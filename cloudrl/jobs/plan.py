@@ -61,7 +61,7 @@ def plan(
     wished = job.with_overrides(_with_steps(wishes))
     cluster = replace(cluster, verl_version=release_of(job, cluster))
     variables = _variables(job, wishes)
-    filled = fill(wished, cluster, name=run, wandb="WANDB_API_KEY" in variables)
+    filled = fill(wished, cluster, name=run, wandb=bool(variables.get("WANDB_API_KEY")))
     if filled.offline:
         variables = {"HF_HUB_OFFLINE": "1", **variables}
     # What was wished stands last, as it does on a command line.

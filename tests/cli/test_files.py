@@ -39,6 +39,18 @@ def test_task_create_again_refreshes_both_files(run: Callable[..., Typed]) -> No
     assert Path("cloudrl-node.pyz").read_bytes() == build_agent()
 
 
+def test_what_the_user_has_edited_is_not_replaced_without_a_question(run: Callable[..., Typed]) -> None:
+    run("task", "create", "lab")
+    rendered = Path("lab.dstack.yml").read_text()
+    Path("lab.dstack.yml").write_text(f"{rendered}# mine\n")
+    again = run("task", "create", "lab")
+    assert again.code == 2
+    assert "lab.dstack.yml has other content. Replace it? Nobody is there to ask" in again.err
+    assert Path("lab.dstack.yml").read_text().endswith("# mine\n")
+    assert run("task", "create", "lab", "-y").code == 0
+    assert Path("lab.dstack.yml").read_text() == rendered
+
+
 def test_task_create_elsewhere_puts_the_agent_there(run: Callable[..., Typed]) -> None:
     assert run("task", "create", "lab", "-o", "far/away.yml").code == 0
     assert Path("far/cloudrl-node.pyz").is_file()

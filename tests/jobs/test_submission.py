@@ -44,6 +44,9 @@ class TestEnvironment:
     def test_a_key_for_wandb_switches_it_on(self):
         assert overrides(planned(env={"WANDB_API_KEY": "k"}))["trainer.logger"] == "[console,wandb]"
 
+    def test_an_empty_one_does_not(self):
+        assert overrides(planned(env={"WANDB_API_KEY": ""}))["trainer.logger"] == "[console]"
+
     def test_other_fields_are_passed_on_and_excludes_are_not(self):
         runtime_env = {"excludes": ["/x/"], "working_dir": "./", "config": {"setup_timeout_seconds": 60}}
         package = Package("_ray_pkg_1.zip", b"", files=0)

@@ -1,0 +1,38 @@
+"""`cloudrl volume`, towards a stand-in for what dstack answers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cloudrl.providers.dstack import server, volumes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from conftest import Typed
+
+pytestmark = pytest.mark.io
+
+CREATE = ("volume", "create", "ckpt", "--backend", "aws", "--region", "us-east-1", "--size", "500GB", "-y")
+
+
+def press(*_: Any, **__: Any) -> Any:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("moment", ["create", "wait"])
+@pytest.mark.parametrize("where", [(), ("--project", "research")])
+def test_ctrl_c_while_a_disk_is_made(
+    run: Callable[..., Typed], monkeypatch: pytest.MonkeyPatch, moment: str, where: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(server, "connect", lambda _project: None)
+    monkeypatch.setattr(volumes, "create", lambda *_: None)
+    monkeypatch.setattr(volumes, moment, press)
+    done = run(*CREATE, *where)
+    assert done.code == 130
+    assert "interrupted; volume ckpt is being made, and its disk costs money until it is deleted" in done.err
+    option = " --project research" if where else ""
+    assert f"Look: cloudrl volume list{option}\n" in done.err
+    assert f"Be rid of it: cloudrl volume delete ckpt{option}\n" in done.err
