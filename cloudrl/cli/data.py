@@ -66,9 +66,9 @@ def prepare(
     skip_bad: options.SkipBadOption = False,
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
 ) -> None:
-    """Write train.parquet and test.parquet in verl's columns, as a node would; print the overrides that take them.
+    """Write train.parquet and test.parquet in verl's columns, as a node would; print where they are, as overrides.
 
-    cloudrl submit grpo $(cloudrl data prepare gsm8k --to ./data)
+    To send them to the nodes: cloudrl data prepare gsm8k --to ./data, then cloudrl submit grpo --data ./data
     """
     from cloudrl import data
     from cloudrl.spec import DataSet, hydra_text, override_argument

@@ -12,7 +12,7 @@ from cloudrl.spec.container import secret_text
 from cloudrl.spec.data import data_argument
 from cloudrl.spec.durations import Duration
 from cloudrl.spec.gpu import Gpu
-from cloudrl.spec.names import is_secret
+from cloudrl.spec.names import is_secret, names_a_file
 from cloudrl.spec.ports import RAY_PORT
 from cloudrl.spec.run_policy import Retry
 from cloudrl.spec.volume import NetworkMount, Volume
@@ -71,7 +71,7 @@ def release_of(cluster: Cluster) -> Release | None:
 
 def _refuse_secrets(cluster: Cluster) -> None:
     for name, value in cluster.env.items():
-        if is_secret(name) and value and not value.startswith("/"):
+        if is_secret(name) and value and not names_a_file(name):
             raise SpecError(
                 f"env {name}: the value of a secret would stand in the file",
                 hint=f"secrets: [{name}] takes it from dstack (dstack secret set {name} ...); or give it with a "

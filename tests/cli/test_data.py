@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 import pytest
+import yaml
+from fake_local import FakeLocal
 
 from cloudrl.data.request import Request, parse_request
 from cloudrl.spec import parse_override
@@ -75,6 +77,24 @@ def test_prepare_prints_the_overrides_that_take_the_files(run: Callable[..., Typ
     }
     assert pq.read_metadata(folder / "train.parquet").num_rows == 352
     assert done.err.startswith("addition: 352 train and 48 test rows in ")
+
+
+def test_the_way_to_the_nodes_that_help_shows_sends_the_folder(run: Callable[..., Typed]) -> None:
+    said = " ".join(run("data", "prepare", "--help").out.split())
+    example = re.search(r"(cloudrl data prepare \S+ --to \S+), then (cloudrl submit \S+ --data \S+)", said)
+    assert example is not None
+    assert "$(" not in said
+    prepare, submit = ([*shlex.split(each)[1:]] for each in example.groups())
+    assert run(*(("addition" if word == "gsm8k" else word) for word in prepare)).code == 0
+    with FakeLocal("lab"):
+        shown = run(*(("grpo-tiny" if word == "grpo" else word) for word in submit), "--dry-run")
+    assert shown.code == 0
+    sent = yaml.safe_load(shown.out)["entrypoint"]
+    for key, split in (("train_files", "train"), ("val_files", "test")):
+        place = re.search(rf"data/{split}\.parquet -> (\S+) \(", shown.out)
+        assert place is not None
+        assert f"data.{key}={place[1]}" in sent
+    assert str(Path.cwd()) not in sent
 
 
 def test_prepare_a_built_in_one_from_a_folder_of_this_machine(run: Callable[..., Typed]) -> None:

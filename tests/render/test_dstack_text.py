@@ -200,15 +200,36 @@ def test_what_no_image_is_known_for_is_refused(fields, message):
 
 
 @pytest.mark.parametrize("name", ["HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "my_password"])
-def test_the_value_of_a_secret_stands_in_no_file(name):
+@pytest.mark.parametrize("value", ["s3cret", "/s3cret+base64=="])
+def test_the_value_of_a_secret_stands_in_no_file(name, value):
     with pytest.raises(SpecError) as caught:
-        to_dstack(Cluster(name="one", env={name: "s3cret"}))
+        to_dstack(Cluster(name="one", env={name: value}))
     assert caught.value.message == f"env {name}: the value of a secret would stand in the file"
     assert f"secrets: [{name}]" in caught.value.hint
     assert "s3cret" not in str(caught.value)
     rendered = to_dstack(Cluster(name="one", secrets=[name]))
     assert f"  {name}: ${{{{ secrets.{name} }}}}\n" in rendered
-    assert to_dstack(Cluster(name="one", env={name: "/run/secrets/file"}))  # a path is no secret
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "HF_TOKEN_PATH",
+        "AWS_SHARED_CREDENTIALS_FILE",
+        "AWS_WEB_IDENTITY_TOKEN_FILE",
+        "GOOGLE_APPLICATION_CREDENTIALS",
+        "secrets_dir",
+    ],
+)
+def test_the_path_of_a_secret_may_stand_there(name):
+    text = yaml.safe_load(to_dstack(Cluster(name="one", env={name: "/run/secrets/file"})))
+    assert text["env"] == {name: "/run/secrets/file"}
+
+
+def test_a_name_that_only_has_a_file_in_it_is_no_path():
+    for name in ("FILE_API_KEY", "MY_GOOGLE_APPLICATION_CREDENTIALS", "PATH_TOKEN"):
+        with pytest.raises(SpecError):
+            to_dstack(Cluster(name="one", env={name: "/x"}))
 
 
 def test_the_header_says_where_ray_is():
