@@ -64,11 +64,11 @@ def _may_have_saved(status: Status) -> bool:
     return status.phase in ("ready", "running") or status.ready_at is not None or bool(status.earlier)
 
 
-def show(keeping: Keeping, lines: Sequence[str]) -> None:
-    """What is going to be lost, and how to keep it."""
+def show(name: str, keeping: Keeping, lines: Sequence[str]) -> None:
+    """What is going to be lost with a cluster, and how to keep it."""
     _output.note(f"These checkpoints lie nowhere else than {keeping.where}:")
     listed(lines)
-    _output.hint("Bring one home first: cloudrl checkpoints merge --to ./model")
+    _output.hint(f"Bring one home first: cloudrl checkpoints merge {name} --to ./model")
 
 
 def listed(lines: Sequence[str]) -> None:

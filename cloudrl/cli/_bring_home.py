@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
 from cloudrl.cli import _output
@@ -30,11 +31,12 @@ def bring_home(job: JobHandle, target: Path, *, dtype: str = "bf16") -> Merged:
     found = Checkpoints(ClusterOrigin(job.connection, on_break=_output.note))
     for note in found.notes:
         _output.note(f"note: {note}")
+    name, to = shlex.quote(job.connection.name), shlex.quote(str(target))
     found.inventory.refuse_silent(
-        "it may have the last step", "When it answers: cloudrl checkpoints merge --to ./model"
+        "it may have the last step", f"When it answers: cloudrl checkpoints merge {name} --to {to}"
     )
     latest = found.latest(run=_run_of(job, found))
-    _refuse_older(latest, found)
+    _refuse_older(latest, found, to=f"{name} --run {shlex.quote(latest.run)} --to {to}")
     with bytes_shown(f"merging step {latest.step}") as on_progress:
         merged = latest.merge(target, dtype=dtype, on_progress=on_progress)
     for warning in merged.warnings:
@@ -42,8 +44,14 @@ def bring_home(job: JobHandle, target: Path, *, dtype: str = "bf16") -> Merged:
     return merged
 
 
-def _refuse_older(latest: CheckpointHandle, found: Checkpoints) -> None:
-    """What has been trained since would stay behind, and nobody would be told."""
+def _refuse_older(latest: CheckpointHandle, found: Checkpoints, *, to: str) -> None:
+    """What has been trained since would stay behind, and nobody would be told.
+
+    Args:
+        latest: the newest complete one.
+        found: all of them.
+        to: how a command that merges names the cluster, the run and the target.
+    """
     whole = latest.info
     for each in reversed(found.inventory.checkpoints):
         mine = (each.run, each.role) == (whole.run, whole.role)
@@ -52,7 +60,7 @@ def _refuse_older(latest: CheckpointHandle, found: Checkpoints) -> None:
             raise CheckpointError(
                 f"the last checkpoint of the job, step {each.step}, is incomplete: it lacks {', '.join(each.missing)}; "
                 f"the one before is step {whole.step}",
-                hint=f"To take that one: cloudrl checkpoints merge {whole.step} --run {whole.run} --to ./model",
+                hint=f"To take that one: cloudrl checkpoints merge {whole.step} {to}",
             )
 
 
@@ -65,5 +73,5 @@ def _run_of(job: JobHandle, found: Checkpoints) -> str:
             return each.run
     raise CheckpointError(
         f"job {job.submission_id} has left no checkpoint in {wanted or 'a folder that is known'}",
-        hint="What there is: cloudrl checkpoints list",
+        hint=f"What there is: cloudrl checkpoints list {shlex.quote(job.connection.name)}",
     )

@@ -78,7 +78,7 @@ def after_run(home: Provider, name: str, *, down: bool | None, yes: bool, reused
             return
         reasons = _against(stake, yes=yes, reused=reused)
         if stake.keeping is not None and stake.is_lost:
-            _at_risk.show(stake.keeping, stake.lines)
+            _at_risk.show(name, stake.keeping, stake.lines)
         if (reasons or down is None) and not _confirmed(home, name, reasons):
             say_it_goes_on(home, name)
             return

@@ -50,12 +50,9 @@ def origin(where: str | None, wait_min: float = 10.0) -> Origin:
     kept = _kept_folder(where)
     if kept is not None:
         return FolderOrigin(kept)
-    if where is None and not running_clusters():
-        raise InputError(
-            "there is no cluster", hint="Name a folder, for example: cloudrl checkpoints list ./checkpoints"
-        )
     patience = Patience(give_up_s=wait_min * 60)
-    return ClusterOrigin(connect(where, None), patience, _output.note)
+    name = where if where is not None else _only_cluster()
+    return ClusterOrigin(connect(name, None), patience, _output.note)
 
 
 def is_folder(text: str) -> bool:
@@ -68,6 +65,21 @@ def step_and_where(step: str | None, where: str | None) -> tuple[str, str | None
     if step is not None and where is None and not (step.isdecimal() or step == "latest"):
         return "latest", step
     return step or "latest", where
+
+
+def _only_cluster() -> str:
+    """The cluster that is up; these commands take its name as an argument, not as an option."""
+    running = list(running_clusters())
+    if not running:
+        raise InputError(
+            "there is no cluster", hint="Name a folder, for example: cloudrl checkpoints list ./checkpoints"
+        )
+    if len(running) > 1:
+        raise InputError(
+            f"several clusters are up: {', '.join(running)}",
+            hint=f"Name one of them, for example: cloudrl checkpoints list {running[0]}",
+        )
+    return running[0]
 
 
 def _kept_folder(where: str | None) -> Path | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -73,7 +74,10 @@ def verify(
     else:
         _show(checkpoint, report)
     if not report.ok:
-        raise CheckpointError(f"{checkpoint} is not sound", hint="Other steps: cloudrl checkpoints list")
+        there = shlex.quote(checkpoint.origin.name)
+        raise CheckpointError(
+            f"{checkpoint} is not sound", hint=f"Other steps: cloudrl checkpoints list {there}"
+        )
 
 
 @app.command()

@@ -82,7 +82,7 @@ def down(
         ):
             raise InputError(f"{chosen} is left as it is")
         if stake.keeping is not None and stake.is_lost:
-            _at_risk.show(stake.keeping, stake.lines)
+            _at_risk.show(chosen, stake.keeping, stake.lines)
             if not _output.confirm(f"End {chosen}?", yes=yes, unattended=False):
                 raise InputError(f"{chosen} is left as it is")
         _ending.end(home, stake)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -50,8 +51,11 @@ def test_a_node_that_is_silent(
     job: JobHandle, lab: FakeLocal, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     del lab.cluster.disks[1]
-    with pytest.raises(ConnectionFailed, match=r"node 1 .* says nothing of its checkpoints.*the last step"):
+    with pytest.raises(
+        ConnectionFailed, match=r"node 1 .* says nothing of its checkpoints.*the last step"
+    ) as raised:
         bring_home(job, tmp_path / "model")
+    assert raised.value.hint == f"When it answers: cloudrl checkpoints merge lab --to {tmp_path / 'model'}"
     assert not (tmp_path / "model").exists()
 
 
@@ -61,9 +65,26 @@ def test_a_last_step_that_is_incomplete(job: JobHandle, disk: Path, tmp_path: Pa
     with pytest.raises(
         CheckpointError, match=r"step 3, is incomplete: it lacks rank 1; the one before is step 2"
     ) as raised:
-        bring_home(job, tmp_path / "model")
-    assert "cloudrl checkpoints merge 2 --run mine" in str(raised.value.hint)
-    assert not (tmp_path / "model").exists()
+        bring_home(job, tmp_path / "my model")
+    to = f"--to '{tmp_path}/my model'"
+    assert raised.value.hint == f"To take that one: cloudrl checkpoints merge 2 lab --run mine {to}"
+    assert not (tmp_path / "my model").exists()
+
+
+def test_a_run_whose_name_has_a_space(lab: FakeLocal, disk: Path, tmp_path: Path) -> None:
+    cluster, mine = lab.cluster, disk / "my run"
+    (disk / "mine").rename(mine)
+    (write_step(mine, 3) / "actor" / "model_world_size_2_rank_1.pt").unlink()
+    connection = Connection("lab", cluster.url, cluster.token, cluster.agent_url, cluster.agent_token)
+    with pytest.raises(CheckpointError) as raised:
+        bring_home(JobHandle(connection, "mine-1", "my run", str(mine)), tmp_path / "model")
+    assert f"merge 2 lab --run 'my run' --to {tmp_path}/model" in str(raised.value.hint)
+
+
+def test_a_job_that_has_left_nothing(lab: FakeLocal, job: JobHandle, disk: Path, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="has left no checkpoint") as raised:
+        bring_home(replace(job, checkpoint_dir=str(disk / "other")), tmp_path / "model")
+    assert raised.value.hint == "What there is: cloudrl checkpoints list lab"
 
 
 def test_notes_are_told(

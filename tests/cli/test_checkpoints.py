@@ -71,6 +71,27 @@ def test_list_a_cluster(run: Callable[..., Typed], lab: FakeLocal) -> None:
     assert "0 on node 0; 1 on node 1" in run("checkpoints", "list", "lab").out
 
 
+def test_of_several_clusters_one_has_to_be_named_as_an_argument(
+    run: Callable[..., Typed], lab: FakeLocal
+) -> None:
+    with FakeLocal("a1"):
+        for words in (["list"], ["merge", "--to", "out"], ["prune", "--keep", "1", "-y"]):
+            done = run("checkpoints", *words)
+            assert done.code == 2
+            assert "several clusters are up: a1, lab" in done.err
+            assert "cloudrl checkpoints list a1\n" in done.err
+        assert "complete; a resume takes it" in run("checkpoints", "list", "lab").out
+
+
+def test_an_unsound_step_of_a_cluster_hints_at_the_others_there(
+    run: Callable[..., Typed], lab: FakeLocal
+) -> None:
+    (lab.cluster.disks[1] / "mine/global_step_2" / SHARD).write_bytes(b"x")
+    done = run("checkpoints", "verify", "2")
+    assert done.code == 6
+    assert "Other steps: cloudrl checkpoints list lab\n" in done.err
+
+
 def test_list_as_json(run: Callable[..., Typed], lab: FakeLocal) -> None:
     said = json.loads(run("checkpoints", "list", "--json").out)
     one, two = said["checkpoints"]
@@ -128,6 +149,7 @@ def test_verify(run: Callable[..., Typed], folder: Path) -> None:
     said = json.loads(rotten.out)
     assert not said["ok"]
     assert any(finding["fatal"] and finding["rank"] == 1 for finding in said["findings"])
+    assert "Other steps: cloudrl checkpoints list ck\n" in rotten.err
     assert run("checkpoints", "merge", "./ck", "--to", "out").code == 6
     assert not os.path.exists("out")
 

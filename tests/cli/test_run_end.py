@@ -87,6 +87,7 @@ class TestCheckpointsThatWouldBeLost:
         done = run(*RUN, "--down")
         assert done.code == (0 if status == "SUCCEEDED" else 4)
         assert "grpo, step 1, actor" in done.err
+        assert "Bring one home first: cloudrl checkpoints merge lab --to ./model\n" in done.err
         assert "lab is not ended without a question: checkpoints would be lost with it" in done.err
         assert "cluster lab goes on" in done.err
         assert is_up()
