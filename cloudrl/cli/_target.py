@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cloudrl.cli import _output
 from cloudrl.errors import ConnectionFailed, InputError
 from cloudrl.providers import provider, whereabouts
 
@@ -83,10 +84,22 @@ def running_clusters() -> dict[str, str]:
 def all_clusters() -> list[tuple[str, str]]:
     """Name and provider of every cluster, also of local ones that are down.
 
-    One that is down here makes room for one on dstack; a name that is alive in both places stands there twice.
+    One that is down here makes room for one on dstack; a name that is alive in both places stands there twice. While
+    the dstack server does not answer, those of this machine are all, and a note says so.
+
+    Raises:
+        ConnectionFailed: the dstack server does not answer, and there is none here.
     """
-    there, here = whereabouts.on_dstack(), whereabouts.running_here()
-    dead = [name for name in provider("local").names() if name not in here and name not in there]
+    local = provider("local").names()
+    try:
+        there = whereabouts.on_dstack()
+    except ConnectionFailed as error:
+        if not local:
+            raise
+        _output.note(f"clusters on dstack are not shown: {error.message}")
+        there = []
+    here = whereabouts.running_here()
+    dead = [name for name in local if name not in here and name not in there]
     return [
         *((name, "local") for name in dead),
         *((name, "dstack") for name in there),

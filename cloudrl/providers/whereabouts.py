@@ -28,16 +28,15 @@ def home(name: str) -> str:
 def homes(name: str) -> list[str]:
     """The providers that have a cluster: both where it is alive here and on dstack.
 
-    One that runs nowhere is dstack's where that has a run of the name that goes on, or this machine knows nothing of
-    it and a server is configured; otherwise this machine's.
+    A name that this machine knows nothing of is dstack's where a server is configured. One that it knows is this
+    machine's, also while the server does not answer, unless it is down here and alive on dstack.
     """
     local = provider("local")
-    is_known = name in local.names()
-    if is_known and local.status(name).phase not in OVER:
-        return ["dstack", "local"] if _is_on_dstack(name) else ["local"]
-    if name in on_dstack() or (not is_known and _is_dstack_configured()):
-        return ["dstack"]
-    return ["local"]
+    if name not in local.names():
+        return ["dstack"] if _is_dstack_configured() else ["local"]
+    if not _is_on_dstack(name):
+        return ["local"]
+    return ["dstack"] if local.status(name).phase in OVER else ["dstack", "local"]
 
 
 def refuse_elsewhere(name: str, on: str) -> None:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from fake_local import FakeLocal
+from small_step import write_step
 
 import cloudrl
-from cloudrl.errors import InputError
+from cloudrl.errors import ConnectionFailed, InputError
 from cloudrl.providers import PROVIDERS
 from cloudrl.providers.model import Keeping, Places, Status
 
@@ -31,6 +32,7 @@ class Rented:
         self.ended: list[str] = []
         self.kept: list[str] = []
         self.running = ["lab"]
+        self.is_silent = False
 
     def plan(self, cluster: cloudrl.Cluster) -> str:
         return cluster.name
@@ -39,6 +41,8 @@ class Rented:
         return Places("/checkpoints", "/data", "/dev/shm/RUN-ID")
 
     def names(self) -> list[str]:
+        if self.is_silent:
+            raise ConnectionFailed("no dstack server answers at http://nowhere", hint="Is it running?")
         return self.running
 
     def status(self, name: str) -> Status:
@@ -157,3 +161,35 @@ def test_a_name_that_is_taken_here(run: Callable[..., Typed], rented: Rented, la
     done = run("run", "grpo", "--on", "dstack", "--cluster", "lab", "-y")
     assert done.code == 2
     assert "a cluster lab is there already, on this machine" in done.err
+
+
+class TestAServerThatDoesNotAnswer:
+    @pytest.fixture(autouse=True)
+    def silent(self, rented: Rented) -> None:
+        rented.is_silent = True
+
+    def test_leaves_the_local_ones_to_be_listed(self, run: Callable[..., Typed], lab: FakeLocal) -> None:
+        with FakeLocal("old"):
+            pass
+        done = run("status", "--json")
+        assert done.code == 0
+        assert [(each["name"], each["phase"]) for each in json.loads(done.out)] == [
+            ("old", "down"),
+            ("lab", "ready"),
+        ]
+        assert "clusters on dstack are not shown: no dstack server answers at http://nowhere\n" in done.err
+
+    def test_leaves_one_that_is_down_here_to_be_used(self, run: Callable[..., Typed], lab: FakeLocal) -> None:
+        lab.__exit__()
+        write_step(lab.state.checkpoints / "mine", 3)
+        for words in (["status"], ["status", "lab"]):
+            done = run(*words)
+            assert (done.code, done.out) == (0, "lab on local: down\n")
+        assert "complete; a resume takes it" in run("checkpoints", "list", "lab").out
+        with pytest.raises(InputError, match="'lab' is not running"):
+            cloudrl.attach("lab")
+
+    def test_is_the_error_where_there_is_nothing_else(self, run: Callable[..., Typed]) -> None:
+        done = run("status")
+        assert (done.code, done.out) == (5, "")
+        assert "error: no dstack server answers at http://nowhere" in done.err
