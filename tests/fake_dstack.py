@@ -11,6 +11,10 @@ from dstack._internal.core.errors import ResourceNotExistsError
 
 from cloudrl.providers.dstack.server import Server
 
+ME = "me"
+"""The user whose token is sent."""
+OVER = ("terminated", "failed", "done")
+
 
 class FakeDstack:
     """What is asked of `dstack.api.server.APIClient`, and what the server holds."""
@@ -25,7 +29,8 @@ class FakeDstack:
         self.secrets = SimpleNamespace(
             list=lambda _project: self._answer([SimpleNamespace(name=name) for name in self.held_secrets])
         )
-        self.runs = SimpleNamespace(get=self._run)
+        self.runs = SimpleNamespace(get=self._run, list=self._list, stop=self._stop)
+        self.users = SimpleNamespace(get_my_user=lambda: self._answer(SimpleNamespace(username=ME)))
 
     @property
     def server(self) -> Server:
@@ -42,6 +47,23 @@ class FakeDstack:
         if not found:
             raise ResourceNotExistsError
         return found[-1]
+
+    def _list(
+        self, _project: str, _repo: None, *, username: str, only_active: bool, job_submissions_limit: int
+    ) -> list[SimpleNamespace]:
+        """Of one user, as the server does it (dstack 0.22.5, server/services/runs: list_user_runs)."""
+        assert only_active
+        assert job_submissions_limit == 1
+        return [
+            each
+            for each in self._answer(self.held_runs)
+            if each.user == username and each.status.value not in OVER
+        ]
+
+    def _stop(self, _project: str, names: list[str], _abort: bool) -> None:
+        for each in self._answer(self.held_runs):
+            if each.run_spec.run_name in names:
+                each.status.value = "terminated"
 
 
 def fleet(
@@ -89,12 +111,15 @@ def run(
     status: str = "running",
     run_id: str = "run-1",
     volumes: Any = (),
+    user: str = ME,
 ) -> SimpleNamespace:
-    """A run of one node."""
-    configuration = SimpleNamespace(image="nowhere/nothing:1", volumes=list(volumes), commands=[])
+    """A cluster of one node."""
+    commands = ["exec python3 /opt/cloudrl/cloudrl-node.pyz run"]
+    configuration = SimpleNamespace(image="nowhere/nothing:1", volumes=list(volumes), commands=commands)
     job = SimpleNamespace(job_spec=SimpleNamespace(job_num=0), job_submissions=list(attempts) or [attempt()])
     return SimpleNamespace(
-        id=run_id, status=SimpleNamespace(value=status), error=None, status_message=None, jobs=[job], cost=1.0,
+        id=run_id, user=user, status=SimpleNamespace(value=status), error=None, status_message=None, jobs=[job],
+        cost=1.0,
         run_spec=SimpleNamespace(run_name=name, configuration=configuration),
         submitted_at=datetime(2026, 1, 1, tzinfo=timezone.utc), fleet=SimpleNamespace(name="gpu-fleet"),
     )  # fmt: skip

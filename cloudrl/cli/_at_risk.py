@@ -43,7 +43,7 @@ def look(home: Provider, status: Status, connection: Connection | None) -> tuple
 
     Nothing where none was saved yet; those that stay on the user's own disks are not listed.
     """
-    if connection is None and not _may_have_saved(status):
+    if connection is None and not may_have_run_jobs(status):
         return None, []
     keeping = home.keeping(status.name)
     if not keeping.lost and not keeping.volumes:
@@ -57,8 +57,8 @@ def look(home: Provider, status: Status, connection: Connection | None) -> tuple
     return (keeping, lines) if lines else (None, [])
 
 
-def _may_have_saved(status: Status) -> bool:
-    """Whether jobs may have run on a cluster that is not over and does not answer; "running" is all dstack sees."""
+def may_have_run_jobs(status: Status) -> bool:
+    """Whether jobs may have run on a cluster that does not answer, and is not over; "running" is all dstack sees."""
     if status.phase in OVER:
         return False
     return status.phase in ("ready", "running") or status.ready_at is not None or bool(status.earlier)

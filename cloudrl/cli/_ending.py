@@ -23,13 +23,15 @@ class AtStake:
 
     Attributes:
         look: the cluster.
-        jobs: those that have not ended.
+        jobs: those that have not ended; None where some may run and nobody can say.
+        whose: the user that it belongs to, "" if it is one's own.
         keeping: what becomes of its checkpoints; None where there are none.
         lines: its checkpoints, one line each.
     """
 
     look: Status
-    jobs: Sequence[str]
+    jobs: Sequence[str] | None
+    whose: str
     keeping: Keeping | None
     lines: Sequence[str]
 
@@ -38,12 +40,42 @@ class AtStake:
         """Whether checkpoints lie nowhere else."""
         return self.keeping is not None and self.keeping.lost
 
+    @property
+    def others(self) -> list[str]:
+        """What somebody else may lose: a sentence each, none for a cluster that is over."""
+        if self.look.phase in OVER:
+            return []
+        whose = [f"it is {self.whose}'s"] if self.whose else []
+        if self.jobs is None:
+            return [*whose, "whether jobs run on it cannot be seen"]
+        return [*whose, f"jobs run on it: {', '.join(self.jobs)}"] if self.jobs else whose
+
 
 def at_stake(home: Provider, name: str) -> AtStake:
     """Look at a cluster before it is ended."""
     look = home.status(name)
     connection = _reach(home, look)
-    return AtStake(look, _running_jobs(connection), *_at_risk.look(home, look, connection))
+    jobs = _running_jobs(look, connection)
+    return AtStake(look, jobs, home.whose(name), *_at_risk.look(home, look, connection))
+
+
+def ask(stake: AtStake, *, yes: bool) -> None:
+    """Ask what has to be asked before a cluster is ended.
+
+    Nobody has to be there for one's own jobs that are known; for what is another's, or cannot be seen, somebody has.
+
+    Raises:
+        InputError: the user said no, or nobody was there to say yes.
+    """
+    name, why = stake.look.name, "; ".join(stake.others)
+    is_known = stake.jobs is not None and not stake.whose
+    question = f"End cluster {name}? {why[:1].upper()}{why[1:]}."
+    if why and not _output.confirm(question, yes=yes, unattended=is_known):
+        raise InputError(f"{name} is left as it is")
+    if stake.keeping is not None and stake.is_lost:
+        _at_risk.show(name, stake.keeping, stake.lines)
+        if not _output.confirm(f"End {name}?", yes=yes, unattended=False):
+            raise InputError(f"{name} is left as it is")
 
 
 def end(home: Provider, stake: AtStake) -> None:
@@ -87,7 +119,7 @@ def after_run(home: Provider, name: str, *, down: bool | None, yes: bool, reused
 
 def _against(stake: AtStake, *, yes: bool, reused: bool) -> list[str]:
     """Why not to end a cluster without a question, a sentence each."""
-    reasons = [f"jobs run on it: {', '.join(stake.jobs)}"] if stake.jobs else []
+    reasons = stake.others if reused or stake.jobs else []  # on one of its own are its own jobs
     if stake.look.phase in OVER or yes:
         return reasons
     if reused:
@@ -137,13 +169,14 @@ def _reach(home: Provider, look: Status) -> Connection | None:
         return None
 
 
-def _running_jobs(connection: Connection | None) -> list[str]:
+def _running_jobs(look: Status, connection: Connection | None) -> list[str] | None:
+    """Those that have not ended; None where some may run and nobody can say."""
     from cloudrl.jobs import list_jobs
 
     if connection is None:
-        return []
+        return None if _at_risk.may_have_run_jobs(look) else []
     try:
         jobs = list_jobs(connection)
     except (InputError, ConnectionFailed):
-        return []
+        return None
     return [job.submission_id for job in jobs if not job.status.is_terminal]

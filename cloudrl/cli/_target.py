@@ -113,7 +113,7 @@ def known_clusters() -> dict[str, str]:
 
 
 def one_cluster(name: str | None) -> str:
-    """The name that was given, or that of the only cluster.
+    """The name that was given, or that of one's only cluster.
 
     Raises:
         InputError: none was given and there is not exactly one.

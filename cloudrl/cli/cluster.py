@@ -69,22 +69,18 @@ def down(
     *,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
-    """End a cluster and everything that runs on it. Logs stay; so do checkpoints, unless it says otherwise and asks."""
-    from cloudrl.cli import _at_risk, _ending
+    """End a cluster and everything that runs on it. Logs stay; so do checkpoints, unless it says otherwise and asks.
+
+    Without a name it is the only one of yours; another user's is ended by its name, after a question.
+    """
+    from cloudrl.cli import _ending
     from cloudrl.cli._interrupts import ending
 
     chosen = one_cluster(name)
     home = provider(on or whereabouts.home(chosen))
     with ending(home, chosen):
         stake = _ending.at_stake(home, chosen)
-        if stake.jobs and not _output.confirm(
-            f"Jobs are running on {chosen}: {', '.join(stake.jobs)}. End them?", yes=yes
-        ):
-            raise InputError(f"{chosen} is left as it is")
-        if stake.keeping is not None and stake.is_lost:
-            _at_risk.show(chosen, stake.keeping, stake.lines)
-            if not _output.confirm(f"End {chosen}?", yes=yes, unattended=False):
-                raise InputError(f"{chosen} is left as it is")
+        _ending.ask(stake, yes=yes)
         _ending.end(home, stake)
 
 

@@ -58,7 +58,10 @@ class Provider(Protocol):
         """End a cluster; False when nothing of it was running. Checkpoints and logs stay."""
 
     def names(self) -> list[str]:
-        """Clusters that are running or have left something."""
+        """One's own clusters that are running or have left something."""
+
+    def whose(self, name: str) -> str:
+        """The user that a cluster belongs to, "" if it is one's own."""
 
     def folder(self, name: str) -> Path:
         """Where this machine keeps what it knows of a cluster; for a local one also logs and volume."""

@@ -58,6 +58,9 @@ class Rented:
         self.ended.append(name)
         return True
 
+    def whose(self, _name: str) -> str:
+        return ""
+
     def keeping(self, _name: str) -> Keeping:
         return Keeping(lost=False, where="on a volume")
 
@@ -69,7 +72,9 @@ class Rented:
 def rented(home: Path, monkeypatch: pytest.MonkeyPatch) -> Rented:
     made = Rented()
     monkeypatch.setenv("DSTACK_SERVER_URL", "http://nowhere")
-    names = ("plan", "places", "names", "status", "attach", "keep_open", "down", "keeping", "what_stays")
+    names = (
+        "plan", "places", "names", "status", "attach", "keep_open", "down", "whose", "keeping", "what_stays",
+    )  # fmt: skip
     module = SimpleNamespace(**{name: getattr(made, name) for name in names})
     monkeypatch.setitem(sys.modules, "rented_provider", module)
     monkeypatch.setitem(PROVIDERS, "dstack", "rented_provider")

@@ -38,7 +38,8 @@ class FakeServer:
             for rank, each in self.submissions.items()
         ]
         return SimpleNamespace(
-            id="run-1", run_spec=SimpleNamespace(run_name=name), status=SimpleNamespace(value=status), error=None,
+            id="run-1", user="me", run_spec=SimpleNamespace(run_name=name), status=SimpleNamespace(value=status),
+            error=None,
             status_message="", jobs=jobs, cost=0.0, submitted_at=_Time(0.0), fleet=None,
         )  # fmt: skip
 

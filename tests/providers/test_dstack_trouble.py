@@ -53,6 +53,12 @@ class TestBeforeTheStart:
         assert caught.value.hint is not None
         assert "cloudrl down lab" in caught.value.hint
 
+    def test_a_run_of_somebody_else_is_neither_attached_to_nor_ended(self, dstack: FakeDstack) -> None:
+        with pytest.raises(InputError, match="user 'alice' has a run 'lab' in project 'main'") as caught:
+            trouble.check(dstack.server, planned(offers=1, current=held(dstack, user="alice")))
+        assert caught.value.hint == "Choose another name"
+        trouble.check(dstack.server, planned(offers=1, current=held(dstack, user="alice", status="done")))
+
     def test_a_run_that_is_still_ending(self, dstack: FakeDstack) -> None:
         with pytest.raises(InputError, match="still ending"):
             trouble.check(dstack.server, planned(offers=1, current=held(dstack, status="terminating")))

@@ -224,8 +224,23 @@ def down(name: str) -> bool:
 
 
 def names() -> list[str]:
-    """Runs that are going on and that run the node agent."""
-    return [run.name for run in runs.list_active(connect()) if is_ours(run)]
+    """Runs of the present user that are going on and that run the node agent.
+
+    A project has several users: what nobody has named must not be somebody else's.
+    """
+    server = connect()
+    return [run.name for run in runs.list_active(server, runs.present_user(server)) if is_ours(run)]
+
+
+def whose(name: str) -> str:
+    """The user of its run, "" if that is the present one.
+
+    Raises:
+        InputError: there is no run of that name.
+    """
+    server = connect()
+    user = runs.get(server, name).user
+    return "" if user == runs.present_user(server) else user
 
 
 def folder(name: str) -> Path:

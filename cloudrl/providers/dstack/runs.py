@@ -68,6 +68,7 @@ class RunState:
         status: pending, submitted, provisioning, running, terminating, terminated, failed or done.
         reason: why it is where it is, in dstack's words.
         cost: US dollars so far, as dstack counts them.
+        user: whose it is.
     """
 
     id: str
@@ -78,6 +79,7 @@ class RunState:
     cost: float
     submitted_at: float
     fleet: str | None
+    user: str = ""
     answer: Any = field(default=None, repr=False, compare=False)
 
     @property
@@ -226,9 +228,16 @@ def get(server: Server, name: str) -> RunState:
         ) from error
 
 
-def list_active(server: Server) -> list[RunState]:
-    """Runs that are going on, the latest first."""
-    runs = server.call(server.api.runs.list, server.project, None, only_active=True, job_submissions_limit=1)
+def present_user(server: Server) -> str:
+    """The name of the user whose token is sent."""
+    return str(server.call(server.api.users.get_my_user).username)
+
+
+def list_active(server: Server, user: str) -> list[RunState]:
+    """Runs of a user that are going on, the latest first."""
+    runs = server.call(
+        server.api.runs.list, server.project, None, username=user, only_active=True, job_submissions_limit=1
+    )
     return [_state(each) for each in runs]
 
 
@@ -280,6 +289,7 @@ def _state(run: Any) -> RunState:
         cost=run.cost,
         submitted_at=run.submitted_at.timestamp(),
         fleet=fleet,
+        user=run.user,
         answer=run,
     )
 

@@ -36,6 +36,7 @@ def check(server: Server, planned: RunPlan) -> None:
         InputError: a run of this name is going on or ending, or the task names a secret that the server does not have.
         CapacityError: no fleet and no backend has such machines; the message says which fleet nearly would.
     """
+    _check_not_anothers(server, planned)
     runs.check_free(planned)
     _check_secrets(server, planned)
     if planned.total_offers == 0:
@@ -70,6 +71,16 @@ def give_up(run: RunState) -> ClusterFailed | None:
 def named_secrets(text: str) -> tuple[str, ...]:
     """The dstack secrets that a task's YAML asks for."""
     return tuple(dict.fromkeys(_SECRET.findall(text)))
+
+
+def _check_not_anothers(server: Server, planned: RunPlan) -> None:
+    """The way on is not to attach to the cluster of somebody else, nor to end it."""
+    current = planned.current
+    if current is not None and not current.is_over and current.user != runs.present_user(server):
+        raise InputError(
+            f"user {current.user!r} has a run {planned.name!r} in project {server.project!r}",
+            hint="Choose another name",
+        )
 
 
 def _check_secrets(server: Server, planned: RunPlan) -> None:

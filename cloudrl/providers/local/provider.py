@@ -151,6 +151,11 @@ def names() -> list[str]:
     return state.names()
 
 
+def whose(name: str) -> str:  # noqa: ARG001 - the protocol's
+    """Clusters of this machine are one's own."""
+    return ""
+
+
 def folder(name: str) -> Path:
     """Where logs and volume of a cluster lie."""
     return state.root() / name

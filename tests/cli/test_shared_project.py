@@ -1,0 +1,134 @@
+"""A dstack project with several users: whose clusters commands mean, and what is asked before one ends."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from fake_dstack import FakeDstack
+from fake_dstack import run as held
+from fake_local import FakeLocal
+
+from cloudrl.cli import _ending, _output
+from cloudrl.errors import ConnectionFailed, InputError
+from cloudrl.providers import provider as provider_of
+from cloudrl.providers.dstack import provider, server
+from cloudrl.providers.model import Keeping, Status
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from conftest import Typed
+
+pytestmark = pytest.mark.io
+
+
+@pytest.fixture
+def dstack(home: Path, monkeypatch: pytest.MonkeyPatch) -> FakeDstack:
+    """A server with a cluster of alice, which this machine has no key for."""
+    fake = FakeDstack()
+    fake.held_runs = [held(name="theirs", user="alice", run_id="run-2")]
+
+    def refused(*_: Any, **__: Any) -> Any:
+        raise ConnectionFailed("run 'theirs' was started with another SSH key")
+
+    monkeypatch.setenv("DSTACK_SERVER_URL", "http://server")
+    monkeypatch.setattr(provider, "connect", lambda: fake.server)
+    monkeypatch.setattr(server, "connect", lambda: fake.server)
+    monkeypatch.setattr(provider, "reach", refused)
+    monkeypatch.setattr(provider, "keeping", lambda _name: Keeping(lost=False, where="on a volume"))
+    return fake
+
+
+def goes_on(dstack: FakeDstack, name: str) -> bool:
+    [status] = [each.status.value for each in dstack.held_runs if each.run_spec.run_name == name]
+    return bool(status != "terminated")
+
+
+def test_down_without_a_name_does_not_mean_somebody_elses(
+    run: Callable[..., Typed], dstack: FakeDstack
+) -> None:
+    done = run("down", "-y")
+    assert done.code == 2
+    assert "there is no cluster" in done.err
+    assert goes_on(dstack, "theirs")
+
+
+def test_down_without_a_name_means_ones_own(run: Callable[..., Typed], dstack: FakeDstack) -> None:
+    dstack.held_runs.append(held(name="mine", status="provisioning"))
+    done = run("down")
+    assert done.code == 0
+    assert "mine is down" in done.err
+    assert goes_on(dstack, "theirs")
+    assert not goes_on(dstack, "mine")
+
+
+def test_ones_own_are_listed(run: Callable[..., Typed], dstack: FakeDstack) -> None:
+    dstack.held_runs += [held(name="mine", status="provisioning"), held(name="two", status="provisioning")]
+    assert [each["name"] for each in json.loads(run("status", "--json").out)] == ["mine", "two"]
+    assert json.loads(run("status", "theirs", "--json").out)["phase"] == "running"
+
+
+def test_a_name_means_anybodys_after_a_question(run: Callable[..., Typed], dstack: FakeDstack) -> None:
+    done = run("down", "theirs")
+    assert done.code == 2
+    asked = "End cluster theirs? It is alice's; whether jobs run on it cannot be seen. Nobody is there to ask"
+    assert asked in done.err
+    assert "Say it with -y" in done.err
+    assert goes_on(dstack, "theirs")
+    assert run("down", "theirs", "-y").code == 0
+    assert not goes_on(dstack, "theirs")
+
+
+def test_one_of_another_user_that_is_not_up_yet_is_asked_about(
+    run: Callable[..., Typed], dstack: FakeDstack
+) -> None:
+    dstack.held_runs = [held(name="theirs", user="alice", status="provisioning")]
+    done = run("down", "theirs")
+    assert "End cluster theirs? It is alice's. Nobody is there to ask" in done.err
+    assert goes_on(dstack, "theirs")
+
+
+def test_ones_own_whose_jobs_cannot_be_seen_is_asked_about(
+    run: Callable[..., Typed], dstack: FakeDstack
+) -> None:
+    dstack.held_runs = [held(name="mine")]
+    done = run("down", "mine")
+    assert done.code == 2
+    assert "End cluster mine? Whether jobs run on it cannot be seen. Nobody is there to ask" in done.err
+    assert goes_on(dstack, "mine")
+
+
+def test_a_local_one_whose_ray_is_silent_is_asked_about(run: Callable[..., Typed], home: Path) -> None:
+    with FakeLocal("lab") as lab:
+        lab.cluster.token = "another"
+        done = run("down", "lab")
+        assert done.code == 2
+        assert "Whether jobs run on it cannot be seen" in done.err
+        assert provider_of("local").status("lab").phase == "ready"
+
+
+def test_one_that_is_over_is_nobodys_question() -> None:
+    for jobs in ([], None):
+        stake = _ending.AtStake(Status("lab", "dstack", "failed"), jobs, "alice", None, [])
+        assert stake.others == []
+        _ending.ask(stake, yes=False)
+
+
+def test_jobs_that_are_seen_need_nobody_to_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    stake = _ending.AtStake(Status("lab", "dstack", "ready"), ["Job-1"], "", None, [])
+    _ending.ask(stake, yes=False)
+    asked: list[str] = []
+    monkeypatch.setattr(_output, "confirm", lambda question, **_: asked.append(question))
+    with pytest.raises(InputError, match="lab is left as it is"):
+        _ending.ask(stake, yes=False)
+    assert asked == ["End cluster lab? Jobs run on it: Job-1."]
+
+
+def test_a_run_keeps_one_that_was_there_and_does_not_answer() -> None:
+    """With -y, too: the jobs may be those of others. On one that it has started itself they are its own."""
+    stake = _ending.AtStake(Status("lab", "dstack", "running"), None, "", None, [])
+    assert _ending._against(stake, yes=True, reused=True) == ["whether jobs run on it cannot be seen"]
+    assert _ending._against(stake, yes=True, reused=False) == []
