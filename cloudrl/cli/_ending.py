@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from cloudrl.cli import _at_risk, _output, _price
 from cloudrl.cli._interrupts import OVER, costs, ended, ending
+from cloudrl.cli._patience import patiently
 from cloudrl.errors import ConnectionFailed, InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from cloudrl.connection import Connection
     from cloudrl.providers import Provider
     from cloudrl.providers.model import Keeping, Status
+
+    Again = Callable[[Callable[[], Any]], Any]
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,10 @@ class AtStake:
         return [*whose, f"jobs run on it: {', '.join(self.jobs)}"] if self.jobs else whose
 
 
+def _once(request: Callable[[], Any]) -> Any:
+    return request()
+
+
 def at_stake(home: Provider, name: str) -> AtStake:
     """Look at a cluster before it is ended."""
     look = home.status(name)
@@ -78,20 +86,42 @@ def ask(stake: AtStake, *, yes: bool) -> None:
             raise InputError(f"{name} is left as it is")
 
 
-def end(home: Provider, stake: AtStake) -> None:
-    """End a cluster without a question; say what stays, and what goes on to cost money."""
+def end(home: Provider, stake: AtStake, *, again: Again = _once) -> None:
+    """End a cluster without a question; say what stays, and what goes on to cost money.
+
+    Args:
+        home: its provider.
+        stake: the look at it before.
+        again: makes a request, and repeats it while nobody answers.
+    """
     name, keeping = stake.look.name, stake.keeping
-    was_running = home.down(name)
+    # of a request that got through, and its answer did not, the next one finds the cluster over
+    was_running = again(partial(home.down, name)) or stake.look.phase not in OVER
     what = "is down" if was_running else "was not running"
     _output.note(f"{name} {what}; {home.what_stays(name)}")
     if keeping is not None and not keeping.lost and stake.look.provider != "local":
         _output.note(f"checkpoints stay {keeping.where}")
     if stake.look.provider == "dstack":
-        _after_dstack(name, keeping, stake.lines)
+        try:
+            _after_dstack(name, keeping, stake.lines)
+        except ConnectionFailed as error:  # the cluster is down nevertheless
+            _output.note(f"whether its fleet gives the machines back cannot be seen: {error.message}")
+            _output.hint("cloudrl fleet list")
 
 
-def after_run(home: Provider, name: str, *, down: bool | None, yes: bool, reused: bool) -> None:
+def after_run(
+    home: Provider,
+    name: str,
+    *,
+    down: bool | None,
+    yes: bool,
+    reused: bool,
+    price_per_hour: float | None = None,
+    again: Again = patiently,
+) -> None:
     """End the cluster of a run, or keep it, and say which.
+
+    Nobody may be there to try again, and an hour of it is dear: a server that does not answer is asked for minutes.
 
     Args:
         home: its provider.
@@ -99,22 +129,33 @@ def after_run(home: Provider, name: str, *, down: bool | None, yes: bool, reused
         down: what the user has asked for; None is to be asked where somebody is there to answer.
         yes: the user has said -y, which holds for everything but the jobs of others.
         reused: whether it was there before the run.
+        price_per_hour: what it cost in US dollars when the run began.
+        again: makes a request, and repeats it while nobody answers.
+
+    Raises:
+        ConnectionFailed: nobody has answered for minutes; the message says that the cluster goes on.
     """
-    with ending(home, name):
+    with ending(home, name, price_per_hour):
         if down is False or (down is None and not _output.is_interactive()):
             say_it_goes_on(home, name)
             return
-        stake = at_stake(home, name)
-        if down is None and stake.look.phase in OVER:
+        stake: AtStake = again(partial(at_stake, home, name))
+    with ending(home, name, stake.look.price_per_hour):
+        if _wanted(home, stake, down=down, yes=yes, reused=reused):
+            end(home, stake, again=again)
+        else:
             say_it_goes_on(home, name)
-            return
-        reasons = _against(stake, yes=yes, reused=reused)
-        if stake.keeping is not None and stake.is_lost:
-            _at_risk.show(name, stake.keeping, stake.lines)
-        if (reasons or down is None) and not _confirmed(home, name, reasons):
-            say_it_goes_on(home, name)
-            return
-        end(home, stake)
+
+
+def _wanted(home: Provider, stake: AtStake, *, down: bool | None, yes: bool, reused: bool) -> bool:
+    """Whether the cluster of a run shall end: see `after_run`."""
+    name = stake.look.name
+    if down is None and stake.look.phase in OVER:
+        return False
+    reasons = _against(stake, yes=yes, reused=reused)
+    if stake.keeping is not None and stake.is_lost:
+        _at_risk.show(name, stake.keeping, stake.lines)
+    return not (reasons or down is None) or _confirmed(home, name, reasons)
 
 
 def _against(stake: AtStake, *, yes: bool, reused: bool) -> list[str]:

@@ -7,7 +7,7 @@ import shlex
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from cloudrl.errors import CloudrlError, Interrupted
+from cloudrl.errors import CloudrlError, ConnectionFailed, Interrupted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -66,14 +66,26 @@ def cluster_goes_on(home: Provider, name: str, again: str | Callable[[], str]) -
 
 
 @contextmanager
-def ending(home: Provider, name: str) -> Iterator[None]:
+def ending(home: Provider, name: str, price_per_hour: float | None = None) -> Iterator[None]:
     """For the end of a cluster, and the question before it.
+
+    Args:
+        home: its provider.
+        name: its name.
+        price_per_hour: what it costs in US dollars, as far as it was seen.
 
     Raises:
         Interrupted: the user pressed Ctrl-C.
+        ConnectionFailed: nobody answers; the message says that the cluster goes on.
     """
     try:
         yield
+    except ConnectionFailed as error:  # its status would be asked in vain
+        from cloudrl.cli._rendered import money
+
+        price = f" and costs about {money(price_per_hour)}/h" if price_per_hour else ""
+        hints = [*(error.hint or "").splitlines(), f"End it: cloudrl down {name}"]
+        raise type(error)(f"{error.message}; cluster {name} goes on{price}", hint="\n".join(hints)) from error
     except KeyboardInterrupt:
         over = ended(home, name)
         raise Interrupted(

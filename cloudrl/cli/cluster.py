@@ -17,7 +17,7 @@ from cloudrl.cli._target import (
     one_cluster,
     running_clusters,
 )
-from cloudrl.errors import ClusterFailed, InputError
+from cloudrl.errors import CloudrlError, ClusterFailed, ConnectionFailed, InputError
 from cloudrl.providers import provider, whereabouts
 
 if TYPE_CHECKING:
@@ -74,14 +74,28 @@ def down(
     Without a name it is the only one of yours; another user's is ended by its name, after a question.
     """
     from cloudrl.cli import _ending
-    from cloudrl.cli._interrupts import ending
+    from cloudrl.cli._interrupts import OVER, ending
 
     chosen = one_cluster(name)
     home = provider(on or whereabouts.home(chosen))
     with ending(home, chosen):
         stake = _ending.at_stake(home, chosen)
+    with ending(home, chosen, stake.look.price_per_hour):
         _ending.ask(stake, yes=yes)
         _ending.end(home, stake)
+    if on is None and stake.look.provider == "local" and stake.look.phase in OVER:
+        _say_if_dstack_is_silent(chosen)
+
+
+def _say_if_dstack_is_silent(name: str) -> None:
+    """Say that the cluster that was over here may not be the one that was meant."""
+    try:
+        whereabouts.on_dstack()
+    except ConnectionFailed as error:
+        _output.note(f"{error.message}; if there is a cluster {name} on dstack, it goes on")
+        _output.hint(f"When it answers: cloudrl down {name} --on dstack")
+    except CloudrlError:  # there is none to be asked
+        return
 
 
 def env(cluster: ClusterOption = None, address: AddressOption = None) -> None:

@@ -18,7 +18,7 @@ from cloudrl.cli._blocks import with_options
 from cloudrl.cli._ending import after_run, say_it_goes_on
 from cloudrl.cli._interrupts import cluster_goes_on, nothing_started, typed_again
 from cloudrl.cli._rendered import YesOption  # noqa: TC001 - Typer reads the annotations
-from cloudrl.errors import CloudrlError, Interrupted, JobFailed
+from cloudrl.errors import CloudrlError, ConnectionFailed, Interrupted, JobFailed
 from cloudrl.providers.whereabouts import refuse_elsewhere
 
 if TYPE_CHECKING:
@@ -78,10 +78,12 @@ class _Stage:
     Attributes:
         again: the command that goes on from there.
         is_submitted: whether the cluster has taken the job.
+        price_per_hour: US dollars for the cluster when it was up; None where nobody says.
     """
 
     again: str
     is_submitted: bool = False
+    price_per_hour: float | None = None
 
 
 @with_options(wanted=_submission.wanted, described=of_data.fields, shape=options.shape)
@@ -118,26 +120,35 @@ def run(
 
 
 def _train_and_end(
-    whole: _Whole, connection: Connection, to: Path | None, end: Callable[[], None], *, ends_in_vain: bool
+    whole: _Whole, connection: Connection, to: Path | None, end: Callable[..., None], *, ends_in_vain: bool
 ) -> None:
     """From a cluster that is up to what becomes of it; it is ended in vain if no job came to be submitted."""
     name = whole.cluster.name
     stage = _Stage(typed_again(sys.argv[1:]))
     try:
         with cluster_goes_on(whole.home, name, lambda: stage.again):
+            stage.price_per_hour = _price_of(whole.home, name)
             _train(whole, connection, to, stage)
     except JobFailed:
-        _end_after_error(end)
+        _end_after_error(partial(end, price_per_hour=stage.price_per_hour))
         raise
     except Interrupted:  # it has said what goes on
         raise
     except CloudrlError:
         if ends_in_vain and not stage.is_submitted:
-            _end_after_error(end)
+            _end_after_error(partial(end, price_per_hour=stage.price_per_hour))
         else:
             say_it_goes_on(whole.home, name)
         raise
-    end()
+    end(price_per_hour=stage.price_per_hour)
+
+
+def _price_of(home: Provider, name: str) -> float | None:
+    """Seen while it can be: at the end the server may be away."""
+    try:
+        return home.status(name).price_per_hour
+    except CloudrlError:
+        return None
 
 
 def _end_after_error(end: Callable[[], None]) -> None:
@@ -241,9 +252,18 @@ def _train(whole: _Whole, connection: Connection, to: Path | None, stage: _Stage
     _submission.follow(handle, f" --cluster {name}", as_json=False)
     merge = f"cloudrl checkpoints merge {name} --to {shlex.quote(str(to or './model'))}"
     stage.again = merge
-    where = whole.home.keeping(name).where
-    _output.note(f"{handle.submission_id} succeeded; checkpoints are in {handle.checkpoint_dir}, {where}")
+    _output.note(
+        f"{handle.submission_id} succeeded; checkpoints are in {handle.checkpoint_dir}{_kept(whole.home, name)}"
+    )
     if to is None:
         _output.hint(merge)
     else:
         _output.data(str(bring_home(handle, to).path.absolute()))
+
+
+def _kept(home: Provider, name: str) -> str:
+    """Where checkpoints stay, as the end of a sentence; "" while the server that knows is away."""
+    try:
+        return f", {home.keeping(name).where}"
+    except ConnectionFailed:
+        return ""

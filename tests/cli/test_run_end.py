@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -9,8 +10,10 @@ from fake_local import FakeLocal
 
 from cloudrl.cli import _output
 from cloudrl.cli import up as up_command
+from cloudrl.cli._ending import after_run
 from cloudrl.cli._interrupts import ending, typed_again
-from cloudrl.errors import ConnectionFailed, Interrupted
+from cloudrl.cli._patience import patiently
+from cloudrl.errors import ConnectionFailed, Interrupted, Unauthorized
 from cloudrl.providers import provider
 from cloudrl.providers.model import Keeping, Status
 
@@ -52,10 +55,11 @@ def rented(lab: FakeLocal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     lab.cluster.disks = {0: tmp_path / "disk", 1: tmp_path / "disk"}
 
 
-def ends(lab: FakeLocal, status: str = "SUCCEEDED") -> None:
+def ends(lab: FakeLocal, status: str = "SUCCEEDED", *, on_end: Callable[[], object] = lambda: None) -> None:
     def finish(submission_id: str) -> None:
         lab.cluster.write(submission_id, LOG.encode())
         lab.cluster.end(submission_id, status)
+        on_end()
 
     lab.cluster.on_submit = finish
 
@@ -161,18 +165,109 @@ def test_nobody_is_asked_about_one_that_is_over(
     assert asked == []
 
 
-def test_a_job_that_fails_is_what_is_said_whatever_comes_after(
-    run: Callable[..., Typed], started: FakeLocal, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def down(_name: str) -> bool:
-        raise ConnectionFailed("the server is gone", hint="cloudrl status lab")
+class Away:
+    """A server that does not answer from the end of the job until the clock says so; waiting costs no time."""
 
-    monkeypatch.setattr(HOME, "down", down)
-    ends(started, "FAILED")
-    done = run(*RUN, "--down")
-    assert done.code == 4
-    assert "while the cluster was being ended: the server is gone" in done.err
-    assert "ended as FAILED" in done.err.splitlines()[-2]
+    def __init__(self, lab: FakeLocal, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now, self.back_at_s = 0.0, float("inf")
+        self.error: type[ConnectionFailed] = ConnectionFailed
+        self._is_away = False
+        for verb in ("status", "keeping", "down"):
+            monkeypatch.setattr(HOME, verb, partial(self._asked, getattr(HOME, verb)))
+        again = partial(patiently, clock=lambda: self.now, sleep=self._sleep)
+        monkeypatch.setattr("cloudrl.cli.run.after_run", partial(after_run, again=again))
+        lab.cluster.status["money"] = {"price_per_hour": 12.3, "cost": 4.5}
+        ends(lab, on_end=self.goes)
+
+    def goes(self) -> None:
+        self._is_away = True
+
+    def _sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self._is_away = self.now < self.back_at_s
+
+    def _asked(self, ask: Callable[[str], Any], name: str) -> Any:
+        if self._is_away:
+            raise self.error("no dstack server answers", hint="Is it running?")
+        return ask(name)
+
+
+GOES_ON = "no dstack server answers; cluster lab goes on and costs about $12.30/h"
+
+
+class TestAServerThatIsAwayAtTheEnd:
+    @pytest.fixture
+    def away(self, started: FakeLocal, monkeypatch: pytest.MonkeyPatch) -> Away:
+        return Away(started, monkeypatch)
+
+    def test_and_comes_back(self, run: Callable[..., Typed], away: Away) -> None:
+        away.back_at_s = 200
+        done = run(*RUN, "--down")
+        assert done.code == 0
+        assert done.err.count("no dstack server answers; trying again for 5 minutes") == 1
+        assert "lab is down" in done.err
+        assert not is_up()
+
+    def test_and_stays_away(self, run: Callable[..., Typed], away: Away) -> None:
+        done = run(*RUN, "--down", "-y")
+        assert done.code == 5
+        assert 300 <= away.now <= 310
+        assert f"error: {GOES_ON}\n" in done.err
+        assert done.err.endswith("  → Is it running?\n  → End it: cloudrl down lab\n")
+
+    def test_after_a_job_that_failed_which_is_what_is_said(
+        self, run: Callable[..., Typed], started: FakeLocal, away: Away
+    ) -> None:
+        ends(started, "FAILED", on_end=away.goes)
+        done = run(*RUN, "--down")
+        assert done.code == 4
+        assert f"while the cluster was being ended: {GOES_ON}" in done.err
+        assert "End it: cloudrl down lab" in done.err
+        assert "ended as FAILED" in done.err.splitlines()[-2]
+
+    def test_a_token_that_is_refused_is_refused_again(self, run: Callable[..., Typed], away: Away) -> None:
+        away.error = Unauthorized
+        done = run(*RUN, "--down")
+        assert (done.code, away.now) == (5, 0)
+        assert GOES_ON in done.err
+
+    def test_a_request_that_came_through_before(
+        self, run: Callable[..., Typed], away: Away, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The cluster ends, and the answer is lost."""
+        really, lost = HOME.down, ["the answer"]
+        away.back_at_s = 0
+
+        def down(name: str) -> bool:
+            was_running = bool(really(name))
+            if lost:
+                lost.clear()
+                raise ConnectionFailed("no answer")
+            return was_running
+
+        monkeypatch.setattr(HOME, "down", down)
+        done = run(*RUN, "--down")
+        assert done.code == 0
+        assert "lab is down" in done.err
+
+
+class TestDownWithAServerThatIsAway:
+    def gone(self, _name: str) -> Any:
+        raise ConnectionFailed("no dstack server answers")
+
+    @pytest.mark.parametrize(
+        ("verb", "said"),
+        [("status", "no dstack server answers; cluster lab goes on\n"), ("down", f"{GOES_ON}\n")],
+    )
+    def test_says_that_the_cluster_goes_on(
+        self, run: Callable[..., Typed], lab: FakeLocal, monkeypatch: pytest.MonkeyPatch, verb: str, said: str
+    ) -> None:
+        lab.cluster.status["money"] = {"price_per_hour": 12.3, "cost": 4.5}
+        monkeypatch.setattr(HOME, verb, self.gone)
+        done = run("down", "lab", "--on", "local", "-y")
+        assert done.code == 5
+        assert f"error: {said}" in done.err
+        assert "End it: cloudrl down lab\n" in done.err
 
 
 def test_a_price_that_cannot_be_had_is_not_worth_a_cluster(

@@ -13,7 +13,7 @@ from fake_local import FakeLocal
 from cloudrl.cli import _ending, _output
 from cloudrl.errors import ConnectionFailed, InputError
 from cloudrl.providers import provider as provider_of
-from cloudrl.providers.dstack import provider, server
+from cloudrl.providers.dstack import fleets, provider, server
 from cloudrl.providers.model import Keeping, Status
 
 if TYPE_CHECKING:
@@ -63,6 +63,21 @@ def test_down_without_a_name_means_ones_own(run: Callable[..., Typed], dstack: F
     assert "mine is down" in done.err
     assert goes_on(dstack, "theirs")
     assert not goes_on(dstack, "mine")
+
+
+def test_what_cannot_be_seen_of_its_fleet_afterwards_is_no_failure(
+    run: Callable[..., Typed], dstack: FakeDstack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(_server: Any) -> Any:
+        raise ConnectionFailed("no dstack server answers")
+
+    monkeypatch.setattr(fleets, "list_all", gone)
+    dstack.held_runs.append(held(name="mine", status="provisioning"))
+    done = run("down", "mine")
+    assert done.code == 0
+    assert "mine is down" in done.err
+    assert "whether its fleet gives the machines back cannot be seen: no dstack server answers" in done.err
+    assert "goes on" not in done.err
 
 
 def test_ones_own_are_listed(run: Callable[..., Typed], dstack: FakeDstack) -> None:

@@ -194,6 +194,18 @@ class TestAServerThatDoesNotAnswer:
         with pytest.raises(InputError, match="'lab' is not running"):
             cloudrl.attach("lab")
 
+    def test_is_named_by_down_where_nothing_ran_here(
+        self, run: Callable[..., Typed], rented: Rented, lab: FakeLocal
+    ) -> None:
+        silent = "if there is a cluster lab on dstack, it goes on"
+        assert silent not in run("down", "lab").err  # it ran here
+        done = run("down", "lab")
+        assert done.code == 0
+        assert "lab was not running" in done.err
+        assert f"no dstack server answers at http://nowhere; {silent}" in done.err
+        assert "When it answers: cloudrl down lab --on dstack" in done.err
+        assert silent not in run("down", "lab", "--on", "local").err
+
     def test_is_the_error_where_there_is_nothing_else(self, run: Callable[..., Typed]) -> None:
         done = run("status")
         assert (done.code, done.out) == (5, "")
