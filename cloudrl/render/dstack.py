@@ -32,8 +32,8 @@ Ray cluster for verl, rendered by cloudrl. To start it, with {agent} beside this
 
   dstack apply -f {name}.dstack.yml
 
-READY in its output means that Ray has all nodes, data and models. As long as it is attached, `cloudrl submit`
-finds Ray at {ray}."""
+READY in its output means that Ray has all nodes, data and models. `cloudrl submit` then finds the run through your
+dstack server, attached or not. While it is attached, Ray's dashboard is at {ray}."""
 
 
 def to_dstack(cluster: Cluster) -> str:

@@ -233,8 +233,8 @@ def test_a_name_that_only_has_a_file_in_it_is_no_path():
 
 
 def test_the_header_says_where_ray_is():
-    assert "finds Ray at localhost:9265.\n" in to_dstack(Cluster(name="one", ports=["9265:8265"]))
-    assert "finds Ray at the local port that dstack prints for 8265.\n" in to_dstack(
+    assert "dashboard is at localhost:9265.\n" in to_dstack(Cluster(name="one", ports=["9265:8265"]))
+    assert "dashboard is at the local port that dstack prints for 8265.\n" in to_dstack(
         Cluster(name="one", ports=["*:8265"])
     )
 
