@@ -2,7 +2,8 @@
 
 On dstack, a run of two or more nodes has the same private key `~/.ssh/dstack_job` on every node, made anew at
 each resubmission (dstack 0.22, runner/internal/executor); elsewhere, and with one node, the key is a random
-file that only its owner can read. Nothing secret stands in the rendered task, and nothing travels.
+file that only its owner can read. Nothing secret stands in the rendered task. dstack's server makes its key and sends
+it to the nodes; a client reads the key from the head through SSH, each time that it connects, and writes it nowhere.
 """
 
 from __future__ import annotations
