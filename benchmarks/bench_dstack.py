@@ -5,7 +5,7 @@
 The real dstack server and CLI, ssh and Ray, on two stand-in hosts (tests/dstack_hosts/README.md); as root. Two tasks
 take turns on the same hosts in this one run:
 
-- seed: the task of verl's multi-node guide (seed 000): on a node first the data, then the model, then `ray start`.
+- guide: the task of verl's multi-node guide: on a node first the data, then the model, then `ray start`.
   Once Ray counts two nodes at localhost:8265, `ray job submit`.
 - cloudrl: the file that `cloudrl task create` writes, by the same `dstack apply`. Once it says READY,
   `cloudrl submit`.
@@ -14,7 +14,7 @@ The job is the same: one task on each node reads the data set and the model ther
 the command that submitted it has ended.
 
 How downloads are simulated: data and model are really made, by the children of the agent's own file in both cases,
-which sleep first (costly_agent.py). In favour of the seed: its data and model steps run on both nodes (as it stands,
+which sleep first (costly_agent.py). In favour of the guide: its data and model steps run on both nodes (as it stands,
 rank 1 has neither, and the job fails there); `ray start` gets `--block` (without it dstack ends the task at once);
 the worker waits for the head's port and asks each second, since `ray start --address` of Ray 2.60 that comes too early
 joins 8 to 30 s late. Ray has no authentication there.
@@ -47,9 +47,9 @@ HERE = Path(__file__).parent
 TIMEOUT_S = 400.0
 AGENT = f"/opt/cloudrl/{AGENT_FILE}"
 PROBE = (sys.executable, str(HERE / "probe_job.py"), "--nodes", "2")
-SEED = """\
+GUIDE = """\
 type: task
-name: seed
+name: guide
 nodes: 2
 image: any
 user: root
@@ -120,20 +120,20 @@ def _run(args: argparse.Namespace, user: User) -> None:
     folder = user.lab.folder / "tasks"
     agent = write_costly_agent(folder, data_s=args.data_s, model_s=args.model_s)
     task = _write_tasks(user, folder, agent)
-    seeds, ours = [], []
+    guides, ours = [], []
     for number in range(args.rounds):
-        seeds.append(_seed(user, folder))
+        guides.append(_guide(user, folder))
         ours.append(_cloudrl(user, task))
         print(
-            f"  round {number + 1}: seed {seeds[-1].done_s:.1f} s, cloudrl {ours[-1].done_s:.1f} s",
+            f"  round {number + 1}: verl's guide {guides[-1].done_s:.1f} s, cloudrl {ours[-1].done_s:.1f} s",
             flush=True,
         )
-    _report(args, seeds, ours)
+    _report(args, guides, ours)
 
 
 def _write_tasks(user: User, folder: Path, agent: Path) -> Path:
-    """The seed's task and ours, beside the agent with the slow downloads."""
-    (folder / "seed.dstack.yml").write_text(SEED.format(agent=agent.name, path=AGENT, ray=RAY))
+    """The guide's task and ours, beside the agent with the slow downloads."""
+    (folder / "guide.dstack.yml").write_text(GUIDE.format(agent=agent.name, path=AGENT, ray=RAY))
     own = folder / "own"
     own.mkdir()
     words = ("--fleet", "bench", "--nodes", "2", *SHAPE, "--data", "addition", "--model", "tiny-qwen2")
@@ -146,10 +146,10 @@ def _write_tasks(user: User, folder: Path, agent: Path) -> Path:
     return own / "own.dstack.yml"
 
 
-def _seed(user: User, folder: Path) -> Reading:
+def _guide(user: User, folder: Path) -> Reading:
     """As the guide says: apply, stay attached, submit to localhost:8265."""
     began = time.monotonic()
-    client = user.lab.popen("dstack", "apply", "-y", "-f", "seed.dstack.yml", cwd=folder)
+    client = user.lab.popen("dstack", "apply", "-y", "-f", "guide.dstack.yml", cwd=folder)
     try:
         with user.lab.network():
             _until(_two_nodes, lambda: client.output)
@@ -163,7 +163,7 @@ def _seed(user: User, folder: Path) -> Reading:
         return Reading(ready_s, time.monotonic() - began)
     finally:
         client.close()
-        user.lab.runs.stop("seed")
+        user.lab.runs.stop("guide")
 
 
 def _two_nodes() -> bool:
@@ -193,22 +193,22 @@ def _until(condition: Callable[[], bool], story: Callable[[], str]) -> None:
         time.sleep(0.5)
 
 
-def _report(args: argparse.Namespace, seeds: list[Reading], ours: list[Reading]) -> None:
+def _report(args: argparse.Namespace, guides: list[Reading], ours: list[Reading]) -> None:
     print(
         f"\nTwo hosts on dstack, data step {args.data_s:g} s, model {args.model_s:g} s; seconds from `dstack apply`"
     )
-    _table("until the cluster takes jobs", [each.ready_s for each in seeds], [each.ready_s for each in ours])
-    seed, own = [each.done_s for each in seeds], [each.done_s for each in ours]
-    _table("until a job has read them on each node", seed, own)
+    _table("until the cluster takes jobs", [each.ready_s for each in guides], [each.ready_s for each in ours])
+    guide, own = [each.done_s for each in guides], [each.done_s for each in ours]
+    _table("until a job has read them on each node", guide, own)
     print(
         f"\nbench-dstack: a job has read data and model on both nodes after {median(own):.1f} s, "
-        f"with the task of seed 000 after {median(seed):.1f} s ({median(seed) / median(own):.2f}x)"
+        f"with the task of verl's guide after {median(guide):.1f} s ({median(guide) / median(own):.2f}x)"
     )
 
 
-def _table(title: str, seed: list[float], own: list[float]) -> None:
+def _table(title: str, guide: list[float], own: list[float]) -> None:
     print(f"  {title:40}  median  raw")
-    for name, values in (("seed 000", seed), ("cloudrl", own)):
+    for name, values in (("verl's guide", guide), ("cloudrl", own)):
         print(f"  {name:40}  {median(values):6.1f}  {' '.join(f'{value:.1f}' for value in values)}")
 
 

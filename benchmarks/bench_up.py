@@ -7,7 +7,7 @@ Two measurements, each side by side in this one run, the sides taking turns:
 1. Bare `ray start` of two nodes against two nodes of cloudrl without data and model. Both are ready when Ray
    counts two nodes and takes jobs, asked with the same code. For cloudrl there are two times: that of the whole
    command, with the start of Python and its imports, and that of `up` alone. Claim: at most 1 s more.
-2. The commands of verl's multi-node guide for dstack (seed 000: on rank 0 data, then model, then the head of Ray;
+2. The commands of verl's multi-node guide for dstack (on rank 0 data, then model, then the head of Ray;
    on rank 1 `ray start --address`) against cloudrl, which does these at the same time. The clock stops when a
    Ray job, submitted as soon as the cluster is ready, has read the data set and the model in one task on each
    node.
@@ -15,7 +15,7 @@ Two measurements, each side by side in this one run, the sides taking turns:
 How downloads are simulated: data and model are really made, by the children of the agent's own file in both
 cases (`data addition`, `model tiny-qwen2`). The file is a copy of cloudrl-node.pyz whose `__main__.py`, and
 nothing else, sleeps first when it is started as such a child (costly_agent.py). The agents run it as they run
-their own file; the seed's sequence runs the same two commands.
+their own file; the guide's sequence runs the same two commands.
 
 In favour of the bare side: its worker looks for the port of Ray's control store once a second (0.1 s in the first
 measurement) and then starts Ray. Started at once, as the guide does, Ray 2.60 waits inside `ray start`, and
@@ -130,12 +130,12 @@ def _run(args: argparse.Namespace, folder: Path) -> None:
         starts.append(start := _cloudrl(f"bench-{number}", folder))
         _say(f"round {number + 1}: bare {bare[-1]:.2f} s, up {start.up_s:.2f} s, {start.steps}")
     costly = write_costly_agent(folder / "costly", data_s=args.data_s, model_s=args.model_s)
-    seed, ours = [], []
+    guide, ours = [], []
     for number in range(args.job_rounds):
-        seed.append(_seed(folder / f"s{number}", costly))
+        guide.append(_guide(folder / f"g{number}", costly))
         ours.append(_cloudrl_job(f"bench-job-{number}", costly, folder))
-        _say(f"round {number + 1}: seed {seed[-1].done_s:.2f} s, cloudrl {ours[-1].done_s:.2f} s")
-    _report(args, bare, starts, seed, ours)
+        _say(f"round {number + 1}: verl's guide {guide[-1].done_s:.2f} s, cloudrl {ours[-1].done_s:.2f} s")
+    _report(args, bare, starts, guide, ours)
 
 
 def _say(text: str) -> None:
@@ -166,7 +166,7 @@ def _bare(folder: Path) -> float:
         return time.monotonic() - began
 
 
-def _seed(folder: Path, agent: Path) -> Reading:
+def _guide(folder: Path, agent: Path) -> Reading:
     """Rank 0: data, model, head, one after the other. Rank 1: the worker, once the head can be reached."""
     with _bare_ray(folder) as ray:
         data, models = folder / DATA, folder / "models"
@@ -278,29 +278,29 @@ def _report(
     args: argparse.Namespace,
     bare: Sequence[float],
     starts: Sequence[Start],
-    seed: Sequence[Reading],
+    guide: Sequence[Reading],
     ours: Sequence[Reading],
 ) -> None:
     command, up = [each.command_s for each in starts], [each.up_s for each in starts]
-    seed_done, our_done = [each.done_s for each in seed], [each.done_s for each in ours]
+    guide_done, our_done = [each.done_s for each in guide], [each.done_s for each in ours]
     print("\nTwo nodes, nothing to fetch; in turns, after one start that is not counted")
     _table("until ready", {"bare ray start": bare, "cloudrl, up alone": up, "cloudrl, command": command})
     print(
         f"\nData step {args.data_s:g} s, model {args.model_s:g} s; both nodes share this machine's disk, so that"
     )
     print(
-        "seed 000's worker finds files that it would not have on a machine of its own; cloudrl brings them there"
+        "the guide's worker finds files that it would not have on a machine of its own; cloudrl brings them there"
     )
-    ready = {"seed 000": [each.ready_s for each in seed], "cloudrl": [each.ready_s for each in ours]}
+    ready = {"verl's guide": [each.ready_s for each in guide], "cloudrl": [each.ready_s for each in ours]}
     _table("until cluster and files are there", ready)
-    _table("until a job has read them on each node", {"seed 000": seed_done, "cloudrl": our_done})
+    _table("until a job has read them on each node", {"verl's guide": guide_done, "cloudrl": our_done})
     up_s, command_s = median(up) - median(bare), median(command) - median(bare)
     verdict = (
         "holds" if command_s <= CLAIM_S else "holds for up alone" if up_s <= CLAIM_S else "DOES NOT HOLD"
     )
     print(
         f"\nbench-up: a job has read data and model on both nodes after {median(our_done):.1f} s, "
-        f"with seed 000 after {median(seed_done):.1f} s ({median(seed_done) / median(our_done):.2f}x); "
+        f"with verl's guide after {median(guide_done):.1f} s ({median(guide_done) / median(our_done):.2f}x); "
         f"cloudrl's own overhead {up_s:+.2f} s, with its command {command_s:+.2f} s; "
         f"at most {CLAIM_S:g} s: {verdict}"
     )

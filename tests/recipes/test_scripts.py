@@ -21,8 +21,8 @@ from cloudrl.spec import parse_override
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-SEEDS = Path(__file__).parent / "seeds"
-NAMES = sorted(path.stem for path in SEEDS.glob("*.sh"))
+SCRIPTS = Path(__file__).parent / "scripts"
+NAMES = sorted(path.stem for path in SCRIPTS.glob("*.sh"))
 
 MOVED = {
     "critic.model.fsdp_config.param_offload": "critic.fsdp.param_offload",
@@ -136,7 +136,7 @@ OTHER_VARIABLES = {
 
 
 def script(name: str) -> str:
-    return (SEEDS / f"{name}.sh").read_text()
+    return (SCRIPTS / f"{name}.sh").read_text()
 
 
 def variables(text: str) -> dict[str, str]:
@@ -247,7 +247,7 @@ def received(tmp_path):
             (stand_in / command).chmod(0o755)
         environ = {**os.environ, "PATH": f"{stand_in}:/usr/bin:/bin"}
         subprocess.run(
-            ["bash", str(SEEDS / f"{name}.sh")],
+            ["bash", str(SCRIPTS / f"{name}.sh")],
             cwd=tmp_path,
             env=environ,
             capture_output=True,
