@@ -180,18 +180,21 @@ class RunningCluster:
         """Submit a job, or a recipe by its name or path.
 
         Paths of this machine (`./x`, `../x`, `~/x`, or `x` where it exists here) are sent along wherever verl reads a
-        file; `/x` is a path on the nodes, `owner/name` a model on the Hub. HF_TOKEN and the loggers' keys are passed
-        on from this process's environment where the job needs them.
+        file; `/x` is a path on the nodes, `owner/name` a model on the Hub. HF_TOKEN and the keys of the loggers in
+        `trainer.logger` are passed on from this process's environment where the job needs them and the agents can
+        take them.
 
         Args:
             job: what to run.
             overrides: in verl's own keys; they win over recipe and cluster.
-            name: the run's name; the same name again continues from its newest checkpoint.
+            name: the run's name; the same name again continues from its newest checkpoint, where verl finds it (see
+                docs/jobs.md).
             steps: total training steps.
             model: on the Hub, prepared on the cluster, or a folder of this machine (`./my-model`).
             data: data sets of the cluster, parquet files, or folders with train.parquet and test.parquet.
             reward: a Python file, and after a colon the function in it.
-            env: variables of the job; secrets among them reach it through the agents alone.
+            env: variables of the job; secrets among them reach it through the agents, where the cluster has them and
+                its Ray is 2.43 or later.
             working_dir: a folder to send along; the job starts in it, and a verl in it takes the place of the nodes'.
             submission_id: Ray's id, which makes a repeated call harmless.
 

@@ -31,8 +31,10 @@ def submit(
     owner/name is a model on the Hub. That holds for --model, --data, --reward and every override under which verl
     reads a file, such as data.train_files=./mine.parquet.
 
-    Secrets: HF_TOKEN and the loggers' keys are passed on from this shell where the job needs them, others with
-    --env NAME. They reach the job through the cluster's agents, and no file or log.
+    Secrets: HF_TOKEN and the keys of the loggers in trainer.logger are passed on from this shell where the job needs
+    them, others with --env NAME. They reach the job through the cluster's agents, and no log. On a plain Ray cluster,
+    with pip, uv, conda or a container in the runtime environment, or before Ray 2.43, Ray passes on what --env names,
+    and writes it into its logs; the shell's stay here, and a note says so.
     """
     from cloudrl.cli._follow import target_options, way_back
 

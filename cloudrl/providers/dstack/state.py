@@ -3,7 +3,7 @@
 ~/.cloudrl/dstack/PROJECT/NAME/
     NAME.dstack.yml, cloudrl-node.pyz    what `up` has sent
     ssh_config, ssh.log                  the tunnel of the last command
-    tunnel/                              the tunnel of `up -d` and `attach -d`: tunnel.json, lock, log
+    tunnel/                              the tunnel that `up` and `attach` keep open: tunnel.json, lock, log
 """
 
 from __future__ import annotations
