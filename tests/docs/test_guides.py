@@ -26,7 +26,7 @@ pytestmark = pytest.mark.io
 
 DOCS = Path(__file__).parents[2] / "docs"
 GUIDES = sorted(path.name for path in DOCS.glob("*.md"))
-SAID = {"checkpoints.md": "my-run step 20 complete"}
+SAID = {"checkpoints.md": "my-run step 20 complete", "reference.md": "did you mean 'gpu'"}
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
 REWARD = "def compute_score(data_source, solution_str, ground_truth, extra_info=None):\n    return 0.0\n"
