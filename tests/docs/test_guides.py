@@ -28,7 +28,9 @@ DOCS = Path(__file__).parents[2] / "docs"
 GUIDES = sorted(path.name for path in DOCS.glob("*.md"))
 SAID = {"checkpoints.md": "my-run step 20 complete", "reference.md": "did you mean 'gpu'"}
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
+PAGES = ["../README.md", *GUIDES]
+LINK = re.compile(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 REWARD = "def compute_score(data_source, solution_str, ground_truth, extra_info=None):\n    return 0.0\n"
 ROWS = "".join(f'{{"question": "{n} + 1?", "answer": "{n + 1}"}}\n' for n in range(40))
 DATA = {
@@ -105,7 +107,16 @@ def test_the_python_of_a_guide(guide: str, place: Path, capsys: pytest.CaptureFi
     assert SAID.get(guide, "type: task") in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("guide", GUIDES)
-def test_links_lead_somewhere(guide: str) -> None:
-    for target in LINK.findall((DOCS / guide).read_text()):
-        assert (DOCS / target).exists(), target
+def anchors(page: Path) -> set[str]:
+    """As GitHub makes them of headings."""
+    headings = HEADING.findall(BLOCK.sub("", page.read_text()))
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page: str) -> None:
+    here = DOCS / page
+    for target, anchor in LINK.findall(here.read_text()):
+        there = here.parent / target if target else here
+        assert there.exists(), target
+        assert not anchor or anchor in anchors(there), f"{target}#{anchor}"
