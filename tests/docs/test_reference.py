@@ -79,6 +79,12 @@ def test_every_field_is_there_with_its_default(spec: type[Spec]) -> None:
     assert said == {name: default(spec, name) for name in spec.model_fields}
 
 
+def test_the_fields_of_the_other_parts_are_there() -> None:
+    said = {code(row[0])[0]: code(row[1]) for row in rows("Other parts")}
+    parts = {"DataSet", "Volume", "NetworkVolume", "Resources", "SshConfig", "SshHost"}
+    assert said == {name: list(getattr(cloudrl, name).model_fields) for name in parts}
+
+
 @pytest.mark.parametrize("start", VERBS)
 def test_the_verbs_are_there(start: str) -> None:
     [text] = [part for part in re.split(r"\n\n|\n(?=\|)", section("Python")) if part.startswith(start)]
