@@ -101,6 +101,8 @@ class Dashboard:
     def __init__(self, port: int, token: str) -> None:
         self._url = f"http://127.0.0.1:{port}"
         self._token = token
+        # a proxy of the environment would get the token, and cannot reach this node's loopback
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
     def session_name(self) -> Optional[str]:
         """Name of Ray's session folder, None while the dashboard does not answer."""
@@ -148,7 +150,7 @@ class Dashboard:
         headers = {"Authorization": f"Bearer {self._token}"}
         request = urllib.request.Request(self._url + path, headers=headers)  # noqa: S310  the URL is ours
         try:
-            with urllib.request.urlopen(request, timeout=5.0) as answer:  # noqa: S310  the URL is ours
+            with self._opener.open(request, timeout=5.0) as answer:
                 return json.load(answer)
         except (OSError, ValueError, http.client.HTTPException):  # not there yet, still starting, or cut off
             return None

@@ -207,6 +207,22 @@ def test_a_dashboard_that_breaks_off_is_silent(answer: bytes) -> None:
 
 
 @pytest.mark.io
+def test_no_proxy_is_asked_and_none_gets_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    body = '{"session_name": "session_1"}'
+    head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n"
+    with socket.create_server(("127.0.0.1", 0)) as proxy:
+        proxy.settimeout(0.0)
+        for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+            monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.getsockname()[1]}/")
+        for name in ("no_proxy", "NO_PROXY"):
+            monkeypatch.delenv(name, raising=False)
+        with answering((head + body).encode()) as dashboard:
+            assert dashboard.session_name() == "session_1"
+        with pytest.raises(BlockingIOError):
+            proxy.accept()
+
+
+@pytest.mark.io
 @pytest.mark.parametrize(
     ("body", "actors"),
     [
