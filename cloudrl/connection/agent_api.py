@@ -16,7 +16,7 @@ _CHECK_TIMEOUT_S = 600.0
 """The agent reads a file once more when its last byte has come: a shard of 50 GB takes minutes."""
 
 _LISTING_TIMEOUT_S = 60.0
-"""Of thousands of files on a network volume."""
+"""Of thousands of files on a network volume, or in one announcement."""
 
 _REFUSALS = (400, 404, 422, 501, 507)
 """What the caller asked for is wrong; anything else that is no success is a matter of the connection."""
@@ -84,11 +84,12 @@ class AgentApi:
         Raises:
             InputError: The disk of rank 0 has no room for it.
         """
-        return self._object(f"/v1/files/{address}", "files", method="PUT", json=manifest)
+        path = f"/v1/files/{address}"
+        return self._object(path, "files", method="PUT", json=manifest, timeout_s=_LISTING_TIMEOUT_S)
 
     def files_state(self, address: str) -> Mapping[str, Any]:
         """{"files": {path: bytes on rank 0}, "nodes": {rank: "whole", bytes, or "failed: ..."}}."""
-        return self._object(f"/v1/files/{address}", "files")
+        return self._object(f"/v1/files/{address}", "files", timeout_s=_LISTING_TIMEOUT_S)
 
     def put_file(
         self, address: str, path: str, content: Iterable[bytes], *, offset: int, size_bytes: int

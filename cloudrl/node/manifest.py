@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Dict, Mapping, Tuple
 
 MAX_FILES = 10_000
@@ -43,7 +44,7 @@ class Manifest:
         """All parts together."""
         return sum(part.size_bytes for part in self.parts)
 
-    @property
+    @cached_property
     def address(self) -> str:
         """The folder below which this lies on every node: 32 hexadecimal digits."""
         text = json.dumps([[part.path, part.size_bytes, part.sha256] for part in self.parts])
@@ -55,7 +56,19 @@ class Manifest:
         Raises:
             KeyError: there is none.
         """
-        return next((part for part in self.parts if part.path == path), None) or _no_part(path)
+        return self.parts[self.index(path)]
+
+    def index(self, path: str) -> int:
+        """The place of a part among all of them.
+
+        Raises:
+            KeyError: there is none.
+        """
+        return self._places[path]
+
+    @cached_property
+    def _places(self) -> Dict[str, int]:
+        return {part.path: index for index, part in enumerate(self.parts)}
 
     def to_json(self) -> Dict[str, Any]:
         """JSON-ready form."""
@@ -100,7 +113,3 @@ def _is_name(name: str) -> bool:
     except UnicodeEncodeError:
         return False
     return name not in ("", ".", "..") and "\0" not in name and length <= MAX_NAME_BYTES
-
-
-def _no_part(path: str) -> Part:
-    raise KeyError(path)

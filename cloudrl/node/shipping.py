@@ -50,8 +50,7 @@ class Shipping:
             raise UploadError(f"not a manifest: {error}", 400) from error
         if manifest.address != address:
             raise UploadError(f"the manifest belongs to {manifest.address}, not to {address}", 400)
-        self.files.begin(manifest)
-        return self.state(address)
+        return self._state(address, self.files.begin(manifest))
 
     def write(self, address: str, path: str, offset: int, count: int, source: BinaryIO) -> Dict[str, Any]:
         """A client sends bytes of an announced file."""
@@ -64,6 +63,9 @@ class Shipping:
         here = self.files.here(address)
         if here is None:
             raise UploadError(f"nobody has announced {address}", 404)
+        return self._state(address, here)
+
+    def _state(self, address: str, here: Dict[str, int]) -> Dict[str, Any]:
         if self.files.whole(address) is not None:
             self._announce(f"files/{address}")
         return {"files": here, "nodes": self._progress(f"files/{address}")}

@@ -9,22 +9,24 @@ The address is that of the content, so nothing comes twice, and nobody's file re
 
 from __future__ import annotations
 
+import functools
 import json
+import os
 import re
 import shutil
 import threading
-from typing import TYPE_CHECKING, BinaryIO, Callable, Dict, Optional, Tuple
+from pathlib import Path
+from typing import BinaryIO, Callable, Dict, Iterator, Optional, Tuple
 
 from cloudrl.node.fetch import sha256
 from cloudrl.node.manifest import Manifest, Part
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SPARE_BYTES = 1 << 30
 """Left free on the disk, for whatever else writes there."""
 _CHUNK_BYTES = 1 << 20
 _ADDRESS = re.compile(r"[0-9a-f]{32}")
+_MANIFESTS_AT_HAND = 8
+"""One of 10 000 files takes a tenth of a second to read, and each call asks for it."""
 
 
 class UploadError(Exception):
@@ -52,10 +54,11 @@ class Store:
         self._free_bytes = free_bytes
         self._lock = threading.Lock()
         self._turns: Dict[Tuple[str, int], int] = {}
+        self._parsed = functools.lru_cache(_MANIFESTS_AT_HAND)(_parse)
 
     def whole(self, address: str) -> Optional[Manifest]:
         """The manifest of what is here as a whole; None for anything else."""
-        return _read_manifest(self.root / f"{address}.json") if _ADDRESS.fullmatch(address) else None
+        return self._read(self.root / f"{address}.json") if _ADDRESS.fullmatch(address) else None
 
     def begin(self, manifest: Manifest) -> Dict[str, int]:
         """Make room, unless it is here; returns how many bytes of each part are here already.
@@ -64,14 +67,16 @@ class Store:
             UploadError: 507, the disk has no room for it.
         """
         with self._lock:
+            here = self._here(manifest)
             if self.whole(manifest.address) is None:
-                self._make_room(manifest)
-            return self._here(manifest)
+                self._make_room(manifest, sum(here.values()))
+            return here
 
     def here(self, address: str) -> Optional[Dict[str, int]]:
         """How many bytes of each part are here; None for what was never begun."""
-        manifest = self._known(address)
-        return None if manifest is None else self._here(manifest)
+        with self._lock:
+            manifest = self._known(address)
+            return None if manifest is None else self._here(manifest)
 
     def write(self, address: str, path: str, offset: int, count: int, source: BinaryIO) -> int:
         """Add bytes to a part, and check it when it is complete; returns how many are here now.
@@ -82,31 +87,40 @@ class Store:
         """
         manifest = self._known(address)
         try:
-            part = manifest.part(path) if manifest is not None else None
+            index = manifest.index(path) if manifest is not None else None
         except KeyError:
-            part = None
-        if manifest is None or part is None:
+            index = None
+        if manifest is None or index is None:
             raise UploadError(f"{address}/{path} was not announced", 404)
         if self.whole(address) is None:
-            self._receive(manifest, part, offset, count, source)
-        return self._here(manifest)[path]
+            self._receive(manifest, index, offset, count, source)
+        with self._lock:
+            return self._size(manifest, index)
 
     # -- inside ---------------------------------------------------------------------------------------------
 
     def _known(self, address: str) -> Optional[Manifest]:
-        return self.whole(address) or _read_manifest(self._coming(address) / "manifest.json")
+        return self.whole(address) or self._read(self._coming(address) / "manifest.json")
+
+    def _read(self, path: Path) -> Optional[Manifest]:
+        """None where there is none, or half of one: the machine went down."""
+        try:
+            state = path.stat()
+            return self._parsed(path, (state.st_ino, state.st_size, state.st_mtime_ns))
+        except (FileNotFoundError, NotADirectoryError, ValueError):
+            return None
 
     def _coming(self, address: str) -> Path:
         return self.root / f".{address}.part"
 
-    def _place(self, manifest: Manifest, part: Part) -> Tuple[Path, Path]:
+    def _place(self, manifest: Manifest, index: int) -> Tuple[Path, Path]:
         """(where the bytes of a part arrive, where they lie once they are checked)."""
         folder = self._coming(manifest.address)
-        return folder / "arriving" / str(manifest.parts.index(part)), folder / "checked" / part.path
+        return folder / "arriving" / str(index), folder / "checked" / manifest.parts[index].path
 
-    def _make_room(self, manifest: Manifest) -> None:
+    def _make_room(self, manifest: Manifest, here_bytes: int) -> None:
         self.root.mkdir(parents=True, exist_ok=True)
-        missing = manifest.size_bytes - sum(self._here(manifest).values())
+        missing = manifest.size_bytes - here_bytes
         free = self._free_bytes(self.root)
         if missing + SPARE_BYTES > free:
             left = f"{size_text(free)} free, of which {size_text(SPARE_BYTES)} are kept"
@@ -114,33 +128,42 @@ class Store:
             raise UploadError(f"{manifest.name}: {reason}", 507)
         folder = self._coming(manifest.address)
         (folder / "arriving").mkdir(parents=True, exist_ok=True)
-        if _read_manifest(folder / "manifest.json") is None:
+        if self._read(folder / "manifest.json") is None:
             draft = folder / "manifest.json.part"
             draft.write_text(json.dumps(manifest.to_json()))
             draft.replace(folder / "manifest.json")
-        for part in manifest.parts:
+        for index, part in enumerate(manifest.parts):
             if part.size_bytes == 0:
-                self._take(manifest, part)
+                self._take(manifest, index)
+        self._appear(manifest)  # also what the last agent has checked and not got to
 
     def _here(self, manifest: Manifest) -> Dict[str, int]:
+        """Folders are listed for it: to ask for each file would take seconds for thousands, at each call."""
         if self.whole(manifest.address) is not None:
             return {part.path: part.size_bytes for part in manifest.parts}
-        return {part.path: self._size(manifest, part) for part in manifest.parts}
+        folder = self._coming(manifest.address)
+        arriving = {each.name: _size(each) for each in _listed(folder / "arriving")}
+        checked = set(_files_below(folder / "checked"))
+        return {
+            part.path: part.size_bytes if part.path in checked else arriving.get(str(index), 0)
+            for index, part in enumerate(manifest.parts)
+        }
 
-    def _size(self, manifest: Manifest, part: Part) -> int:
-        arriving, taken = self._place(manifest, part)
-        if taken.exists():
-            return part.size_bytes
+    def _size(self, manifest: Manifest, index: int) -> int:
+        """Bytes that are here of one part."""
+        arriving, taken = self._place(manifest, index)
+        if taken.exists() or self.whole(manifest.address) is not None:
+            return manifest.parts[index].size_bytes
         try:
             return arriving.stat().st_size
         except FileNotFoundError:
             return 0
 
-    def _receive(self, manifest: Manifest, part: Part, offset: int, count: int, source: BinaryIO) -> None:
-        arriving, _ = self._place(manifest, part)
-        key = (manifest.address, manifest.parts.index(part))
+    def _receive(self, manifest: Manifest, index: int, offset: int, count: int, source: BinaryIO) -> None:
+        arriving, _ = self._place(manifest, index)
+        key, part = (manifest.address, index), manifest.parts[index]
         with self._lock:
-            size = self._size(manifest, part)
+            size = self._size(manifest, index)
             if offset != size or offset + count > part.size_bytes:
                 raise UploadError(f"{part.path} has {size} of {part.size_bytes} bytes: send from there", 409)
             turn = self._turns[key] = self._turns.get(key, 0) + 1
@@ -155,10 +178,10 @@ class Store:
                     _write(out, chunk, part)
                 count -= len(chunk)
         if arriving.stat().st_size == part.size_bytes:
-            self._check(manifest, part)
+            self._check(manifest, index)
 
-    def _check(self, manifest: Manifest, part: Part) -> None:
-        arriving, taken = self._place(manifest, part)
+    def _check(self, manifest: Manifest, index: int) -> None:
+        arriving, taken = self._place(manifest, index)
         try:
             digest = sha256(arriving)
         except FileNotFoundError:  # another sender of the same bytes was faster
@@ -166,21 +189,27 @@ class Store:
         with self._lock:
             if taken.exists() or self.whole(manifest.address) is not None:
                 return
-            if digest != part.sha256:
+            if digest != manifest.parts[index].sha256:
                 arriving.unlink()
-                raise UploadError(f"{part.path} arrived damaged: its SHA-256 is not the announced one", 422)
-            self._take(manifest, part)
+                path = manifest.parts[index].path
+                raise UploadError(f"{path} arrived damaged: its SHA-256 is not the announced one", 422)
+            self._take(manifest, index)
+            self._appear(manifest)
 
-    def _take(self, manifest: Manifest, part: Part) -> None:
-        """Put a part in its place; with the last of them, all appear."""
-        arriving, taken = self._place(manifest, part)
+    def _take(self, manifest: Manifest, index: int) -> None:
+        """Put a part in its place."""
+        arriving, taken = self._place(manifest, index)
         taken.parent.mkdir(parents=True, exist_ok=True)
-        if part.size_bytes == 0:
+        if manifest.parts[index].size_bytes == 0:
             taken.touch()
         else:
             arriving.replace(taken)
+
+    def _appear(self, manifest: Manifest) -> None:
+        """With the last of the parts, all appear."""
         folder, whole = self._coming(manifest.address), self.root / manifest.address
-        if all((folder / "checked" / other.path).exists() for other in manifest.parts):
+        # they come in order: while any is missing, the last one is
+        if all((folder / "checked" / part.path).exists() for part in reversed(manifest.parts)):
             shutil.rmtree(whole, ignore_errors=True)  # of a machine that went down between the next two lines
             (folder / "checked").replace(whole)
             (folder / "manifest.json").replace(self.root / f"{manifest.address}.json")
@@ -196,13 +225,34 @@ def _write(out: BinaryIO, chunk: bytes, part: Part) -> None:
         raise UploadError(f"{part.path} cannot be written: {failure.strerror}", 507) from failure
 
 
-def _read_manifest(path: Path) -> Optional[Manifest]:
+def _parse(path: Path, _state: Tuple[int, ...]) -> Manifest:
+    """A manifest on disk, read once for each state of its file."""
+    return Manifest.from_json(json.loads(path.read_text()))
+
+
+def _listed(folder: Path) -> Iterator[os.DirEntry[str]]:
+    """What is in a folder; nothing while it is not there."""
     try:
-        return Manifest.from_json(json.loads(path.read_text()))
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except ValueError:  # half written: the machine went down
-        return None
+        with os.scandir(folder) as entries:
+            yield from entries
+    except FileNotFoundError:
+        return
+
+
+def _size(entry: os.DirEntry[str]) -> int:
+    try:
+        return entry.stat().st_size
+    except FileNotFoundError:  # checked meanwhile, or damaged
+        return 0
+
+
+def _files_below(folder: Path, above: str = "") -> Iterator[str]:
+    """Paths of all files below a folder, as a manifest has them."""
+    for each in _listed(folder):
+        if each.is_dir(follow_symlinks=False):
+            yield from _files_below(Path(each.path), f"{above}{each.name}/")
+        else:
+            yield above + each.name
 
 
 def size_text(size_bytes: int) -> str:

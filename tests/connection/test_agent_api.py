@@ -155,6 +155,22 @@ def test_what_is_sent() -> None:
     ]
 
 
+def test_many_files_may_take_a_moment() -> None:
+    import httpx2
+
+    waits = []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        waits.append(request.extensions["timeout"]["read"])
+        return httpx2.Response(200, json={"files": {}, "nodes": {}, "phase": "ready"})
+
+    api = AgentApi("http://localhost:8266/", TOKEN, transport=httpx2.MockTransport(answer))
+    api.announce_files("0" * 32, {"parts": []})
+    api.files_state("0" * 32)
+    api.status()
+    assert waits == [60.0, 60.0, 10.0]
+
+
 def test_no_proxy_is_asked(head: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9/")
