@@ -9,6 +9,7 @@ of /dev/shm that its owner alone can read, and a shell reads it before it become
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any, Dict, Mapping, Optional
 
 from cloudrl.node.tokens import write_secret
+from cloudrl.node.uploads import UploadError
 
 MEMORY = Path("/dev/shm")  # noqa: S108  a file system in memory
 MAX_BYTES = 64 * 1024
@@ -42,11 +44,21 @@ class JobSecrets:
         return os.access(self.folder.parent, os.W_OK)
 
     def write(self, job: str, script: str) -> None:
-        """Keep the script of a job; it appears whole."""
-        self.folder.mkdir(mode=0o700, exist_ok=True)
+        """Keep the script of a job; it appears whole.
+
+        Raises:
+            UploadError: 507, the memory is full.
+        """
         draft = self.folder / f".{job}.{os.getpid()}"
-        write_secret(draft, script)
-        draft.replace(self.folder / job)
+        try:
+            self.folder.mkdir(mode=0o700, exist_ok=True)
+            write_secret(draft, script)
+            draft.replace(self.folder / job)
+        except OSError as failure:
+            with contextlib.suppress(OSError):
+                draft.unlink()
+            reason = failure.strerror or str(failure)
+            raise UploadError(f"the secrets cannot be kept in {self.folder}: {reason}", 507) from failure
 
     def read(self, job: str) -> Optional[str]:
         """The script of a job, None where there is none."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import http.client
 import json
 import os
+import socket
 from typing import TYPE_CHECKING, Any, Dict, Mapping, Optional
 from urllib.parse import quote
 
@@ -17,6 +19,21 @@ if TYPE_CHECKING:
 
 RELAY_TIMEOUT_S = 60.0
 """As long as clients wait for a listing on a slow volume and for a sum of 128 MiB (cloudrl/connection/agent_api.py)."""
+_OF_THE_NETWORK = (
+    errno.EHOSTUNREACH,
+    errno.ENETUNREACH,
+    errno.ENETDOWN,
+    errno.ENETRESET,
+    errno.EHOSTDOWN,
+    errno.ENOTCONN,
+)
+
+
+def of_the_network(error: OSError) -> bool:
+    """Whether a connection is to blame, rather than this node's own disk."""
+    # socket.timeout is another class before Python 3.10
+    of_it = isinstance(error, (ConnectionError, TimeoutError, socket.timeout))
+    return of_it or error.errno in _OF_THE_NETWORK
 
 
 class PeerRefused(Exception):

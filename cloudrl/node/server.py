@@ -31,7 +31,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from cloudrl.node import checkpoint_calls, job_secrets
 from cloudrl.node.files import Refused, open_below
 from cloudrl.node.listener import STRANGER_S, Listener
-from cloudrl.node.peer import PeerRefused
+from cloudrl.node.peer import PeerRefused, of_the_network
 from cloudrl.node.ranges import Span, number
 from cloudrl.node.report import Report
 from cloudrl.node.rooms import HttpError, Rooms
@@ -61,6 +61,8 @@ _ROUTES = (
     ("GET", re.compile(_SECRETS), "secrets_state"),
     ("GET", re.compile(_SECRETS + "/script"), "give_secrets"),
 )
+_AS_THEY_ARE = (400, 403, 404, 409, 416, 501, 507)
+"""What another rank refuses to a client, who shall know; anything else is between the two agents."""
 _VERBS = {verb for verb, _, _ in _ROUTES}
 _TRANSFERS = {
     "transfer_elsewhere",
@@ -117,6 +119,7 @@ class _Handler(checkpoint_calls.CheckpointCalls, BaseHTTPRequestHandler):
     server: Listener
     protocol_version = "HTTP/1.1"
     timeout = 60.0
+    answered = False
 
     def __getattr__(self, name: str) -> Callable[[], None]:
         """The base class looks for do_VERB: whatever the verb, the token comes first."""
@@ -137,6 +140,7 @@ class _Handler(checkpoint_calls.CheckpointCalls, BaseHTTPRequestHandler):
         """Stay silent: dstack fails a run after 50 MB of output in an hour."""
 
     def _answer(self, method: str) -> None:
+        self.answered = False
         try:
             self._authorize()
             if method not in _VERBS:
@@ -151,8 +155,10 @@ class _Handler(checkpoint_calls.CheckpointCalls, BaseHTTPRequestHandler):
         except (HttpError, UploadError) as error:
             self.close_connection = True  # what was sent with a refused call is left unread
             self._json({"error": str(error)}, status=error.status)
-        except (BrokenPipeError, ConnectionResetError, TimeoutError):
+        except OSError as error:
             self.close_connection = True
+            if not self.answered and not of_the_network(error):  # this node's own disk or memory
+                self._json({"error": _of_the_disk(error)}, status=507)
 
     def _go(self, name: str, words: Tuple[str, ...]) -> None:
         if name not in _TRANSFERS:
@@ -259,6 +265,7 @@ class _Handler(checkpoint_calls.CheckpointCalls, BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def _head(self, status: int, headers: Dict[str, str]) -> None:
+        self.answered = True
         self.send_response(status)
         for name, value in headers.items():
             self.send_header(name, value)
@@ -324,7 +331,7 @@ class _Handler(checkpoint_calls.CheckpointCalls, BaseHTTPRequestHandler):
         try:
             answer = self.rooms.peer(other).open(self.command, self.path, body, headers)
         except PeerRefused as error:
-            status = error.status if error.status in (400, 403, 404, 409, 416, 501) else 502
+            status = error.status if error.status in _AS_THEY_ARE else 502
             raise HttpError(status, str(error)) from error
         except (OSError, http.client.HTTPException) as error:
             raise HttpError(504, f"rank {rank} ({other.ip}) does not answer: {error}") from error
@@ -345,3 +352,7 @@ class _Handler(checkpoint_calls.CheckpointCalls, BaseHTTPRequestHandler):
         with answer:
             for chunk in iter(lambda: answer.read(1 << 20), b""):
                 self.wfile.write(chunk)
+
+
+def _of_the_disk(error: OSError) -> str:
+    return f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)

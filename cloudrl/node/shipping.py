@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from cloudrl.node.job_secrets import JobSecrets, script
 from cloudrl.node.manifest import Manifest
-from cloudrl.node.peer import Peer, PeerRefused
+from cloudrl.node.peer import Peer, PeerRefused, of_the_network
 from cloudrl.node.uploads import Store, UploadError
 
 if TYPE_CHECKING:
@@ -154,7 +154,10 @@ class Puller:
                 self._pull_files(name, rest)
         except UploadError as error:  # this node's own disk
             self._desk.board.add_shipped(name, f"{FAILED}{error}")
-        except (PeerRefused, OSError, http.client.HTTPException, ValueError):
+        except OSError as error:
+            if not of_the_network(error):
+                self._desk.board.add_shipped(name, f"{FAILED}{error}")
+        except (PeerRefused, http.client.HTTPException, ValueError):
             return  # tried again as long as it is wanted; who waits sees that nothing moves
         else:
             self._desk.board.add_shipped(name, WHOLE)

@@ -9,6 +9,7 @@ The address is that of the content, so nothing comes twice, and nobody's file re
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -19,7 +20,8 @@ from pathlib import Path
 from typing import BinaryIO, Callable, Dict, Iterator, Optional, Tuple
 
 from cloudrl.node.fetch import sha256
-from cloudrl.node.manifest import Manifest, Part
+from cloudrl.node.manifest import Manifest
+from cloudrl.node.peer import of_the_network
 
 SPARE_BYTES = 1 << 30
 """Left free on the disk, for whatever else writes there."""
@@ -64,9 +66,9 @@ class Store:
         """Make room, unless it is here; returns how many bytes of each part are here already.
 
         Raises:
-            UploadError: 507, the disk has no room for it.
+            UploadError: 507, the disk has no room for it, or cannot be written.
         """
-        with self._lock:
+        with self._blamed_on_the_disk(), self._lock:
             here = self._here(manifest)
             if self.whole(manifest.address) is None:
                 self._make_room(manifest, sum(here.values()))
@@ -74,7 +76,7 @@ class Store:
 
     def here(self, address: str) -> Optional[Dict[str, int]]:
         """How many bytes of each part are here; None for what was never begun."""
-        with self._lock:
+        with self._blamed_on_the_disk(), self._lock:
             manifest = self._known(address)
             return None if manifest is None else self._here(manifest)
 
@@ -83,21 +85,32 @@ class Store:
 
         Raises:
             UploadError: 404, nobody began it; 409, the bytes do not follow on what is here, or another sender has
-                taken over; 422, the part is complete and damaged, and has to come again.
+                taken over; 422, the part is complete and damaged, and has to come again; 507, the disk is full.
+            OSError: the connection of the source has broken.
         """
-        manifest = self._known(address)
-        try:
-            index = manifest.index(path) if manifest is not None else None
-        except KeyError:
-            index = None
-        if manifest is None or index is None:
-            raise UploadError(f"{address}/{path} was not announced", 404)
-        if self.whole(address) is None:
-            self._receive(manifest, index, offset, count, source)
-        with self._lock:
-            return self._size(manifest, index)
+        with self._blamed_on_the_disk():
+            manifest = self._known(address)
+            try:
+                index = manifest.index(path) if manifest is not None else None
+            except KeyError:
+                index = None
+            if manifest is None or index is None:
+                raise UploadError(f"{address}/{path} was not announced", 404)
+            if self.whole(address) is None:
+                self._receive(manifest, index, offset, count, source)
+            with self._lock:
+                return self._size(manifest, index)
 
     # -- inside ---------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _blamed_on_the_disk(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as failure:
+            if of_the_network(failure):
+                raise
+            raise UploadError(f"{self.root}: {failure.strerror or failure}", 507) from failure
 
     def _known(self, address: str) -> Optional[Manifest]:
         return self.whole(address) or self._read(self._coming(address) / "manifest.json")
@@ -175,7 +188,7 @@ class Store:
                 with self._lock:
                     if self._turns[key] != turn:
                         raise UploadError(f"another sender has gone on with {part.path}", 409)
-                    _write(out, chunk, part)
+                    _write(out, chunk)
                 count -= len(chunk)
         if arriving.stat().st_size == part.size_bytes:
             self._check(manifest, index)
@@ -216,13 +229,10 @@ class Store:
             shutil.rmtree(folder)
 
 
-def _write(out: BinaryIO, chunk: bytes, part: Part) -> None:
-    try:
-        left = memoryview(chunk)
-        while left:
-            left = left[out.write(left) :]
-    except OSError as failure:
-        raise UploadError(f"{part.path} cannot be written: {failure.strerror}", 507) from failure
+def _write(out: BinaryIO, chunk: bytes) -> None:
+    left = memoryview(chunk)
+    while left:
+        left = left[out.write(left) :]
 
 
 def _parse(path: Path, _state: Tuple[int, ...]) -> Manifest:

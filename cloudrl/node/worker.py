@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import http.client
-import socket
 import threading
 import time
 from typing import TYPE_CHECKING, Any, Dict, Optional, Tuple
@@ -15,7 +12,7 @@ from cloudrl.node import ray as ray_node
 from cloudrl.node.agent import Agent
 from cloudrl.node.failure import Failure, NodeFailed
 from cloudrl.node.fetch import Fetcher, models_dir, parts
-from cloudrl.node.peer import Peer, PeerRefused
+from cloudrl.node.peer import Peer, PeerRefused, of_the_network
 from cloudrl.node.preflight import different
 from cloudrl.node.shipping import Puller
 
@@ -30,7 +27,6 @@ _REFUSED_FOR_S = 3.0
 _VERDICT_S = 10.0
 _PULL_AGAIN_AFTER_S = 5.0  # longer than it takes to see that the head is gone, which then is the reason
 _LOOK_AT_PORTS_S = 10.0
-_OF_THE_NETWORK = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN, errno.ENETRESET, errno.EHOSTDOWN)
 
 
 class Worker(Agent):
@@ -167,7 +163,7 @@ class Worker(Agent):
         try:
             self.head.pull(folder, file, to=to, sha256=sha256)
         except (PeerRefused, OSError, http.client.HTTPException) as error:
-            if not _broke_off(error):
+            if isinstance(error, OSError) and not of_the_network(error):
                 raise NodeFailed(Failure("data", self.identity.rank, f"{to}: {error}")) from error
             return str(error) or type(error).__name__
         return ""
@@ -236,10 +232,3 @@ class Worker(Agent):
             reason = f"the head (rank 0, {self.head.ip}) was lost: {what}, last heard {silence_s:.0f} s ago"
             self._lost = Failure("lost", 0, reason)
             self.board.fail(self._lost)
-
-
-def _broke_off(error: Exception) -> bool:
-    """Whether the way to the head is to blame, rather than this node's own disk."""
-    if isinstance(error, OSError) and not isinstance(error, (ConnectionError, TimeoutError, socket.timeout)):
-        return error.errno in _OF_THE_NETWORK
-    return True

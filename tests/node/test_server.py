@@ -305,6 +305,16 @@ def test_a_job_id_cannot_leave_the_folder_of_the_logs(refusing: Served, job: str
     assert b"secret" not in answer.body.replace(b"..", b"")
 
 
+def test_a_disk_that_does_not_do_its_part_is_named(head: Served, worker: Served) -> None:
+    """The connection was closed without a word, which reads as a cluster that is down."""
+    for rank, node in enumerate((head, worker)):
+        node.agent_log.unlink()
+        node.agent_log.mkdir()
+        answer = head.get(f"/v1/nodes/{rank}/log")
+        assert answer.status == 507
+        assert f"{node.agent_log}: Is a directory" in answer.json()["error"]
+
+
 # -- passing on -------------------------------------------------------------------------------------------------
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -126,6 +127,30 @@ def test_a_node_without_room_says_so(head: Served, worker: Served):
 
     assert head.get(URL).json()["nodes"]["1"].startswith("failed: my model: 2.4 MiB are to come")
     assert not (worker.folder / "small" / MODEL.address).exists()
+
+
+def test_a_disk_that_takes_nothing_is_told_to_the_client(head: Served):
+    head.shipping.files = Store(head.agent_log / "files")
+    head.shipping.secrets.folder = head.agent_log
+    for answer in (announce(head), head.call("PUT", "/v1/jobs/job1/secrets", body=b'{"A_TOKEN": "x"}')):
+        assert answer.status == 507
+        assert re.search(r"agent\.log.*: (Not a directory|File exists)", answer.json()["error"])
+
+
+def test_a_node_whose_disk_takes_nothing_says_so(head: Served, worker: Served):
+    """The client waited 180 s and was told that nothing moves."""
+    worker.shipping.files = Store(worker.agent_log / "files")
+    worker.shipping.secrets.folder = worker.agent_log
+    put_all(head)
+    head.call("PUT", "/v1/jobs/job1/secrets", body=b'{"A_TOKEN": "x"}')
+
+    for wanted in beat(worker, head):
+        puller(worker, head).pull(wanted)
+    beat(worker, head)
+
+    states = [head.get(path).json()["nodes"]["1"] for path in (URL, "/v1/jobs/job1/secrets")]
+    assert [state.partition(": ")[0] for state in states] == ["failed", "failed"]
+    assert all(re.search(r"agent\.log.*: (Not a directory|File exists)", state) for state in states)
 
 
 def test_rank_0_that_is_gone_for_a_moment(head: Served, worker: Served):

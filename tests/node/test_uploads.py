@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import os
@@ -168,9 +169,39 @@ def test_a_disk_that_is_full_after_all(store: Store):
     index = str([part.path for part in MODEL.parts].index("model/note"))
     (place / index).symlink_to("/dev/full")
 
-    with pytest.raises(UploadError, match="cannot be written: No space left") as caught:
+    with pytest.raises(UploadError, match=r"files: No space left") as caught:
         send(store, "note", NOTE)
     assert caught.value.status == 507
+
+
+@pytest.mark.parametrize("name", ["weights", "weights/files"])
+def test_a_disk_that_takes_nothing(store: Store, tmp_path: Path, name: str):
+    (tmp_path / "weights").write_bytes(b"no folder")
+    store.root = tmp_path / name
+    for call in (lambda: store.begin(MODEL), lambda: Store(store.root).begin(MODEL)):
+        with pytest.raises(UploadError, match="weights") as caught:
+            call()
+        assert caught.value.status == 507
+
+
+def test_a_part_that_cannot_be_kept(store: Store):
+    store.begin(MODEL)
+    (store.root / f".{MODEL.address}.part" / "checked" / "model").rename(store.root / "elsewhere")
+    (store.root / f".{MODEL.address}.part" / "checked" / "model").write_bytes(b"no folder")
+    with pytest.raises(UploadError, match=r"files: (File exists|Not a directory)") as caught:
+        send(store, "note", NOTE)
+    assert caught.value.status == 507
+
+
+@pytest.mark.parametrize("error", [ConnectionResetError(), TimeoutError(), OSError(errno.EHOSTUNREACH, "x")])
+def test_a_sender_whose_connection_breaks_is_no_matter_of_the_disk(store: Store, error: OSError):
+    class Cut(io.BytesIO):
+        def read(self, _count: int = -1) -> bytes:  # type: ignore[override]
+            raise error
+
+    store.begin(MODEL)
+    with pytest.raises(type(error)):
+        store.write(MODEL.address, "model/note", 0, 4, Cut())
 
 
 def test_a_machine_that_went_down_at_the_last_moment(store: Store):
