@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 _LOOK_EVERY_S = 5.0
+_WRITE_AGAIN_S = 60.0
 _SUM_FOR_S = 30.0
 """Sums of a step of 84 GB take 7 minutes: after so long it is looked again whether the files are still the same."""
 
@@ -78,6 +79,7 @@ class Saves:
         crc32: {"size_bytes", "crc32"} of an open file.
         clock: For the date in the record.
         timer: Seconds that never go back.
+        say: Told once of each run whose saves cannot be written down.
 
     Attributes:
         scan_s: How long the last look has taken to list the folder, without any sum.
@@ -91,14 +93,16 @@ class Saves:
         *,
         clock: Callable[[], float] = time.time,
         timer: Callable[[], float] = time.monotonic,
+        say: Callable[[str], None] = lambda _text: None,
     ) -> None:
-        self._root, self._crc32, self._clock, self._timer = root, crc32, clock, timer
+        self._root, self._crc32, self._clock, self._timer, self._say = root, crc32, clock, timer, say
         self.scan_s, self.is_behind = 0.0, False
         self._sum_until = 0.0
         self._before: Dict[_Group, _Files] = {}
         self._recorded: Dict[_Group, _Files] = {}
         self._sums: Dict[Tuple[_Group, str], Tuple[Tuple[int, float], Dict[str, int]]] = {}
         self._not_before: Dict[_Group, float] = {}
+        self._told: Set[str] = set()
         self._looked = False
 
     def look(self) -> List[Path]:
@@ -108,6 +112,17 @@ class Saves:
         self.scan_s = self._timer() - began
         self._take_stock(groups, known)
         self.is_behind, self._sum_until = False, self._timer() + _SUM_FOR_S
+        try:
+            return self._record_all(groups)
+        finally:
+            self._before = groups
+            self._forget(groups)
+
+    def start_anew(self) -> None:
+        """Somebody else has looked after the folder: the next look believes the records that it finds."""
+        self._before, self._recorded, self._looked = {}, {}, False
+
+    def _record_all(self, groups: Mapping[_Group, _Files]) -> List[Path]:
         written = []
         for group, files in groups.items():
             if self._is_due(group, files) and all(self._is_whole(group, name) for name in files):
@@ -115,13 +130,7 @@ class Saves:
                 if record is not None:
                     written.append(record)
                     self._recorded[group] = files
-        self._before = groups
-        self._forget(groups)
         return written
-
-    def start_anew(self) -> None:
-        """Somebody else has looked after the folder: the next look believes the records that it finds."""
-        self._before, self._recorded, self._looked = {}, {}, False
 
     def _take_stock(self, groups: Mapping[_Group, _Files], known: Set[_Group]) -> None:
         """Believe records at the first look, and remove those that speak of other files than there are now."""
@@ -179,7 +188,19 @@ class Saves:
             "format": FORMAT, "step": group.step, "role": group.role, "rank": group.rank,
             "world_size": group.world_size, "recorded_at": round(self._clock(), 3), "files": sums,
         }  # fmt: skip
-        return _write(self._root / group.folder / group.name, value)
+        return self._keep(group, value)
+
+    def _keep(self, group: _Group, value: Mapping[str, Any]) -> Optional[Path]:
+        """None where it cannot be written; a later look tries again, and other runs are not kept waiting."""
+        try:
+            return _write(self._root / group.folder / group.name, value)
+        except OSError as error:
+            self._not_before[group] = self._timer() + _WRITE_AGAIN_S
+            if group.run not in self._told:
+                self._told.add(group.run)
+                where, reason = self._root / group.run, error.strerror or str(error)
+                self._say(f"warning: finished saves of {where} cannot be written down: {reason}")
+            return None
 
     def _sum_all(self, group: _Group, files: _Files) -> Optional[Dict[str, Dict[str, int]]]:
         """None when time is up; the next look goes on where this one stops."""

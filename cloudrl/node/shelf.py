@@ -65,7 +65,7 @@ class Shelf:
         What a removal has left that was cut short, by the end of its cluster for one, is removed.
         """
         self._word = canary.leave(self.folder, self._canary(self._rank))
-        saves = Saves(self.folder, lambda file: self.child.crc32(file, slowly=True))
+        saves = Saves(self.folder, lambda file: self.child.crc32(file, slowly=True), say=self._say)
         SaveKeeper(saves, is_mine=self._is_first).start()
         threading.Thread(target=self._live, name="cloudrl-word", daemon=True).start()
         threading.Thread(target=self._sweep_all, name="cloudrl-sweep", daemon=True).start()

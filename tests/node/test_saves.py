@@ -321,6 +321,34 @@ def test_a_file_that_cannot_be_read_is_in_nobodys_way(tmp_path: Path, role: Path
     assert len(asked) == 3
 
 
+def test_a_run_that_cannot_be_written_is_in_nobodys_way(tmp_path: Path, role: Path) -> None:
+    """Its folder is another user's: the looks broke off there, and no save of the cluster was recorded any more."""
+    write(role, "model", shard(), rank=0)
+    write(role, "model", shard(), rank=1)
+    stubborn = [role / f".cloudrl_save_world_size_2_rank_{rank}.json.{os.getpid()}.part" for rank in (0, 1)]
+    for each in stubborn:
+        each.mkdir()
+    other = tmp_path / "x-other-run" / "global_step_10" / "actor"
+    other.mkdir(parents=True)
+    write(other, "model", shard())
+    now, said, counter = [0.0], [], Counter()
+    watch = Saves(tmp_path, counter, timer=lambda: now[0], say=said.append)
+
+    watch.look()
+    for _ in range(3):
+        watch.look()
+    assert has_record(other)
+    assert not has_record(role)
+    assert said == [f"warning: finished saves of {tmp_path / 'run'} cannot be written down: Is a directory"]
+    for each in stubborn:
+        each.rmdir()
+    assert watch.look() == [], "not at each look"
+    now[0] = 61.0
+    assert len(watch.look()) == 2
+    assert len(counter.summed) == 3
+    assert len(said) == 1
+
+
 def test_what_changes_between_two_files_of_a_long_step_is_seen(tmp_path: Path, role: Path) -> None:
     recorded(tmp_path, role)
     other = role.parent.parent / "global_step_20" / "actor"
