@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import functools
 import json
 import os
@@ -144,12 +145,19 @@ def _serve(agent: Agent, options: Options, identity: Identity) -> AgentServer:
     try:
         server = AgentServer(["127.0.0.1", identity.ip], options.ports.agent, rooms)
     except OSError as error:
-        raise agent.fail(
-            "preflight", f"port {options.ports.agent} of the agent is in use: {error.strerror}"
-        ) from error
+        reason = _cannot_listen(error, identity.ip, options.ports.agent)
+        raise agent.fail("preflight", reason) from error
     server.start()
     agent.serving = True
     return server
+
+
+def _cannot_listen(error: OSError, ip: str, port: int) -> str:
+    if error.errno == errno.EADDRNOTAVAIL:
+        advice = "export CLOUDRL_NODE_IP=<its IPv4 address in the cluster's network>"
+        return f"no interface of this node has {ip}, where its agent should listen -> {advice}"
+    said = "is in use" if error.errno == errno.EADDRINUSE else "cannot be had"
+    return f"port {port} of the agent {said}: {error.strerror or error}"
 
 
 def status(agent: Agent) -> Dict[str, Any]:

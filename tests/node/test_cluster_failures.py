@@ -256,6 +256,16 @@ def the_port_of_the_agent_is_in_use(nodes: Maker) -> None:
 
 
 @scenario
+def the_address_of_the_node_is_another_machines(nodes: Maker) -> None:
+    cluster = nodes(1)
+    cluster.start_one(0, CLOUDRL_NODE_IP="192.0.2.1")  # RFC 5737: nobody's
+    assert cluster.exit_codes() == [1]
+    assert _failure_line(cluster[0]).startswith(
+        "rank 0, preflight: no interface of this node has 192.0.2.1, where its agent should listen -> "
+    )
+
+
+@scenario
 def a_port_of_ray_is_in_use(nodes: Maker) -> None:
     """Ray itself needs 40 seconds for each try, and then says that it "timed out during startup"."""
     cluster = nodes(1)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from typing import TYPE_CHECKING
 
 import pytest
 
-from cloudrl.node.main import main, run
+from cloudrl.node.main import _cannot_listen, main, run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,6 +32,21 @@ def test_wrong_input(
 ) -> None:
     assert run([f"--run-dir={tmp_path}", *words], env) == 2
     assert capsys.readouterr().err.startswith(f"error: {message}")
+
+
+@pytest.mark.parametrize(
+    ("number", "message"),
+    [
+        (errno.EADDRINUSE, "port 8266 of the agent is in use: Address already in use"),
+        (errno.EACCES, "port 8266 of the agent cannot be had: Permission denied"),
+        (
+            errno.EADDRNOTAVAIL,
+            "no interface of this node has 10.0.0.7, where its agent should listen -> export CLOUDRL_NODE_IP=",
+        ),
+    ],
+)
+def test_why_the_agent_cannot_listen(number: int, message: str) -> None:
+    assert _cannot_listen(OSError(number, os.strerror(number)), "10.0.0.7", 8266).startswith(message)
 
 
 def test_an_unknown_option(capsys: pytest.CaptureFixture[str]) -> None:
