@@ -21,7 +21,7 @@ from cloudrl.node.files import Refused, list_below
 from cloudrl.node.ranges import Span, number, parse_range, parse_ranges
 from cloudrl.node.rooms import HttpError, Rooms
 from cloudrl.node.shard_child import CASTS
-from cloudrl.node.shards import ShardChildFailed
+from cloudrl.node.shards import ShardChildFailed, ShardUnreadable
 
 if TYPE_CHECKING:
     import socket
@@ -70,12 +70,15 @@ class CheckpointCalls:
             return
         asked = parse_qs(urlsplit(self.path).query)
         with self._opened(room, path) as file:
-            span = self._span(file)
+            with _unreadable():
+                span = self._span(file)
             if "cast" in asked:
                 self._cast(file, span, asked["cast"][0])
             elif "crc32" in asked:
                 self._crc32(file, span, number(asked["crc32"][0]))
             else:
+                with _unreadable():
+                    os.pread(file.fileno(), 1, span.first)  # after the head nothing can be said any more
                 self._send(file, span)
 
     def _checkpoint_ranges(self, rank: str, room: str, path: str) -> None:
@@ -87,7 +90,8 @@ class CheckpointCalls:
         except ValueError as error:
             raise HttpError(400, str(error)) from error
         with self._opened(room, path) as file:
-            pieces = [os.pread(file.fileno(), length, offset) for offset, length in ranges]
+            with _unreadable():
+                pieces = [os.pread(file.fileno(), length, offset) for offset, length in ranges]
             size = os.fstat(file.fileno()).st_size
         if [len(piece) for piece in pieces] != [length for _, length in ranges]:
             raise HttpError(416, f"the file has {size} bytes, and a range lies outside it")
@@ -116,10 +120,9 @@ class CheckpointCalls:
     def _crc32(self, file: BinaryIO, span: Span, start: Optional[int]) -> None:
         if start is None:
             raise HttpError(400, "crc32 is the sum of what stands before the range, or 0")
-        try:
-            self._json(self.rooms.shelf.child.crc32(file, offset=span.first, count=span.length, start=start))
-        except ShardChildFailed as error:
-            raise HttpError(500, f"no sum: {error}") from error
+        with _unreadable():
+            sums = self.rooms.shelf.child.crc32(file, offset=span.first, count=span.length, start=start)
+        self._json(sums)
 
     def _cast(self, file: BinaryIO, span: Span, asked: str) -> None:
         stored, _, wanted = asked.partition(",")
@@ -132,6 +135,8 @@ class CheckpointCalls:
             span.length // width,
             {CAST_HEADER: asked, "Content-Type": "application/octet-stream"},
         )
+        with _unreadable():  # as long as it can be said
+            self.rooms.shelf.child.crc32(file, offset=span.first, count=1)
         self._head(200, {**headers, "Content-Length": str(count * 2)})
         try:
             sent = self.rooms.shelf.child.cast(
@@ -141,6 +146,19 @@ class CheckpointCalls:
             sent = 0  # whoever asked has gone, or asks again and gets another child
         if sent != count * 2:
             self.close_connection = True
+
+
+@contextlib.contextmanager
+def _unreadable() -> Iterator[None]:
+    """422 for a file that cannot be read, which is final; 500 for a child that has failed, which is not."""
+    try:
+        yield
+    except ShardUnreadable as error:
+        raise HttpError(422, str(error)) from error
+    except ShardChildFailed as error:
+        raise HttpError(500, str(error)) from error
+    except OSError as error:
+        raise HttpError(422, error.strerror or str(error)) from error
 
 
 @contextlib.contextmanager

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 
 RELAY_TIMEOUT_S = 60.0
-"""As long as clients wait for a listing on a slow volume and for a sum of 128 MiB (cloudrl/connection/agent_api.py)."""
+"""As long as clients wait for a listing on a slow volume (cloudrl/connection/agent_api.py); for sums and reads they
+wait less, and ask again (cloudrl/checkpoints/wire.py)."""
 _OF_THE_NETWORK = (
     errno.EHOSTUNREACH,
     errno.ENETUNREACH,

@@ -61,7 +61,7 @@ _ROUTES = (
     ("GET", re.compile(_SECRETS), "secrets_state"),
     ("GET", re.compile(_SECRETS + "/script"), "give_secrets"),
 )
-_AS_THEY_ARE = (400, 403, 404, 409, 416, 501, 507)
+_AS_THEY_ARE = (400, 403, 404, 409, 416, 422, 501, 507)
 """What another rank refuses to a client, who shall know; anything else is between the two agents."""
 _VERBS = {verb for verb, _, _ in _ROUTES}
 _TRANSFERS = {

@@ -6,7 +6,10 @@ nothing by itself. Values go straight to the socket of whoever has asked the age
     question, one datagram of JSON, with descriptors    answer, JSON until the end of the stream
     {"do": "crc32", "offset", "count", "start", "bytes_per_s"}   {"size_bytes", "crc32"}        [file, answer]
     {"do": "cast", "offset", "count", "stored", "wanted"}   {"sent"}                            [file, answer, to]
-    anything                                            {"error"}
+    anything                                            {"error"}, and "unreadable" if the file is to blame
+
+A blank before the answer for each piece of the work that is done says that the child is alive: a sum takes minutes, and
+a read on a volume that hangs takes for ever.
 """
 
 from __future__ import annotations
@@ -27,7 +30,11 @@ MAX_REQUEST_BYTES = 4096
 _CHUNK_BYTES = 1 << 20
 """Small enough for what is in work to stay in the processor's cache."""
 _NICE = 19
-_SEND_TIMEOUT_S = 60.0
+SEND_TIMEOUT_S = 60.0
+
+
+class Unreadable(OSError):
+    """The file, and nothing else, is to blame."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -50,18 +57,22 @@ def crc32(
     bytes_per_s: Optional[float] = None,
     *,
     sleep: Callable[[float], None] = time.sleep,
+    alive: Callable[[], None] = lambda: None,
 ) -> Dict[str, int]:
     """How many bytes there are from `offset` on, at most `count`, and their CRC-32; no faster than `bytes_per_s`.
 
-    `start` is the CRC-32 of what stands before them, if that is to be included.
+    `start` is the CRC-32 of what stands before them, if that is to be included. `alive` is called after each piece.
+
+    Raises:
+        Unreadable: see there.
     """
     size, value = 0, start
     while count is None or size < count:
-        chunk = os.pread(
-            file, _CHUNK_BYTES if count is None else min(_CHUNK_BYTES, count - size), offset + size
-        )
+        wanted = _CHUNK_BYTES if count is None else min(_CHUNK_BYTES, count - size)
+        chunk = _read(file, wanted, offset + size)
         if not chunk:
             break
+        alive()
         size, value = size + len(chunk), zlib.crc32(chunk, value)
         if bytes_per_s is not None:
             sleep(len(chunk) / bytes_per_s)
@@ -91,6 +102,13 @@ def cast(content: bytes, stored: str, wanted: str) -> bytes:
     return result.tobytes()
 
 
+def _read(file: int, count: int, offset: int) -> bytes:
+    try:
+        return os.pread(file, count, offset)
+    except OSError as error:
+        raise Unreadable(error.errno, error.strerror) from error
+
+
 def _answer(message: bytes, descriptors: List[int]) -> None:
     """One question; whatever goes wrong is the answer, so that nobody waits for one."""
     with contextlib.ExitStack() as stack:
@@ -98,6 +116,8 @@ def _answer(message: bytes, descriptors: List[int]) -> None:
             stack.callback(os.close, each)
         try:
             value = _do(json.loads(message), descriptors)
+        except Unreadable as error:
+            value = {"error": error.strerror, "unreadable": True}
         except Exception as error:  # noqa: BLE001  it goes back to the agent, which waits
             value = {"error": f"{type(error).__name__}: {error}"}
         with contextlib.suppress(OSError):
@@ -105,26 +125,31 @@ def _answer(message: bytes, descriptors: List[int]) -> None:
 
 
 def _do(request: Dict[str, Any], descriptors: List[int]) -> Dict[str, Any]:
+    def alive() -> None:
+        os.write(descriptors[1], b" ")
+
     if request["do"] == "crc32":
         if request["bytes_per_s"] is not None:  # of this thread alone, on Linux (setpriority(2))
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
         which = (request["offset"], request["count"], request["start"], request["bytes_per_s"])
-        return dict(crc32(descriptors[0], *which))
+        return dict(crc32(descriptors[0], *which, alive=alive))
     to = socket.socket(fileno=os.dup(descriptors[2]))
     with to:
-        to.settimeout(_SEND_TIMEOUT_S)
-        return {"sent": _send_cast(descriptors[0], to, request)}
+        to.settimeout(SEND_TIMEOUT_S)
+        return {"sent": _send_cast(descriptors[0], to, request, alive)}
 
 
-def _send_cast(file: int, to: socket.socket, request: Dict[str, Any]) -> int:
+def _send_cast(file: int, to: socket.socket, request: Dict[str, Any], alive: Callable[[], None]) -> int:
     stored, wanted = request["stored"], request["wanted"]
     offset, left, sent = request["offset"], request["count"] * CASTS[stored, wanted], 0
     while left:
-        chunk = os.pread(file, min(left, _CHUNK_BYTES), offset)
+        chunk = _read(file, min(left, _CHUNK_BYTES), offset)
         chunk = chunk[: len(chunk) // CASTS[stored, wanted] * CASTS[stored, wanted]]
         if not chunk:  # a job has cut the file meanwhile
             break
         values = cast(chunk, stored, wanted)
+        alive()
         to.sendall(values)
+        alive()
         offset, left, sent = offset + len(chunk), left - len(chunk), sent + len(values)
     return sent

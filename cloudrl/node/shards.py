@@ -6,31 +6,45 @@ import contextlib
 import importlib.util
 import json
 import os
+import select
 import socket
 import threading
-from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Dict, Optional
+from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Dict, Optional, Tuple
 
 if TYPE_CHECKING:
     from cloudrl.node.process import Child
 
 SLOWLY_BYTES_PER_S = 200e6
+SILENT_S = 90.0
+"""Without a sign of life: longer than any client waits (cloudrl/checkpoints/wire.py, `cloudrl.node.peer`), and than the
+child itself does for a client that takes nothing."""
+_GRACE_S = 1.0
 
 
 class ShardChildFailed(Exception):
     """The child could not do it, or has died over it."""
 
 
+class ShardUnreadable(ShardChildFailed):
+    """The file cannot be read; another try would end alike."""
+
+
 class ShardChild:
     """Thread-safe.
 
+    A child that is silent over a question is ended, and with it what others have asked: on a volume that hangs, each
+    question would otherwise keep a thread and descriptors here and there, for ever.
+
     Args:
         start: Starts the child; its argument is the descriptor that the child is to inherit and to be told of.
+        silent_s: How long the child may be silent.
     """
 
-    def __init__(self, start: Callable[[int], Child]) -> None:
-        self._start = start
+    def __init__(self, start: Callable[[int], Child], *, silent_s: float = SILENT_S) -> None:
+        self._start, self._silent_s = start, silent_s
         self._lock = threading.Lock()
         self._child: Optional[Child] = None
+        self._hangs: Optional[Child] = None
         self._asking: Optional[socket.socket] = None
 
     @property
@@ -72,27 +86,45 @@ class ShardChild:
     def _ask(self, request: Dict[str, Any], file: int, *more: int) -> Dict[str, Any]:
         reading, writing = os.pipe()
         with contextlib.ExitStack() as stack:
-            answer = stack.enter_context(os.fdopen(reading, "rb"))
+            stack.callback(os.close, reading)
             try:
-                socket.send_fds(self._socket(), [json.dumps(request).encode()], [file, writing, *more])
+                asking, child = self._running()
+                socket.send_fds(asking, [json.dumps(request).encode()], [file, writing, *more])
             except OSError as error:
                 raise ShardChildFailed(f"the child for shards cannot be asked: {error}") from error
             finally:
                 os.close(writing)
-            value = json.loads(answer.read() or "{}")
+            answer = _read_all(reading, self._silent_s)
+        if answer is None:
+            self._give_up(child)
+            raise ShardChildFailed(f"the child for shards does not answer: silent for {self._silent_s:g} s")
+        value = json.loads(answer or "{}")
+        if value.get("unreadable"):
+            raise ShardUnreadable(value["error"])
         if not value or "error" in value:
             raise ShardChildFailed(value.get("error", "the child for shards has ended"))
         return dict(value)
 
-    def _socket(self) -> socket.socket:
+    def _running(self) -> Tuple[socket.socket, Child]:
         with self._lock:
+            if (
+                self._hangs is not None and self._hangs.poll() is None
+            ):  # no second one until the volume is back
+                raise ShardChildFailed("the child for shards hangs over a read, and cannot be ended")
             if self._asking is None or self._child is None or self._child.poll() is not None:
                 if self._asking is not None:
                     self._asking.close()
                 self._asking, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
                 with theirs:
                     self._child = self._start(theirs.fileno())
-            return self._asking
+            return self._asking, self._child
+
+    def _give_up(self, child: Child) -> None:
+        with self._lock:
+            if child is not self._child:
+                return  # another question has ended it
+            self._hangs, self._child = child, None
+        child.end(_GRACE_S)
 
     def close(self) -> None:
         """The child ends when nobody can ask it any more."""
@@ -100,3 +132,15 @@ class ShardChild:
             if self._asking is not None:
                 self._asking.close()
                 self._asking = None
+
+
+def _read_all(pipe: int, silent_s: float) -> Optional[bytes]:
+    """What comes until the end, without the blanks before it; None when nothing comes for so long."""
+    poll, content = select.poll(), b""
+    poll.register(pipe, select.POLLIN)
+    while poll.poll(1000 * silent_s):
+        chunk = os.read(pipe, 4096)
+        if not chunk:
+            return content
+        content = (content + chunk).lstrip()
+    return None

@@ -52,6 +52,7 @@ class Served:
         token: str = TOKEN,
         stranger_s: float = STRANGER_S,
         peer_timeout_s: float = 0.5,
+        shelf: type[Shelf] = Shelf,
     ) -> None:
         self.peer_timeout_s = peer_timeout_s
         self.folder, self.rank, self.token = folder, rank, token
@@ -64,7 +65,7 @@ class Served:
         self.child: Child | None = None
         self.board = Board(Report(rank=rank, ip="127.0.0.1", hostname=f"node-{rank}", agent_port=0))
         self.shipping = Shipping(self.board, nodes, Store(folder / "files"), JobSecrets(folder / "secrets"))
-        self.shelf = Shelf(
+        self.shelf = shelf(
             self.checkpoints, folder / "ray", run_id="run", rank=rank, child=ShardChild(self._shard_child)
         )
         self.rooms = self._rooms(nodes)

@@ -6,16 +6,18 @@ import json
 import os
 import struct
 import zlib
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import pytest
 from server_harness import SECRET, Answer, Served
 
 from cloudrl.node.shard_child import cast
+from cloudrl.node.shards import ShardChild, ShardChildFailed
+from cloudrl.node.shelf import Shelf
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.io
 
@@ -57,8 +59,8 @@ def at(rank: int, path: str = SHARD, room: str = "checkpoints") -> str:
     return f"/v1/nodes/{rank}/{room}/{path}"
 
 
-def ranges(head: Served, rank: int, *wanted: tuple[int, int]) -> Answer:
-    return head.call("POST", at(rank), body=json.dumps({"ranges": wanted}).encode())
+def ranges(head: Served, rank: int, *wanted: tuple[int, int], path: str = SHARD) -> Answer:
+    return head.call("POST", at(rank, path), body=json.dumps({"ranges": wanted}).encode())
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -126,6 +128,56 @@ def test_sums(head: Served, worker: Served, rank: int) -> None:
     both = head.get(f"{at(rank)}?crc32={first['crc32']}", Range="bytes=10-19").json()
     assert both["crc32"] == zlib.crc32(VALUES[5:20])
     assert head.get(f"{at(rank)}?crc32=x").status == 400
+
+
+class Unreadable(ShardChild):
+    """Asks its child for a file that gives nothing, whatever it is asked for."""
+
+    def crc32(self, file: BinaryIO, **which: Any) -> dict[str, int]:
+        with open("/proc/self/mem", "rb", buffering=0) as memory:  # nothing is at address 0
+            return super().crc32(memory, **{**which, "offset": 0})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_file_that_cannot_be_read_is_no_matter_of_the_connection(
+    head: Served, worker: Served, rank: int
+) -> None:
+    """Clients asked again for ten minutes."""
+    node = (head, worker)[rank]
+    node.shelf.child = Unreadable(node._shard_child)
+    answers = [head.get(f"{at(rank)}?crc32=0"), head.get(f"{at(rank)}?cast=F32,BF16", Range="bytes=0-7")]
+    node.shelf.folder = Path("/proc/self")
+    answers += [head.get(at(rank, "mem")), ranges(head, rank, (0, 1), path="mem")]
+    assert [answer.status for answer in answers] == [422] * 4
+    said = [answer.json()["error"] for answer in answers]
+    assert all("Input/output error" in text for text in (*said[:2], said[3])), said
+    assert "Invalid argument" in said[2], "its end is looked for first"
+
+
+class LengthOnly(Shelf):
+    """Files whose length can be told, and which cannot be read."""
+
+    def open(self, room: str, path: str) -> BinaryIO:
+        with super().open(room, path) as file:
+            return os.fdopen(os.open(f"/proc/self/fd/{file.fileno()}", os.O_WRONLY), "wb")
+
+
+def test_a_plain_read_that_fails_says_so_before_it_begins(tmp_path: Path) -> None:
+    served = Served(tmp_path / "node", 0, shelf=LengthOnly)
+    fill(served)
+    answer = served.get(at(0), Range="bytes=5-9")
+    served.close()
+    assert (answer.status, answer.json()) == (422, {"error": "Bad file descriptor"})
+
+
+def test_a_child_that_has_ended_may_be_asked_again(head: Served) -> None:
+    class Gone(ShardChild):
+        def crc32(self, file: BinaryIO, **which: Any) -> dict[str, int]:
+            raise ShardChildFailed("the child for shards has ended")
+
+    head.shelf.child = Gone(head._shard_child)
+    assert head.get(f"{at(0)}?crc32=0").status == 500
+    assert head.get(f"{at(0)}?cast=F32,BF16", Range="bytes=0-7").status == 500
 
 
 @pytest.mark.parametrize("rank", [0, 1])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import socket
 import struct
 import zlib
 from typing import TYPE_CHECKING
@@ -10,7 +13,7 @@ import pytest
 
 from cloudrl.checkpoints.cast import cast_bytes
 from cloudrl.checkpoints.dtypes import DType
-from cloudrl.node.shard_child import cast, crc32
+from cloudrl.node.shard_child import _answer, cast, crc32
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,3 +59,34 @@ def test_a_slow_sum_sleeps(tmp_path: Path) -> None:
     with (tmp_path / "file").open("rb") as file:
         crc32(file.fileno(), 0, None, 0, 1e6, sleep=slept.append)
     assert sum(slept) == pytest.approx(3.0)
+
+
+def asked(descriptors: list[int], **request: object) -> bytes:
+    """What the child writes for one question."""
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb") as answer:
+        _answer(json.dumps(request).encode(), [descriptors[0], writing, *descriptors[1:]])
+        return answer.read()
+
+
+def test_a_sign_of_life_for_each_piece(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(bytes(5 << 20))
+    of_file = {"offset": 0, "count": None, "start": 0, "bytes_per_s": None}
+    said = asked([os.open(tmp_path / "file", os.O_RDONLY)], do="crc32", **of_file)
+    assert said.startswith(b" " * 5 + b"{")
+    assert json.loads(said)["size_bytes"] == 5 << 20
+
+    ours, theirs = socket.socketpair()
+    cast_of_file = {"offset": 0, "count": 5 << 10, "stored": "F32", "wanted": "BF16"}
+    with ours, theirs:
+        said = asked(
+            [os.open(tmp_path / "file", os.O_RDONLY), os.dup(theirs.fileno())], do="cast", **cast_of_file
+        )
+    assert said == b'  {"sent": 10240}'
+
+
+def test_a_file_that_cannot_be_read_is_to_blame() -> None:
+    of_file = {"offset": 0, "count": 1, "start": 0, "bytes_per_s": None}
+    said = asked([os.open("/proc/self/mem", os.O_RDONLY)], do="crc32", **of_file)  # nothing is at address 0
+    assert json.loads(said) == {"error": "Input/output error", "unreadable": True}
+    assert "unreadable" not in json.loads(asked([os.open("/dev/null", os.O_RDONLY)], do="nothing"))

@@ -1,0 +1,173 @@
+"""The agent's side of the child for shards: how long it waits, and what it does with a child that hangs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+import zlib
+from inspect import signature
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cloudrl.checkpoints.wire import Wire
+from cloudrl.node.peer import RELAY_TIMEOUT_S
+from cloudrl.node.process import Child
+from cloudrl.node.shard_child import SEND_TIMEOUT_S
+from cloudrl.node.shards import SILENT_S, ShardChild, ShardChildFailed, ShardUnreadable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.io
+
+BODY = b"weights" * 99
+
+
+@pytest.fixture
+def started() -> Iterator[list[Child]]:
+    """Those that a test has started; none of them is left."""
+    children: list[Child] = []
+    yield children
+    for child in children:
+        child.end()
+
+
+@pytest.fixture
+def start(tmp_path: Path, started: list[Child]) -> Callable[[int], Child]:
+    def start(descriptor: int) -> Child:
+        command = [sys.executable, "-m", "cloudrl.node", "shards", f"--fd={descriptor}"]
+        log = tmp_path / "shards.log"
+        started.append(Child(command, log=log, env=os.environ, pass_fds=(descriptor,), bound=False))
+        return started[-1]
+
+    return start
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    (tmp_path / "file").write_bytes(BODY)
+    return tmp_path / "file"
+
+
+def total(child: ShardChild, path: Path) -> int:
+    with path.open("rb") as file:
+        return child.crc32(file)["crc32"]
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_it_is_waited_for_longer_than_any_client_waits() -> None:
+    assert max(RELAY_TIMEOUT_S, SEND_TIMEOUT_S, signature(Wire).parameters["timeout_s"].default) < SILENT_S
+
+
+def test_a_child_that_hangs_is_ended_and_another_one_asked(
+    start: Callable[[int], Child], started: list[Child], file: Path
+) -> None:
+    child = ShardChild(start)
+    assert total(child, file) == zlib.crc32(BODY)
+    child._silent_s = 0.3
+    os.kill(started[0].pid, signal.SIGSTOP)
+    before = descriptors()
+    threads = [threading.Thread(target=_fails, args=(child, file)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert [started[0].wait(10), descriptors()] == [-signal.SIGKILL, before]
+
+    child._silent_s = 20.0
+    assert total(child, file) == zlib.crc32(BODY)
+    assert len(started) == 2
+    child.close()
+    assert started[1].wait(10) == 0
+
+
+def _fails(child: ShardChild, file: Path) -> None:
+    with pytest.raises(ShardChildFailed, match=r"does not answer|has ended|cannot be (ended|asked)"):
+        total(child, file)
+
+
+class Stubborn:
+    """A process in a read that nothing can break off, until the volume is back."""
+
+    def __init__(self, asked: int) -> None:
+        self.asked = socket.socket(fileno=os.dup(asked))
+        self.ended = 0
+        self.back = False
+
+    def poll(self) -> int | None:
+        return -9 if self.back and self.ended else None
+
+    def end(self, _grace_s: float) -> int | None:
+        self.ended += 1
+        return self.poll()
+
+
+def test_one_that_cannot_be_ended_is_the_only_one(file: Path) -> None:
+    made: list[Any] = []
+
+    def start(descriptor: int) -> Any:
+        made.append(Stubborn(descriptor))
+        return made[-1]
+
+    child = ShardChild(start, silent_s=0.05)
+    with pytest.raises(ShardChildFailed, match=r"does not answer: silent for 0\.05 s"):
+        total(child, file)
+    for _ in range(3):
+        with pytest.raises(ShardChildFailed, match="cannot be ended"):
+            total(child, file)
+    assert (len(made), made[0].ended) == (1, 1)
+    made[0].back = True
+    with pytest.raises(ShardChildFailed, match="does not answer"):
+        total(child, file)
+    assert len(made) == 2
+    child.close()
+    for each in made:
+        each.asked.close()
+
+
+def test_one_that_is_slow_and_alive_is_waited_for(file: Path) -> None:
+    made: list[Any] = []
+
+    def answer_slowly() -> None:
+        _, given, _, _ = socket.recv_fds(made[0].asked, 4096, 3)
+        for _ in range(5):
+            os.write(given[1], b" ")
+            time.sleep(0.3)
+        os.write(given[1], json.dumps({"size_bytes": 1, "crc32": 7}).encode())
+        for each in given:
+            os.close(each)
+
+    def start(descriptor: int) -> Any:
+        made.append(Stubborn(descriptor))
+        threading.Thread(target=answer_slowly).start()
+        return made[-1]
+
+    child = ShardChild(start, silent_s=1.2)
+    assert total(child, file) == 7
+    child.close()
+    made[0].asked.close()
+
+
+def test_a_file_that_cannot_be_read_is_another_matter(
+    start: Callable[[int], Child], started: list[Child]
+) -> None:
+    child = ShardChild(start)
+    with (
+        open("/proc/self/mem", "rb", buffering=0) as file,
+        pytest.raises(  # nothing is at address 0
+            ShardUnreadable, match="Input/output error"
+        ),
+    ):
+        child.crc32(file, count=1)  # type: ignore[arg-type]
+    child.close()
+    assert started[0].wait(10) == 0
