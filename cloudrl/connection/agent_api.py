@@ -57,10 +57,6 @@ class AgentApi:
         except InputError:
             return None
 
-    def checkpoints(self, rank: int) -> Mapping[str, Any]:
-        """{"folder", "files": [{path, size_bytes, modified_at}]} of one rank."""
-        return self._object(f"/v1/nodes/{rank}/checkpoints", "files")
-
     def inventory(self, rank: int) -> Mapping[str, Any]:
         """The checkpoints of one rank: {"places": [...]}, see `cloudrl.node.shelf`."""
         return self._object(f"/v1/nodes/{rank}/inventory", "places", timeout_s=_LISTING_TIMEOUT_S)

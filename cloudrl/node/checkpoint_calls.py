@@ -1,8 +1,7 @@
 """The calls of `cloudrl.node.server` about checkpoints.
 
 GET    /v1/nodes/{rank}/inventory       runs, steps and files (`cloudrl.node.shelf`)
-GET    /v1/nodes/{rank}/checkpoints     all files below the checkpoint folder of a node
-GET    /v1/nodes/{rank}/{room}/{path}   one of them, with `Range: bytes=a-b`
+GET    /v1/nodes/{rank}/{room}/{path}   a file, with `Range: bytes=a-b`
     ...?cast=F32,BF16                   its values in fewer bits; the range counts stored bytes
     ...?crc32=START                     {"size_bytes", "crc32"} of the range, calculated here
 POST   /v1/nodes/{rank}/{room}/{path}   {"ranges": [[offset, length], ...]}: these, one after the other
@@ -17,7 +16,7 @@ import re
 from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Dict, Iterator, Optional
 from urllib.parse import parse_qs, urlsplit
 
-from cloudrl.node.files import Refused, list_below
+from cloudrl.node.files import Refused
 from cloudrl.node.ranges import Span, number, parse_range, parse_ranges
 from cloudrl.node.rooms import HttpError, Rooms
 from cloudrl.node.shard_child import CASTS
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
 _ROOM = r"/v1/nodes/(\d{1,4})/(checkpoints|left)/(.+)"
 ROUTES = (
     ("GET", re.compile(r"/v1/nodes/(\d{1,4})/inventory"), "inventory"),
-    ("GET", re.compile(r"/v1/nodes/(\d{1,4})/checkpoints"), "checkpoints"),
     ("GET", re.compile(_ROOM, re.DOTALL), "checkpoint_file"),
     ("POST", re.compile(_ROOM, re.DOTALL), "checkpoint_ranges"),
     ("DELETE", re.compile(_ROOM, re.DOTALL), "remove_checkpoint"),
@@ -59,11 +57,6 @@ class CheckpointCalls:
     def _inventory(self, rank: str) -> None:
         if not self._passed_on(int(rank)):
             self._json({"rank": int(rank), **self.rooms.shelf.inventory()})
-
-    def _checkpoints(self, rank: str) -> None:
-        if not self._passed_on(int(rank)):
-            folder = self.rooms.shelf.folder
-            self._json({"folder": str(folder), "files": list_below(folder)})
 
     def _checkpoint_file(self, rank: str, room: str, path: str) -> None:
         if self._passed_on(int(rank)):

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import os
 import stat
-from pathlib import Path
-from typing import Any, BinaryIO, Dict, List
+from typing import TYPE_CHECKING, BinaryIO
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class Refused(Exception):
@@ -67,20 +69,3 @@ def _step(descriptor: int, part: str, kind: int, relative: str) -> int:
         raise Refused(relative) from error
     finally:
         os.close(descriptor)
-
-
-def list_below(root: Path) -> List[Dict[str, Any]]:
-    """All regular files below `root` as {path, size_bytes, modified_at}, sorted by path; links are left out."""
-    found = []
-    for folder, folders, names in os.walk(root, followlinks=False):
-        folders.sort()
-        for name in names:
-            path = Path(folder, name)
-            try:
-                info = os.lstat(path)
-            except FileNotFoundError:
-                continue  # a job is pruning old checkpoints
-            if stat.S_ISREG(info.st_mode):
-                relative = os.path.relpath(path, root)
-                found.append({"path": relative, "size_bytes": info.st_size, "modified_at": info.st_mtime})
-    return sorted(found, key=lambda entry: str(entry["path"]))

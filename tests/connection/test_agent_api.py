@@ -24,7 +24,6 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """The agent's own server."""
     served = Served(tmp_path_factory.mktemp("head"), 0)
     (served.folder / "logs" / "job-driver-job1.log").write_bytes(b"0123456789")
-    (served.checkpoints / "shard").write_bytes(b"12345")
     yield served
     served.close()
 
@@ -55,23 +54,23 @@ def test_a_job_without_a_log(head: Served, job: str) -> None:
 
 
 def test_checkpoints(head: Served) -> None:
-    listed = _api(head).checkpoints(0)
-    assert listed["folder"] == str(head.checkpoints)
-    assert [(each["path"], each["size_bytes"]) for each in listed["files"]] == [("shard", 5)]
+    ours, left = _api(head).inventory(0)["places"]
+    assert (ours["room"], ours["folder"]) == ("checkpoints", str(head.checkpoints))
+    assert (left["room"], left["runs"]) == ("left", [])
 
 
 def test_a_rank_that_is_not_there(head: Served) -> None:
     with pytest.raises(InputError, match="rank 1 is not known here"):
         _api(head).node_log(1)
     with pytest.raises(InputError, match="rank 7 is not known here"):
-        _api(head).checkpoints(7)
+        _api(head).inventory(7)
 
 
 CALLS: dict[str, Callable[[AgentApi], Any]] = {
     "status": lambda api: api.status(),
     "node_log": lambda api: api.node_log(0),
     "job_log": lambda api: api.job_log("job1"),
-    "checkpoints": lambda api: api.checkpoints(0),
+    "inventory": lambda api: api.inventory(0),
 }
 
 

@@ -190,11 +190,13 @@ def test_logs_come_through_the_head(cluster: Nodes) -> None:
 
 
 def test_checkpoints_come_through_the_head(cluster: Nodes) -> None:
-    (cluster.checkpoints / "run").mkdir(exist_ok=True)
-    (cluster.checkpoints / "run" / "shard").write_bytes(b"12345")
+    role = cluster.checkpoints / "run" / "global_step_3" / "actor"
+    role.mkdir(parents=True)
+    (role / "model_world_size_1_rank_0.pt").write_bytes(b"12345")
     for rank in range(3):
-        files = {each["path"]: each["size_bytes"] for each in _api(cluster).checkpoints(rank)["files"]}
-        assert files["run/shard"] == 5
+        [run] = _api(cluster).inventory(rank)["places"][0]["runs"]
+        [file] = run["steps"][0]["roles"][0]["files"]
+        assert (run["run"], file["path"], file["size_bytes"]) == ("run", "model_world_size_1_rank_0.pt", 5)
 
 
 def test_the_agent_listens_on_its_own_address_and_loopback_only(nodes: Callable[..., Nodes]) -> None:

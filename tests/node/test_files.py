@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cloudrl.node.files import Refused, list_below, open_below
+from cloudrl.node.files import Refused, open_below
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -148,25 +148,6 @@ def test_no_path_leads_out(root: Path, parts: list[str], front: str) -> None:
     except (Refused, FileNotFoundError):
         pass
     assert len(os.listdir("/proc/self/fd")) == before, "a descriptor was left open"
-
-
-def test_the_list_holds_regular_files_only(root: Path) -> None:
-    listed = list_below(root)
-    assert [entry["path"] for entry in listed] == sorted(GOOD)
-    assert {entry["path"]: entry["size_bytes"] for entry in listed} == {
-        path: len(body) for path, body in GOOD.items()
-    }
-    assert all(entry["modified_at"] > 0 for entry in listed)
-
-
-def test_what_is_listed_can_be_opened(root: Path) -> None:
-    for entry in list_below(root):
-        open_below(root, entry["path"]).close()
-
-
-def test_the_list_of_nothing(tmp_path: Path) -> None:
-    assert list_below(tmp_path) == []
-    assert list_below(tmp_path / "missing") == []
 
 
 @pytest.mark.skipif(os.getuid() == 0, reason="root may read everything")
