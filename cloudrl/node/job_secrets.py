@@ -5,6 +5,10 @@ What stands in a Ray job's `runtime_env.env_vars` is written to runtime_env_agen
 _private/runtime_env/agent/runtime_env_agent.py and _private/workers/setup_worker.py). So the values lie in a file
 of /dev/shm that its owner alone can read, and a shell reads it before it becomes the job's entry point and, through
 `py_executable` of the runtime environment, before it becomes the Python of any task or actor, on every node.
+
+They stay until the cluster ends. The end of a job is no sign: a submission may have left its driver in the background,
+whose workers read the file whenever they start, and Ray lists that driver as a part of the submission that has ended
+(Ray 2.60, dashboard/modules/job/utils.py: get_driver_jobs).
 """
 
 from __future__ import annotations
@@ -67,12 +71,9 @@ class JobSecrets:
         except FileNotFoundError:
             return None
 
-    def forget(self, job: Optional[str] = None) -> None:
-        """Remove what is kept for a job, or for all."""
-        if job is None:
-            shutil.rmtree(self.folder, ignore_errors=True)
-        else:
-            (self.folder / job).unlink(missing_ok=True)
+    def forget(self) -> None:
+        """Remove what is kept for all jobs: the cluster ends."""
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def script(values: Any) -> str:
