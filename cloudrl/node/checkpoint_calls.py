@@ -6,6 +6,8 @@ GET    /v1/nodes/{rank}/{room}/{path}   a file, with `Range: bytes=a-b`
     ...?crc32=START                     {"size_bytes", "crc32"} of the range, calculated here
 POST   /v1/nodes/{rank}/{room}/{path}   {"ranges": [[offset, length], ...]}: these, one after the other
 DELETE /v1/nodes/{rank}/{room}/{path}   remove one step
+
+A file that the node cannot read is answered with 422, as far as that is known before the bytes begin.
 """
 
 from __future__ import annotations

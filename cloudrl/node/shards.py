@@ -107,9 +107,8 @@ class ShardChild:
 
     def _running(self) -> Tuple[socket.socket, Child]:
         with self._lock:
-            if (
-                self._hangs is not None and self._hangs.poll() is None
-            ):  # no second one until the volume is back
+            # no second one until the volume is back
+            if self._hangs is not None and self._hangs.poll() is None:
                 raise ShardChildFailed("the child for shards hangs over a read, and cannot be ended")
             if self._asking is None or self._child is None or self._child.poll() is not None:
                 if self._asking is not None:
