@@ -200,6 +200,7 @@ class RunningCluster:
 
         Raises:
             InputError: job and cluster do not go together, or the id is taken.
+            CheckpointError: the run of this name has steps, and its ranks could load none of them.
             ConnectionFailed: nobody answers.
         """
         wishes = Wishes(
@@ -207,7 +208,7 @@ class RunningCluster:
             data=(data,) if isinstance(data, str) else tuple(data), reward=reward, env=env or {},
             working_dir=working_dir, submission_id=submission_id,
         )  # fmt: skip
-        return submit(self.connection, recipes.load(job) if isinstance(job, str) else job, wishes)
+        return _submit(self.connection, recipes.load(job) if isinstance(job, str) else job, wishes)
 
     def job(self, submission_id: str) -> JobHandle:
         """The handle of a job that was submitted before.
@@ -325,11 +326,18 @@ def run(
     return Run(running, _submitted(running, job, wished))
 
 
+def _submit(connection: Connection, job: Job, wishes: Wishes) -> JobHandle:
+    from cloudrl.checkpoints.resume import with_resume
+
+    wishes, _ = with_resume(connection, job, wishes)
+    return submit(connection, job, wishes)
+
+
 def _submitted(cluster: RunningCluster, job: Job, wishes: Wishes) -> JobHandle:
     """Submit; whoever gets an error instead has no handle of a cluster that was started just now."""
     name = cluster.connection.name
     try:
-        return submit(cluster.connection, job, wishes)
+        return _submit(cluster.connection, job, wishes)
     except InputError as error:  # refused: nothing was submitted
         if cluster.owned:
             cluster.down()

@@ -109,8 +109,12 @@ def load(recipe: str, overrides: list[str] | None, given: dict[str, Any]) -> tup
 
 def prepared_for(connection: Connection, job: Job, wishes: Wishes) -> Prepared:
     """Read what goes along, and say what is coming."""
+    from cloudrl.checkpoints.resume import with_resume
     from cloudrl.jobs import prepare
 
+    wishes, said = with_resume(connection, job, wishes)
+    for sentence in said:
+        _output.note(f"note: {sentence}")
     prepared = prepare(connection, job, wishes, on_read=_say_what_is_read)
     _say_what_is_coming(prepared.submission, prepared.package)
     return prepared

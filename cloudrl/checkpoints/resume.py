@@ -1,0 +1,152 @@
+"""From where a job of a run's name goes on: found out before it is sent, on all nodes.
+
+verl itself looks for its tracker on the node where its controller happens to run, and lets each rank load its own
+file from its own node's disk. With disks of their own that ends in a job that begins anew without a word, or in one
+that breaks off after minutes.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from cloudrl.checkpoints.origin import ClusterOrigin
+from cloudrl.connection import view
+from cloudrl.errors import CheckpointError
+from cloudrl.spec.hydra import split_key
+from cloudrl.verl.keys import has_key
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from cloudrl.checkpoints.inventory import Checkpoint, Inventory
+    from cloudrl.connection import ClusterView, Connection
+    from cloudrl.jobs import Wishes
+    from cloudrl.spec import Job
+
+_MODE, _FROM = "trainer.resume_mode", "trainer.resume_from_path"
+_DECIDED_BY = (_MODE, _FROM, "trainer.default_local_dir")
+_NOT_NEEDED = "huggingface/config.json"  # for a model, not to go on
+_ROOM = "checkpoints"
+
+
+@dataclass(frozen=True)
+class Resume:
+    """Where a job goes on.
+
+    Attributes:
+        step: its number.
+        folder: `global_step_N`, absolute, the same on every node.
+        notes: what the user should know, a sentence each.
+    """
+
+    step: int
+    folder: str
+    notes: tuple[str, ...] = ()
+
+
+def with_resume(connection: Connection, job: Job, wishes: Wishes) -> tuple[Wishes, tuple[str, ...]]:
+    """Have a job with a run's name go on from the newest step that it can load, and say which.
+
+    Unchanged where the user decides by overrides, for a plain Ray cluster, and for a verl that cannot go on.
+
+    Raises:
+        CheckpointError: the run has steps, and none of them can be loaded where the job is going to run.
+        ConnectionFailed: the cluster, or a node that may have the newest step, does not answer.
+    """
+    given = {split_key(key)[1] for key in (*job.overrides, *wishes.overrides)}
+    agent = connection.agent()
+    if wishes.name is None or agent is None or given & set(_DECIDED_BY):
+        return wishes, ()
+    cluster = view(connection)
+    if cluster.checkpoint_dir is None or not has_key(cluster.verl_version or job.verl, _MODE):
+        return wishes, ()
+    addresses = {int(node["rank"]): str(node["ip"]) for node in agent.status()["nodes"]}
+    inventory = ClusterOrigin(connection).inventory()
+    found = find_resume(inventory, wishes.name, cluster, addresses)
+    if found is None:
+        return wishes, ()
+    overrides = {**wishes.overrides, _MODE: "resume_path", _FROM: found.folder}
+    said = f"run {wishes.name!r} continues from step {found.step}"
+    return replace(wishes, overrides=overrides), (said, *found.notes)
+
+
+def find_resume(
+    inventory: Inventory, run: str, cluster: ClusterView, addresses: Mapping[int, str]
+) -> Resume | None:
+    """The newest step that all ranks can load; None for a run without any, and for Megatron's, which are verl's matter.
+
+    Args:
+        inventory: of the cluster.
+        run: its name.
+        cluster: as it is now.
+        addresses: node -> IP address.
+
+    Raises:
+        CheckpointError: there are steps, and none can be loaded.
+        ConnectionFailed: a node is silent that may have the newest one.
+    """
+    steps: dict[int, list[Checkpoint]] = defaultdict(list)
+    for each in inventory.checkpoints:
+        if each.run == run and all(place.room == _ROOM for place in each.places):
+            steps[each.step].append(each)
+    if any(each.is_megatron for found in steps.values() for each in found):
+        return None
+    inventory.refuse_silent("it may have the newest step of the run", "Try again when it answers")
+    if not steps:
+        return None
+    problems = []
+    for step, found in sorted(steps.items(), reverse=True):
+        fitting = [each for each in found if each.world_size == cluster.nodes * cluster.gpus_per_node]
+        roles = fitting or found
+        trouble = [text for each in roles for text in _trouble(each, cluster, addresses)]
+        if not trouble:
+            return Resume(
+                step, f"{cluster.checkpoint_dir}/{run}/global_step_{step}", _notes(roles[0], addresses)
+            )
+        problems.append(f"step {step}: {trouble[0]}")
+    shown = "; ".join(problems[:3])
+    raise CheckpointError(
+        f"run {run!r} cannot go on: {shown}",
+        hint=f"See it: cloudrl checkpoints list {cluster.name}\nBegin anew: another --name\n"
+        f"Or in its folder, from the start: {_MODE}=disable",
+    )
+
+
+def _trouble(saved: Checkpoint, cluster: ClusterView, addresses: Mapping[int, str]) -> list[str]:
+    """Why a role of a step cannot be loaded."""
+    world_size = cluster.nodes * cluster.gpus_per_node
+    if saved.world_size != world_size:
+        return [f"{saved.world_size} ranks have saved the {saved.role}, and {world_size} would load it"]
+    gaps = [each for each in saved.missing if each != _NOT_NEEDED]
+    if gaps:
+        return [f"the {saved.role} lacks {gaps[0]}"]
+    return _elsewhere(saved, cluster.gpus_per_node, _in_order(addresses))
+
+
+def _in_order(addresses: Mapping[int, str]) -> Sequence[int]:
+    """Nodes as verl numbers its ranks: by address, as text (verl 0.9.1, single_controller/ray/base.py)."""
+    return sorted(addresses, key=lambda node: addresses[node])
+
+
+def _elsewhere(saved: Checkpoint, per_node: int, order: Sequence[int]) -> list[str]:
+    """Files that lie on another node than the one where their rank is going to run."""
+    for kind in ("model", "optim", "extra_state"):
+        for rank, file in saved.shards(kind).items():
+            node, name = order[rank // per_node], file.path.rpartition("/")[2]
+            held = {other for copy in saved.files[name] for other in copy.place.ranks}
+            if node not in held:
+                return [
+                    f"rank {rank} is going to run on node {node}, and its {name} lies on {file.place.short}"
+                ]
+    return []
+
+
+def _notes(saved: Checkpoint, addresses: Mapping[int, str]) -> tuple[str, ...]:
+    """The controller runs on any node, and reads the state of the data loader from its disk."""
+    held = {node for copy in saved.beside.get("data.pt", ()) for node in copy.place.ranks}
+    if set(addresses) <= held:
+        return ()
+    where = f"lies on node {', '.join(map(str, sorted(held)))} alone" if held else "was not found"
+    return (f"its data.pt {where}: where verl's controller runs elsewhere, the data begins anew",)

@@ -1,0 +1,156 @@
+"""From which step a job of a run's name goes on, on two nodes with disks of their own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+from fake_cluster import FakeCluster, wait_until
+from small_step import write_step
+from spread_checkpoint import spread
+
+from cloudrl import RunningCluster
+from cloudrl.checkpoints.resume import with_resume
+from cloudrl.connection import Connection
+from cloudrl.errors import CheckpointError, ConnectionFailed
+from cloudrl.jobs import Wishes
+from cloudrl.spec import Job
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.io
+JOB = Job(name="own", device="cpu", entrypoint=["python3", "-m", "own"])
+
+
+class Lab:
+    """A READY cluster whose run `mine` has two steps of two ranks, each rank's files on its own node's disk."""
+
+    def __init__(self, folder: Path, fake: FakeCluster) -> None:
+        self.fake = fake
+        self.disks = [folder / "disk-0", folder / "disk-1"]
+        for step in (1, 2):
+            write_step(folder / "whole" / "mine", step)
+        spread(folder / "whole" / "mine", self.disks)
+        fake.disks = dict(enumerate(self.disks))
+        self.connection = Connection("lab", fake.url, fake.token, fake.agent_url, fake.token, "id-1")
+
+    def step(self, number: int, rank: int) -> Path:
+        return self.disks[rank] / "mine" / f"global_step_{number}"
+
+    def resume(self, name: str | None = "mine", **overrides: str) -> tuple[str | None, tuple[str, ...]]:
+        """The folder that the job is told to go on from, and what is said."""
+        named = {f"trainer.{key}": value for key, value in overrides.items()}
+        wishes, said = with_resume(self.connection, JOB, Wishes(name=name, overrides=named))
+        if "trainer.resume_from_path" not in wishes.overrides:
+            assert wishes.overrides == named
+            return None, said
+        assert wishes.overrides["trainer.resume_mode"] == "resume_path"
+        return wishes.overrides["trainer.resume_from_path"], said
+
+    def refused(self) -> str:
+        with pytest.raises(CheckpointError) as caught:
+            self.resume()
+        assert "cloudrl checkpoints list lab" in str(caught.value.hint)
+        assert "trainer.resume_mode=disable" in str(caught.value.hint)
+        return caught.value.message
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[Lab]:
+    with FakeCluster() as fake:
+        yield Lab(tmp_path, fake)
+
+
+DATA = "its data.pt lies on node 0 alone: where verl's controller runs elsewhere, the data begins anew"
+
+
+def test_the_newest_step_wherever_the_controller_runs(lab: Lab) -> None:
+    """verl's tracker lies on one node alone; on another the job would begin at step 0 without a word."""
+    folder = "/vol/checkpoints/mine/global_step_2"
+    assert lab.resume() == (folder, ("run 'mine' continues from step 2", DATA))
+
+
+def test_a_step_that_a_lost_machine_had_a_part_of_is_passed_over(lab: Lab) -> None:
+    shutil.rmtree(lab.step(2, rank=1))
+    assert lab.resume()[0] == "/vol/checkpoints/mine/global_step_1"
+
+
+def test_a_machine_that_was_replaced(lab: Lab) -> None:
+    shutil.rmtree(lab.disks[1])
+    lab.disks[1].mkdir()
+    assert lab.refused() == (
+        "run 'mine' cannot go on: step 2: the actor lacks rank 1; step 1: the actor lacks rank 1"
+    )
+
+
+def test_machines_whose_addresses_changed_places(lab: Lab) -> None:
+    """verl numbers its ranks by the nodes' addresses."""
+    for node, ip in zip(lab.fake.status["nodes"], ("10.0.0.9", "10.0.0.2"), strict=True):
+        node["ip"] = ip
+    assert (
+        "step 2: rank 0 is going to run on node 1, and its model_world_size_2_rank_0.pt lies on node 0"
+        in (lab.refused())
+    )
+
+
+def test_another_number_of_ranks(lab: Lab) -> None:
+    lab.fake.status["cluster"]["gpus_per_node"] = 2
+    assert "step 2: 2 ranks have saved the actor, and 4 would load it" in lab.refused()
+
+
+def test_a_folder_that_all_nodes_share_has_all_of_it(lab: Lab, tmp_path: Path) -> None:
+    lab.fake.disks = dict.fromkeys(range(2), tmp_path / "whole")
+    for node, ip in zip(lab.fake.status["nodes"], ("10.0.0.9", "10.0.0.2"), strict=True):
+        node["ip"] = ip
+    assert lab.resume()[1] == ("run 'mine' continues from step 2",)
+
+
+def test_a_node_that_is_silent_may_have_the_newest(lab: Lab) -> None:
+    del lab.fake.disks[1]
+    with pytest.raises(ConnectionFailed, match="it may have the newest step of the run"):
+        lab.resume()
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {"resume_mode": "disable"},
+        {"resume_from_path": "/elsewhere/global_step_1"},
+        {"default_local_dir": "/elsewhere"},
+    ],
+    ids=lambda overrides: next(iter(overrides)),
+)
+def test_who_says_it_decides(lab: Lab, overrides: dict[str, str]) -> None:
+    shutil.rmtree(lab.disks[1])
+    wishes = Wishes(name="mine", overrides={f"trainer.{key}": value for key, value in overrides.items()})
+    assert with_resume(lab.connection, JOB, wishes) == (wishes, ())
+
+
+def test_a_run_that_is_new(lab: Lab) -> None:
+    assert lab.resume("another") == (None, ())
+    assert lab.resume(None) == (None, ())
+
+
+def test_a_verl_that_cannot_go_on(lab: Lab) -> None:
+    lab.fake.status["verl_version"] = "0.1"
+    assert lab.resume() == (None, ())
+
+
+def test_a_plain_ray_cluster(lab: Lab) -> None:
+    wishes = Wishes(name="mine")
+    assert with_resume(Connection(lab.fake.url, lab.fake.url, lab.fake.token), JOB, wishes) == (wishes, ())
+
+
+def test_a_job_from_python_is_sent_with_it(lab: Lab) -> None:
+    RunningCluster(lab.connection).submit(JOB, name="mine", submission_id="again")
+    wait_until(lambda: "again" in lab.fake.jobs)
+    sent = lab.fake.jobs["again"].body["entrypoint"]
+    assert "trainer.resume_mode=resume_path" in sent
+    assert "trainer.resume_from_path=/vol/checkpoints/mine/global_step_2" in sent
+    os.remove(lab.step(2, rank=0) / "actor" / "model_world_size_2_rank_0.pt")
+    RunningCluster(lab.connection).submit(JOB, name="mine", submission_id="third")
+    assert "global_step_1" in lab.fake.jobs["third"].body["entrypoint"]
