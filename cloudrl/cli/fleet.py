@@ -73,7 +73,7 @@ def create(
     yes: YesOption = False,
     project: ProjectOption = None,
 ) -> None:
-    """Create a fleet, or write its YAML with -o. Nothing is rented before a run needs it, unless --now."""
+    """Create a fleet, or write its YAML with -o. A run rents its machines, unless you say --now or --nodes 2..4."""
     from cloudrl.render.fleet import fleet_to_dstack
     from cloudrl.sdk import Fleet
 

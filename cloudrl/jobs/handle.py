@@ -151,7 +151,7 @@ class JobHandle:
             raise FailedError(
                 f"{self.connection.ray_url} does not know {self.submission_id!r} any more: "
                 "the cluster was restarted, and its jobs are gone",
-                hint=f"Submit it again with --name {self.name}: it continues from its newest checkpoint",
+                hint=f"Submit it again with --name {self.name}: it continues from the newest step that is whole",
             ) from failure
 
     def _source(self, sleep: Callable[[float], None] = time.sleep) -> JobLog:
