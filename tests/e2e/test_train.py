@@ -45,7 +45,7 @@ def test_ppo_with_a_critic_saves_both_models_and_resumes(shell, cluster):
         assert names >= {f"model_world_size_2_rank_{rank}.pt" for rank in (0, 1)}
 
     again = shell.run("submit", "ppo-tiny", "--name", "ppo", "--steps", "3", "trainer.save_freq=1")
-    assert "continues from the newest checkpoint" in again.stderr
+    assert "run 'ppo' continues from step 2" in again.stderr
     steps = [line.split()[1] for line in again.stderr.splitlines() if line.startswith("step ")]
     assert steps == ["3/3"], "it went on where it stopped"
     assert (folder / "latest_checkpointed_iteration.txt").read_text() == "3"
