@@ -18,7 +18,7 @@ from cloudrl.jobs.submission import masked_command
 from cloudrl.verl.metrics import REWARD_KEYS, Step
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from cloudrl.connection import Connection
     from cloudrl.connection.ray_job import RayJob
@@ -33,7 +33,7 @@ class Provenance:
     """Where a checkpoint comes from; None and empty where nobody knows any more.
 
     Attributes:
-        command: Of the job, secrets masked.
+        command: Of the job, secrets masked. A card has it only if a shell can read it.
         data: Names of the training sets.
         metrics: What verl reported at the step of the checkpoint, or last before it.
     """
@@ -107,8 +107,8 @@ def model_card(name: str, step: int, dtype: str, known: Provenance) -> str:
     if known.metrics:
         lines += ["", f"## Metrics at step {known.metrics_step}", "", "| metric | value |", "|---|---|"]
         lines += [f"| `{_cell(key)}` | {value:.4g} |" for key, value in known.metrics.items()]
-    if known.command:
-        lines += ["", "## Command", "", "```", *_wrapped(known.command), "```"]
+    if words := _words(known.command or ""):
+        lines += ["", "## Command", "", "```", *_wrapped(words), "```"]
     return "\n".join(lines) + "\n"
 
 
@@ -123,12 +123,16 @@ def _is_shown(key: str) -> bool:
 
 def _overrides(command: str) -> dict[str, str]:
     """Bare key -> value of what stands on the command line."""
-    try:
-        words = shlex.split(command)
-    except ValueError:
-        return {}
-    pairs = (word.partition("=") for word in words if "=" in word)
+    pairs = (word.partition("=") for word in _words(command) if "=" in word)
     return {key.lstrip("+"): unquoted(value) for key, _, value in pairs}
+
+
+def _words(command: str) -> list[str]:
+    """As a shell takes it apart; nothing where it cannot, and so nobody could tell what in there is a secret."""
+    try:
+        return shlex.split(command)
+    except ValueError:
+        return []
 
 
 def _data_names(value: str) -> tuple[str, ...]:
@@ -142,9 +146,9 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
 
 
-def _wrapped(command: str) -> list[str]:
+def _wrapped(command: Sequence[str]) -> list[str]:
     """One override a line; still the same to a shell."""
-    words = [shlex.quote(word) for word in shlex.split(command)]
+    words = [shlex.quote(word) for word in command]
     first = next((index for index, word in enumerate(words) if "=" in word), len(words))
     lines = [" ".join(words[:first]), *(f"  {word}" for word in words[first:])]
     return [f"{line} \\" for line in lines[:-1]] + lines[-1:]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -16,8 +15,6 @@ if TYPE_CHECKING:
 
 OVER = ("ended", "down", "failed")
 """Phases of a cluster that nothing runs on any more."""
-_NAMED = re.compile(r"(\w+)\s*[=:]\s*(?=.)", re.DOTALL)
-_TAKES_SECRETS = ("--env", "-e", "--set")
 
 
 @contextmanager
@@ -98,19 +95,9 @@ def ending(home: Provider, name: str, price_per_hour: float | None = None) -> It
 
 def typed_again(words: Sequence[str]) -> str:
     """A command as it was typed, for a hint: without the values of secrets, which a screen and a log would keep."""
-    return f"cloudrl {shlex.join(_masked(word, after) for word, after in zip(words, ('', *words), strict=False))}"
+    from cloudrl.jobs.masking import masked_words
 
-
-def _masked(word: str, after: str) -> str:
-    """What stands after the name of a secret: a variable's, or a field's in the value of an option."""
-    from cloudrl.spec.names import is_secret
-
-    is_option = after in _TAKES_SECRETS or word.startswith(("--env=", "--set="))
-    for found in _NAMED.finditer(word):
-        name = found[1].removeprefix("e") if word.startswith(f"-{found[1]}") else found[1]
-        if is_secret(name) and (is_option or name.isupper()):  # not verl's data.prompt_key
-            return f"{word[: found.end()]}***"
-    return word
+    return f"cloudrl {shlex.join(masked_words(words))}"
 
 
 def costs(home: Provider, name: str) -> str:

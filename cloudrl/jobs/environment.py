@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 MASK = "***"
 # verl has many keys such as data.prompt_key and max_num_batched_tokens, so in overrides the rule is narrower.
 _SECRET_KEY = re.compile(
-    r"(api|access|secret|private|auth)_?key|(hf|hub|api|auth|access|bearer)_?token|(^|[._])token$|secret|passw",
+    r"(api|access|secret|private|auth)_?key|(hf|hub|api|auth|access|bearer)_?token|(^|[._])token$|secret"
+    r"|passw|passphrase|credential",
     re.IGNORECASE,
 )
 _URL_LOGIN = re.compile(r"(://[^/\s:@]*:)[^/\s@]+@")

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from cloudrl.jobs.environment import MASK, is_secret_override, masked, secret_values
+from cloudrl.jobs.environment import masked, secret_values
+from cloudrl.jobs.masking import masked_text, masked_words
 from cloudrl.node.uploads import size_text
-from cloudrl.spec.hydra import split_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,7 +55,7 @@ class Submission:
 
     def masked_request(self) -> dict[str, Any]:
         """The body with `***` in place of secrets."""
-        shown = {**self.request(), "entrypoint": shlex.join(masked_argv(self.argv))}
+        shown = {**self.request(), "entrypoint": shlex.join(masked_words(self.argv))}
         secrets = secret_values({**(self.runtime_env.get("env_vars") or {}), **self.secrets})
         return {str(key): value for key, value in masked(shown, secrets).items()}
 
@@ -93,24 +93,14 @@ class Submission:
         return "".join(f"{line}\n" for line in lines)
 
 
-def masked_argv(argv: tuple[str, ...]) -> list[str]:
-    """Arguments with the values of overrides under secret names as `***`."""
-    return [_masked_argument(argument) for argument in argv]
-
-
 def masked_command(entrypoint: str) -> str:
-    """The entry point of any job, with secrets masked as far as it can be read as a command."""
+    """The entry point of any job, with secrets masked; it is the same to a shell unless it has some."""
     try:
         words = shlex.split(entrypoint)
     except ValueError:
-        return entrypoint
-    shown = masked_argv(tuple(words))
+        return masked_text(entrypoint)
+    shown = masked_words(words)
     return entrypoint if shown == words else shlex.join(shown)
-
-
-def _masked_argument(argument: str) -> str:
-    key, equals, value = argument.partition("=")
-    return f"{key}={MASK}" if equals and value and is_secret_override(split_key(key)[1]) else argument
 
 
 class _Dumper(yaml.SafeDumper):

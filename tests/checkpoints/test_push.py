@@ -14,11 +14,12 @@ import yaml
 from fake_cluster import FakeCluster
 from small_step import write_step
 
-from cloudrl.checkpoints.card import Provenance, model_card, provenance
+from cloudrl.checkpoints.card import Provenance, from_job, model_card, provenance
 from cloudrl.checkpoints.handle import Checkpoints
 from cloudrl.checkpoints.origin import FolderOrigin
 from cloudrl.checkpoints.push import HuggingFaceHub, plan_push, push
 from cloudrl.connection import Connection
+from cloudrl.connection.ray_job import JobStatus, RayJob
 from cloudrl.errors import ConnectionFailed, InputError
 
 if TYPE_CHECKING:
@@ -167,6 +168,27 @@ def test_a_model_of_a_folder_is_no_base_model_of_the_hub() -> None:
     card = model_card("m", 3, "bf16", dataclasses.replace(KNOWN, base_model="tiny-qwen2"))
     assert "base_model:" not in card
     assert "| Base model | tiny-qwen2 |" in card
+
+
+def test_a_command_that_no_shell_can_read_is_left_out() -> None:
+    known = dataclasses.replace(KNOWN, command="python t.py --api-key hunter2 # don't")
+    assert "t.py" not in model_card("m", 3, "bf16", known)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "wandb_token=hunter2",
+        "--wandb-api-key hunter2",
+        "'++env_vars={WANDB_API_KEY: hunter2}'",
+        '\'{"api_key": "hunter2"}\'',
+        "-c 'HF_TOKEN=hunter2 python t.py'",
+        "HF_TOKEN=hunter2 # don't",
+    ],
+)
+def test_no_secret_of_a_job_is_published(given: str) -> None:
+    job = RayJob(submission_id="x", status=JobStatus.SUCCEEDED, entrypoint=f"python3 t.py {given}")
+    assert "hunter2" not in model_card("m", 3, "bf16", from_job(job, []))
 
 
 LOG = b"""\

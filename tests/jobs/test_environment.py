@@ -141,6 +141,7 @@ def test_which_variables_are_secret(name: str, secret: bool):
         ("x.api_key", True),
         ("reward.hf_token", True),
         ("login.password", True),
+        ("store.credentials", True),
         ("a.token", True),
         ("ray_kwargs.ray_init.runtime_env.env_vars.WANDB_API_KEY", True),
         ("ray_kwargs.ray_init.runtime_env.env_vars.VERL_FILE_LOGGER_PATH", False),

@@ -1,0 +1,81 @@
+"""No secret is seen in a command, however it was given; what is none stays."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloudrl.jobs.masking import masked_text, masked_words
+from cloudrl.jobs.submission import masked_command
+
+ENV_VARS = "++ray_kwargs.ray_init.runtime_env.env_vars"
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (["+x.api_key=abc", "data.prompt_key=prompt"], ["+x.api_key=***", "data.prompt_key=prompt"]),
+        (["WANDB_API_KEY=abc", "python3", "t.py"], ["WANDB_API_KEY=***", "python3", "t.py"]),
+        (["MY_KEY=abc"], ["MY_KEY=***"]),
+        ([f"{ENV_VARS}={{WANDB_API_KEY: abc}}"], [f"{ENV_VARS}={{WANDB_API_KEY: ***"]),
+        ([f"{ENV_VARS}={{A:1,my_key:abc}}"], [f"{ENV_VARS}={{A:1,my_key:***"]),
+        ([f"{ENV_VARS}.my_key=abc"], [f"{ENV_VARS}.my_key=***"]),
+        ([f"{ENV_VARS}={{WANDB_API_KEY:", "abc}"], [f"{ENV_VARS}={{WANDB_API_KEY:", "***"]),
+        (['{"env": {"HF_TOKEN": "abc"}}'], ['{"env": {"HF_TOKEN": ***']),
+        ([r"{\"password\" : \"abc\"}"], [r"{\"password\" : ***"]),
+        (["--wandb-api-key", "abc", "--steps", "2"], ["--wandb-api-key", "***", "--steps", "2"]),
+        (["--wandb-api-key=abc"], ["--wandb-api-key=***"]),
+        (["--hub_token", "-abc", "-token", "abc"], ["--hub_token", "***", "-token", "***"]),
+        (["--use-token", "--steps", "2"], ["--use-token", "--steps", "2"]),
+        (["--env", "my_key=abc", "--env=my_key=abc"], ["--env", "my_key=***", "--env=my_key=***"]),
+        (["-eMY_SECRET=abc"], ["-eMY_SECRET=***"]),
+        (["-c", "export HF_TOKEN=abc; python t.py"], ["-c", "export HF_TOKEN=***"]),
+        (["-c", "python t.py --api-key abc"], ["-c", "python t.py --api-key ***"]),
+        (["--index-url=https://me:abc@pypi.test/"], ["--index-url=https://me:***@pypi.test/"]),
+        (["the secret of it", "API_KEY", "HF_TOKEN="], ["the secret of it", "API_KEY", "HF_TOKEN="]),
+        (["--max-tokens", "5", "data.image_key=x"], ["--max-tokens", "5", "data.image_key=x"]),
+        (["model={tokenizer: a, prompt_key: b}"], ["model={tokenizer: a, prompt_key: b}"]),
+        ([], []),
+        (["", "x"], ["", "x"]),
+    ],
+)
+def test_masked(words: list[str], shown: list[str]) -> None:
+    assert masked_words(words) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("python t.py # don't", "python t.py # don't"),
+        ("HF_TOKEN=abc python t.py # don't", "HF_TOKEN=***"),
+        ("python t.py --api-key abc # don't", "python t.py --api-key ***"),
+        ("python t.py 'x={WANDB_API_KEY: abc}", "python t.py 'x={WANDB_API_KEY: ***"),
+    ],
+)
+def test_what_no_shell_can_read_is_masked_too(text: str, shown: str) -> None:
+    assert masked_command(text) == shown
+
+
+def test_a_command_without_secrets_stays_as_it_was_typed() -> None:
+    assert masked_command("cd /x  &&  python t.py") == "cd /x  &&  python t.py"
+
+
+NAMES = st.sampled_from(["HF_TOKEN", "wandb_api_key", "x.password", "client-secret"])
+FORMS = ["{}={}", "--{}={}", "--{} {}", "x={{{}: {}}}", '{{"{}":"{}"}}', "bash -c 'run --{} {}'", "{}='{}"]
+PLAIN = st.text(st.characters(categories=("L", "N"), max_codepoint=500), min_size=8)
+
+
+@given(name=NAMES, form=st.sampled_from(FORMS), secret=PLAIN, before=st.text(max_size=7))
+def test_a_named_secret_is_never_shown(name: str, form: str, secret: str, before: str) -> None:
+    command = f"python {form.format(name, secret)}"
+    assert secret not in masked_command(command)
+    assert secret not in masked_text(f"{before} {command}")
+
+
+@given(st.lists(st.text(max_size=12), max_size=6))
+def test_any_words_end_well(words: list[str]) -> None:
+    assert len(masked_words(words)) == len(words)
+    masked_text(shlex.join(words))
