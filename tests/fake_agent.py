@@ -100,6 +100,8 @@ class Agent(Handler):
             int, self.headers.get("Range", f"bytes=0-{len(whole) - 1}").removeprefix("bytes=").split("-")
         )
         piece = whole[first : last + 1]
+        if self.unreadable(path, [(first, len(piece))]):
+            return
         if "crc32" in self.query:
             self.json({"size_bytes": len(piece), "crc32": zlib.crc32(piece, int(self.query["crc32"]))})
         else:
@@ -108,9 +110,18 @@ class Agent(Handler):
     def checkpoint_ranges(self, rank: str, path: str, body: bytes) -> None:
         disk = self.disk(rank)
         if disk is not None:
-            whole = (disk / path).read_bytes()
-            pieces = [whole[offset : offset + length] for offset, length in json.loads(body)["ranges"]]
-            self.send(200, b"".join(pieces), "application/octet-stream")
+            whole, ranges = (disk / path).read_bytes(), json.loads(body)["ranges"]
+            if not self.unreadable(path, ranges):
+                pieces = [whole[offset : offset + length] for offset, length in ranges]
+                self.send(200, b"".join(pieces), "application/octet-stream")
+
+    def unreadable(self, path: str, ranges: list[tuple[int, int]]) -> bool:
+        """Whether a byte is asked for that the disk cannot read; then this is said."""
+        bad = self.server.cluster.bad_bytes.get(path)
+        if bad is None or not any(offset <= bad < offset + length for offset, length in ranges):
+            return False
+        self.json({"error": "the file cannot be read: Input/output error"}, 422)
+        return True
 
     def remove_checkpoint(self, rank: str, path: str) -> None:
         disk = self.disk(rank)

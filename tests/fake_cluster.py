@@ -53,6 +53,8 @@ class FakeCluster:
         self.package_limit_bytes = 100 * 1024 * 1024
         self.disks: dict[int, Path] = {}
         """The checkpoint folder of each node; one that has none does not answer for it."""
+        self.bad_bytes: dict[str, int] = {}
+        """Path below a node's folder -> a byte of the file that the disk cannot read."""
         self.secrets: dict[str, dict[str, str]] = {}
         """Of jobs, by their submission ids."""
         self.requests: list[tuple[str, str]] = []

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 AHEAD_BYTES = 16 << 10
 """Read at once: small tensors follow each other. A merge reads large ones in another order than they lie, so more would
 be thrown away."""
-_SUMMED_AT_ONCE_BYTES = 128 << 20
+_SUMMED_AT_ONCE_BYTES = 16 << 20
+"""A busy network volume may give 1 MB/s, and nothing travels meanwhile: such a sum ends within the `Wire`'s timeout."""
 _LEFT_TO_THE_READER = (404, 501)
 """How an agent says that it cannot calculate: without numpy, or too old to know of it."""
 
@@ -103,15 +104,17 @@ class RemoteShard:
 
     def _through_kept(self, cast: str, width: int, offset: int, length: int) -> bytes:
         """Bytes of a range, as stored or cast; `length` counts stored bytes, of which `width` are one value."""
+        if length >= self._ahead_bytes:  # nothing of it would be kept, so threads do not wait for each other
+            return self._fetch(cast, width, offset, length)
         scale = 2 / width if cast else 1
         with self._lock:
             start, kept = self._kept.get(cast, (0, b""))
-            at = int((offset - start) * scale)
-            if offset < start or (offset - start) % width or at + int(length * scale) > len(kept):
-                start, at = offset, 0
-                kept = self._fetch(cast, width, offset, length)
-                self._kept = {cast: (start, kept)} if length < self._ahead_bytes else {}
-            return kept[at : at + int(length * scale)]
+        at = int((offset - start) * scale)
+        if offset < start or (offset - start) % width or at + int(length * scale) > len(kept):
+            at, kept = 0, self._fetch(cast, width, offset, length)
+            with self._lock:
+                self._kept = {cast: (offset, kept)}
+        return kept[at : at + int(length * scale)]
 
     def _fetch(self, cast: str, width: int, offset: int, length: int) -> bytes:
         count = min(max(length, self._ahead_bytes), self._size - offset)

@@ -39,7 +39,7 @@ class Steps:
         present = {rank: beside for rank, beside in sorted(companions.items()) if rank in shards}
         for rank, beside in present.items():
             if beside.manifest is not None:
-                self.findings += check_manifest(shards[rank], beside.manifest)
+                self.findings += _recorded(shards[rank], beside.manifest)
         for witness in ("manifest", "scheduler", "optimizer"):  # an optimizer's pickle takes longest
             found = {rank: self._ask(witness, rank, beside) for rank, beside in present.items()}
             self._by_witness[witness] = {rank: step for rank, step in found.items() if step is not None}
@@ -94,6 +94,14 @@ def _unit(witness: str) -> str:
 
 def _list(ranks: list[int]) -> str:
     return ", ".join(map(str, ranks))
+
+
+def _recorded(shard: Shard, manifest: Manifest) -> list[Finding]:
+    """What `check_manifest` finds; bytes that cannot be read are a finding, too."""
+    try:
+        return list(check_manifest(shard, manifest))
+    except CheckpointError as error:
+        return [Finding(error.message, shard.rank, shard.archive.source.label)]
 
 
 def check_manifest(shard: Shard, manifest: Manifest) -> Iterator[Finding]:

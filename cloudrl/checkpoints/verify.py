@@ -60,11 +60,13 @@ def _rotten(shard: Shard, meter: Meter) -> list[Finding]:
         check()
         try:
             crc = source.crc32(member.offset, member.size_bytes)
-            if crc != member.crc32:
-                raise damaged(source, name, member.crc32, crc)
         except Stopped:
             raise
         except CheckpointError as error:
-            found.append(Finding(error.message, shard.rank, source.label))
+            found.append(Finding(f"{name} cannot be read: {error.message}", shard.rank, source.label))
+        else:
+            if crc != member.crc32:
+                message = damaged(source, name, member.crc32, crc).message
+                found.append(Finding(message, shard.rank, source.label))
         meter.add(member.size_bytes)
     return found

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import threading
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,8 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
 _CHUNK_BYTES = 256 << 10
-_FINAL = (400, 403, 404, 413, 416)
-"""Asking again would bring the same; all else may pass: a head that restarts, a node that is not heard of yet."""
+_FINAL = (400, 403, 404, 413, 416, 422)
+"""Asking again would bring the same, 422 for example of a disk that cannot read the bytes; all else may pass: a head
+that restarts, a node that is not heard of yet."""
 
 
 class Refused(CheckpointError):
@@ -74,7 +76,7 @@ class Wire:
     ) -> None:
         place = urlsplit(url)
         self._host, self._port = place.hostname or "127.0.0.1", place.port or 80
-        self._token, self._renew = token, renew
+        self._token, self._renew, self._renewing = token, renew, threading.Lock()
         self._patience, self._on_break = patience or Patience(), on_break
         self._timeout_s, self._clock, self._sleep = timeout_s, clock, sleep
 
@@ -148,23 +150,24 @@ class Wire:
         self, method: str, path: str, headers: Mapping[str, str], body: bytes | None = None
     ) -> Iterator[http.client.HTTPResponse]:
         connection = http.client.HTTPConnection(self._host, self._port, timeout=self._timeout_s)
+        token = self._token
         try:
-            given = {"Authorization": f"Bearer {self._token}", "Connection": "close", **headers}
+            given = {"Authorization": f"Bearer {token}", "Connection": "close", **headers}
             connection.request(method, path, body, given)
             answer = connection.getresponse()
             if answer.status >= 300:
-                self._refuse(answer)
+                self._refuse(answer, token)
             yield answer
         finally:
             connection.close()
 
-    def _refuse(self, answer: http.client.HTTPResponse) -> None:
+    def _refuse(self, answer: http.client.HTTPResponse, token: str) -> None:
         try:
             message = str(json.loads(answer.read(4096))["error"])
         except (ValueError, KeyError, TypeError):
             message = f"HTTP {answer.status}"
         if answer.status == 401:
-            self._take_newer_token()
+            self._take_newer_token(token)
         if message.endswith(
             "is not known here"
         ):  # the head has started again, and not heard of that node yet
@@ -173,16 +176,19 @@ class Wire:
             raise Refused(message, answer.status)
         raise _Passing(message)
 
-    def _take_newer_token(self) -> None:
-        """After a restart of the cluster; a token that stays refused is another cluster's."""
-        refused = self._token
-        if self._renew is not None:
-            try:
-                self._token = self._renew(refused)
-            except ConnectionFailed as failure:  # it is being started again
-                raise _Passing(failure.message) from failure
-        if self._token == refused:
-            raise Refused("the agent refuses the token: another cluster may have taken its port", 401)
+    def _take_newer_token(self, refused: str) -> None:
+        """After a restart of the cluster; a token that stays refused is another cluster's.
+
+        Another thread may have taken a newer one since this request was sent: that one has not been refused.
+        """
+        with self._renewing:
+            if self._token == refused and self._renew is not None:
+                try:
+                    self._token = self._renew(refused)
+                except ConnectionFailed as failure:  # it is being started again
+                    raise _Passing(failure.message) from failure
+            if self._token == refused:
+                raise Refused("the agent refuses the token: another cluster may have taken its port", 401)
 
 
 class _Passing(Exception):

@@ -1,0 +1,218 @@
+"""Several threads over one wire: new tokens, files that cannot be read, requests side by side."""
+
+from __future__ import annotations
+
+import threading
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from fake_cluster import FakeCluster
+from shard_files import edit, shard_path
+from small_step import write_step
+from spread_checkpoint import spread
+
+from cloudrl.checkpoints.archive import open_archive
+from cloudrl.checkpoints.dtypes import DType
+from cloudrl.checkpoints.handle import Checkpoints
+from cloudrl.checkpoints.inventory import FileAt, Place
+from cloudrl.checkpoints.origin import ClusterOrigin
+from cloudrl.checkpoints.remote import RemoteShard
+from cloudrl.checkpoints.source import Companions, FileRecord, LocalShard, Manifest
+from cloudrl.checkpoints.verify import verify
+from cloudrl.checkpoints.wire import Refused, Wire
+from cloudrl.connection import Connection
+from cloudrl.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from cloudrl.checkpoints.handle import CheckpointHandle
+
+pytestmark = pytest.mark.io
+
+FILE = "mine/global_step_7/actor/model_world_size_2_rank_1.pt"
+AT = FileAt(Place((1,), ("10.0.0.2",), "checkpoints", "/checkpoints"), FILE, 100 << 20, 0.0)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[FakeCluster]:
+    """Rank 1's shard lies on node 1; a storage of it is longer than what is read ahead or at the end of a file."""
+    step = write_step(tmp_path / "whole" / "mine", 7)
+    edit(
+        shard_path(step / "actor", 1),
+        lambda content: content.update({"data/0": content["data/0"] + bytes(300_000)}),
+    )
+    with FakeCluster() as fake:
+        fake.disks = {rank: tmp_path / f"disk-{rank}" for rank in range(2)}
+        spread(tmp_path / "whole" / "mine", list(fake.disks.values()))
+        yield fake
+
+
+def latest(cluster: FakeCluster, said: list[str]) -> CheckpointHandle:
+    connection = Connection("lab", cluster.url, cluster.token, cluster.agent_url, cluster.token)
+    return Checkpoints(ClusterOrigin(connection, on_break=said.append)).latest()
+
+
+# -- tokens --------------------------------------------------------------------------------------------------------
+
+
+def test_a_refusal_that_comes_after_another_thread_has_renewed_the_token(cluster: FakeCluster) -> None:
+    """The first request was sent with the old token, and is refused when there is a newer one already."""
+    arrived, renewed, asked = threading.Event(), threading.Event(), []
+
+    def renew(refused: str) -> str:
+        asked.append(refused)
+        renewed.set()
+        return "new"
+
+    def on_request(_method: str, path: str) -> None:
+        if path == "/v1/status":
+            arrived.set()
+            assert renewed.wait(10)
+
+    cluster.agent_token, cluster.on_request = "new", on_request
+    wire = Wire(cluster.agent_url, "old", renew=renew, sleep=lambda _: None)
+    with ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(wire.call, "GET", "/v1/status", label="slow")
+        assert arrived.wait(10)
+        assert wire.call("POST", "/v1/transfers", label="quick", body={})
+        assert slow.result(10)
+    assert asked == ["old"]
+
+
+def test_many_threads_renew_once(cluster: FakeCluster) -> None:
+    together, asked = threading.Barrier(4, timeout=10), []
+
+    def renew(refused: str) -> str:
+        asked.append(refused)
+        return "new"
+
+    def first_together(_method: str, _path: str) -> None:
+        if len(cluster.requests) <= 4:
+            together.wait()
+
+    cluster.agent_token, cluster.on_request = "new", first_together
+    wire = Wire(cluster.agent_url, "old", renew=renew, sleep=lambda _: None)
+    with ThreadPoolExecutor(4) as pool:
+        calls = [pool.submit(wire.call, "GET", "/v1/status", label=str(number)) for number in range(4)]
+        assert all(call.result(10) for call in calls)
+    assert asked == ["old"]
+
+
+def test_a_new_token_that_is_refused_too(cluster: FakeCluster) -> None:
+    cluster.agent_token = "another cluster's"
+    wire = Wire(cluster.agent_url, "old", renew=lambda _: "new", sleep=lambda _: None)
+    with pytest.raises(Refused, match="refuses the token"):
+        wire.call("GET", "/v1/status", label="x")
+
+
+# -- a disk that cannot read ---------------------------------------------------------------------------------------
+
+
+def break_storage(cluster: FakeCluster) -> None:
+    """In the filling at the end of a storage of rank 1."""
+    member = open_archive(LocalShard(cluster.disks[1] / FILE)).members["data/0"]
+    cluster.bad_bytes[FILE] = member.offset + member.size_bytes // 2
+
+
+def test_verify_reports_what_a_disk_cannot_read_and_goes_on(cluster: FakeCluster) -> None:
+    said: list[str] = []
+    shard = cluster.disks[1] / FILE
+    member = open_archive(LocalShard(shard)).members["data/3"]
+    content = bytearray(shard.read_bytes())
+    content[member.offset] ^= 1
+    shard.write_bytes(content)
+    found = latest(cluster, said)
+    break_storage(cluster)
+    unreadable, rotten = [finding for finding in found.verify().findings if finding.fatal]
+    assert (unreadable.rank, rotten.rank) == (1, 1)
+    assert unreadable.message.startswith("data/0 cannot be read: ")
+    assert unreadable.message.endswith("the file cannot be read: Input/output error")
+    assert "is damaged: data/3" in rotten.message
+    assert said == [], "it was not asked for again"
+
+
+def test_a_merge_ends_at_once_at_what_cannot_be_read(cluster: FakeCluster, tmp_path: Path) -> None:
+    said: list[str] = []
+    found = latest(cluster, said)
+    break_storage(cluster)
+    with pytest.raises(CheckpointError, match=r"rank 1 on node 1 .*Input/output error"):
+        found.merge(tmp_path / "model")
+    assert said == []
+    assert not (tmp_path / "model").exists()
+
+
+class Cracked(LocalShard):
+    """What lies between its storages cannot be read."""
+
+    def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        header_bytes = 30
+        if len(ranges) > 1 and any(length not in (0, header_bytes) for _, length in ranges):
+            raise CheckpointError(f"{self.label} cannot be read: Input/output error")
+        return super().read_many(ranges)
+
+
+def test_verify_reports_bytes_between_the_storages_that_cannot_be_read(actor: Path) -> None:
+    shards = {rank: Cracked(shard_path(actor, rank)) for rank in (0, 1)}
+    size = shards[1].size_bytes()
+    saved = Manifest(7, 1, 2, {shards[1].path.name: FileRecord(size, zlib.crc32(shards[1].read(0, size)))})
+    report = verify(shards, companions={1: Companions(manifest=saved)})
+    assert [(finding.rank, finding.fatal) for finding in report.findings] == [(1, True)]
+    assert "Input/output error" in report.findings[0].message
+
+
+# -- what a shard asks for -----------------------------------------------------------------------------------------
+
+
+class Zeros:
+    """A wire to a file of zeros; remembers what is asked for, and calls `on_fetch` while an answer is on its way."""
+
+    def __init__(self, on_fetch: Callable[[], object] = lambda: None) -> None:
+        self.sums: list[int] = []
+        self._on_fetch = on_fetch
+
+    def fetch(
+        self, _path: str, _first: int, count: int, *, into: bytearray, query: str = "", **_: Any
+    ) -> None:
+        self._on_fetch()
+        into += bytes(count // 2 if query else count)
+
+    def call(self, _method: str, path: str, *, headers: dict[str, str], **_: Any) -> bytes:
+        first, last = map(int, headers["Range"].removeprefix("bytes=").split("-"))
+        self.sums.append(last + 1 - first)
+        crc = zlib.crc32(bytes(self.sums[-1]), int(parse_qs(urlsplit(path).query)["crc32"][0]))
+        return b'{"size_bytes": %d, "crc32": %d}' % (self.sums[-1], crc)
+
+
+def test_no_sum_takes_longer_than_an_answer_may() -> None:
+    """Within the 30 s of a wire also where a busy volume gives 1 MB/s."""
+    wire = Zeros()
+    assert RemoteShard(wire, AT).crc32(5, 50 << 20) == zlib.crc32(bytes(50 << 20))  # type: ignore[arg-type]
+    assert max(wire.sums) < 30e6
+    assert sum(wire.sums) == 50 << 20
+
+
+@pytest.mark.parametrize("length", [1000, 20 << 10, 8 << 20])
+def test_threads_read_one_shard_side_by_side(length: int) -> None:
+    """Each answer waits until as many are on their way as there are threads."""
+    together = threading.Barrier(4, timeout=10)
+    shard = RemoteShard(Zeros(together.wait), AT)  # type: ignore[arg-type]
+    with ThreadPoolExecutor(4) as pool:
+        reads = [pool.submit(shard.read, number * (10 << 20), length) for number in range(4)]
+        casts = [pool.submit(shard.read_cast, number * (10 << 20), length // 4, DType.FLOAT32, DType.BFLOAT16)
+                 for number in range(4)]  # fmt: skip
+        assert all(read.result(20) == bytes(length) for read in reads)
+        assert all(cast.result(20) == bytes(length // 2) for cast in casts)
+
+
+def test_a_large_read_leaves_what_is_kept() -> None:
+    fetched: list[None] = []
+    shard = RemoteShard(Zeros(lambda: fetched.append(None)), AT)  # type: ignore[arg-type]
+    shard.read(0, 100)
+    shard.read(1 << 20, 1 << 20)
+    shard.read(100, 100)
+    assert len(fetched) == 2
