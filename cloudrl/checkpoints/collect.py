@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +19,9 @@ def local_inventory(folder: Path) -> Inventory:
     """What lies in a folder of this machine: one with runs, a run, or one step of it.
 
     Raises:
-        InputError: It is no folder.
+        InputError: It is no folder, or cannot be read.
     """
-    if not folder.is_dir():
-        raise InputError(f"{folder} is {'no folder' if folder.exists() else 'not there'}")
+    _refuse_unreadable(folder)
     root, only = folder.absolute(), None
     if root.name.startswith("global_step_"):
         root, only = root.parent, root.name
@@ -38,6 +38,17 @@ def local_inventory(folder: Path) -> Inventory:
         each for each in found.checkpoints if each.run == "." and f"global_step_{each.step}" == only
     )
     return Inventory(steps, found.notes)
+
+
+def _refuse_unreadable(folder: Path) -> None:
+    try:
+        os.scandir(folder).close()
+    except FileNotFoundError:
+        raise InputError(f"{folder} is not there") from None
+    except NotADirectoryError:
+        raise InputError(f"{folder} is no folder") from None
+    except OSError as error:
+        raise InputError(f"{folder} cannot be read: {error.strerror}") from error
 
 
 def collect(answers: Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> Inventory:
@@ -80,12 +91,19 @@ def _places(
 def _checked(place: Place, said: object) -> str:
     """A name as a node gives it. A pull makes a path of this machine of it, so it must stay below a folder."""
     name = str(said)
-    if "\0" in name or any(part in ("", ".", "..") for part in name.split("/")):
+    if not _can_be_a_path(name) or any(part in ("", ".", "..") for part in name.split("/")):
         raise CheckpointError(
             f"{place.label} names {name[:200]!r} among its checkpoints, which is no path below their folder",
             hint="No training writes that: look at that node before you take anything from it",
         )
     return name
+
+
+def _can_be_a_path(name: str) -> bool:
+    try:
+        return b"\0" not in os.fsencode(name)
+    except UnicodeEncodeError:  # JSON has text that is no text
+        return False
 
 
 def _is_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

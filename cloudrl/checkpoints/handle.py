@@ -55,23 +55,31 @@ class CheckpointHandle:
         return f"{self.origin.name}: {self.info.name}"
 
     def merge(
-        self, path: str | os.PathLike[str], *, dtype: str = "bf16", on_progress: OnProgress = silent
+        self,
+        path: str | os.PathLike[str],
+        *,
+        dtype: str = "bf16",
+        sync: bool = False,
+        on_progress: OnProgress = silent,
     ) -> Merged:
         """Make a Hugging Face model of it, on this machine; shards stay where they are.
 
         Args:
             path: A folder that does not exist.
             dtype: `bf16`, `fp16`, `fp32`, or `keep`.
+            sync: Wait until the disk has it, so that a power failure right afterwards cannot cost it.
             on_progress: Called with bytes.
 
         Raises:
             InputError: The folder exists, or `dtype` is unknown.
-            CheckpointError: It is incomplete, damaged, mixed, of a kind that cannot be merged, or a node stays silent.
+            CheckpointError: It is incomplete, damaged, mixed, of a kind that cannot be merged, or a node stays silent;
+                or the folder cannot be written.
         """
         found = gather(self.info, self.origin)
+        tuning = Tuning(threads=self.origin.threads, sync=sync)
         return merge(
             found.shards, found.config_files, Path(path), dtype=dtype, world_size=found.world_size,
-            companions=found.companions, tuning=Tuning(threads=self.origin.threads), on_progress=on_progress,
+            companions=found.companions, tuning=tuning, on_progress=on_progress,
         )  # fmt: skip
 
     def verify(self, *, on_progress: OnProgress = silent) -> Report:

@@ -53,6 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python3 -m cloudrl.checkpoints.head_job")
     parser.add_argument("--to", type=Path, required=True)
     parser.add_argument("--dtype", required=True)
+    parser.add_argument("--sync", action="store_true")
     args = parser.parse_args(argv)
     said = [0.0]
 
@@ -67,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         found = gather(checkpoint_from_json(given["checkpoint"]), HeadFiles(wire))
         merged = merge(
             found.shards, found.config_files, args.to, dtype=args.dtype, world_size=found.world_size,
-            companions=found.companions, tuning=Tuning(threads=8), on_progress=progress,
+            companions=found.companions, tuning=Tuning(threads=8, sync=args.sync), on_progress=progress,
         )  # fmt: skip
     except CloudrlError as error:
         _say(error=error.message, hint=error.hint)

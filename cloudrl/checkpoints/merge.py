@@ -15,7 +15,7 @@ from cloudrl.checkpoints.plan import HEAD, MAX_FILE_BYTES, Output, is_tied, make
 from cloudrl.checkpoints.progress import Meter, OnProgress, silent
 from cloudrl.checkpoints.safetensors import INDEX, file_names, header, in_file_order, index
 from cloudrl.checkpoints.staging import refuse_existing, staged
-from cloudrl.errors import CheckpointError, InputError
+from cloudrl.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,8 +34,8 @@ class Tuning:
         check_crc: Compare each storage with the CRC-32 that it was saved with.
         threads: How many copy; by default as many as there are processors, at least 2 and at most 4.
         max_file_bytes: The most that a weight file may have.
-        sync: Wait until the disk has the weights. Without it a power failure within the next half minute may cost
-            them; a killed process never does.
+        sync: Wait until the disk has the model. Without it a power failure within the next half minute may cost it;
+            a killed process never does.
     """
 
     check_crc: bool = True
@@ -128,7 +128,8 @@ def merge(
 
     Raises:
         InputError: `dtype` is unknown, or the target exists.
-        CheckpointError: The checkpoint is incomplete, damaged, mixed, or not of a kind that can be merged.
+        CheckpointError: The checkpoint is incomplete, damaged, mixed, or not of a kind that can be merged; or the
+            target cannot be written.
     """
     refuse_existing(target)
     plan = plan_merge(
@@ -147,12 +148,12 @@ def _write(plan: Plan, target: Path, tuning: Tuning, on_progress: OnProgress) ->
     read_bytes = total_bytes(outputs)
     meter = Meter(read_bytes, on_progress)
     copier = Copier(meter, check=tuning.check_crc, threads=tuning.threads)
-    with staged(target, plan.size_bytes) as folder:
+    with staged(target, plan.size_bytes, sync=tuning.sync) as folder:
         for name, text in plan.texts.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(text)
         for name, file in plan.files.items():
-            _write_weights(folder / name, file, copier, sync=tuning.sync)
+            _write_weights(folder / name, file, copier)
     meter.finish()
     return Merged(
         path=target,
@@ -228,19 +229,12 @@ def _tied(
     return set(), False, (message,)
 
 
-def _write_weights(path: Path, outputs: Sequence[Output], copier: Copier, *, sync: bool) -> None:
+def _write_weights(path: Path, outputs: Sequence[Output], copier: Copier) -> None:
     head = header(outputs)
     target = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     try:
         os.pwrite(target, head, 0)
         os.ftruncate(target, len(head) + sum(output.size_bytes for output in outputs))
         copier.copy(jobs_of(outputs, len(head)), target)
-        if sync:
-            os.fsync(target)
-    except OSError as error:
-        raise CheckpointError(
-            f"{path} cannot be written: {error.strerror}",
-            hint="Nothing is left behind. Name a folder on another disk.",
-        ) from error
     finally:
         os.close(target)

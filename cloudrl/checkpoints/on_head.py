@@ -35,7 +35,12 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 def merge_on_head(
-    checkpoint: CheckpointHandle, path: str, *, dtype: str = "bf16", on_progress: OnProgress = silent
+    checkpoint: CheckpointHandle,
+    path: str,
+    *,
+    dtype: str = "bf16",
+    sync: bool = False,
+    on_progress: OnProgress = silent,
 ) -> dict[str, Any]:
     """Merge into a folder of the head, and follow the job that does it.
 
@@ -43,6 +48,7 @@ def merge_on_head(
         checkpoint: Of a cluster.
         path: Absolute, on the head; must not exist there.
         dtype: As for `merge`.
+        sync: As for `merge`.
         on_progress: Called with bytes.
 
     Returns:
@@ -62,11 +68,12 @@ def merge_on_head(
         raise InputError(
             f"--to {path} is relative, and means a folder of the head", hint="Give an absolute path"
         )
-    job = _submit(origin.connection, checkpoint, path, dtype)
+    options = [f"--to={path}", f"--dtype={dtype}", *(["--sync"] if sync else [])]
+    job = _submit(origin.connection, checkpoint, options)
     return _follow(job, on_progress)
 
 
-def _submit(connection: Connection, checkpoint: CheckpointHandle, path: str, dtype: str) -> JobHandle:
+def _submit(connection: Connection, checkpoint: CheckpointHandle, options: list[str]) -> JobHandle:
     cluster, agent = view(connection), connection.agent()
     if agent is None or cluster.secrets_dir is None:
         raise InputError(
@@ -78,12 +85,12 @@ def _submit(connection: Connection, checkpoint: CheckpointHandle, path: str, dty
     ray = connection.ray()
     if not ray.package_exists(package.name):
         ray.put_package(package.name, iter([package.content]), len(package.content))
-    ray.submit_job(_request(cluster, package, submission_id, path, dtype))
+    ray.submit_job(_request(cluster, package, submission_id, options))
     return find_job(connection, submission_id)
 
 
 def _request(
-    cluster: ClusterView, package: Package, submission_id: str, path: str, dtype: str
+    cluster: ClusterView, package: Package, submission_id: str, options: list[str]
 ) -> dict[str, Any]:
     words = [
         "/bin/sh",
@@ -93,7 +100,7 @@ def _request(
         "cloudrl.checkpoints.head_job",
     ]
     return {
-        "entrypoint": shlex.join([*words, f"--to={path}", f"--dtype={dtype}"]),
+        "entrypoint": shlex.join([*words, *options]),
         "submission_id": submission_id,
         "runtime_env": {"working_dir": package.uri},
         "metadata": {"job_name": submission_id, "cloudrl_recipe": "merge"},

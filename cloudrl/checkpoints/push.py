@@ -27,8 +27,8 @@ _WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.j
 class Hub(Protocol):
     """The part of the Hub that is used."""
 
-    def is_public(self, repo: str) -> bool:
-        """Whether the repository is there, and everybody sees it."""
+    def is_private(self, repo: str) -> bool | None:
+        """Whether few see the repository, or everybody does; None if it is not there."""
 
     def create(self, repo: str, *, private: bool) -> str:
         """Make the repository unless it is there; returns its URL."""
@@ -95,24 +95,63 @@ def push(plan: PushPlan, *, hub: Hub | None = None, on_progress: OnProgress = si
         on_progress: Called with bytes of the merge.
 
     Raises:
-        InputError: The Hub refuses, or the repository is public and the plan is private.
+        InputError: The Hub refuses, the repository is there and not as visible as the plan wants, or this machine's
+            disk fails.
         ConnectionFailed: It does not answer.
         CheckpointError: The checkpoint cannot be merged.
     """
     hub = hub or HuggingFaceHub()
-    if plan.private and hub.is_public(plan.repo):
+    _refuse_other_visibility(plan, hub.is_private(plan.repo))
+    url = hub.create(plan.repo, private=plan.private)  # refused now, not after an hour of merging
+    _merge(plan, on_progress)
+    hub.upload(plan.repo, plan.staging, f"{plan.checkpoint.info.name} ({plan.dtype})")
+    _remove(plan.staging, url)
+    return url
+
+
+def _refuse_other_visibility(plan: PushPlan, private: bool | None) -> None:
+    """A repository that is there stays as visible as it is."""
+    if private is False and plan.private:
         raise InputError(
             f"{plan.repo} exists and is PUBLIC, so everybody would see this model",
             hint="To want that: --public. Else make it private on the Hub, or name another repository",
         )
-    url = hub.create(plan.repo, private=plan.private)  # refused now, not after an hour of merging
-    if not plan.staging.exists():
-        plan.staging.parent.mkdir(parents=True, exist_ok=True)
-        plan.checkpoint.merge(plan.staging, dtype=plan.dtype, on_progress=on_progress)
-    (plan.staging / CARD).write_text(plan.card, encoding="utf-8")
-    hub.upload(plan.repo, plan.staging, f"{plan.checkpoint.info.name} ({plan.dtype})")
-    shutil.rmtree(plan.staging)
-    return url
+    if private is True and not plan.private:
+        raise InputError(
+            f"{plan.repo} exists and is private, so --public would not let anybody see this model",
+            # huggingface_hub 1.33 and 2.4, cli/repos.py: repo_settings
+            hint=f"Make it public: hf repos settings {plan.repo} --public, or on "
+            f"https://huggingface.co/{plan.repo}/settings. Else leave out --public",
+        )
+
+
+def _merge(plan: PushPlan, on_progress: OnProgress) -> None:
+    """Have model and card in the staging folder; a model that an earlier call has left there is taken as it is."""
+    try:
+        if not plan.staging.exists():
+            plan.staging.parent.mkdir(parents=True, exist_ok=True)
+            plan.checkpoint.merge(plan.staging, dtype=plan.dtype, on_progress=on_progress)
+        (plan.staging / CARD).write_text(plan.card, encoding="utf-8")
+    except OSError as error:
+        raise InputError(
+            f"{error.filename or plan.staging} cannot be written: {error.strerror or error}",
+            hint="It is merged below CLOUDRL_HOME, which is ~/.cloudrl unless you set it",
+        ) from error
+
+
+def _remove(staging: Path, url: str) -> None:
+    """Under another name first: a later call must not upload what is left of it."""
+    gone = staging.with_name(f".{staging.name}.gone")
+    try:
+        if gone.exists():
+            shutil.rmtree(gone)
+        staging.rename(gone)
+        shutil.rmtree(gone)
+    except OSError as error:
+        raise InputError(
+            f"the model is at {url}, and {error.filename or staging} cannot be removed: {error.strerror or error}",
+            hint=f"Remove what is left in {staging.parent}",
+        ) from error
 
 
 class HuggingFaceHub:
@@ -132,15 +171,16 @@ class HuggingFaceHub:
 
         self._api = HfApi(endpoint=endpoint, token=token)
 
-    def is_public(self, repo: str) -> bool:
+    def is_private(self, repo: str) -> bool | None:
         """See `Hub`."""
         from huggingface_hub.errors import RepositoryNotFoundError
 
         with _told(repo):
             try:
-                return self._api.repo_info(repo, repo_type="model").private is False
+                private: bool | None = self._api.repo_info(repo, repo_type="model").private
             except RepositoryNotFoundError:
-                return False
+                return None
+        return private
 
     def create(self, repo: str, *, private: bool) -> str:
         """See `Hub`."""

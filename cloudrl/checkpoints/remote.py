@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -45,7 +46,7 @@ class RemoteShard:
         self.label = label or file.label
         self._wire, self._size = wire, file.size_bytes
         rank = file.place.ranks[0]
-        self._path = f"/v1/nodes/{rank}/{file.place.room}/{quote(file.path)}"
+        self._path = f"/v1/nodes/{rank}/{file.place.room}/{quote(os.fsencode(file.path))}"
         self._ahead_bytes = ahead_bytes
         self._lock = threading.Lock()
         self._kept: dict[str, tuple[int, bytes]] = {}

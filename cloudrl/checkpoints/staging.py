@@ -20,7 +20,7 @@ _SPARE_BYTES = 64 << 20
 
 
 @contextmanager
-def staged(target: Path, size_bytes: int) -> Generator[Path]:
+def staged(target: Path, size_bytes: int, *, sync: bool = False) -> Generator[Path]:
     """A folder to write into; when the block ends well, it is renamed to `target`, else removed.
 
     What a killed process has left there is removed by the next one. While one process writes, another one is refused.
@@ -28,10 +28,11 @@ def staged(target: Path, size_bytes: int) -> Generator[Path]:
     Args:
         target: Must not exist.
         size_bytes: What is going to be written.
+        sync: Wait until the disk has it.
 
     Raises:
         InputError: The target exists, or cannot be made there.
-        CheckpointError: There is not enough room, or another process writes it.
+        CheckpointError: There is not enough room, another process writes it, or the disk fails, also within the block.
     """
     target = Path(os.path.abspath(target))  # noqa: PTH100 - keeps a link as it is named
     refuse_existing(target)
@@ -46,7 +47,13 @@ def staged(target: Path, size_bytes: int) -> Generator[Path]:
         _empty(folder)
         check_room(target.parent, size_bytes)
         yield folder
-        _publish(folder, target)
+        _publish(folder, target, sync=sync)
+    except OSError as error:
+        _remove(folder, lock)
+        raise CheckpointError(
+            f"{error.filename or target} cannot be written: {error.strerror or error}",
+            hint="Nothing is left behind. Name a folder on another disk.",
+        ) from error
     except BaseException:
         _remove(folder, lock)
         raise
@@ -95,10 +102,26 @@ def _empty(folder: Path) -> None:
             entry.unlink()
 
 
-def _publish(folder: Path, target: Path) -> None:
+def _publish(folder: Path, target: Path, *, sync: bool) -> None:
     refuse_existing(target)
     (folder / _LOCK).unlink()
+    if sync:
+        for path in folder.rglob("*"):
+            _sync(path)
+        _sync(folder)
     folder.rename(target)
+    if sync:
+        _sync(target.parent)
+
+
+def _sync(path: Path) -> None:
+    """Wait until the disk has a file, or the names in a folder, for which some file systems have no such call."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        with contextlib.suppress(OSError) if path.is_dir() else contextlib.nullcontext():
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _remove(folder: Path, lock: int) -> None:

@@ -91,6 +91,9 @@ def merge(
     ] = "here",
     run: RunOption = None,
     role: RoleOption = "actor",
+    sync: Annotated[
+        bool, typer.Option("--sync", help="Wait until the disk has it, in case the power fails.")
+    ] = False,
     wait_min: WaitOption = 10.0,
     as_json: JsonOption = False,
 ) -> None:
@@ -105,9 +108,9 @@ def merge(
         if on == "head":
             from cloudrl.checkpoints.on_head import merge_on_head
 
-            done = merge_on_head(checkpoint, str(to), dtype=dtype, on_progress=on_progress)
+            done = merge_on_head(checkpoint, str(to), dtype=dtype, sync=sync, on_progress=on_progress)
         else:
-            merged = checkpoint.merge(to, dtype=dtype, on_progress=on_progress)
+            merged = checkpoint.merge(to, dtype=dtype, sync=sync, on_progress=on_progress)
             done = {
                 "path": str(merged.path.absolute()), "tensors": merged.tensors, "parameters": merged.parameters,
                 "size_bytes": merged.size_bytes, "warnings": list(merged.warnings),

@@ -12,7 +12,7 @@ from cloudrl.checkpoints.inventory import Inventory
 from cloudrl.checkpoints.prune import plan_pruning
 from cloudrl.errors import CheckpointError, ConnectionFailed
 
-BAD = ["", "/", "/etc/passwd", "..", ".", "../x", "a/../../x", "a//b", "a/", "./a", "a\0b"]
+BAD = ["", "/", "/etc/passwd", "..", ".", "../x", "a/../../x", "a//b", "a/", "./a", "a\0b", "a\ud800b"]
 
 
 # -- names -------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -34,6 +35,18 @@ def test_a_sequence(run: Path) -> None:
     assert found[:1] == (found[0],)
     assert (found[0].run, found[0].role, found[0].complete) == (".", "actor", True)
     assert str(found[0]) == f"{run}: ., step 1, actor"
+
+
+def test_a_merge_waits_for_the_disk_if_asked(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda file: synced.append(os.stat(file).st_ino))
+    latest = Checkpoints(FolderOrigin(run)).latest()
+    latest.merge(tmp_path / "model")
+    assert synced == []
+    latest.merge(tmp_path / "again", sync=True)
+    assert {path.stat().st_ino for path in (tmp_path / "again").iterdir()} <= set(synced)
 
 
 @pytest.mark.io

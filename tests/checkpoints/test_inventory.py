@@ -252,3 +252,5 @@ def test_no_folder(tmp_path: Path) -> None:
         local_inventory(tmp_path / "file")
     with pytest.raises(InputError, match="is not there"):
         local_inventory(tmp_path / "x")
+    with pytest.raises(InputError, match="x cannot be read: File name too long"):
+        local_inventory(tmp_path / ("x" * 300))

@@ -203,6 +203,14 @@ def test_a_file_that_leads_out_of_the_folder(actor: Path, tmp_path: Path, name: 
         merge_folder(actor, tmp_path / "model", config_files() | {name: b"x"})
 
 
+@pytest.mark.parametrize("names", [["x" * 300], ["x", "x/y"]])
+def test_a_file_that_cannot_be_written(actor: Path, tmp_path: Path, names: list[str]) -> None:
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(CheckpointError, match="cannot be written"):
+        merge_folder(actor, tmp_path / "model", config_files() | dict.fromkeys(names, b"x"))
+    assert sorted(tmp_path.iterdir()) == before
+
+
 @pytest.mark.parametrize("text", [b"", b"[]", b"{", b"\xff", b"[" * 100_000])
 def test_a_config_that_is_none(actor: Path, tmp_path: Path, text: bytes) -> None:
     with pytest.raises(CheckpointError, match=r"config\.json"):

@@ -103,6 +103,15 @@ def test_the_same_model_as_here(head: Head, tmp_path: Path) -> None:
     assert seen[-1][0] == seen[-1][1] > 0
 
 
+def test_it_waits_for_the_disk_if_asked(head: Head, tmp_path: Path) -> None:
+    merge_on_head(latest(head), str(tmp_path / "out"), sync=True)
+    merge_on_head(latest(head), str(tmp_path / "again"))
+    one, other = (shlex.split(job.body["entrypoint"])[5:] for job in head.jobs.values())
+    assert one == [f"--to={tmp_path}/out", "--dtype=bf16", "--sync"]
+    assert other == [f"--to={tmp_path}/again", "--dtype=bf16"]
+    assert (tmp_path / "out" / "model.safetensors").exists()
+
+
 def test_its_own_shards_are_read_from_its_own_disk(head: Head, tmp_path: Path) -> None:
     checkpoint = latest(head)
     head.requests.clear()

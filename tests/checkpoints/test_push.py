@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import TYPE_CHECKING, Any
@@ -37,8 +38,8 @@ class FakeHub:
         self.files: dict[str, bytes] = {}
         self.breaks = False
 
-    def is_public(self, repo: str) -> bool:
-        return self.repos.get(repo) is False
+    def is_private(self, repo: str) -> bool | None:
+        return self.repos.get(repo)
 
     def create(self, repo: str, *, private: bool) -> str:
         self.repos.setdefault(repo, private)
@@ -89,6 +90,60 @@ def test_a_public_repository_is_left_alone_unless_asked(latest: CheckpointHandle
     assert (hub.files, plan.staging.exists()) == ({}, False)
     push(plan_push(latest, "me/tiny", tmp_path / "push", private=False), hub=hub)
     assert "model.safetensors" in hub.files
+
+
+def test_a_private_repository_does_not_become_public_by_itself(
+    latest: CheckpointHandle, tmp_path: Path
+) -> None:
+    hub = FakeHub()
+    hub.repos = {"me/tiny": True}
+    plan = plan_push(latest, "me/tiny", tmp_path / "push", private=False)
+    with pytest.raises(InputError, match="me/tiny exists and is private") as raised:
+        push(plan, hub=hub)
+    assert "hf repos settings me/tiny --public" in str(raised.value.hint)
+    assert (hub.files, plan.staging.exists()) == ({}, False)
+    push(plan_push(latest, "me/tiny", tmp_path / "push"), hub=hub)
+    assert "model.safetensors" in hub.files
+
+
+def test_a_home_that_cannot_be_written(latest: CheckpointHandle, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="file cannot be written: File exists") as raised:
+        push(plan_push(latest, "me/tiny", tmp_path / "file"), hub=FakeHub())
+    assert "CLOUDRL_HOME" in str(raised.value.hint)
+    plan = plan_push(latest, "me/tiny", tmp_path / "push")
+    (plan.staging / "README.md").mkdir(parents=True)
+    with pytest.raises(InputError, match=r"README\.md cannot be written: Is a directory"):
+        push(plan, hub=FakeHub())
+
+
+class Sweeper(FakeHub):
+    """Somebody removes the model while it is uploaded."""
+
+    def upload(self, repo: str, folder: Path, message: str) -> None:
+        super().upload(repo, folder, message)
+        shutil.rmtree(folder)
+
+
+def test_what_cannot_be_removed_is_said_with_where_the_model_is(
+    latest: CheckpointHandle, tmp_path: Path
+) -> None:
+    plan = plan_push(latest, "me/tiny", tmp_path / "push")
+    with pytest.raises(InputError, match=r"the model is at https://hub/me/tiny, and .* cannot be removed"):
+        push(plan, hub=Sweeper())
+
+
+def test_what_an_interrupted_removal_has_left_goes_and_is_not_uploaded(
+    latest: CheckpointHandle, tmp_path: Path
+) -> None:
+    hub, plan = FakeHub(), plan_push(latest, "me/tiny", tmp_path / "push")
+    left = plan.staging.with_name(f".{plan.staging.name}.gone")
+    left.mkdir(parents=True)
+    (left / "half").write_text("")
+    push(plan, hub=hub)
+    assert "model.safetensors" in hub.files
+    assert "half" not in hub.files
+    assert list((tmp_path / "push").iterdir()) == []
 
 
 def test_what_the_agents_write_down_later_does_not_merge_again(
@@ -285,7 +340,7 @@ def refusing(server: HTTPServer) -> str:
 @pytest.mark.io
 def test_who_sees_a_repository(refusing: str) -> None:
     hub = HuggingFaceHub(refusing, "hf_x")
-    assert [hub.is_public(f"me/{name}") for name in ("tiny", "closed", "open")] == [False, False, True]
+    assert [hub.is_private(f"me/{name}") for name in ("tiny", "closed", "open")] == [None, True, False]
 
 
 @pytest.mark.io

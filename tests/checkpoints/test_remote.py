@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import threading
 import zlib
@@ -121,6 +122,12 @@ def test_the_same_bytes_as_a_local_file(
 
 def test_the_label_says_where(link: CutLink, clock: Clock) -> None:
     assert shard(link, clock).label == f"node 1 (10.0.0.2): /checkpoints/{PATH}"
+
+
+def test_a_name_that_is_no_utf_8(served: Served, link: CutLink, clock: Clock) -> None:
+    name = os.fsdecode(b"\xff.json")
+    (served.worker.checkpoints / name).write_bytes(b"odd")  # type: ignore[attr-defined]
+    assert shard(link, clock, path=name, size=3).read(0, 3) == b"odd"
 
 
 def test_short_reads_in_order_are_one_request(link: CutLink, clock: Clock) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -76,6 +77,54 @@ def test_no_room(tmp_path: Path) -> None:
         pass
     assert caught.value.hint is not None
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_the_file_system_refuses_is_named_and_leaves_nothing(tmp_path: Path) -> None:
+    with (
+        pytest.raises(CheckpointError, match=r"x{300} cannot be written: File name too long") as caught,
+        staged(tmp_path / "model", 10) as folder,
+    ):
+        (folder / ("x" * 300)).write_text("1")
+    assert "Nothing is left behind" in str(caught.value.hint)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_removed_meanwhile(tmp_path: Path) -> None:
+    with (
+        pytest.raises(CheckpointError, match=r"\.lock cannot be written: No such file"),
+        staged(tmp_path / "model", 10) as folder,
+    ):
+        shutil.rmtree(folder)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_that_cannot_say_how_much_room_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: Path) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(shutil, "disk_usage", fail)
+    with (
+        pytest.raises(CheckpointError, match="model cannot be written: Input/output error"),
+        staged(tmp_path / "model", 10),
+    ):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("sync", [True, False])
+def test_the_disk_has_all_of_it_before_it_appears_and_its_name_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync: bool
+) -> None:
+    target, before, after = tmp_path / "model", [], []
+    monkeypatch.setattr(
+        os, "fsync", lambda file: (after if target.exists() else before).append(os.stat(file))
+    )
+    with staged(target, 10, sync=sync) as folder:
+        (folder / "below").mkdir()
+        (folder / "below" / "x").write_text("1")
+    written = [target, target / "below", target / "below" / "x"]
+    assert {info.st_ino for info in before} == ({path.stat().st_ino for path in written} if sync else set())
+    assert [info.st_ino for info in after] == ([tmp_path.stat().st_ino] if sync else [])
 
 
 def test_no_such_place(tmp_path: Path) -> None:

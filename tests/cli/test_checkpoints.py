@@ -168,6 +168,17 @@ def test_nodes_give_what_the_folder_gives(run: Callable[..., Typed], lab: FakeLo
     assert run("checkpoints", "verify").code == 0
 
 
+def test_merge_waits_for_the_disk_if_asked(
+    run: Callable[..., Typed], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    assert run("checkpoints", "merge", "./ck", "--to", "out").code == 0
+    assert synced == []
+    assert run("checkpoints", "merge", "./ck", "--to", "again", "--sync").code == 0
+    assert len(synced) > 3
+
+
 def test_a_target_that_exists_is_refused(run: Callable[..., Typed], folder: Path) -> None:
     os.mkdir("out")
     again = run("checkpoints", "merge", "./ck", "--to", "out")
