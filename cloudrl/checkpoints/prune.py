@@ -119,7 +119,10 @@ def _written_at(roles: Sequence[Checkpoint]) -> float:
 
 def _removal(roles: Sequence[Checkpoint]) -> Removal:
     files = {
-        (file.place, file.path): file for role in roles for copies in role.files.values() for file in copies
+        (file.place, file.path): file
+        for role in roles
+        for copies in (*role.files.values(), *role.beside.values())
+        for file in copies
     }
     first = roles[0]
     folder = f"global_step_{first.step}" if first.run == "." else f"{first.run}/global_step_{first.step}"

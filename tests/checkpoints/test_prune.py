@@ -101,7 +101,18 @@ def test_it_goes_on_all_nodes_that_have_some_of_it() -> None:
     assert [(place.ranks, path) for place, path in removal.where] == [
         ((0,), "r/global_step_1"), ((1,), "r/global_step_1"),
     ]  # fmt: skip
-    assert removal.size_bytes == 70
+    assert removal.size_bytes == 72, "data.pt of both, too"
+
+
+def test_it_goes_on_a_node_that_has_only_the_state_of_the_data_loader() -> None:
+    """The driver's, which may run where no rank does."""
+    alone = {**step(1), "roles": []}
+    found = collect(
+        [node(0, run("r", step(1, data=False), step(2))), node(1, run("r", alone)), node(2, run("r"))]
+    )
+    (removal,) = plan_pruning(found, 1).removals
+    assert [place.ranks for place, _ in removal.where] == [(0,), (1,)]
+    assert removal.size_bytes == 71
 
 
 @pytest.mark.parametrize("keep", [0, -1])
