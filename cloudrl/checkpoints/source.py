@@ -80,7 +80,7 @@ class Manifest:
                 for name, entry in value["files"].items()  # type: ignore[index]
             }
             return cls(int(value["step"]), int(value["rank"]), int(value["world_size"]), files)  # type: ignore[index]
-        except (TypeError, KeyError, ValueError, AttributeError) as error:
+        except (TypeError, KeyError, ValueError, AttributeError, OverflowError) as error:
             raise CheckpointError(f"this is no manifest of a save ({error!r}): {str(value)[:200]}") from error
 
 

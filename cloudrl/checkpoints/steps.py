@@ -149,8 +149,10 @@ def _optimizer_step(source: ShardSource, rank: int) -> int | None:
     parameters = state.get("state") if isinstance(state, dict) else None
     for parameter in parameters.values() if isinstance(parameters, dict) else ():
         step = parameter.get("step") if isinstance(parameter, dict) else None
-        if isinstance(step, int | float):
-            return int(step)
+        if isinstance(step, int):
+            return step
+        if isinstance(step, float):
+            return int(step) if math.isfinite(step) else None
         if step is not None and (number := _scalar(archive, step)) is not None:
             return number
     return None

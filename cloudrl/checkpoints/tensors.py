@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cloudrl.checkpoints.dtypes import DType
 from cloudrl.checkpoints.inert import Name, Record, Storage
 from cloudrl.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _PREFIXES = (  # of torch 2.4 to 2.13; `_tensor` became `tensor` in 2.5
     "torch.distributed.tensor.",
@@ -46,6 +50,7 @@ _STORAGES = {
     "torch.ByteStorage": DType.UINT8,
     "torch.BoolStorage": DType.BOOL,
 }
+_MAX_DIMENSIONS = 64  # torch 2.13, ATen/WrapDimUtilsMulti.h: dim_bitset_size
 _TENSOR = "torch._utils._rebuild_tensor_v2"
 _TENSOR_OF_TYPE = "torch._utils._rebuild_tensor_v3"  # of types that never had a storage class of their own
 _PARAMETER = "torch._utils._rebuild_parameter"
@@ -165,12 +170,8 @@ def read_tensor(value: Any) -> Tensor:
     Raises:
         Unreadable: It is something else.
     """
-    if isinstance(value, Record) and value.name == _PARAMETER and value.args:
-        value = value.args[0]  # once: torch makes no parameter of a parameter
-    if isinstance(value, Record) and value.name == _OF_TYPE:
-        return _sharded(value)
-    view = read_view(value)
-    return Tensor(view.shape, view)
+    with _readable():
+        return _tensor(value)
 
 
 def read_view(value: Any) -> View:
@@ -179,6 +180,29 @@ def read_view(value: Any) -> View:
     Raises:
         Unreadable: It is something else.
     """
+    with _readable():
+        return _view(value)
+
+
+@contextmanager
+def _readable() -> Iterator[None]:
+    """A record may be of any form; one that nobody has thought of is no reason for a traceback."""
+    try:
+        yield
+    except (TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError) as error:
+        raise Unreadable(f"a tensor of a form that torch does not write ({error})") from error
+
+
+def _tensor(value: Any) -> Tensor:
+    if isinstance(value, Record) and value.name == _PARAMETER and value.args:
+        value = value.args[0]  # once: torch makes no parameter of a parameter
+    if isinstance(value, Record) and value.name == _OF_TYPE:
+        return _sharded(value)
+    view = _view(value)
+    return Tensor(view.shape, view)
+
+
+def _view(value: Any) -> View:
     if not isinstance(value, Record) or value.name not in {_TENSOR, _TENSOR_OF_TYPE}:
         raise Unreadable(f"a {value.name if isinstance(value, Record) else type(value).__name__}")
     if len(value.args) < 4 or not isinstance(value.args[0], Storage):
@@ -189,13 +213,15 @@ def read_view(value: Any) -> View:
         dtype = _dtype(value.args[-1])
     if dtype is None:
         raise Unreadable(f"a tensor in a {storage.kind}")
-    shape = _numbers(size)
-    if not is_contiguous(shape, _numbers(stride)):
-        raise Unreadable(f"a tensor of shape {shape} with gaps (strides {_numbers(stride)})")
+    shape, strides = _numbers(size), _numbers(stride)
+    if len(strides) != len(shape):
+        raise Unreadable(f"a tensor of shape {shape} with the strides {strides}")
+    if not _is_contiguous(shape, strides):
+        raise Unreadable(f"a tensor of shape {shape} with gaps (strides {strides})")
     return View(storage.key, dtype, _numbers((offset,))[0], shape)
 
 
-def is_contiguous(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+def _is_contiguous(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     """Whether elements lie one after the other in the order of their indices."""
     expected = 1
     if 0 in shape:
@@ -214,12 +240,13 @@ def _sharded(value: Record) -> Tensor:
         not isinstance(maker, Name)
         or maker.text != _WRAPPER
         or not name.endswith(".DTensor")
+        or not isinstance(args, tuple)
         or len(args) < 3
     ):
         raise Unreadable(f"a {name}")
     whole = Record(name, ())
     whole.state = state
-    spec, view = whole.get("_spec"), read_view(whole.get("_local_tensor"))
+    spec, view = whole.get("_spec"), _view(whole.get("_local_tensor"))
     if not isinstance(spec, Record):
         raise Unreadable("a DTensor without its placement")
     if _dtype(args[1]) is not view.dtype:
@@ -245,8 +272,10 @@ def _mesh(value: Any) -> Mesh:
     names = value.get("_mesh_dim_names") or value.get("mesh_dim_names") or ()
     if not isinstance(names, tuple | list) or not all(isinstance(name, str) for name in names):
         raise Unreadable("a DTensor whose mesh has impossible names")
-    rank = value.get("_rank")
-    return Mesh(tuple(names), _mesh_shape(value), rank if isinstance(rank, int) else None)
+    rank, shape = value.get("_rank"), _mesh_shape(value)
+    if len(shape) > _MAX_DIMENSIONS or 0 in shape:
+        raise Unreadable("a DTensor whose mesh has an impossible shape")
+    return Mesh(tuple(names), shape, rank if isinstance(rank, int) else None)
 
 
 def _mesh_shape(mesh: Record) -> tuple[int, ...]:
@@ -258,7 +287,7 @@ def _mesh_shape(mesh: Record) -> tuple[int, ...]:
                 math.prod(_one_or_more(axis.get("shape"))) for axis in axes if isinstance(axis, Record)
             )
         return _one_or_more(layout.get("shape"))
-    return read_view(mesh.get("mesh")).shape
+    return _view(mesh.get("mesh")).shape
 
 
 def _one_or_more(value: Any) -> tuple[int, ...]:
@@ -268,7 +297,9 @@ def _one_or_more(value: Any) -> tuple[int, ...]:
 def _numbers(value: Any) -> tuple[int, ...]:
     if isinstance(value, Record) and value.name == "torch.Size":
         value = value.args[0] if value.args else ()
-    if not isinstance(value, tuple) or not all(type(each) is int and 0 <= each < 1 << 62 for each in value):
+    if not isinstance(value, tuple) or len(value) > _MAX_DIMENSIONS:
+        raise Unreadable("a tensor with an impossible shape")
+    if not all(type(each) is int and 0 <= each < 1 << 62 for each in value):
         raise Unreadable("a tensor with an impossible shape")
     return value
 

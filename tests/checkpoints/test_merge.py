@@ -233,7 +233,14 @@ def test_the_plan_reads_no_tensor(actor: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [None, [], {"step": 1}, {"step": "x", "rank": 0, "world_size": 1, "files": {}}]
+    "value",
+    [
+        None,
+        [],
+        {"step": 1},
+        {"step": "x", "rank": 0, "world_size": 1, "files": {}},
+        {"step": float("inf"), "rank": 0, "world_size": 1, "files": {}},
+    ],
 )
 def test_a_manifest_that_is_none(value: object) -> None:
     with pytest.raises(CheckpointError, match="no manifest"):
