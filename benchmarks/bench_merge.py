@@ -5,7 +5,7 @@
 The sides take turns on the same shards in the same run, five rounds with the shards out of the page cache and five
 with them in it. Each is one command in a new Python:
 
-- cloudrl: `open_folder` and `merge`, with every check on;
+- cloudrl: the step as it lies in its folder, with every check on;
 - verl: `python -m verl.model_merger merge --backend fsdp`;
 - copy: reads all shards in pieces of 1 MiB, writes as many bytes as the merged model has, and checks and rounds
   nothing: the floor.
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 TIMEOUT_S = 1800
 PIECE_BYTES = 1 << 20
+ACTOR = "run/global_step_1/actor"
 OURS = """
 import sys
 from pathlib import Path
-from cloudrl.checkpoints.folder import open_folder
-from cloudrl.checkpoints.merge import merge
-found = open_folder(Path(sys.argv[1]))
-merge(found.shards, found.config_files, Path(sys.argv[2]), world_size=found.world_size, companions=found.companions)
+from cloudrl.checkpoints.handle import Checkpoints
+from cloudrl.checkpoints.origin import FolderOrigin
+Checkpoints(FolderOrigin(Path(sys.argv[1]).parent)).select(1).merge(sys.argv[2])
 """
 VERL = """
 import runpy, sys
@@ -134,8 +134,8 @@ def write_checkpoint(work: Path, model: str, ranks: int, dtype: str) -> Path:
     """Shards of all ranks, one process after the other."""
     from cloudrl.verl_cpu.tiny_model import make_tiny_model
 
-    actor = work / "actor"
-    actor.mkdir()
+    actor = work / ACTOR
+    actor.mkdir(parents=True)
     for rank in range(ranks):
         command = [
             sys.executable,
@@ -167,7 +167,7 @@ def one_round(
     """Each side once, in an order that moves on with the rounds, the copy last."""
     order = ["cloudrl", "verl"] if number % 2 == 0 else ["verl", "cloudrl"]
     for side in [*order, "copy"]:
-        set_cache(work / "actor", cache)
+        set_cache(work / ACTOR, cache)
         extra = [str(_weights(work / "cloudrl"))] if side == "copy" else []
         run = measure([str(part) for part in [*commands[side], work / side, *extra]])
         runs.setdefault((side, cache), []).append(run)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cloudrl.checkpoints.folder import Folder, megatron_error
 from cloudrl.checkpoints.source import Companions, Manifest
 from cloudrl.errors import CheckpointError
 
@@ -19,14 +19,36 @@ _HUGGINGFACE = "huggingface/"
 _MAX_SMALL_BYTES = 64 << 20
 
 
-def gather(checkpoint: Checkpoint, origin: Files) -> Folder:
+@dataclass(frozen=True)
+class Gathered:
+    """What `merge` and `verify` take.
+
+    Attributes:
+        shards: The model file of each rank that is there.
+        config_files: What lies in `huggingface/`, by its path in there.
+        world_size: Ranks of the run.
+        companions: What else is there of each rank.
+    """
+
+    shards: Mapping[int, ShardSource]
+    config_files: Mapping[str, bytes]
+    world_size: int
+    companions: Mapping[int, Companions]
+
+
+def gather(checkpoint: Checkpoint, origin: Files) -> Gathered:
     """Say where everything is; only small files are read, and shards stay where they are.
 
     Raises:
         CheckpointError: Megatron wrote it, it has no shards, or a small file cannot be read.
     """
     if checkpoint.is_megatron:
-        raise megatron_error(checkpoint.name)
+        raise CheckpointError(
+            f"{checkpoint.name} is a checkpoint of Megatron (.distcp files and .metadata), and merging these is not "
+            "supported yet",
+            hint="On a machine with a GPU and megatron-core: python -m verl.model_merger merge --backend megatron "
+            "--local_dir DIR --target_dir OUT",
+        )
     models, size = checkpoint.shards("model"), checkpoint.world_size
     if not models or size is None:
         raise CheckpointError(f"{checkpoint.name} has no shards of a model", hint="cloudrl checkpoints list")
@@ -34,7 +56,7 @@ def gather(checkpoint: Checkpoint, origin: Files) -> Folder:
     def source(rank: int, file: FileAt) -> ShardSource:
         return origin.open(file, label=f"rank {rank} on {file.label}")
 
-    return Folder(
+    return Gathered(
         shards={rank: source(rank, file) for rank, file in models.items()},
         config_files=_config_files(checkpoint, origin),
         world_size=size,

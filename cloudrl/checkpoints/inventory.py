@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from cloudrl.errors import CheckpointError, ConnectionFailed, InputError
@@ -171,8 +172,11 @@ class Checkpoint:
         ]
 
     def _missing_ranks(self) -> list[str]:
-        gone = sorted(set(range(self.world_size or 0)) - set(self.ranks))
-        return [f"rank{'s' * (len(gone) > 1)} {spans(gone)}"] if gone else []
+        count = self.world_size or 0
+        here = [-1, *(rank for rank in self.ranks if rank < count), count]
+        gone = [(left + 1, right - 1) for left, right in pairwise(here) if right - left > 1]
+        several = sum(last - first + 1 for first, last in gone) > 1
+        return [f"rank{'s' * several} {', '.join(_span(*each) for each in gone)}"] if gone else []
 
     def _metadata(self) -> list[str]:
         """Megatron's `.metadata`, which is written last, beside the data files."""
@@ -249,7 +253,11 @@ def spans(numbers: Sequence[int]) -> str:
             parts[-1][1] = number
         else:
             parts.append([number, number])
-    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
+    return ", ".join(_span(first, last) for first, last in parts)
+
+
+def _span(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first}-{last}"
 
 
 def _latest(fitting: Sequence[Checkpoint]) -> Checkpoint:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from cloudrl.checkpoints.tensors import Tensor
 
 _MESHES = (("fsdp",), ("ddp", "fsdp"))  # verl 0.9.1, workers/engine/fsdp/utils.py, `create_device_mesh`
+_MAX_RANKS = 1 << 17
+"""More than any run has had; a file may say any number."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,8 @@ def read_layout(shards: Sequence[Shard], world_size: int | None) -> Layout:
     sizes |= {math.prod(shape) for _, shape in meshes}
     if len(sizes) > 1:
         raise CheckpointError(f"these shards are from runs of {' and '.join(map(str, sorted(sizes)))} ranks")
+    if max(sizes, default=0) > _MAX_RANKS:
+        raise CheckpointError(f"these shards say that they are from a run of {max(sizes)} ranks")
     if len(meshes) > 1:
         raise CheckpointError(f"the tensors lie on different meshes: {sorted(meshes)}")
     if not sizes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,13 +9,13 @@ from cloudrl.checkpoints.archive import Archive, Member, open_archive
 from cloudrl.checkpoints.inert import read_pickle
 from cloudrl.checkpoints.tensors import Tensor, Unreadable, View, is_allowed, read_tensor, refuse
 from cloudrl.errors import CheckpointError
+from cloudrl.node.inventory import SHARD
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from cloudrl.checkpoints.source import ShardSource
 
-_NAME = re.compile(r"(model|optim|extra_state)_world_size_(\d{1,6})_rank_(\d{1,6})")
 _STREAM = "archive"  # the root of a file that was saved to a stream, so without a name
 
 
@@ -81,7 +80,7 @@ def saved_as(archive: Archive, kind: str, rank: int) -> int | None:
     """
     if archive.root == _STREAM:
         return None
-    found = _NAME.fullmatch(archive.root)
+    found = SHARD.fullmatch(f"{archive.root}.pt")
     if found is None or found[1] != kind or int(found[3]) != rank:
         raise CheckpointError(
             f"{archive.source.label} was saved as {archive.root}.pt, so it is not the {kind} file of rank {rank}: "

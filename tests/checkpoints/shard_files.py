@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import shutil
 import struct
 import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cloudrl.checkpoints.gather import gather
+from cloudrl.checkpoints.origin import FolderOrigin
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     import torch
+
+    from cloudrl.checkpoints.gather import Gathered
 
 FIXTURES = Path(__file__).parent / "fixtures"
 HIDDEN, VOCABULARY = 6, 13
@@ -81,6 +87,23 @@ def save_plain(folder: Path, states: list[dict[str, torch.Tensor]]) -> None:
 
     for rank, state in enumerate(states):
         torch.save(state, shard_path(folder, rank, len(states)))
+
+
+def copied(save: str, run: Path) -> Path:
+    """The files of a fixture, as the actor of a step of this run."""
+    return Path(shutil.copytree(FIXTURES / save, role_folder(run)))
+
+
+def role_folder(run: Path) -> Path:
+    """Where the actor of a step lies."""
+    return run / "global_step_1" / "actor"
+
+
+def opened(role: Path) -> Gathered:
+    """The folder of a role of a step, as all commands open it."""
+    origin = FolderOrigin(role.parent)
+    (found,) = [each for each in origin.inventory().checkpoints if each.role == role.name]
+    return gather(found, origin)
 
 
 def read_safetensors(folder: Path) -> dict[str, tuple[str, tuple[int, ...], bytes]]:

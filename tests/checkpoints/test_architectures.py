@@ -7,10 +7,9 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from shard_files import read_safetensors, save_plain
+from shard_files import opened, read_safetensors, role_folder, save_plain
 
 from cloudrl.checkpoints.architectures import COVERED, FAMILIES, WITHOUT_CRITIC
-from cloudrl.checkpoints.folder import open_folder
 from cloudrl.checkpoints.merge import merge
 
 if TYPE_CHECKING:
@@ -53,11 +52,12 @@ def test_as_save_pretrained(family: str, head: str, tied: bool, tmp_path: Path) 
     warnings.simplefilter("ignore")
     model = small_model(family, head, tied)
     model.save_pretrained(tmp_path / "theirs")
-    (tmp_path / "actor").mkdir()
-    save_plain(tmp_path / "actor", [model.state_dict()])
+    actor = role_folder(tmp_path)
+    actor.mkdir(parents=True)
+    save_plain(actor, [model.state_dict()])
     model.config.architectures = [family + head]
-    model.config.save_pretrained(tmp_path / "actor" / "huggingface")
-    found = open_folder(tmp_path / "actor")
+    model.config.save_pretrained(actor / "huggingface")
+    found = opened(actor)
     merge(found.shards, found.config_files, tmp_path / "ours", dtype="keep")
     assert read_safetensors(tmp_path / "ours") == read_safetensors(tmp_path / "theirs")
     assert (tmp_path / "ours" / "model.safetensors").read_bytes() == (
@@ -74,11 +74,12 @@ def test_transformers_loads_it(family: str, tmp_path: Path) -> None:
 
     warnings.simplefilter("ignore")
     model = small_model(family, "ForCausalLM", tied=True)
-    (tmp_path / "actor").mkdir()
-    save_plain(tmp_path / "actor", [model.state_dict()])
+    actor = role_folder(tmp_path)
+    actor.mkdir(parents=True)
+    save_plain(actor, [model.state_dict()])
     model.config.architectures = [f"{family}ForCausalLM"]
-    model.config.save_pretrained(tmp_path / "actor" / "huggingface")
-    found = open_folder(tmp_path / "actor")
+    model.config.save_pretrained(actor / "huggingface")
+    found = opened(actor)
     merge(found.shards, found.config_files, tmp_path / "ours")
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "ours")
     assert loaded.dtype is torch.bfloat16

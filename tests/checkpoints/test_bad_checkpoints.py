@@ -17,13 +17,14 @@ from shard_files import (
     config_files,
     edit,
     members,
+    opened,
     read_safetensors,
     replace_in_pickle,
+    role_folder,
     shard_path,
     write_members,
 )
 
-from cloudrl.checkpoints.folder import open_folder
 from cloudrl.checkpoints.merge import Merged, merge
 from cloudrl.checkpoints.shard import open_shard
 from cloudrl.checkpoints.source import LocalShard
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def merge_folder(folder: Path, target: Path, **options: object) -> Merged:
-    found = open_folder(folder)
+    found = opened(folder)
     return merge(
         found.shards,
         found.config_files,
@@ -49,7 +50,7 @@ def merge_folder(folder: Path, target: Path, **options: object) -> Merged:
 
 
 def verify_folder(folder: Path) -> Report:
-    found = open_folder(folder)
+    found = opened(folder)
     return verify(found.shards, world_size=found.world_size, companions=found.companions)
 
 
@@ -273,10 +274,11 @@ def test_lora_is_refused_by_name(actor: Path, only: bool, words: str) -> None:
 
 
 def test_megatron_is_recognised_and_refused(tmp_path: Path) -> None:
-    (tmp_path / "model" / "dist_ckpt").mkdir(parents=True)
-    (tmp_path / "model" / "dist_ckpt" / "__0_0.distcp").write_bytes(b"")
+    folder = role_folder(tmp_path) / "model" / "dist_ckpt"
+    folder.mkdir(parents=True)
+    (folder / "__0_0.distcp").write_bytes(b"")
     with pytest.raises(CheckpointError, match="Megatron") as caught:
-        open_folder(tmp_path)
+        opened(role_folder(tmp_path))
     assert "--backend megatron" in str(caught.value.hint)
 
 
@@ -293,7 +295,7 @@ def test_megatron_is_recognised_and_refused(tmp_path: Path) -> None:
 def test_architectures_that_are_not_covered(
     actor: Path, tmp_path: Path, architecture: str | None, word: str
 ) -> None:
-    found = open_folder(actor)
+    found = opened(actor)
     files = config_files(architectures=[architecture] if architecture else None)
     with pytest.raises(CheckpointError, match=word) as caught:
         merge(found.shards, files, tmp_path / "model")
@@ -302,7 +304,7 @@ def test_architectures_that_are_not_covered(
 
 
 def test_other_shapes_than_the_config_says(actor: Path, tmp_path: Path) -> None:
-    found = open_folder(actor)
+    found = opened(actor)
     for changes, word in (
         ({"vocab_size": 14}, "config.json says"),
         ({"num_hidden_layers": 3}, "look at layer 1"),
@@ -312,8 +314,8 @@ def test_other_shapes_than_the_config_says(actor: Path, tmp_path: Path) -> None:
 
 
 def test_shards_of_runs_of_other_sizes(actor: Path, replicated: Path, tmp_path: Path) -> None:
-    shards = dict(open_folder(actor).shards)
-    shards[1] = open_folder(replicated).shards[1]
+    shards = dict(opened(actor).shards)
+    shards[1] = opened(replicated).shards[1]
     with pytest.raises(CheckpointError, match="from runs of 2 and 4 ranks"):
         merge(shards, config_files(), tmp_path / "model")
 
@@ -334,18 +336,17 @@ def test_killed_midway_leaves_no_model_and_can_be_repeated(actor: Path, tmp_path
     code = f"""
     import os, signal
     from pathlib import Path
-    from cloudrl.checkpoints.folder import open_folder
-    from cloudrl.checkpoints.merge import merge
-    found = open_folder(Path({str(actor)!r}))
-    merge(found.shards, found.config_files, Path({str(tmp_path / "model")!r}),
-          on_progress=lambda done, total: os.kill(os.getpid(), signal.SIGKILL))
+    from cloudrl.checkpoints.handle import Checkpoints
+    from cloudrl.checkpoints.origin import FolderOrigin
+    Checkpoints(FolderOrigin(Path({str(actor.parent)!r}))).select(1).merge(
+        {str(tmp_path / "model")!r}, on_progress=lambda done, total: os.kill(os.getpid(), signal.SIGKILL))
     """
     killed = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], timeout=60)
     assert killed.returncode == -signal.SIGKILL
     assert not (tmp_path / "model").exists()
     assert (tmp_path / ".model.merging").is_dir()
     merge_folder(actor, tmp_path / "model")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["actor", "model"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["global_step_1", "model"]
     assert sorted(path.name for path in (tmp_path / "model").iterdir()) == [
         "config.json",
         "model.safetensors",

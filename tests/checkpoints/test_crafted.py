@@ -152,6 +152,14 @@ def test_a_mesh_of_no_ranks() -> None:
             open_shard(source, rank)
 
 
+def test_a_run_of_more_ranks_than_there_can_be() -> None:
+    """Each missing rank would be a finding."""
+    tensors = {WHOLE: state(SAVES[2], 0)[WHOLE]}
+    data = {**content(SAVES[2], 0), "data.pkl": dump(tensors)}
+    (finding,) = verify({0: InMemory(archived(data, "model_world_size_999999999_rank_0"))}).findings
+    assert (finding.fatal, "from a run of 999999999 ranks" in finding.message) == (True, True)
+
+
 @pytest.mark.parametrize("step", [float("inf"), float("nan"), 1 << 2000, "x", Record("torch.Size", ())])
 def test_the_step_of_an_optimizer_may_be_anything(step: Any) -> None:
     data = {"data.pkl": dump({"state": {0: {"step": step}}})}

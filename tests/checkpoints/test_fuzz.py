@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 from contextlib import suppress
 from functools import cache
@@ -14,9 +13,8 @@ from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shard_files import FIXTURES, config_files, edit, members, read_safetensors, shard_path
+from shard_files import FIXTURES, config_files, copied, edit, members, opened, read_safetensors, shard_path
 
-from cloudrl.checkpoints.folder import open_folder
 from cloudrl.checkpoints.merge import merge
 from cloudrl.checkpoints.verify import verify
 from cloudrl.errors import CheckpointError
@@ -28,9 +26,8 @@ SAVES = [("torch-2.4.1/fsdp1", 2), ("torch-2.6.0/hsdp", 4), ("torch-2.13.0/fsdp2
 @cache
 def good_model(save: str) -> dict[str, object]:
     with tempfile.TemporaryDirectory() as folder:
-        return read_safetensors(
-            merge(open_folder(FIXTURES / save).shards, config_files(), Path(folder) / "good").path
-        )
+        actor = copied(save, Path(folder))
+        return read_safetensors(merge(opened(actor).shards, config_files(), Path(folder) / "good").path)
 
 
 def attempt(
@@ -41,15 +38,13 @@ def attempt(
     """
     with tempfile.TemporaryDirectory() as folder:
         here = Path(folder)
-        shutil.copytree(FIXTURES / save, here / "actor")
-        spoil(shard_path(here / "actor", 1, world_size))  # type: ignore[operator]
+        actor = copied(save, here)
+        spoil(shard_path(actor, 1, world_size))  # type: ignore[operator]
         result = None
         with suppress(CheckpointError):
-            result = read_safetensors(
-                merge(open_folder(here / "actor").shards, config_files(), here / "bad").path
-            )
-        report = verify(open_folder(here / "actor").shards)
-        assert {path.name for path in here.iterdir()} == {"actor"} | ({"bad"} if result else set())
+            result = read_safetensors(merge(opened(actor).shards, config_files(), here / "bad").path)
+        report = verify(opened(actor).shards)
+        assert {path.name for path in here.iterdir()} == {"global_step_1"} | ({"bad"} if result else set())
         return result, good_model(save), report.ok
 
 

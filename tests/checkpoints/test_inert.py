@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shard_files import config_files, edit, shard_path
+from shard_files import config_files, edit, opened, shard_path
 
-from cloudrl.checkpoints.folder import open_folder
 from cloudrl.checkpoints.inert import Name, Record, Storage, read_pickle
 from cloudrl.checkpoints.merge import merge
 from cloudrl.checkpoints.tensors import is_allowed
@@ -104,8 +103,8 @@ def test_hostile_pickles_run_nothing_and_write_nothing(actor: Path, tmp_path: Pa
 
         edit(shard_path(actor, 1), change)
         with pytest.raises(CheckpointError):
-            merge(open_folder(actor).shards, config_files(), tmp_path / "model")
-        assert sorted(path.name for path in tmp_path.iterdir()) == ["actor"]
+            merge(opened(actor).shards, config_files(), tmp_path / "model")
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["global_step_1"]
 
 
 def test_sharded_tensors_are_refused_by_name(actor: Path, tmp_path: Path) -> None:
@@ -113,7 +112,7 @@ def test_sharded_tensors_are_refused_by_name(actor: Path, tmp_path: Path) -> Non
     data = b"\x80\x02}X\1\0\0\0a" + kind + b"s."
     edit(shard_path(actor, 1), lambda content: content.update({"data.pkl": data}))
     with pytest.raises(CheckpointError, match=r"a is a .*\.ShardedTensor, which cloudrl cannot merge"):
-        merge(open_folder(actor).shards, config_files(), tmp_path / "model")
+        merge(opened(actor).shards, config_files(), tmp_path / "model")
 
 
 def test_the_name_is_said() -> None:
@@ -155,7 +154,7 @@ def test_deep_nests_are_refused(actor: Path, tmp_path: Path, value: bytes) -> No
     data = b"\x80\x02}X\1\0\0\0a" + value + b"s."
     edit(shard_path(actor, 1), lambda content: content.update({"data.pkl": data}))
     with pytest.raises(CheckpointError, match=r"cannot merge|is not what torch writes"):
-        merge(open_folder(actor).shards, config_files(), tmp_path / "model")
+        merge(opened(actor).shards, config_files(), tmp_path / "model")
 
 
 @given(st.binary(max_size=200))

@@ -231,6 +231,20 @@ def test_spans(numbers: list[int], text: str) -> None:
     assert spans(numbers) == text
 
 
+@pytest.mark.parametrize(
+    ("ranks", "world_size", "missing"),
+    [
+        ((0, 1), 2, ()),
+        ((1,), 2, ("rank 0",)),
+        ((0, 3, 9), 6, ("ranks 1-2, 4-5",)),
+        ((5,), 999_999_999, ("ranks 0-4, 6-999999998",)),  # a name may say any number
+    ],
+)
+def test_missing_ranks(ranks: tuple[int, ...], world_size: int, missing: tuple[str, ...]) -> None:
+    (found,) = collect([node(0, run("r", step(1, ranks, world_size)))]).checkpoints
+    assert found.missing == missing
+
+
 # -- a folder of this machine ------------------------------------------------------------------------------------
 
 

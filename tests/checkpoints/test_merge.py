@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from shard_files import HIDDEN, VOCABULARY, config_files, edit, read_safetensors, shard_path
+from shard_files import HIDDEN, VOCABULARY, config_files, edit, opened, read_safetensors, shard_path
 
 from cloudrl.checkpoints.cast import cast_bytes
 from cloudrl.checkpoints.dtypes import DType
-from cloudrl.checkpoints.folder import open_folder
 from cloudrl.checkpoints.merge import Merged, Tuning, merge, plan_merge
 from cloudrl.checkpoints.source import LocalShard, Manifest
 from cloudrl.checkpoints.verify import verify
@@ -52,7 +51,7 @@ class FarShard:
 def merge_folder(
     folder: Path, target: Path, files: dict[str, bytes] | None = None, **options: object
 ) -> Merged:
-    return merge(open_folder(folder).shards, files or config_files(), target, **options)  # type: ignore[arg-type]
+    return merge(opened(folder).shards, files or config_files(), target, **options)  # type: ignore[arg-type]
 
 
 def set_head(actor: Path, change: object) -> None:
@@ -136,7 +135,7 @@ def test_progress_ends_at_the_total(actor: Path, tmp_path: Path) -> None:
     assert seen[-1] == (done.read_bytes, done.read_bytes)
     assert [pair for pair in seen if pair[0] >= pair[1]] == seen[-1:]
     assert [pair[0] for pair in seen] == sorted(pair[0] for pair in seen)
-    verify(open_folder(actor).shards, on_progress=lambda *pair: seen.append(pair))
+    verify(opened(actor).shards, on_progress=lambda *pair: seen.append(pair))
     assert seen[-1][0] == seen[-1][1]
 
 
@@ -218,7 +217,7 @@ def test_a_config_that_is_none(actor: Path, tmp_path: Path, text: bytes) -> None
 
 
 def test_the_plan_reads_no_tensor(actor: Path) -> None:
-    plan = plan_merge(open_folder(actor).shards, config_files())
+    plan = plan_merge(opened(actor).shards, config_files())
     assert sum(output.elements for output in plan.outputs) == sum(
         (
             2 * VOCABULARY * HIDDEN,

@@ -8,10 +8,9 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from shard_files import config_files
+from shard_files import config_files, opened
 
 from cloudrl.checkpoints import stopping
-from cloudrl.checkpoints.folder import open_folder
 from cloudrl.checkpoints.merge import merge
 from cloudrl.checkpoints.verify import verify
 from cloudrl.checkpoints.wire import Patience, Wire
@@ -47,7 +46,7 @@ class Silent:
 
 @pytest.fixture
 def shards(actor: Path) -> dict[int, Any]:
-    whole = open_folder(actor).shards
+    whole = opened(actor).shards
     return {0: Silent(whole[0]), 1: whole[1]}  # type: ignore[arg-type]
 
 
@@ -63,7 +62,7 @@ def test_a_merge_ends_and_leaves_nothing(shards: dict[int, Any], tmp_path: Path)
     with pytest.raises(KeyboardInterrupt):
         merge(shards, config_files(), tmp_path / "model")
     assert time.monotonic() - began < 10
-    assert [path.name for path in tmp_path.iterdir()] == ["actor"]
+    assert [path.name for path in tmp_path.iterdir()] == ["global_step_1"]
 
 
 def test_an_error_of_one_thread_ends_the_others() -> None:

@@ -11,13 +11,14 @@ from shard_files import (
     HIDDEN,
     VOCABULARY,
     config_files,
+    copied,
     edit,
     numbers,
+    opened,
     read_safetensors,
     replace_in_pickle,
 )
 
-from cloudrl.checkpoints.folder import open_folder
 from cloudrl.checkpoints.merge import merge
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def expected() -> dict[str, tuple[str, tuple[int, ...], bytes]]:
 
 
 def merged(folder: Path, target: Path, dtype: str = "keep") -> dict[str, tuple[str, tuple[int, ...], bytes]]:
-    found = open_folder(folder)
+    found = opened(folder)
     merge(
         found.shards,
         config_files(),
@@ -64,17 +65,15 @@ def test_there_are_versions_from_2_4_to_2_13() -> None:
 
 @pytest.mark.parametrize("save", SAVES)
 def test_every_version_and_strategy_gives_the_same_model(save: str, tmp_path: Path) -> None:
-    assert merged(FIXTURES / save, tmp_path / "model") == expected()
+    assert merged(copied(save, tmp_path), tmp_path / "model") == expected()
 
 
 @pytest.mark.parametrize("save", SAVES)
 def test_files_of_a_gpu_are_read_as_those_of_a_cpu(save: str, tmp_path: Path) -> None:
-    (tmp_path / "actor").mkdir()
-    for path in (FIXTURES / save).iterdir():
-        copy = tmp_path / "actor" / path.name
-        copy.write_bytes(path.read_bytes())
-        edit(copy, replace_in_pickle(b"X\x03\0\0\0cpu", b"X\x06\0\0\0cuda:1"))
-    assert merged(tmp_path / "actor", tmp_path / "model") == expected()
+    actor = copied(save, tmp_path)
+    for path in actor.iterdir():
+        edit(path, replace_in_pickle(b"X\x03\0\0\0cpu", b"X\x06\0\0\0cuda:1"))
+    assert merged(actor, tmp_path / "model") == expected()
 
 
 def test_a_file_saved_to_a_stream_is_named_archive(actor: Path, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
     python verl_saves.py OUT
 
-writes OUT/CASE/actor (shards of a small model, as a training run leaves them) and OUT/CASE/merged.
+writes OUT/CASE/global_step_1/actor (shards of a small model, as a training run leaves them) and OUT/CASE/merged.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ CASES = {
     "fsdp2-critic": Case("fsdp2", 2, critic=True),
 }
 STEPS = 2
+STEP = "global_step_1"
 
 
 def model_of(case: Case, tiny: str):
@@ -127,11 +128,11 @@ def main() -> None:
     tiny = make_tiny_model(out / "tiny")
     for name, case in CASES.items():
         folder = out / name
-        folder.mkdir()
-        arguments = (case, tiny, str(folder / "rendezvous"), str(folder / "actor"))
+        (folder / STEP).mkdir(parents=True)
+        arguments = (case, tiny, str(folder / "rendezvous"), str(folder / STEP / "actor"))
         mp.start_processes(save, arguments, nprocs=case.world_size, start_method="fork")
     for name, case in CASES.items():
-        merge(case, str(out / name / "actor"), str(out / name / "merged"))
+        merge(case, str(out / name / STEP / "actor"), str(out / name / "merged"))
 
 
 if __name__ == "__main__":
