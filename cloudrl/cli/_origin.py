@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -57,7 +58,7 @@ def origin(where: str | None, wait_min: float = 10.0) -> Origin:
 
 def is_folder(text: str) -> bool:
     """Whether a word means a folder: by its form, or since there is one."""
-    return "/" in text or text.startswith(("~", ".")) or Path(text).is_dir()
+    return "/" in text or text.startswith(("~", ".")) or os.path.isdir(text)  # noqa: PTH112  Path's raises for a long word
 
 
 def step_and_where(step: str | None, where: str | None) -> tuple[str, str | None]:

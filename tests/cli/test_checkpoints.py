@@ -321,3 +321,9 @@ def test_the_end_is_shown_once(capsys: pytest.CaptureFixture[str]) -> None:
         for done in (1, 5, 10, 10):
             show(done, 10)
     assert capsys.readouterr().err.splitlines() == ["copying: 10 B"]
+
+
+def test_a_word_that_is_too_long_for_a_folder(run: Callable[..., Typed]) -> None:
+    done = run("checkpoints", "list", "x" * 300)
+    assert done.code == 2
+    assert "x" * 300 in done.err
