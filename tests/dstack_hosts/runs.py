@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 ENDED = ("done", "failed", "terminated")
 _PROJECT = "/api/project/main"
+_PAUSE_S = 0.3  # the server needs 30 ms of CPU time for an answer
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class Runs:
                 raise TimeoutError(
                     f"run {name} is {status}, not {' or '.join(statuses)}:\n{self._story(name)}"
                 )
-            time.sleep(0.1)
+            time.sleep(_PAUSE_S)
         return status
 
     def wait_for_line(self, name: str, text: str, *, rank: int = 0, timeout_s: float = 60.0) -> str:
@@ -109,7 +110,7 @@ class Runs:
                 self._lab.server.call(f"{_PROJECT}/runs/stop", {"runs_names": [name], "abort": False})
             if time.monotonic() > deadline:
                 raise TimeoutError(f"run {name} is {status} after its stop:\n{self._story(name)}")
-            time.sleep(0.1)
+            time.sleep(_PAUSE_S)
         return status
 
     def _get(self, name: str) -> dict[str, Any]:
@@ -141,7 +142,7 @@ def until(look: Callable[[], Any], timeout_s: float, what: Callable[[], str]) ->
     while not (found := look()):
         if time.monotonic() > deadline:
             raise TimeoutError(what())
-        time.sleep(0.1)
+        time.sleep(_PAUSE_S)
     return found
 
 

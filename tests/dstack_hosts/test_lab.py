@@ -27,7 +27,7 @@ print("VIEW " + json.dumps({
     "tty": sys.stdout.isatty(), "leader": os.getsid(0) == os.getppid() or os.getsid(0) == os.getpid(),
     "file": pathlib.Path("/opt/mine/renamed.txt").read_text(), "folder": sorted(os.listdir("/opt/folder")),
     "home": sorted(os.listdir("/root")), "shm": os.statvfs("/dev/shm").f_blocks * os.statvfs("/dev/shm").f_frsize,
-    "python": sys.prefix,
+    "python": sys.prefix, "own": socket.gethostbyname(socket.gethostname()),
 }))
 open("/checkpoints/rank-" + os.environ["DSTACK_NODE_RANK"], "w").write("kept")
 '"""
@@ -80,6 +80,9 @@ def test_two_nodes_see_what_dstack_promises(lab, pair, tmp_path):
         assert seen["odd"] == "${HOME} $$"
         assert (seen["tty"], seen["leader"]) == (True, True)
         assert seen["shm"] == 64 << 20  # Docker's, since the task names none
+        assert (
+            seen["own"] == addresses[rank]
+        )  # not a name server that nobody reaches: Ray asks, 5 s each time
         assert ".ray" not in seen["home"]
         assert ".bashrc" not in seen["home"]
     assert views[0]["key"].startswith("-----BEGIN")

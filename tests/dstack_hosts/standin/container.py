@@ -8,6 +8,7 @@ runner/internal/shim/docker.go (DockerShellCommands, createContainer).
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -55,11 +56,20 @@ def container_init(spec_path: str) -> int:
     disk = Path(spec.disk)
     disk.mkdir(parents=True)
     run("mount", "-t", "tmpfs", "tmpfs", str(disk))
+    _copy_names(disk)
     folders = [(folder, folder) for folder in spec.read_only]
     binds = [(source, target) for source, target in spec.binds]  # JSON has made lists of them
     enter_root(disk, config.IMAGE, read_only=folders, binds=binds, shm_bytes=spec.shm_bytes)
     command = subprocess.Popen(spec.command, cwd="/", preexec_fn=_default_signals)  # noqa: PLW1509
     return reap_until(command.pid)
+
+
+def _copy_names(disk: Path) -> None:
+    """A container on its host's network has copies of these, as Docker makes them; the machine's own do not show."""
+    etc = disk / "upper/etc"
+    etc.mkdir(parents=True)
+    for name in ("hosts", "hostname", "resolv.conf"):
+        shutil.copy(f"/etc/{name}", etc / name)
 
 
 def _default_signals() -> None:
