@@ -2,8 +2,8 @@
 
 `python fast_server.py PORT`. What is changed, and nothing else:
 
-- intervals of the background pipelines by 10, but of those that look after hosts and running jobs by less, since each
-  look costs CPU time that the tests' own nodes need; delays of all fetchers by 10;
+- intervals of the background pipelines and delays of their fetchers, by 10, but by 2 of those that look after hosts and
+  fleets, since each look costs CPU time that the tests' own nodes need;
 - the time until a job without connection counts as lost: 15 s instead of 2 min; SIGUSR1 makes it 5 min, SIGUSR2 15 s;
 - the delay before a run is submitted again: 2 s instead of 15 s to 10 min;
 - an empty database gets the tables of the models at once instead of all migrations one after the other.
@@ -39,7 +39,7 @@ from dstack._internal.server.background.pipeline_tasks import (  # noqa: E402
 from dstack._internal.server.background.pipeline_tasks.runs import pending  # noqa: E402
 
 _FASTER = float(os.environ.get("LAB_FASTER", "10"))
-_HOSTS_FASTER, _JOBS_FASTER = min(_FASTER, 2.0), min(_FASTER, 5.0)
+_HOSTS_FASTER = min(_FASTER, 2.0)
 _LOST_S = {signal.SIGUSR1: 300.0, signal.SIGUSR2: float(os.environ.get("LAB_LOST_S", "15"))}
 _AGAIN_S = float(os.environ.get("LAB_AGAIN_S", "2"))
 _DIVIDED = ("min_processing_interval", "queue_check_delay")
@@ -47,10 +47,9 @@ _DIVIDED = ("min_processing_interval", "queue_check_delay")
 
 def shorten_intervals() -> None:
     """Divide the defaults of all pipelines and fetchers."""
-    by = {jobs_submitted: _FASTER, jobs_terminating: _FASTER, runs: _FASTER, jobs_running: _JOBS_FASTER}
-    for module, faster in {**by, fleets: _HOSTS_FASTER, instances: _HOSTS_FASTER}.items():
+    for module in (fleets, instances, jobs_running, jobs_submitted, jobs_terminating, runs):
         for part in _parts(module):
-            _divide_defaults(part, faster)
+            _divide_defaults(part, _HOSTS_FASTER if module in (fleets, instances) else _FASTER)
     base.Fetcher._DEFAULT_FETCH_DELAYS = [max(0.05, s / _FASTER) for s in base.Fetcher._DEFAULT_FETCH_DELAYS]
     _change_patience(signal.SIGUSR2)
     pending._PENDING_RETRY_DELAYS = [timedelta(seconds=_AGAIN_S)]
