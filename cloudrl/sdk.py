@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from cloudrl import recipes, spec
 from cloudrl.connection import ClusterView, Connection, view
-from cloudrl.errors import CloudrlError, InputError, Interrupted
+from cloudrl.errors import CheckpointError, CloudrlError, InputError, Interrupted
 from cloudrl.jobs import JobHandle, Wishes, find_job, list_jobs, submit
 from cloudrl.providers import provider, whereabouts
 from cloudrl.render.dstack import to_dstack
@@ -338,7 +338,7 @@ def _submitted(cluster: RunningCluster, job: Job, wishes: Wishes) -> JobHandle:
     name = cluster.connection.name
     try:
         return _submit(cluster.connection, job, wishes)
-    except InputError as error:  # refused: nothing was submitted
+    except (InputError, CheckpointError) as error:  # refused: nothing was submitted
         if cluster.owned:
             cluster.down()
             raise type(error)(f"{error.message}; cluster {name} is ended again", hint=error.hint) from error

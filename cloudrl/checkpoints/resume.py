@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 from cloudrl.checkpoints.origin import ClusterOrigin
 from cloudrl.connection import view
 from cloudrl.errors import CheckpointError
-from cloudrl.spec.hydra import split_key
+from cloudrl.jobs.fit import GPUS, NODES
+from cloudrl.jobs.overrides import integer, values
 from cloudrl.verl.keys import has_key
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ _MODE, _FROM = "trainer.resume_mode", "trainer.resume_from_path"
 _DECIDED_BY = (_MODE, _FROM, "trainer.default_local_dir")
 _NOT_NEEDED = "huggingface/config.json"  # for a model, not to go on
 _ROOM = "checkpoints"
+_ONE_SAVE_S = 60.0
+"""Ranks of one save write within this time of each other, as far as the clocks of their nodes agree."""
 
 
 @dataclass(frozen=True)
@@ -55,13 +58,16 @@ def with_resume(connection: Connection, job: Job, wishes: Wishes) -> tuple[Wishe
         CheckpointError: the run has steps, and none of them can be loaded where the job is going to run.
         ConnectionFailed: the cluster, or a node that may have the newest step, does not answer.
     """
-    given = {split_key(key)[1] for key in (*job.overrides, *wishes.overrides)}
+    given = values(job.with_overrides(wishes.overrides).overrides)
     agent = connection.agent()
-    if wishes.name is None or agent is None or given & set(_DECIDED_BY):
+    if wishes.name is None or agent is None or given.keys() & set(_DECIDED_BY):
         return wishes, ()
     cluster = view(connection)
     if cluster.checkpoint_dir is None or not has_key(cluster.verl_version or job.verl, _MODE):
         return wishes, ()
+    if integer(given.get(NODES)) not in (None, cluster.nodes):  # nobody knows yet on which of the nodes
+        return wishes, ()
+    cluster = replace(cluster, gpus_per_node=integer(given.get(GPUS)) or cluster.gpus_per_node)
     addresses = {int(node["rank"]): str(node["ip"]) for node in agent.status()["nodes"]}
     inventory = ClusterOrigin(connection).inventory()
     found = find_resume(inventory, wishes.name, cluster, addresses)
@@ -80,7 +86,7 @@ def find_resume(
     Args:
         inventory: of the cluster.
         run: its name.
-        cluster: as it is now.
+        cluster: as it is now, with as many GPUs a node as the job takes.
         addresses: node -> IP address.
 
     Raises:
@@ -97,7 +103,8 @@ def find_resume(
     if not steps:
         return None
     problems = []
-    for step, found in sorted(steps.items(), reverse=True):
+    for step in _in_turn(steps):
+        found = steps[step]
         fitting = [each for each in found if each.world_size == cluster.nodes * cluster.gpus_per_node]
         roles = fitting or found
         trouble = [text for each in roles for text in _trouble(each, cluster, addresses)]
@@ -112,6 +119,21 @@ def find_resume(
         hint=f"See it: cloudrl checkpoints list {cluster.name}\nBegin anew: another --name\n"
         f"Or in its folder, from the start: {_MODE}=disable",
     )
+
+
+def _in_turn(steps: Mapping[int, Sequence[Checkpoint]]) -> list[int]:
+    """Steps in the order in which they are tried: as `Inventory.select` chooses the latest, then the lower ones.
+
+    That is the step of the newest tracker, or a higher one that is newer: an earlier attempt of the same name may have
+    left higher ones, which its user has given up.
+    """
+    tracked = [step for step, found in steps.items() if any(each.resumes for each in found)]
+    if not tracked:
+        return sorted(steps, reverse=True)
+    [step] = tracked
+    at = max(each.modified_at for each in steps[step])
+    fitting = [each for each in steps if each <= step or max(one.modified_at for one in steps[each]) > at]
+    return sorted(fitting, reverse=True)
 
 
 def _trouble(saved: Checkpoint, cluster: ClusterView, addresses: Mapping[int, str]) -> list[str]:
@@ -134,9 +156,11 @@ def _elsewhere(saved: Checkpoint, per_node: int, order: Sequence[int]) -> list[s
     """Files that lie on another node than the one where their rank is going to run."""
     for kind in ("model", "optim", "extra_state"):
         for rank, file in saved.shards(kind).items():
+            if rank >= (saved.world_size or 0):
+                continue
             node, name = order[rank // per_node], file.path.rpartition("/")[2]
-            held = {other for copy in saved.files[name] for other in copy.place.ranks}
-            if node not in held:
+            same = [copy for copy in saved.files[name] if file.modified_at - copy.modified_at <= _ONE_SAVE_S]
+            if not any(node in copy.place.ranks for copy in same):
                 return [
                     f"rank {rank} is going to run on node {node}, and its {name} lies on {file.place.short}"
                 ]

@@ -111,7 +111,8 @@ def _publish(folder: Path, target: Path, *, sync: bool) -> None:
         _sync(folder)
     folder.rename(target)
     if sync:
-        _sync(target.parent)
+        with contextlib.suppress(OSError):  # the model is there; only its name may not be on the disk yet
+            _sync(target.parent)
 
 
 def _sync(path: Path) -> None:

@@ -97,7 +97,13 @@ def typed_again(words: Sequence[str]) -> str:
     """A command as it was typed, for a hint: without the values of secrets, which a screen and a log would keep."""
     from cloudrl.jobs.masking import masked_words
 
-    return f"cloudrl {shlex.join(masked_words(words))}"
+    shown = [
+        word
+        if before == "--secret" or word.startswith(("--secret=", "secrets="))
+        else masked  # names, no values
+        for before, word, masked in zip(("", *words), words, masked_words(words), strict=False)
+    ]
+    return f"cloudrl {shlex.join(shown)}"
 
 
 def costs(home: Provider, name: str) -> str:

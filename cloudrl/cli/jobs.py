@@ -158,7 +158,7 @@ def _find(job_id: str | None, cluster: str | None, address: str | None) -> JobHa
 
 def _connect_to(place: str, scheme: str) -> Connection:
     """The cluster of a job's URL: one of ours by its name or its dashboard's address, or any Ray."""
-    if ":" not in place and place in running_clusters():
+    if not {":", "."} & set(place):  # the name of a cluster, also of one that is over or another user's
         return connect(place, None)
     if scheme == "http":
         known = [(home, name) for name in running_clusters() for home in whereabouts.homes(name)]

@@ -197,6 +197,8 @@ def _shown(whole: _Whole, *, dry_run: bool) -> bool:
     if dry_run:
         expected = rehearsal.view_of(whole.cluster, whole.job, on=whole.on)
         submission = _submission.assembled(expected, whole.job, whole.wishes)
+        if whole.wishes.name is not None:
+            _output.note("note: from which step the run continues is seen once the cluster is up")
         _output.data(whole.home.plan(whole.cluster).render())
         _output.data(submission.render())
     return dry_run

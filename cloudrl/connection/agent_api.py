@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -68,7 +69,7 @@ class AgentApi:
             InputError: There is no such step, or its volume does not let the node remove it.
         """
         self._object(
-            f"/v1/nodes/{rank}/{room}/{quote(path)}",
+            f"/v1/nodes/{rank}/{room}/{quote(os.fsencode(path))}",
             "removed",
             method="DELETE",
             refusals=(*_REFUSALS, 403, 409),

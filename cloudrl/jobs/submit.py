@@ -122,7 +122,7 @@ def send(
     connection, submission = prepared.connection, prepared.submission
     api = connection.ray()
     _check_cluster(api, connection, prepared.ray_session)
-    _check_free(api, submission.submission_id)
+    _check_free(api, submission)
     _deliver(connection, submission, on_upload, on_wait)
     if prepared.package is not None:
         _upload(api, prepared.package, _noted(connection.agent(), on_upload))
@@ -209,13 +209,20 @@ def _check_cluster(api: RayApi, connection: Connection, session: str | None) -> 
         )
 
 
-def _check_free(api: RayApi, submission_id: str) -> None:
-    """Refuse a taken id before anything is uploaded; Ray refuses it again when two come at the same time."""
-    try:
-        api.get_job(submission_id)
-    except InputError:
-        return
-    raise id_taken(submission_id)
+def _check_free(api: RayApi, submission: Submission) -> None:
+    """Refuse a taken id before anything is uploaded, and a run that goes on: two jobs would save into one folder.
+
+    Ray refuses a taken id again when two come at the same time.
+    """
+    for job in api.list_jobs():
+        if job.submission_id == submission.submission_id:
+            raise id_taken(submission.submission_id)
+        if job.metadata.get("job_name") == submission.name and not job.status.is_terminal:
+            raise InputError(
+                f"run {submission.name!r} goes on as job {job.submission_id}, and saves into the same folder",
+                hint=f"Follow it: cloudrl jobs logs -f {job.submission_id}\n"
+                f"Stop it:   cloudrl jobs stop {job.submission_id}\nAnother run: another --name",
+            )
 
 
 def _upload(api: RayApi, package: Package, on_upload: Callable[[int, int], None]) -> None:

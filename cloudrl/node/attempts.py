@@ -20,12 +20,17 @@ if TYPE_CHECKING:
     from cloudrl.node.failure import Failure
 
 
+_READY = ""
+"""In the place of a signature: the run was ready at this time."""
+
+
 def judge(
     failure: Failure,
     *,
     folder: Path,
     run_id: str,
     elsewhere: Sequence[Mapping[str, float]] = (),
+    since: float = float("inf"),
     now: Optional[float] = None,
 ) -> Failure:
     """Record a failure, and make it final when the run has met the same one since it was ready last.
@@ -39,6 +44,7 @@ def judge(
         folder: the checkpoint folder; the record is `.cloudrl/attempts/<run_id>.jsonl` below it.
         run_id: the same for all retries of one run.
         elsewhere: what the other nodes have `met`.
+        since: when this attempt has begun: what is recorded from then on is this failure, seen by another node.
         now: seconds since the epoch.
 
     Returns:
@@ -50,7 +56,7 @@ def judge(
         record(failure, folder=folder, run_id=run_id, now=now)
     except OSError:
         return dataclasses.replace(failure, final=failure.permanent)
-    earlier = _latest([own, *elsewhere])
+    earlier = {signature: at for signature, at in _latest([own, *elsewhere]).items() if at < since}
     before = [max(earlier, key=earlier.__getitem__)] if failure.transient and earlier else list(earlier)
     may_end = failure.permanent or failure.transient
     return dataclasses.replace(failure, final=may_end and failure.signature in before)
@@ -79,13 +85,17 @@ def met(folder: Path, run_id: str) -> Dict[str, float]:
         return {}
 
 
-def clear(folder: Path, run_id: str) -> None:
+def clear(folder: Path, run_id: str, *, now: Optional[float] = None) -> None:
     """Forget the failures of a run: it has become ready, so none of them was permanent.
 
+    That is written down in their place, for nodes that were not among them and remember those failures still.
+
     Raises:
-        OSError: the record is there and cannot be removed.
+        OSError: the record is there and cannot be written.
     """
-    _path(folder, run_id).unlink(missing_ok=True)
+    path = _path(folder, run_id)
+    if path.exists():
+        path.write_text(json.dumps({"at": time.time() if now is None else now, "signature": _READY}) + "\n")
 
 
 def _path(folder: Path, run_id: str) -> Path:
@@ -106,12 +116,13 @@ def _read(path: Path) -> Dict[str, float]:
 
 
 def _latest(records: Iterable[Mapping[str, float]]) -> Dict[str, float]:
-    """Each failure with the last time that anybody has met it."""
+    """Each failure since the run was ready last with the last time that anybody has met it."""
     merged: Dict[str, float] = {}
     for each in records:
         for signature, at in each.items():
             merged[signature] = max(at, merged.get(signature, at))
-    return merged
+    ready_at = merged.pop(_READY, float("-inf"))
+    return {signature: at for signature, at in merged.items() if at > ready_at}
 
 
 def file_name(run_id: str) -> str:

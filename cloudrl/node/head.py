@@ -89,7 +89,9 @@ class Head(Agent):
             self._hear_of_all(failure)
             elsewhere = [report.met for report in self.board.reports()]
             folder, run_id = self.options.checkpoints, self.identity.run_id
-            failure = attempts.judge(failure, folder=folder, run_id=run_id, elsewhere=elsewhere)
+            failure = attempts.judge(
+                failure, folder=folder, run_id=run_id, elsewhere=elsewhere, since=self.started_at
+            )
         self.board.replace_failure(failure)
         self.board.publish(judged=True)
         since = time.monotonic()

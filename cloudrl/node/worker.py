@@ -121,7 +121,8 @@ class Worker(Agent):
             return self._lost  # Ray ended here because its head did
         if self.answer.get("ready"):
             return failure
-        return attempts.judge(failure, folder=self.options.checkpoints, run_id=self.identity.run_id)
+        folder, run_id = self.options.checkpoints, self.identity.run_id
+        return attempts.judge(failure, folder=folder, run_id=run_id, since=self.started_at)
 
     def _remember(self, verdict: Failure) -> None:
         """The head of the next attempt may have a volume that has seen nothing; this one has."""

@@ -14,7 +14,7 @@ from spread_checkpoint import spread
 from cloudrl import RunningCluster
 from cloudrl.checkpoints.resume import with_resume
 from cloudrl.connection import Connection
-from cloudrl.errors import CheckpointError, ConnectionFailed
+from cloudrl.errors import CheckpointError, ConnectionFailed, InputError
 from cloudrl.jobs import Wishes
 from cloudrl.spec import Job
 
@@ -41,13 +41,14 @@ class Lab:
     def step(self, number: int, rank: int) -> Path:
         return self.disks[rank] / "mine" / f"global_step_{number}"
 
-    def resume(self, name: str | None = "mine", **overrides: str) -> tuple[str | None, tuple[str, ...]]:
+    def resume(self, name: str | None = "mine", **overrides: str | int) -> tuple[str | None, tuple[str, ...]]:
         """The folder that the job is told to go on from, and what is said."""
         named = {f"trainer.{key}": value for key, value in overrides.items()}
         wishes, said = with_resume(self.connection, JOB, Wishes(name=name, overrides=named))
         if "trainer.resume_from_path" not in wishes.overrides:
             assert wishes.overrides == named
             return None, said
+        assert named.items() <= wishes.overrides.items()
         assert wishes.overrides["trainer.resume_mode"] == "resume_path"
         return wishes.overrides["trainer.resume_from_path"], said
 
@@ -102,6 +103,33 @@ def test_another_number_of_ranks(lab: Lab) -> None:
     assert "step 2: 2 ranks have saved the actor, and 4 would load it" in lab.refused()
 
 
+def test_steps_of_an_attempt_that_was_given_up(lab: Lab) -> None:
+    """The tracker is back at step 1, which was saved later than step 2."""
+    (lab.disks[0] / "mine" / "latest_checkpointed_iteration.txt").write_text("1")
+    assert lab.resume()[0] == "/vol/checkpoints/mine/global_step_2"  # newer than the tracked one
+    for path in (path for disk in lab.disks for path in disk.rglob("global_step_2/**/*") if path.is_file()):
+        os.utime(path, (path.stat().st_atime, path.stat().st_mtime - 1000))
+    assert lab.resume()[0] == "/vol/checkpoints/mine/global_step_1"
+
+
+def test_a_copy_of_another_save_is_not_the_rank_s_own(lab: Lab) -> None:
+    """Attempts with the addresses in another order have left both ranks' files on both nodes."""
+    for rank in (0, 1):
+        for path in lab.step(2, rank).rglob(f"*_rank_{rank}.pt"):
+            old = lab.step(2, 1 - rank) / path.relative_to(lab.step(2, rank))
+            shutil.copy2(path, old)
+            os.utime(old, (path.stat().st_atime, path.stat().st_mtime - 1000))
+    for node, ip in zip(lab.fake.status["nodes"], ("10.0.0.9", "10.0.0.2"), strict=True):
+        node["ip"] = ip
+    assert "step 2: rank 0 is going to run on node 1" in lab.refused()
+
+
+def test_fewer_gpus_than_the_cluster_has(lab: Lab) -> None:
+    lab.fake.status["cluster"]["gpus_per_node"] = 2
+    assert lab.resume(n_gpus_per_node=1)[0] == "/vol/checkpoints/mine/global_step_2"
+    assert lab.resume(nnodes=1) == (None, ())
+
+
 def test_a_folder_that_all_nodes_share_has_all_of_it(lab: Lab, tmp_path: Path) -> None:
     lab.fake.disks = dict.fromkeys(range(2), tmp_path / "whole")
     for node, ip in zip(lab.fake.status["nodes"], ("10.0.0.9", "10.0.0.2"), strict=True):
@@ -151,6 +179,9 @@ def test_a_job_from_python_is_sent_with_it(lab: Lab) -> None:
     sent = lab.fake.jobs["again"].body["entrypoint"]
     assert "trainer.resume_mode=resume_path" in sent
     assert "trainer.resume_from_path=/vol/checkpoints/mine/global_step_2" in sent
+    with pytest.raises(InputError, match="run 'mine' goes on as job again, and saves into the same folder"):
+        RunningCluster(lab.connection).submit(JOB, name="mine", submission_id="twice")
+    lab.fake.end("again")
     os.remove(lab.step(2, rank=0) / "actor" / "model_world_size_2_rank_0.pt")
     RunningCluster(lab.connection).submit(JOB, name="mine", submission_id="third")
     assert "global_step_1" in lab.fake.jobs["third"].body["entrypoint"]

@@ -59,6 +59,7 @@ def test_a_dry_run_only_looks(cluster: FakeCluster):
 def test_a_package_that_is_there_is_not_sent_again(cluster: FakeCluster, folder: Path):
     wishes = Wishes(working_dir=str(folder))
     submit(connect(cluster), JOB, Wishes(working_dir=str(folder), submission_id="one"))
+    cluster.end("one")
     cluster.requests.clear()
 
     submit(connect(cluster), JOB, wishes)

@@ -77,7 +77,8 @@ def with_price(cluster: Cluster, quoted: RunPlan) -> Cluster:
 
 def places(cluster: Cluster) -> Places:
     """Where the nodes are going to keep what jobs read and write, in a container that runs as its usual user."""
-    home = "/root" if cluster.user in (None, "root") else f"/home/{cluster.user}"
+    user = (cluster.user or "root").partition(":")[0]
+    home = "/root" if user in ("root", "0") else f"/home/{user}"
     return Places(cluster.checkpoints, f"{home}/data", "/dev/shm/cloudrl-0-RUN-ID")  # noqa: S108  as the agent does
 
 
@@ -163,10 +164,7 @@ def attach(name: str) -> Connection:
     """
     server = connect()
     run = runs.get(server, name)
-    if run.is_over:
-        raise InputError(
-            f"run {name!r} is over: {run.status} {run.reason}".rstrip(), hint=f"cloudrl up {name} --on dstack"
-        )
+    runs.refuse_over(run)
     return reach(server, run).connection
 
 
@@ -174,9 +172,12 @@ def keep_open(name: str) -> None:
     """Keep a tunnel to it open in the background, until it ends or `cloudrl detach`.
 
     Raises:
+        InputError: there is no run of that name, or it is over.
         ConnectionFailed: its head cannot be reached.
     """
-    keeper.start(connect().project, name)
+    server = connect()
+    runs.refuse_over(runs.get(server, name))
+    keeper.start(server.project, name)
 
 
 def status(name: str) -> Status:

@@ -319,3 +319,12 @@ def _attempt(submission: Any) -> Attempt:
 def _code(submission: Any) -> str:
     reason = submission.termination_reason
     return str(getattr(reason, "value", reason) or "")
+
+
+def refuse_over(run: RunState) -> None:
+    """Raises: InputError: it has ended."""
+    if run.is_over:
+        raise InputError(
+            f"run {run.name!r} is over: {run.status} {run.reason}".rstrip(),
+            hint=f"cloudrl up {run.name} --on dstack",
+        )

@@ -168,12 +168,22 @@ def logs(name: str) -> str:
 
 def keeping(name: str) -> Keeping:
     """What becomes of its checkpoints when it ends: nothing."""
-    return Keeping(lost=False, where=f"in {folder(name) / 'checkpoints'}")
+    return Keeping(lost=False, where=f"in {_saved(name)}")
 
 
 def what_stays(name: str) -> str:
     """What `down` leaves."""
-    return f"checkpoints and logs stay in {folder(name)}"
+    saved, own = _saved(name), folder(name)
+    return (
+        f"checkpoints and logs stay in {own}"
+        if own in saved.parents
+        else f"checkpoints stay in {saved}, logs in {own}"
+    )
+
+
+def _saved(name: str) -> Path:
+    known = state.read(name)
+    return known.checkpoints if known is not None else folder(name) / "checkpoints"
 
 
 def _connection(known: LocalState) -> Connection:
