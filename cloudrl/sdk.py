@@ -187,8 +187,8 @@ class RunningCluster:
         Args:
             job: what to run.
             overrides: in verl's own keys; they win over recipe and cluster.
-            name: the run's name; the same name again continues from its newest checkpoint, where verl finds it (see
-                docs/jobs.md).
+            name: the run's name; the same name again continues from the newest step that its ranks can load (see
+                docs/clusters.md, "Where checkpoints lie").
             steps: total training steps.
             model: on the Hub, prepared on the cluster, or a folder of this machine (`./my-model`).
             data: data sets of the cluster, parquet files, or folders with train.parquet and test.parquet.

@@ -38,6 +38,21 @@ def test_one_that_is_declared_otherwise_is_refused(lab: FakeLocal) -> None:
     assert lab.cluster.jobs == {}
 
 
+def test_a_refused_resume_ends_a_cluster_that_was_started_for_it(
+    lab: FakeLocal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise cloudrl.CheckpointError("run 'mine' cannot go on")
+
+    monkeypatch.setattr("cloudrl.checkpoints.resume.with_resume", refuse)
+    owned = cloudrl.RunningCluster(provider("local").attach("lab"), provider="local", owned=True)
+    monkeypatch.setattr(cloudrl.Cluster, "up", lambda *_, **__: owned)
+    monkeypatch.setattr("cloudrl.jobs.rehearsal.living", lambda *_, **__: None)
+    with pytest.raises(cloudrl.CheckpointError, match="cannot go on; cluster lab is ended again"):
+        cloudrl.run("grpo-tiny", cluster="lab", name="mine")
+    assert provider("local").status("lab").phase == "down"
+
+
 def test_what_cannot_work_is_refused_before_anything_starts(lab: FakeLocal) -> None:
     with pytest.raises(cloudrl.InputError, match="computes on GPUs"):
         cloudrl.run(

@@ -77,7 +77,7 @@ class Checkpoint:
         files: Name below the role's folder -> its copies, the newest first.
         saves: Training rank -> what the agent wrote down when the save had finished.
         finished: Whether verl's tracker or its `data.pt` says that all ranks had returned from saving.
-        resumes: Whether a job of the same name would go on from here.
+        resumes: Whether the newest tracker names it: where verl by itself would go on, on the node of that tracker.
         tracked: Whether the tracker of any node names it.
         beside: Files of the step that belong to no role: `data.pt`, the state of the data loader.
         tracker_at: When the newest tracker of the run was written, Unix seconds; None without one.

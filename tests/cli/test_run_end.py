@@ -333,4 +333,16 @@ class TestCtrlC:
         auth = typed_again(["up", "--set", "registry_auth={username: me, password: abc}"])
         assert auth == "cloudrl up --set 'registry_auth={username: me, password: ***'"
         plain = ["run", "grpo", "data.prompt_key=question", "--env", "NCCL_DEBUG=INFO"]
+        names = [
+            "run",
+            "grpo",
+            "--secret",
+            "HF_TOKEN",
+            "--secret=WANDB_API_KEY",
+            "--set",
+            "secrets=[HF_TOKEN]",
+        ]
+        assert typed_again(names) == (
+            "cloudrl run grpo --secret HF_TOKEN --secret=WANDB_API_KEY --set 'secrets=[HF_TOKEN]'"
+        )
         assert typed_again(plain) == "cloudrl run grpo data.prompt_key=question --env NCCL_DEBUG=INFO"

@@ -174,3 +174,20 @@ def test_of_the_network_the_last_failure_of_all_machines_counts(tmp_path: Path) 
     signature, now = TIMED_OUT.signature, float(next(CLOCK))
     assert _judge(tmp_path / "a", TIMED_OUT, "run", {"model|older": now - 2, signature: now - 1})
     assert not _judge(tmp_path / "b", TIMED_OUT, "run", {signature: now - 2}, {"lost|newer": now - 1})
+
+
+def test_what_was_before_the_run_was_ready_counts_nowhere(tmp_path: Path) -> None:
+    """A machine that missed the start that went well remembers the failures before it."""
+    for node in ("a", "b"):
+        _judge(tmp_path / node)
+    clear(tmp_path / "b", "run", now=float(next(CLOCK)))
+    assert not _judge(tmp_path / "a", FAILURE, "run", met(tmp_path / "b", "run"))
+    clear(tmp_path / "c", "run")
+    assert not (tmp_path / "c").exists()  # nothing is written down where nothing was
+
+
+def test_the_same_failure_seen_by_another_node_is_no_earlier_one(tmp_path: Path) -> None:
+    """All nodes share the folder, and one of them was quicker."""
+    began = float(next(CLOCK))
+    record(FAILURE, folder=tmp_path, run_id="run", now=float(next(CLOCK)))
+    assert not judge(FAILURE, folder=tmp_path, run_id="run", since=began, now=float(next(CLOCK))).final

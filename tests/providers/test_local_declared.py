@@ -49,3 +49,13 @@ def test_a_secret_comes_from_this_shell() -> None:
     with pytest.raises(InputError, match="secret HF_TOKEN is not set") as caught:
         declared.check_secrets(cluster, {"HF_TOKEN": ""})
     assert "export HF_TOKEN=" in str(caught.value.hint)
+
+
+def test_what_is_said_of_a_declared_folder_is_its_place(tmp_path: Path) -> None:
+    assert str(tmp_path / "home" / "clusters" / "lab" / "checkpoints") in provider.keeping("lab").where
+    plan = provider.plan(Cluster.load({"name": "lab", "checkpoints": str(tmp_path / "nvme")}))
+    plan.state.write()
+    assert provider.keeping("lab").where == f"in {tmp_path / 'nvme'}"
+    assert (
+        provider.what_stays("lab") == f"checkpoints stay in {tmp_path / 'nvme'}, logs in {plan.state.folder}"
+    )
