@@ -102,16 +102,14 @@ def find_resume(
     inventory.refuse_silent("it may have the newest step of the run", "Try again when it answers")
     if not steps:
         return None
+    world_size, order = cluster.nodes * cluster.gpus_per_node, _in_order(addresses)
     problems = []
     for step in _in_turn(steps):
-        found = steps[step]
-        fitting = [each for each in found if each.world_size == cluster.nodes * cluster.gpus_per_node]
-        roles = fitting or found
-        trouble = [text for each in roles for text in _trouble(each, cluster, addresses)]
+        roles = [each for each in steps[step] if each.world_size == world_size] or steps[step]
+        trouble = [text for each in roles for text in _trouble(each, world_size, order)]
         if not trouble:
-            return Resume(
-                step, f"{cluster.checkpoint_dir}/{run}/global_step_{step}", _notes(roles[0], addresses)
-            )
+            folder = f"{cluster.checkpoint_dir}/{run}/global_step_{step}"
+            return Resume(step, folder, _notes(roles[0], order))
         problems.append(f"step {step}: {trouble[0]}")
     shown = "; ".join(problems[:3])
     raise CheckpointError(
@@ -136,15 +134,14 @@ def _in_turn(steps: Mapping[int, Sequence[Checkpoint]]) -> list[int]:
     return sorted(fitting, reverse=True)
 
 
-def _trouble(saved: Checkpoint, cluster: ClusterView, addresses: Mapping[int, str]) -> list[str]:
-    """Why a role of a step cannot be loaded."""
-    world_size = cluster.nodes * cluster.gpus_per_node
+def _trouble(saved: Checkpoint, world_size: int, order: Sequence[int]) -> list[str]:
+    """Why a role of a step cannot be loaded by so many ranks on nodes in this order."""
     if saved.world_size != world_size:
         return [f"{saved.world_size} ranks have saved the {saved.role}, and {world_size} would load it"]
     gaps = [each for each in saved.missing if each != _NOT_NEEDED]
     if gaps:
         return [f"the {saved.role} lacks {gaps[0]}"]
-    return _elsewhere(saved, cluster.gpus_per_node, _in_order(addresses))
+    return _elsewhere(saved, world_size // len(order), order)
 
 
 def _in_order(addresses: Mapping[int, str]) -> Sequence[int]:
@@ -167,10 +164,10 @@ def _elsewhere(saved: Checkpoint, per_node: int, order: Sequence[int]) -> list[s
     return []
 
 
-def _notes(saved: Checkpoint, addresses: Mapping[int, str]) -> tuple[str, ...]:
+def _notes(saved: Checkpoint, nodes: Sequence[int]) -> tuple[str, ...]:
     """The controller runs on any node, and reads the state of the data loader from its disk."""
     held = {node for copy in saved.beside.get("data.pt", ()) for node in copy.place.ranks}
-    if set(addresses) <= held:
+    if set(nodes) <= held:
         return ()
     where = f"lies on node {', '.join(map(str, sorted(held)))} alone" if held else "was not found"
     return (f"its data.pt {where}: where verl's controller runs elsewhere, the data begins anew",)

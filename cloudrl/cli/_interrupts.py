@@ -97,13 +97,17 @@ def typed_again(words: Sequence[str]) -> str:
     """A command as it was typed, for a hint: without the values of secrets, which a screen and a log would keep."""
     from cloudrl.jobs.masking import masked_words
 
+    masked = masked_words(words)
     shown = [
-        word
-        if before == "--secret" or word.startswith(("--secret=", "secrets="))
-        else masked  # names, no values
-        for before, word, masked in zip(("", *words), words, masked_words(words), strict=False)
+        word if _is_a_name(before, word) else instead
+        for before, word, instead in zip(("", *words), words, masked, strict=False)
     ]
     return f"cloudrl {shlex.join(shown)}"
+
+
+def _is_a_name(before: str, word: str) -> bool:
+    """Whether a word holds names of dstack's secrets, as our own options take them, and no value."""
+    return before == "--secret" or word.startswith(("--secret=", "secrets="))
 
 
 def costs(home: Provider, name: str) -> str:
