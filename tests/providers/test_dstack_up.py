@@ -21,6 +21,7 @@ from cloudrl.providers.dstack.tunnel import Tunnel, free_ports
 from cloudrl.providers.dstack.way_in import WayIn
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from cloudrl.providers.model import Status
@@ -207,14 +208,23 @@ class TestTheKeeper:
             assert keeper._hold_patiently(tmp_path, clock=clock, sleep=clock.sleep) is None
         assert clock.now >= 2.0
 
-    def test_that_is_opening_is_waited_for_by_the_second_start(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """The second keeper gives way to the first within 2 s, and the first needs longer for its tunnel."""
+    @pytest.fixture
+    def place(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        """Where the keeper of cluster `lab` writes."""
         monkeypatch.setenv("CLOUDRL_HOME", str(tmp_path))
-        place, clock = state.folder("main", "lab") / "tunnel", Clock()
-        first = state.hold(place)
-        assert first is not None
+        return state.folder("main", "lab") / "tunnel"
+
+    @pytest.fixture
+    def first(self, place: Path) -> Iterator[Any]:
+        """The lock of a keeper that is opening its tunnel."""
+        held = state.hold(place)
+        assert held is not None
+        with held:
+            yield held
+
+    def test_that_is_opening_is_waited_for_by_the_second_start(self, place: Path, first: Any) -> None:
+        """The second keeper gives way to the first within 2 s, and the first needs longer for its tunnel."""
+        clock = Clock()
         (place / "log").write_text("words of the first\n")
         opened = state.Kept(1, "run-1", 1, 2)
 
@@ -223,17 +233,11 @@ class TestTheKeeper:
             if clock.now > 30:
                 state.write_kept(place, opened)
 
-        with first:
-            assert keeper.start("main", "lab", launch=gave_way, clock=clock, sleep=sleep) == opened
+        assert keeper.start("main", "lab", launch=gave_way, clock=clock, sleep=sleep) == opened
         assert (place / "log").read_text() == "words of the first\n"
 
-    def test_that_fails_fails_the_second_start_with_its_words(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setenv("CLOUDRL_HOME", str(tmp_path))
-        place, clock = state.folder("main", "lab") / "tunnel", Clock()
-        first = state.hold(place)
-        assert first is not None
+    def test_that_fails_fails_the_second_start_with_its_words(self, place: Path, first: Any) -> None:
+        clock = Clock()
         (place / "log").write_text("words of last week\n")
 
         def sleep(seconds: float) -> None:
@@ -247,28 +251,21 @@ class TestTheKeeper:
             with pytest.raises(ConnectionFailed, match=f"the tunnel to 'lab' did not open: {said}"):
                 keeper.start("main", "lab", launch=gave_way, clock=clock, sleep=sleep)
 
-    def test_is_not_waited_for_without_end(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("CLOUDRL_HOME", str(tmp_path))
+    def test_is_not_waited_for_without_end(self, first: Any) -> None:
+        del first
         clock = Clock()
-        with state.hold(state.folder("main", "lab") / "tunnel") as held:  # type: ignore[union-attr]
-            assert held
-            with pytest.raises(ConnectionFailed, match="did not open"):
-                keeper.start("main", "lab", launch=gave_way, clock=clock, sleep=clock.sleep)
+        with pytest.raises(ConnectionFailed, match="did not open"):
+            keeper.start("main", "lab", launch=gave_way, clock=clock, sleep=clock.sleep)
         assert 60 < clock.now < 90
 
     def test_that_has_gone_meanwhile_is_no_error(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, place: Path, first: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setenv("CLOUDRL_HOME", str(tmp_path))
-        place = state.folder("main", "lab") / "tunnel"
-        held = state.hold(place)
-        assert held is not None
         state.write_kept(place, state.Kept(1, "run-1", 1, 2))
 
         def gone(pid: int, number: int) -> None:
             assert (pid, number) == (1, signal.SIGTERM)
-            assert held is not None
-            held.close()
+            first.close()
             raise ProcessLookupError
 
         monkeypatch.setattr(os, "kill", gone)
