@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if item.get_closest_marker("slow"):
                 item.add_marker(pytest.mark.skip(reason="slow: CLOUDRL_SLOW=1 or make test-slow"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def temporary_files(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What the code under test and all that it starts put into the machine's /tmp ends with pytest's own folders.
+
+    verl, for one, leaves a lock file there for each checkpoint. A short path: sockets lie below it.
+    """
+    folder = tmp_path_factory.getbasetemp() / "T"
+    folder.mkdir()
+    os.environ["TMPDIR"] = str(folder)
+    tempfile.tempdir = str(folder)
 
 
 @pytest.fixture

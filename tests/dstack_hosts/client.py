@@ -17,6 +17,7 @@ def client_environment(home: Path) -> dict[str, str]:
     """A clean environment with a private HOME: ~/.dstack and ~/.ssh/config are looked for there."""
     return {
         "HOME": str(home),
+        "TMPDIR": str(home.parent / "tmp"),  # dstack's tunnels have folders with keys there
         "PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
         "LANG": "C.UTF-8",
         "TERM": "dumb",

@@ -92,7 +92,7 @@ class Lab:
         reason = why_not()
         if reason:
             raise LabUnavailable(reason)
-        self.folder = self._folder or Path(tempfile.mkdtemp(prefix="dstack-lab-"))
+        self.folder = self._folder or Path(tempfile.mkdtemp(prefix="dstack-lab-", dir="/tmp"))
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
             self._start_guardian()
@@ -166,7 +166,8 @@ class Lab:
 
     def _start_guardian(self) -> None:
         self.home, self.fleet_key = self.folder / "home", self.folder / "fleet_key"
-        self.home.mkdir()
+        for folder in (self.home, self.folder / "tmp"):
+            folder.mkdir()
         starter = str(os.getpid()) if self._guarded else "-"
         with (self.folder / "lab.log").open("ab") as log:
             self._guardian = subprocess.Popen(

@@ -112,6 +112,7 @@ class Server:
     def _environment(self) -> dict[str, str]:
         return {
             "HOME": str(self._home),
+            "TMPDIR": str(self._home.parent / "tmp"),  # what it has there when it is killed ends with the lab
             "PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
             "LANG": "C.UTF-8",
             "DSTACK_SERVER_DIR": str(self._home / ".dstack/server"),

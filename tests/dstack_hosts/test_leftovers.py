@@ -51,7 +51,7 @@ def folder():
     reason = why_not()
     if reason:
         pytest.skip(reason)
-    return Path(tempfile.mkdtemp(prefix="dstack-left-"))
+    return Path(tempfile.mkdtemp(prefix="dstack-left-", dir="/tmp"))
 
 
 def _mentions(folder):

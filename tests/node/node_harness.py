@@ -14,6 +14,7 @@ import random
 import signal
 import socket
 import subprocess
+import threading
 import time
 import uuid
 from dataclasses import dataclass, field
@@ -37,6 +38,9 @@ MARK = "CLOUDRL_TEST_MARK"
 KEY = b"the key of this test"
 IP = "127.0.0.1"
 
+_given_out: set[int] = set()
+_giving_out = threading.Lock()
+
 
 def until(condition: Callable[[], object], what: str, *, timeout_s: float = 30.0) -> None:
     """Poll a condition that other processes bring about."""
@@ -47,14 +51,19 @@ def until(condition: Callable[[], object], what: str, *, timeout_s: float = 30.0
 
 
 def free_ports(count: int) -> list[int]:
-    """Distinct ports that are free, below those that the kernel gives to outgoing connections."""
+    """Ports that are free, below those that the kernel gives to outgoing connections. None is given out twice.
+
+    Scenarios run side by side: between this look and a cluster's own bind another one would take it for free too.
+    """
     ports: list[int] = []
-    with contextlib.ExitStack() as stack:
+    with _giving_out:
         while len(ports) < count:
-            probe = stack.enter_context(socket.socket())
-            with contextlib.suppress(OSError):
-                probe.bind(("", random.SystemRandom().randrange(12_000, 32_000)))
-                ports.append(probe.getsockname()[1])
+            port = random.SystemRandom().randrange(12_000, 32_000)
+            with contextlib.suppress(OSError), socket.socket() as probe:
+                probe.bind(("", port))
+                if port not in _given_out:
+                    _given_out.add(port)
+                    ports.append(port)
     return ports
 
 

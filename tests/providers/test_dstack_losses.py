@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime
 from typing import TYPE_CHECKING
 
 import pytest
@@ -45,7 +44,7 @@ def test_a_lost_host_brings_up_the_whole_cluster_again(user: User, first: str, r
 
         said = user.types("cloudrl", "status", first).stdout
         [line] = [line for line in said.splitlines() if line.startswith(f"attempt {attempts} ")]
-        assert f"attempt {attempts} ({datetime.now().astimezone():%Y-%m-%d }" in line
+        assert re.match(rf"attempt {attempts} \(20\d\d-\d\d-\d\d \d\d:", line)
         assert "ended and was started again: " in line
         assert host.address in line
         assert attempts in [each["attempt"] for each in look["earlier"]]
