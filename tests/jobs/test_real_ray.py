@@ -74,7 +74,7 @@ def free_ports(count: int) -> list[int]:
 @pytest.fixture(scope="module")
 def connection() -> Iterator[Connection]:
     """A head of our own, on free ports, in a folder of its own; nothing of it is left afterwards."""
-    folder = tempfile.mkdtemp(prefix="cr")  # short: Ray's sockets lie below it
+    folder = tempfile.mkdtemp(prefix="cr", dir="/tmp")  # short: Ray's sockets lie below it
     gcs, dashboard, *others = free_ports(8)
     own_ports = dict(zip(PORTS, others, strict=True))
     command = [
