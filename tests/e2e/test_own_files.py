@@ -1,9 +1,11 @@
-"""The user's own reward, data, model and verl, and a secret, in a real training on two nodes."""
+"""The user's own reward, data, model and verl, and a secret, in a real training on two nodes; and what is around it."""
 
 import json
 import os
 import re
 import shutil
+import subprocess
+import sys
 import urllib.request
 from pathlib import Path
 
@@ -48,6 +50,22 @@ def own(shell, cluster):
         *("--working-dir", "fork", "--reward", "./reward.py:mine", "--model", "./model", "--data", "./mine"),
         *("--env", f"MY_API_TOKEN={SECRET}", "--name", "run", "--steps", "2"),
     ]
+
+
+def test_status_shows_both_nodes(shell, cluster):
+    look = json.loads(shell.run("status", NAME, "--json").stdout)
+    assert [(node["rank"], node["ray_up"], node["fetched"]) for node in look["nodes"]] == [
+        (0, True, True),
+        (1, True, True),
+    ]
+
+
+def test_raw_ray_works_with_what_env_prints(shell, cluster):
+    programs = Path(sys.executable).parent
+    script = f'eval "$({programs / "cloudrl"} env)"; {programs / "ray"} job submit -- echo hello from ray'
+    done = subprocess.run(["bash", "-c", script], env=shell.env, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "hello from ray" in done.stdout
 
 
 def test_a_dry_run_shows_all_and_sends_nothing(shell, cluster, own):
@@ -104,11 +122,13 @@ def test_the_second_time_nothing_is_sent(shell, cluster, own):
     shell.run("jobs", "stop", "two")
 
 
-def test_the_secret_goes_with_the_cluster(shell, cluster):
+def test_down_takes_the_secret_and_leaves_the_checkpoints(shell, cluster):
     kept = (
         Path("/dev/shm") / f"cloudrl-{os.getuid()}-{json.loads((cluster / 'cluster.json').read_text())['id']}"
     )
     assert (kept / "one").exists()
-    shell.run("down", NAME, "-y")
+    shell.run("down", NAME, "-y")  # asks nobody when told so
     assert not kept.exists()
     assert shell.leftovers() == []
+    assert len(list(cluster.glob("checkpoints/run/global_step_2/actor/model_*.pt"))) == 2
+    assert shell.run("status", NAME).stdout.strip() == f"{NAME} on local: down"
