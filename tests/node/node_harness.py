@@ -51,14 +51,14 @@ def until(condition: Callable[[], object], what: str, *, timeout_s: float = 30.0
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that are free, below those that the kernel gives to outgoing connections. None is given out twice.
+    """Ports that are free, below those of local clusters and of outgoing connections. None is given out twice.
 
     Scenarios run side by side: between this look and a cluster's own bind another one would take it for free too.
     """
     ports: list[int] = []
     with _giving_out:
         while len(ports) < count:
-            port = random.SystemRandom().randrange(12_000, 32_000)
+            port = random.SystemRandom().randrange(12_000, 20_000)
             with contextlib.suppress(OSError), socket.socket() as probe:
                 probe.bind(("", port))
                 if port not in _given_out:
