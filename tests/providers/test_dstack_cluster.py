@@ -54,14 +54,24 @@ def test_a_keeper_that_is_killed_blocks_nothing(user: User, first: str) -> None:
     user.types("cloudrl", "attach", first)
 
 
-@pytest.mark.slow  # as `cloudrl run` does in test_dstack_messages.py
-def test_submit_trains_on_both_hosts(user: User, first: str) -> None:
-    """Real verl over the hosts' network; each rank's shard lies on its own host's disk."""
-    words = ("--steps", "2", "--name", "trained", "--cluster", first)
-    assert "step 2/2" in user.types("cloudrl", "submit", "grpo-tiny", *words, timeout_s=500).stdout
-    pattern = "trained/global_step_*/actor/model_world_size_2_rank_*.pt"
-    shards = [
-        [path.name for path in host.path("/checkpoints").glob(pattern)] for host in user.hosts_of(first)
-    ]
-    assert [len(each) for each in shards] == [1, 1]
-    assert shards[0] != shards[1]
+@pytest.mark.slow  # as `cloudrl run` does in test_dstack_messages.py, and once more
+def test_a_training_on_two_disks_goes_on_where_it_stopped(user: User, first: str) -> None:
+    """Real verl over the hosts' network; each rank's shard lies on its own host's disk, and is loaded from there."""
+
+    def shards(step: int) -> list[list[str]]:
+        pattern = f"trained/global_step_{step}/actor/model_world_size_2_rank_*.pt"
+        return [
+            [path.name for path in host.path("/checkpoints").glob(pattern)] for host in user.hosts_of(first)
+        ]
+
+    words = ("--name", "trained", "--cluster", first, "--steps")
+    done = user.types("cloudrl", "submit", "grpo-tiny", *words, "2", timeout_s=500)
+    assert "step 2/2" in done.stdout
+    placed = shards(2)
+    assert sorted(placed) == [[f"model_world_size_2_rank_{rank}.pt"] for rank in (0, 1)]
+
+    again = user.types("cloudrl", "submit", "grpo-tiny", *words, "3", timeout_s=500)
+    assert "run 'trained' continues from step 2" in again.stdout
+    steps = [line.split()[1] for line in again.stdout.splitlines() if line.startswith("step ")]
+    assert steps == ["3/3"]
+    assert shards(3) == placed  # a rank has to be where its shard is
