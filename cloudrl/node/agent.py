@@ -19,7 +19,7 @@ from cloudrl.node.facts import Facts, gather
 from cloudrl.node.failure import Failure, NodeFailed
 from cloudrl.node.fetch import Fetcher, self_command
 from cloudrl.node.job_secrets import JobSecrets, folder_of
-from cloudrl.node.process import Child, reap_orphans
+from cloudrl.node.process import Child, end_orphans, reap_orphans
 from cloudrl.node.report import Report
 from cloudrl.node.services import Services
 from cloudrl.node.shards import ShardChild
@@ -314,11 +314,11 @@ class Agent:
         """Start Ray and wait until it is up; a start that dies early is tried again, ports may be slow to free."""
         self.before_ray()
         deadline = time.monotonic() + self.patience.ray_s
-        self._await_free_ports()
         command = ray_node.start_command(
             self.options, self.identity, gpus=self.gpus, ray=ray_node.ray_command()
         )
         for left in reversed(range(_RAY_START_TRIES)):
+            self._await_free_ports()
             # jobs without a working directory start where Ray did, and Hydra leaves its `outputs` there
             ray = self._child(command, "ray.log", self.options.run_dir)
             self._await_ray(ray, deadline - time.monotonic())
@@ -328,6 +328,7 @@ class Agent:
                 return
             if left:
                 self.log.line(f"`ray start` exited with {ray.poll()}; {left} more tries")
+                end_orphans()  # its control store outlives a start that fails later on, and keeps the port
                 self.tick(1.0)
         raise self.fail("ray", f"`ray start` exited with {ray.poll()}", ray.tail())
 

@@ -170,11 +170,27 @@ def _processes() -> Iterable[Tuple[int, int, int]]:
 
 def end_descendants(grace_s: float = 2.0) -> None:
     """End whatever this process, a subreaper, still has below it, the newborn too: SIGTERM, then SIGKILL."""
+    _end(lambda: descendants(os.getpid()), grace_s)
+
+
+def end_orphans(grace_s: float = 2.0) -> None:
+    """End those below this process, a subreaper, that a dead child has left; its living children keep theirs."""
+    _end(_orphans, grace_s)
+
+
+def _orphans() -> Set[int]:
+    with _LOCK:
+        processes, ours = list(_processes()), set(_STARTED)
+    left = {pid for pid, parent, _ in processes if parent == os.getpid()} - ours
+    return left.union(*(_below(pid, processes) for pid in left))
+
+
+def _end(living: Callable[[], Set[int]], grace_s: float) -> None:
     for number in (signal.SIGTERM, signal.SIGKILL):
         told: Set[int] = set()
         deadline = time.monotonic() + grace_s
         while time.monotonic() < deadline:
-            left = descendants(os.getpid())
+            left = living()
             if not left:
                 break
             for pid in left - told:

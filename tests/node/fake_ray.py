@@ -5,6 +5,7 @@ One stateful fake: the folder in $FAKE_RAY steers it and remembers what it was a
     starts-RANK      each `ray start` of a rank, one line of JSON with its options
     hold-RANK        while this file is there, that rank's Ray does not come up
     fail-RANK        how many of the next starts of that rank exit at once
+    leave-RANK       while this file is there, such a start leaves a process that has --port, as Ray's control store
     alone            while this file is there, the dashboard counts no node but the head
     actors           what it lists as actors that live, JSON; none while it is not there
     jobs             what the dashboard lists as jobs, JSON; none while it is not there
@@ -105,11 +106,20 @@ def main(argv):
         file.write(json.dumps(options) + "\n")
     if _fails_now(control / f"fail-{rank}"):
         say("ray start: something is not right yet")
+        if (control / f"leave-{rank}").exists():
+            _leave_a_store(options)
         return 1
     RAYLETS.append(subprocess.Popen(["cat"], stdin=subprocess.PIPE, start_new_session=True))
     while (control / f"hold-{rank}").exists():
         time.sleep(0.02)
     return _head(options) if "head" in options else _worker(options)
+
+
+def _leave_a_store(options):
+    code = "import socket, sys, time; kept = socket.create_server((sys.argv[1], int(sys.argv[2]))); print()"
+    code += "; time.sleep(600)"
+    words = [sys.executable, "-u", "-c", code, options["node-ip-address"], options["port"]]
+    subprocess.Popen(words, stdout=subprocess.PIPE, start_new_session=True).stdout.readline()
 
 
 def _fails_now(counter):

@@ -128,6 +128,16 @@ def a_ray_that_starts_at_the_second_try(nodes: Maker) -> None:
 
 
 @scenario
+def a_control_store_that_outlives_a_start(nodes: Maker) -> None:
+    """As Ray's does when its dashboard does not come up: the next start would find its port taken."""
+    cluster = nodes(1)
+    (cluster.control / "fail-0").write_text("2")
+    (cluster.control / "leave-0").touch()
+    cluster.start("--data=addition").ready()
+    assert "`ray start` exited with 1; 1 more tries" in cluster[0].text()
+
+
+@scenario
 def a_ray_that_never_starts(nodes: Maker) -> None:
     cluster = nodes(2)
     (cluster.control / "fail-0").write_text("9")

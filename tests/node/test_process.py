@@ -180,6 +180,31 @@ def test_what_outlives_its_leader_ends_too(run_python, tmp_path: Path) -> None:
     assert run_python(code).strip() == "ended"
 
 
+LEFT = """
+import os, sys
+from pathlib import Path
+from cloudrl.node.process import Child, adopt_orphans, descendants, end_orphans
+adopt_orphans()
+log = Path(sys.argv[0] + ".log")
+lives = Child(["/bin/sh", "-c", "sleep 600 & wait"], log=log, env=os.environ)
+died = Child(["/bin/sh", "-c", "setsid sh -c 'sleep 600 & wait' & exit 3"], log=log, env=os.environ)
+assert died.wait(10) == 3
+while len(descendants(os.getpid())) < 4:
+    pass
+end_orphans()
+assert lives.poll() is None
+print(len(descendants(os.getpid())))
+lives.end()
+"""
+
+
+def test_what_a_dead_child_has_left_ends_and_what_a_living_one_has_does_not(
+    run_python, tmp_path: Path
+) -> None:
+    code = LEFT.replace("sys.argv[0]", repr(str(tmp_path / "out")))
+    assert run_python(code).strip() == "2"
+
+
 ZOMBIES = """
 import os, sys, threading, time
 from pathlib import Path
