@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from typing import TYPE_CHECKING
 
 from cloudrl.errors import CheckpointError
@@ -34,17 +35,18 @@ def ask(model: Path, questions: Sequence[str], *, timeout_s: float = _TIMEOUT_S)
         CheckpointError: transformers cannot load it, or takes too long.
     """
     command = [sys.executable, "-m", "cloudrl.cli._answers", str(model), *questions]
-    try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-            env={**os.environ, **_QUIET},
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise CheckpointError(f"transformers has not loaded {model} within {timeout_s:g} s") from error
+    with tempfile.TemporaryDirectory(prefix="cloudrl-answers-") as folder:  # torch leaves a folder there
+        try:
+            done = subprocess.run(
+                command,
+                capture_output=True,
+                text=True,
+                timeout=timeout_s,
+                env={**os.environ, **_QUIET, "TMPDIR": folder},
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise CheckpointError(f"transformers has not loaded {model} within {timeout_s:g} s") from error
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
         raise CheckpointError(f"transformers cannot load {model}: {last}")

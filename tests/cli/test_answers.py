@@ -16,12 +16,19 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.verl
 
 
-def test_three_answers(tmp_path: Path) -> None:
+def test_three_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_tiny_model(tmp_path / "model")
+    monkeypatch.delenv(
+        "TORCHINDUCTOR_CACHE_DIR", raising=False
+    )  # torch sets it in a process that has it imported
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
     answers = ask(tmp_path / "model", ["2 + 3 =", "7 + 8 =", "12 + 5 ="])
     assert len(answers) == 3
     assert all(isinstance(answer, str) for answer in answers)
     assert answers == ask(tmp_path / "model", ["2 + 3 =", "7 + 8 =", "12 + 5 ="])
+    assert list((tmp_path / "tmp").iterdir()) == []
 
 
 def test_what_is_no_model(tmp_path: Path) -> None:

@@ -39,7 +39,11 @@ class Shell:
 
     @property
     def env(self) -> dict[str, str]:
-        kept = {key: value for key, value in os.environ.items() if not key.startswith(("RAY_", "CLOUDRL_"))}
+        kept = {
+            key: value
+            for key, value in os.environ.items()
+            if not key.startswith(("RAY_", "CLOUDRL_", "TORCH"))
+        }
         return {**kept, "CLOUDRL_HOME": str(self.home / "home"), "TMPDIR": str(self.home / "tmp")}
 
     def states(self) -> list[dict[str, object]]:

@@ -15,7 +15,7 @@ with cluster.up(on="local") as ray:
     for steps in (2, 3):
         job = ray.submit("ppo-tiny", {"trainer.save_freq": 1}, name="ppo", steps=steps)
         events = list(job.follow())
-        print(events[-1].status, *(event.step for event in events if hasattr(event, "step_s")))
+        print(events[-1].status, *(event.step for event in events if hasattr(event, "eta_s")))
 """
 
 
