@@ -18,9 +18,8 @@ pytestmark = pytest.mark.verl
 
 def test_three_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_tiny_model(tmp_path / "model")
-    monkeypatch.delenv(
-        "TORCHINDUCTOR_CACHE_DIR", raising=False
-    )  # torch sets it in a process that has it imported
+    # torch sets it in a process that has imported it, such as this one
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     (tmp_path / "tmp").mkdir()
