@@ -7,10 +7,10 @@ Source: torch 2.4 to 2.13, caffe2/serialize/inline_container.cc (`PyTorchStreamW
 from __future__ import annotations
 
 import struct
-import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from cloudrl.checkpoints.crc import crc32
 from cloudrl.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class Archive:
 
     def _checked(self, name: str, member: Member) -> bytes:
         data = self.source.read(member.offset, member.size_bytes)
-        if (found := zlib.crc32(data)) != member.crc32:
+        if (found := crc32(data)) != member.crc32:
             raise damaged(self.source, name, member.crc32, found)
         return data
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import threading
-import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cloudrl.checkpoints.archive import damaged
 from cloudrl.checkpoints.cast import Caster, holds_nan
+from cloudrl.checkpoints.crc import crc32
 from cloudrl.checkpoints.reading import PIECE_BYTES, Window
 from cloudrl.checkpoints.source import LocalShard
 from cloudrl.checkpoints.stopping import Stopped, workers
@@ -112,7 +112,7 @@ class Copier:
             if self._stop.is_set():
                 return False
             data = reader.read(at, min(PIECE_BYTES, end - at))
-            crc = zlib.crc32(data, crc) if check else 0
+            crc = crc32(data, crc) if check else 0
             hand.write(job, (at - start) // stored.size_bytes, data if caster is None else caster(data).data)
             saw_nan = saw_nan or (caster is None and holds_nan(data, stored))
             self._meter.add(len(data))
@@ -142,7 +142,7 @@ class Copier:
 
 def _crc(reader: PieceReader, start: int, end: int, crc: int) -> int:
     for at in range(start, end, PIECE_BYTES):
-        crc = zlib.crc32(reader.read(at, min(PIECE_BYTES, end - at)), crc)
+        crc = crc32(reader.read(at, min(PIECE_BYTES, end - at)), crc)
     return crc
 
 

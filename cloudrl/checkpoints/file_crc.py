@@ -7,9 +7,10 @@ the one of the manifest. Combining CRCs: Mark Adler's `crc32_combine` (zlib 1.2.
 
 from __future__ import annotations
 
-import zlib
 from functools import lru_cache
 from typing import TYPE_CHECKING
+
+from cloudrl.checkpoints.crc import crc32
 
 if TYPE_CHECKING:
     from cloudrl.checkpoints.archive import Archive
@@ -33,8 +34,8 @@ def file_crc(archive: Archive) -> int:
     last = (end, source.size_bytes() - end)
     crc = 0
     for member, gap in zip(members, source.read_many(gaps), strict=True):
-        crc = combine(zlib.crc32(gap, crc), member.crc32, member.size_bytes)
-    return zlib.crc32(source.read(*last), crc)
+        crc = combine(crc32(gap, crc), member.crc32, member.size_bytes)
+    return crc32(source.read(*last), crc)
 
 
 def combine(first: int, second: int, second_length: int) -> int:

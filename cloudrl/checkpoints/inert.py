@@ -8,6 +8,7 @@ DEFAULT_PROTOCOL), so a file costs no more time and memory than its length.
 
 from __future__ import annotations
 
+import io
 import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,12 +18,7 @@ from cloudrl.errors import CheckpointError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_INT32, _UINT32, _UINT16, _FLOAT64 = (
-    struct.Struct("<i"),
-    struct.Struct("<I"),
-    struct.Struct("<H"),
-    struct.Struct(">d"),
-)
+_INT32, _UINT32, _UINT16, _FLOAT64 = map(struct.Struct, ("<i", "<I", "<H", ">d"))
 _MARK = object()
 _PLAIN_KEYS = (str, int, float, bool, type(None))
 _DICTS = frozenset({"collections.OrderedDict", "collections.defaultdict", "collections.Counter"})
@@ -81,7 +77,7 @@ def read_pickle(data: bytes, allowed: Callable[[str], bool], label: str) -> Any:
     except (
         _Malformed, IndexError, KeyError, TypeError, AttributeError, ValueError, struct.error, RecursionError,
     ) as error:  # fmt: skip
-        why = error or type(error).__name__
+        why = "it is cut off" if isinstance(error, struct.error) else error or type(error).__name__
         raise CheckpointError(f"data.pkl of {label} is not what torch writes: {why}") from error
 
 
@@ -89,39 +85,37 @@ class _Machine:
     """Opcodes by the name of their methods in CPython's pickle.py."""
 
     def __init__(self, data: bytes, allowed: Callable[[str], bool], label: str) -> None:
-        self._data, self._allowed, self._label = data, allowed, label
-        self._at = 0
+        self._allowed, self._label = allowed, label
+        self._pickle = io.BytesIO(data)
+        self._read = self._pickle.read
         self._stack: list[Any] = []
         self._memo: dict[int, Any] = {}
         self._names: dict[bytes, Name] = {}
 
     def run(self) -> Any:
-        data, length = self._data, len(self._data)
-        if data[:2] != b"\x80\x02":
-            raise _Malformed(f"it begins with {data[:2]!r}, not with protocol 2")
-        self._at = 2
-        operations = _OPERATIONS
-        while self._at < length:
-            code = data[self._at]
-            self._at += 1
-            if code == 0x2E:  # STOP
-                return self._stack.pop()
+        read, operations = self._read, _OPERATIONS
+        if (start := read(2)) != b"\x80\x02":
+            raise _Malformed(f"it begins with {start!r}, not with protocol 2")
+        while (code := read(1)) != b".":  # STOP
             operation = operations.get(code)
             if operation is None:
-                raise _Malformed(f"opcode {code:#04x} at byte {self._at - 1}")
+                raise _Malformed(
+                    f"opcode {code!r} before byte {self._pickle.tell()}" if code else "it is cut off"
+                )
             operation(self)
-        raise _Malformed("it has no end")
+        return self._stack.pop()
 
-    def _take(self, count: int) -> bytes:
-        start, self._at = self._at, self._at + count
-        if count < 0 or self._at > len(self._data):
+    def _bytes(self, count: int) -> bytes:
+        data = self._read(count)
+        if len(data) < count:
             raise _Malformed("it is cut off")
-        return self._data[start : self._at]
+        return data
 
     def _line(self) -> bytes:
-        end = self._data.index(b"\n", self._at)
-        line, self._at = self._data[self._at : end], end + 1
-        return line
+        line = self._pickle.readline()
+        if line[-1:] != b"\n":
+            raise _Malformed("it is cut off")
+        return line[:-1]
 
     def _since_mark(self) -> list[Any]:
         stack = self._stack
@@ -146,23 +140,22 @@ class _Machine:
         self._stack.append(False)
 
     def binint(self) -> None:
-        self._stack.append(_INT32.unpack(self._take(4))[0])
+        self._stack.append(_INT32.unpack(self._read(4))[0])
 
     def binint1(self) -> None:
-        self._stack.append(self._take(1)[0])
+        self._stack.append(self._read(1)[0])
 
     def binint2(self) -> None:
-        self._stack.append(_UINT16.unpack(self._take(2))[0])
+        self._stack.append(_UINT16.unpack(self._read(2))[0])
 
     def long1(self) -> None:
-        self._stack.append(int.from_bytes(self._take(self._take(1)[0]), "little", signed=True))
+        self._stack.append(int.from_bytes(self._bytes(self._read(1)[0]), "little", signed=True))
 
     def binfloat(self) -> None:
-        self._stack.append(_FLOAT64.unpack(self._take(8))[0])
+        self._stack.append(_FLOAT64.unpack(self._read(8))[0])
 
     def binunicode(self) -> None:
-        length = _UINT32.unpack(self._take(4))[0]
-        self._stack.append(self._take(length).decode("utf-8", "surrogatepass"))
+        self._stack.append(self._bytes(_UINT32.unpack(self._read(4))[0]).decode("utf-8", "surrogatepass"))
 
     def empty_dict(self) -> None:
         self._stack.append({})
@@ -193,16 +186,16 @@ class _Machine:
 
     # the memo
     def binput(self) -> None:
-        self._memo[self._take(1)[0]] = self._stack[-1]
+        self._memo[self._read(1)[0]] = self._stack[-1]
 
     def long_binput(self) -> None:
-        self._memo[_UINT32.unpack(self._take(4))[0]] = self._stack[-1]
+        self._memo[_UINT32.unpack(self._read(4))[0]] = self._stack[-1]
 
     def binget(self) -> None:
-        self._stack.append(self._memo[self._take(1)[0]])
+        self._stack.append(self._memo[self._read(1)[0]])
 
     def long_binget(self) -> None:
-        self._stack.append(self._memo[_UINT32.unpack(self._take(4))[0]])
+        self._stack.append(self._memo[_UINT32.unpack(self._read(4))[0]])
 
     def pop(self) -> None:
         self._stack.pop()
@@ -278,37 +271,37 @@ def _expect(value: Any, kind: type[Any]) -> Any:
     return value
 
 
-_OPERATIONS: dict[int, Callable[[_Machine], None]] = {
-    ord("("): _Machine.mark,
-    ord("N"): _Machine.none,
-    0x88: _Machine.true,
-    0x89: _Machine.false,
-    ord("J"): _Machine.binint,
-    ord("K"): _Machine.binint1,
-    ord("M"): _Machine.binint2,
-    0x8A: _Machine.long1,
-    ord("G"): _Machine.binfloat,
-    ord("X"): _Machine.binunicode,
-    ord("}"): _Machine.empty_dict,
-    ord("]"): _Machine.empty_list,
-    ord(")"): _Machine.empty_tuple,
-    ord("t"): _Machine.tuple_,
-    0x85: _Machine.tuple1,
-    0x86: _Machine.tuple2,
-    0x87: _Machine.tuple3,
-    ord("q"): _Machine.binput,
-    ord("r"): _Machine.long_binput,
-    ord("h"): _Machine.binget,
-    ord("j"): _Machine.long_binget,
-    ord("0"): _Machine.pop,
-    ord("1"): _Machine.pop_mark,
-    ord("a"): _Machine.append,
-    ord("e"): _Machine.appends,
-    ord("s"): _Machine.setitem,
-    ord("u"): _Machine.setitems,
-    ord("c"): _Machine.global_,
-    ord("R"): _Machine.reduce,
-    0x81: _Machine.reduce,  # NEWOBJ: the same two values
-    ord("b"): _Machine.build,
-    ord("Q"): _Machine.binpersid,
+_OPERATIONS: dict[bytes, Callable[[_Machine], None]] = {
+    b"(": _Machine.mark,
+    b"N": _Machine.none,
+    b"\x88": _Machine.true,
+    b"\x89": _Machine.false,
+    b"J": _Machine.binint,
+    b"K": _Machine.binint1,
+    b"M": _Machine.binint2,
+    b"\x8a": _Machine.long1,
+    b"G": _Machine.binfloat,
+    b"X": _Machine.binunicode,
+    b"}": _Machine.empty_dict,
+    b"]": _Machine.empty_list,
+    b")": _Machine.empty_tuple,
+    b"t": _Machine.tuple_,
+    b"\x85": _Machine.tuple1,
+    b"\x86": _Machine.tuple2,
+    b"\x87": _Machine.tuple3,
+    b"q": _Machine.binput,
+    b"r": _Machine.long_binput,
+    b"h": _Machine.binget,
+    b"j": _Machine.long_binget,
+    b"0": _Machine.pop,
+    b"1": _Machine.pop_mark,
+    b"a": _Machine.append,
+    b"e": _Machine.appends,
+    b"s": _Machine.setitem,
+    b"u": _Machine.setitems,
+    b"c": _Machine.global_,
+    b"R": _Machine.reduce,
+    b"\x81": _Machine.reduce,  # NEWOBJ: the same two values
+    b"b": _Machine.build,
+    b"Q": _Machine.binpersid,
 }

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import zlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from cloudrl.checkpoints.cast import cast_bytes
+from cloudrl.checkpoints.crc import crc32
 from cloudrl.checkpoints.dtypes import DType
 from cloudrl.errors import CheckpointError
 
@@ -136,7 +136,7 @@ class LocalShard:
         value, end = 0, offset + length
         while offset < end:
             piece = self.read(offset, min(_PIECE_BYTES, end - offset))
-            value, offset = zlib.crc32(piece, value), offset + len(piece)
+            value, offset = crc32(piece, value), offset + len(piece)
         return value
 
     def _exactly(self, descriptor: int, offset: int, length: int) -> bytes:

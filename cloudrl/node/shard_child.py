@@ -30,6 +30,9 @@ MAX_REQUEST_BYTES = 4096
 _CHUNK_BYTES = 1 << 20
 """Small enough for what is in work to stay in the processor's cache."""
 _NICE = 19
+_SLOW_SHARE = 0.02
+"""Of all processors: what a slow sum takes at most. Being nice alone does not do: Linux gives each session a share of
+its own (sched(7), autogroup)."""
 SEND_TIMEOUT_S = 60.0
 
 
@@ -59,7 +62,7 @@ def crc32(
     sleep: Callable[[float], None] = time.sleep,
     alive: Callable[[], None] = lambda: None,
 ) -> Dict[str, int]:
-    """How many bytes there are from `offset` on, at most `count`, and their CRC-32; no faster than `bytes_per_s`.
+    """How many bytes there are from `offset` on, at most `count`, and their CRC-32; with `bytes_per_s`, see `pause_s`.
 
     `start` is the CRC-32 of what stands before them, if that is to be included. `alive` is called after each piece.
 
@@ -68,6 +71,7 @@ def crc32(
     """
     size, value = 0, start
     while count is None or size < count:
+        begun_s = time.thread_time()
         wanted = _CHUNK_BYTES if count is None else min(_CHUNK_BYTES, count - size)
         chunk = _read(file, wanted, offset + size)
         if not chunk:
@@ -75,8 +79,17 @@ def crc32(
         alive()
         size, value = size + len(chunk), zlib.crc32(chunk, value)
         if bytes_per_s is not None:
-            sleep(len(chunk) / bytes_per_s)
+            sleep(pause_s(len(chunk), bytes_per_s, time.thread_time() - begun_s, os.cpu_count() or 1))
     return {"size_bytes": size, "crc32": value}
+
+
+def pause_s(size_bytes: int, bytes_per_s: float, worked_s: float, processors: int) -> float:
+    """Seconds to rest after a piece: it gets no faster than `bytes_per_s`, and a training keeps 49 of 50 processors.
+
+    `worked_s` is what the piece took of one processor's time.
+    """
+    share = min(1.0, _SLOW_SHARE * processors)
+    return max(size_bytes / bytes_per_s, worked_s * (1 / share - 1))
 
 
 def cast(content: bytes, stored: str, wanted: str) -> bytes:

@@ -13,7 +13,7 @@ import pytest
 
 from cloudrl.checkpoints.cast import cast_bytes
 from cloudrl.checkpoints.dtypes import DType
-from cloudrl.node.shard_child import _answer, cast, crc32
+from cloudrl.node.shard_child import _answer, cast, crc32, pause_s
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,6 +59,15 @@ def test_a_slow_sum_sleeps(tmp_path: Path) -> None:
     with (tmp_path / "file").open("rb") as file:
         crc32(file.fileno(), 0, None, 0, 1e6, sleep=slept.append)
     assert sum(slept) == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize(
+    ("processors", "worked_s", "rests_s"),
+    [(64, 0.1, 1.0), (2, 0.01, 1.0), (2, 0.1, 2.4), (1, 0.1, 4.9), (64, 9.0, 1.0)],
+    ids=["by pace", "by pace on two", "a 25th of one of two", "a 50th of one", "all of one of 64"],
+)
+def test_a_slow_sum_leaves_the_processors_to_others(processors: int, worked_s: float, rests_s: float) -> None:
+    assert pause_s(1_000_000, 1e6, worked_s, processors) == pytest.approx(rests_s)
 
 
 def asked(descriptors: list[int], **request: object) -> bytes:
