@@ -92,6 +92,7 @@ def test_what_must_be_standard_library_only(module: str, run_python: Callable[[s
     assert _loaded(run_python, module) <= OURS
 
 
+@pytest.mark.io
 def test_the_sdk_imports_no_heavy_package(run_python: Callable[[str], str]) -> None:
     heavy = [
         "dstack",

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import zlib
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,6 +22,7 @@ def test_the_fast_one_is_installed() -> None:
     assert crc32.__module__ == "zlib_ng.zlib_ng"
 
 
+@pytest.mark.io
 def test_without_it() -> None:
     """As on a node, whose image has no such package."""
     hide = "import sys; sys.modules['zlib_ng'] = None; "

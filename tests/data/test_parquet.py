@@ -117,6 +117,7 @@ def test_a_folder_that_cannot_be_is_named(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "test.parquet" / "part-0.parquet").exists()
 
 
+@pytest.mark.io
 def test_memory_does_not_grow_with_the_number_of_rows(tmp_path: Path) -> None:
     """40 MB of text in all; each text is an object of its own, as if it were read from a file."""
     rows = (

@@ -2,8 +2,8 @@
 
 `python fast_server.py PORT`. What is changed, and nothing else:
 
-- intervals of the background pipelines and delays of their fetchers, by 10, but by 2 of those that look after hosts and
-  fleets, since each look costs CPU time that the tests' own nodes need;
+- intervals of the background pipelines that fleets and tasks go through, and delays of their fetchers, by 10, but the
+  intervals of those that look after hosts and fleets by 2, since each look costs CPU time that the tests' nodes need;
 - the time until a job without connection counts as lost: 15 s instead of 2 min; SIGUSR1 makes it 5 min, SIGUSR2 15 s;
 - the delay before a run is submitted again: 2 s instead of 15 s to 10 min;
 - an empty database gets the tables of the models at once instead of all migrations one after the other.
@@ -46,11 +46,13 @@ _DIVIDED = ("min_processing_interval", "queue_check_delay")
 
 
 def shorten_intervals() -> None:
-    """Divide the defaults of all pipelines and fetchers."""
+    """Divide the defaults of the pipelines and fetchers that fleets and tasks go through."""
+    delays = [max(0.05, s / _FASTER) for s in base.Fetcher._DEFAULT_FETCH_DELAYS]
     for module in (fleets, instances, jobs_running, jobs_submitted, jobs_terminating, runs):
         for part in _parts(module):
             _divide_defaults(part, _HOSTS_FASTER if module in (fleets, instances) else _FASTER)
-    base.Fetcher._DEFAULT_FETCH_DELAYS = [max(0.05, s / _FASTER) for s in base.Fetcher._DEFAULT_FETCH_DELAYS]
+            if issubclass(part, base.Fetcher):
+                part._DEFAULT_FETCH_DELAYS = delays
     _change_patience(signal.SIGUSR2)
     pending._PENDING_RETRY_DELAYS = [timedelta(seconds=_AGAIN_S)]
 
@@ -63,7 +65,7 @@ def _change_patience(number: int, _frame: object = None) -> None:
 def _parts(module: ModuleType) -> list[type]:
     kinds = (base.Pipeline, base.Fetcher)
     classes = [value for value in vars(module).values() if inspect.isclass(value)]
-    return [value for value in classes if issubclass(value, kinds) and "__init__" in vars(value)]
+    return [value for value in classes if issubclass(value, kinds) and value.__module__ != base.__name__]
 
 
 def _divide_defaults(part: type, faster: float) -> None:

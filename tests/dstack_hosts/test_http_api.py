@@ -7,6 +7,8 @@ import pytest
 
 from dstack_hosts.standin.http_api import ApiError, serve, upload
 
+pytestmark = pytest.mark.io
+
 
 def file(request):
     name, content = upload(request)

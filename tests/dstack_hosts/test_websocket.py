@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from dstack_hosts.standin import http_api
 from dstack_hosts.standin.websocket import BINARY, PING, Websocket, accept_key, decode_frame, encode_frame
 
+pytestmark = pytest.mark.io
+
 
 def test_accept_key_of_the_standard():
     assert accept_key("dGhlIHNhbXBsZSBub25jZQ==") == "s3pPLMBiTxaQ9kYGzzhZRbK+xOo="  # RFC 6455, section 1.3

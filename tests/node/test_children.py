@@ -71,6 +71,7 @@ def test_a_described_data_set_says_how_far_it_is(tmp_path: Path, capsys: pytest.
     assert sorted(path.name for path in (tmp_path / "d").iterdir()) == ["test.parquet", "train.parquet"]
 
 
+@pytest.mark.io
 def test_a_data_set_that_is_interrupted_leaves_nothing(tmp_path: Path) -> None:
     """SIGTERM, as the agent sends it when the time is over, amid rows that take some seconds."""
     row = '{"question": "q", "answer": "a"}\n'

@@ -74,6 +74,7 @@ def test_what_comes_back_is_not_tried_again(fetch, statuses: str) -> None:
     assert failure.permanent
 
 
+@pytest.mark.io
 def test_a_download_that_hangs(fetch) -> None:
     failure, pauses = fetch('["hang", 0]', timeout_s=1.0)
     assert (failure.reason, failure.transient) == ("model owner/name: not there after 1 s", True)

@@ -161,6 +161,7 @@ class TestBeforeAnythingIsPaid:
         assert 'with cluster.up(on="dstack") as ray' in str(caught.value.hint)
 
 
+@pytest.mark.io
 def test_a_tunnel_without_ssh_says_so(tmp_path: Path) -> None:
     def broken() -> Any:
         raise FileNotFoundError("[Errno 2] No such file or directory: 'ssh'")

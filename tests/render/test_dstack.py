@@ -250,6 +250,7 @@ def run_words(task: TaskConfiguration, stub_path: Path) -> list[str]:
     return words
 
 
+@pytest.mark.io
 @settings(max_examples=FEW)
 @given(clusters)
 @example(
