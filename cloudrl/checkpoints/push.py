@@ -205,15 +205,21 @@ def _told(repo: str) -> Iterator[None]:
         yield
     except HFValidationError as error:
         raise InputError(f"{repo!r} is no repository: {_first_line(error)}") from error
-    except (HfHubHTTPError, OSError, *_http_errors()) as error:
-        answer = getattr(error, "response", None)
-        if answer is not None and answer.status_code < 500:
+    except (HfHubHTTPError, OSError, RuntimeError, *_http_errors()) as error:
+        # What happens to one of several files is wrapped (huggingface_hub 1.33, _commit_api.py: _upload_lfs_files);
+        # hf_xet 1.8 raises RuntimeError itself.
+        cause = error.__cause__ if isinstance(error, RuntimeError) and error.__cause__ else error
+        answer = getattr(cause, "response", None)
+        no_right = (
+            isinstance(cause, PermissionError) and cause.filename is None
+        )  # hf_xet.XetAuthenticationError
+        if no_right or (answer is not None and answer.status_code < 500):
             raise InputError(
-                f"the Hub refuses {repo}: {_first_line(error)}",
+                f"the Hub refuses {repo}: {_first_line(cause)}",
                 hint="Log in with a token that may write there: hf auth login",
             ) from error
         raise ConnectionFailed(
-            f"the Hub does not answer for {repo}: {_first_line(error)}",
+            f"the Hub does not answer for {repo}: {_first_line(cause)}",
             hint="Type the same command again: it goes on where it stopped",
         ) from error
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import shutil
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import TYPE_CHECKING, Any
 
+import hf_xet
 import pytest
 import yaml
 from fake_cluster import FakeCluster
@@ -18,10 +20,10 @@ from small_step import write_step
 from cloudrl.checkpoints.card import Provenance, from_job, model_card, provenance
 from cloudrl.checkpoints.handle import Checkpoints
 from cloudrl.checkpoints.origin import FolderOrigin
-from cloudrl.checkpoints.push import HuggingFaceHub, plan_push, push
+from cloudrl.checkpoints.push import HuggingFaceHub, _told, plan_push, push
 from cloudrl.connection import Connection
 from cloudrl.connection.ray_job import JobStatus, RayJob
-from cloudrl.errors import ConnectionFailed, InputError
+from cloudrl.errors import CloudrlError, ConnectionFailed, InputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -369,6 +371,25 @@ def test_a_hub_that_refuses_is_told_before_anything_is_merged(
     assert raised.value.hint is not None
     assert "hf auth login" in raised.value.hint
     assert not plan.staging.exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "hint"),
+    [
+        (hf_xet.XetAuthenticationError("the token is expired"), InputError, "hf auth login"),
+        (
+            RuntimeError("Data processing error: the server hangs up"),
+            ConnectionFailed,
+            "the same command again",
+        ),
+        (ConnectionResetError(104, "Connection reset by peer"), ConnectionFailed, "the same command again"),
+    ],
+)
+def test_what_stops_an_upload(error: Exception, kind: type[CloudrlError], hint: str) -> None:
+    """hf_xet 1.8 has these and no other kinds."""
+    with pytest.raises(kind, match=re.escape(str(error))) as raised, _told("me/tiny"):
+        raise error
+    assert hint in str(raised.value.hint)
 
 
 @pytest.mark.io
