@@ -19,13 +19,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
 
 from cloudrl.node.process import Child
 from cloudrl.node.shards import ShardChild
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 ROUNDS, SECONDS = 25, 4.0
 FILE_BYTES, PART_BYTES, PIECE_BYTES = 2 << 30, 20 << 20, 1 << 20
@@ -53,9 +49,10 @@ class Training:
     steps: int = 0
 
     @classmethod
-    def start(cls) -> Training:
-        """Start it; a thread counts its steps."""
-        training = cls(subprocess.Popen([sys.executable, "-c", TRAIN], stdout=subprocess.PIPE))
+    def start(cls, folder: str) -> Training:
+        """Start it; a thread counts its steps. Temporary files, of which torch leaves some, go into the folder."""
+        env = {**os.environ, "TMPDIR": folder}
+        training = cls(subprocess.Popen([sys.executable, "-c", TRAIN], stdout=subprocess.PIPE, env=env))
         threading.Thread(target=training._count, daemon=True).start()
         return training
 
@@ -71,18 +68,18 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--seconds", type=float, default=SECONDS)
     args = parser.parse_args()
-    trainings = [Training.start() for _ in range(os.cpu_count() or 1)]
-    try:
-        with tempfile.TemporaryDirectory(prefix="cbench-") as folder:
+    with tempfile.TemporaryDirectory(prefix="cbench-") as folder:
+        trainings = [Training.start(folder) for _ in range(os.cpu_count() or 1)]
+        try:
             measure(Path(folder), trainings, args.rounds, args.seconds)
-    finally:
-        for training in trainings:
-            training.process.kill()
-            training.process.wait()
+        finally:
+            for training in trainings:
+                training.process.kill()
+                training.process.wait()
 
 
 def measure(folder: Path, trainings: list[Training], rounds: int, seconds: float) -> None:
-    """Steps a second without and with the child at work, and what of the file it has summed meanwhile."""
+    """Print the steps a second without and with the child at work, and the summary."""
     shard = folder / "model_world_size_1_rank_0.pt"
     write(shard)
 
@@ -135,12 +132,10 @@ class Summing:
                 offset = (offset + PART_BYTES) % (FILE_BYTES - PART_BYTES)
 
 
-def steps_per_s(
-    trainings: list[Training], seconds: float, sleep: Callable[[float], None] = time.sleep
-) -> float:
+def steps_per_s(trainings: list[Training], seconds: float) -> float:
     """All steps of all of them in this time."""
     before, start = sum(training.steps for training in trainings), time.monotonic()
-    sleep(seconds)
+    time.sleep(seconds)
     return (sum(training.steps for training in trainings) - before) / (time.monotonic() - start)
 
 

@@ -210,9 +210,8 @@ def _told(repo: str) -> Iterator[None]:
         # hf_xet 1.8 raises RuntimeError itself.
         cause = error.__cause__ if isinstance(error, RuntimeError) and error.__cause__ else error
         answer = getattr(cause, "response", None)
-        no_right = (
-            isinstance(cause, PermissionError) and cause.filename is None
-        )  # hf_xet.XetAuthenticationError
+        # hf_xet.XetAuthenticationError; a file of this machine would have a name
+        no_right = isinstance(cause, PermissionError) and cause.filename is None
         if no_right or (answer is not None and answer.status_code < 500):
             raise InputError(
                 f"the Hub refuses {repo}: {_first_line(cause)}",

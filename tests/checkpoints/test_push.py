@@ -386,7 +386,7 @@ def test_a_hub_that_refuses_is_told_before_anything_is_merged(
     ],
 )
 def test_what_stops_an_upload(error: Exception, kind: type[CloudrlError], hint: str) -> None:
-    """hf_xet 1.8 has these and no other kinds."""
+    """Also what hf_xet 1.8 raises: a kind of its own for a token, RuntimeError for the rest."""
     with pytest.raises(kind, match=re.escape(str(error))) as raised, _told("me/tiny"):
         raise error
     assert hint in str(raised.value.hint)
