@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,6 +27,21 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 # A shell without job control starts what runs in the background with Ctrl-C ignored, and children inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _interrupt(_number: int, _frame: object) -> None:
+    """SIGTERM ends the tests as Ctrl-C does: it is said where, and fixtures clean up. A second one changes nothing."""
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    raise KeyboardInterrupt
+
+
+signal.signal(signal.SIGTERM, _interrupt)
+
+# Where libraries look when they are imported, which is before any fixture. Theirs would be the user's own caches.
+_CACHES = tempfile.mkdtemp(prefix="cloudrl-caches-")
+atexit.register(shutil.rmtree, _CACHES, ignore_errors=True)
+os.environ["HF_HOME"] = f"{_CACHES}/huggingface"
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = f"{_CACHES}/torchinductor"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

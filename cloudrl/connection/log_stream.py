@@ -21,13 +21,16 @@ from cloudrl.errors import ConnectionFailed, FailedError, Unauthorized
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
+    from contextlib import AbstractContextManager
 
     import httpx2
 
     from cloudrl.connection.ray_api import RayApi
 
-_Arrived: TypeAlias = bytes | BaseException | None
-"""Bytes, what ended the stream, or None when the other side ended it."""
+_Arrived: TypeAlias = bytes | Exception
+"""Bytes, or what ended the stream."""
+
+_CHUNKS_AHEAD = 64
 
 
 class LogSource(Protocol):
@@ -242,9 +245,10 @@ class RayLog:
             yield b""
             self._sleep(pause.seconds)
             pause.heard(b"")
-        with self._api.open_log(job.driver_node_id, job.log_name, follow=True) as response:
-            pause = Pause(self._shortest_s, self._longest_s)
-            yield from _skip(_chunks_or_silence(response, pause), offset)
+        opened = self._api.open_log(job.driver_node_id, job.log_name, follow=True)
+        with closing(_ReadAhead(opened)) as ahead:
+            ahead.next(None)
+            yield from _skip(_chunks_or_silence(ahead, Pause(self._shortest_s, self._longest_s)), offset)
 
     def rest(self, offset: int) -> Generator[bytes]:
         """See `LogSource.rest`."""
@@ -262,45 +266,72 @@ def _skip(chunks: Iterable[bytes], count: int) -> Generator[bytes]:
             yield kept
 
 
-def _chunks_or_silence(response: httpx2.Response, pause: Pause) -> Generator[bytes]:
-    """What arrives, and `b""` after each pause without anything.
+def _chunks_or_silence(ahead: _ReadAhead, pause: Pause) -> Generator[bytes]:
+    """What arrives, and `b""` after each pause without anything."""
+    while True:
+        chunk = ahead.next(pause.seconds)
+        yield chunk
+        pause.heard(chunk)
 
-    A read that times out would cost the connection, and Ray then sends the whole log again; so a thread
-    reads, and ends when the connection is shut down from here.
+
+class _ReadAhead:
+    """An open log, read by a thread that keeps the connection to itself.
+
+    A read that times out would cost the connection, and Ray then sends the whole log again; so a thread reads, and
+    ends when the connection is shut down from here.
+
+    Between the two are a `SimpleQueue` of what came and one of the room that is left. Ctrl-C amid a call of
+    `queue.Queue` can leave its lock taken for good; these are one C call each.
     """
-    arrived: queue.Queue[_Arrived] = queue.Queue(maxsize=64)
-    reader = threading.Thread(target=_pump, args=(response, arrived), daemon=True, name="cloudrl-log")
-    reader.start()
-    try:
-        while True:
-            item = _next(arrived, pause.seconds)
-            if isinstance(item, BaseException):
-                raise item
-            if item is None:
-                raise ConnectionFailed("Ray ended the log stream")
-            yield item
-            pause.heard(item)
-    finally:
-        _shut_down(response)
-        while reader.is_alive():  # it may be waiting for room
-            _next(arrived, 0.02)
 
+    def __init__(self, opened: AbstractContextManager[httpx2.Response]) -> None:
+        self._opened = opened
+        self._arrived: queue.SimpleQueue[_Arrived] = queue.SimpleQueue()
+        self._room: queue.SimpleQueue[None] = queue.SimpleQueue()
+        for _ in range(_CHUNKS_AHEAD):
+            self._room.put(None)
+        self._response: httpx2.Response | None = None
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._read, daemon=True, name="cloudrl-log")
+        self._thread.start()
 
-def _next(arrived: queue.Queue[_Arrived], silence_s: float) -> _Arrived:
-    try:
-        return arrived.get(timeout=silence_s)
-    except queue.Empty:
-        return b""
+    def next(self, silence_s: float | None) -> bytes:
+        """The next bytes; `b""` when none have come for that many seconds, and first of all when it is open.
 
+        Raises:
+            ConnectionFailed: it could not be opened, the stream broke, or Ray ended it.
+        """
+        try:
+            item = self._arrived.get(timeout=silence_s)
+        except queue.Empty:
+            return b""
+        if isinstance(item, Exception):
+            raise item
+        self._room.put(None)
+        return item
 
-def _pump(response: httpx2.Response, arrived: queue.Queue[_Arrived]) -> None:
-    try:
-        for chunk in response.iter_raw():
-            arrived.put(chunk)
-    except Exception as failure:  # noqa: BLE001 - whatever ends the thread is raised in the one that waits
-        arrived.put(failure)
-    else:
-        arrived.put(None)
+    def close(self) -> None:
+        """End the thread; one that does not end within a second dies with this process."""
+        self._is_closed = True
+        self._room.put(None)
+        if self._response is not None:
+            _shut_down(self._response)
+        self._thread.join(1.0)
+
+    def _read(self) -> None:
+        try:
+            with self._opened as self._response:
+                self._arrived.put(b"")
+                if self._is_closed:
+                    return
+                for chunk in self._response.iter_raw():
+                    self._room.get()
+                    if self._is_closed:
+                        return
+                    self._arrived.put(chunk)
+            self._arrived.put(ConnectionFailed("Ray ended the log stream"))
+        except Exception as failure:  # noqa: BLE001 - whatever ends the thread is raised in the one that waits
+            self._arrived.put(failure)
 
 
 def _shut_down(response: httpx2.Response) -> None:

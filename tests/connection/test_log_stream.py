@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given
@@ -183,3 +185,36 @@ def test_where_the_bytes_are_cut_makes_no_difference(data: bytes, cuts: list[int
     assert [line for piece in pieces for line in splitter.feed(piece)] + splitter.close() == (
         whole.feed(data) + whole.close()
     )
+
+
+INTERRUPTED = """
+import random, signal
+from contextlib import contextmanager
+from types import SimpleNamespace as Some
+from cloudrl.connection.log_stream import RayLog, follow_log
+
+def endless():
+    while True:
+        yield b"bytes"
+
+@contextmanager
+def open_log(*_, **__):
+    yield Some(extensions={}, iter_raw=endless)
+
+job = Some(driver_node_id="node", log_name="log")
+log = RayLog(Some(get_job=lambda _: job, open_log=open_log), "one")
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+for _ in range(400):
+    try:
+        signal.setitimer(signal.ITIMER_REAL, random.uniform(0.0005, 0.003))
+        for chunk in follow_log(log, lambda: False):
+            pass
+    except KeyboardInterrupt:
+        pass
+"""
+
+
+@pytest.mark.io
+def test_ctrl_c_at_any_moment_leaves_no_lock_taken():
+    """In a process of its own: where one is left taken, all wait for ever."""
+    subprocess.run([sys.executable, "-c", INTERRUPTED], check=True, timeout=120)

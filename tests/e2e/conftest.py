@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -21,7 +22,7 @@ class Shell:
         (home / "tmp").mkdir()
 
     def run(
-        self, *words: str, timeout_s: float = 400.0, check: bool = True
+        self, *words: str, timeout_s: float = 900.0, check: bool = True
     ) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
             [str(CLOUDRL), *words],
@@ -66,6 +67,9 @@ class Shell:
 def shell(tmp_path_factory):
     shell = Shell(tmp_path_factory.mktemp("home"))
     yield shell
+    said = [shell.run("down", str(state["name"]), "-y", check=False).stderr for state in shell.states()]
+    left = shell.leftovers()
     for state in shell.states():
-        shell.run("down", str(state["name"]), "-y", check=False)
-    assert shell.leftovers() == []
+        processes.end(str(state["id"]))
+        shutil.rmtree(str(state["ray_temp_dir"]), ignore_errors=True)
+    assert left == [], said

@@ -33,7 +33,7 @@ def start(probe: str, arguments: list[str], **environ: str) -> subprocess.Popen[
 
 
 def answer(process: subprocess.Popen[str]) -> dict[str, Any]:
-    output, errors = process.communicate(timeout=300)
+    output, errors = process.communicate(timeout=600)
     assert process.returncode == 0, errors[-3000:]
     found: dict[str, Any] = json.loads(output.splitlines()[-1])
     return found
