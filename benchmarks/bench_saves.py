@@ -90,6 +90,8 @@ def measure(folder: Path, trainings: list[Training], rounds: int, seconds: float
 
     child = ShardChild(start)
     while not all(training.steps > 20 for training in trainings):
+        if any(training.process.poll() is not None for training in trainings):
+            sys.exit("a training has ended by itself")
         time.sleep(0.1)
     without, beside = [], []
     for number in range(rounds):
@@ -114,6 +116,7 @@ class Summing:
     def __init__(self, child: ShardChild, shard: Path) -> None:
         self._child, self._shard = child, shard
         self._over = threading.Event()
+        self._failure: Exception | None = None
         self._thread = threading.Thread(target=self._sum)
 
     def __enter__(self) -> None:
@@ -122,14 +125,19 @@ class Summing:
     def __exit__(self, *_: object) -> None:
         self._over.set()
         self._thread.join()
+        if self._failure is not None:
+            raise self._failure
 
     def _sum(self) -> None:
         """In parts of less than a second, so that it ends with the block."""
-        with self._shard.open("rb") as file:
-            offset = 0
-            while not self._over.is_set():
-                self._child.crc32(file, offset=offset, count=PART_BYTES, slowly=True)
-                offset = (offset + PART_BYTES) % (FILE_BYTES - PART_BYTES)
+        offset = 0
+        try:
+            with self._shard.open("rb") as file:
+                while not self._over.is_set():
+                    self._child.crc32(file, offset=offset, count=PART_BYTES, slowly=True)
+                    offset = (offset + PART_BYTES) % (FILE_BYTES - PART_BYTES)
+        except Exception as failure:  # noqa: BLE001  raised where it is waited for
+            self._failure = failure
 
 
 def steps_per_s(trainings: list[Training], seconds: float) -> float:

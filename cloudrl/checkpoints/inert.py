@@ -77,7 +77,8 @@ def read_pickle(data: bytes, allowed: Callable[[str], bool], label: str) -> Any:
     except (
         _Malformed, IndexError, KeyError, TypeError, AttributeError, ValueError, struct.error, RecursionError,
     ) as error:  # fmt: skip
-        why = "it is cut off" if isinstance(error, struct.error) else error or type(error).__name__
+        is_short = isinstance(error, struct.error) or str(error) == "index out of range"  # of bytes
+        why = "it is cut off" if is_short else error or type(error).__name__
         raise CheckpointError(f"data.pkl of {label} is not what torch writes: {why}") from error
 
 

@@ -209,9 +209,10 @@ def _told(repo: str) -> Iterator[None]:
         # What happens to one of several files is wrapped (huggingface_hub 1.33, _commit_api.py: _upload_lfs_files);
         # hf_xet 1.8 raises RuntimeError itself.
         cause = error.__cause__ if isinstance(error, RuntimeError) and error.__cause__ else error
+        if isinstance(cause, OSError) and cause.filename is not None:  # of this machine; the Hub's have none
+            raise InputError(f"{cause.filename}: {cause.strerror}") from error
         answer = getattr(cause, "response", None)
-        # hf_xet.XetAuthenticationError; a file of this machine would have a name
-        no_right = isinstance(cause, PermissionError) and cause.filename is None
+        no_right = isinstance(cause, PermissionError)  # hf_xet.XetAuthenticationError
         if no_right or (answer is not None and answer.status_code < 500):
             raise InputError(
                 f"the Hub refuses {repo}: {_first_line(cause)}",

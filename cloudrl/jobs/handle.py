@@ -124,7 +124,7 @@ class JobHandle:
     def wait_until_over(
         self,
         *,
-        timeout_s: float = 60.0,
+        timeout_s: float = 180.0,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> JobStatus:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import queue
 import signal
 import threading
 from typing import TYPE_CHECKING, Optional
@@ -25,10 +27,14 @@ class Ended(Exception):
 
 
 class Ending:
-    """Remembers the first reason to end; the phases ask for it between any two polls."""
+    """Remembers the first reason to end; the phases ask for it between any two polls.
+
+    What wakes the main thread is a `SimpleQueue`: the handler of a signal runs in that very thread, maybe amid its
+    wait, and may put something there; of `threading.Event` it might want the lock that it holds itself.
+    """
 
     def __init__(self) -> None:
-        self._event = threading.Event()
+        self._woken: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._why: Optional[Ended] = None
 
     def listen(self, lease_fd: Optional[int]) -> None:
@@ -41,7 +47,7 @@ class Ending:
     def set(self, why: Ended) -> None:
         """Ask to end; only the first reason counts."""
         self._why = self._why or why
-        self._event.set()
+        self._woken.put(None)
 
     @property
     def asked(self) -> bool:
@@ -54,7 +60,9 @@ class Ending:
         Raises:
             Ended: with the reason.
         """
-        self._event.wait(seconds)
+        if self._why is None:
+            with contextlib.suppress(queue.Empty):
+                self._woken.get(timeout=max(0.0, seconds))
         if self._why is not None:
             raise self._why
 

@@ -79,7 +79,7 @@ def gather(ip: str, temp_dir: Path) -> Facts:
     return Facts(
         gpus=gpus.count,
         gpu_vendor=gpus.vendor,
-        cpus=_cpus(),
+        cpus=cpus(),
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         shm_bytes=shutil.disk_usage("/dev/shm").total if Path("/dev/shm").is_dir() else None,  # noqa: S108
         temp_free_fraction=disk.free / disk.total,
@@ -160,7 +160,8 @@ def interface_of(ip: str) -> Optional[str]:
     return None
 
 
-def _cpus() -> int:
+def cpus() -> int:
+    """Processors that this process may use: of a container, not of its host."""
     allowed = len(os.sched_getaffinity(0))
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()

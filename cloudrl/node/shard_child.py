@@ -24,6 +24,8 @@ import time
 import zlib
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
+from cloudrl.node.facts import cpus
+
 CASTS = {("F32", "BF16"): 4, ("F32", "F16"): 4}
 """(stored, wanted), as safetensors names them -> bytes of a stored value. A cast that saves no byte is the reader's."""
 MAX_REQUEST_BYTES = 4096
@@ -31,8 +33,8 @@ _CHUNK_BYTES = 1 << 20
 """Small enough for what is in work to stay in the processor's cache."""
 _NICE = 19
 _SLOW_SHARE = 0.02
-"""Of all processors: what a slow sum takes at most. Being nice alone does not do: Linux gives each session a share of
-its own (sched(7), autogroup)."""
+"""Of this node's processors: what a slow sum takes at most. Being nice alone does not do: Linux gives each session a
+share of its own (sched(7), autogroup)."""
 SEND_TIMEOUT_S = 60.0
 
 
@@ -70,6 +72,7 @@ def crc32(
         Unreadable: see there.
     """
     size, value = 0, start
+    processors = cpus()
     while count is None or size < count:
         begun_s = time.thread_time()
         wanted = _CHUNK_BYTES if count is None else min(_CHUNK_BYTES, count - size)
@@ -79,7 +82,7 @@ def crc32(
         alive()
         size, value = size + len(chunk), zlib.crc32(chunk, value)
         if bytes_per_s is not None:
-            sleep(pause_s(len(chunk), bytes_per_s, time.thread_time() - begun_s, os.cpu_count() or 1))
+            sleep(pause_s(len(chunk), bytes_per_s, time.thread_time() - begun_s, processors))
     return {"size_bytes": size, "crc32": value}
 
 

@@ -38,6 +38,13 @@ def test_plain_data_come_back(value: Any) -> None:
     assert read(pickle.dumps(value, protocol=2)) == value
 
 
+def test_one_that_is_cut_off_is_told_as_that() -> None:
+    data = pickle.dumps([1, 1000, -5, 2**70, 0.5, "text", (), (1,), {"a": [True, None]}], protocol=2)
+    for end in range(2, len(data)):
+        with pytest.raises(CheckpointError, match="it is cut off"):
+            read(data[:end])
+
+
 def test_what_stands_twice_is_read_once() -> None:
     inner = [1]
     found = read(pickle.dumps([inner, inner], protocol=2))

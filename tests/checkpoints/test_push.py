@@ -385,11 +385,19 @@ def test_a_hub_that_refuses_is_told_before_anything_is_merged(
         (ConnectionResetError(104, "Connection reset by peer"), ConnectionFailed, "the same command again"),
     ],
 )
-def test_what_stops_an_upload(error: Exception, kind: type[CloudrlError], hint: str) -> None:
+def test_what_stops_an_upload_on_its_way(error: Exception, kind: type[CloudrlError], hint: str) -> None:
     """Also what hf_xet 1.8 raises: a kind of its own for a token, RuntimeError for the rest."""
     with pytest.raises(kind, match=re.escape(str(error))) as raised, _told("me/tiny"):
         raise error
     assert hint in str(raised.value.hint)
+
+
+def test_a_file_of_ours_that_stops_an_upload() -> None:
+    """huggingface_hub wraps what happens to one of several files."""
+    with pytest.raises(InputError, match=r"^/s/model\.safetensors: Permission denied$"), _told("me/tiny"):
+        raise RuntimeError("Error while uploading") from PermissionError(
+            13, "Permission denied", "/s/model.safetensors"
+        )
 
 
 @pytest.mark.io

@@ -139,6 +139,7 @@ def test_what_has_arrived_is_not_sent_again(hub: Hub, tmp_path: Path) -> None:
     assert "the Hub refuses me/model" in failed.stderr
 
     hub.refuses, arrived = set(), set(hub.objects)
+    assert arrived
     hub.sent.clear()
     done = pushed(hub, tmp_path)
     assert done.returncode == 0, done.stderr

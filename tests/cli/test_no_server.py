@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from child_processes import ended
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -90,7 +91,10 @@ def test_ctrl_c_before_anything_was_submitted(server: socket.socket) -> None:
 
     threading.Thread(target=take, daemon=True).start()
     words = [sys.executable, "-m", "cloudrl.cli.main", *UP, "--gpu", "none"]
-    with subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
+    with (
+        subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process,
+        ended(process),
+    ):
         assert asked.wait(30)
         process.send_signal(signal.SIGINT)
         _, text = process.communicate(timeout=30)

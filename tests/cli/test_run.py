@@ -10,6 +10,7 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
+from child_processes import ended
 from fake_local import FakeLocal
 from small_step import write_step
 
@@ -210,7 +211,10 @@ def test_ctrl_c_says_what_goes_on_and_what_it_costs(home: Path, lab: FakeLocal) 
     lab.cluster.status["money"] = {"price_per_hour": 12.3, "cost": 4.5}
     lab.cluster.on_submit = lambda submission_id: lab.cluster.write(submission_id, LOG.encode())
     words = [sys.executable, "-m", "cloudrl.cli.main", *RUN, "--submission-id", "one"]
-    with subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
+    with (
+        subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process,
+        ended(process),
+    ):
         assert process.stderr is not None
         shown = []
         for line in process.stderr:
@@ -281,7 +285,10 @@ def test_a_second_ctrl_c_leaves_at_once(home: Path, lab: FakeLocal) -> None:
             asked.set()
             over.wait(30)
 
-    with subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
+    with (
+        subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process,
+        ended(process),
+    ):
         assert process.stderr is not None
         next(line for line in process.stderr if "step 2/2" in line)
         lab.cluster.on_request = hang

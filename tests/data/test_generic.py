@@ -382,6 +382,7 @@ def test_verls_own_data_set_reads_it(tmp_path: Path) -> None:
         "HF_HUB_OFFLINE": "1",
         "PATH": "/usr/bin:/bin",
         "HOME": str(tmp_path),
+        "TMPDIR": str(tmp_path),
     }
     subprocess.run(
         [sys.executable, "-c", READ_WITH_VERL, model, paths["train"], str(tmp_path / "cache"), str(result)],

@@ -67,9 +67,11 @@ class Shell:
 def shell(tmp_path_factory):
     shell = Shell(tmp_path_factory.mktemp("home"))
     yield shell
-    said = [shell.run("down", str(state["name"]), "-y", check=False).stderr for state in shell.states()]
-    left = shell.leftovers()
-    for state in shell.states():
-        processes.end(str(state["id"]))
-        shutil.rmtree(str(state["ray_temp_dir"]), ignore_errors=True)
-    assert left == [], said
+    try:
+        for state in shell.states():
+            shell.run("down", str(state["name"]), "-y", timeout_s=200)
+        assert shell.leftovers() == []
+    finally:
+        for state in shell.states():
+            processes.end(str(state["id"]))
+            shutil.rmtree(str(state["ray_temp_dir"]), ignore_errors=True)

@@ -63,7 +63,7 @@ def test_status_shows_both_nodes(shell, cluster):
 def test_raw_ray_works_with_what_env_prints(shell, cluster):
     programs = Path(sys.executable).parent
     script = f'eval "$({programs / "cloudrl"} env)"; {programs / "ray"} job submit -- echo hello from ray'
-    done = subprocess.run(["bash", "-c", script], env=shell.env, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(["bash", "-c", script], env=shell.env, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert "hello from ray" in done.stdout
 

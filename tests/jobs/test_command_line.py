@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
+from child_processes import ended
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -253,7 +254,7 @@ class TestJobs:
     def test_logs_followed(self, cluster: FakeCluster, run: Run):
         cluster.add("one", LOG.encode())
         cluster.end("one", "FAILED", "message")
-        cluster.cuts = [30]
+        cluster.cuts = [30, 30]  # where the log is silent for long, the first may come after we have left
 
         code, out, err = run("jobs", "logs", "-f", "one")
 
@@ -321,7 +322,7 @@ class TestTerminal:
         else:
             cluster.add("one", LOG.encode())
             arguments = ["jobs", "logs", "-f", "one"]
-        with self.start(cluster, *arguments, stderr=subprocess.PIPE) as process:
+        with self.start(cluster, *arguments, stderr=subprocess.PIPE) as process, ended(process):
             shown = process.stderr if command == "submit" else process.stdout
             assert shown is not None
             while b"step" not in shown.readline():
@@ -339,9 +340,8 @@ class TestTerminal:
     def test_one_line_that_is_rewritten(self, cluster: FakeCluster):
         ends(cluster, "loading \x1b[1ma very long line " + "x" * 200 + "\n" + LOG)
         ours, theirs = pty.openpty()
-        with self.start(
-            cluster, "submit", "grpo-tiny", *PATHS, "--submission-id", "one", "--steps", "20", stderr=theirs
-        ) as process:
+        words = ("submit", "grpo-tiny", *PATHS, "--submission-id", "one", "--steps", "20")
+        with self.start(cluster, *words, stderr=theirs) as process, ended(process):
             os.close(theirs)
             shown = b""
             try:

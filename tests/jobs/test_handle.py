@@ -71,7 +71,7 @@ def test_following_to_the_end(cluster: FakeCluster, connection: Connection):
     assert events[-1] == Ended(JobStatus.SUCCEEDED, "Job finished.")
 
 
-@pytest.mark.parametrize("cuts", [[0], [1, 2, 3], [3, 5, 2], [5] * 9])
+@pytest.mark.parametrize("cuts", [[0, 0], [1, 2, 3], [3, 5, 2], [5] * 9])
 def test_a_stream_that_breaks_goes_on(cluster: FakeCluster, connection: Connection, cuts: list[int]):
     cluster.add("run", LOG.encode())
     cluster.end("run")

@@ -28,6 +28,7 @@ from cloudrl.connection.ray_job import JobStatus
 from cloudrl.errors import InputError, JobFailed, Unauthorized
 from cloudrl.jobs import Line, Progress, Wishes, find_job, list_jobs, submit
 from cloudrl.jobs.working_dir import pack
+from cloudrl.providers.local.ports import free_ports
 from cloudrl.spec import HydraText, Job
 
 if TYPE_CHECKING:
@@ -61,21 +62,11 @@ if "+fail" in given: raise KeyError("first")
 """
 
 
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
-
-
 @pytest.fixture(scope="module")
 def connection() -> Iterator[Connection]:
     """A head of our own, on free ports, in a folder of its own; nothing of it is left afterwards."""
     folder = tempfile.mkdtemp(prefix="cr", dir="/tmp")  # short: Ray's sockets lie below it
-    gcs, dashboard, *others = free_ports(8)
+    gcs, dashboard, *others = free_ports(8, cluster="real")
     own_ports = dict(zip(PORTS, others, strict=True))
     command = [
         *(str(Path(sys.executable).with_name("ray")), "start", "--head", "--block"),

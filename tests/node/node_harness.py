@@ -117,7 +117,7 @@ class Node:
         except (OSError, http.client.HTTPException):
             return ""
 
-    def exit_code(self, timeout_s: float = 20.0) -> int:
+    def exit_code(self, timeout_s: float = 60.0) -> int:
         try:
             return self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:

@@ -51,7 +51,7 @@ class Served:
         nodes: int = 3,
         token: str = TOKEN,
         stranger_s: float = STRANGER_S,
-        peer_timeout_s: float = 0.5,
+        peer_timeout_s: float = 10.0,
         shelf: type[Shelf] = Shelf,
     ) -> None:
         self.peer_timeout_s = peer_timeout_s

@@ -11,6 +11,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from child_processes import ended
 from node_harness import until
 
 from cloudrl.node import imports
@@ -79,7 +80,7 @@ def test_a_data_set_that_is_interrupted_leaves_nothing(tmp_path: Path) -> None:
         (tmp_path / f"{split}.jsonl").write_text(row * count)
     asked = json.dumps({"name": "mine", "source": str(tmp_path)})
     command = [sys.executable, "-m", "cloudrl.node", "data", asked, "--to", str(tmp_path / "new" / "out")]
-    with subprocess.Popen(command, stderr=subprocess.PIPE) as child:
+    with subprocess.Popen(command, stderr=subprocess.PIPE) as child, ended(child):
         until(lambda: list(tmp_path.glob("new/.out-*.partial/train.parquet")), "the first rows")
         child.send_signal(signal.SIGTERM)
         assert child.wait(30) == 128 + signal.SIGTERM

@@ -201,7 +201,7 @@ def a_control_store_behind_a_firewall(nodes: Maker) -> None:
     (cluster.control / "hold-0").touch()
     cluster.start_one(0)
     until(lambda: cluster[0].phase() == "ray", "rank 0 waits for its Ray")
-    cluster.start_one(1, "--ray-timeout-s=1", "--lost-after-s=3")
+    cluster.start_one(1, "--ray-timeout-s=1", "--lost-after-s=6")
     assert cluster.exit_codes() == [1, 1]
     wanted = f"rank 1, join: {IP}:{cluster.gcs_port} (Ray's control store) cannot be reached, though "
     for node in cluster.started.values():
@@ -214,14 +214,14 @@ def a_port_between_the_raylets_behind_a_firewall(nodes: Maker) -> None:
     cluster = nodes(2)
     (cluster.control / "alone").touch()
     [port] = free_ports(1)
-    cluster.start(f"--object-manager-port={port}", "--ray-timeout-s=4")
+    cluster.start(f"--object-manager-port={port}", "--ray-timeout-s=10")
     assert cluster.exit_codes() == [1, 1]
     blocked = f"{IP}:{port} (Ray's object manager)"
     reason = (
         f"{blocked} from rank 1, {blocked} from rank 0 cannot be reached; is a firewall between the nodes?"
     )
     for node in cluster.started.values():
-        wanted = f"rank 0, ray: Ray does not count all nodes as alive after 4 s: {reason}"
+        wanted = f"rank 0, ray: Ray does not count all nodes as alive after 10 s: {reason}"
         assert _failure_line(node) == wanted
 
 
@@ -229,9 +229,9 @@ def a_port_between_the_raylets_behind_a_firewall(nodes: Maker) -> None:
 def nodes_that_ray_does_not_count_for_another_reason(nodes: Maker) -> None:
     cluster = nodes(2)
     (cluster.control / "alone").touch()
-    cluster.start("--ray-timeout-s=4")
+    cluster.start("--ray-timeout-s=10")
     assert cluster.exit_codes() == [1, 1]
-    assert _failure_line(cluster[0]) == "rank 0, ray: Ray does not count all nodes as alive after 4 s"
+    assert _failure_line(cluster[0]) == "rank 0, ray: Ray does not count all nodes as alive after 10 s"
 
 
 @scenario

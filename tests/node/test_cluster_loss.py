@@ -67,7 +67,7 @@ def a_worker_that_dies_afterwards_ends_the_cluster(nodes: Maker) -> None:
 
 @scenario
 def a_worker_that_only_stands_still_is_lost_too(nodes: Maker) -> None:
-    cluster = nodes(2).start("--lost-after-s=3").ready()
+    cluster = nodes(2).start("--lost-after-s=6").ready()
     os.kill(cluster[1].pid, signal.SIGSTOP)
     assert cluster[0].exit_code() == 1
     assert "no heartbeat for " in _failure_line(cluster[0])

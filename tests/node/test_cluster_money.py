@@ -47,14 +47,14 @@ def without_a_job_all_ranks_end(nodes: Maker) -> None:
 def a_job_keeps_it_up_and_its_end_starts_the_clock(nodes: Maker) -> None:
     cluster = nodes(1)
     _jobs(cluster, "SUCCEEDED", "RUNNING")
-    cluster.start("--down-when-idle-s=1").ready()
+    cluster.start("--down-when-idle-s=5").ready()
     until(lambda: cluster[0].status()["money"]["idle_s"] is not None, "it is counted")
     ready = time.monotonic()
-    until(lambda: time.monotonic() - ready > 2.5 or cluster[0].process.poll() is not None, "some time")
+    until(lambda: time.monotonic() - ready > 6 or cluster[0].process.poll() is not None, "some time")
     assert cluster[0].phase() == "ready"
-    assert cluster[0].status()["money"]["idle_s"] < 1
+    assert cluster[0].status()["money"]["idle_s"] < 5
     _jobs(cluster, "SUCCEEDED", "SUCCEEDED")
-    _down(cluster, "idle for 1s")
+    _down(cluster, "idle for 5s")
 
 
 @scenario
@@ -76,22 +76,22 @@ def a_driver_in_the_background_keeps_it_up(nodes: Maker) -> None:
 def what_it_may_cost_ends_it_with_a_job_running(nodes: Maker) -> None:
     cluster = nodes(2)
     _jobs(cluster, "RUNNING")
-    cluster.start("--max-cost=2", "--price-per-hour=3600")
+    cluster.start("--max-cost=0.2", "--price-per-hour=360")
     assert cluster.exit_codes() == [0, 0], cluster.texts()
     verdicts = {
         line for node in cluster.started.values() for line in node.text().splitlines() if "DOWN" in line
     }
     [verdict] = verdicts
-    assert verdict.startswith("CLOUDRL DOWN: cost $2")
-    assert verdict.endswith(" of $2")
+    assert verdict.startswith("CLOUDRL DOWN: cost $0.")
+    assert verdict.endswith(" of $0.20")
 
 
 @scenario
 def it_ends_also_while_it_starts(nodes: Maker) -> None:
     cluster = nodes(2)
-    cluster.start("--max-cost=1", "--price-per-hour=3600", ranks=range(1))
+    cluster.start("--max-cost=0.1", "--price-per-hour=360", ranks=range(1))
     assert cluster[0].exit_code() == 0, cluster.texts()
-    assert "CLOUDRL DOWN: cost $1" in cluster[0].text()
+    assert "CLOUDRL DOWN: cost $0." in cluster[0].text()
 
 
 @scenario

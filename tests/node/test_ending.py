@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -91,4 +92,15 @@ def test_a_pause_ends_with_the_reason_not_with_the_time(ending: Ending) -> None:
     timer.start()
     with pytest.raises(Ended, match="now"):
         ending.pause(60.0)
+    timer.join(10)
+
+
+def test_a_signal_wakes_a_pause(ending: Ending) -> None:
+    ending.listen(None)
+    timer = threading.Timer(0.1, os.kill, [os.getpid(), signal.SIGTERM])
+    timer.start()
+    began = time.monotonic()
+    with pytest.raises(Ended, match="ended by SIGTERM"):
+        ending.pause(60.0)
+    assert time.monotonic() - began < 30
     timer.join(10)

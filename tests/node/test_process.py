@@ -150,7 +150,7 @@ deaf = ["/bin/sh", "-c", "trap '' TERM; echo; while :; do sleep 1; done"]
 subprocess.Popen(deaf, stdout=subprocess.PIPE).stdout.readline()
 while len(descendants(os.getpid())) < 4:
     pass
-end_descendants(0.3)
+end_descendants(2.0)
 print(len(descendants(os.getpid())))
 """
 

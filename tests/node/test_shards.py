@@ -142,7 +142,7 @@ def test_one_that_is_slow_and_alive_is_waited_for(file: Path) -> None:
         _, given, _, _ = socket.recv_fds(made[0].asked, 4096, 3)
         for _ in range(5):
             os.write(given[1], b" ")
-            time.sleep(0.3)
+            time.sleep(1.0)
         os.write(given[1], json.dumps({"size_bytes": 1, "crc32": 7}).encode())
         for each in given:
             os.close(each)
@@ -152,7 +152,7 @@ def test_one_that_is_slow_and_alive_is_waited_for(file: Path) -> None:
         threading.Thread(target=answer_slowly).start()
         return made[-1]
 
-    child = ShardChild(start, silent_s=1.2)
+    child = ShardChild(start, silent_s=4.0)
     assert total(child, file) == 7
     child.close()
     made[0].asked.close()

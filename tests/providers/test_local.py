@@ -285,11 +285,11 @@ def test_processes_of_others_are_not_touched(home: Home) -> None:
 
 
 def test_one_that_was_idle_for_long_enough_has_ended_and_not_failed(home: Home) -> None:
-    plan = home.plan(down_when_idle="1s")
+    plan = home.plan(down_when_idle="5s")
     provider.up(plan, timeout_s=60)
     until(lambda: not processes.of_cluster(plan.state.id), "it has ended by itself")
     look = provider.status("one")
-    assert (look.phase, look.reason, look.has_failed) == ("down", "idle for 1s", False)
+    assert (look.phase, look.reason, look.has_failed) == ("down", "idle for 5s", False)
     assert provider.down("one") is False
     assert provider.status("one").reason == ""
     assert _is_gone(plan)

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from child_processes import ended
 from node_harness import until
 
-from cloudrl.connection import AgentApi, RayApi, view
+from cloudrl.connection import RayApi, view
 from cloudrl.errors import InputError, Unauthorized
 from cloudrl.providers.local import ports, processes, provider
 from cloudrl.spec import Cluster
@@ -52,10 +53,10 @@ def _listening(port: int) -> set[str]:
 def test_two_clusters_from_up_to_down(home: Home) -> None:
     looks = []
     one = _plan(home, "one", 2)
-    connection = provider.up(one, on_status=looks.append, timeout_s=120)
+    connection = provider.up(one, on_status=looks.append, timeout_s=300)
     two = _plan(home, "two", 1)
     try:
-        other = provider.up(two, timeout_s=120)
+        other = provider.up(two, timeout_s=300)
         assert looks[-1].is_ready
         assert provider.attach("one") == connection
         assert provider.status("one").nodes[0]["phase"] == "ready"
@@ -115,11 +116,10 @@ provider.up(plan, on_status=look)
 @pytest.mark.parametrize("phase", ["ray", "barrier"])
 def test_a_starter_that_is_killed_leaves_nothing(home: Home, phase: str) -> None:
     words = [sys.executable, "-c", STARTER, str(home.folder / "model"), phase]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, env=os.environ) as starter:
+    with subprocess.Popen(words, stdout=subprocess.PIPE, env=os.environ) as starter, ended(starter):
         assert starter.stdout is not None
         killed = json.loads(starter.stdout.readline())
         assert processes.of_cluster(killed["id"])
-        starter.kill()
     provider.down("one")
     assert processes.of_cluster(killed["id"]) == set()
     assert not Path(killed["ray_temp_dir"]).exists()
@@ -127,12 +127,10 @@ def test_a_starter_that_is_killed_leaves_nothing(home: Home, phase: str) -> None
 
 def test_a_raylet_that_dies_ends_the_cluster_with_a_clear_line(home: Home) -> None:
     plan = _plan(home, "one", 1)
-    connection = provider.up(plan, timeout_s=120)
+    provider.up(plan, timeout_s=300)
     raylets = [pid for pid in processes.of_cluster(plan.state.id) if _name(pid) == "raylet"]
     assert len(raylets) == 1
     os.kill(raylets[0], 9)
-    log = AgentApi(str(connection.agent_url), str(connection.agent_token))
-    assert log.status()["phase"] in ("ready", "failed", "ended")
     until(lambda: provider.status("one").has_failed, "the end of Ray is seen")
     assert "Ray's processes on rank 0 ended" in provider.status("one").reason
     provider.down("one")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from child_processes import ended
 from node_harness import until
 
 from cloudrl.providers.local import processes, provider
@@ -61,10 +62,9 @@ def _kill_at(home: Home, phase: str) -> LocalState:
         *options,
     ]
     env = {**os.environ, "GATE": str(home.folder / "gate")}
-    with subprocess.Popen(words, stdout=subprocess.PIPE, env=env) as starter:
+    with subprocess.Popen(words, stdout=subprocess.PIPE, env=env) as starter, ended(starter):
         assert starter.stdout is not None
         line = starter.stdout.readline()
-        starter.kill()
     if holding:
         (home.control / holding).unlink()
     value = json.loads(line)

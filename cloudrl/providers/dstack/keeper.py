@@ -6,10 +6,10 @@ It ends when the run is over, or by SIGTERM (`cloudrl detach`); its ssh ends wit
 from __future__ import annotations
 
 import os
+import queue
 import signal
 import subprocess
 import sys
-import threading
 import time
 from contextlib import suppress
 from typing import IO, TYPE_CHECKING
@@ -103,11 +103,13 @@ def main(project: str, name: str) -> int:
     lock = _hold_patiently(place)
     if lock is None:
         return 0
-    stopped = threading.Event()
+    stops: queue.SimpleQueue[None] = (
+        queue.SimpleQueue()
+    )  # what a signal's handler may use: see node/ending.py
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda *_: stopped.set())
+        signal.signal(number, lambda *_: stops.put(None))
     try:
-        _keep(project, name, place, stopped)
+        _keep(project, name, place, stops)
     except CloudrlError as error:
         sys.stderr.write(f"{error.message}\n")
         return error.exit_code
@@ -127,19 +129,27 @@ def _hold_patiently(
     return lock
 
 
-def _keep(project: str, name: str, place: Path, stopped: threading.Event) -> None:
+def _keep(project: str, name: str, place: Path, stops: queue.SimpleQueue[None]) -> None:
     server = connect(project)
     run = runs.get(server, name)
     tunnel = open_tunnel(server, run, place, timeout_s=_OPEN_S)
     try:
         ports = tunnel.ports
         state.write_kept(place, state.Kept(os.getpid(), run.id, ports[RAY_PORT], ports[AGENT_PORT]))
-        while not stopped.wait(_ASK_S):
-            if _is_over(server, name, run.id):
-                return
+        while not _is_told_to_stop(stops) and not _is_over(server, name, run.id):
+            continue
     finally:
         (place / "tunnel.json").unlink(missing_ok=True)
         tunnel.close()
+
+
+def _is_told_to_stop(stops: queue.SimpleQueue[None]) -> bool:
+    """Whether a signal comes within the time between two questions to the server."""
+    try:
+        stops.get(timeout=_ASK_S)
+    except queue.Empty:
+        return False
+    return True
 
 
 def _is_over(server: Server, name: str, run_id: str) -> bool:

@@ -217,7 +217,7 @@ def _is_up(known: LocalState) -> bool:
     Agents whose starter was killed a moment ago look alive until they notice; those of a busy machine may be slow
     to answer ("start"), and must not be ended for that.
     """
-    patience_s = {"ready": 0.5, "start": 5.0}
+    patience_s = {"ready": 3.0, "start": 5.0}
     began = time.monotonic()
     while processes.agents(known.id):
         phase = status(known.name).phase

@@ -1,0 +1,19 @@
+"""Processes that a test has started and talks to."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Iterator
+
+
+@contextmanager
+def ended(process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> Iterator[None]:
+    """Kill it in the end. A `with Popen(...)` alone waits for it, for ever when the test has failed and it hangs."""
+    try:
+        yield
+    finally:
+        process.kill()
