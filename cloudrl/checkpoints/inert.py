@@ -18,7 +18,7 @@ from cloudrl.errors import CheckpointError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_INT32, _UINT32, _UINT16, _FLOAT64 = map(struct.Struct, ("<i", "<I", "<H", ">d"))
+_INT32, _UINT32, _UINT16, _UINT8, _FLOAT64 = map(struct.Struct, ("<i", "<I", "<H", "<B", ">d"))
 _MARK = object()
 _PLAIN_KEYS = (str, int, float, bool, type(None))
 _DICTS = frozenset({"collections.OrderedDict", "collections.defaultdict", "collections.Counter"})
@@ -77,8 +77,7 @@ def read_pickle(data: bytes, allowed: Callable[[str], bool], label: str) -> Any:
     except (
         _Malformed, IndexError, KeyError, TypeError, AttributeError, ValueError, struct.error, RecursionError,
     ) as error:  # fmt: skip
-        is_short = isinstance(error, struct.error) or str(error) == "index out of range"  # of bytes
-        why = "it is cut off" if is_short else error or type(error).__name__
+        why = "it is cut off" if isinstance(error, struct.error) else error or type(error).__name__
         raise CheckpointError(f"data.pkl of {label} is not what torch writes: {why}") from error
 
 
@@ -144,13 +143,15 @@ class _Machine:
         self._stack.append(_INT32.unpack(self._read(4))[0])
 
     def binint1(self) -> None:
-        self._stack.append(self._read(1)[0])
+        self._stack.append(_UINT8.unpack(self._read(1))[0])
 
     def binint2(self) -> None:
         self._stack.append(_UINT16.unpack(self._read(2))[0])
 
     def long1(self) -> None:
-        self._stack.append(int.from_bytes(self._bytes(self._read(1)[0]), "little", signed=True))
+        self._stack.append(
+            int.from_bytes(self._bytes(_UINT8.unpack(self._read(1))[0]), "little", signed=True)
+        )
 
     def binfloat(self) -> None:
         self._stack.append(_FLOAT64.unpack(self._read(8))[0])
@@ -187,13 +188,13 @@ class _Machine:
 
     # the memo
     def binput(self) -> None:
-        self._memo[self._read(1)[0]] = self._stack[-1]
+        self._memo[_UINT8.unpack(self._read(1))[0]] = self._stack[-1]
 
     def long_binput(self) -> None:
         self._memo[_UINT32.unpack(self._read(4))[0]] = self._stack[-1]
 
     def binget(self) -> None:
-        self._stack.append(self._memo[self._read(1)[0]])
+        self._stack.append(self._memo[_UINT8.unpack(self._read(1))[0]])
 
     def long_binget(self) -> None:
         self._stack.append(self._memo[_UINT32.unpack(self._read(4))[0]])

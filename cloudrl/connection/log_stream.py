@@ -247,7 +247,7 @@ class RayLog:
             pause.heard(b"")
         opened = self._api.open_log(job.driver_node_id, job.log_name, follow=True)
         with closing(_ReadAhead(opened)) as ahead:
-            ahead.next(None)
+            ahead.next(None)  # until it is open: no silence before that, or nobody would ever give up
             yield from _skip(_chunks_or_silence(ahead, Pause(self._shortest_s, self._longest_s)), offset)
 
     def rest(self, offset: int) -> Generator[bytes]:

@@ -103,9 +103,7 @@ def main(project: str, name: str) -> int:
     lock = _hold_patiently(place)
     if lock is None:
         return 0
-    stops: queue.SimpleQueue[None] = (
-        queue.SimpleQueue()
-    )  # what a signal's handler may use: see node/ending.py
+    stops: queue.SimpleQueue[None] = queue.SimpleQueue()  # for a signal's handler: see node/ending.py
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: stops.put(None))
     try:
@@ -136,8 +134,9 @@ def _keep(project: str, name: str, place: Path, stops: queue.SimpleQueue[None]) 
     try:
         ports = tunnel.ports
         state.write_kept(place, state.Kept(os.getpid(), run.id, ports[RAY_PORT], ports[AGENT_PORT]))
-        while not _is_told_to_stop(stops) and not _is_over(server, name, run.id):
-            continue
+        while not _is_told_to_stop(stops):
+            if _is_over(server, name, run.id):
+                return
     finally:
         (place / "tunnel.json").unlink(missing_ok=True)
         tunnel.close()
