@@ -1,0 +1,1 @@
+"""What agent and client say to each other, once. Standard library only, Python 3.9."""

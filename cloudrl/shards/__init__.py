@@ -1,0 +1,1 @@
+"""The files that hold a checkpoint, and the model that they make. Pure: no network, no cluster."""
