@@ -310,7 +310,7 @@ def run(
     wished = Wishes(
         overrides=overrides or {}, data=(data,) if isinstance(data, str) else tuple(data), **wishes
     )
-    asked = cluster.given() if isinstance(cluster, Cluster) else {}
+    asked = cluster.explicit_fields() if isinstance(cluster, Cluster) else {}
     if isinstance(cluster, str):
         cluster = Cluster.load({"name": cluster, **rehearsal.fields_for(job, wished)})
     where = on or ("dstack" if cluster.device == "gpu" else "local")
@@ -357,7 +357,7 @@ def _create_fleet_if_none_fits(cluster: Cluster) -> None:
     from cloudrl.providers.dstack.provider import lacks_fleet
 
     if lacks_fleet(cluster):
-        Fleet.load(rehearsal.fleet_for(cluster).given()).create()
+        Fleet.load(rehearsal.fleet_for(cluster).explicit_fields()).create()
 
 
 def recipe(
@@ -383,4 +383,4 @@ def recipe(
     if algorithm is not None:
         job = recipes.with_algorithm(job, algorithm)
     job = job.with_overrides(changes.pop("overrides", {}))
-    return job.changed(**({"model": model} if model else {}), **changes)
+    return job.replace(**({"model": model} if model else {}), **changes)

@@ -52,7 +52,7 @@ def show(
     from cloudrl import recipes
 
     if not as_json:
-        _output.data(recipes.written(name, algorithm))
+        _output.data(recipes.render_recipe(name, algorithm))
         return
     job = recipes.load(name)
     if algorithm is not None:

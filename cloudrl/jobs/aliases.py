@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from cloudrl.errors import InputError
 from cloudrl.jobs.environment import is_remote
-from cloudrl.jobs.file_keys import REWARD_FUNCTION, REWARD_NAME, REWARD_PATH, Kind
 from cloudrl.jobs.fill import CRITIC_MODEL, MODEL, TRAIN, VAL
 from cloudrl.jobs.local_paths import is_of_this_machine, not_here
 from cloudrl.jobs.overrides import unquoted
 from cloudrl.spec import Job, did_you_mean
 from cloudrl.spec.hydra import hydra_text, split_key
+from cloudrl.verl.path_keys import REWARD_FUNCTION, REWARD_NAME, REWARD_PATH, PathKind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -71,7 +71,7 @@ def _check_free(given: Mapping[str, str], alias: str, key: str) -> None:
 
 def _without(job: Job, *keys: str) -> Job:
     kept = {key: value for key, value in job.overrides.items() if split_key(key)[1] not in keys}
-    return job.changed(overrides=kept)
+    return job.replace(overrides=kept)
 
 
 def _model(
@@ -81,10 +81,10 @@ def _model(
     follows = critic is not None and old is not None and unquoted(critic) == unquoted(old)
     job = _without(job, MODEL, *([CRITIC_MODEL] if follows else []))
     if model in cluster.models:
-        return job.changed(model=model), {}
-    if is_of_this_machine(model, Kind.MODEL, here, working_dir):
-        return job.changed(model=None), {MODEL: model}
-    return job.changed(model=model), {}
+        return job.replace(model=model), {}
+    if is_of_this_machine(model, PathKind.MODEL, here, working_dir):
+        return job.replace(model=None), {MODEL: model}
+    return job.replace(model=model), {}
 
 
 def _data(
@@ -97,13 +97,13 @@ def _data(
 ) -> tuple[Job, dict[str, Any]]:
     job = _without(job, TRAIN, VAL)
     if all(name in cluster.data for name in names):
-        return job.changed(data=names), {}
+        return job.replace(data=names), {}
     pairs = [_files(name, cluster, here) for name in names]
     train, val = ([pair[index] for pair in pairs] for index in (0, 1))
     if train == val and VAL not in given:
         notes.append(f"validation reads {train[0]}, too: {VAL}=... names another file for it")
     made: dict[str, Any] = {TRAIN: _one_or_many(train)}
-    return job.changed(data=()), made if VAL in given else {**made, VAL: _one_or_many(val)}
+    return job.replace(data=()), made if VAL in given else {**made, VAL: _one_or_many(val)}
 
 
 def _files(name: str, cluster: ClusterView, here: Path) -> tuple[str, str]:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Literal
 
 from cloudrl.errors import InputError
 from cloudrl.jobs.code_check import check_code
-from cloudrl.jobs.file_keys import REWARD_FUNCTION, REWARD_NAME, Kind, name_key
 from cloudrl.jobs.fill import PACKAGE_FOLDER
 from cloudrl.jobs.local_paths import LocalPath, each_once, find, is_list, items
 from cloudrl.jobs.overrides import values
@@ -22,6 +21,7 @@ from cloudrl.jobs.working_dir import Entry, check_size, measure
 from cloudrl.node.manifest import Manifest, Part
 from cloudrl.node.uploads import size_text
 from cloudrl.spec.hydra import HydraText, hydra_text, split_key
+from cloudrl.verl.path_keys import REWARD_FUNCTION, REWARD_NAME, PathKind, name_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -181,7 +181,7 @@ def _check_all_code(
     given = values(overrides)
     for each in paths:
         name = name_key(split_key(each.key)[1])
-        if each.kind is Kind.CODE and name is not None:
+        if each.kind is PathKind.CODE and name is not None:
             wanted = given.get(name) or (REWARD_FUNCTION if name == REWARD_NAME else None)
             root = working_dir.folder if working_dir is not None and each.path in inside else None
             check_code(each.path, wanted, said=f"{each.key}={each.text}", root=root)

@@ -1,6 +1,6 @@
 """Which values of a job are paths of this machine.
 
-The rule, for keys under which verl reads (`file_keys`):
+The rule, for keys under which verl reads (`path_keys`):
 
 - `./x`, `../x` and `~/x` are of this machine, and have to exist.
 - `x/y` is of the working directory that is sent along, if it is in there; otherwise of this machine, if it is here.
@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING
 
 from cloudrl.errors import InputError
 from cloudrl.jobs.environment import is_remote
-from cloudrl.jobs.file_keys import Kind, kind_of
 from cloudrl.jobs.overrides import unquoted
 from cloudrl.spec import did_you_mean
 from cloudrl.spec.hydra import split_key
+from cloudrl.verl.path_keys import PathKind, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -38,7 +38,7 @@ class LocalPath:
 
     key: str
     """With its prefix."""
-    kind: Kind
+    kind: PathKind
     text: str
     """As the user wrote it."""
     path: Path
@@ -113,7 +113,7 @@ def is_marked(text: str) -> bool:
 
 
 def is_of_this_machine(
-    text: str, kind: Kind, here: Path, working_dir: Measured | None = None, *, remote: bool = False
+    text: str, kind: PathKind, here: Path, working_dir: Measured | None = None, *, remote: bool = False
 ) -> bool:
     """The rule at the head of this file."""
     if is_marked(text):
@@ -122,7 +122,7 @@ def is_of_this_machine(
         return False
     if working_dir is not None and is_in(working_dir, text):
         return True
-    if kind is Kind.MODEL:
+    if kind is PathKind.MODEL:
         return not _HUB_ID.fullmatch(text) and ((here / text).exists() or text.count("/") > 1)
     return (here / text).exists() or not remote
 
@@ -144,14 +144,14 @@ def not_here(what: str, text: str, here: Path) -> InputError:
     )
 
 
-def _existing(key: str, text: str, kind: Kind, here: Path) -> Path:
+def _existing(key: str, text: str, kind: PathKind, here: Path) -> Path:
     path = here / Path(text).expanduser()
     if not path.exists():
         raise not_here(f"{key}={text}", text, here)
     resolved = path.resolve()
-    if kind in (Kind.MODEL, Kind.FOLDER) and not resolved.is_dir():
+    if kind in (PathKind.MODEL, PathKind.FOLDER) and not resolved.is_dir():
         raise InputError(f"{key}={text} is a file, and verl reads a {kind.value} there")
-    if kind not in (Kind.MODEL, Kind.FOLDER) and not resolved.is_file():
+    if kind not in (PathKind.MODEL, PathKind.FOLDER) and not resolved.is_file():
         raise InputError(
             f"{key}={text} is a folder, and verl reads a {kind.value} there", hint=_inside(text, resolved)
         )
@@ -169,13 +169,13 @@ def _inside(text: str, folder: Path) -> str | None:
     return f"For example {text.rstrip('/')}/{files[0]}" if files else None
 
 
-def _notes(key: str, text: str, kind: Kind, here: Path, *, nodes_are_here: bool) -> Iterator[str]:
+def _notes(key: str, text: str, kind: PathKind, here: Path, *, nodes_are_here: bool) -> Iterator[str]:
     if text.startswith("/") and not nodes_are_here and Path(text).exists():
         yield (
             f"{key}={text} is a path on the nodes; to send what this machine has there, give it relative to this "
             "folder"
         )
-    if kind is Kind.MODEL and _HUB_ID.fullmatch(text) and (here / text).is_dir():
+    if kind is PathKind.MODEL and _HUB_ID.fullmatch(text) and (here / text).is_dir():
         yield f"{key}={text} is a model on the Hub; the folder of that name here needs ./{text}"
 
 

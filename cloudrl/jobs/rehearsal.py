@@ -152,7 +152,7 @@ def fleet_for(cluster: Cluster) -> Fleet:
         "gpu", "cpu", "memory", "disk", "backends", "regions", "availability_zones", "instance_types", "reservation",
         "spot_policy", "max_price",
     )  # fmt: skip
-    given = {name: getattr(cluster, name) for name in names if name in cluster.given()}
+    given = {name: getattr(cluster, name) for name in names if name in cluster.explicit_fields()}
     return Fleet.load({"name": f"{cluster.name[:35]}-fleet", "nodes": cluster.nodes, **given})
 
 

@@ -58,12 +58,12 @@ class Algorithm(Spec):
     without: Words = ()
     """Keys of a recipe that do not go with it."""
 
-    def over(self, job: Job) -> Job:
+    def apply(self, job: Job) -> Job:
         """The job, by this algorithm."""
         kept = {key: value for key, value in job.overrides.items() if not self._drops(split_key(key)[1])}
         said = {split_key(key)[1] for key in kept}
         unsaid = {key: value for key, value in self.defaults.items() if split_key(key)[1] not in said}
-        return job.changed(overrides=kept).with_overrides({**self.overrides, **self._group(job), **unsaid})
+        return job.replace(overrides=kept).with_overrides({**self.overrides, **self._group(job), **unsaid})
 
     def _drops(self, key: str) -> bool:
         without_critic = not self.critic and _OF_A_CRITIC.fullmatch(key)
@@ -114,4 +114,4 @@ def with_algorithm(job: Job, name: str) -> Job:
     named = job.name if job.name.split("-")[0] == name else f"{job.name[:60]}-{name}"
     source = "; ".join(part for part in (job.source, f"{name}: {chosen.source}") if part)
     summary = f"{chosen.summary}; the rest as in {job.name}"
-    return chosen.over(job).changed(name=named, summary=summary, source=source)
+    return chosen.apply(job).replace(name=named, summary=summary, source=source)

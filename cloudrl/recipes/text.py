@@ -10,7 +10,7 @@ from cloudrl.recipes.yaml_file import read_mapping, write_mapping
 from cloudrl.spec import hydra_text
 
 
-def written(name_or_path: str | os.PathLike[str], algorithm: str | None = None) -> str:
+def render_recipe(name_or_path: str | os.PathLike[str], algorithm: str | None = None) -> str:
     """A recipe's file with its comments; by another algorithm, a file that `load` reads as that job.
 
     Raises:

@@ -54,7 +54,12 @@ def to_dstack(cluster: Cluster) -> str:
     ray = f"localhost:{local}" if local else f"the local port that dstack prints for {RAY_PORT}"
     header = _HEADER.format(agent=AGENT_FILE, name=cluster.name, ray=ray)
     known = release_of(cluster)
-    sections = [*_what(cluster, known), *_how(cluster, known), *_where(cluster, known), *_when(cluster)]
+    sections = [
+        *_container(cluster, known),
+        *_agent(cluster, known),
+        *_resources(cluster, known),
+        *_lifecycle(cluster),
+    ]
     return document(header, sections)
 
 
@@ -79,7 +84,7 @@ def _refuse_secrets(cluster: Cluster) -> None:
             )
 
 
-def _what(cluster: Cluster, known: Release | None) -> list[Section]:
+def _container(cluster: Cluster, known: Release | None) -> list[Section]:
     env = {name: _env_value(value) for name, value in cluster.env.items()}
     secrets = {name: secret_text(name) for name in cluster.secrets}
     auth = cluster.registry_auth
@@ -117,7 +122,7 @@ def _secrets_comment(cluster: Cluster) -> str:
     return f"Secrets are dstack's own: `dstack secret set {cluster.secrets[0]} ...`, once for the project."
 
 
-def _how(cluster: Cluster, known: Release | None) -> list[Section]:
+def _agent(cluster: Cluster, known: Release | None) -> list[Section]:
     return [
         Section(
             # a relative path is taken from the folder of the YAML file
@@ -137,7 +142,7 @@ def _how(cluster: Cluster, known: Release | None) -> list[Section]:
     ]
 
 
-def _where(cluster: Cluster, known: Release | None) -> list[Section]:
+def _resources(cluster: Cluster, known: Release | None) -> list[Section]:
     resources = {name: getattr(cluster, name) for name in ("cpu", "memory", "disk")}
     wanted = {"gpu": _gpu(cluster, known), **resources, "shm_size": cluster.shared_memory}
     return [
@@ -189,7 +194,7 @@ def _volumes_comment(cluster: Cluster) -> str:
     return "Checkpoints lie on the instances and survive a restart of the run there." if holder else ""
 
 
-def _when(cluster: Cluster) -> list[Section]:
+def _lifecycle(cluster: Cluster) -> list[Section]:
     policy, schedule = cluster.utilization_policy, cluster.schedule
     return [
         Section({"retry": _retry(cluster.retry)}, comment=_retry_comment(cluster.retry)),

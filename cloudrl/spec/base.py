@@ -44,19 +44,19 @@ class Spec(BaseModel):
                 raise SpecError(f"{cls.__name__}: field name {key!r} is not text")
         return cls(**values)
 
-    def given(self) -> dict[str, Any]:
+    def explicit_fields(self) -> dict[str, Any]:
         """Field name -> value, for the fields that were given a value."""
         return {
             name: getattr(self, name) for name in type(self).model_fields if name in self.model_fields_set
         }
 
-    def changed(self, **fields: Any) -> Self:
+    def replace(self, **fields: Any) -> Self:
         """The same with other values in some fields.
 
         Raises:
             SpecError: A field is unknown or its value wrong.
         """
-        return type(self)(**{**self.given(), **fields})
+        return type(self)(**{**self.explicit_fields(), **fields})
 
 
 class FrozenDict(dict[str, V]):

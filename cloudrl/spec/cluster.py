@@ -22,12 +22,12 @@ from cloudrl.spec.fields import (
     Environment,
     ModelNames,
     absolute_path,
-    each_once,
     mount_path,
     nested,
     one_of,
     optional,
     release,
+    unique_list_of,
     whole_number,
     yes_or_no,
 )
@@ -115,7 +115,7 @@ class Cluster(Spec):
     """Servers beside Ray on every node, `8000:bash launch.sh`; READY comes when all answer at their ports."""
     env: Environment = FrozenDict()
     """Variables of every process on every node. Values are taken as they are: nothing is expanded."""
-    secrets: Annotated[Sequence[str], PlainValidator(each_once(secret_name))] = ()
+    secrets: Annotated[Sequence[str], PlainValidator(unique_list_of(secret_name))] = ()
     """Names of dstack's secrets that become variables of the same name. Their values stand nowhere."""
     ports: Annotated[Sequence[str | int], PlainValidator(port_texts)] = ()
     """Forwarded besides Ray's dashboard (8265) and the agent (8266); `9265:8265` moves one of those."""
@@ -136,7 +136,7 @@ class Cluster(Spec):
 
     Not given: the checkpoints folder, on the hosts, under the same path.
     """
-    fleets: Annotated[Sequence[str], PlainValidator(each_once(fleet_name))] = ()
+    fleets: Annotated[Sequence[str], PlainValidator(unique_list_of(fleet_name))] = ()
     instances: Names = ()
     """Names of machines in those fleets, where only these will do."""
     backends: Backends = ()

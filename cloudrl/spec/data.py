@@ -11,7 +11,7 @@ from pydantic import PlainValidator, model_validator
 
 from cloudrl.errors import SpecError
 from cloudrl.spec.base import Spec
-from cloudrl.spec.fields import absolute_path, data_name, each, one_line, optional, text, yes_or_no
+from cloudrl.spec.fields import absolute_path, data_name, list_of, one_line, optional, text, yes_or_no
 from cloudrl.spec.nearest import did_you_mean
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ def _data_set(value: object) -> str | DataSet:
 
 
 def _data_sets(value: object) -> tuple[str | DataSet, ...]:
-    items = each(_data_set)(value)
+    items = list_of(_data_set)(value)
     names = [item if isinstance(item, str) else item.name for item in items]
     for index, name in enumerate(names):
         if name in names[:index]:

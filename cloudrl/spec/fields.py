@@ -129,7 +129,7 @@ def whole_number(low: int, high: int, what: str) -> Callable[[object], int]:
     return checked
 
 
-def each(check: Callable[[object], T]) -> Callable[[object], tuple[T, ...]]:
+def list_of(check: Callable[[object], T]) -> Callable[[object], tuple[T, ...]]:
     """A check for a list whose items pass `check`."""
 
     def checked(value: object) -> tuple[T, ...]:
@@ -142,11 +142,11 @@ def each(check: Callable[[object], T]) -> Callable[[object], tuple[T, ...]]:
     return checked
 
 
-def each_once(check: Callable[[object], T]) -> Callable[[object], tuple[T, ...]]:
+def unique_list_of(check: Callable[[object], T]) -> Callable[[object], tuple[T, ...]]:
     """The same for a list in which no item stands twice."""
 
     def checked(value: object) -> tuple[T, ...]:
-        items = each(check)(value)
+        items = list_of(check)(value)
         for index, item in enumerate(items):
             if item in items[:index]:
                 raise SpecError(f"{item!r} stands twice")
@@ -203,8 +203,8 @@ def optional(check: Callable[[Any], T]) -> Callable[[object], T | None]:
 
 
 # Sequence and Mapping rather than tuple and dict: what is written is a list or dict, what is kept is frozen.
-Commands = Annotated[Sequence[str], PlainValidator(each(command))]
-Words = Annotated[Sequence[str], PlainValidator(each(one_line))]
-DataNames = Annotated[Sequence[str], PlainValidator(each_once(data_name))]
-ModelNames = Annotated[Sequence[str], PlainValidator(each_once(model_name))]
+Commands = Annotated[Sequence[str], PlainValidator(list_of(command))]
+Words = Annotated[Sequence[str], PlainValidator(list_of(one_line))]
+DataNames = Annotated[Sequence[str], PlainValidator(unique_list_of(data_name))]
+ModelNames = Annotated[Sequence[str], PlainValidator(unique_list_of(model_name))]
 Environment = Annotated[Mapping[str, str], PlainValidator(_environment)]

@@ -134,4 +134,4 @@ class Job(Spec):
         Raises:
             SpecError: A key is no override key, or a value cannot be written for Hydra.
         """
-        return self.changed(overrides=_merged(self.overrides, overrides))
+        return self.replace(overrides=_merged(self.overrides, overrides))

@@ -11,9 +11,9 @@ from pydantic import PlainValidator, model_validator
 from cloudrl.errors import SpecError
 from cloudrl.spec.base import FrozenDict, Spec
 from cloudrl.spec.durations import duration_or_off
-from cloudrl.spec.fields import each_once, one_of, optional, yes_or_no
+from cloudrl.spec.fields import one_of, optional, unique_list_of, yes_or_no
 from cloudrl.spec.names import resource_name
-from cloudrl.spec.offers import Tags, word
+from cloudrl.spec.offers import Tags, identifier
 from cloudrl.spec.sizes import Size
 
 if TYPE_CHECKING:
@@ -56,17 +56,17 @@ class NetworkVolume(Spec):
 
     name: Annotated[str, PlainValidator(resource_name)]
     backend: Annotated[str, PlainValidator(one_of(VOLUME_BACKENDS, "a backend with network volumes"))]
-    region: Annotated[str | None, PlainValidator(optional(word))] = None
+    region: Annotated[str | None, PlainValidator(optional(identifier))] = None
     """Where the machines are going to be: a volume can be mounted there only."""
-    availability_zone: Annotated[str | None, PlainValidator(optional(word))] = None
+    availability_zone: Annotated[str | None, PlainValidator(optional(identifier))] = None
     size: Annotated[str | None, PlainValidator(optional(_size))] = None
-    volume_id: Annotated[str | None, PlainValidator(optional(word))] = None
+    volume_id: Annotated[str | None, PlainValidator(optional(identifier))] = None
     """The cloud's id of a disk that exists. dstack never deletes such a disk."""
-    claim_name: Annotated[str | None, PlainValidator(optional(word))] = None
+    claim_name: Annotated[str | None, PlainValidator(optional(identifier))] = None
     """The same for Kubernetes: the PersistentVolumeClaim."""
-    storage_class_name: Annotated[str | None, PlainValidator(optional(word))] = None
+    storage_class_name: Annotated[str | None, PlainValidator(optional(identifier))] = None
     access_modes: Annotated[
-        Sequence[str], PlainValidator(each_once(one_of(ACCESS_MODES, "an access mode of Kubernetes")))
+        Sequence[str], PlainValidator(unique_list_of(one_of(ACCESS_MODES, "an access mode of Kubernetes")))
     ] = ()
     """`ReadWriteMany` lets all nodes of a cluster share it; dstack's default is `ReadWriteOnce`."""
     read_only: Annotated[bool, PlainValidator(yes_or_no)] = False

@@ -16,7 +16,7 @@ from pydantic import PlainValidator
 from cloudrl.errors import SpecError
 from cloudrl.spec.base import FrozenDict
 from cloudrl.spec.durations import idle_duration
-from cloudrl.spec.fields import each_once, one_line, one_of, optional
+from cloudrl.spec.fields import one_line, one_of, optional, unique_list_of
 
 BACKENDS = (
     "amddevcloud", "aws", "azure", "cloudrift", "crusoe", "cudo", "datacrunch", "daytona", "digitalocean",
@@ -30,7 +30,7 @@ _TAG_VALUE = re.compile(r"[A-Za-z0-9 .:/=_+@-]{0,256}")
 backend = one_of(BACKENDS, "a backend of dstack")
 
 
-def word(value: object) -> str:
+def identifier(value: object) -> str:
     """A name that a cloud gives: a region, a zone, an instance type, a reservation."""
     checked = one_line(value)
     if checked != checked.strip() or "," in checked:
@@ -68,9 +68,9 @@ def _tags(value: object) -> FrozenDict[str]:
     return FrozenDict(value)
 
 
-Backends = Annotated[Sequence[str], PlainValidator(each_once(backend))]
-Names = Annotated[Sequence[str], PlainValidator(each_once(word))]
-Reservation = Annotated[str | None, PlainValidator(optional(word))]
+Backends = Annotated[Sequence[str], PlainValidator(unique_list_of(backend))]
+Names = Annotated[Sequence[str], PlainValidator(unique_list_of(identifier))]
+Reservation = Annotated[str | None, PlainValidator(optional(identifier))]
 SpotPolicy = Annotated[str | None, PlainValidator(optional(one_of(SPOT_POLICIES, "a spot policy")))]
 MaxPrice = Annotated[float | None, PlainValidator(optional(_price))]
 MaxCost = Annotated[

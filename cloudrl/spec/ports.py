@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 
 from cloudrl.errors import SpecError
-from cloudrl.spec.fields import each
+from cloudrl.spec.fields import list_of
 
 RAY_PORT = 8265
 AGENT_PORT = 8266
@@ -68,7 +68,7 @@ def port_texts(value: object) -> tuple[str, ...]:
     Raises:
         SpecError: an item is no port, or two of them collide with each other or with Ray's and the agent's.
     """
-    ports = each(Port.parse)(value)
+    ports = list_of(Port.parse)(value)
     for port in ports:
         if sum(port.container == other.container for other in ports) > 1:
             raise SpecError(f"container port {port.container} stands twice")

@@ -14,7 +14,7 @@ from pydantic import PlainValidator
 from cloudrl.errors import SpecError
 from cloudrl.spec.base import Spec
 from cloudrl.spec.durations import Duration, some_time
-from cloudrl.spec.fields import each_once, one_line, one_of, whole_number
+from cloudrl.spec.fields import one_line, one_of, unique_list_of, whole_number
 
 RETRY_EVENTS = ("no-capacity", "interruption", "error")
 _MIN_WINDOW = Duration.parse("5m")
@@ -32,7 +32,7 @@ _CRON_HINT = "Minute, hour, day, month, day of the week in UTC: '0 8 * * mon-fri
 
 
 def _events(value: object) -> tuple[str, ...]:
-    events = each_once(one_of(RETRY_EVENTS, "an event"))(value)
+    events = unique_list_of(one_of(RETRY_EVENTS, "an event"))(value)
     if not events:
         raise SpecError("on_events is empty", hint=f"Some of {', '.join(RETRY_EVENTS)}, or retry=False")
     return events
@@ -81,7 +81,7 @@ class UtilizationPolicy(Spec):
 
 
 def _crons(value: object) -> tuple[str, ...]:
-    crons = each_once(cron)([value] if isinstance(value, str) else value)
+    crons = unique_list_of(cron)([value] if isinstance(value, str) else value)
     if not crons:
         raise SpecError("cron is empty", hint=_CRON_HINT)
     return crons

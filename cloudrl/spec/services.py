@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from cloudrl.errors import SpecError
-from cloudrl.spec.fields import command, each
+from cloudrl.spec.fields import command, list_of
 from cloudrl.spec.ports import AGENT_PORT, RAY_PORT, port_number
 
 _WRITTEN = re.compile(r"\s*([0-9]{1,5})\s*:(.*)", re.DOTALL)
@@ -62,7 +62,7 @@ def service_texts(value: object) -> tuple[str, ...]:
     Raises:
         SpecError: an item is no service, or two of them have one port.
     """
-    services = each(Service.parse)(value)
+    services = list_of(Service.parse)(value)
     for one in services:
         if sum(one.port == other.port for other in services) > 1:
             raise SpecError(f"two services have port {one.port}", hint="Give each one its own")

@@ -14,7 +14,7 @@ from pydantic import PlainValidator, model_validator
 
 from cloudrl.errors import SpecError
 from cloudrl.spec.base import Spec
-from cloudrl.spec.fields import each, nested, one_line, optional
+from cloudrl.spec.fields import list_of, nested, one_line, optional
 from cloudrl.spec.names import host_name, login
 from cloudrl.spec.ports import port_number
 
@@ -93,7 +93,7 @@ def _host(value: object) -> SshHost:
 
 
 def _hosts(value: object) -> tuple[SshHost, ...]:
-    hosts = each(_host)(value)
+    hosts = list_of(_host)(value)
     if not hosts:
         raise SpecError("there is no host", hint=_HOSTS)
     places = [(host.hostname, host.port) for host in hosts]

@@ -10,7 +10,7 @@ from pydantic import PlainValidator
 
 from cloudrl.errors import SpecError
 from cloudrl.spec.base import Spec
-from cloudrl.spec.fields import each_once, mount_path, text, yes_or_no
+from cloudrl.spec.fields import mount_path, text, unique_list_of, yes_or_no
 from cloudrl.spec.names import RESOURCE_NAME
 
 _EXAMPLE = "For example '/checkpoints:/checkpoints'"
@@ -61,7 +61,7 @@ def _volume_name(value: object) -> str:
 
 
 def _volume_names(value: object) -> tuple[str, ...]:
-    names = each_once(_volume_name)([value] if isinstance(value, str) else value)
+    names = unique_list_of(_volume_name)([value] if isinstance(value, str) else value)
     if not names:
         raise SpecError("there is no name of a network volume", hint=_NETWORK_EXAMPLE)
     return names

@@ -61,7 +61,7 @@ def test_list_for_programs(run):
 
 def test_show_prints_the_file_with_its_comments(run):
     code, output, errors = run("recipes", "show", "ppo")
-    assert (code, output, errors) == (0, recipes.written("ppo"), "")
+    assert (code, output, errors) == (0, recipes.render_recipe("ppo"), "")
     assert "# PPO with a critic" in output
 
 

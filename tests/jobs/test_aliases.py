@@ -29,7 +29,7 @@ CLUSTER = ClusterView(
     models={"tiny-qwen2": "/vol/tiny", "Qwen/Q": "/vol/q"},
     verl_version="0.9.1",
 )
-JOB = recipes.load("grpo-tiny").changed(data=("a",))
+JOB = recipes.load("grpo-tiny").replace(data=("a",))
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_models(here: Path, model: str, path: str):
 
 
 def test_the_critic_follows_unless_the_recipe_has_another(here: Path):
-    ppo = recipes.load("ppo-tiny").changed(data=("a",))
+    ppo = recipes.load("ppo-tiny").replace(data=("a",))
     assert plain(here, ppo, model="./model")[CRITIC].strip("'") == "./model"
 
     same = ppo.with_overrides({MODEL: "old/one", CRITIC: "old/one"})

@@ -123,7 +123,7 @@ def test_a_recipe_for_more_gpus_than_the_cluster_has_is_refused_where_it_cannot_
     ],
 )
 def test_a_key_is_filled_in_where_verl_has_it(release: str | None, keys: set[str]) -> None:
-    job = recipes.load("ppo").changed(verl=None, device="cpu", gpu=None)
+    job = recipes.load("ppo").replace(verl=None, device="cpu", gpu=None)
     view = ClusterView(
         name="lab", id="1", nodes=2, gpus_per_node=1, device="cpu", checkpoint_dir="/c", verl_version=release,
         data={"gsm8k": PATHS}, models={str(job.model): "/m"},
@@ -133,7 +133,7 @@ def test_a_key_is_filled_in_where_verl_has_it(release: str | None, keys: set[str
 
 
 def test_the_release_of_a_fork_of_unknown_number_is_the_recipes() -> None:
-    job = recipes.load("ppo").changed(verl="0.1")
+    job = recipes.load("ppo").replace(verl="0.1")
     view = ClusterView(
         name="lab", id="1", nodes=2, gpus_per_node=8, device="gpu", checkpoint_dir="/c", verl_version=None,
         data={"gsm8k": PATHS}, models={str(job.model): "/m"},

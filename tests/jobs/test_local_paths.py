@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudrl.errors import InputError
-from cloudrl.jobs.file_keys import Kind
 from cloudrl.jobs.local_paths import Found, find, items
 from cloudrl.jobs.working_dir import measure
 from cloudrl.spec.hydra import hydra_text
+from cloudrl.verl.path_keys import PathKind
 
 MODEL, TRAIN = "actor_rollout_ref.model.path", "data.train_files"
 
@@ -155,4 +155,4 @@ def test_a_list_is_read_back_as_hydra_reads_it(texts: list[str]):
 
 
 def test_kinds_are_known_for_what_is_found(here: Path):
-    assert look(here, MODEL, "./model").paths[0].kind is Kind.MODEL
+    assert look(here, MODEL, "./model").paths[0].kind is PathKind.MODEL

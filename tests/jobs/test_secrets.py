@@ -34,7 +34,7 @@ MARKER = "marker-0123456789"
 
 def planned(cluster: ClusterView = LAB, shell: dict[str, str] | None = None, **wishes: Any) -> Submission:
     job = recipes.load("grpo-tiny")
-    job = job.changed(env={key: value for key, value in job.env.items() if key != "HF_HUB_OFFLINE"})
+    job = job.replace(env={key: value for key, value in job.env.items() if key != "HF_HUB_OFFLINE"})
     return plan(job, cluster, Wishes(submission_id="one", **wishes), shell=shell)
 
 
@@ -86,7 +86,7 @@ def test_a_python_of_the_users_own_stands_behind_the_reader(given: dict[str, Any
 
 def test_a_verl_that_leaves_the_runtime_environment_alone():
     old = replace(LAB, verl_version="0.5.0")
-    job = recipes.load("grpo-tiny").changed(verl="0.5.0")
+    job = recipes.load("grpo-tiny").replace(verl="0.5.0")
     submission = plan(job, old, Wishes(submission_id="one", env={"MY_API_TOKEN": MARKER}))
     assert submission.runtime_env["py_executable"] == f"{READER} python3"
     assert KEY not in submission.entrypoint

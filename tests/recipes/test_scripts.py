@@ -219,7 +219,7 @@ def test_every_script_is_compared():
 
 def test_moved_keys_are_noted_beside_the_new_ones():
     for name in NAMES:
-        written = recipes.written(name)
+        written = recipes.render_recipe(name)
         for then, now in moved(name).items():
             if then in meant(name):
                 assert re.search(

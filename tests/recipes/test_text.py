@@ -30,23 +30,26 @@ overrides:
 
 def test_a_recipe_is_shown_as_it_is_written():
     for name in recipes.names():
-        assert recipes.written(name).encode() == Path(recipes.__file__).with_name(f"{name}.yml").read_bytes()
+        assert (
+            recipes.render_recipe(name).encode()
+            == Path(recipes.__file__).with_name(f"{name}.yml").read_bytes()
+        )
 
 
 def test_what_is_shown_loads_as_the_same_job(tmp_path):
     for name in (each for each in recipes.names() if recipes.load(each).verl == RELEASE.verl):
         for algorithm in recipes.algorithms():
             shown = tmp_path / f"{name}.yml"
-            shown.write_text(recipes.written(name, algorithm))
+            shown.write_text(recipes.render_recipe(name, algorithm))
             assert recipes.load(shown) == recipes.with_algorithm(recipes.load(name), algorithm)
 
 
 def test_so_does_a_file_of_the_users_own(tmp_path):
     path = tmp_path / "mine.yml"
     path.write_text(MINE)
-    assert recipes.written(path) == MINE
+    assert recipes.render_recipe(path) == MINE
     shown = tmp_path / "shown.yml"
-    shown.write_text(recipes.written(path, "rloo"))
+    shown.write_text(recipes.render_recipe(path, "rloo"))
     assert shown.read_text().startswith(f"# {path} by the algorithm rloo: RLOO, ")
     assert recipes.load(shown) == recipes.with_algorithm(recipes.load(path), "rloo")
     assert recipes.load(shown).override("critic.optim.lr") is None
@@ -54,9 +57,9 @@ def test_so_does_a_file_of_the_users_own(tmp_path):
 
 def test_what_is_not_there_cannot_be_shown():
     with pytest.raises(RecipeError, match="there is no recipe 'gpro'; did you mean 'grpo'"):
-        recipes.written("gpro")
+        recipes.render_recipe("gpro")
     with pytest.raises(RecipeError, match="there is no algorithm 'dap'; did you mean 'dapo'"):
-        recipes.written("grpo", "dap")
+        recipes.render_recipe("grpo", "dap")
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,7 @@ def test_a_cluster_has_every_field_of_a_dstack_task_but_these():
 @pytest.mark.parametrize("name", GOLDEN)
 def test_rendered_bytes(name, golden, repository):
     golden(repository / "tests" / "golden" / f"{name}.dstack.yml", to_dstack(GOLDEN[name]))
-    assert to_dstack(GOLDEN[name]) == to_dstack(GOLDEN[name].changed())
+    assert to_dstack(GOLDEN[name]) == to_dstack(GOLDEN[name].replace())
 
 
 def test_a_private_image_is_pulled_with_a_secret():

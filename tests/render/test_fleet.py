@@ -227,7 +227,7 @@ GOLDEN = {
 @pytest.mark.parametrize("name", GOLDEN)
 def test_rendered_bytes(name, golden, repository: Path):
     golden(repository / "tests" / "golden" / f"{name}.dstack.yml", fleet_to_dstack(GOLDEN[name]))
-    assert fleet_to_dstack(GOLDEN[name]) == fleet_to_dstack(GOLDEN[name].changed())
+    assert fleet_to_dstack(GOLDEN[name]) == fleet_to_dstack(GOLDEN[name].replace())
     parsed(GOLDEN[name])
 
 

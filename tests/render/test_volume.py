@@ -106,7 +106,7 @@ GOLDEN = {
 @pytest.mark.parametrize("name", GOLDEN)
 def test_rendered_bytes(name, golden, repository):
     golden(repository / "tests" / "golden" / f"{name}.dstack.yml", volume_to_dstack(GOLDEN[name]))
-    assert volume_to_dstack(GOLDEN[name]) == volume_to_dstack(GOLDEN[name].changed())
+    assert volume_to_dstack(GOLDEN[name]) == volume_to_dstack(GOLDEN[name].replace())
 
 
 def test_a_volume_that_is_never_cleaned_up_has_no_warning():

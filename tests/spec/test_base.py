@@ -87,6 +87,6 @@ def test_several_mistakes_are_reported_together():
 
 
 def test_changed_gives_a_checked_copy():
-    assert cluster().changed(nodes=2) == Cluster(name="one", env={"A": "1"}, data=["gsm8k"], nodes=2)
+    assert cluster().replace(nodes=2) == Cluster(name="one", env={"A": "1"}, data=["gsm8k"], nodes=2)
     with pytest.raises(SpecError, match="unknown field 'node'; did you mean 'nodes'"):
-        cluster().changed(node=2)
+        cluster().replace(node=2)

@@ -337,8 +337,8 @@ def test_volumes_in_each_of_their_spellings():
         "data:/data",
     )
     assert [mount.path for mount in cluster.mounts] == ["/checkpoints", "/fast", "/hf", "/data"]
-    assert cluster.changed(nodes=2).volumes == cluster.volumes
-    assert hash(cluster) == hash(cluster.changed())
+    assert cluster.replace(nodes=2).volumes == cluster.volumes
+    assert hash(cluster) == hash(cluster.replace())
 
 
 def test_a_missing_value_says_where_secrets_go():

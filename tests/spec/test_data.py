@@ -23,7 +23,7 @@ def test_a_cluster_takes_names_descriptions_and_mappings():
     mapping = {"name": "mine", "source": "owner/name", "prompt_field": "question", "answer_field": "answer"}
     assert Cluster.load({"name": "one", "data": [mapping]}).data == (described,)
     assert hash(cluster)
-    assert cluster.changed(nodes=2).data == cluster.data
+    assert cluster.replace(nodes=2).data == cluster.data
 
 
 def test_one_argument_carries_what_was_said():

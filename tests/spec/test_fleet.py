@@ -36,7 +36,7 @@ def test_without_a_word_nothing_is_rented_before_a_run_asks_for_it():
 def test_nodes_in_each_of_their_spellings(written, low, now, most):
     nodes = NodeRange(min=low, target=now, max=most)
     assert Fleet(nodes=written).node_range == nodes
-    assert Fleet(nodes=nodes).changed(gpu="H100:8").nodes == nodes
+    assert Fleet(nodes=nodes).replace(gpu="H100:8").nodes == nodes
 
 
 @given(st.integers(0, 9), st.none() | st.integers(0, 9), st.none() | st.integers(1, 9))
@@ -102,7 +102,7 @@ def test_hosts_are_kept_with_their_options():
         SshHost(hostname="b", port=2222, user="root", blocks="auto"),
     )
     assert config.proxy_jump == SshProxy(hostname="jump", user="me", identity_file="~/.ssh/jump")
-    assert Fleet(ssh_config=config).changed(name="mine").ssh_config is config
+    assert Fleet(ssh_config=config).replace(name="mine").ssh_config is config
 
 
 WRONG = [

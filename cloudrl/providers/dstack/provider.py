@@ -54,7 +54,7 @@ def plan(cluster: Cluster, *, dashboard_port: int | None = None) -> DstackPlan:
         )
     if cluster.max_cost is not None and cluster.price_per_hour is None:
         server = connect()
-        quoted = quote(DstackPlan(cluster.name, to_dstack(cluster.changed(max_cost=None))), server)
+        quoted = quote(DstackPlan(cluster.name, to_dstack(cluster.replace(max_cost=None))), server)
         if quoted.price is None:
             trouble.check(server, quoted)
         cluster = with_price(cluster, quoted)
@@ -72,7 +72,7 @@ def with_price(cluster: Cluster, quoted: RunPlan) -> Cluster:
             f"max_cost {cluster.max_cost:g}: the machines that {cluster.name} would get cost nothing an hour",
             hint="Leave it out, or say what they cost you: --price-per-hour 12",
         )
-    return cluster.changed(price_per_hour=round(quoted.price, 4))
+    return cluster.replace(price_per_hour=round(quoted.price, 4))
 
 
 def places(cluster: Cluster) -> Places:
@@ -89,7 +89,7 @@ def lacks_fleet(cluster: Cluster) -> bool:
         InputError: no server is configured, or it refuses the task.
         ConnectionFailed: it does not answer.
     """
-    quoted = quote(DstackPlan(cluster.name, to_dstack(cluster.changed(max_cost=None))))
+    quoted = quote(DstackPlan(cluster.name, to_dstack(cluster.replace(max_cost=None))))
     is_taken = quoted.current is not None and not quoted.current.is_over
     return not (quoted.total_offers or cluster.fleets or is_taken)
 

@@ -43,7 +43,7 @@ def checkpoint_folder(cluster: Cluster) -> Path | None:
 
     None for the usual one in the cluster's own folder: none was declared, or it is on a network volume.
     """
-    if not {"checkpoints", "volumes"} & set(cluster.given()):
+    if not {"checkpoints", "volumes"} & set(cluster.explicit_fields()):
         return None
     for mount in cluster.mounts:
         if isinstance(mount, Volume) and mount.holds(cluster.checkpoints):
@@ -54,4 +54,4 @@ def checkpoint_folder(cluster: Cluster) -> Path | None:
 def without_effect(cluster: Cluster) -> tuple[str, ...]:
     """Fields that say nothing here, where there is no container, no machine to choose and no volume of a cloud."""
     used = _HONOURED if checkpoint_folder(cluster) is None else (*_HONOURED, "checkpoints", "volumes")
-    return tuple(name for name in cluster.given() if name not in used)
+    return tuple(name for name in cluster.explicit_fields() if name not in used)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cloudrl.jobs.file_keys import REWARD_FUNCTION, REWARD_NAME, REWARD_PATH, Kind, kind_of, name_key
+from cloudrl.verl.path_keys import REWARD_FUNCTION, REWARD_NAME, REWARD_PATH, PathKind, kind_of, name_key
 
 LOOKS_LIKE_A_PATH = ("path", "paths", "file", "files", "dir")
 LEFT_OUT = {
@@ -76,20 +76,20 @@ def test_the_keys_of_the_reward():
     keys = config_keys("_generated_ppo_trainer.yaml")
     assert keys[REWARD_PATH] is None
     assert keys[REWARD_NAME] == REWARD_FUNCTION
-    code = [key for key in keys if kind_of(key) is Kind.CODE]
+    code = [key for key in keys if kind_of(key) is PathKind.CODE]
     assert {name_key(key) for key in code} <= set(keys)
 
 
 @pytest.mark.parametrize(
     ("key", "kind"),
     [
-        ("data.train_files", Kind.DATA),
-        ("actor_rollout_ref.model.path", Kind.MODEL),
-        ("critic.model.tokenizer_path", Kind.MODEL),
-        ("reward.custom_reward_function.path", Kind.CODE),
-        ("custom_reward_function.path", Kind.CODE),
-        ("distillation.teacher_models.mine.model_path", Kind.MODEL),
-        ("actor_rollout_ref.rollout.multi_turn.tool_config_path", Kind.FILE),
+        ("data.train_files", PathKind.DATA),
+        ("actor_rollout_ref.model.path", PathKind.MODEL),
+        ("critic.model.tokenizer_path", PathKind.MODEL),
+        ("reward.custom_reward_function.path", PathKind.CODE),
+        ("custom_reward_function.path", PathKind.CODE),
+        ("distillation.teacher_models.mine.model_path", PathKind.MODEL),
+        ("actor_rollout_ref.rollout.multi_turn.tool_config_path", PathKind.FILE),
         ("trainer.default_local_dir", None),
         ("trainer.project_name", None),
         ("data.prompt_key", None),
@@ -97,7 +97,7 @@ def test_the_keys_of_the_reward():
         ("data.train_filesx", None),
     ],
 )
-def test_kinds(key: str, kind: Kind | None):
+def test_kinds(key: str, kind: PathKind | None):
     assert kind_of(key) is kind
 
 

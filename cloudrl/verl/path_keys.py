@@ -12,7 +12,7 @@ import re
 from enum import Enum
 
 
-class Kind(Enum):
+class PathKind(Enum):
     """What lies at the path."""
 
     DATA = "data file"
@@ -29,32 +29,32 @@ REWARD_PATH, REWARD_NAME = "reward.custom_reward_function.path", "reward.custom_
 REWARD_FUNCTION = "compute_score"
 """verl's default for `REWARD_NAME` (verl 0.9.1, trainer/config/reward/reward.yaml)."""
 
-_KINDS: tuple[tuple[str, Kind], ...] = (
-    (r"data\.(train|val)_files", Kind.DATA),
-    (r"(reward\.)?custom_reward_function\.path", Kind.CODE),
-    (r"reward\.reward_manager\.module\.path", Kind.CODE),
-    (r"data\.custom_cls\.path", Kind.CODE),
-    (r"trainer\.v1\.sampler\.custom_sampler\.path", Kind.CODE),
-    (r"actor_rollout_ref\.rollout\.agent\.custom_async_server\.path", Kind.CODE),
-    (r"reward_model\.reward_loop_module_path", Kind.FILE),
-    (r"(data|actor_rollout_ref\.rollout\.multi_turn)\.(tool_config|function_tool)_path", Kind.FILE),
-    (r"actor_rollout_ref\.rollout\.(router_config_path|agent\.agent_loop_config_path)", Kind.FILE),
-    (r"(actor_rollout_ref|reward\.reward_model)\.rollout\.quantization_config_file", Kind.FILE),
-    (r"(actor_rollout_ref|critic)\..*\bqat\.quantization_config_path", Kind.FILE),
-    (r"(.+\.)?precision_debugger\.config_path", Kind.FILE),
-    (r"(actor_rollout_ref|critic|reward_model)\.model\.(path|hf_config_path|tokenizer_path)", Kind.MODEL),
-    (r"reward\.reward_model\.model_path", Kind.MODEL),
-    (r"distillation\.teacher_models\.[^.]+\.model_path", Kind.MODEL),
-    (r"(actor_rollout_ref|critic)\.model\.(lora_adapter_path|lora\.adapter_path)", Kind.MODEL),
+_KINDS: tuple[tuple[str, PathKind], ...] = (
+    (r"data\.(train|val)_files", PathKind.DATA),
+    (r"(reward\.)?custom_reward_function\.path", PathKind.CODE),
+    (r"reward\.reward_manager\.module\.path", PathKind.CODE),
+    (r"data\.custom_cls\.path", PathKind.CODE),
+    (r"trainer\.v1\.sampler\.custom_sampler\.path", PathKind.CODE),
+    (r"actor_rollout_ref\.rollout\.agent\.custom_async_server\.path", PathKind.CODE),
+    (r"reward_model\.reward_loop_module_path", PathKind.FILE),
+    (r"(data|actor_rollout_ref\.rollout\.multi_turn)\.(tool_config|function_tool)_path", PathKind.FILE),
+    (r"actor_rollout_ref\.rollout\.(router_config_path|agent\.agent_loop_config_path)", PathKind.FILE),
+    (r"(actor_rollout_ref|reward\.reward_model)\.rollout\.quantization_config_file", PathKind.FILE),
+    (r"(actor_rollout_ref|critic)\..*\bqat\.quantization_config_path", PathKind.FILE),
+    (r"(.+\.)?precision_debugger\.config_path", PathKind.FILE),
+    (r"(actor_rollout_ref|critic|reward_model)\.model\.(path|hf_config_path|tokenizer_path)", PathKind.MODEL),
+    (r"reward\.reward_model\.model_path", PathKind.MODEL),
+    (r"distillation\.teacher_models\.[^.]+\.model_path", PathKind.MODEL),
+    (r"(actor_rollout_ref|critic)\.model\.(lora_adapter_path|lora\.adapter_path)", PathKind.MODEL),
 )
 _PATTERNS = tuple((re.compile(pattern), kind) for pattern, kind in _KINDS)
 
 
-def kind_of(key: str) -> Kind | None:
+def kind_of(key: str) -> PathKind | None:
     """What verl reads under a bare key; None for a key whose value is no path to read from."""
     return next((kind for pattern, kind in _PATTERNS if pattern.fullmatch(key)), None)
 
 
 def name_key(path_key: str) -> str | None:
     """The key that names the object in a Python file."""
-    return path_key.removesuffix("path") + "name" if kind_of(path_key) is Kind.CODE else None
+    return path_key.removesuffix("path") + "name" if kind_of(path_key) is PathKind.CODE else None
