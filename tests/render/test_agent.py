@@ -67,8 +67,9 @@ def test_it_holds_what_it_needs_and_nothing_else() -> None:
         names = archive.namelist()
         infos = archive.infolist()
     assert names == sorted(names)
-    rooms = {name.rpartition("/")[0] for name in names}
-    assert rooms == {"", "cloudrl", "cloudrl/node", "cloudrl/data", "cloudrl/verl_cpu"}
+    folders = {name.rpartition("/")[0] for name in names}
+    own = {f"cloudrl/{part}" for part in ("protocol", "saves", "node", "data", "verl_cpu")}
+    assert folders == {"", "cloudrl", *own}
     assert {
         "__main__.py",
         "cloudrl/errors.py",
