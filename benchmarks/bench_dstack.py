@@ -36,9 +36,9 @@ from costly_agent import write_costly_agent
 from dstack_hosts import Lab, LabUnavailable
 from dstack_hosts.user import SHAPE, User
 
-from cloudrl.connection import RayApi
 from cloudrl.errors import ConnectionFailed
 from cloudrl.render.agent import AGENT_FILE
+from cloudrl.transport import RayClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -168,7 +168,7 @@ def _guide(user: User, folder: Path) -> Reading:
 
 def _two_nodes() -> bool:
     try:
-        return len(RayApi("http://127.0.0.1:8265").nodes()) == 2
+        return len(RayClient("http://127.0.0.1:8265").nodes()) == 2
     except ConnectionFailed:
         return False
 

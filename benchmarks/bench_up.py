@@ -43,15 +43,15 @@ from typing import TYPE_CHECKING, Any
 from bare_ray import BareRay
 from costly_agent import write_costly_agent
 
-from cloudrl.connection import AgentApi, RayApi
 from cloudrl.providers.local import processes, provider, state
+from cloudrl.transport import AgentClient, RayClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import FrameType
 
-    from cloudrl.connection import Connection
     from cloudrl.node.process import Child
+    from cloudrl.transport import Connection
 
 HERE = Path(__file__).parent
 DATA, MODEL = "addition", "tiny-qwen2"
@@ -180,7 +180,7 @@ def _guide(folder: Path, agent: Path) -> Reading:
         worker = ray.run(ray.worker, "worker.log")
         _until(ray.is_ready, [head, worker], POLL_S)
         ready_s = time.monotonic() - began
-        _run_job(RayApi(ray.url), data / "train.parquet", models / MODEL)
+        _run_job(RayClient(ray.url), data / "train.parquet", models / MODEL)
         return Reading(ready_s, time.monotonic() - began)
 
 
@@ -246,7 +246,7 @@ def _cloudrl_job(name: str, agent: Path, folder: Path) -> Reading:
         ready_s = time.monotonic() - began
         connection = provider.attach(name)
         data, model = _files(connection)
-        _run_job(RayApi(connection.ray_url, connection.ray_token), data, model)
+        _run_job(RayClient(connection.ray_url, connection.ray_token), data, model)
         return Reading(ready_s, time.monotonic() - began)
 
 
@@ -257,13 +257,13 @@ def _files(connection: Connection) -> tuple[Path, Path]:
 
 
 def _status(connection: Connection) -> Mapping[str, Any]:
-    return AgentApi(str(connection.agent_url), str(connection.agent_token)).status()
+    return AgentClient(str(connection.agent_url), str(connection.agent_token)).status()
 
 
 # -- both -------------------------------------------------------------------------------------------------------
 
 
-def _run_job(api: RayApi, data: Path, model: Path) -> None:
+def _run_job(api: RayClient, data: Path, model: Path) -> None:
     """Submit probe_job.py and wait until it has read both files on two nodes."""
     command = [sys.executable, str(HERE / "probe_job.py"), "--data", str(data), "--model", str(model)]
     job = api.submit_job({"entrypoint": shlex.join([*command, "--nodes", "2"]), "submission_id": "probe"})

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cloudrl import recipes, spec
-from cloudrl.connection import ClusterView, Connection, view
 from cloudrl.errors import CheckpointError, CloudrlError, InputError, Interrupted
 from cloudrl.jobs import JobHandle, Wishes, find_job, list_jobs, submit
 from cloudrl.providers import provider, whereabouts
 from cloudrl.render.dstack import to_dstack
 from cloudrl.render.fleet import fleet_to_dstack
 from cloudrl.spec import DataSet, Job, NetworkVolume, Resources, SshConfig, SshHost, Volume
+from cloudrl.transport import Connection, inspect_cluster
 
 if TYPE_CHECKING:
     import os
@@ -22,9 +22,10 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from cloudrl.checkpoints.handle import Checkpoints
-    from cloudrl.connection.ray_job import RayJob
     from cloudrl.providers.dstack.fleets import FleetPlan, FleetState
     from cloudrl.providers.model import Plan, Status
+    from cloudrl.spec.shape import ClusterShape
+    from cloudrl.transport.ray_job import RayJob
 
 __all__ = [
     "Cluster",
@@ -159,9 +160,9 @@ class RunningCluster:
         if self.owned:
             self.down()
 
-    def view(self) -> ClusterView:
+    def shape(self) -> ClusterShape:
         """Nodes, GPUs, data, models and checkpoint folder, as a job will find them."""
-        return view(self.connection)
+        return inspect_cluster(self.connection)
 
     def submit(  # noqa: PLR0913 - the options of `cloudrl submit`
         self,

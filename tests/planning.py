@@ -5,14 +5,14 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from typing import Any
 
-from cloudrl.connection import ClusterView
 from cloudrl.jobs import Submission, Wishes, plan
 from cloudrl.spec import Job, parse_override
+from cloudrl.spec.shape import ClusterShape
 
 NOW = datetime(2026, 11, 21, 10, 5, 9, tzinfo=timezone.utc)
 
 
-def cluster(**changes: Any) -> ClusterView:
+def cluster(**changes: Any) -> ClusterShape:
     lab: dict[str, Any] = {
         "name": "lab",
         "id": "id-1",
@@ -24,7 +24,7 @@ def cluster(**changes: Any) -> ClusterView:
         "models": {"Qwen/Qwen2.5-7B-Instruct": "/models/qwen"},
         "verl_version": "0.9.1",
     }
-    return ClusterView(**{**lab, **changes})
+    return ClusterShape(**{**lab, **changes})
 
 
 PLAIN = {"id": None, "checkpoint_dir": None, "data": {}, "models": {}, "verl_version": None}
@@ -41,7 +41,7 @@ def job(**changes: Any) -> Job:
     return Job(**{**base, **changes})
 
 
-def planned(job_: Job | None = None, view: ClusterView | None = None, **wishes: Any) -> Submission:
+def planned(job_: Job | None = None, view: ClusterShape | None = None, **wishes: Any) -> Submission:
     return plan(job_ or job(), view or cluster(), Wishes(**wishes), now=NOW)
 
 

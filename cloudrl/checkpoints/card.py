@@ -20,8 +20,8 @@ from cloudrl.verl.metrics import REWARD_KEYS, Step
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from cloudrl.connection import Connection
-    from cloudrl.connection.ray_job import RayJob
+    from cloudrl.transport import Connection
+    from cloudrl.transport.ray_job import RayJob
 
 _SHOWN = (*REWARD_KEYS, "response_length/mean", "actor/entropy", "actor/ppo_kl", "actor/kl_loss")
 _VALIDATION = "val-"

@@ -17,18 +17,19 @@ from urllib.parse import urlsplit
 from cloudrl.checkpoints.head_job import FILE, MARK, TOKEN, checkpoint_to_json
 from cloudrl.checkpoints.origin import ClusterOrigin
 from cloudrl.checkpoints.progress import OnProgress, silent
-from cloudrl.connection import view
 from cloudrl.errors import CheckpointError, InputError, JobFailed
 from cloudrl.jobs import Ended, Line
 from cloudrl.jobs.handle import find_job, raise_for_status
 from cloudrl.jobs.working_dir import Package
 from cloudrl.render.agent import python_sources
+from cloudrl.transport import inspect_cluster
 from cloudrl.verl.metrics import plain
 
 if TYPE_CHECKING:
     from cloudrl.checkpoints.handle import CheckpointHandle
-    from cloudrl.connection import AgentApi, ClusterView, Connection
     from cloudrl.jobs import JobHandle
+    from cloudrl.spec.shape import ClusterShape
+    from cloudrl.transport import AgentClient, Connection
 
 _PARTS = ("__init__.py", "errors.py", "data", "node", "checkpoints")
 _EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -74,7 +75,7 @@ def merge_on_head(
 
 
 def _submit(connection: Connection, checkpoint: CheckpointHandle, options: list[str]) -> JobHandle:
-    cluster, agent = view(connection), connection.agent()
+    cluster, agent = inspect_cluster(connection), connection.agent()
     if agent is None or cluster.secrets_dir is None:
         raise InputError(
             f"{connection.name} has no place where secrets of jobs can lie", hint="Leave out --on head"
@@ -90,7 +91,7 @@ def _submit(connection: Connection, checkpoint: CheckpointHandle, options: list[
 
 
 def _request(
-    cluster: ClusterView, package: Package, submission_id: str, options: list[str]
+    cluster: ClusterShape, package: Package, submission_id: str, options: list[str]
 ) -> dict[str, Any]:
     words = [
         "/bin/sh",
@@ -135,7 +136,7 @@ def _said(line: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _package(checkpoint: CheckpointHandle, agent: AgentApi) -> Package:
+def _package(checkpoint: CheckpointHandle, agent: AgentClient) -> Package:
     """Our code and what it is to do; the same bytes for the same checkpoint."""
     head = next(node for node in agent.status()["nodes"] if int(node["rank"]) == 0)
     port = int(head.get("agent_port") or urlsplit(agent.url).port or 80)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from cloudrl.checkpoints.inventory import FileAt, Place
     from cloudrl.checkpoints.source import ShardSource
-    from cloudrl.connection import AgentApi, Connection
+    from cloudrl.transport import AgentClient, Connection
 
 
 class Files(Protocol):
@@ -135,7 +135,7 @@ class ClusterOrigin:
             raise CheckpointError(f"{place.label}: {path} cannot be removed: {error.message}") from error
 
     @cached_property
-    def _agent(self) -> AgentApi:
+    def _agent(self) -> AgentClient:
         agent = self.connection.agent()
         if agent is None:
             raise InputError(

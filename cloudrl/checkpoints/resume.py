@@ -12,19 +12,20 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from cloudrl.checkpoints.origin import ClusterOrigin
-from cloudrl.connection import view
 from cloudrl.errors import CheckpointError
 from cloudrl.jobs.fit import GPUS, NODES
 from cloudrl.jobs.overrides import integer, values
+from cloudrl.transport import inspect_cluster
 from cloudrl.verl.keys import has_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from cloudrl.checkpoints.inventory import Checkpoint, Inventory
-    from cloudrl.connection import ClusterView, Connection
     from cloudrl.jobs import Wishes
     from cloudrl.spec import Job
+    from cloudrl.spec.shape import ClusterShape
+    from cloudrl.transport import Connection
 
 _MODE, _FROM = "trainer.resume_mode", "trainer.resume_from_path"
 _DECIDED_BY = (_MODE, _FROM, "trainer.default_local_dir")
@@ -62,7 +63,7 @@ def with_resume(connection: Connection, job: Job, wishes: Wishes) -> tuple[Wishe
     agent = connection.agent()
     if wishes.name is None or agent is None or given.keys() & set(_DECIDED_BY):
         return wishes, ()
-    cluster = view(connection)
+    cluster = inspect_cluster(connection)
     if cluster.checkpoint_dir is None or not has_key(cluster.verl_version or job.verl, _MODE):
         return wishes, ()
     if integer(given.get(NODES)) not in (None, cluster.nodes):  # nobody knows yet on which of the nodes
@@ -79,7 +80,7 @@ def with_resume(connection: Connection, job: Job, wishes: Wishes) -> tuple[Wishe
 
 
 def find_resume(
-    inventory: Inventory, run: str, cluster: ClusterView, addresses: Mapping[int, str]
+    inventory: Inventory, run: str, cluster: ClusterShape, addresses: Mapping[int, str]
 ) -> Resume | None:
     """The newest step that all ranks can load; None for a run without any, and for Megatron's, which are verl's matter.
 

@@ -11,10 +11,10 @@ from cloudrl.errors import CloudrlError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cloudrl.connection import Connection
     from cloudrl.providers import Provider
     from cloudrl.providers.dstack.left import Left
     from cloudrl.providers.model import Keeping, Status
+    from cloudrl.transport import Connection
 
 _SHOWN = 20
 

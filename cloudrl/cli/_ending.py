@@ -14,9 +14,9 @@ from cloudrl.errors import ConnectionFailed, InputError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from cloudrl.connection import Connection
     from cloudrl.providers import Provider
     from cloudrl.providers.model import Keeping, Status
+    from cloudrl.transport import Connection
 
     Again = Callable[[Callable[[], Any]], Any]
 

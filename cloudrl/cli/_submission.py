@@ -11,12 +11,13 @@ import typer
 from cloudrl.cli import _output
 
 if TYPE_CHECKING:
-    from cloudrl.connection import ClusterView, Connection
     from cloudrl.jobs import JobHandle, Progress, Wishes
     from cloudrl.jobs.submission import Submission
     from cloudrl.jobs.submit import Prepared
     from cloudrl.jobs.working_dir import Package
     from cloudrl.spec import Job
+    from cloudrl.spec.shape import ClusterShape
+    from cloudrl.transport import Connection
 
 _MIB = 2**20
 _SLOW_TO_READ_BYTES = 256 * _MIB
@@ -120,7 +121,7 @@ def prepared_for(connection: Connection, job: Job, wishes: Wishes) -> Prepared:
     return prepared
 
 
-def assembled(cluster: ClusterView, job: Job, wishes: Wishes) -> Submission:
+def assembled(cluster: ClusterShape, job: Job, wishes: Wishes) -> Submission:
     """The same for a cluster that is only expected, as a dry run shows it."""
     from cloudrl.jobs.submit import assemble
 

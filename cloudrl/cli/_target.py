@@ -15,7 +15,7 @@ from cloudrl.errors import ConnectionFailed, InputError
 from cloudrl.providers import provider, whereabouts
 
 if TYPE_CHECKING:
-    from cloudrl.connection import Connection
+    from cloudrl.transport import Connection
 
 PLAIN_URL = "http://localhost:8265"
 
@@ -129,7 +129,7 @@ def one_cluster(name: str | None) -> str:
 
 
 def _plain(address: str) -> Connection:
-    from cloudrl.connection import Connection
+    from cloudrl.transport import Connection
 
     url = address if "://" in address else f"http://{address}"
     return Connection(name=url, ray_url=url, ray_token=_ray_token())

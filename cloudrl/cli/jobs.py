@@ -18,9 +18,9 @@ from cloudrl.providers import provider, whereabouts
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from cloudrl.connection import Connection
-    from cloudrl.connection.ray_job import RayJob
     from cloudrl.jobs import Event, JobHandle
+    from cloudrl.transport import Connection
+    from cloudrl.transport.ray_job import RayJob
 
 app = typer.Typer(help="List, watch and stop jobs.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -58,8 +58,8 @@ def status(
 ) -> None:
     """What Ray says of a job. Exit code 4 when it has failed."""
     from cloudrl.cli._follow import target_options
-    from cloudrl.connection.ray_job import JobStatus
     from cloudrl.errors import JobFailed
+    from cloudrl.transport.ray_job import JobStatus
 
     job = _find(job_id, cluster, address).status()
     fields = _fields(job)

@@ -24,11 +24,11 @@ from cloudrl.providers.whereabouts import refuse_elsewhere
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cloudrl.connection import Connection
     from cloudrl.jobs import Wishes
     from cloudrl.providers import Provider
     from cloudrl.sdk import Cluster
     from cloudrl.spec import Job
+    from cloudrl.transport import Connection
 
 _NAME = Annotated[str, typer.Option("--cluster", "-c", metavar="NAME", help="Name of the cluster.")]
 _ON = Annotated[

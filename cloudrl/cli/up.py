@@ -16,9 +16,9 @@ from cloudrl.cli._rendered import YesOption  # noqa: TC001 - Typer reads the ann
 from cloudrl.errors import CloudrlError
 
 if TYPE_CHECKING:
-    from cloudrl.connection import Connection
     from cloudrl.providers import Provider
     from cloudrl.providers.model import Plan
+    from cloudrl.transport import Connection
 
 _PORT = Annotated[int | None, typer.Option(help="For Ray's dashboard; 8265 if free.")]
 

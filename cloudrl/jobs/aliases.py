@@ -19,9 +19,9 @@ from cloudrl.verl.path_keys import REWARD_FUNCTION, REWARD_NAME, REWARD_PATH, Pa
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cloudrl.connection.cluster import ClusterView
     from cloudrl.jobs.wishes import Wishes
     from cloudrl.jobs.working_dir import Measured
+    from cloudrl.spec.shape import ClusterShape
 
 _FUNCTION = re.compile(r"(.+):([A-Za-z_]\w*)")
 _LEGACY_REWARD = ("custom_reward_function.path", "custom_reward_function.name")
@@ -29,7 +29,7 @@ _LEGACY_REWARD = ("custom_reward_function.path", "custom_reward_function.name")
 
 
 def without_aliases(
-    job: Job, wishes: Wishes, cluster: ClusterView, *, here: Path, working_dir: Measured | None = None
+    job: Job, wishes: Wishes, cluster: ClusterShape, *, here: Path, working_dir: Measured | None = None
 ) -> tuple[Job, Wishes, tuple[str, ...]]:
     """The same job and wishes, spelled out; and what the user should know of it.
 
@@ -75,7 +75,7 @@ def _without(job: Job, *keys: str) -> Job:
 
 
 def _model(
-    job: Job, model: str, cluster: ClusterView, here: Path, working_dir: Measured | None
+    job: Job, model: str, cluster: ClusterShape, here: Path, working_dir: Measured | None
 ) -> tuple[Job, dict[str, Any]]:
     old, critic = job.override(MODEL), job.override(CRITIC_MODEL)
     follows = critic is not None and old is not None and unquoted(critic) == unquoted(old)
@@ -90,7 +90,7 @@ def _model(
 def _data(
     job: Job,
     names: tuple[str, ...],
-    cluster: ClusterView,
+    cluster: ClusterShape,
     here: Path,
     given: Mapping[str, str],
     notes: list[str],
@@ -106,7 +106,7 @@ def _data(
     return job.replace(data=()), made if VAL in given else {**made, VAL: _one_or_many(val)}
 
 
-def _files(name: str, cluster: ClusterView, here: Path) -> tuple[str, str]:
+def _files(name: str, cluster: ClusterShape, here: Path) -> tuple[str, str]:
     """(training file, validation file) of one data set."""
     if name in cluster.data:
         return cluster.data[name]["train"], cluster.data[name]["test"]

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
-    from cloudrl.connection.cluster import ClusterView
     from cloudrl.jobs.working_dir import Measured
     from cloudrl.spec import Job
+    from cloudrl.spec.shape import ClusterShape
 
 SMALL_BYTES = 10 * 2**20
 """What is larger goes through the agents where there are some: a package is sent again whenever a line of code in
@@ -114,7 +114,7 @@ def check(
 
 def load(
     job: Job,
-    cluster: ClusterView,
+    cluster: ClusterShape,
     *,
     here: Path,
     working_dir: Measured | None = None,
@@ -204,7 +204,7 @@ def _measure(each: LocalPath) -> _Measured:
 
 
 def _too_large_for_the_package(
-    measured: list[_Measured], cluster: ClusterView, room_bytes: int | None
+    measured: list[_Measured], cluster: ClusterShape, room_bytes: int | None
 ) -> set[Path]:
     """Those that have to go through the agents, the largest first."""
     agents = cluster.files_dir is not None
@@ -224,7 +224,7 @@ def _too_large_for_the_package(
     return chosen
 
 
-def _no_way(each: _Measured, cluster: ClusterView, room_bytes: int | None) -> InputError:
+def _no_way(each: _Measured, cluster: ClusterShape, room_bytes: int | None) -> InputError:
     said = f"{each.local.key}={each.local.text} has {size_text(each.size_bytes)}"
     if room_bytes is None:
         reason = "the working directory is a URL, to which nothing can be added"
@@ -238,7 +238,7 @@ def _no_way(each: _Measured, cluster: ClusterView, room_bytes: int | None) -> In
     )
 
 
-def _item(each: _Measured, cluster: ClusterView, *, by_agents: bool) -> Item:
+def _item(each: _Measured, cluster: ClusterShape, *, by_agents: bool) -> Item:
     manifest = _manifest(each)
     name = each.local.path.name
     if by_agents:

@@ -11,9 +11,9 @@ from cloudrl.node.shipping import FAILED, WHOLE
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from cloudrl.connection import AgentApi
     from cloudrl.jobs.cargo import Item
     from cloudrl.jobs.working_dir import Entry
+    from cloudrl.transport import AgentClient
 
 _CHUNK_BYTES = 2**20
 _TRIES = 8
@@ -23,7 +23,7 @@ _STANDS_STILL_S = 180.0
 
 
 def send_files(
-    agent: AgentApi,
+    agent: AgentClient,
     item: Item,
     *,
     on_upload: Callable[[int, int], None] = lambda _done, _total: None,
@@ -103,7 +103,11 @@ def _missing(item: Item, here: Mapping[str, int]) -> Entry | None:
 
 
 def _send_part(
-    agent: AgentApi, item: Item, entry: Entry, here: Mapping[str, int], on_upload: Callable[[int, int], None]
+    agent: AgentClient,
+    item: Item,
+    entry: Entry,
+    here: Mapping[str, int],
+    on_upload: Callable[[int, int], None],
 ) -> None:
     size = item.manifest.part(entry.name).size_bytes
     offset, sent = here.get(entry.name, 0), sum(here.values())
@@ -124,7 +128,7 @@ def _pieces(entry: Entry, offset: int, size_bytes: int, on_sent: Callable[[int],
             on_sent(at - offset)
 
 
-def _asked_again(agent: AgentApi, address: str, sleep: Callable[[float], None]) -> Mapping[str, Any]:
+def _asked_again(agent: AgentClient, address: str, sleep: Callable[[float], None]) -> Mapping[str, Any]:
     for left in reversed(range(_TRIES)):
         try:
             return agent.files_state(address)

@@ -8,7 +8,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from cloudrl.connection.ray_job import JobStatus
+from cloudrl.transport.ray_job import JobStatus
 from cloudrl.verl.metrics import Step, parse_step, parse_total_steps, plain
 
 if TYPE_CHECKING:

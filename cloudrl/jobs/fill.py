@@ -15,7 +15,7 @@ from cloudrl.verl import has_key
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cloudrl.connection.cluster import ClusterView
+    from cloudrl.spec.shape import ClusterShape
 
 SAVE_FREQ = 20
 """Steps between checkpoints when nobody says, so the most that a failure costs. It is what multi-node runs of
@@ -41,7 +41,7 @@ class Filled:
     """Whether every model lies on the nodes, so that nothing need be asked of the Hub."""
 
 
-def fill(job: Job, cluster: ClusterView, *, name: str, wandb: bool = False) -> Filled:
+def fill(job: Job, cluster: ClusterShape, *, name: str, wandb: bool = False) -> Filled:
     """Complete a job for a cluster.
 
     Args:
@@ -109,7 +109,7 @@ def _check_saving(given: Mapping[str, str]) -> None:
         )
 
 
-def _data(job: Job, cluster: ClusterView, given: Mapping[str, str]) -> dict[str, list[str] | str]:
+def _data(job: Job, cluster: ClusterShape, given: Mapping[str, str]) -> dict[str, list[str] | str]:
     if TRAIN in given and VAL in given:
         return {}
     names = list(job.data) or (list(cluster.data) if len(cluster.data) == 1 else [])
@@ -129,14 +129,14 @@ def _data(job: Job, cluster: ClusterView, given: Mapping[str, str]) -> dict[str,
     }
 
 
-def _model(job: Job, cluster: ClusterView, given: Mapping[str, str], notes: list[str]) -> dict[str, str]:
+def _model(job: Job, cluster: ClusterShape, given: Mapping[str, str], notes: list[str]) -> dict[str, str]:
     path = given.get(MODEL) or _model_path(job, cluster, notes)
     if path is None:
         return {}
     return {MODEL: path, CRITIC_MODEL: path} if needs_critic(given) else {MODEL: path}
 
 
-def _model_path(job: Job, cluster: ClusterView, notes: list[str]) -> str | None:
+def _model_path(job: Job, cluster: ClusterShape, notes: list[str]) -> str | None:
     model = job.model or (next(iter(cluster.models)) if len(cluster.models) == 1 else None)
     if model is None:
         return None
@@ -157,7 +157,7 @@ def _model_path(job: Job, cluster: ClusterView, notes: list[str]) -> str | None:
     return model
 
 
-def _check_complete(job: Job, cluster: ClusterView, everything: Mapping[str, object]) -> None:
+def _check_complete(job: Job, cluster: ClusterShape, everything: Mapping[str, object]) -> None:
     missing = [key for key in (TRAIN, VAL, MODEL, LOCAL_DIR) if key not in everything]
     if not missing:
         return

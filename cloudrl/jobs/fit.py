@@ -14,8 +14,8 @@ from cloudrl.verl import has_key
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cloudrl.connection.cluster import ClusterView
     from cloudrl.spec import Job
+    from cloudrl.spec.shape import ClusterShape
 
 NODES, GPUS = "trainer.nnodes", "trainer.n_gpus_per_node"
 _ROLLOUT = "actor_rollout_ref.rollout"
@@ -27,7 +27,7 @@ _ELSEWHERE = (f"{_ROLLOUT}.nnodes", f"{_ROLLOUT}.disaggregation.")
 """Keys that give the rollout GPUs of its own, or replicas of another kind."""
 
 
-def fit(job: Job, cluster: ClusterView, given: Mapping[str, str]) -> list[str]:
+def fit(job: Job, cluster: ClusterShape, given: Mapping[str, str]) -> list[str]:
     """What the user should know of running this job there, one sentence each.
 
     Args:
@@ -48,12 +48,12 @@ def fit(job: Job, cluster: ClusterView, given: Mapping[str, str]) -> list[str]:
     return notes
 
 
-def release_of(job: Job, cluster: ClusterView) -> str | None:
+def release_of(job: Job, cluster: ClusterShape) -> str | None:
     """The release of verl that is going to run: the nodes' or the fork's, as far as anybody knows."""
     return cluster.verl_version or job.verl
 
 
-def _check_shape(given: Mapping[str, str], cluster: ClusterView) -> None:
+def _check_shape(given: Mapping[str, str], cluster: ClusterShape) -> None:
     nodes, gpus = cluster.nodes, cluster.gpus_per_node
     for key, has, things, option in (
         (NODES, nodes, f"{nodes} node{'' if nodes == 1 else 's'}", "--nodes"),
@@ -80,7 +80,7 @@ def _check_shape(given: Mapping[str, str], cluster: ClusterView) -> None:
         )
 
 
-def _check_replicas(given: Mapping[str, str], cluster: ClusterView) -> None:
+def _check_replicas(given: Mapping[str, str], cluster: ClusterShape) -> None:
     """GPUs of all replicas of the rollout engine are those of training.
 
     verl asserts it once all models are loaded (verl 0.9.1, workers/engine_workers.py: init_model; verl 0.1,
@@ -105,7 +105,7 @@ def _check_replicas(given: Mapping[str, str], cluster: ClusterView) -> None:
         )
 
 
-def _device_notes(job: Job, cluster: ClusterView) -> list[str]:
+def _device_notes(job: Job, cluster: ClusterShape) -> list[str]:
     known = cluster.checkpoint_dir is not None  # only our agent knows what a node computes on
     if job.device == "gpu" and cluster.device == "cpu" and known:
         raise InputError(
@@ -117,7 +117,7 @@ def _device_notes(job: Job, cluster: ClusterView) -> list[str]:
     return []
 
 
-def _release_notes(job: Job, cluster: ClusterView) -> list[str]:
+def _release_notes(job: Job, cluster: ClusterShape) -> list[str]:
     """Keys are renamed between releases of verl; between patches of one release they have not been."""
     wanted, has = job.verl, cluster.verl_version
     if wanted is None or has is None or wanted == has:
@@ -131,7 +131,7 @@ def _release_notes(job: Job, cluster: ClusterView) -> list[str]:
     return [differ]
 
 
-def _rollout_check(job: Job, cluster: ClusterView) -> None:
+def _rollout_check(job: Job, cluster: ClusterShape) -> None:
     """An engine is imported minutes after the start, in an actor of its own."""
     if job.rollout in ROLLOUTS and cluster.rollouts and job.rollout not in cluster.rollouts:
         raise InputError(
@@ -141,7 +141,7 @@ def _rollout_check(job: Job, cluster: ClusterView) -> None:
         )
 
 
-def _shape_notes(job: Job, cluster: ClusterView) -> list[str]:
+def _shape_notes(job: Job, cluster: ClusterShape) -> list[str]:
     """Batch sizes and parallelism are made for a number of GPUs; another one may fit or not."""
     made_for = Gpu.parse(job.gpu).count if job.gpu is not None else None
     gpus = made_for.exact if made_for is not None else None

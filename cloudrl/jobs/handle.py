@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from cloudrl.connection.log_stream import JobLog, LineSplitter, Retry, follow_log
 from cloudrl.errors import ConnectionFailed, FailedError, InputError, JobFailed
 from cloudrl.jobs.events import Ended, Event, EventReader
+from cloudrl.transport.log_stream import JobLog, LineSplitter, Retry, follow_log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from cloudrl.connection import Connection, RayApi
-    from cloudrl.connection.ray_job import JobStatus, RayJob
+    from cloudrl.transport import Connection, RayClient
+    from cloudrl.transport.ray_job import JobStatus, RayJob
 
 _TAIL_LINES = 20
 
@@ -214,5 +214,5 @@ def _handle(connection: Connection, job: RayJob) -> JobHandle:
     )
 
 
-def _api(connection: Connection) -> RayApi:
+def _api(connection: Connection) -> RayClient:
     return connection.ray()

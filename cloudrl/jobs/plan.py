@@ -22,9 +22,9 @@ from cloudrl.spec.names import is_secret
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from cloudrl.connection.cluster import ClusterView
     from cloudrl.jobs.cargo import Item
     from cloudrl.jobs.working_dir import Package
+    from cloudrl.spec.shape import ClusterShape
 
 STEPS, EPOCHS = "trainer.total_training_steps", "trainer.total_epochs"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -32,7 +32,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 def plan(
     job: Job,
-    cluster: ClusterView,
+    cluster: ClusterShape,
     wishes: Wishes | None = None,
     *,
     package: Package | None = None,
@@ -147,7 +147,7 @@ def _metadata(job: Job, run: str, final: Mapping[str, str]) -> dict[str, str]:
 
 
 def _notes(
-    wishes: Wishes, run: str, final: Mapping[str, str], cluster: ClusterView, job: Job
+    wishes: Wishes, run: str, final: Mapping[str, str], cluster: ClusterShape, job: Job
 ) -> Iterator[str]:
     folder = final[LOCAL_DIR]
     if wishes.name is not None and final.get("trainer.resume_mode") == "auto":

@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloudrl.connection import ClusterView, view
 from cloudrl.data.request import folder_name
 from cloudrl.errors import InputError
 from cloudrl.jobs import cargo
@@ -21,14 +20,16 @@ from cloudrl.render.dstack import release_of
 from cloudrl.spec import Cluster, DataSet, Fleet, Gpu
 from cloudrl.spec.cluster import ROLLOUTS
 from cloudrl.spec.data import BUILT_IN
+from cloudrl.spec.shape import ClusterShape
+from cloudrl.transport import inspect_cluster
 from cloudrl.verl.releases import RELEASES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cloudrl.connection import Connection
     from cloudrl.jobs.wishes import Wishes
     from cloudrl.spec import Job
+    from cloudrl.transport import Connection
 
 _ON_THE_HUB = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _WITH_IMAGE = tuple(each.verl for each in RELEASES)
@@ -84,7 +85,7 @@ def rehearse(cluster: Cluster, job: Job, wishes: Wishes, *, on: str, here: Path 
     plan(job, expected, plain)
 
 
-def view_of(cluster: Cluster, job: Job, *, on: str) -> ClusterView:
+def view_of(cluster: Cluster, job: Job, *, on: str) -> ClusterShape:
     """The cluster as a job is going to find it.
 
     A number of GPUs that is left open counts as the one that the recipe is made for.
@@ -93,7 +94,7 @@ def view_of(cluster: Cluster, job: Job, *, on: str) -> ClusterView:
     made_for = Gpu.parse(job.gpu).count if job.gpu is not None else None
     open_count = made_for.exact if made_for is not None and made_for.exact is not None else 8
     names, places = _names(cluster), provider(on).places(cluster)
-    return ClusterView(
+    return ClusterShape(
         name=cluster.name,
         id=None,
         nodes=cluster.nodes,
@@ -140,7 +141,7 @@ def living(declared: Cluster, asked: Mapping[str, Any], *, on: str) -> Connectio
             hint=f"Wait for it: cloudrl status {name} --watch\nEnd it: cloudrl down {name}",
         )
     connection = home.attach(name)
-    seen = view(connection)
+    seen = inspect_cluster(connection)
     _check_same(asked, seen)
     _check_prepared(declared, seen)
     return connection
@@ -156,7 +157,7 @@ def fleet_for(cluster: Cluster) -> Fleet:
     return Fleet.load({"name": f"{cluster.name[:35]}-fleet", "nodes": cluster.nodes, **given})
 
 
-def _check_same(wanted: Mapping[str, Any], cluster: ClusterView) -> None:
+def _check_same(wanted: Mapping[str, Any], cluster: ClusterShape) -> None:
     """Refuse one with another number of nodes, or of GPUs on each, than the user has named."""
     gpu = wanted.get("gpu")
     count = Gpu.parse(gpu).count if gpu is not None else None
@@ -173,7 +174,7 @@ def _check_same(wanted: Mapping[str, Any], cluster: ClusterView) -> None:
             )
 
 
-def _check_prepared(declared: Cluster, cluster: ClusterView) -> None:
+def _check_prepared(declared: Cluster, cluster: ClusterShape) -> None:
     """Refuse one that has not prepared what the job reads."""
     for what, wanted, has in (
         ("data", _names(declared), cluster.data),

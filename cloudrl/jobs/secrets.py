@@ -21,8 +21,8 @@ from cloudrl.verl import release_number
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cloudrl.connection.cluster import ClusterView
     from cloudrl.spec.hydra import HydraText
+    from cloudrl.spec.shape import ClusterShape
 
 _OF_LOGGERS = {
     "wandb": ("WANDB_API_KEY",),
@@ -103,7 +103,7 @@ class Handed:
 
 
 def hand_over(
-    runtime_env: Mapping[str, Any], overrides: Mapping[str, str], cluster: ClusterView, submission_id: str
+    runtime_env: Mapping[str, Any], overrides: Mapping[str, str], cluster: ClusterShape, submission_id: str
 ) -> Handed:
     """Take the secrets out of a runtime environment and say how they get to the job instead.
 
@@ -135,7 +135,7 @@ def hand_over(
     return Handed(rest, secrets, reader, {f"++{PYTHON_KEY}": hydra_text(started)})
 
 
-def obstacle(runtime_env: Mapping[str, Any], cluster: ClusterView) -> str | None:
+def obstacle(runtime_env: Mapping[str, Any], cluster: ClusterShape) -> str | None:
     """Why secrets of this job would have to go through Ray, in a sentence; None where the agents can take them."""
     shown = "Ray writes it to a log on every node and shows it in its list of jobs"
     if cluster.secrets_dir is None:

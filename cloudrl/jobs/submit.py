@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cloudrl.connection import view
-from cloudrl.connection.ray_api import PACKAGE_LIMIT_BYTES, id_taken
 from cloudrl.errors import CloudrlError, ConnectionFailed, InputError, Unauthorized
 from cloudrl.jobs import cargo
 from cloudrl.jobs.aliases import without_aliases
@@ -20,14 +18,17 @@ from cloudrl.jobs.handle import JobHandle
 from cloudrl.jobs.plan import plan
 from cloudrl.jobs.wishes import Wishes
 from cloudrl.jobs.working_dir import Measured, Package, measure, pack_measured
+from cloudrl.transport import inspect_cluster
+from cloudrl.transport.ray_client import PACKAGE_LIMIT_BYTES, id_taken
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from cloudrl.connection import ClusterView, Connection, RayApi
-    from cloudrl.connection.agent_api import AgentApi
     from cloudrl.jobs.submission import Submission
     from cloudrl.spec import Job
+    from cloudrl.spec.shape import ClusterShape
+    from cloudrl.transport import Connection, RayClient
+    from cloudrl.transport.agent_client import AgentClient
 
 _CHUNK_BYTES = 256 * 1024
 _NOTE_EVERY_S = 5.0
@@ -67,13 +68,13 @@ def prepare(
         InputError: Job, cluster and wishes do not go together, or what the job brings along is too large.
         ConnectionFailed: Nobody answers.
     """
-    cluster = view(connection)
+    cluster = inspect_cluster(connection)
     submission, package = assemble(cluster, job, wishes, here=here, shell=shell, on_read=on_read)
     return Prepared(connection, submission, package, cluster.ray_session)
 
 
 def assemble(
-    cluster: ClusterView,
+    cluster: ClusterShape,
     job: Job,
     wishes: Wishes | None = None,
     *,
@@ -153,7 +154,7 @@ def working_folder(wishes: Wishes) -> Measured | None:
     return measure(Path(wishes.place), wishes.runtime_env.get("excludes") or ())
 
 
-def with_fork(cluster: ClusterView, folder: Measured | None) -> tuple[ClusterView, tuple[str, ...]]:
+def with_fork(cluster: ClusterShape, folder: Measured | None) -> tuple[ClusterShape, tuple[str, ...]]:
     """The cluster with the verl that the job is going to import.
 
     The working directory stands before the image's packages on `sys.path`, for the entry point (`python3 -m`) and
@@ -190,7 +191,7 @@ def _deliver(
         wait_for_all(lambda: agent.secrets_state(submission.submission_id), "secrets")
 
 
-def _check_cluster(api: RayApi, connection: Connection, session: str | None) -> None:
+def _check_cluster(api: RayClient, connection: Connection, session: str | None) -> None:
     """Refuse a dashboard that is another cluster's: a Ray without tokens takes anybody's job.
 
     The agent that `view` has asked belongs to the right cluster, and knows what its own Ray calls itself.
@@ -209,7 +210,7 @@ def _check_cluster(api: RayApi, connection: Connection, session: str | None) -> 
         )
 
 
-def _check_free(api: RayApi, submission: Submission) -> None:
+def _check_free(api: RayClient, submission: Submission) -> None:
     """Refuse a taken id before anything is uploaded, and a run that goes on: two jobs would save into one folder.
 
     Ray refuses a taken id again when two come at the same time.
@@ -225,7 +226,7 @@ def _check_free(api: RayApi, submission: Submission) -> None:
             )
 
 
-def _upload(api: RayApi, package: Package, on_upload: Callable[[int, int], None]) -> None:
+def _upload(api: RayClient, package: Package, on_upload: Callable[[int, int], None]) -> None:
     """Upload a package unless the cluster has it.
 
     Asking is part of it: Ray drops a package that no job uses, except for ten minutes after somebody asked
@@ -238,7 +239,7 @@ def _upload(api: RayApi, package: Package, on_upload: Callable[[int, int], None]
         raise InputError(f"{api.ray_url} took package {package.name} and has lost it", hint="Submit again")
 
 
-def _noted(agent: AgentApi | None, on_upload: Callable[[int, int], None]) -> Callable[[int, int], None]:
+def _noted(agent: AgentClient | None, on_upload: Callable[[int, int], None]) -> Callable[[int, int], None]:
     """Let the agent know of an upload that it does not see, or a slow one would count as an idle cluster."""
     if agent is None:
         return on_upload

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cloudrl.connection.ray_api import PACKAGE_LIMIT_BYTES
 from cloudrl.errors import InputError
+from cloudrl.transport.ray_client import PACKAGE_LIMIT_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

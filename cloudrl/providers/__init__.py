@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from cloudrl.connection import Connection
     from cloudrl.providers.model import Keeping, Places, Plan, Status
     from cloudrl.spec import Cluster
+    from cloudrl.transport import Connection
 
 PROVIDERS = {
     "local": "cloudrl.providers.local.provider",

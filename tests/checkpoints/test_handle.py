@@ -12,9 +12,9 @@ from spread_checkpoint import spread
 
 from cloudrl.checkpoints.handle import Checkpoints
 from cloudrl.checkpoints.origin import FolderOrigin
-from cloudrl.connection import Connection
 from cloudrl.errors import InputError
 from cloudrl.sdk import RunningCluster
+from cloudrl.transport import Connection
 
 if TYPE_CHECKING:
     from pathlib import Path

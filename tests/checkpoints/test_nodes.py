@@ -22,9 +22,9 @@ from spread_checkpoint import spread
 from cloudrl.checkpoints.handle import Checkpoints
 from cloudrl.checkpoints.origin import ClusterOrigin, FolderOrigin
 from cloudrl.checkpoints.wire import Patience
-from cloudrl.connection import Connection
 from cloudrl.errors import CheckpointError
 from cloudrl.node.tokens import derive
+from cloudrl.transport import Connection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

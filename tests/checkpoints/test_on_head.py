@@ -22,8 +22,8 @@ from cloudrl.checkpoints.handle import Checkpoints
 from cloudrl.checkpoints.head_job import TOKEN, checkpoint_from_json, checkpoint_to_json
 from cloudrl.checkpoints.on_head import merge_on_head
 from cloudrl.checkpoints.origin import ClusterOrigin, FolderOrigin
-from cloudrl.connection import Connection
 from cloudrl.errors import CheckpointError, InputError, JobFailed
+from cloudrl.transport import Connection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

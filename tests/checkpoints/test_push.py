@@ -21,9 +21,9 @@ from cloudrl.checkpoints.card import Provenance, from_job, model_card, provenanc
 from cloudrl.checkpoints.handle import Checkpoints
 from cloudrl.checkpoints.origin import FolderOrigin
 from cloudrl.checkpoints.push import HuggingFaceHub, _told, plan_push, push
-from cloudrl.connection import Connection
-from cloudrl.connection.ray_job import JobStatus, RayJob
 from cloudrl.errors import CloudrlError, ConnectionFailed, InputError
+from cloudrl.transport import Connection
+from cloudrl.transport.ray_job import JobStatus, RayJob
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

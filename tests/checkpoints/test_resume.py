@@ -13,10 +13,10 @@ from spread_checkpoint import spread
 
 from cloudrl import RunningCluster
 from cloudrl.checkpoints.resume import with_resume
-from cloudrl.connection import Connection
 from cloudrl.errors import CheckpointError, ConnectionFailed, InputError
 from cloudrl.jobs import Wishes
 from cloudrl.spec import Job
+from cloudrl.transport import Connection
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -23,8 +23,8 @@ from cloudrl.checkpoints.remote import RemoteShard
 from cloudrl.checkpoints.source import Companions, FileRecord, LocalShard, Manifest
 from cloudrl.checkpoints.verify import verify
 from cloudrl.checkpoints.wire import Refused, Wire
-from cloudrl.connection import Connection
 from cloudrl.errors import CheckpointError
+from cloudrl.transport import Connection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -8,10 +8,10 @@ import pytest
 from fake_local import KEY, FakeLocal
 
 from cloudrl.cli import _at_risk
-from cloudrl.connection import Connection
 from cloudrl.node.tokens import derive
 from cloudrl.providers.dstack.left import Left
 from cloudrl.providers.model import Keeping, Status
+from cloudrl.transport import Connection
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,9 +10,9 @@ from fake_local import FakeLocal
 from small_step import write_step
 
 from cloudrl.cli._bring_home import bring_home
-from cloudrl.connection import Connection
 from cloudrl.errors import CheckpointError, ConnectionFailed
 from cloudrl.jobs import JobHandle
+from cloudrl.transport import Connection
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,12 +11,12 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
-from cloudrl.connection import ClusterView
 from cloudrl.jobs import Wishes, plan
 from cloudrl.jobs.overrides import values
 from cloudrl.node.options import parse_options
 from cloudrl.node.services import Service as AgentsService
 from cloudrl.spec.services import Service
+from cloudrl.spec.shape import ClusterShape
 
 PAGE = (Path(__file__).parents[2] / "docs/from-scripts.md").read_text()
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
@@ -94,7 +94,7 @@ def test_the_job_fits_on_the_cluster(names: dict[str, Any]) -> None:
     """Nodes, GPUs, data, model and engine of the recipe are those of the cluster."""
     cluster, job = names["cluster"], names["job"]
     guide = GUIDES[cluster.name]
-    view = ClusterView(
+    view = ClusterShape(
         name=cluster.name, id="x", nodes=cluster.nodes, gpus_per_node=8, device="gpu", checkpoint_dir="/checkpoints",
         data={name: {"train": f"/d/{name}/train", "test": f"/d/{name}/test"} for name in guide["data"]},
         models={guide["model"]: "/m"}, verl_version=job.verl, rollouts=(cluster.rollout or "vllm",),

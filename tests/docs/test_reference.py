@@ -10,8 +10,6 @@ import pytest
 from pydantic_core import PydanticUndefined
 
 import cloudrl
-from cloudrl.connection.log_stream import Retry as Patience
-from cloudrl.connection.ray_api import PACKAGE_LIMIT_BYTES
 from cloudrl.jobs import JobHandle
 from cloudrl.jobs.cargo import SMALL_BYTES
 from cloudrl.node.job_secrets import MAX_BYTES
@@ -19,6 +17,8 @@ from cloudrl.node.options import parse_options
 from cloudrl.providers.model import UP_TIMEOUT_S
 from cloudrl.spec.fleet import IDLE_DURATION
 from cloudrl.spec.run_policy import Retry
+from cloudrl.transport.log_stream import Retry as Patience
+from cloudrl.transport.ray_client import PACKAGE_LIMIT_BYTES
 
 if TYPE_CHECKING:
     from cloudrl.spec.base import Spec

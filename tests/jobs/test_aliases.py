@@ -6,16 +6,16 @@ from typing import Any
 import pytest
 
 from cloudrl import recipes
-from cloudrl.connection import ClusterView
 from cloudrl.errors import InputError
 from cloudrl.jobs import Wishes, plan
 from cloudrl.jobs.aliases import without_aliases
 from cloudrl.spec import Job
+from cloudrl.spec.shape import ClusterShape
 
 TRAIN, VAL = "data.train_files", "data.val_files"
 MODEL, CRITIC = "actor_rollout_ref.model.path", "critic.model.path"
 PATH, NAME = "reward.custom_reward_function.path", "reward.custom_reward_function.name"
-CLUSTER = ClusterView(
+CLUSTER = ClusterShape(
     name="lab",
     id="1",
     nodes=2,

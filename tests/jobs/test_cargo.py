@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from cloudrl.connection import ClusterView
 from cloudrl.errors import InputError
 from cloudrl.jobs.cargo import SMALL_BYTES, Cargo, load
 from cloudrl.jobs.working_dir import measure, pack_measured
 from cloudrl.spec import Job
+from cloudrl.spec.shape import ClusterShape
 
 TRAIN, VAL = "data.train_files", "data.val_files"
 MODEL, CRITIC = "actor_rollout_ref.model.path", "critic.model.path"
 REWARD = "reward.custom_reward_function.path"
-PLAIN = ClusterView(name="http://x", id=None, nodes=2, gpus_per_node=8, device=None)
+PLAIN = ClusterShape(name="http://x", id=None, nodes=2, gpus_per_node=8, device=None)
 AGENTS = replace(PLAIN, name="lab", files_dir="/vol/data/user-files", provider="dstack")
 LIMIT = 100 * 2**20
 
@@ -42,7 +42,7 @@ def large(path: Path, size_bytes: int) -> Path:
 
 
 def loaded(
-    here: Path, cluster: ClusterView = AGENTS, working_dir: str | None = None, **overrides: Any
+    here: Path, cluster: ClusterShape = AGENTS, working_dir: str | None = None, **overrides: Any
 ) -> Cargo:
     keys = {"train": TRAIN, "val": VAL, "model": MODEL, "critic": CRITIC, "reward": REWARD}
     job = Job(name="x", overrides={keys.get(key, key): value for key, value in overrides.items()})

@@ -13,13 +13,14 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "node"))
 from server_harness import TOKEN, Served
 
-from cloudrl.connection import AgentApi, ClusterView, Connection
 from cloudrl.errors import ConnectionFailed, InputError, Unauthorized
 from cloudrl.jobs import Wishes, prepare, send
 from cloudrl.jobs.cargo import Item, load
 from cloudrl.jobs.delivery import send_files, wait_for_all
 from cloudrl.node.uploads import SPARE_BYTES, Store
 from cloudrl.spec import Job
+from cloudrl.spec.shape import ClusterShape
+from cloudrl.transport import AgentClient, Connection
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,7 +51,7 @@ def head(tmp_path: Path) -> Iterator[Served]:
 
 @pytest.fixture
 def item(here: Path, head: Served) -> Item:
-    lab = ClusterView("lab", "1", 1, 1, "cpu", files_dir=str(head.shipping.files.root))
+    lab = ClusterShape("lab", "1", 1, 1, "cpu", files_dir=str(head.shipping.files.root))
     return load(Job(name="x", overrides={MODEL: "./model"}), lab, here=here, limit_bytes=2**30).items[0]
 
 
@@ -85,8 +86,8 @@ class Broken(httpx2.BaseTransport):
             yield piece
 
 
-def api(head: Served, transport: httpx2.BaseTransport | None = None, token: str = TOKEN) -> AgentApi:
-    return AgentApi(f"http://127.0.0.1:{head.port}", token, transport=transport)
+def api(head: Served, transport: httpx2.BaseTransport | None = None, token: str = TOKEN) -> AgentClient:
+    return AgentClient(f"http://127.0.0.1:{head.port}", token, transport=transport)
 
 
 def whole(head: Served, item: Item) -> bool:

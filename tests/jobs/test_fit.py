@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from cloudrl import recipes
-from cloudrl.connection import ClusterView
 from cloudrl.errors import InputError
 from cloudrl.jobs import Wishes
 from cloudrl.jobs.plan import plan
 from cloudrl.spec import HydraText
+from cloudrl.spec.shape import ClusterShape
 
 NOW = datetime(2026, 11, 21, 10, 5, 9, tzinfo=timezone.utc)
 PATHS = {"train": "/d/train.parquet", "test": "/d/test.parquet"}
@@ -23,7 +23,7 @@ def notes(recipe: str, overrides: dict[str, HydraText] | None = None, **changes:
     """What is said of a recipe on a cluster of two nodes with eight GPUs each, but for the changes."""
     job = recipes.load(recipe)
     shape: dict[str, Any] = {"nodes": 2, "gpus_per_node": 8, **changes}
-    view = ClusterView(
+    view = ClusterShape(
         name="lab", id="id-1", device="gpu", checkpoint_dir="/checkpoints", verl_version="0.9.1",
         data=dict.fromkeys(job.data, PATHS), models={str(job.model): "/m"}, **shape,
     )  # fmt: skip
@@ -124,7 +124,7 @@ def test_a_recipe_for_more_gpus_than_the_cluster_has_is_refused_where_it_cannot_
 )
 def test_a_key_is_filled_in_where_verl_has_it(release: str | None, keys: set[str]) -> None:
     job = recipes.load("ppo").replace(verl=None, device="cpu", gpu=None)
-    view = ClusterView(
+    view = ClusterShape(
         name="lab", id="1", nodes=2, gpus_per_node=1, device="cpu", checkpoint_dir="/c", verl_version=release,
         data={"gsm8k": PATHS}, models={str(job.model): "/m"},
     )  # fmt: skip
@@ -134,7 +134,7 @@ def test_a_key_is_filled_in_where_verl_has_it(release: str | None, keys: set[str
 
 def test_the_release_of_a_fork_of_unknown_number_is_the_recipes() -> None:
     job = recipes.load("ppo").replace(verl="0.1")
-    view = ClusterView(
+    view = ClusterShape(
         name="lab", id="1", nodes=2, gpus_per_node=8, device="gpu", checkpoint_dir="/c", verl_version=None,
         data={"gsm8k": PATHS}, models={str(job.model): "/m"},
     )  # fmt: skip

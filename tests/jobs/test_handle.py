@@ -4,12 +4,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cloudrl.connection import Connection
-from cloudrl.connection.log_stream import Retry
-from cloudrl.connection.ray_job import JobStatus
 from cloudrl.errors import ConnectionFailed, FailedError, InputError, JobFailed, Unauthorized
 from cloudrl.jobs import Ended, JobHandle, Line, Progress, find_job, list_jobs
 from cloudrl.jobs.handle import newest_job
+from cloudrl.transport import Connection
+from cloudrl.transport.log_stream import Retry
+from cloudrl.transport.ray_job import JobStatus
 
 if TYPE_CHECKING:
     from fake_cluster import FakeCluster

@@ -21,15 +21,15 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import pytest
 
-from cloudrl.connection import Connection, RayApi, view
-from cloudrl.connection.log_stream import RayLog, Retry, follow_log
-from cloudrl.connection.ray_api import PACKAGE_LIMIT_BYTES
-from cloudrl.connection.ray_job import JobStatus
 from cloudrl.errors import InputError, JobFailed, Unauthorized
 from cloudrl.jobs import Line, Progress, Wishes, find_job, list_jobs, submit
 from cloudrl.jobs.working_dir import pack
 from cloudrl.providers.local.ports import free_ports
 from cloudrl.spec import HydraText, Job
+from cloudrl.transport import Connection, RayClient, inspect_cluster
+from cloudrl.transport.log_stream import RayLog, Retry, follow_log
+from cloudrl.transport.ray_client import PACKAGE_LIMIT_BYTES
+from cloudrl.transport.ray_job import JobStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -80,7 +80,7 @@ def connection() -> Iterator[Connection]:
         head = subprocess.Popen(command, env=env, stdout=log, stderr=log, preexec_fn=_end_with_this_process)  # noqa: PLW1509
     try:
         url = f"http://127.0.0.1:{dashboard}"
-        wait_until_ready(RayApi(url, TOKEN), head)
+        wait_until_ready(RayClient(url, TOKEN), head)
         yield Connection("real", url, TOKEN)
     finally:
         head.terminate()
@@ -98,7 +98,7 @@ def _end_with_this_process() -> None:
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 
-def wait_until_ready(api: RayApi, head: subprocess.Popen[bytes]) -> None:
+def wait_until_ready(api: RayClient, head: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + 180
     while True:
         assert head.poll() is None, "ray start ended"
@@ -148,10 +148,10 @@ JOB = Job(name="fake-train", entrypoint=["python3", "train.py"], device="cpu")
 
 
 def test_a_cluster_without_an_agent(connection: Connection):
-    look = view(connection)
+    look = inspect_cluster(connection)
 
     assert (look.nodes, look.gpus_per_node, look.checkpoint_dir, look.id) == (1, 1, None, None)
-    assert RayApi(connection.ray_url, TOKEN).version()["ray_version"].startswith("2.")
+    assert RayClient(connection.ray_url, TOKEN).version()["ray_version"].startswith("2.")
 
 
 def test_from_submit_to_the_end(connection: Connection, folder: Path):
@@ -176,7 +176,7 @@ def test_from_submit_to_the_end(connection: Connection, folder: Path):
 def test_a_log_taken_up_in_the_middle_of_a_character(connection: Connection, folder: Path):
     job = submit(connection, JOB, wishes(folder))
     job.wait()
-    source = RayLog(RayApi(connection.ray_url, TOKEN), job.submission_id, longest_s=0.1)
+    source = RayLog(RayClient(connection.ray_url, TOKEN), job.submission_id, longest_s=0.1)
     whole = b"".join(follow_log(source, lambda: True))
 
     middle = whole.index("训".encode()) + 1
@@ -285,7 +285,7 @@ def test_a_job_whose_package_is_gone(connection: Connection, folder: Path):
 
 def test_an_id_is_taken(connection: Connection, folder: Path):
     job = submit(connection, JOB, wishes(folder, submission_id="mine-1"))
-    api = RayApi(connection.ray_url, TOKEN)
+    api = RayClient(connection.ray_url, TOKEN)
 
     with pytest.raises(InputError, match="submission id 'mine-1' is taken"):
         submit(connection, JOB, wishes(folder, submission_id="mine-1"))
@@ -298,7 +298,7 @@ def test_an_id_is_taken(connection: Connection, folder: Path):
 
 
 def test_a_package_is_stored_byte_for_byte_and_once(connection: Connection, folder: Path):
-    api, package = RayApi(connection.ray_url, TOKEN), pack(folder, ["extra"])
+    api, package = RayClient(connection.ray_url, TOKEN), pack(folder, ["extra"])
 
     assert api.package_exists("_ray_pkg_never.zip") is False
     api.put_package(package.name, [package.content[:10], package.content[10:]], len(package.content))
@@ -306,7 +306,7 @@ def test_a_package_is_stored_byte_for_byte_and_once(connection: Connection, fold
 
 
 def test_the_limit_is_the_servers(connection: Connection):
-    api = RayApi(connection.ray_url, TOKEN)
+    api = RayClient(connection.ray_url, TOKEN)
     piece = bytes(2**20)
 
     with pytest.raises(InputError, match=rf"Maximum request body size {PACKAGE_LIMIT_BYTES} exceeded"):
@@ -314,7 +314,7 @@ def test_the_limit_is_the_servers(connection: Connection):
 
 
 def test_refused_requests(connection: Connection):
-    api = RayApi(connection.ray_url, TOKEN)
+    api = RayClient(connection.ray_url, TOKEN)
 
     for call in (api.get_job, api.stop_job, api.delete_job):
         with pytest.raises(InputError, match="knows no job 'no/such job'"):
@@ -325,7 +325,7 @@ def test_refused_requests(connection: Connection):
 
 @pytest.mark.parametrize("token", ["wrong", None])
 def test_a_wrong_token(connection: Connection, token: str | None):
-    api = RayApi(connection.ray_url, token)
+    api = RayClient(connection.ray_url, token)
 
     for call in (api.version, api.list_jobs, api.nodes, lambda: api.put_package("_ray_pkg_x.zip", [b""], 0)):
         with pytest.raises(Unauthorized):

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from cloudrl import recipes
-from cloudrl.connection import ClusterView
-from cloudrl.connection.ray_api import PACKAGE_LIMIT_BYTES
 from cloudrl.errors import InputError
 from cloudrl.jobs import Wishes
 from cloudrl.jobs.rehearsal import fields_for, fleet_for, rehearse, view_of
 from cloudrl.jobs.submit import assemble
 from cloudrl.spec import Cluster, DataSet, Job
+from cloudrl.spec.shape import ClusterShape
+from cloudrl.transport.ray_client import PACKAGE_LIMIT_BYTES
 
 
 def fork(folder: Path, version: str) -> str:
@@ -81,7 +81,7 @@ class TestRehearsal:
 
     def test_a_number_of_gpus_that_is_left_open_counts_as_the_recipes(self) -> None:
         seen = view_of(Cluster(name="lab", gpu="80GB:4..8"), recipes.load("grpo"), on="dstack")
-        assert isinstance(seen, ClusterView)
+        assert isinstance(seen, ClusterShape)
         assert seen.gpus_per_node == 8
 
     def test_a_data_set_with_a_description_goes_by_its_name(self) -> None:

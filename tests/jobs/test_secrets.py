@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from cloudrl import recipes
-from cloudrl.connection import ClusterView
 from cloudrl.jobs import Wishes, plan
 from cloudrl.jobs.submission import Submission
+from cloudrl.spec.shape import ClusterShape
 
-LAB = ClusterView(
+LAB = ClusterShape(
     name="lab",
     id="1",
     nodes=2,
@@ -32,7 +32,7 @@ ON_THE_HUB = {"actor_rollout_ref.model.path": "Qwen/Gated"}
 MARKER = "marker-0123456789"
 
 
-def planned(cluster: ClusterView = LAB, shell: dict[str, str] | None = None, **wishes: Any) -> Submission:
+def planned(cluster: ClusterShape = LAB, shell: dict[str, str] | None = None, **wishes: Any) -> Submission:
     job = recipes.load("grpo-tiny")
     job = job.replace(env={key: value for key, value in job.env.items() if key != "HF_HUB_OFFLINE"})
     return plan(job, cluster, Wishes(submission_id="one", **wishes), shell=shell)
@@ -105,7 +105,7 @@ def test_a_verl_that_leaves_the_runtime_environment_alone():
         ),
     ],
 )
-def test_where_only_ray_can_pass_them(cluster: ClusterView, runtime_env: dict[str, Any], reason: str):
+def test_where_only_ray_can_pass_them(cluster: ClusterShape, runtime_env: dict[str, Any], reason: str):
     shell = {"HF_TOKEN": "hf-0123456789"}
     submission = planned(
         cluster, shell, env={"MY_API_TOKEN": MARKER}, runtime_env=runtime_env, overrides=ON_THE_HUB

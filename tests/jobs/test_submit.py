@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cloudrl import recipes
-from cloudrl.connection import Connection
 from cloudrl.errors import ClusterFailed, ConnectionFailed, InputError, Unauthorized
 from cloudrl.jobs import Wishes, prepare, send, submit
+from cloudrl.transport import Connection
 
 if TYPE_CHECKING:
     from pathlib import Path

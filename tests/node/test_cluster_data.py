@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 from node_harness import IP, KEY
 
-from cloudrl.connection import AgentApi
 from cloudrl.node.tokens import derive
 from cloudrl.spec import DataSet
+from cloudrl.transport import AgentClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,7 +39,7 @@ def test_a_described_data_set_is_on_every_node(nodes: Callable[[int], Nodes], tm
         DataSet(name=str(raw), prompt_field="text", answer_field="gold"),
     ]
     cluster.start(*(f"--data={each.argument()}" for each in asked), "--data=addition").ready()
-    seen = AgentApi(f"http://{IP}:{cluster.agent_ports[0]}", derive(KEY).agent).status()["data"]
+    seen = AgentClient(f"http://{IP}:{cluster.agent_ports[0]}", derive(KEY).agent).status()["data"]
     assert list(seen) == ["mine", "owner/name", str(raw), "addition"]
     for name, paths in seen.items():
         for split in ("train", "test"):

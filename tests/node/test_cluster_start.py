@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from node_harness import IP, KEY, MARK, Nodes, make_image, marked, processes_with, until
 
-from cloudrl.connection import AgentApi
 from cloudrl.node.tokens import derive
+from cloudrl.transport import AgentClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -73,8 +73,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, image: Image) -> Iterator[
             made.end()
 
 
-def _api(cluster: Nodes) -> AgentApi:
-    return AgentApi(f"http://{IP}:{cluster.agent_ports[0]}", derive(KEY).agent)
+def _api(cluster: Nodes) -> AgentClient:
+    return AgentClient(f"http://{IP}:{cluster.agent_ports[0]}", derive(KEY).agent)
 
 
 def test_status(cluster: Nodes) -> None:

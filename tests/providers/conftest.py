@@ -21,8 +21,8 @@ from cloudrl.spec import Cluster
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cloudrl.connection import Connection
     from cloudrl.providers.local.launch import LocalPlan
+    from cloudrl.transport import Connection
 
 
 @dataclass

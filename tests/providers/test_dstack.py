@@ -14,7 +14,7 @@ from dstack_hosts.fixtures import fleet_words
 from dstack_hosts.runs import until
 from dstack_hosts.user import FILES, PROBE, SHAPE
 
-from cloudrl.connection import RayApi
+from cloudrl.transport import RayClient
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -163,7 +163,7 @@ class TestARawApply:
         env = user.types("cloudrl", "env", "--cluster", raw).stdout  # its tunnel stays
         url, token = (re.search(rf"{name}=(\S+)", env)[1] for name in ("RAY_ADDRESS", "RAY_AUTH_TOKEN"))  # type: ignore[index]
         with user.lab.network():
-            ray = RayApi(url, token)
+            ray = RayClient(url, token)
             ray.submit_job({**request, "entrypoint_resources": {f"node:{worker.address}": 0.001}})
         done = user.types("cloudrl", "jobs", "logs", "-f", "raw-1", "--cluster", raw, timeout_s=400)
         assert "training/global_step:1" in done.stdout

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import pytest
 from node_harness import kill_all, until
 
-from cloudrl.connection import AgentApi, view
 from cloudrl.errors import CloudrlError, ClusterFailed, ConnectionFailed, InputError, Interrupted
 from cloudrl.providers.local import processes, provider, state
+from cloudrl.transport import AgentClient, inspect_cluster
 
 if TYPE_CHECKING:
     from conftest import Home
@@ -54,7 +54,7 @@ def test_from_up_to_down(home: Home) -> None:
     look = provider.status("one")
     assert (look.phase, look.nodes_wanted, [node["rank"] for node in look.nodes]) == ("ready", 2, [0, 1])
     assert look.dashboard_url == connection.ray_url == f"http://127.0.0.1:{plan.state.dashboard_port}"
-    seen = view(connection)
+    seen = inspect_cluster(connection)
     assert (seen.nodes, seen.gpus_per_node, seen.device) == (2, 1, "cpu")
     assert seen.checkpoint_dir == str(provider.folder("one") / "checkpoints")
     assert Path(seen.data["addition"]["train"]).is_file()
@@ -65,7 +65,7 @@ def test_from_up_to_down(home: Home) -> None:
     assert caught.value.exit_code == 2
     assert "cloudrl down one" in str(caught.value.hint)
     assert provider.attach("one") == connection
-    assert view(connection).id == plan.state.id
+    assert inspect_cluster(connection).id == plan.state.id
 
     (provider.folder("one") / "checkpoints" / "shard").write_text("x")
     assert provider.down("one") is True
@@ -78,7 +78,7 @@ def test_from_up_to_down(home: Home) -> None:
         provider.attach("one")
     assert "cloudrl up one" in str(caught.value.hint)
     with pytest.raises(ConnectionFailed):
-        view(connection)
+        inspect_cluster(connection)
 
 
 def test_two_clusters_at_once(home: Home) -> None:
@@ -93,12 +93,12 @@ def test_two_clusters_at_once(home: Home) -> None:
     assert one.ray_token != two.ray_token
     assert provider.names() == ["one", "two"]
     with pytest.raises(ConnectionFailed, match="refuses the token"):
-        AgentApi(str(one.agent_url), str(two.agent_token)).status()
+        AgentClient(str(one.agent_url), str(two.agent_token)).status()
     with pytest.raises(InputError, match="local cluster 'three' does not exist; running: one, two"):
         provider.attach("three")
     provider.down("one")
     assert _is_gone(home.plans[0])
-    assert view(two).id == second.id
+    assert inspect_cluster(two).id == second.id
     provider.down("two")
 
 

@@ -17,10 +17,10 @@ import pytest
 from child_processes import ended
 from node_harness import until
 
-from cloudrl.connection import RayApi, view
 from cloudrl.errors import InputError, Unauthorized
 from cloudrl.providers.local import ports, processes, provider
 from cloudrl.spec import Cluster
+from cloudrl.transport import RayClient, inspect_cluster
 
 if TYPE_CHECKING:
     from conftest import Home
@@ -63,14 +63,14 @@ def test_two_clusters_from_up_to_down(home: Home) -> None:
         with pytest.raises(InputError, match="cluster 'one' is up already") as caught:
             provider.up(_plan(home, "one", 1))
         assert caught.value.exit_code == 2
-        seen = view(connection)
+        seen = inspect_cluster(connection)
         assert (seen.nodes, seen.device, seen.id) == (2, "cpu", one.state.id)
-        ray = RayApi(connection.ray_url, connection.ray_token)
+        ray = RayClient(connection.ray_url, connection.ray_token)
         assert [(node.gpus, node.cpus) for node in ray.nodes()] == [(1, 8), (1, 8)]
-        assert len(RayApi(other.ray_url, other.ray_token).nodes()) == 1
+        assert len(RayClient(other.ray_url, other.ray_token).nodes()) == 1
         _dashboard_is_for_this_machine_and_this_token_only(one)
         with pytest.raises(Unauthorized):
-            RayApi(other.ray_url, connection.ray_token).nodes()
+            RayClient(other.ray_url, connection.ray_token).nodes()
         assert _listening(one.state.agent_ports[1]) == {"127.0.0.1", one.state.ip} - {"0.0.0.0", "::"}
     finally:
         assert provider.down("two") is True

@@ -13,10 +13,10 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from cloudrl import recipes
-from cloudrl.connection import ClusterView
 from cloudrl.jobs import Wishes, plan
 from cloudrl.jobs.overrides import values
 from cloudrl.spec import parse_override
+from cloudrl.spec.shape import ClusterShape
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -169,7 +169,7 @@ def sent(name: str) -> dict[str, Any]:
     """What the recipe becomes on a cluster as the script's author had one."""
     job, run = recipes.load(name), meant(name)["trainer.experiment_name"].lstrip("-")
     files = "/root/verl/data/hdfs" if name == "grpo-qwen3-32b" else None
-    cluster = ClusterView(
+    cluster = ClusterShape(
         name="lab",
         id="1",
         nodes=2,

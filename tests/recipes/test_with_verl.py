@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cloudrl import recipes
-from cloudrl.connection import ClusterView
 from cloudrl.jobs import Wishes, plan
 from cloudrl.spec import Gpu
+from cloudrl.spec.shape import ClusterShape
 from cloudrl.verl_cpu.tiny_model import make_tiny_model
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ MISSPELT = {
 def words(job: Job, model: str) -> list[str]:
     """The overrides that are sent to the cluster that the job is made for."""
     gpus = Gpu.parse(job.gpu).count if job.gpu else None
-    cluster = ClusterView(
+    cluster = ClusterShape(
         name="lab",
         id="1",
         nodes=job.nodes or 2,

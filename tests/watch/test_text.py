@@ -5,8 +5,8 @@ import math
 
 import pytest
 
-from cloudrl.connection.ray_job import JobStatus
 from cloudrl.jobs import Ended, Line, Progress, Step
+from cloudrl.transport.ray_job import JobStatus
 from cloudrl.watch import as_fields, describe, duration
 
 

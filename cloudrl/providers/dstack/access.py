@@ -9,13 +9,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cloudrl.connection import Connection
 from cloudrl.errors import CloudrlError, ClusterFailed, ConnectionFailed, InputError
 from cloudrl.node.tokens import derive
 from cloudrl.providers.dstack import runs, ssh, state
 from cloudrl.providers.dstack.logs import how_it_ended
 from cloudrl.providers.dstack.tunnel import Tunnel, free_ports, listens, ssh_environment, write_config
 from cloudrl.spec.ports import AGENT_PORT, RAY_PORT
+from cloudrl.transport import Connection
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -103,7 +103,7 @@ def connect(server: Server, run: RunState, ports: dict[int, int]) -> Connection:
 
 
 class RunHome:
-    """Reads a run's tokens again after dstack has resubmitted it (`cloudrl.connection.Home`)."""
+    """Reads a run's tokens again after dstack has resubmitted it (`cloudrl.transport.Home`)."""
 
     def __init__(self, server: Server, name: str, run_id: str, ports: dict[int, int]) -> None:
         self._server, self._name, self._run_id = server, name, run_id

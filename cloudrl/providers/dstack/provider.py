@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from cloudrl.connection import Connection
     from cloudrl.providers.dstack.runs import RunPlan, RunState
     from cloudrl.providers.model import Plan
     from cloudrl.spec import Cluster
+    from cloudrl.transport import Connection
 
 _POLL_S = 1.0
 _SERVER_BACK_S = 120.0

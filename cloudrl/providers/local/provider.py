@@ -10,7 +10,6 @@ from contextlib import suppress
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from cloudrl.connection import AgentApi, Connection
 from cloudrl.errors import ClusterFailed, ConnectionFailed, InputError, Interrupted, Unauthorized
 from cloudrl.node.job_secrets import folder_of
 from cloudrl.node.money import DOWN
@@ -18,6 +17,7 @@ from cloudrl.node.tokens import derive
 from cloudrl.providers.local import declared, launch, processes, state
 from cloudrl.providers.local.launch import LocalPlan
 from cloudrl.providers.model import UP_TIMEOUT_S, Keeping, Places, Status
+from cloudrl.transport import AgentClient, Connection
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -295,7 +295,7 @@ def _outcome(known: LocalState) -> tuple[str, str]:
 
 def _live_status(known: LocalState) -> Status:
     connection = _connection(known)
-    value = AgentApi(str(connection.agent_url), str(connection.agent_token), timeout_s=5.0).status()
+    value = AgentClient(str(connection.agent_url), str(connection.agent_token), timeout_s=5.0).status()
     failure = value["failure"]
     return Status(
         name=known.name,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from cloudrl.connection.agent_api import AgentApi
-from cloudrl.connection.ray_api import RayApi
+from cloudrl.transport.agent_client import AgentClient
+from cloudrl.transport.ray_client import RayClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,16 +57,16 @@ class Connection:
         variables = {"RAY_ADDRESS": self.ray_url, "RAY_AUTH_MODE": "token" if self.ray_token else "disabled"}
         return {**variables, "RAY_AUTH_TOKEN": self.ray_token} if self.ray_token else variables
 
-    def ray(self) -> RayApi:
+    def ray(self) -> RayClient:
         """Ray's job server; a refused token is read again once."""
-        return RayApi(self.ray_url, self.ray_token, renew=self._renewal("ray_token"))
+        return RayClient(self.ray_url, self.ray_token, renew=self._renewal("ray_token"))
 
-    def agent(self, *, timeout_s: float = 10.0) -> AgentApi | None:
+    def agent(self, *, timeout_s: float = 10.0) -> AgentClient | None:
         """The agent of rank 0; None for a plain Ray cluster. A refused token is read again once."""
         if self.agent_url is None or self.agent_token is None:
             return None
         renew = self._renewal("agent_token")
-        return AgentApi(self.agent_url, self.agent_token, timeout_s=timeout_s, renew=renew)
+        return AgentClient(self.agent_url, self.agent_token, timeout_s=timeout_s, renew=renew)
 
     def _renewal(self, which: str) -> Callable[[str], str] | None:
         home = self.home

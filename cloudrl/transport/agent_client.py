@@ -23,7 +23,7 @@ _REFUSALS = (400, 404, 422, 501, 507)
 """What the caller asked for is wrong; anything else that is no success is a matter of the connection."""
 
 
-class AgentApi:
+class AgentClient:
     """Calls to the agent of rank 0, which passes on what concerns another rank.
 
     Every call raises `ConnectionFailed` when nobody or something else answers, `Unauthorized` for a refused token,

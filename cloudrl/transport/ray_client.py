@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import quote, urlsplit
 
-from cloudrl.connection.ray_job import RayJob, RayNode
 from cloudrl.errors import CloudrlError, ConnectionFailed, InputError, Unauthorized
+from cloudrl.transport.ray_job import RayJob, RayNode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -33,7 +33,7 @@ _LOOPBACK = re.compile(r"localhost|127\.[0-9.]+|::1")
 _RAISED = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit)?: (.+)")
 
 
-class RayApi:
+class RayClient:
     """One Ray cluster's job server. Each call opens and closes its own connection.
 
     `renew` turns a refused token into the present one: a cluster that was started again has new ones.

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 from fake_cluster import FakeCluster
 
-from cloudrl.connection import Connection, view
-from cloudrl.connection.log_stream import Retry
 from cloudrl.errors import ClusterFailed, ConnectionFailed, FailedError, Unauthorized
 from cloudrl.jobs import find_job
+from cloudrl.transport import Connection, inspect_cluster
+from cloudrl.transport.log_stream import Retry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,7 +55,7 @@ def start_again(cluster: FakeCluster) -> None:
 def test_a_refused_token_is_read_again(provider: Provider) -> None:
     connection = provider.connect()
     start_again(provider.cluster)
-    assert view(connection).name == "lab"
+    assert inspect_cluster(connection).name == "lab"
     assert connection.ray().version()["ray_version"]
     assert provider.asked == 2  # once for the agent's, once for Ray's
 
@@ -65,7 +65,7 @@ def test_a_token_that_stays_refused_is_told(provider: Provider) -> None:
     connection = replace(provider.connect(), agent_token="of another", ray_token="of another")
     provider.connect = lambda: connection  # type: ignore[method-assign]
     with pytest.raises(Unauthorized, match="another cluster may have taken this port") as caught:
-        view(connection)
+        inspect_cluster(connection)
     assert caught.value.hint == "Open the way to lab again: cloudrl detach lab; cloudrl attach lab"
     assert provider.asked == 1
 
@@ -94,7 +94,7 @@ def test_without_a_provider_nothing_is_read_again(provider: Provider) -> None:
     connection = replace(provider.connect(), home=None)
     start_again(provider.cluster)
     with pytest.raises(Unauthorized):
-        view(connection)
+        inspect_cluster(connection)
     with pytest.raises(Unauthorized):
         connection.ray().version()
 

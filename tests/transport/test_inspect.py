@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cloudrl.connection import ClusterView, Connection, view
 from cloudrl.errors import ClusterFailed, ConnectionFailed, Unauthorized
+from cloudrl.spec.shape import ClusterShape
+from cloudrl.transport import Connection, inspect_cluster
 
 if TYPE_CHECKING:
     from fake_cluster import FakeCluster
@@ -24,7 +25,7 @@ def _connection(cluster: FakeCluster, *, agent: bool = True) -> Connection:
 
 
 def test_a_cluster_with_agents(cluster: FakeCluster) -> None:
-    assert view(_connection(cluster)) == ClusterView(
+    assert inspect_cluster(_connection(cluster)) == ClusterShape(
         name="lab",
         id="id-1",
         nodes=2,
@@ -46,14 +47,14 @@ def test_another_cluster_on_the_same_port(cluster: FakeCluster) -> None:
     """A tunnel that was opened again, and leads elsewhere: no job must ever go there."""
     cluster.status["cluster"] = {**cluster.status["cluster"], "name": "other", "id": "id-2"}
     with pytest.raises(ConnectionFailed) as caught:
-        view(_connection(cluster))
+        inspect_cluster(_connection(cluster))
     for word in ("'other' (id-2)", "'lab' (id-1)", cluster.agent_url):
         assert word in caught.value.message
     assert caught.value.exit_code == 5
 
 
 def test_a_cluster_whose_id_nobody_knows_yet(cluster: FakeCluster) -> None:
-    assert view(replace(_connection(cluster), cluster_id=None)).id == "id-1"
+    assert inspect_cluster(replace(_connection(cluster), cluster_id=None)).id == "id-1"
 
 
 @pytest.mark.parametrize(
@@ -62,25 +63,25 @@ def test_a_cluster_whose_id_nobody_knows_yet(cluster: FakeCluster) -> None:
 def test_a_cluster_that_is_not_ready(cluster: FakeCluster, phase: str) -> None:
     cluster.status["phase"] = phase
     with pytest.raises(ClusterFailed, match=f"cluster 'lab' is {phase}") as caught:
-        view(_connection(cluster))
+        inspect_cluster(_connection(cluster))
     assert caught.value.exit_code == 4
     assert caught.value.hint == "cloudrl status lab"
 
 
 def test_a_wrong_token(cluster: FakeCluster) -> None:
     with pytest.raises(Unauthorized):
-        view(replace(_connection(cluster), agent_token="wrong"))
+        inspect_cluster(replace(_connection(cluster), agent_token="wrong"))
 
 
 def test_a_cluster_that_is_gone(cluster: FakeCluster) -> None:
     connection = _connection(cluster)
     cluster.down()
     with pytest.raises(ConnectionFailed):
-        view(connection)
+        inspect_cluster(connection)
 
 
 def test_a_plain_ray_cluster(cluster: FakeCluster) -> None:
-    assert view(_connection(cluster, agent=False)) == ClusterView(
+    assert inspect_cluster(_connection(cluster, agent=False)) == ClusterShape(
         name=cluster.url, id=None, nodes=2, gpus_per_node=1, device=None
     )
 
@@ -101,7 +102,7 @@ def test_plain_nodes_are_counted_by_their_gpus(
     from fake_cluster import node
 
     cluster.nodes = [node(f"10.0.0.{index + 1}", count) for index, count in enumerate(gpus)]
-    seen = view(_connection(cluster, agent=False))
+    seen = inspect_cluster(_connection(cluster, agent=False))
     assert (seen.nodes, seen.gpus_per_node) == (nodes, each)
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     import httpx2
 
-    from cloudrl.connection.ray_api import RayApi
+    from cloudrl.transport.ray_client import RayClient
 
 _Arrived: TypeAlias = bytes | Exception
 """Bytes, or what ended the stream."""
@@ -47,7 +47,7 @@ class LogSource(Protocol):
 
 
 class JobLogReader(Protocol):
-    """The part of the agent's API that serves a log (`AgentApi`)."""
+    """The part of the agent's API that serves a log (`AgentClient`)."""
 
     def job_log(self, submission_id: str, offset: int) -> tuple[bytes, int] | None:
         """Some bytes from `offset` on, and the size of the whole log; None while there is no such log."""
@@ -189,7 +189,7 @@ class JobLog:
 
     def __init__(
         self,
-        api: RayApi,
+        api: RayClient,
         agent: JobLogReader | None,
         submission_id: str,
         *,
@@ -226,7 +226,7 @@ class RayLog:
 
     def __init__(
         self,
-        api: RayApi,
+        api: RayClient,
         submission_id: str,
         *,
         shortest_s: float = 0.1,

@@ -12,8 +12,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "node"))
 from server_harness import TOKEN, Served
 
-from cloudrl.connection import AgentApi
 from cloudrl.errors import ConnectionFailed, InputError, Unauthorized
+from cloudrl.transport import AgentClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,8 +28,8 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     served.close()
 
 
-def _api(head: Served, token: str = TOKEN) -> AgentApi:
-    return AgentApi(f"http://127.0.0.1:{head.port}/", token, timeout_s=5.0)
+def _api(head: Served, token: str = TOKEN) -> AgentClient:
+    return AgentClient(f"http://127.0.0.1:{head.port}/", token, timeout_s=5.0)
 
 
 def test_status(head: Served) -> None:
@@ -66,7 +66,7 @@ def test_a_rank_that_is_not_there(head: Served) -> None:
         _api(head).inventory(7)
 
 
-CALLS: dict[str, Callable[[AgentApi], Any]] = {
+CALLS: dict[str, Callable[[AgentClient], Any]] = {
     "status": lambda api: api.status(),
     "node_log": lambda api: api.node_log(0),
     "job_log": lambda api: api.job_log("job1"),
@@ -89,7 +89,7 @@ def test_nobody(call: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     with pytest.raises(ConnectionFailed, match=f"no agent answers at http://127.0.0.1:{port}") as caught:
-        CALLS[call](AgentApi(f"http://127.0.0.1:{port}", TOKEN, timeout_s=2.0))
+        CALLS[call](AgentClient(f"http://127.0.0.1:{port}", TOKEN, timeout_s=2.0))
     assert "cloudrl status" in str(caught.value.hint)
 
 
@@ -97,7 +97,7 @@ def test_somebody_who_is_silent() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         with pytest.raises(ConnectionFailed, match="no agent answers"):
-            AgentApi(f"http://127.0.0.1:{port}", TOKEN, timeout_s=0.2).status()
+            AgentClient(f"http://127.0.0.1:{port}", TOKEN, timeout_s=0.2).status()
 
 
 ANSWERS = {
@@ -119,7 +119,7 @@ def test_something_else_answers(call: str, answer: str) -> None:
 
     status, headers, body = ANSWERS[answer]
     transport = httpx2.MockTransport(lambda _request: httpx2.Response(status, headers=headers, content=body))
-    api = AgentApi("http://localhost:8266", TOKEN, transport=transport)
+    api = AgentClient("http://localhost:8266", TOKEN, transport=transport)
     with pytest.raises(ConnectionFailed) as caught:
         CALLS[call](api)
     assert "http://localhost:8266" in caught.value.message
@@ -133,7 +133,7 @@ def test_a_step_that_the_node_may_not_remove(status: int) -> None:
     answer = {"error": "Read-only file system"}
     transport = httpx2.MockTransport(lambda _request: httpx2.Response(status, json=answer))
     with pytest.raises(InputError, match="Read-only file system"):
-        AgentApi("http://localhost:8266", TOKEN, transport=transport).remove_step(0, "checkpoints", "a/b")
+        AgentClient("http://localhost:8266", TOKEN, transport=transport).remove_step(0, "checkpoints", "a/b")
 
 
 def test_what_is_sent() -> None:
@@ -145,7 +145,7 @@ def test_what_is_sent() -> None:
         seen.append((request.method, request.url.raw_path, request.headers["Authorization"]))
         return httpx2.Response(200, headers={"X-Cloudrl-Size": "0"}, json={})
 
-    api = AgentApi("http://localhost:8266/", TOKEN, transport=httpx2.MockTransport(answer))
+    api = AgentClient("http://localhost:8266/", TOKEN, transport=httpx2.MockTransport(answer))
     api.job_log("a/../b?c#d", 7)
     api.node_log(3, 9)
     assert seen == [
@@ -163,7 +163,7 @@ def test_many_files_may_take_a_moment() -> None:
         waits.append(request.extensions["timeout"]["read"])
         return httpx2.Response(200, json={"files": {}, "nodes": {}, "phase": "ready"})
 
-    api = AgentApi("http://localhost:8266/", TOKEN, transport=httpx2.MockTransport(answer))
+    api = AgentClient("http://localhost:8266/", TOKEN, transport=httpx2.MockTransport(answer))
     api.announce_files("0" * 32, {"parts": []})
     api.files_state("0" * 32)
     api.status()

@@ -9,21 +9,21 @@ import httpx2
 import pytest
 from fake_cluster import wait_until
 
-from cloudrl.connection.log_stream import RayLog, follow_log
-from cloudrl.connection.ray_api import RayApi, ray_reason
-from cloudrl.connection.ray_job import JobStatus, RayJob, RayNode
 from cloudrl.errors import CloudrlError, ConnectionFailed, InputError, Unauthorized
+from cloudrl.transport.log_stream import RayLog, follow_log
+from cloudrl.transport.ray_client import RayClient, ray_reason
+from cloudrl.transport.ray_job import JobStatus, RayJob, RayNode
 
 if TYPE_CHECKING:
     from fake_cluster import FakeCluster
 
 
 @pytest.fixture
-def api(cluster: FakeCluster) -> RayApi:
-    return RayApi(cluster.url, "right-token", timeout_s=5)
+def api(cluster: FakeCluster) -> RayClient:
+    return RayClient(cluster.url, "right-token", timeout_s=5)
 
 
-def answering(*answers: httpx2.Response | Exception) -> RayApi:
+def answering(*answers: httpx2.Response | Exception) -> RayClient:
     """An API to which a server gives these answers, one after the other."""
     left = list(answers)
 
@@ -33,14 +33,14 @@ def answering(*answers: httpx2.Response | Exception) -> RayApi:
             raise answer
         return answer
 
-    return RayApi("http://ray.test:8265", "t", transport=httpx2.MockTransport(handle))
+    return RayClient("http://ray.test:8265", "t", transport=httpx2.MockTransport(handle))
 
 
-def test_version(api: RayApi):
+def test_version(api: RayClient):
     assert api.version()["ray_version"] == "2.60.0"
 
 
-def test_only_nodes_that_are_alive_count_and_the_head_is_first(cluster: FakeCluster, api: RayApi):
+def test_only_nodes_that_are_alive_count_and_the_head_is_first(cluster: FakeCluster, api: RayClient):
     cluster.nodes.reverse()
     cluster.nodes.append({"node_id": "x", "node_ip": "10.0.0.9", "state": "DEAD", "resources_total": {}})
 
@@ -56,7 +56,7 @@ def test_a_node_without_what_we_ask_for():
     assert RayNode.read({"state": "ALIVE"}) == RayNode("", "", is_head=False, cpus=0.0, gpus=0.0)
 
 
-def test_a_job_is_submitted_found_stopped_and_forgotten(cluster: FakeCluster, api: RayApi):
+def test_a_job_is_submitted_found_stopped_and_forgotten(cluster: FakeCluster, api: RayClient):
     body = {"entrypoint": "echo 'a b'", "submission_id": "run-1", "metadata": {"job_name": "run"}}
 
     assert api.submit_job(body) == "run-1"
@@ -75,14 +75,14 @@ def test_a_job_is_submitted_found_stopped_and_forgotten(cluster: FakeCluster, ap
         api.get_job("run-1")
 
 
-def test_jobs_are_listed_oldest_first_without_bare_drivers(cluster: FakeCluster, api: RayApi):
+def test_jobs_are_listed_oldest_first_without_bare_drivers(cluster: FakeCluster, api: RayClient):
     cluster.add("first")
     cluster.add("second")
 
     assert [job.submission_id for job in api.list_jobs()] == ["first", "second"]
 
 
-def test_an_id_is_used_once(cluster: FakeCluster, api: RayApi):
+def test_an_id_is_used_once(cluster: FakeCluster, api: RayClient):
     cluster.add("run-1")
 
     with pytest.raises(InputError, match=r"submission id 'run-1' is taken") as caught:
@@ -92,7 +92,7 @@ def test_an_id_is_used_once(cluster: FakeCluster, api: RayApi):
 
 
 @pytest.mark.parametrize("hostile", ["a/b", "../../etc", "a?b=c", "a b", "é", "a%2Fb", "#x"])
-def test_names_stay_one_part_of_the_path(cluster: FakeCluster, api: RayApi, hostile: str):
+def test_names_stay_one_part_of_the_path(cluster: FakeCluster, api: RayClient, hostile: str):
     with pytest.raises(InputError, match="knows no job"):
         api.get_job(hostile)
     api.package_exists(hostile)
@@ -100,7 +100,7 @@ def test_names_stay_one_part_of_the_path(cluster: FakeCluster, api: RayApi, host
     assert cluster.requests == [("GET", f"/api/jobs/{hostile}"), ("GET", f"/api/packages/gcs/{hostile}")]
 
 
-def test_a_package_is_uploaded_once(cluster: FakeCluster, api: RayApi):
+def test_a_package_is_uploaded_once(cluster: FakeCluster, api: RayClient):
     assert api.package_exists("_ray_pkg_1.zip") is False
     api.put_package("_ray_pkg_1.zip", [b"abc", b"def"], 6)
 
@@ -108,7 +108,7 @@ def test_a_package_is_uploaded_once(cluster: FakeCluster, api: RayApi):
     assert cluster.packages == {"_ray_pkg_1.zip": b"abcdef"}
 
 
-def test_a_package_that_the_server_finds_too_large(cluster: FakeCluster, api: RayApi):
+def test_a_package_that_the_server_finds_too_large(cluster: FakeCluster, api: RayClient):
     cluster.package_limit_bytes = 5
 
     with pytest.raises(
@@ -121,7 +121,7 @@ def test_a_package_that_the_server_finds_too_large(cluster: FakeCluster, api: Ra
     ("token", "says"), [("wrong", "refuses the token"), (None, "wants a token, and none was given")]
 )
 def test_a_refused_token(cluster: FakeCluster, token: str | None, says: str):
-    api = RayApi(cluster.url, token)
+    api = RayClient(cluster.url, token)
 
     for call in (api.version, api.nodes, api.list_jobs, lambda: list(api.log("node", "file"))):
         with pytest.raises(Unauthorized, match=says) as caught:
@@ -131,7 +131,7 @@ def test_a_refused_token(cluster: FakeCluster, token: str | None, says: str):
 
 
 def test_the_token_is_in_no_representation(cluster: FakeCluster):
-    api = RayApi(cluster.url, "very-secret")
+    api = RayClient(cluster.url, "very-secret")
 
     assert "very-secret" not in repr(api) + str(vars(RayJob("id", JobStatus.RUNNING)))
 
@@ -142,13 +142,13 @@ def test_nobody_listens():
         port = taken.getsockname()[1]
 
         with pytest.raises(ConnectionFailed, match=rf"no Ray answers at http://127.0.0.1:{port}") as caught:
-            RayApi(f"http://127.0.0.1:{port}").version()
+            RayClient(f"http://127.0.0.1:{port}").version()
     assert "cloudrl status" in str(caught.value.hint)
 
 
 def test_a_server_that_never_answers():
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        api = RayApi(f"http://127.0.0.1:{silent.getsockname()[1]}", timeout_s=0.05)
+        api = RayClient(f"http://127.0.0.1:{silent.getsockname()[1]}", timeout_s=0.05)
 
         with pytest.raises(ConnectionFailed, match=r"did not answer in 0\.05 s"):
             api.version()
@@ -165,7 +165,7 @@ def test_a_server_that_speaks_something_else():
         thread = threading.Thread(target=greet)
         thread.start()
         with pytest.raises(ConnectionFailed, match="broke"):
-            RayApi(f"http://127.0.0.1:{other.getsockname()[1]}", timeout_s=5).version()
+            RayClient(f"http://127.0.0.1:{other.getsockname()[1]}", timeout_s=5).version()
         thread.join()
 
 
@@ -196,14 +196,14 @@ def test_other_forms_of_other_answers():
 @pytest.mark.parametrize("url", ["localhost:8265", "ray://localhost:10001", "", "http://", "http://[::1"])
 def test_an_address_that_is_no_url(url: str):
     with pytest.raises(InputError, match="is not the URL of a Ray dashboard"):
-        RayApi(url)
+        RayClient(url)
 
 
 def test_the_environment_cannot_lead_elsewhere(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch):
     for name in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS", "HTTP_PROXY", "http_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
 
-    assert RayApi(cluster.url, "right-token").version()["ray_version"] == "2.60.0"
+    assert RayClient(cluster.url, "right-token").version()["ray_version"] == "2.60.0"
 
 
 def test_what_ray_says_of_a_bad_request():
@@ -255,26 +255,26 @@ def test_which_states_are_an_end(status: str, terminal: bool):
 
 
 class TestLog:
-    def follow(self, cluster: FakeCluster, api: RayApi, **options: object) -> bytes:
+    def follow(self, cluster: FakeCluster, api: RayClient, **options: object) -> bytes:
         source = RayLog(api, "run", shortest_s=0.01, longest_s=0.01, sleep=lambda _: None)
         over = lambda: api.get_job("run").status.is_terminal  # noqa: E731
         return b"".join(follow_log(source, over, sleep=lambda _: None, **options))
 
-    def test_as_it_is_now(self, cluster: FakeCluster, api: RayApi):
+    def test_as_it_is_now(self, cluster: FakeCluster, api: RayClient):
         log = "Zeile 1\r\n\xff half: ".encode("latin-1") + "你".encode()[:2]
         cluster.add("run", log)
 
         assert b"".join(RayLog(api, "run").rest(0)) == log
         assert b"".join(RayLog(api, "run").rest(9)) == log[9:]
 
-    def test_followed_to_its_end(self, cluster: FakeCluster, api: RayApi):
+    def test_followed_to_its_end(self, cluster: FakeCluster, api: RayClient):
         cluster.add("run", b"one\ntwo\n")
         cluster.end("run")
 
         assert self.follow(cluster, api) == b"one\ntwo\n"
 
     @pytest.mark.parametrize("cuts", [[0, 0, 0], [1, 2, 3, 4, 5, 6], [12, 3, 17], [18, 18]])
-    def test_broken_and_taken_up_again(self, cluster: FakeCluster, api: RayApi, cuts: list[int]):
+    def test_broken_and_taken_up_again(self, cluster: FakeCluster, api: RayClient, cuts: list[int]):
         log = "一 line\nzwölf\nend".encode()
         cluster.add("run", log)
         cluster.cuts = list(cuts)
@@ -285,7 +285,7 @@ class TestLog:
         assert breaks  # one may come after we have left, when the log was silent for long on a busy machine
         assert not cluster.cuts
 
-    def test_written_while_it_is_followed(self, cluster: FakeCluster, api: RayApi):
+    def test_written_while_it_is_followed(self, cluster: FakeCluster, api: RayClient):
         cluster.add("run", b"first\n")
         got = b""
         source = RayLog(api, "run", shortest_s=0.01, longest_s=0.01)
@@ -298,7 +298,7 @@ class TestLog:
 
         assert got == b"first\nsecond\n"
 
-    def test_a_driver_that_has_no_node_yet(self, cluster: FakeCluster, api: RayApi):
+    def test_a_driver_that_has_no_node_yet(self, cluster: FakeCluster, api: RayClient):
         job = cluster.add("run", b"text", status="PENDING")
         job.node_ip = None
         source, silences = RayLog(api, "run", shortest_s=0.01, longest_s=0.01, sleep=lambda _: None), 0
@@ -310,12 +310,12 @@ class TestLog:
 
         assert silences >= 3
 
-    def test_a_driver_that_never_started(self, cluster: FakeCluster, api: RayApi):
+    def test_a_driver_that_never_started(self, cluster: FakeCluster, api: RayClient):
         cluster.add("run", status="FAILED").node_ip = None
 
         assert self.follow(cluster, api) == b""
 
-    def test_a_cluster_that_goes_away_and_comes_back(self, cluster: FakeCluster, api: RayApi):
+    def test_a_cluster_that_goes_away_and_comes_back(self, cluster: FakeCluster, api: RayClient):
         cluster.add("run", b"before\n")
         got, breaks = b"", []
 
@@ -336,7 +336,7 @@ class TestLog:
         assert got == b"before\nafter\n"
         assert breaks
 
-    def test_giving_up_in_the_middle_leaves_no_thread(self, cluster: FakeCluster, api: RayApi):
+    def test_giving_up_in_the_middle_leaves_no_thread(self, cluster: FakeCluster, api: RayClient):
         cluster.add("run", b"x" * 4000)
         stream = RayLog(api, "run", shortest_s=0.01, longest_s=0.01).stream(0)
         assert next(chunk for chunk in stream if chunk)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudrl.connection.log_stream import AgentLog, LineSplitter, Retry, follow_log
 from cloudrl.errors import ConnectionFailed, FailedError, Unauthorized
+from cloudrl.transport.log_stream import AgentLog, LineSplitter, Retry, follow_log
 
 
 class Clock:
@@ -191,7 +191,7 @@ INTERRUPTED = """
 import random, signal
 from contextlib import contextmanager
 from types import SimpleNamespace as Some
-from cloudrl.connection.log_stream import RayLog, follow_log
+from cloudrl.transport.log_stream import RayLog, follow_log
 
 def endless():
     while True:
