@@ -78,7 +78,7 @@ def ending(home: Provider, name: str, price_per_hour: float | None = None) -> It
     try:
         yield
     except ConnectionFailed as error:  # its status would be asked in vain
-        from cloudrl.cli._rendered import money
+        from cloudrl.cli._write_file import money
 
         price = f" and costs about {money(price_per_hour)}/h" if price_per_hour else ""
         hints = [*(error.hint or "").splitlines(), f"End it: cloudrl down {name}"]
@@ -112,7 +112,7 @@ def _is_a_name(before: str, word: str) -> bool:
 
 def costs(home: Provider, name: str) -> str:
     """What a cluster costs, as the end of a sentence: " and costs $12.30/h, $4.56 so far"; "" for nothing."""
-    from cloudrl.cli._rendered import money
+    from cloudrl.cli._write_file import money
 
     try:
         look = home.status(name)

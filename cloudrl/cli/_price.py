@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from cloudrl.cli import _output
-from cloudrl.cli._rendered import duration, money
+from cloudrl.cli._write_file import duration, money
 from cloudrl.errors import InputError
 
 if TYPE_CHECKING:

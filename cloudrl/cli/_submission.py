@@ -31,7 +31,7 @@ OverridesArgument = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Machine-readable.")]
 
 
-def wanted(
+def submit_options(
     model: Annotated[
         str | None,
         typer.Option(metavar="HUB_ID|./DIR", help="The model: on the Hub, or a folder here (with ./)."),
@@ -85,7 +85,7 @@ def load(recipe: str, overrides: list[str] | None, given: dict[str, Any]) -> tup
     Args:
         recipe: a name or a file.
         overrides: as they were typed.
-        given: what `wanted` made.
+        given: what `submit_options` made.
 
     Raises:
         InputError: there is no such recipe, or a value is none.

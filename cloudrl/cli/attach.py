@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cloudrl.cli import _output
-from cloudrl.cli._rendered import ProjectOption  # noqa: TC001 - Typer reads the annotations
+from cloudrl.cli._write_file import ProjectOption  # noqa: TC001 - Typer reads the annotations
 
 if TYPE_CHECKING:
     from cloudrl.providers.dstack.state import Kept

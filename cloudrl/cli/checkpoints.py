@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cloudrl.cli import _output
-from cloudrl.cli._origin import (
+from cloudrl.cli._source_arg import (
     DtypeOption,
     RoleOption,
     RunOption,
@@ -63,7 +63,7 @@ def verify(
     as_json: JsonOption = False,
 ) -> None:
     """Check a step: ranks, cut, one and the same step, and the CRC of every byte. Exit code 6 when it is not sound."""
-    from cloudrl.cli._bytes import bytes_shown
+    from cloudrl.cli._progress import bytes_shown
     from cloudrl.errors import CheckpointError
 
     checkpoint = _one(step, where, run, role, wait_min)
@@ -98,7 +98,7 @@ def merge(
     as_json: JsonOption = False,
 ) -> None:
     """Make a Hugging Face model of the shards; they stay where they are, and only what is needed travels."""
-    from cloudrl.cli._bytes import bytes_shown, gigabytes
+    from cloudrl.cli._progress import bytes_shown, gigabytes
     from cloudrl.errors import InputError
 
     if on not in ("here", "head"):
@@ -142,7 +142,7 @@ def push(
     """Merge a step and publish it on the Hugging Face Hub, private unless --public. Repeat it to go on."""
     from cloudrl.checkpoints.push import plan_push
     from cloudrl.checkpoints.push import push as publish
-    from cloudrl.cli._bytes import bytes_shown
+    from cloudrl.cli._progress import bytes_shown
 
     checkpoint = _one(step, where, run, role, wait_min)
     plan = plan_push(
@@ -164,7 +164,7 @@ def pull(
     wait_min: WaitOption = 10.0,
 ) -> None:
     """Copy the raw shards of a step, all ranks and roles, so that a job can go on from them. Repeat it to go on."""
-    from cloudrl.cli._bytes import bytes_shown, gigabytes
+    from cloudrl.cli._progress import bytes_shown, gigabytes
 
     checkpoint = _one(step, where, run, "actor", wait_min)
     with bytes_shown(f"copying step {checkpoint.step}") as on_progress:
@@ -183,7 +183,7 @@ def prune(
 ) -> None:
     """Remove old steps on all nodes; never the newest complete one, nor one that a job would go on from."""
     from cloudrl.checkpoints.prune import plan_pruning
-    from cloudrl.cli._bytes import gigabytes
+    from cloudrl.cli._progress import gigabytes
     from cloudrl.errors import InputError
 
     found = _all(where)
@@ -226,7 +226,7 @@ def _one(
 
 def _row(info: Checkpoint) -> tuple[str, ...]:
     from cloudrl.checkpoints.inventory import spans
-    from cloudrl.cli._bytes import gigabytes
+    from cloudrl.cli._progress import gigabytes
     from cloudrl.watch import duration
 
     size = info.world_size
@@ -272,7 +272,7 @@ def _report_fields(checkpoint: CheckpointHandle, report: Report) -> dict[str, An
 
 def _show(checkpoint: CheckpointHandle, report: Report) -> None:
     from cloudrl.checkpoints.inventory import spans
-    from cloudrl.cli._bytes import gigabytes
+    from cloudrl.cli._progress import gigabytes
 
     step = f"{report.step} (by {report.step_source})" if report.step is not None else "unknown"
     rows = [
@@ -321,7 +321,7 @@ def _commands(found: Checkpoints) -> list[str]:
 
 
 def _announce(pruning: Pruning) -> None:
-    from cloudrl.cli._bytes import gigabytes
+    from cloudrl.cli._progress import gigabytes
 
     for note in pruning.notes:
         _output.note(f"note: {note}")

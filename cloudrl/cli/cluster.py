@@ -73,17 +73,17 @@ def down(
 
     Without a name it is the only one of yours; another user's is ended by its name, after a question.
     """
-    from cloudrl.cli import _ending
+    from cloudrl.cli import _teardown
     from cloudrl.cli._interrupts import OVER, ending
 
     chosen = one_cluster(name)
     home = provider(on or whereabouts.home(chosen))
     with ending(home, chosen):
-        stake = _ending.at_stake(home, chosen)
-    with ending(home, chosen, stake.look.price_per_hour):
-        _ending.ask(stake, yes=yes)
-        _ending.end(home, stake)
-    if on is None and stake.look.provider == "local" and stake.look.phase in OVER:
+        impact = _teardown.assess(home, chosen)
+    with ending(home, chosen, impact.look.price_per_hour):
+        _teardown.ask(impact, yes=yes)
+        _teardown.end(home, impact)
+    if on is None and impact.look.provider == "local" and impact.look.phase in OVER:
         _say_if_dstack_is_silent(chosen)
 
 
@@ -127,7 +127,7 @@ def _list(looks: list[Status], *, as_json: bool) -> None:
 
 
 def _show(look: Status) -> None:
-    from cloudrl.cli._live import describe_attempt, node_table
+    from cloudrl.cli._status_table import describe_attempt, node_table
 
     if not look.nodes:
         _output.data(f"{look.name} on {look.provider}: {look.phase}")
@@ -149,7 +149,7 @@ def _watch(home: Provider, name: str) -> Status:
     """Redraw until the cluster is down or Ctrl-C; returns the last look."""
     import time
 
-    from cloudrl.cli._live import watching
+    from cloudrl.cli._status_table import watching
 
     with watching() as on_status:
         look = home.status(name)

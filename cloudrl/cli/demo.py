@@ -28,7 +28,7 @@ def demo(
     keep: Annotated[bool, typer.Option("--keep", help="Leave the cluster up.")] = False,
 ) -> None:
     """Start two Ray nodes here, train a tiny model with real verl, show that it learned, and clean up."""
-    from cloudrl.cli._live import watching
+    from cloudrl.cli._status_table import watching
     from cloudrl.providers import provider
     from cloudrl.sdk import Cluster
 
@@ -93,11 +93,11 @@ def _report(job: JobHandle, rewards: Sequence[float]) -> None:
 
 def _bring_home(job: JobHandle, target: Path) -> None:
     """Merge the shards of the nodes, and let what comes out answer three sums."""
-    from cloudrl.cli._answers import ask
-    from cloudrl.cli._bring_home import bring_home
-    from cloudrl.cli._bytes import gigabytes
+    from cloudrl.cli._demo_generate import ask
+    from cloudrl.cli._merge_result import merge_result
+    from cloudrl.cli._progress import gigabytes
 
-    merged = bring_home(job, target)
+    merged = merge_result(job, target)
     _output.data(f"model      {target}")
     _output.data(f"           {merged.parameters:,} parameters, {gigabytes(merged.size_bytes)} in bf16")
     _output.note("transformers loads it and answers")

@@ -9,7 +9,7 @@ import typer
 
 from cloudrl.cli import _output, _price
 from cloudrl.cli._cluster_options import extra_fields
-from cloudrl.cli._rendered import (
+from cloudrl.cli._write_file import (
     DryRunOption,
     OutputOption,
     ProjectOption,
@@ -149,11 +149,11 @@ def delete(
 
 def _lost_with(server: Server, looks: list[FleetState]) -> str:
     """List the checkpoints that go with fleets; what else goes, as a sentence for the question."""
-    from cloudrl.cli import _at_risk
+    from cloudrl.cli import _checkpoint_loss
     from cloudrl.providers.dstack import left
 
     machines = [each for look in looks if not look.is_ssh for each in look.instances]
-    _at_risk.listed_left(
+    _checkpoint_loss.listed_left(
         left.on_machines(server.project, [each.hostname for each in machines]), "on their disks"
     )
     for look in looks:

@@ -14,10 +14,10 @@ import typer
 from cloudrl.cli import _cluster_options as options
 from cloudrl.cli import _data_options as of_data
 from cloudrl.cli import _output, _submission
-from cloudrl.cli._blocks import with_options
-from cloudrl.cli._ending import after_run, say_it_goes_on
 from cloudrl.cli._interrupts import cluster_goes_on, nothing_started, typed_again
-from cloudrl.cli._rendered import YesOption  # noqa: TC001 - Typer reads the annotations
+from cloudrl.cli._option_groups import with_options
+from cloudrl.cli._teardown import after_run, report_still_running
+from cloudrl.cli._write_file import YesOption  # noqa: TC001 - Typer reads the annotations
 from cloudrl.errors import CloudrlError, ConnectionFailed, Interrupted, JobFailed
 from cloudrl.providers.whereabouts import refuse_elsewhere
 
@@ -55,7 +55,7 @@ _DOWN = Annotated[
 
 
 @dataclass(frozen=True)
-class _Whole:
+class RunRequest:
     """What is going to be started, and what for."""
 
     job: Job
@@ -66,13 +66,14 @@ class _Whole:
 
     @property
     def home(self) -> Provider:
+        """Where the cluster is going to be."""
         from cloudrl.providers import provider
 
         return provider(self.on)
 
 
 @dataclass
-class _Stage:
+class RunProgress:
     """How far a run has come.
 
     Attributes:
@@ -86,7 +87,7 @@ class _Stage:
     price_per_hour: float | None = None
 
 
-@with_options(wanted=_submission.wanted, described=of_data.fields, shape=options.shape)
+@with_options(submit_options=_submission.submit_options, described=of_data.fields, shape=options.shape)
 def run(
     recipe: _submission.RecipeArgument,
     overrides: _submission.OverridesArgument = None,
@@ -95,7 +96,7 @@ def run(
     nodes: _NODES = None,
     gpu: _GPU = None,
     *,
-    wanted: dict[str, Any],
+    submit_options: dict[str, Any],
     shape: dict[str, Any],
     described: dict[str, Any],
     down: _DOWN = None,
@@ -108,27 +109,36 @@ def run(
     A cluster of that name that is up and fits is used; a fleet is created if none fits, after a question with its
     price. Data sets and model of the job are prepared on the cluster. Ctrl-C at any point says what goes on.
     """
-    whole = _declared(recipe, overrides, wanted, described, {**shape, "name": cluster}, on, nodes, gpu)
+    request = _build_request(
+        recipe, overrides, submit_options, described, {**shape, "name": cluster}, on, nodes, gpu
+    )
     with nothing_started():
         _refuse_existing(to)
-        if _shown(whole, dry_run=dry_run):
+        if _validate_and_preview(request, dry_run=dry_run):
             return
-        refuse_elsewhere(cluster, whole.on)
-        there = _living(whole)
-    end = partial(after_run, whole.home, cluster, down=down, yes=yes, reused=there is not None)
-    _train_and_end(whole, there or _start(whole, yes=yes), to, end, ends_in_vain=bool(down) and there is None)
+        refuse_elsewhere(cluster, request.on)
+        there = _find_running(request)
+    end = partial(after_run, request.home, cluster, down=down, yes=yes, reused=there is not None)
+    _train_and_end(
+        request, there or _start(request, yes=yes), to, end, ends_in_vain=bool(down) and there is None
+    )
 
 
 def _train_and_end(
-    whole: _Whole, connection: Connection, to: Path | None, end: Callable[..., None], *, ends_in_vain: bool
+    request: RunRequest,
+    connection: Connection,
+    to: Path | None,
+    end: Callable[..., None],
+    *,
+    ends_in_vain: bool,
 ) -> None:
     """From a cluster that is up to what becomes of it; it is ended in vain if no job came to be submitted."""
-    name = whole.cluster.name
-    stage = _Stage(typed_again(sys.argv[1:]))
+    name = request.cluster.name
+    stage = RunProgress(typed_again(sys.argv[1:]))
     try:
-        with cluster_goes_on(whole.home, name, lambda: stage.again):
-            stage.price_per_hour = _price_of(whole.home, name)
-            _train(whole, connection, to, stage)
+        with cluster_goes_on(request.home, name, lambda: stage.again):
+            stage.price_per_hour = _price_of(request.home, name)
+            _train(request, connection, to, stage)
     except JobFailed:
         _end_after_error(partial(end, price_per_hour=stage.price_per_hour))
         raise
@@ -138,7 +148,7 @@ def _train_and_end(
         if ends_in_vain and not stage.is_submitted:
             _end_after_error(partial(end, price_per_hour=stage.price_per_hour))
         else:
-            say_it_goes_on(whole.home, name)
+            report_still_running(request.home, name)
         raise
     end(price_per_hour=stage.price_per_hour)
 
@@ -168,14 +178,14 @@ def _refuse_existing(to: Path | None) -> None:
         refuse_existing(to)
 
 
-def _declared(
-    recipe: str, overrides: list[str] | None, wanted: dict[str, Any], described: dict[str, Any],
+def _build_request(
+    recipe: str, overrides: list[str] | None, submit_options: dict[str, Any], described: dict[str, Any],
     shape: dict[str, Any], on: str | None, nodes: int | None, gpu: str | None,
-) -> _Whole:  # fmt: skip
+) -> RunRequest:  # fmt: skip
     """The cluster: what the recipe is made for, and what the options say in its place."""
     from cloudrl.jobs.rehearsal import fields_for
 
-    job, wishes = _submission.load(recipe, overrides, wanted)
+    job, wishes = _submission.load(recipe, overrides, submit_options)
     asked = {key: value for key, value in (("nodes", nodes), ("gpu", gpu)) if value is not None}
     fields = {**fields_for(job, wishes), **asked}
     fields["gpu"] = options.gpus(fields.get("gpu"))
@@ -186,30 +196,30 @@ def _declared(
     sets = wishes.data if given else fields.get("data") or ()
     fields["data"] = of_data.described(list(sets), described, local=place == "local") or None
     shape = {key: value for key, value in shape.items() if value is not None}
-    return _Whole(job, wishes, options.cluster({**fields, **shape}), asked, place)
+    return RunRequest(job, wishes, options.cluster({**fields, **shape}), asked, place)
 
 
-def _shown(whole: _Whole, *, dry_run: bool) -> bool:
+def _validate_and_preview(request: RunRequest, *, dry_run: bool) -> bool:
     """Check whether job and cluster go together; show both in a dry run."""
     from cloudrl.jobs import rehearsal
 
-    rehearsal.rehearse(whole.cluster, whole.job, whole.wishes, on=whole.on)
+    rehearsal.rehearse(request.cluster, request.job, request.wishes, on=request.on)
     if dry_run:
-        expected = rehearsal.view_of(whole.cluster, whole.job, on=whole.on)
-        submission = _submission.assembled(expected, whole.job, whole.wishes)
-        if whole.wishes.name is not None:
+        expected = rehearsal.view_of(request.cluster, request.job, on=request.on)
+        submission = _submission.assembled(expected, request.job, request.wishes)
+        if request.wishes.name is not None:
             _output.note("note: from which step the run continues is seen once the cluster is up")
-        _output.data(whole.home.plan(whole.cluster).render())
+        _output.data(request.home.plan(request.cluster).render())
         _output.data(submission.render())
     return dry_run
 
 
-def _living(whole: _Whole) -> Connection | None:
+def _find_running(request: RunRequest) -> Connection | None:
     from cloudrl.jobs.rehearsal import living
 
-    connection = living(whole.cluster, whole.asked, on=whole.on)
+    connection = living(request.cluster, request.asked, on=request.on)
     if connection is not None:
-        _output.note(f"cluster {whole.cluster.name} is up, and is used")
+        _output.note(f"cluster {request.cluster.name} is up, and is used")
     return connection
 
 
@@ -230,24 +240,24 @@ def _fleet_if_none_fits(cluster: Cluster, *, yes: bool) -> str | None:
     return fleet.name
 
 
-def _start(whole: _Whole, *, yes: bool) -> Connection:
-    from cloudrl.cli.up import ask, start
+def _start(request: RunRequest, *, yes: bool) -> Connection:
+    from cloudrl.cli.up import confirm_cost, start_and_watch
 
-    fleet = _fleet_if_none_fits(whole.cluster, yes=yes) if whole.on == "dstack" else None
+    fleet = _fleet_if_none_fits(request.cluster, yes=yes) if request.on == "dstack" else None
     with nothing_started(fleet):
-        plan = whole.home.plan(whole.cluster)
-        ask(plan, on=whole.on, yes=yes)
-    connection = start(whole.home, plan)
+        plan = request.home.plan(request.cluster)
+        confirm_cost(plan, on=request.on, yes=yes)
+    connection = start_and_watch(request.home, plan)
     _output.note(f"READY: {plan.name}, dashboard {connection.ray_url}")
     return connection
 
 
-def _train(whole: _Whole, connection: Connection, to: Path | None, stage: _Stage) -> None:
+def _train(request: RunRequest, connection: Connection, to: Path | None, stage: RunProgress) -> None:
     """Submit, follow to the end, and merge the model, or say how."""
-    from cloudrl.cli._bring_home import bring_home
+    from cloudrl.cli._merge_result import merge_result
 
-    name = whole.cluster.name
-    handle = _submission.send(_submission.prepared_for(connection, whole.job, whole.wishes))
+    name = request.cluster.name
+    handle = _submission.send(_submission.prepared_for(connection, request.job, request.wishes))
     stage.is_submitted = True
     stage.again = f"cloudrl jobs logs -f {handle.submission_id} --cluster {name}"
     _output.data(handle.url)
@@ -255,12 +265,12 @@ def _train(whole: _Whole, connection: Connection, to: Path | None, stage: _Stage
     merge = f"cloudrl checkpoints merge {name} --to {shlex.quote(str(to or './model'))}"
     stage.again = merge
     _output.note(
-        f"{handle.submission_id} succeeded; checkpoints are in {handle.checkpoint_dir}{_kept(whole.home, name)}"
+        f"{handle.submission_id} succeeded; checkpoints are in {handle.checkpoint_dir}{_kept(request.home, name)}"
     )
     if to is None:
         _output.hint(merge)
     else:
-        _output.data(str(bring_home(handle, to).path.absolute()))
+        _output.data(str(merge_result(handle, to).path.absolute()))
 
 
 def _kept(home: Provider, name: str) -> str:

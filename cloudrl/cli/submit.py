@@ -7,16 +7,16 @@ from typing import Annotated, Any
 import typer
 
 from cloudrl.cli import _output, _submission
-from cloudrl.cli._blocks import with_options
+from cloudrl.cli._option_groups import with_options
 from cloudrl.cli._target import AddressOption, ClusterOption, connect
 
 
-@with_options(wanted=_submission.wanted)
+@with_options(submit_options=_submission.submit_options)
 def submit(
     recipe: _submission.RecipeArgument,
     overrides: _submission.OverridesArgument = None,
     *,
-    wanted: dict[str, Any],
+    submit_options: dict[str, Any],
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Do not follow the job.")] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would be sent, secrets masked.")
@@ -38,7 +38,7 @@ def submit(
     """
     from cloudrl.cli._follow import target_options, way_back
 
-    job, wishes = _submission.load(recipe, overrides, wanted)
+    job, wishes = _submission.load(recipe, overrides, submit_options)
     prepared = _submission.prepared_for(connect(cluster, address), job, wishes)
     if dry_run:
         shown = prepared.submission

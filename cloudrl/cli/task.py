@@ -10,8 +10,8 @@ import typer
 from cloudrl.cli import _cluster_options as options
 from cloudrl.cli import _data_options as of_data
 from cloudrl.cli import _output
-from cloudrl.cli._blocks import with_options
-from cloudrl.cli._rendered import DryRunOption, OutputOption, YesOption, write
+from cloudrl.cli._option_groups import with_options
+from cloudrl.cli._write_file import DryRunOption, OutputOption, YesOption, write
 
 app = typer.Typer(help="Tasks: a cluster as a file for `dstack apply`.", no_args_is_help=True)
 

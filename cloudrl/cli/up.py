@@ -10,9 +10,9 @@ import typer
 from cloudrl.cli import _cluster_options as options
 from cloudrl.cli import _data_options as of_data
 from cloudrl.cli import _output
-from cloudrl.cli._blocks import with_options
 from cloudrl.cli._interrupts import cluster_goes_on, nothing_started
-from cloudrl.cli._rendered import YesOption  # noqa: TC001 - Typer reads the annotations
+from cloudrl.cli._option_groups import with_options
+from cloudrl.cli._write_file import YesOption  # noqa: TC001 - Typer reads the annotations
 from cloudrl.errors import CloudrlError
 
 if TYPE_CHECKING:
@@ -57,8 +57,8 @@ def up(
             _output.data(plan.render())
             return
         refuse_elsewhere(name, on)
-        ask(plan, on=on, yes=yes)
-    connection = start(where, plan)
+        confirm_cost(plan, on=on, yes=yes)
+    connection = start_and_watch(where, plan)
     _output.note(f"READY: {name} with {nodes} node{'s' * (nodes > 1)}, dashboard {connection.ray_url}")
     if dashboard_port is None:
         say_other_port(name, connection.ray_url)
@@ -68,7 +68,7 @@ def up(
     _output.data(connection.ray_url)
 
 
-def ask(plan: Plan, *, on: str, yes: bool) -> None:
+def confirm_cost(plan: Plan, *, on: str, yes: bool) -> None:
     """Ask if it costs money; say what of the declaration has no effect there."""
     for note in plan.notes:
         _output.note(f"note: {note}")
@@ -78,10 +78,10 @@ def ask(plan: Plan, *, on: str, yes: bool) -> None:
         _price.ask(plan, yes=yes)
 
 
-def start(where: Provider, plan: Plan) -> Connection:
+def start_and_watch(where: Provider, plan: Plan) -> Connection:
     """Start it while the nodes are shown; says so when it costs more than its agents count with."""
     from cloudrl.cli import _price
-    from cloudrl.cli._live import watching
+    from cloudrl.cli._status_table import watching
 
     with watching() as on_status:
         connection = where.up(plan, on_status=on_status)

@@ -10,7 +10,7 @@ import typer
 
 from cloudrl.cli import _output
 from cloudrl.cli._cluster_options import extra_fields
-from cloudrl.cli._rendered import DryRunOption, OutputOption, ProjectOption, YesOption, money, write
+from cloudrl.cli._write_file import DryRunOption, OutputOption, ProjectOption, YesOption, money, write
 from cloudrl.errors import InputError, Interrupted
 
 app = typer.Typer(help="Network volumes on dstack: disks that outlive the machines.", no_args_is_help=True)
@@ -79,14 +79,14 @@ def delete(
     project: ProjectOption = None,
 ) -> None:
     """Delete network volumes and all that lies on them."""
-    from cloudrl.cli import _at_risk
+    from cloudrl.cli import _checkpoint_loss
     from cloudrl.providers.dstack import left, volumes
     from cloudrl.providers.dstack.server import connect
 
     server = connect(project)
     for name in names:
         volumes.get(server, name)
-        _at_risk.listed_left(left.on_volume(server.project, name), f"on volume {name}")
+        _checkpoint_loss.listed_left(left.on_volume(server.project, name), f"on volume {name}")
     if not _output.confirm(f"Delete {', '.join(names)} and all that lies there?", yes=yes, unattended=False):
         raise InputError("nothing was deleted")
     volumes.delete(server, names)

@@ -12,8 +12,8 @@ from fake_local import FakeLocal
 from small_step import write_step
 from spread_checkpoint import spread
 
-from cloudrl.cli._bytes import Pace, bytes_shown, gigabytes
-from cloudrl.cli._origin import step_and_where
+from cloudrl.cli._progress import Pace, bytes_shown, gigabytes
+from cloudrl.cli._source_arg import step_and_where
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -10,9 +10,9 @@ from fake_local import FakeLocal
 
 from cloudrl.cli import _output
 from cloudrl.cli import up as up_command
-from cloudrl.cli._ending import after_run
 from cloudrl.cli._interrupts import ending, typed_again
-from cloudrl.cli._patience import patiently
+from cloudrl.cli._retry import retry
+from cloudrl.cli._teardown import after_run
 from cloudrl.errors import ConnectionFailed, Interrupted, Unauthorized
 from cloudrl.providers import provider
 from cloudrl.providers.model import Keeping, Status
@@ -174,7 +174,7 @@ class Away:
         self._is_away = False
         for verb in ("status", "keeping", "down"):
             monkeypatch.setattr(HOME, verb, partial(self._asked, getattr(HOME, verb)))
-        again = partial(patiently, clock=lambda: self.now, sleep=self._sleep)
+        again = partial(retry, clock=lambda: self.now, sleep=self._sleep)
         monkeypatch.setattr("cloudrl.cli.run.after_run", partial(after_run, again=again))
         lab.cluster.status["money"] = {"price_per_hour": 12.3, "cost": 4.5}
         ends(lab, on_end=self.goes)
@@ -284,7 +284,7 @@ def test_a_price_that_cannot_be_had_is_not_worth_a_cluster(
 
     monkeypatch.setattr(HOME, "up", lambda _plan, **_: HOME.attach("lab"))
     monkeypatch.setattr(HOME, "status", status)
-    assert up_command.start(HOME, Plan()).name == "lab"
+    assert up_command.start_and_watch(HOME, Plan()).name == "lab"
 
 
 class TestCtrlC:
@@ -310,7 +310,7 @@ class TestCtrlC:
     def test_while_the_model_comes_home(
         self, run: Callable[..., Typed], lab: FakeLocal, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("cloudrl.cli._bring_home.bring_home", self.press)
+        monkeypatch.setattr("cloudrl.cli._merge_result.merge_result", self.press)
         done = run(*RUN, "--to", "model")
         assert done.code == 130
         assert "Go on: cloudrl checkpoints merge lab --to model" in done.err

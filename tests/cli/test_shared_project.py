@@ -10,7 +10,7 @@ from fake_dstack import FakeDstack
 from fake_dstack import run as held
 from fake_local import FakeLocal
 
-from cloudrl.cli import _ending, _output
+from cloudrl.cli import _output, _teardown
 from cloudrl.errors import ConnectionFailed, InputError
 from cloudrl.providers import provider as provider_of
 from cloudrl.providers.dstack import fleets, provider, server
@@ -127,23 +127,25 @@ def test_a_local_one_whose_ray_is_silent_is_asked_about(run: Callable[..., Typed
 
 def test_one_that_is_over_is_nobodys_question() -> None:
     for jobs in ([], None):
-        stake = _ending.AtStake(Status("lab", "dstack", "failed"), jobs, "alice", None, [])
-        assert stake.others == []
-        _ending.ask(stake, yes=False)
+        impact = _teardown.TeardownImpact(Status("lab", "dstack", "failed"), jobs, "alice", None, [])
+        assert impact.others == []
+        _teardown.ask(impact, yes=False)
 
 
 def test_jobs_that_are_seen_need_nobody_to_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    stake = _ending.AtStake(Status("lab", "dstack", "ready"), ["Job-1"], "", None, [])
-    _ending.ask(stake, yes=False)
+    impact = _teardown.TeardownImpact(Status("lab", "dstack", "ready"), ["Job-1"], "", None, [])
+    _teardown.ask(impact, yes=False)
     asked: list[str] = []
     monkeypatch.setattr(_output, "confirm", lambda question, **_: asked.append(question))
     with pytest.raises(InputError, match="lab is left as it is"):
-        _ending.ask(stake, yes=False)
+        _teardown.ask(impact, yes=False)
     assert asked == ["End cluster lab? Jobs run on it: Job-1."]
 
 
 def test_a_run_keeps_one_that_was_there_and_does_not_answer() -> None:
     """With -y, too: the jobs may be those of others. On one that it has started itself they are its own."""
-    stake = _ending.AtStake(Status("lab", "dstack", "running"), None, "", None, [])
-    assert _ending._against(stake, yes=True, reused=True) == ["whether jobs run on it cannot be seen"]
-    assert _ending._against(stake, yes=True, reused=False) == []
+    impact = _teardown.TeardownImpact(Status("lab", "dstack", "running"), None, "", None, [])
+    assert _teardown.reasons_to_confirm(impact, yes=True, reused=True) == [
+        "whether jobs run on it cannot be seen"
+    ]
+    assert _teardown.reasons_to_confirm(impact, yes=True, reused=False) == []

@@ -27,7 +27,7 @@ def saved(connection: Connection) -> list[str]:
     """
     from cloudrl.checkpoints.inventory import spans
     from cloudrl.checkpoints.origin import ClusterOrigin
-    from cloudrl.cli._bytes import gigabytes
+    from cloudrl.cli._progress import gigabytes
 
     found = ClusterOrigin(connection).inventory()
     lines = []

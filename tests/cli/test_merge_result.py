@@ -9,7 +9,7 @@ import pytest
 from fake_local import FakeLocal
 from small_step import write_step
 
-from cloudrl.cli._bring_home import bring_home
+from cloudrl.cli._merge_result import merge_result
 from cloudrl.errors import CheckpointError, ConnectionFailed
 from cloudrl.jobs import JobHandle
 from cloudrl.transport import Connection
@@ -43,7 +43,7 @@ def job(lab: FakeLocal, disk: Path) -> JobHandle:
 
 
 def test_the_last_step(job: JobHandle, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    bring_home(job, tmp_path / "model")
+    merge_result(job, tmp_path / "model")
     assert "merging step 2: " in capsys.readouterr().err
 
 
@@ -54,7 +54,7 @@ def test_a_node_that_is_silent(
     with pytest.raises(
         ConnectionFailed, match=r"node 1 .* says nothing of its checkpoints.*the last step"
     ) as raised:
-        bring_home(job, tmp_path / "model")
+        merge_result(job, tmp_path / "model")
     assert raised.value.hint == f"When it answers: cloudrl checkpoints merge lab --to {tmp_path / 'model'}"
     assert not (tmp_path / "model").exists()
 
@@ -65,7 +65,7 @@ def test_a_last_step_that_is_incomplete(job: JobHandle, disk: Path, tmp_path: Pa
     with pytest.raises(
         CheckpointError, match=r"step 3, is incomplete: it lacks rank 1; the one before is step 2"
     ) as raised:
-        bring_home(job, tmp_path / "my model")
+        merge_result(job, tmp_path / "my model")
     to = f"--to '{tmp_path}/my model'"
     assert raised.value.hint == f"To take that one: cloudrl checkpoints merge 2 lab --run mine {to}"
     assert not (tmp_path / "my model").exists()
@@ -77,13 +77,13 @@ def test_a_run_whose_name_has_a_space(lab: FakeLocal, disk: Path, tmp_path: Path
     (write_step(mine, 3) / "actor" / "model_world_size_2_rank_1.pt").unlink()
     connection = Connection("lab", cluster.url, cluster.token, cluster.agent_url, cluster.agent_token)
     with pytest.raises(CheckpointError) as raised:
-        bring_home(JobHandle(connection, "mine-1", "my run", str(mine)), tmp_path / "model")
+        merge_result(JobHandle(connection, "mine-1", "my run", str(mine)), tmp_path / "model")
     assert f"merge 2 lab --run 'my run' --to {tmp_path}/model" in str(raised.value.hint)
 
 
 def test_a_job_that_has_left_nothing(lab: FakeLocal, job: JobHandle, disk: Path, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="has left no checkpoint") as raised:
-        bring_home(replace(job, checkpoint_dir=str(disk / "other")), tmp_path / "model")
+        merge_result(replace(job, checkpoint_dir=str(disk / "other")), tmp_path / "model")
     assert raised.value.hint == "What there is: cloudrl checkpoints list lab"
 
 
@@ -91,5 +91,5 @@ def test_notes_are_told(
     job: JobHandle, disk: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (disk / "mine" / "latest_checkpointed_iteration.txt").unlink()
-    bring_home(job, tmp_path / "model")
+    merge_result(job, tmp_path / "model")
     assert "note: mine: there is no latest_checkpointed_iteration.txt" in capsys.readouterr().err

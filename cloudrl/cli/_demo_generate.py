@@ -1,4 +1,4 @@
-"""Lets a merged model answer questions: `python -m cloudrl.cli._answers MODEL QUESTION...` prints the answers as JSON.
+"""Lets a merged model answer questions: `python -m cloudrl.cli._demo_generate MODEL QUESTION...` prints JSON.
 
 A process of its own: torch and transformers come and go with it.
 """
@@ -34,7 +34,7 @@ def ask(model: Path, questions: Sequence[str], *, timeout_s: float = _TIMEOUT_S)
     Raises:
         CheckpointError: transformers cannot load it, or takes too long.
     """
-    command = [sys.executable, "-m", "cloudrl.cli._answers", str(model), *questions]
+    command = [sys.executable, "-m", "cloudrl.cli._demo_generate", str(model), *questions]
     with tempfile.TemporaryDirectory(prefix="cloudrl-answers-") as folder:  # torch leaves a folder there
         try:
             done = subprocess.run(

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from cloudrl.cli import _at_risk, _output, _price
+from cloudrl.cli import _checkpoint_loss, _output, _price
 from cloudrl.cli._interrupts import OVER, costs, ended, ending
-from cloudrl.cli._patience import patiently
+from cloudrl.cli._retry import retry
 from cloudrl.errors import ConnectionFailed, InputError
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class AtStake:
+class TeardownImpact:
     """What ends with a cluster.
 
     Attributes:
@@ -59,15 +59,15 @@ def _once(request: Callable[[], Any]) -> Any:
     return request()
 
 
-def at_stake(home: Provider, name: str) -> AtStake:
+def assess(home: Provider, name: str) -> TeardownImpact:
     """Look at a cluster before it is ended."""
     look = home.status(name)
     connection = _reach(home, look)
     jobs = _running_jobs(look, connection)
-    return AtStake(look, jobs, home.whose(name), *_at_risk.look(home, look, connection))
+    return TeardownImpact(look, jobs, home.whose(name), *_checkpoint_loss.look(home, look, connection))
 
 
-def ask(stake: AtStake, *, yes: bool) -> None:
+def ask(impact: TeardownImpact, *, yes: bool) -> None:
     """Ask what has to be asked before a cluster is ended.
 
     Nobody has to be there for one's own jobs that are known; for what is another's, or cannot be seen, somebody has.
@@ -75,35 +75,35 @@ def ask(stake: AtStake, *, yes: bool) -> None:
     Raises:
         InputError: the user said no, or nobody was there to say yes.
     """
-    name, why = stake.look.name, "; ".join(stake.others)
-    is_known = stake.jobs is not None and not stake.whose
+    name, why = impact.look.name, "; ".join(impact.others)
+    is_known = impact.jobs is not None and not impact.whose
     question = f"End cluster {name}? {why[:1].upper()}{why[1:]}."
     if why and not _output.confirm(question, yes=yes, unattended=is_known):
         raise InputError(f"{name} is left as it is")
-    if stake.keeping is not None and stake.is_lost:
-        _at_risk.show(name, stake.keeping, stake.lines)
+    if impact.keeping is not None and impact.is_lost:
+        _checkpoint_loss.show(name, impact.keeping, impact.lines)
         if not _output.confirm(f"End {name}?", yes=yes, unattended=False):
             raise InputError(f"{name} is left as it is")
 
 
-def end(home: Provider, stake: AtStake, *, again: Again = _once) -> None:
+def end(home: Provider, impact: TeardownImpact, *, again: Again = _once) -> None:
     """End a cluster without a question; say what stays, and what goes on to cost money.
 
     Args:
         home: its provider.
-        stake: the look at it before.
+        impact: the look at it before.
         again: makes a request, and repeats it while nobody answers.
     """
-    name, keeping = stake.look.name, stake.keeping
+    name, keeping = impact.look.name, impact.keeping
     # of a request that got through, and its answer did not, the next one finds the cluster over
-    was_running = again(partial(home.down, name)) or stake.look.phase not in OVER
+    was_running = again(partial(home.down, name)) or impact.look.phase not in OVER
     what = "is down" if was_running else "was not running"
     _output.note(f"{name} {what}; {home.what_stays(name)}")
-    if keeping is not None and not keeping.lost and stake.look.provider != "local":
+    if keeping is not None and not keeping.lost and impact.look.provider != "local":
         _output.note(f"checkpoints stay {keeping.where}")
-    if stake.look.provider == "dstack":
+    if impact.look.provider == "dstack":
         try:
-            _after_dstack(name, keeping, stake.lines)
+            _after_dstack(name, keeping, impact.lines)
         except ConnectionFailed as error:  # the cluster is down nevertheless
             _output.note(f"whether its fleet gives the machines back cannot be seen: {error.message}")
             _output.hint("cloudrl fleet list")
@@ -117,7 +117,7 @@ def after_run(
     yes: bool,
     reused: bool,
     price_per_hour: float | None = None,
-    again: Again = patiently,
+    again: Again = retry,
 ) -> None:
     """End the cluster of a run, or keep it, and say which.
 
@@ -137,35 +137,35 @@ def after_run(
     """
     with ending(home, name, price_per_hour):
         if down is False or (down is None and not _output.is_interactive()):
-            say_it_goes_on(home, name)
+            report_still_running(home, name)
             return
-        stake: AtStake = again(partial(at_stake, home, name))
-    with ending(home, name, stake.look.price_per_hour):
-        if _wanted(home, stake, down=down, yes=yes, reused=reused):
-            end(home, stake, again=again)
+        impact: TeardownImpact = again(partial(assess, home, name))
+    with ending(home, name, impact.look.price_per_hour):
+        if _wanted(home, impact, down=down, yes=yes, reused=reused):
+            end(home, impact, again=again)
         else:
-            say_it_goes_on(home, name)
+            report_still_running(home, name)
 
 
-def _wanted(home: Provider, stake: AtStake, *, down: bool | None, yes: bool, reused: bool) -> bool:
+def _wanted(home: Provider, impact: TeardownImpact, *, down: bool | None, yes: bool, reused: bool) -> bool:
     """Whether the cluster of a run shall end: see `after_run`."""
-    name = stake.look.name
-    if down is None and stake.look.phase in OVER:
+    name = impact.look.name
+    if down is None and impact.look.phase in OVER:
         return False
-    reasons = _against(stake, yes=yes, reused=reused)
-    if stake.keeping is not None and stake.is_lost:
-        _at_risk.show(name, stake.keeping, stake.lines)
+    reasons = reasons_to_confirm(impact, yes=yes, reused=reused)
+    if impact.keeping is not None and impact.is_lost:
+        _checkpoint_loss.show(name, impact.keeping, impact.lines)
     return not (reasons or down is None) or _confirmed(home, name, reasons)
 
 
-def _against(stake: AtStake, *, yes: bool, reused: bool) -> list[str]:
+def reasons_to_confirm(impact: TeardownImpact, *, yes: bool, reused: bool) -> list[str]:
     """Why not to end a cluster without a question, a sentence each."""
-    reasons = stake.others if reused or stake.jobs else []  # on one of its own are its own jobs
-    if stake.look.phase in OVER or yes:
+    reasons = impact.others if reused or impact.jobs else []  # on one of its own are its own jobs
+    if impact.look.phase in OVER or yes:
         return reasons
     if reused:
         reasons.append("it was up before this command")
-    if stake.is_lost:
+    if impact.is_lost:
         reasons.append("checkpoints would be lost with it")
     return reasons
 
@@ -179,7 +179,7 @@ def _confirmed(home: Provider, name: str, reasons: list[str]) -> bool:
     return _output.confirm(f"End cluster {name}? It is up{costs(home, name)}{said}.", yes=False)
 
 
-def say_it_goes_on(home: Provider, name: str) -> None:
+def report_still_running(home: Provider, name: str) -> None:
     """Or that it does not: it may have ended by itself."""
     over = ended(home, name)
     if over:
@@ -215,7 +215,7 @@ def _running_jobs(look: Status, connection: Connection | None) -> list[str] | No
     from cloudrl.jobs import list_jobs
 
     if connection is None:
-        return None if _at_risk.may_have_run_jobs(look) else []
+        return None if _checkpoint_loss.may_have_run_jobs(look) else []
     try:
         jobs = list_jobs(connection)
     except (InputError, ConnectionFailed):

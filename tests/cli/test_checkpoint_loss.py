@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from fake_local import KEY, FakeLocal
 
-from cloudrl.cli import _at_risk
+from cloudrl.cli import _checkpoint_loss
 from cloudrl.node.tokens import derive
 from cloudrl.providers.dstack.left import Left
 from cloudrl.providers.model import Keeping, Status
@@ -61,7 +61,7 @@ def save(lab: FakeLocal, folder: Path) -> None:
 
 def test_those_of_rented_machines_are_listed(lab: FakeLocal, connection: Connection, tmp_path: Path) -> None:
     save(lab, tmp_path)
-    keeping, [line, *_] = _at_risk.look(RENTED, READY, connection)
+    keeping, [line, *_] = _checkpoint_loss.look(RENTED, READY, connection)
     assert keeping is not None
     assert keeping.lost
     assert line.startswith("grpo, step 10, actor, 2.0 kB, ranks 0 on node 0; 1 on node 1")
@@ -69,33 +69,33 @@ def test_those_of_rented_machines_are_listed(lab: FakeLocal, connection: Connect
 
 def test_nothing_saved_is_nothing_to_lose(lab: FakeLocal, connection: Connection, tmp_path: Path) -> None:
     lab.cluster.disks = {0: tmp_path, 1: tmp_path}
-    assert _at_risk.look(RENTED, READY, connection) == (None, [])
+    assert _checkpoint_loss.look(RENTED, READY, connection) == (None, [])
 
 
 def test_a_node_that_says_nothing_may_have_some(
     lab: FakeLocal, connection: Connection, tmp_path: Path
 ) -> None:
     lab.cluster.disks = {0: tmp_path}
-    keeping, lines = _at_risk.look(RENTED, READY, connection)
+    keeping, lines = _checkpoint_loss.look(RENTED, READY, connection)
     assert keeping is not None
     assert "node 1" in lines[0]
 
 
 def test_a_cluster_that_does_not_answer_may_have_some(lab: FakeLocal, connection: Connection) -> None:
     lab.cluster.down()
-    keeping, lines = _at_risk.look(RENTED, READY, connection)
+    keeping, lines = _checkpoint_loss.look(RENTED, READY, connection)
     assert keeping is not None
     assert "they cannot be listed" in lines[0]
 
 
 def test_ones_own_hosts_are_not_asked(lab: FakeLocal, connection: Connection) -> None:
-    assert _at_risk.look(OWN, READY, connection) == (OWN.keeping(""), [])
+    assert _checkpoint_loss.look(OWN, READY, connection) == (OWN.keeping(""), [])
     assert not [path for _, path in lab.cluster.requests if "inventory" in path]
 
 
 def test_those_of_a_volume_are_noted(lab: FakeLocal, connection: Connection, tmp_path: Path) -> None:
     save(lab, tmp_path)
-    keeping, lines = _at_risk.look(VOLUME, READY, connection)
+    keeping, lines = _checkpoint_loss.look(VOLUME, READY, connection)
     assert keeping is not None
     assert not keeping.lost
     assert len(lines) >= 1
@@ -103,7 +103,7 @@ def test_those_of_a_volume_are_noted(lab: FakeLocal, connection: Connection, tmp
 
 @pytest.mark.parametrize("phase", ["provisioning", "fetch", "down", "failed", "ended"])
 def test_a_cluster_that_is_not_up_has_none(phase: str) -> None:
-    assert _at_risk.look(RENTED, Status("lab", "dstack", phase), None) == (None, [])
+    assert _checkpoint_loss.look(RENTED, Status("lab", "dstack", phase), None) == (None, [])
 
 
 @pytest.mark.parametrize(
@@ -117,14 +117,14 @@ def test_a_cluster_that_is_not_up_has_none(phase: str) -> None:
 )
 def test_one_that_cannot_be_reached_may_have_some(status: Status) -> None:
     for home in (RENTED, VOLUME):
-        keeping, lines = _at_risk.look(home, status, None)
+        keeping, lines = _checkpoint_loss.look(home, status, None)
         assert keeping is not None
         assert "they cannot be listed" in lines[0]
-    assert _at_risk.look(OWN, status, None) == (OWN.keeping(""), [])
+    assert _checkpoint_loss.look(OWN, status, None) == (OWN.keeping(""), [])
 
 
 def test_a_long_list_shows_the_latest(capsys: pytest.CaptureFixture[str]) -> None:
-    _at_risk.listed([f"step {step}" for step in range(30)])
+    _checkpoint_loss.listed([f"step {step}" for step in range(30)])
     said = capsys.readouterr().err.splitlines()
     assert said[0] == "  (10 more)"
     assert said[-1] == "  step 29"
@@ -132,9 +132,11 @@ def test_a_long_list_shows_the_latest(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_what_was_left_by_clusters_that_are_over(capsys: pytest.CaptureFixture[str]) -> None:
-    _at_risk.listed_left([], "on their disks")
+    _checkpoint_loss.listed_left([], "on their disks")
     assert capsys.readouterr().err == ""
-    _at_risk.listed_left([Left("lab", "gpu-fleet", ["10.0.0.1"], [], ["grpo, step 10"])], "on their disks")
+    _checkpoint_loss.listed_left(
+        [Left("lab", "gpu-fleet", ["10.0.0.1"], [], ["grpo, step 10"])], "on their disks"
+    )
     said = capsys.readouterr().err
     assert "What is known to lie on their disks and nowhere else:" in said
     assert "lab: grpo, step 10" in said

@@ -18,7 +18,7 @@ PATIENCE_S = 300.0
 _AGAIN_S = 5.0
 
 
-def patiently(
+def retry(
     request: Callable[[], T],
     *,
     clock: Callable[[], float] = time.monotonic,

@@ -7,17 +7,17 @@ from typing import Annotated
 
 import typer
 
-from cloudrl.cli._blocks import with_options
+from cloudrl.cli._option_groups import with_options
 
 
 def size(cores: Annotated[int, typer.Option(help="CPUs.")] = 1, disk: str | None = None) -> dict[str, object]:
     return {"cores": cores, "disk": disk}
 
 
-@with_options(wanted=size)
-def build(name: Annotated[str, typer.Argument()], *, wanted: dict[str, object], loud: bool = False) -> None:
+@with_options(sized=size)
+def build(name: Annotated[str, typer.Argument()], *, sized: dict[str, object], loud: bool = False) -> None:
     """Build it."""
-    typer.echo(f"{name} {sorted(wanted.items())} {loud}")
+    typer.echo(f"{name} {sorted(sized.items())} {loud}")
 
 
 def typed(*words: str) -> tuple[int, str]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cloudrl.cli._answers import ask
+from cloudrl.cli._demo_generate import ask
 from cloudrl.errors import CheckpointError
 from cloudrl.verl_cpu.tiny_model import make_tiny_model
 

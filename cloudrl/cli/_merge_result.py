@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from cloudrl.jobs import JobHandle
 
 
-def bring_home(job: JobHandle, target: Path, *, dtype: str = "bf16") -> Merged:
+def merge_result(job: JobHandle, target: Path, *, dtype: str = "bf16") -> Merged:
     """Merge the newest complete checkpoint of a job into a folder that does not exist.
 
     Raises:
@@ -26,7 +26,7 @@ def bring_home(job: JobHandle, target: Path, *, dtype: str = "bf16") -> Merged:
     """
     from cloudrl.checkpoints.handle import Checkpoints
     from cloudrl.checkpoints.origin import ClusterOrigin
-    from cloudrl.cli._bytes import bytes_shown
+    from cloudrl.cli._progress import bytes_shown
 
     found = Checkpoints(ClusterOrigin(job.connection, on_break=_output.note))
     for note in found.notes:
@@ -66,12 +66,12 @@ def _refuse_older(latest: CheckpointHandle, found: Checkpoints, *, to: str) -> N
 
 def _run_of(job: JobHandle, found: Checkpoints) -> str:
     """The run that lies in the job's folder."""
-    wanted = (job.checkpoint_dir or "").rstrip("/")
+    folder = (job.checkpoint_dir or "").rstrip("/")
     for each in found.inventory.checkpoints:
         folders = {f"{place.folder.rstrip('/')}/{each.run}".removesuffix("/.") for place in each.places}
-        if wanted in folders:
+        if folder in folders:
             return each.run
     raise CheckpointError(
-        f"job {job.submission_id} has left no checkpoint in {wanted or 'a folder that is known'}",
+        f"job {job.submission_id} has left no checkpoint in {folder or 'a folder that is known'}",
         hint=f"What there is: cloudrl checkpoints list {shlex.quote(job.connection.name)}",
     )
