@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cloudrl import recipes
-from cloudrl.transport import Connection, inspect_cluster
 from cloudrl.errors import InputError
 from cloudrl.jobs import JobHandle, Wishes, find_job, list_jobs, submit
 from cloudrl.providers import provider, whereabouts
+from cloudrl.transport import Connection, inspect_cluster
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from cloudrl.checkpoints.handle import Checkpoints
-    from cloudrl.transport.ray_job import RayJob
     from cloudrl.spec import Job
     from cloudrl.spec.shape import ClusterShape
+    from cloudrl.transport.ray_job import RayJob
 
 
 @dataclass(frozen=True)
