@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from typing import Any
 
-from cloudrl.jobs import Submission, Wishes, plan
+from cloudrl.jobs import Submission, SubmitOptions, plan
 from cloudrl.spec import Job, parse_override
 from cloudrl.spec.shape import ClusterShape
 
@@ -41,8 +41,8 @@ def job(**changes: Any) -> Job:
     return Job(**{**base, **changes})
 
 
-def planned(job_: Job | None = None, view: ClusterShape | None = None, **wishes: Any) -> Submission:
-    return plan(job_ or job(), view or cluster(), Wishes(**wishes), now=NOW)
+def planned(job_: Job | None = None, view: ClusterShape | None = None, **options: Any) -> Submission:
+    return plan(job_ or job(), view or cluster(), SubmitOptions(**options), now=NOW)
 
 
 def typed(*arguments: str) -> dict[str, str]:

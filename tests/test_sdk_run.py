@@ -47,7 +47,7 @@ def test_a_refused_resume_ends_a_cluster_that_was_started_for_it(
     monkeypatch.setattr("cloudrl.checkpoints.resume.with_resume", refuse)
     owned = cloudrl.RunningCluster(provider("local").attach("lab"), provider="local", owned=True)
     monkeypatch.setattr(cloudrl.Cluster, "up", lambda *_, **__: owned)
-    monkeypatch.setattr("cloudrl.jobs.rehearsal.living", lambda *_, **__: None)
+    monkeypatch.setattr("cloudrl.jobs.run_plan.find_running", lambda *_, **__: None)
     with pytest.raises(cloudrl.CheckpointError, match="cannot go on; cluster lab is ended again"):
         cloudrl.run("grpo-tiny", cluster="lab", name="mine")
     assert provider("local").status("lab").phase == "down"
@@ -84,7 +84,7 @@ class TestAJobThatIsNotSubmitted:
     def starts(self, lab: FakeLocal, monkeypatch: pytest.MonkeyPatch) -> None:
         home = provider("local")
         monkeypatch.setattr(home, "up", lambda _plan, **_: home.attach("lab"))
-        monkeypatch.setattr("cloudrl.jobs.rehearsal.living", lambda *_, **__: None)
+        monkeypatch.setattr("cloudrl.jobs.run_plan.find_running", lambda *_, **__: None)
 
     def test_a_refused_one_takes_its_cluster_with_it(self, lab: FakeLocal) -> None:
         lab.cluster.add("one")

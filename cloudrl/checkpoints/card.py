@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import yaml
 
+from cloudrl.jobs.defaults import MODEL, TRAIN
 from cloudrl.jobs.events import read_events
-from cloudrl.jobs.fill import MODEL, TRAIN
 from cloudrl.jobs.handle import find_job, list_jobs
 from cloudrl.jobs.overrides import unquoted
-from cloudrl.jobs.submission import masked_command
+from cloudrl.jobs.submission import redact_command
 from cloudrl.verl.metrics import REWARD_KEYS, Step
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def provenance(connection: Connection, run: str, step: int) -> Provenance:
 
 def from_job(job: RayJob, steps: Iterable[Step]) -> Provenance:
     """What a job's command, its metadata and its log say."""
-    command = masked_command(job.entrypoint)
+    command = redact_command(job.entrypoint)
     given = _overrides(command)
     total = job.metadata.get("cloudrl_total_steps", "")
     metrics: dict[str, float] = {}

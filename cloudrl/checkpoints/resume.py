@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from cloudrl.checkpoints.origin import ClusterOrigin
 from cloudrl.errors import CheckpointError
-from cloudrl.jobs.fit import GPUS, NODES
-from cloudrl.jobs.overrides import integer, values
+from cloudrl.jobs.compatibility import GPUS, NODES
+from cloudrl.jobs.overrides import integer, parse_overrides
 from cloudrl.transport import inspect_cluster
 from cloudrl.verl.keys import has_key
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from cloudrl.checkpoints.inventory import Checkpoint, Inventory
-    from cloudrl.jobs import Wishes
+    from cloudrl.jobs import SubmitOptions
     from cloudrl.spec import Job
     from cloudrl.spec.shape import ClusterShape
     from cloudrl.transport import Connection
@@ -50,7 +50,9 @@ class Resume:
     notes: tuple[str, ...] = ()
 
 
-def with_resume(connection: Connection, job: Job, wishes: Wishes) -> tuple[Wishes, tuple[str, ...]]:
+def with_resume(
+    connection: Connection, job: Job, options: SubmitOptions
+) -> tuple[SubmitOptions, tuple[str, ...]]:
     """Have a job with a run's name go on from the newest step that it can load, and say which.
 
     Unchanged where the user decides by overrides, for a plain Ray cluster, and for a verl that cannot go on.
@@ -59,24 +61,24 @@ def with_resume(connection: Connection, job: Job, wishes: Wishes) -> tuple[Wishe
         CheckpointError: the run has steps, and none of them can be loaded where the job is going to run.
         ConnectionFailed: the cluster, or a node that may have the newest step, does not answer.
     """
-    given = values(job.with_overrides(wishes.overrides).overrides)
+    given = parse_overrides(job.with_overrides(options.overrides).overrides)
     agent = connection.agent()
-    if wishes.name is None or agent is None or given.keys() & set(_DECIDED_BY):
-        return wishes, ()
+    if options.name is None or agent is None or given.keys() & set(_DECIDED_BY):
+        return options, ()
     cluster = inspect_cluster(connection)
     if cluster.checkpoint_dir is None or not has_key(cluster.verl_version or job.verl, _MODE):
-        return wishes, ()
+        return options, ()
     if integer(given.get(NODES)) not in (None, cluster.nodes):  # nobody knows yet on which of the nodes
-        return wishes, ()
+        return options, ()
     cluster = replace(cluster, gpus_per_node=integer(given.get(GPUS)) or cluster.gpus_per_node)
     addresses = {int(node["rank"]): str(node["ip"]) for node in agent.status()["nodes"]}
     inventory = ClusterOrigin(connection).inventory()
-    found = find_resume(inventory, wishes.name, cluster, addresses)
+    found = find_resume(inventory, options.name, cluster, addresses)
     if found is None:
-        return wishes, ()
-    overrides = {**wishes.overrides, _MODE: "resume_path", _FROM: found.folder}
-    said = f"run {wishes.name!r} continues from step {found.step}"
-    return replace(wishes, overrides=overrides), (said, *found.notes)
+        return options, ()
+    overrides = {**options.overrides, _MODE: "resume_path", _FROM: found.folder}
+    said = f"run {options.name!r} continues from step {found.step}"
+    return replace(options, overrides=overrides), (said, *found.notes)
 
 
 def find_resume(

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from cloudrl.cli import _output
 from cloudrl.errors import ConnectionFailed, Interrupted
 from cloudrl.jobs import Ended, Line, Progress
+from cloudrl.jobs.format import describe
 from cloudrl.jobs.handle import raise_for_status
 from cloudrl.verl.metrics import plain, without_ansi
-from cloudrl.watch import describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

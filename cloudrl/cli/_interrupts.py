@@ -95,12 +95,12 @@ def ending(home: Provider, name: str, price_per_hour: float | None = None) -> It
 
 def typed_again(words: Sequence[str]) -> str:
     """A command as it was typed, for a hint: without the values of secrets, which a screen and a log would keep."""
-    from cloudrl.jobs.masking import masked_words
+    from cloudrl.jobs.redaction import redact_words
 
-    masked = masked_words(words)
+    redacted = redact_words(words)
     shown = [
         word if _is_a_name(before, word) else instead
-        for before, word, instead in zip(("", *words), words, masked, strict=False)
+        for before, word, instead in zip(("", *words), words, redacted, strict=False)
     ]
     return f"cloudrl {shlex.join(shown)}"
 

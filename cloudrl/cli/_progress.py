@@ -32,7 +32,7 @@ class Pace:
 
     def describe(self, done_bytes: int, total_bytes: int) -> str:
         """For example `3.1 of 12.4 GB, 250 MB/s, 37 s left`; a rate is there once some time has passed."""
-        from cloudrl.watch import duration
+        from cloudrl.jobs.format import duration
 
         now = self._clock()
         self._seen.append((now, done_bytes))

@@ -11,9 +11,9 @@ import typer
 from cloudrl.cli import _output
 
 if TYPE_CHECKING:
-    from cloudrl.jobs import JobHandle, Progress, Wishes
+    from cloudrl.jobs import JobHandle, Progress, SubmitOptions
     from cloudrl.jobs.submission import Submission
-    from cloudrl.jobs.submit import Prepared
+    from cloudrl.jobs.submit import PreparedSubmission
     from cloudrl.jobs.working_dir import Package
     from cloudrl.spec import Job
     from cloudrl.spec.shape import ClusterShape
@@ -72,14 +72,14 @@ def submit_options(
         str | None, typer.Option(help="Ray's id of the job; refused when it is taken.")
     ] = None,
 ) -> dict[str, Any]:
-    """The block of options of every command that submits a job, by the names of `cloudrl.jobs.Wishes`."""
+    """The block of options of every command that submits a job, by the names of `cloudrl.jobs.SubmitOptions`."""
     return {
         "model": model, "data": data, "reward": reward, "algorithm": algorithm, "steps": steps, "name": name,
         "env": env, "runtime_env": runtime_env, "working_dir": working_dir, "submission_id": submission_id,
     }  # fmt: skip
 
 
-def load(recipe: str, overrides: list[str] | None, given: dict[str, Any]) -> tuple[Job, Wishes]:
+def load(recipe: str, overrides: list[str] | None, given: dict[str, Any]) -> tuple[Job, SubmitOptions]:
     """The recipe and what the options ask for beyond it.
 
     Args:
@@ -91,7 +91,7 @@ def load(recipe: str, overrides: list[str] | None, given: dict[str, Any]) -> tup
         InputError: there is no such recipe, or a value is none.
     """
     from cloudrl import recipes
-    from cloudrl.jobs import Wishes
+    from cloudrl.jobs import SubmitOptions
     from cloudrl.jobs.environment import load_runtime_env, parse_env
     from cloudrl.spec import parse_override
 
@@ -99,7 +99,7 @@ def load(recipe: str, overrides: list[str] | None, given: dict[str, Any]) -> tup
     if given["algorithm"] is not None:
         job = recipes.with_algorithm(job, given["algorithm"])
     file = given["runtime_env"]
-    return job, Wishes(
+    return job, SubmitOptions(
         overrides=dict(parse_override(text) for text in overrides or ()),
         env=parse_env(given["env"] or (), os.environ),
         data=tuple(given["data"] or ()),
@@ -108,24 +108,24 @@ def load(recipe: str, overrides: list[str] | None, given: dict[str, Any]) -> tup
     )
 
 
-def prepared_for(connection: Connection, job: Job, wishes: Wishes) -> Prepared:
+def prepared_for(connection: Connection, job: Job, options: SubmitOptions) -> PreparedSubmission:
     """Read what goes along, and say what is coming."""
     from cloudrl.checkpoints.resume import with_resume
     from cloudrl.jobs import prepare
 
-    wishes, said = with_resume(connection, job, wishes)
+    options, said = with_resume(connection, job, options)
     for sentence in said:
         _output.note(f"note: {sentence}")
-    prepared = prepare(connection, job, wishes, on_read=_say_what_is_read)
+    prepared = prepare(connection, job, options, on_read=_say_what_is_read)
     _say_what_is_coming(prepared.submission, prepared.package)
     return prepared
 
 
-def assembled(cluster: ClusterShape, job: Job, wishes: Wishes) -> Submission:
+def assembled(cluster: ClusterShape, job: Job, options: SubmitOptions) -> Submission:
     """The same for a cluster that is only expected, as a dry run shows it."""
-    from cloudrl.jobs.submit import assemble
+    from cloudrl.jobs.submit import build_submission
 
-    submission, package = assemble(cluster, job, wishes, on_read=_say_what_is_read)
+    submission, package = build_submission(cluster, job, options, on_read=_say_what_is_read)
     _say_what_is_coming(submission, package)
     return submission
 
@@ -144,14 +144,14 @@ def _say_what_is_coming(submission: Submission, package: Package | None) -> None
         way = "in the package" if item.by == "package" else "through the agents"
         _output.note(f"{item.text} ({size_text(item.size_bytes)}) -> {item.to}, {way}")
     if package is not None:
-        left_out = f"; left out: {', '.join(package.left_out)}" if package.left_out else ""
+        excluded = f"; left out: {', '.join(package.excluded)}" if package.excluded else ""
         size = (
             f"{package.files} file{'' if package.files == 1 else 's'}, {len(package.content) / _MIB:.1f} MiB"
         )
-        _output.note(f"working directory: {size} packed{left_out}")
+        _output.note(f"working directory: {size} packed{excluded}")
 
 
-def send(prepared: Prepared) -> JobHandle:
+def send(prepared: PreparedSubmission) -> JobHandle:
     """Upload what is missing and submit, saying how far it is."""
     from cloudrl import jobs
 

@@ -227,7 +227,7 @@ def _one(
 def _row(info: Checkpoint) -> tuple[str, ...]:
     from cloudrl.checkpoints.inventory import spans
     from cloudrl.cli._progress import gigabytes
-    from cloudrl.watch import duration
+    from cloudrl.jobs.format import duration
 
     size = info.world_size
     ranks = "Megatron" if info.is_megatron else f"{len(info.ranks)} of {size}" if size is not None else "none"

@@ -113,7 +113,7 @@ def stop(
     if not before.is_terminal and not _output.confirm(f"Stop job {job.submission_id}?", yes=yes):
         raise InputError(f"{job.submission_id} goes on")
     job.stop()
-    after = job.wait_until_over()
+    after = job.wait_terminal()
     if as_json:
         _output.as_json({"submission_id": job.submission_id, "status": str(after)})
         return
@@ -129,8 +129,8 @@ def stop(
 def _print(job: JobHandle, events: Iterable[Event], *, as_json: bool) -> None:
     """Lines as they come, or all events as JSON; raises `JobFailed` when they end with a failure."""
     from cloudrl.jobs import Ended, Line
+    from cloudrl.jobs.format import as_fields
     from cloudrl.jobs.handle import raise_for_status
-    from cloudrl.watch import as_fields
 
     for event in events:
         if as_json:
@@ -171,8 +171,8 @@ def _connect_to(place: str, scheme: str) -> Connection:
 
 def _fields(job: RayJob) -> dict[str, Any]:
     """What is worth knowing of a job, secrets masked."""
-    from cloudrl.jobs.environment import masked, secret_values
-    from cloudrl.jobs.submission import masked_command
+    from cloudrl.jobs.environment import redact, secret_values
+    from cloudrl.jobs.submission import redact_command
 
     secrets = secret_values(job.runtime_env.get("env_vars") or {})
     fields = {
@@ -185,10 +185,10 @@ def _fields(job: RayJob) -> dict[str, Any]:
         "start_time": job.start_time,
         "end_time": job.end_time,
         "exit_code": job.driver_exit_code,
-        "entrypoint": masked_command(job.entrypoint),
+        "entrypoint": redact_command(job.entrypoint),
         "runtime_env": dict(job.runtime_env),
     }
-    return {str(key): value for key, value in masked(fields, secrets).items()}
+    return {str(key): value for key, value in redact(fields, secrets).items()}
 
 
 def _started(job: RayJob) -> str:
@@ -200,7 +200,7 @@ def _started(job: RayJob) -> str:
 def _took(job: RayJob) -> str:
     import time
 
-    from cloudrl.watch import duration
+    from cloudrl.jobs.format import duration
 
     if job.start_time is None:
         return ""

@@ -24,7 +24,7 @@ from cloudrl.providers.whereabouts import refuse_elsewhere
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cloudrl.jobs import Wishes
+    from cloudrl.jobs import SubmitOptions
     from cloudrl.providers import Provider
     from cloudrl.sdk import Cluster
     from cloudrl.spec import Job
@@ -59,7 +59,7 @@ class RunRequest:
     """What is going to be started, and what for."""
 
     job: Job
-    wishes: Wishes
+    options: SubmitOptions
     cluster: Cluster
     asked: dict[str, Any]
     on: str
@@ -183,31 +183,31 @@ def _build_request(
     shape: dict[str, Any], on: str | None, nodes: int | None, gpu: str | None,
 ) -> RunRequest:  # fmt: skip
     """The cluster: what the recipe is made for, and what the options say in its place."""
-    from cloudrl.jobs.rehearsal import fields_for
+    from cloudrl.jobs.run_plan import cluster_for_job
 
-    job, wishes = _submission.load(recipe, overrides, submit_options)
+    job, job_options = _submission.load(recipe, overrides, submit_options)
     asked = {key: value for key, value in (("nodes", nodes), ("gpu", gpu)) if value is not None}
-    fields = {**fields_for(job, wishes), **asked}
+    fields = {**cluster_for_job(job, job_options), **asked}
     fields["gpu"] = options.gpus(fields.get("gpu"))
     if shape["image"] is not None:  # it decides by itself
         fields.pop("verl", None)
     place = on or ("dstack" if fields["gpu"] is not None else "local")
     given = any(value for value in described.values())
-    sets = wishes.data if given else fields.get("data") or ()
+    sets = job_options.data if given else fields.get("data") or ()
     fields["data"] = of_data.described(list(sets), described, local=place == "local") or None
     shape = {key: value for key, value in shape.items() if value is not None}
-    return RunRequest(job, wishes, options.cluster({**fields, **shape}), asked, place)
+    return RunRequest(job, job_options, options.cluster({**fields, **shape}), asked, place)
 
 
 def _validate_and_preview(request: RunRequest, *, dry_run: bool) -> bool:
     """Check whether job and cluster go together; show both in a dry run."""
-    from cloudrl.jobs import rehearsal
+    from cloudrl.jobs import run_plan
 
-    rehearsal.rehearse(request.cluster, request.job, request.wishes, on=request.on)
+    run_plan.validate(request.cluster, request.job, request.options, on=request.on)
     if dry_run:
-        expected = rehearsal.view_of(request.cluster, request.job, on=request.on)
-        submission = _submission.assembled(expected, request.job, request.wishes)
-        if request.wishes.name is not None:
+        expected = run_plan.expected_shape(request.cluster, request.job, on=request.on)
+        submission = _submission.assembled(expected, request.job, request.options)
+        if request.options.name is not None:
             _output.note("note: from which step the run continues is seen once the cluster is up")
         _output.data(request.home.plan(request.cluster).render())
         _output.data(submission.render())
@@ -215,9 +215,9 @@ def _validate_and_preview(request: RunRequest, *, dry_run: bool) -> bool:
 
 
 def _find_running(request: RunRequest) -> Connection | None:
-    from cloudrl.jobs.rehearsal import living
+    from cloudrl.jobs.run_plan import find_running
 
-    connection = living(request.cluster, request.asked, on=request.on)
+    connection = find_running(request.cluster, request.asked, on=request.on)
     if connection is not None:
         _output.note(f"cluster {request.cluster.name} is up, and is used")
     return connection
@@ -226,14 +226,14 @@ def _find_running(request: RunRequest) -> Connection | None:
 def _fleet_if_none_fits(cluster: Cluster, *, yes: bool) -> str | None:
     """Offer to create a fleet where no machine can be had without one; its name, if it was created."""
     from cloudrl.cli.fleet import make
-    from cloudrl.jobs.rehearsal import fleet_for
+    from cloudrl.jobs.run_plan import fleet_for_cluster
     from cloudrl.providers.dstack.provider import lacks_fleet
     from cloudrl.render.fleet import fleet_to_dstack
 
     with nothing_started():
         if not lacks_fleet(cluster):
             return None
-    fleet = fleet_for(cluster)
+    fleet = fleet_for_cluster(cluster)
     _output.note(f"no fleet has or can get the machines of {cluster.name}; {fleet.name} would")
     with nothing_started(fleet.name):
         make(fleet_to_dstack(fleet), yes=yes, project=None, replace=False)
@@ -257,7 +257,7 @@ def _train(request: RunRequest, connection: Connection, to: Path | None, stage: 
     from cloudrl.cli._merge_result import merge_result
 
     name = request.cluster.name
-    handle = _submission.send(_submission.prepared_for(connection, request.job, request.wishes))
+    handle = _submission.send(_submission.prepared_for(connection, request.job, request.options))
     stage.is_submitted = True
     stage.again = f"cloudrl jobs logs -f {handle.submission_id} --cluster {name}"
     _output.data(handle.url)

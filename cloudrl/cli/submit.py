@@ -38,11 +38,11 @@ def submit(
     """
     from cloudrl.cli._follow import target_options, way_back
 
-    job, wishes = _submission.load(recipe, overrides, submit_options)
-    prepared = _submission.prepared_for(connect(cluster, address), job, wishes)
+    job, options = _submission.load(recipe, overrides, submit_options)
+    prepared = _submission.prepared_for(connect(cluster, address), job, options)
     if dry_run:
         shown = prepared.submission
-        everything = {**shown.masked_request(), **shown.sent_before()}
+        everything = {**shown.redacted_request(), **shown.sent_before()}
         _output.as_json(everything) if as_json else _output.data(shown.render())
         return
     handle, target = _submission.send(prepared), target_options(cluster, address)

@@ -8,8 +8,8 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from cloudrl.errors import InputError
+from cloudrl.jobs.defaults import CRITIC_MODEL, MODEL, TRAIN, VAL
 from cloudrl.jobs.environment import is_remote
-from cloudrl.jobs.fill import CRITIC_MODEL, MODEL, TRAIN, VAL
 from cloudrl.jobs.local_paths import is_of_this_machine, not_here
 from cloudrl.jobs.overrides import unquoted
 from cloudrl.spec import Job, did_you_mean
@@ -19,8 +19,8 @@ from cloudrl.verl.path_keys import REWARD_FUNCTION, REWARD_NAME, REWARD_PATH, Pa
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cloudrl.jobs.wishes import Wishes
-    from cloudrl.jobs.working_dir import Measured
+    from cloudrl.jobs.options import SubmitOptions
+    from cloudrl.jobs.working_dir import DirectoryListing
     from cloudrl.spec.shape import ClusterShape
 
 _FUNCTION = re.compile(r"(.+):([A-Za-z_]\w*)")
@@ -28,14 +28,19 @@ _LEGACY_REWARD = ("custom_reward_function.path", "custom_reward_function.name")
 """verl up to 0.7; where 0.9.1 finds one of them, it wins (verl 0.9.1, experimental/reward_loop/reward_loop.py)."""
 
 
-def without_aliases(
-    job: Job, wishes: Wishes, cluster: ClusterShape, *, here: Path, working_dir: Measured | None = None
-) -> tuple[Job, Wishes, tuple[str, ...]]:
-    """The same job and wishes, spelled out; and what the user should know of it.
+def expand_aliases(
+    job: Job,
+    options: SubmitOptions,
+    cluster: ClusterShape,
+    *,
+    here: Path,
+    working_dir: DirectoryListing | None = None,
+) -> tuple[Job, SubmitOptions, tuple[str, ...]]:
+    """The same job and options, spelled out; and what the user should know of it.
 
     Args:
         job: The recipe; what an alias stands for takes the place of what the recipe says about it.
-        wishes: What the user asks for.
+        options: What the user asks for.
         cluster: What data sets and models are prepared on.
         here: What relative paths start from.
         working_dir: The folder that is sent along.
@@ -43,22 +48,22 @@ def without_aliases(
     Raises:
         InputError: An alias and an override contradict each other, or there is no such data set or file.
     """
-    plain = replace(wishes, model=None, data=(), reward=None)
-    given = {split_key(key)[1]: str(hydra_text(value)) for key, value in wishes.overrides.items()}
+    plain = replace(options, model=None, data=(), reward=None)
+    given = {split_key(key)[1]: str(hydra_text(value)) for key, value in options.overrides.items()}
     added: dict[str, Any] = {}
     notes: list[str] = []
-    if wishes.model is not None:
-        _check_free(given, f"--model {wishes.model}", MODEL)
-        job, made = _model(job, wishes.model, cluster, here, working_dir)
+    if options.model is not None:
+        _check_free(given, f"--model {options.model}", MODEL)
+        job, made = _model(job, options.model, cluster, here, working_dir)
         added |= made
-    if wishes.data:
-        _check_free(given, f"--data {wishes.data[0]}", TRAIN)
-        job, made = _data(job, wishes.data, cluster, here, given, notes)
+    if options.data:
+        _check_free(given, f"--data {options.data[0]}", TRAIN)
+        job, made = _data(job, options.data, cluster, here, given, notes)
         added |= made
-    if wishes.reward is not None:
-        _check_free(given, f"--reward {wishes.reward}", REWARD_PATH)
-        job = _without(job, REWARD_PATH, REWARD_NAME, *_LEGACY_REWARD)
-        added |= _reward(wishes.reward, given)
+    if options.reward is not None:
+        _check_free(given, f"--reward {options.reward}", REWARD_PATH)
+        job = _drop_keys(job, REWARD_PATH, REWARD_NAME, *_LEGACY_REWARD)
+        added |= _reward(options.reward, given)
     return job, replace(plain, overrides={**added, **plain.overrides}), tuple(notes)
 
 
@@ -69,17 +74,17 @@ def _check_free(given: Mapping[str, str], alias: str, key: str) -> None:
         )
 
 
-def _without(job: Job, *keys: str) -> Job:
+def _drop_keys(job: Job, *keys: str) -> Job:
     kept = {key: value for key, value in job.overrides.items() if split_key(key)[1] not in keys}
     return job.replace(overrides=kept)
 
 
 def _model(
-    job: Job, model: str, cluster: ClusterShape, here: Path, working_dir: Measured | None
+    job: Job, model: str, cluster: ClusterShape, here: Path, working_dir: DirectoryListing | None
 ) -> tuple[Job, dict[str, Any]]:
     old, critic = job.override(MODEL), job.override(CRITIC_MODEL)
     follows = critic is not None and old is not None and unquoted(critic) == unquoted(old)
-    job = _without(job, MODEL, *([CRITIC_MODEL] if follows else []))
+    job = _drop_keys(job, MODEL, *([CRITIC_MODEL] if follows else []))
     if model in cluster.models:
         return job.replace(model=model), {}
     if is_of_this_machine(model, PathKind.MODEL, here, working_dir):
@@ -95,7 +100,7 @@ def _data(
     given: Mapping[str, str],
     notes: list[str],
 ) -> tuple[Job, dict[str, Any]]:
-    job = _without(job, TRAIN, VAL)
+    job = _drop_keys(job, TRAIN, VAL)
     if all(name in cluster.data for name in names):
         return job.replace(data=names), {}
     pairs = [_files(name, cluster, here) for name in names]

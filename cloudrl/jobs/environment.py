@@ -111,10 +111,10 @@ def is_secret_override(key: str) -> bool:
     return is_secret(name) if group == "env_vars" else _SECRET_KEY.search(name) is not None
 
 
-def masked(value: Any, secrets: Iterable[str] = ()) -> Any:
+def redact(value: Any, secrets: Iterable[str] = ()) -> Any:
     """A copy of nested data, for showing: values under secret names, and these texts anywhere, as `***`."""
     known = sorted({secret for secret in secrets if len(secret) >= 6}, key=len, reverse=True)
-    return _masked(value, known)
+    return _redact(value, known)
 
 
 def secret_values(env: Mapping[str, str]) -> tuple[str, ...]:
@@ -122,14 +122,14 @@ def secret_values(env: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(value for name, value in env.items() if is_secret(name))
 
 
-def _masked(value: Any, secrets: list[str]) -> Any:
+def _redact(value: Any, secrets: list[str]) -> Any:
     if isinstance(value, dict):
         return {
-            key: MASK if is_secret(str(key)) and isinstance(item, str) and item else _masked(item, secrets)
+            key: MASK if is_secret(str(key)) and isinstance(item, str) and item else _redact(item, secrets)
             for key, item in value.items()
         }
     if isinstance(value, (list, tuple)):
-        return [_masked(item, secrets) for item in value]
+        return [_redact(item, secrets) for item in value]
     if not isinstance(value, str):
         return value
     for secret in secrets:

@@ -97,12 +97,12 @@ class JobHandle:
             return looks[0].status.is_terminal
 
         def broke(failure: ConnectionFailed) -> None:
-            self._raise_if_gone()
+            self._ensure_cluster_alive()
             on_break(failure)
 
         source = self._source(sleep)
         chunks = follow_log(source, is_over, retry=retry, clock=clock, sleep=sleep, on_break=broke)
-        for chunk in self._until_gone(chunks):
+        for chunk in self._guard_job_exists(chunks):
             for line in splitter.feed(chunk):
                 yield from reader.read(line)
         for line in splitter.close():
@@ -121,7 +121,7 @@ class JobHandle:
         raise_for_status(self, ended)
         return ended
 
-    def wait_until_over(
+    def wait_terminal(
         self,
         *,
         timeout_s: float = 180.0,
@@ -143,7 +143,7 @@ class JobHandle:
             sleep(0.5)
         return status
 
-    def _until_gone(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
+    def _guard_job_exists(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
         """What comes, as long as the cluster knows the job."""
         try:
             yield from chunks
@@ -157,7 +157,7 @@ class JobHandle:
     def _source(self, sleep: Callable[[float], None] = time.sleep) -> JobLog:
         return JobLog(self.connection.ray(), self.connection.agent(), self.submission_id, sleep=sleep)
 
-    def _raise_if_gone(self) -> None:
+    def _ensure_cluster_alive(self) -> None:
         """Raise when whoever made the connection knows that nobody is going to answer any more."""
         if self.connection.home is not None:
             self.connection.home.check()

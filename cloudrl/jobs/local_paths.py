@@ -26,7 +26,7 @@ from cloudrl.verl.path_keys import PathKind, kind_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from cloudrl.jobs.working_dir import Measured
+    from cloudrl.jobs.working_dir import DirectoryListing
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _ITEM = re.compile(r"""\s*("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^,'"\[\]{}]+?)\s*(,|\Z)""", re.DOTALL)
@@ -57,7 +57,7 @@ def find(
     overrides: Mapping[str, str],
     *,
     here: Path,
-    working_dir: Measured | None = None,
+    working_dir: DirectoryListing | None = None,
     remote_working_dir: bool = False,
     nodes_are_here: bool = False,
 ) -> Found:
@@ -113,7 +113,12 @@ def is_marked(text: str) -> bool:
 
 
 def is_of_this_machine(
-    text: str, kind: PathKind, here: Path, working_dir: Measured | None = None, *, remote: bool = False
+    text: str,
+    kind: PathKind,
+    here: Path,
+    working_dir: DirectoryListing | None = None,
+    *,
+    remote: bool = False,
 ) -> bool:
     """The rule at the head of this file."""
     if is_marked(text):
@@ -127,7 +132,7 @@ def is_of_this_machine(
     return (here / text).exists() or not remote
 
 
-def is_in(working_dir: Measured, text: str) -> bool:
+def is_in(working_dir: DirectoryListing, text: str) -> bool:
     """Whether a path without a mark is one of the working directory, in which the job starts."""
     return not is_marked(text) and (working_dir.folder / text).exists()
 

@@ -14,7 +14,7 @@ _QUOTED = re.compile(r"""(['"])(.*)\1""", re.DOTALL)
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 
 
-def values(overrides: Mapping[str, str]) -> dict[str, str]:
+def parse_overrides(overrides: Mapping[str, str]) -> dict[str, str]:
     """Bare key -> value without its quotes; deletions (`~key`) are left out."""
     split = ((*split_key(key), value) for key, value in overrides.items())
     return {key: unquoted(value) for prefix, key, value in split if not prefix.startswith("~")}

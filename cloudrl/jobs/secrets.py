@@ -45,13 +45,13 @@ _VERL_TAKES_A_PYTHON = (0, 6)
 _PY_EXECUTABLE_SINCE = (2, 43)  # https://github.com/ray-project/ray/pull/50160
 
 
-def from_shell(
+def collect_secrets(
     final: Mapping[str, str],
     shell: Mapping[str, str],
     variables: Mapping[str, str],
     *,
     offline: bool,
-    obstacle: str | None = None,
+    blocker: str | None = None,
 ) -> tuple[dict[str, str], tuple[str, ...]]:
     """Secrets that the job is going to need and the user's shell has, and a sentence that names them.
 
@@ -60,7 +60,7 @@ def from_shell(
         shell: The shell's variables.
         variables: What the job is given already; that is never replaced.
         offline: Whether nothing is read from the Hub.
-        obstacle: Why Ray would write them to its logs, if it would; then they stay here unless asked for.
+        blocker: Why Ray would write them to its logs, if it would; then they stay here unless asked for.
     """
     loggers = set(re.findall(r"\w+", final.get("trainer.logger", "")))
     needed = {
@@ -71,11 +71,11 @@ def from_shell(
     taken = {name: shell[name] for name in needed if shell.get(name) and name not in variables}
     notes = []
     listed = ", ".join(f"{name} ({needed[name]})" for name in taken)
-    if taken and obstacle is None:
+    if taken and blocker is None:
         notes.append(f"passed on from this shell: {listed}; --env {next(iter(taken))}= keeps it here")
     elif taken:
         notes.append(
-            f"not passed on from this shell: {listed}; {obstacle}; --env {next(iter(taken))} does it anyway"
+            f"not passed on from this shell: {listed}; {blocker}; --env {next(iter(taken))} does it anyway"
         )
         taken = {}
     has = {**shell, **variables}
@@ -88,23 +88,23 @@ def from_shell(
 
 
 @dataclass(frozen=True)
-class Handed:
+class SecretDelivery:
     """How the secrets of a job reach it."""
 
     runtime_env: Mapping[str, Any] = field(repr=False)
     """As Ray gets it."""
     values: Mapping[str, str] = field(default_factory=dict, repr=False)
     """What goes through the agents."""
-    reader: tuple[str, ...] = ()
+    wrapper_argv: tuple[str, ...] = ()
     """Stands before the entry point: reads the values, then becomes what follows it."""
     overrides: Mapping[str, HydraText] = field(default_factory=dict)
-    """Has every worker start behind the reader, too."""
+    """Has every worker start behind the wrapper, too."""
     notes: tuple[str, ...] = ()
 
 
-def hand_over(
+def plan_delivery(
     runtime_env: Mapping[str, Any], overrides: Mapping[str, str], cluster: ClusterShape, submission_id: str
-) -> Handed:
+) -> SecretDelivery:
     """Take the secrets out of a runtime environment and say how they get to the job instead.
 
     verl sets `py_executable` in its own `ray.init`, to null unless told otherwise, and Ray refuses a field that both
@@ -119,23 +119,23 @@ def hand_over(
     """
     variables: dict[str, str] = dict(runtime_env.get("env_vars") or {})
     secrets = {name: value for name, value in variables.items() if is_secret(name) and value}
-    reason = obstacle(runtime_env, cluster) if secrets else None
+    reason = delivery_blocker(runtime_env, cluster) if secrets else None
     if not secrets or reason is not None:
         notes = (f"passed on by Ray: {', '.join(secrets)}; {reason}",) if secrets else ()
-        return Handed(runtime_env, notes=notes)
-    reader = ("/bin/sh", f"{cluster.secrets_dir}/{submission_id}")
+        return SecretDelivery(runtime_env, notes=notes)
+    wrapper_argv = ("/bin/sh", f"{cluster.secrets_dir}/{submission_id}")
     asked = overrides.get(PYTHON_KEY, "null")
     python = (asked if asked != "null" else None) or runtime_env.get("py_executable") or "python3"
-    started = f"{shlex.join(reader)} {python}"
+    started = f"{shlex.join(wrapper_argv)} {python}"
     kept = {name: value for name, value in variables.items() if name not in secrets}
     rest = {key: value for key, value in runtime_env.items() if key not in ("env_vars", "py_executable")}
     rest |= {"env_vars": kept} if kept else {}
     if release_number(cluster.verl_version) < _VERL_TAKES_A_PYTHON:
-        return Handed({**rest, "py_executable": started}, secrets, reader)
-    return Handed(rest, secrets, reader, {f"++{PYTHON_KEY}": hydra_text(started)})
+        return SecretDelivery({**rest, "py_executable": started}, secrets, wrapper_argv)
+    return SecretDelivery(rest, secrets, wrapper_argv, {f"++{PYTHON_KEY}": hydra_text(started)})
 
 
-def obstacle(runtime_env: Mapping[str, Any], cluster: ClusterShape) -> str | None:
+def delivery_blocker(runtime_env: Mapping[str, Any], cluster: ClusterShape) -> str | None:
     """Why secrets of this job would have to go through Ray, in a sentence; None where the agents can take them."""
     shown = "Ray writes it to a log on every node and shows it in its list of jobs"
     if cluster.secrets_dir is None:

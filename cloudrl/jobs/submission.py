@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from cloudrl.jobs.environment import masked, secret_values
-from cloudrl.jobs.masking import masked_text, masked_words
+from cloudrl.jobs.environment import redact, secret_values
+from cloudrl.jobs.redaction import redact_text, redact_words
 from cloudrl.node.uploads import size_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cloudrl.jobs.cargo import Item
+    from cloudrl.jobs.uploads import UploadItem
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Submission:
     total_steps: int | None = None
     notes: tuple[str, ...] = ()
     """What the user should know, one sentence each."""
-    files: tuple[Item, ...] = ()
+    files: tuple[UploadItem, ...] = ()
     """What the overrides name and this machine has."""
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Variables that reach the job's processes through the agents, and Ray never."""
@@ -53,11 +53,11 @@ class Submission:
             "metadata": dict(self.metadata),
         }
 
-    def masked_request(self) -> dict[str, Any]:
+    def redacted_request(self) -> dict[str, Any]:
         """The body with `***` in place of secrets."""
-        shown = {**self.request(), "entrypoint": shlex.join(masked_words(self.argv))}
+        shown = {**self.request(), "entrypoint": shlex.join(redact_words(self.argv))}
         secrets = secret_values({**(self.runtime_env.get("env_vars") or {}), **self.secrets})
-        return {str(key): value for key, value in masked(shown, secrets).items()}
+        return {str(key): value for key, value in redact(shown, secrets).items()}
 
     def sent_before(self) -> dict[str, Any]:
         """What reaches the cluster before the request does; of secrets the names."""
@@ -72,7 +72,7 @@ class Submission:
 
     def render(self) -> str:
         """The request as YAML, secrets masked; `entrypoint`, one argument a line, is the same to a shell."""
-        shown = self.masked_request()
+        shown = self.redacted_request()
         words = shlex.split(shown["entrypoint"])
         first = next((index for index, word in enumerate(words) if "=" in word), len(words))
         lines = [shlex.join(words[:first]), *(shlex.quote(word) for word in words[first:])]
@@ -93,13 +93,13 @@ class Submission:
         return "".join(f"{line}\n" for line in lines)
 
 
-def masked_command(entrypoint: str) -> str:
+def redact_command(entrypoint: str) -> str:
     """The entry point of any job, with secrets masked; it is the same to a shell unless it has some."""
     try:
         words = shlex.split(entrypoint)
     except ValueError:
-        return masked_text(entrypoint)
-    shown = masked_words(words)
+        return redact_text(entrypoint)
+    shown = redact_words(words)
     return entrypoint if shown == words else shlex.join(shown)
 
 

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cloudrl.errors import CloudrlError, ConnectionFailed, InputError, Unauthorized
-from cloudrl.jobs import cargo
-from cloudrl.jobs.aliases import without_aliases
-from cloudrl.jobs.delivery import send_files, wait_for_all
+from cloudrl.jobs.aliases import expand_aliases
 from cloudrl.jobs.environment import is_remote
 from cloudrl.jobs.handle import JobHandle
+from cloudrl.jobs.options import SubmitOptions
 from cloudrl.jobs.plan import plan
-from cloudrl.jobs.wishes import Wishes
-from cloudrl.jobs.working_dir import Measured, Package, measure, pack_measured
+from cloudrl.jobs.transfer import send_files, wait_replicated
+from cloudrl.jobs.uploads import plan_uploads
+from cloudrl.jobs.working_dir import DirectoryListing, Package, build_package, scan
 from cloudrl.transport import inspect_cluster
 from cloudrl.transport.ray_client import PACKAGE_LIMIT_BYTES, id_taken
 
@@ -35,7 +35,7 @@ _NOTE_EVERY_S = 5.0
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedSubmission:
     """A submission with everything that has to be uploaded for it."""
 
     connection: Connection
@@ -48,35 +48,35 @@ class Prepared:
 def prepare(
     connection: Connection,
     job: Job,
-    wishes: Wishes | None = None,
+    options: SubmitOptions | None = None,
     *,
     here: Path | None = None,
     shell: Mapping[str, str] = os.environ,
     on_read: Callable[[str, int], None] = lambda _text, _size: None,
-) -> Prepared:
+) -> PreparedSubmission:
     """Do all that comes before sending; nothing changes on the cluster.
 
     Args:
         connection: The cluster.
         job: The recipe.
-        wishes: What the user asks for.
+        options: What the user asks for.
         here: What relative paths start from; None is the current directory.
         shell: The variables from which secrets that the job needs are taken.
         on_read: Called with each path of this machine, and its size, before it is read.
 
     Raises:
-        InputError: Job, cluster and wishes do not go together, or what the job brings along is too large.
+        InputError: Job, cluster and options do not go together, or what the job brings along is too large.
         ConnectionFailed: Nobody answers.
     """
     cluster = inspect_cluster(connection)
-    submission, package = assemble(cluster, job, wishes, here=here, shell=shell, on_read=on_read)
-    return Prepared(connection, submission, package, cluster.ray_session)
+    submission, package = build_submission(cluster, job, options, here=here, shell=shell, on_read=on_read)
+    return PreparedSubmission(connection, submission, package, cluster.ray_session)
 
 
-def assemble(
+def build_submission(
     cluster: ClusterShape,
     job: Job,
-    wishes: Wishes | None = None,
+    options: SubmitOptions | None = None,
     *,
     here: Path | None = None,
     shell: Mapping[str, str] = os.environ,
@@ -85,26 +85,27 @@ def assemble(
     """What `prepare` does, for a cluster that was looked at, or that is only expected; asks nobody.
 
     Raises:
-        InputError: Job, cluster and wishes do not go together, or what the job brings along is too large.
+        InputError: Job, cluster and options do not go together, or what the job brings along is too large.
     """
-    wishes, here = wishes or Wishes(), here or Path.cwd()
-    folder = working_folder(wishes)
-    cluster, fork = with_fork(cluster, folder)
-    job, wishes, said = without_aliases(job, wishes, cluster, here=here, working_dir=folder)
-    loaded = cargo.load(
-        job.with_overrides(wishes.overrides), cluster, here=here, working_dir=folder,
-        remote_working_dir=is_remote(wishes.place or ""), limit_bytes=PACKAGE_LIMIT_BYTES, on_read=on_read,
+    options, here = options or SubmitOptions(), here or Path.cwd()
+    folder = scan_working_dir(options)
+    cluster, fork = detect_verl_fork(cluster, folder)
+    job, options, said = expand_aliases(job, options, cluster, here=here, working_dir=folder)
+    uploads = plan_uploads(
+        job.with_overrides(options.overrides), cluster, here=here, working_dir=folder,
+        remote_working_dir=is_remote(options.working_dir_source or ""),
+        limit_bytes=PACKAGE_LIMIT_BYTES, on_read=on_read,
     )  # fmt: skip
-    added = loaded.packed
-    package = pack_measured(folder, added) if folder is not None or added else None
-    wishes = replace(wishes, overrides={**wishes.overrides, **dict(loaded.overrides)})
-    submission = plan(job, cluster, wishes, package=package, files=loaded.items, shell=shell)
-    notes = (*submission.notes, *fork, *said, *loaded.notes)
+    added = uploads.packed
+    package = build_package(folder, added) if folder is not None or added else None
+    options = replace(options, overrides={**options.overrides, **dict(uploads.overrides)})
+    submission = plan(job, cluster, options, package=package, files=uploads.items, shell=shell)
+    notes = (*submission.notes, *fork, *said, *uploads.notes)
     return replace(submission, notes=notes), package
 
 
 def send(
-    prepared: Prepared,
+    prepared: PreparedSubmission,
     *,
     on_upload: Callable[[int, int], None] = lambda _done, _total: None,
     on_wait: Callable[[str], None] = lambda _sentence: None,
@@ -126,7 +127,7 @@ def send(
     _check_free(api, submission)
     _deliver(connection, submission, on_upload, on_wait)
     if prepared.package is not None:
-        _upload(api, prepared.package, _noted(connection.agent(), on_upload))
+        _upload(api, prepared.package, _with_activity_ping(connection.agent(), on_upload))
     api.submit_job(submission.request())
     return JobHandle(
         connection=connection,
@@ -137,24 +138,26 @@ def send(
     )
 
 
-def submit(connection: Connection, job: Job, wishes: Wishes | None = None) -> JobHandle:
+def submit(connection: Connection, job: Job, options: SubmitOptions | None = None) -> JobHandle:
     """Submit a job to a cluster.
 
     Raises:
-        InputError: Job, cluster and wishes do not go together, or the submission id is taken.
+        InputError: Job, cluster and options do not go together, or the submission id is taken.
         ConnectionFailed: Nobody answers.
     """
-    return send(prepare(connection, job, wishes))
+    return send(prepare(connection, job, options))
 
 
-def working_folder(wishes: Wishes) -> Measured | None:
+def scan_working_dir(options: SubmitOptions) -> DirectoryListing | None:
     """The working directory of this machine, looked at."""
-    if wishes.place is None or is_remote(wishes.place):
+    if options.working_dir_source is None or is_remote(options.working_dir_source):
         return None
-    return measure(Path(wishes.place), wishes.runtime_env.get("excludes") or ())
+    return scan(Path(options.working_dir_source), options.runtime_env.get("excludes") or ())
 
 
-def with_fork(cluster: ClusterShape, folder: Measured | None) -> tuple[ClusterShape, tuple[str, ...]]:
+def detect_verl_fork(
+    cluster: ClusterShape, folder: DirectoryListing | None
+) -> tuple[ClusterShape, tuple[str, ...]]:
     """The cluster with the verl that the job is going to import.
 
     The working directory stands before the image's packages on `sys.path`, for the entry point (`python3 -m`) and
@@ -186,9 +189,9 @@ def _deliver(
         agent.put_secrets(submission.submission_id, submission.secrets)
     for item in items:
         address = item.manifest.address
-        wait_for_all(lambda address=address: agent.files_state(address), item.text, on_wait=on_wait)  # type: ignore[misc]
+        wait_replicated(lambda address=address: agent.files_state(address), item.text, on_wait=on_wait)  # type: ignore[misc]
     if submission.secrets:
-        wait_for_all(lambda: agent.secrets_state(submission.submission_id), "secrets")
+        wait_replicated(lambda: agent.secrets_state(submission.submission_id), "secrets")
 
 
 def _check_cluster(api: RayClient, connection: Connection, session: str | None) -> None:
@@ -239,7 +242,9 @@ def _upload(api: RayClient, package: Package, on_upload: Callable[[int, int], No
         raise InputError(f"{api.ray_url} took package {package.name} and has lost it", hint="Submit again")
 
 
-def _noted(agent: AgentClient | None, on_upload: Callable[[int, int], None]) -> Callable[[int, int], None]:
+def _with_activity_ping(
+    agent: AgentClient | None, on_upload: Callable[[int, int], None]
+) -> Callable[[int, int], None]:
     """Let the agent know of an upload that it does not see, or a slow one would count as an idle cluster."""
     if agent is None:
         return on_upload

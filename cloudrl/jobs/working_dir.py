@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from pathspec import GitIgnoreSpec
 
-LEFT_OUT = (
+EXCLUDED_FOLDERS = (
     ".git",
     ".venv",
     "venv",
@@ -56,13 +56,13 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Measured:
+class DirectoryListing:
     """What would go along, before any of it is read."""
 
     folder: Path
     entries: tuple[Entry, ...]
-    left_out: tuple[str, ...]
-    """Those of `LEFT_OUT` that lie in the folder itself."""
+    excluded: tuple[str, ...]
+    """Those of `EXCLUDED_FOLDERS` that lie in the folder itself."""
 
     @property
     def size_bytes(self) -> int:
@@ -77,7 +77,7 @@ class Package:
     name: str
     content: bytes = field(repr=False)
     files: int
-    left_out: tuple[str, ...] = ()
+    excluded: tuple[str, ...] = ()
 
     @property
     def uri(self) -> str:
@@ -96,47 +96,47 @@ def pack(folder: Path, excludes: Sequence[str] = (), *, limit_bytes: int = PACKA
     Raises:
         InputError: It is no folder, a file cannot be read, or it is too large.
     """
-    return pack_measured(measure(folder, excludes), limit_bytes=limit_bytes)
+    return build_package(scan(folder, excludes), limit_bytes=limit_bytes)
 
 
-def pack_measured(
-    measured: Measured | None, added: Sequence[Entry] = (), *, limit_bytes: int = PACKAGE_LIMIT_BYTES
+def build_package(
+    listing: DirectoryListing | None, added: Sequence[Entry] = (), *, limit_bytes: int = PACKAGE_LIMIT_BYTES
 ) -> Package:
     """Make the package of a folder that was looked at, and of files that come to lie in it.
 
     Args:
-        measured: The folder; None for the files alone.
+        listing: The folder; None for the files alone.
         added: Files, named as they shall lie in the package.
         limit_bytes: The most that the cluster takes.
 
     Raises:
         InputError: A file cannot be read, or it is too large.
     """
-    entries = (*(measured.entries if measured is not None else ()), *added)
-    check_size(measured, added, limit_bytes=limit_bytes)
+    entries = (*(listing.entries if listing is not None else ()), *added)
+    check_size(listing, added, limit_bytes=limit_bytes)
     content = _zip(entries)
     if len(content) > limit_bytes:
-        raise _too_large(measured, entries, limit_bytes)
+        raise _too_large(listing, entries, limit_bytes)
     # Ray collects packages by this prefix; the hash is over the bytes, so equal content is uploaded once.
     name = f"_ray_pkg_{hashlib.sha256(content).hexdigest()[:32]}.zip"
     files = sum(not entry.name.endswith("/") for entry in entries)
-    return Package(name, content, files, measured.left_out if measured is not None else ())
+    return Package(name, content, files, listing.excluded if listing is not None else ())
 
 
 def check_size(
-    measured: Measured | None, added: Sequence[Entry] = (), *, limit_bytes: int = PACKAGE_LIMIT_BYTES
+    listing: DirectoryListing | None, added: Sequence[Entry] = (), *, limit_bytes: int = PACKAGE_LIMIT_BYTES
 ) -> None:
     """Refuse what does not fit into a package, before any of it is read.
 
     Raises:
         InputError: It is too large.
     """
-    entries = (*(measured.entries if measured is not None else ()), *added)
+    entries = (*(listing.entries if listing is not None else ()), *added)
     if sum(entry.size_bytes for entry in entries) > limit_bytes:
-        raise _too_large(measured, entries, limit_bytes)
+        raise _too_large(listing, entries, limit_bytes)
 
 
-def measure(folder: Path, excludes: Sequence[str] = (), *, what: str | None = None) -> Measured:
+def scan(folder: Path, excludes: Sequence[str] = (), *, what: str | None = None) -> DirectoryListing:
     """Find what would go along, without reading any file.
 
     Args:
@@ -152,13 +152,13 @@ def measure(folder: Path, excludes: Sequence[str] = (), *, what: str | None = No
     said = what or f"--working-dir {folder}"
     if not folder.is_dir():
         raise InputError(f"{said} {'is not a folder' if folder.exists() else 'does not exist'}")
-    rules = [_Rules("", GitIgnoreSpec.from_lines([*LEFT_OUT, *excludes]))]
+    rules = [_Rules("", GitIgnoreSpec.from_lines([*EXCLUDED_FOLDERS, *excludes]))]
     try:
         entries = tuple(_walk(folder, "", rules, frozenset()))
-        left_out = tuple(sorted(child.name for child in folder.iterdir() if child.name in LEFT_OUT))
+        excluded = tuple(sorted(child.name for child in folder.iterdir() if child.name in EXCLUDED_FOLDERS))
     except OSError as failure:
         raise InputError(f"{said}: {failure.filename}: {failure.strerror}") from failure
-    return Measured(folder, entries, left_out)
+    return DirectoryListing(folder, entries, excluded)
 
 
 @dataclass(frozen=True)
@@ -220,10 +220,10 @@ def _zip(entries: Sequence[Entry]) -> bytes:
     return packed.getvalue()
 
 
-def _too_large(measured: Measured | None, entries: Sequence[Entry], limit_bytes: int) -> InputError:
+def _too_large(listing: DirectoryListing | None, entries: Sequence[Entry], limit_bytes: int) -> InputError:
     largest = sorted(entries, key=lambda entry: (-entry.size_bytes, entry.name))[:_SHOWN_FILES]
     rows = "\n".join(f"  {_mib(entry.size_bytes):>10}  {entry.name}" for entry in largest)
-    what = f"--working-dir {measured.folder}" if measured is not None else "what the job brings along"
+    what = f"--working-dir {listing.folder}" if listing is not None else "what the job brings along"
     size = _mib(sum(entry.size_bytes for entry in entries))
     return InputError(
         f"{what} has {size} in {len(entries)} files, "

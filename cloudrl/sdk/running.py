@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from cloudrl import recipes
 from cloudrl.errors import InputError
-from cloudrl.jobs import JobHandle, Wishes, find_job, list_jobs, submit
+from cloudrl.jobs import JobHandle, SubmitOptions, find_job, list_jobs, submit
 from cloudrl.providers import provider, whereabouts
 from cloudrl.transport import Connection, inspect_cluster
 
@@ -92,12 +92,12 @@ class RunningCluster:
             CheckpointError: the run of this name has steps, and its ranks could load none of them.
             ConnectionFailed: nobody answers.
         """
-        wishes = Wishes(
+        options = SubmitOptions(
             overrides=overrides or {}, name=name, steps=steps, model=model,
             data=(data,) if isinstance(data, str) else tuple(data), reward=reward, env=env or {},
             working_dir=working_dir, submission_id=submission_id,
         )  # fmt: skip
-        return submit_resuming(self.connection, recipes.load(job) if isinstance(job, str) else job, wishes)
+        return submit_resuming(self.connection, recipes.load(job) if isinstance(job, str) else job, options)
 
     def job(self, submission_id: str) -> JobHandle:
         """The handle of a job that was submitted before.
@@ -154,9 +154,9 @@ def connect(ray_url: str, token: str | None = None) -> RunningCluster:
     return RunningCluster(Connection(name=ray_url, ray_url=ray_url, ray_token=token))
 
 
-def submit_resuming(connection: Connection, job: Job, wishes: Wishes) -> JobHandle:
+def submit_resuming(connection: Connection, job: Job, options: SubmitOptions) -> JobHandle:
     """Submit a job; one whose name has steps on the cluster continues from the newest that its ranks can load."""
     from cloudrl.checkpoints.resume import with_resume
 
-    wishes, _ = with_resume(connection, job, wishes)
-    return submit(connection, job, wishes)
+    options, _ = with_resume(connection, job, options)
+    return submit(connection, job, options)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from cloudrl import recipes
 from cloudrl.errors import CheckpointError, CloudrlError, InputError, Interrupted
-from cloudrl.jobs import JobHandle, Wishes
+from cloudrl.jobs import JobHandle, SubmitOptions
 from cloudrl.sdk.cluster import Cluster
 from cloudrl.sdk.fleet import Fleet
 from cloudrl.sdk.running import RunningCluster, submit_resuming
@@ -35,7 +35,7 @@ def run(
     on: str | None = None,
     create_fleet: bool = False,
     on_status: Callable[[Status], None] | None = None,
-    **wishes: Any,
+    **options: Any,
 ) -> Run:
     """Check, start a cluster, and submit: `cloudrl run`, without its questions.
 
@@ -48,7 +48,7 @@ def run(
         on: the provider; None is dstack for a cluster with GPUs, and this machine for one without.
         create_fleet: on dstack, create a fleet if none fits.
         on_status: called with every look at the cluster while it comes up.
-        wishes: as `RunningCluster.submit` takes them.
+        options: as `RunningCluster.submit` takes them.
 
     Raises:
         InputError: job and cluster do not go together, or one of that name is up that does not fit.
@@ -57,19 +57,19 @@ def run(
         CloudrlError: the job could not be submitted. A cluster that was started for it is ended again if the job was
             refused, and goes on otherwise; the message says which.
     """
-    from cloudrl.jobs import rehearsal
+    from cloudrl.jobs import run_plan
 
     job = recipes.load(job) if isinstance(job, str) else job
-    data = wishes.pop("data", ())
-    wished = Wishes(
-        overrides=overrides or {}, data=(data,) if isinstance(data, str) else tuple(data), **wishes
+    data = options.pop("data", ())
+    wished = SubmitOptions(
+        overrides=overrides or {}, data=(data,) if isinstance(data, str) else tuple(data), **options
     )
     asked = cluster.explicit_fields() if isinstance(cluster, Cluster) else {}
     if isinstance(cluster, str):
-        cluster = Cluster.load({"name": cluster, **rehearsal.fields_for(job, wished)})
+        cluster = Cluster.load({"name": cluster, **run_plan.cluster_for_job(job, wished)})
     where = on or ("dstack" if cluster.device == "gpu" else "local")
-    rehearsal.rehearse(cluster, job, wished, on=where)
-    there = rehearsal.living(cluster, asked, on=where)
+    run_plan.validate(cluster, job, wished, on=where)
+    there = run_plan.find_running(cluster, asked, on=where)
     if there is None and create_fleet and where == "dstack":
         _create_fleet_if_none_fits(cluster)
     running = (
@@ -80,11 +80,11 @@ def run(
     return Run(running, _submitted(running, job, wished))
 
 
-def _submitted(cluster: RunningCluster, job: Job, wishes: Wishes) -> JobHandle:
+def _submitted(cluster: RunningCluster, job: Job, options: SubmitOptions) -> JobHandle:
     """Submit; whoever gets an error instead has no handle of a cluster that was started just now."""
     name = cluster.connection.name
     try:
-        return submit_resuming(cluster.connection, job, wishes)
+        return submit_resuming(cluster.connection, job, options)
     except (InputError, CheckpointError) as error:  # refused: nothing was submitted
         if cluster.owned:
             cluster.down()
@@ -100,8 +100,8 @@ def _submitted(cluster: RunningCluster, job: Job, wishes: Wishes) -> JobHandle:
 
 
 def _create_fleet_if_none_fits(cluster: Cluster) -> None:
-    from cloudrl.jobs import rehearsal
+    from cloudrl.jobs import run_plan
     from cloudrl.providers.dstack.provider import lacks_fleet
 
     if lacks_fleet(cluster):
-        Fleet.load(rehearsal.fleet_for(cluster).explicit_fields()).create()
+        Fleet.load(run_plan.fleet_for_cluster(cluster).explicit_fields()).create()

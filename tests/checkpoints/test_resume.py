@@ -14,7 +14,7 @@ from spread_checkpoint import spread
 from cloudrl import RunningCluster
 from cloudrl.checkpoints.resume import with_resume
 from cloudrl.errors import CheckpointError, ConnectionFailed, InputError
-from cloudrl.jobs import Wishes
+from cloudrl.jobs import SubmitOptions
 from cloudrl.spec import Job
 from cloudrl.transport import Connection
 
@@ -44,13 +44,13 @@ class Lab:
     def resume(self, name: str | None = "mine", **overrides: str | int) -> tuple[str | None, tuple[str, ...]]:
         """The folder that the job is told to go on from, and what is said."""
         named = {f"trainer.{key}": value for key, value in overrides.items()}
-        wishes, said = with_resume(self.connection, JOB, Wishes(name=name, overrides=named))
-        if "trainer.resume_from_path" not in wishes.overrides:
-            assert wishes.overrides == named
+        options, said = with_resume(self.connection, JOB, SubmitOptions(name=name, overrides=named))
+        if "trainer.resume_from_path" not in options.overrides:
+            assert options.overrides == named
             return None, said
-        assert named.items() <= wishes.overrides.items()
-        assert wishes.overrides["trainer.resume_mode"] == "resume_path"
-        return wishes.overrides["trainer.resume_from_path"], said
+        assert named.items() <= options.overrides.items()
+        assert options.overrides["trainer.resume_mode"] == "resume_path"
+        return options.overrides["trainer.resume_from_path"], said
 
     def refused(self) -> str:
         with pytest.raises(CheckpointError) as caught:
@@ -154,8 +154,10 @@ def test_a_node_that_is_silent_may_have_the_newest(lab: Lab) -> None:
 )
 def test_who_says_it_decides(lab: Lab, overrides: dict[str, str]) -> None:
     shutil.rmtree(lab.disks[1])
-    wishes = Wishes(name="mine", overrides={f"trainer.{key}": value for key, value in overrides.items()})
-    assert with_resume(lab.connection, JOB, wishes) == (wishes, ())
+    options = SubmitOptions(
+        name="mine", overrides={f"trainer.{key}": value for key, value in overrides.items()}
+    )
+    assert with_resume(lab.connection, JOB, options) == (options, ())
 
 
 def test_a_run_that_is_new(lab: Lab) -> None:
@@ -169,8 +171,8 @@ def test_a_verl_that_cannot_go_on(lab: Lab) -> None:
 
 
 def test_a_plain_ray_cluster(lab: Lab) -> None:
-    wishes = Wishes(name="mine")
-    assert with_resume(Connection(lab.fake.url, lab.fake.url, lab.fake.token), JOB, wishes) == (wishes, ())
+    options = SubmitOptions(name="mine")
+    assert with_resume(Connection(lab.fake.url, lab.fake.url, lab.fake.token), JOB, options) == (options, ())
 
 
 def test_a_job_from_python_is_sent_with_it(lab: Lab) -> None:

@@ -41,7 +41,7 @@ def lab(home: Path) -> Iterator[FakeLocal]:
 def started(lab: FakeLocal, monkeypatch: pytest.MonkeyPatch) -> FakeLocal:
     """The cluster counts as one that the command has started."""
     monkeypatch.setattr(HOME, "up", lambda _plan, **_: HOME.attach("lab"))
-    monkeypatch.setattr("cloudrl.jobs.rehearsal.living", lambda *_, **__: None)
+    monkeypatch.setattr("cloudrl.jobs.run_plan.find_running", lambda *_, **__: None)
     return lab
 
 

@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
-from cloudrl.jobs import Wishes, plan
-from cloudrl.jobs.overrides import values
+from cloudrl.jobs import SubmitOptions, plan
+from cloudrl.jobs.overrides import parse_overrides
 from cloudrl.node.options import parse_options
 from cloudrl.node.services import Service as AgentsService
 from cloudrl.spec.services import Service
@@ -99,9 +99,9 @@ def test_the_job_fits_on_the_cluster(names: dict[str, Any]) -> None:
         data={name: {"train": f"/d/{name}/train", "test": f"/d/{name}/test"} for name in guide["data"]},
         models={guide["model"]: "/m"}, verl_version=job.verl, rollouts=(cluster.rollout or "vllm",),
     )  # fmt: skip
-    submission = plan(job, view, Wishes())
+    submission = plan(job, view, SubmitOptions())
     assert submission.notes == NOTES.get(cluster.name, ())
-    final = values(
+    final = parse_overrides(
         {key: value for key, _, value in (word.partition("=") for word in submission.argv if "=" in word)}
     )
     assert (final["trainer.nnodes"], final["trainer.n_gpus_per_node"]) == ("2", "8")
@@ -113,7 +113,7 @@ def test_the_server_that_the_job_asks_is_the_clusters(names: dict[str, Any]) -> 
     services = [Service.parse(each) for each in cluster.services]
     assert len(services) == ("service" in guide)
     for service in services:
-        url = values(names["job"].overrides)["retriever.url"]
+        url = parse_overrides(names["job"].overrides)["retriever.url"]
         assert url == guide["url"]
         assert urlsplit(url).port == service.port
         assert guide["service"] in service.command

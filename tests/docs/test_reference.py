@@ -11,7 +11,7 @@ from pydantic_core import PydanticUndefined
 
 import cloudrl
 from cloudrl.jobs import JobHandle
-from cloudrl.jobs.cargo import SMALL_BYTES
+from cloudrl.jobs.uploads import SMALL_BYTES
 from cloudrl.node.job_secrets import MAX_BYTES
 from cloudrl.node.options import parse_options
 from cloudrl.providers.model import UP_TIMEOUT_S

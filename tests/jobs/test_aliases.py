@@ -7,8 +7,8 @@ import pytest
 
 from cloudrl import recipes
 from cloudrl.errors import InputError
-from cloudrl.jobs import Wishes, plan
-from cloudrl.jobs.aliases import without_aliases
+from cloudrl.jobs import SubmitOptions, plan
+from cloudrl.jobs.aliases import expand_aliases
 from cloudrl.spec import Job
 from cloudrl.spec.shape import ClusterShape
 
@@ -47,10 +47,12 @@ def here(tmp_path: Path) -> Path:
 
 
 def plain(
-    here: Path, job: Job = JOB, overrides: dict[str, Any] | None = None, **wishes: Any
+    here: Path, job: Job = JOB, overrides: dict[str, Any] | None = None, **options: Any
 ) -> dict[str, str]:
     """The overrides that verl gets."""
-    job, rest, _ = without_aliases(job, Wishes(overrides=overrides or {}, **wishes), CLUSTER, here=here)
+    job, rest, _ = expand_aliases(
+        job, SubmitOptions(overrides=overrides or {}, **options), CLUSTER, here=here
+    )
     assert (rest.model, rest.data, rest.reward) == (None, (), None)
     argv = plan(job, CLUSTER, rest).argv
     return dict(word.split("=", 1) for word in argv if "=" in word)
@@ -112,7 +114,7 @@ def test_data(here: Path, data: tuple[str, ...], train: str, val: str):
 
 
 def test_one_file_validates_too_and_a_note_says_so(here: Path):
-    _, _, notes = without_aliases(JOB, Wishes(data=("./x.parquet",)), CLUSTER, here=here)
+    _, _, notes = expand_aliases(JOB, SubmitOptions(data=("./x.parquet",)), CLUSTER, here=here)
     assert notes == ("validation reads ./x.parquet, too: data.val_files=... names another file for it",)
 
     given = plain(here, data=("./x.parquet",), overrides={VAL: "/v.parquet"})
@@ -142,7 +144,7 @@ def test_the_reward_takes_the_place_of_an_older_spelling(here: Path):
 
 
 @pytest.mark.parametrize(
-    ("wishes", "overrides", "message"),
+    ("options", "overrides", "message"),
     [
         (
             {"model": "Qwen/Q"},
@@ -158,6 +160,6 @@ def test_the_reward_takes_the_place_of_an_older_spelling(here: Path):
         ({"model": "a b"}, {}, r"'a b' is neither a model on the Hugging Face Hub nor an absolute path"),
     ],
 )
-def test_what_cannot_be(here: Path, wishes: dict[str, Any], overrides: dict[str, Any], message: str):
+def test_what_cannot_be(here: Path, options: dict[str, Any], overrides: dict[str, Any], message: str):
     with pytest.raises(InputError, match=message):
-        plain(here, overrides=overrides, **wishes)
+        plain(here, overrides=overrides, **options)

@@ -11,8 +11,8 @@ from cloudrl.jobs.environment import (
     is_secret,
     is_secret_override,
     load_runtime_env,
-    masked,
     parse_env,
+    redact,
 )
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ def test_masks():
         "url": "https://user:pw@host/x https://host/y http://t@h",
     }
 
-    assert masked(data, ["hf_abcdef", "1"]) == {
+    assert redact(data, ["hf_abcdef", "1"]) == {
         "env_vars": {"HF_TOKEN": "***", "A": "with *** inside", "EMPTY_TOKEN": ""},
         "list": ["***", 1, None, {"API_KEY": "***"}],
         "url": "https://user:***@host/x https://host/y http://t@h",

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from cloudrl.errors import InputError
 from cloudrl.jobs.local_paths import Found, find, items
-from cloudrl.jobs.working_dir import measure
+from cloudrl.jobs.working_dir import scan
 from cloudrl.spec.hydra import hydra_text
 from cloudrl.verl.path_keys import PathKind
 
@@ -32,7 +32,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def look(
     here: Path, key: str, value: object, working_dir: str | None = None, *, nodes_are_here: bool = False
 ) -> Found:
-    folder = measure(here / working_dir) if working_dir else None
+    folder = scan(here / working_dir) if working_dir else None
     return find({key: hydra_text(value)}, here=here, working_dir=folder, nodes_are_here=nodes_are_here)
 
 

@@ -1,4 +1,4 @@
-"""From a job, a cluster and wishes to a submission: names, steps, refusals, notes."""
+"""From a job, a cluster and options to a submission: names, steps, refusals, notes."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class TestRefusals:
             (["trainer.save_freq=0"], r"save_freq=0 never saves"),
         ],
     )
-    def test_of_wishes(self, arguments: list[str], says: str):
+    def test_of_options(self, arguments: list[str], says: str):
         with pytest.raises(InputError, match=says) as caught:
             planned(overrides=typed(*arguments))
         assert caught.value.exit_code == 2

@@ -22,7 +22,7 @@ import httpx2
 import pytest
 
 from cloudrl.errors import InputError, JobFailed, Unauthorized
-from cloudrl.jobs import Line, Progress, Wishes, find_job, list_jobs, submit
+from cloudrl.jobs import Line, Progress, SubmitOptions, find_job, list_jobs, submit
 from cloudrl.jobs.working_dir import pack
 from cloudrl.providers.local.ports import free_ports
 from cloudrl.spec import HydraText, Job
@@ -130,7 +130,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def wishes(folder: Path, **changes: Any) -> Wishes:
+def options(folder: Path, **changes: Any) -> SubmitOptions:
     overrides = {
         "data.train_files": "/d/train.parquet",
         "data.val_files": "/d/test.parquet",
@@ -139,7 +139,7 @@ def wishes(folder: Path, **changes: Any) -> Wishes:
         "+note": HydraText('it\'s $(id) `id` "x"\n; end'),
         **changes.pop("overrides", {}),
     }
-    return Wishes(
+    return SubmitOptions(
         **{"overrides": overrides, "env": {"A": "1 2"}, "working_dir": str(folder), "steps": 3, **changes}
     )
 
@@ -155,7 +155,7 @@ def test_a_cluster_without_an_agent(connection: Connection):
 
 
 def test_from_submit_to_the_end(connection: Connection, folder: Path):
-    job = submit(connection, JOB, wishes(folder))
+    job = submit(connection, JOB, options(folder))
     events = list(job.follow())
 
     text = "\n".join(event.text for event in events if isinstance(event, Line))
@@ -174,7 +174,7 @@ def test_from_submit_to_the_end(connection: Connection, folder: Path):
 
 
 def test_a_log_taken_up_in_the_middle_of_a_character(connection: Connection, folder: Path):
-    job = submit(connection, JOB, wishes(folder))
+    job = submit(connection, JOB, options(folder))
     job.wait()
     source = RayLog(RayClient(connection.ray_url, TOKEN), job.submission_id, longest_s=0.1)
     whole = b"".join(follow_log(source, lambda: True))
@@ -230,7 +230,7 @@ class CuttingProxy:
 
 
 def test_through_a_tunnel_that_keeps_breaking(connection: Connection, folder: Path):
-    job = submit(connection, JOB, wishes(folder))
+    job = submit(connection, JOB, options(folder))
     proxy = CuttingProxy(int(connection.ray_url.rsplit(":", 1)[1]))
     through = replace(job, connection=replace(connection, ray_url=f"http://127.0.0.1:{proxy.port}"))
 
@@ -244,7 +244,7 @@ def test_through_a_tunnel_that_keeps_breaking(connection: Connection, folder: Pa
 
 def test_why_the_bytes_are_read_and_not_the_text(connection: Connection, folder: Path):
     """Ray's endpoint for logs gives nothing at all of a log that holds one byte which is no UTF-8."""
-    job = submit(connection, JOB, wishes(folder))
+    job = submit(connection, JOB, options(folder))
     job.wait()
 
     headers = {"Authorization": f"Bearer {TOKEN}"}
@@ -257,7 +257,7 @@ def test_why_the_bytes_are_read_and_not_the_text(connection: Connection, folder:
 
 
 def test_a_failed_job(connection: Connection, folder: Path):
-    job = submit(connection, JOB, wishes(folder, overrides={"+fail": 1}))
+    job = submit(connection, JOB, options(folder, overrides={"+fail": 1}))
 
     with pytest.raises(JobFailed, match="ended as FAILED: its first error was KeyError: 'first'"):
         job.wait()
@@ -265,30 +265,30 @@ def test_a_failed_job(connection: Connection, folder: Path):
 
 
 def test_stopping_a_job(connection: Connection, folder: Path):
-    job = submit(connection, JOB, wishes(folder, overrides={"+wait": 1}))
+    job = submit(connection, JOB, options(folder, overrides={"+wait": 1}))
     for event in job.follow():
         if isinstance(event, Progress):
             break
     assert job.status().status is JobStatus.RUNNING
 
     assert job.stop() is True
-    assert job.wait_until_over() is JobStatus.STOPPED
+    assert job.wait_terminal() is JobStatus.STOPPED
     assert job.stop() is False
 
 
 def test_a_job_whose_package_is_gone(connection: Connection, folder: Path):
-    job = submit(connection, JOB, wishes(folder, working_dir="gcs://_ray_pkg_0123456789abcdef.zip"))
+    job = submit(connection, JOB, options(folder, working_dir="gcs://_ray_pkg_0123456789abcdef.zip"))
 
     with pytest.raises(JobFailed, match="Failed to download runtime_env file package"):
         job.wait()
 
 
 def test_an_id_is_taken(connection: Connection, folder: Path):
-    job = submit(connection, JOB, wishes(folder, submission_id="mine-1"))
+    job = submit(connection, JOB, options(folder, submission_id="mine-1"))
     api = RayClient(connection.ray_url, TOKEN)
 
     with pytest.raises(InputError, match="submission id 'mine-1' is taken"):
-        submit(connection, JOB, wishes(folder, submission_id="mine-1"))
+        submit(connection, JOB, options(folder, submission_id="mine-1"))
     with pytest.raises(InputError, match="submission id 'mine-1' is taken"):
         api.submit_job({"entrypoint": "true", "submission_id": "mine-1"})
     job.wait()

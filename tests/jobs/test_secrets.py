@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cloudrl import recipes
-from cloudrl.jobs import Wishes, plan
+from cloudrl.jobs import SubmitOptions, plan
 from cloudrl.jobs.submission import Submission
 from cloudrl.spec.shape import ClusterShape
 
@@ -32,10 +32,10 @@ ON_THE_HUB = {"actor_rollout_ref.model.path": "Qwen/Gated"}
 MARKER = "marker-0123456789"
 
 
-def planned(cluster: ClusterShape = LAB, shell: dict[str, str] | None = None, **wishes: Any) -> Submission:
+def planned(cluster: ClusterShape = LAB, shell: dict[str, str] | None = None, **options: Any) -> Submission:
     job = recipes.load("grpo-tiny")
     job = job.replace(env={key: value for key, value in job.env.items() if key != "HF_HUB_OFFLINE"})
-    return plan(job, cluster, Wishes(submission_id="one", **wishes), shell=shell)
+    return plan(job, cluster, SubmitOptions(submission_id="one", **options), shell=shell)
 
 
 def shown(submission: Submission) -> str:
@@ -87,7 +87,7 @@ def test_a_python_of_the_users_own_stands_behind_the_reader(given: dict[str, Any
 def test_a_verl_that_leaves_the_runtime_environment_alone():
     old = replace(LAB, verl_version="0.5.0")
     job = recipes.load("grpo-tiny").replace(verl="0.5.0")
-    submission = plan(job, old, Wishes(submission_id="one", env={"MY_API_TOKEN": MARKER}))
+    submission = plan(job, old, SubmitOptions(submission_id="one", env={"MY_API_TOKEN": MARKER}))
     assert submission.runtime_env["py_executable"] == f"{READER} python3"
     assert KEY not in submission.entrypoint
 

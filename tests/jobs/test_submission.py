@@ -13,7 +13,7 @@ import yaml
 from planning import NOW, cluster, job, overrides, planned, typed
 
 from cloudrl.errors import InputError
-from cloudrl.jobs import Submission, Wishes, plan
+from cloudrl.jobs import Submission, SubmitOptions, plan
 from cloudrl.jobs.working_dir import Package
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class TestEnvironment:
         runtime_env = {"excludes": ["/x/"], "working_dir": "./", "config": {"setup_timeout_seconds": 60}}
         package = Package("_ray_pkg_1.zip", b"", files=0)
 
-        submission = plan(job(), cluster(), Wishes(runtime_env=runtime_env), package=package, now=NOW)
+        submission = plan(job(), cluster(), SubmitOptions(runtime_env=runtime_env), package=package, now=NOW)
 
         assert submission.runtime_env == {
             "config": {"setup_timeout_seconds": 60},
@@ -86,7 +86,7 @@ class TestRendering:
     def test_no_secret_is_shown(self):
         submission = self.secretive()
 
-        shown = submission.render() + repr(submission.masked_request())
+        shown = submission.render() + repr(submission.redacted_request())
 
         assert [secret for secret in self.SECRETS if secret in shown] == []
         assert "data.prompt_key=prompt" in shown
@@ -107,7 +107,9 @@ class TestRendering:
 
         assert words(shown.pop("entrypoint")) == words(sent.pop("entrypoint")) == list(submission.argv[3:])
         assert (
-            shown == sent == {key: value for key, value in submission.masked_request().items() if key in sent}
+            shown
+            == sent
+            == {key: value for key, value in submission.redacted_request().items() if key in sent}
         )
 
 

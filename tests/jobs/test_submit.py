@@ -8,7 +8,7 @@ import pytest
 
 from cloudrl import recipes
 from cloudrl.errors import ClusterFailed, ConnectionFailed, InputError, Unauthorized
-from cloudrl.jobs import Wishes, prepare, send, submit
+from cloudrl.jobs import SubmitOptions, prepare, send, submit
 from cloudrl.transport import Connection
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_what_the_dry_run_shows_is_what_ray_gets(cluster: FakeCluster, folder: Path):
-    prepared = prepare(connect(cluster), JOB, Wishes(working_dir=str(folder), steps=3, env={"A": "1"}))
+    prepared = prepare(connect(cluster), JOB, SubmitOptions(working_dir=str(folder), steps=3, env={"A": "1"}))
     assert not cluster.jobs
     assert not cluster.packages
 
@@ -57,12 +57,12 @@ def test_a_dry_run_only_looks(cluster: FakeCluster):
 
 
 def test_a_package_that_is_there_is_not_sent_again(cluster: FakeCluster, folder: Path):
-    wishes = Wishes(working_dir=str(folder))
-    submit(connect(cluster), JOB, Wishes(working_dir=str(folder), submission_id="one"))
+    options = SubmitOptions(working_dir=str(folder))
+    submit(connect(cluster), JOB, SubmitOptions(working_dir=str(folder), submission_id="one"))
     cluster.end("one")
     cluster.requests.clear()
 
-    submit(connect(cluster), JOB, wishes)
+    submit(connect(cluster), JOB, options)
 
     assert "PUT" not in {method for method, _ in cluster.requests}
 
@@ -72,7 +72,8 @@ def test_progress_of_an_upload(cluster: FakeCluster, folder: Path):
     seen: list[tuple[int, int]] = []
 
     send(
-        prepare(connect(cluster), JOB, Wishes(working_dir=str(folder))), on_upload=lambda *at: seen.append(at)
+        prepare(connect(cluster), JOB, SubmitOptions(working_dir=str(folder))),
+        on_upload=lambda *at: seen.append(at),
     )
 
     total = seen[-1][1]
@@ -85,7 +86,7 @@ def test_the_agent_is_told_of_an_upload_that_it_does_not_see(
     (folder / "noise").write_bytes(os.urandom(600_000))
     monkeypatch.setattr(sys.modules["cloudrl.jobs.submit"], "_NOTE_EVERY_S", 0.0)
 
-    submit(connect(cluster), JOB, Wishes(working_dir=str(folder)))
+    submit(connect(cluster), JOB, SubmitOptions(working_dir=str(folder)))
 
     assert cluster.requests.count(("POST", "/v1/transfers")) == 3
 
@@ -95,7 +96,7 @@ def test_an_upload_goes_on_where_the_agent_knows_nothing_of_such_notes(
 ):
     monkeypatch.setattr("fake_agent.Agent.routes", (("GET", "/v1/status", "agent_status"),))
 
-    submit(connect(cluster), JOB, Wishes(working_dir=str(folder)))
+    submit(connect(cluster), JOB, SubmitOptions(working_dir=str(folder)))
 
     assert cluster.packages
 
@@ -104,14 +105,14 @@ def test_the_working_directory_of_the_runtime_environment(cluster: FakeCluster, 
     (folder / "big.bin").write_text("x")
     runtime_env = {"working_dir": str(folder), "excludes": ["*.bin"]}
 
-    package = prepare(connect(cluster), JOB, Wishes(runtime_env=runtime_env)).package
+    package = prepare(connect(cluster), JOB, SubmitOptions(runtime_env=runtime_env)).package
 
     assert package is not None
     assert package.files == 1
 
 
 def test_a_remote_working_directory_is_left_to_the_cluster(cluster: FakeCluster):
-    prepared = prepare(connect(cluster), JOB, Wishes(working_dir="s3://bucket/code.zip"))
+    prepared = prepare(connect(cluster), JOB, SubmitOptions(working_dir="s3://bucket/code.zip"))
 
     assert prepared.package is None
     assert prepared.submission.runtime_env["working_dir"] == "s3://bucket/code.zip"
@@ -121,12 +122,12 @@ def test_a_taken_id_is_refused_before_the_upload(cluster: FakeCluster, folder: P
     cluster.add("mine")
 
     with pytest.raises(InputError, match="submission id 'mine' is taken"):
-        submit(connect(cluster), JOB, Wishes(working_dir=str(folder), submission_id="mine"))
+        submit(connect(cluster), JOB, SubmitOptions(working_dir=str(folder), submission_id="mine"))
     assert not cluster.packages
 
 
 def test_two_at_the_same_time_with_one_id(cluster: FakeCluster):
-    prepared = prepare(connect(cluster), JOB, Wishes(submission_id="mine"))
+    prepared = prepare(connect(cluster), JOB, SubmitOptions(submission_id="mine"))
 
     def taken_meanwhile(method: str, path: str) -> None:
         if (method, path) == ("POST", "/api/jobs/"):
@@ -142,7 +143,7 @@ def test_a_package_that_the_cluster_loses(cluster: FakeCluster, folder: Path):
     cluster.on_request = lambda method, _path: cluster.packages.clear() if method == "GET" else None
 
     with pytest.raises(InputError, match="has lost it"):
-        submit(connect(cluster), JOB, Wishes(working_dir=str(folder)))
+        submit(connect(cluster), JOB, SubmitOptions(working_dir=str(folder)))
     assert not cluster.jobs
 
 
@@ -156,7 +157,7 @@ def test_never_to_the_dashboard_of_another_cluster(cluster: FakeCluster, folder:
     """A Ray without tokens, behind the port that was ours; the agent is ours."""
     cluster.status["ray"]["session_name"] = "session_y"
     with pytest.raises(ConnectionFailed, match="lab runs Ray session_y, this is session_x") as caught:
-        submit(connect(cluster), JOB, Wishes(working_dir=str(folder)))
+        submit(connect(cluster), JOB, SubmitOptions(working_dir=str(folder)))
     assert "cloudrl attach lab" in str(caught.value.hint)
     assert not cluster.jobs
     assert not cluster.packages
@@ -194,7 +195,7 @@ def test_a_plain_ray_cluster(cluster: FakeCluster):
         "trainer.default_local_dir": "/c/run",
     }
 
-    job = submit(Connection(cluster.url, cluster.url, cluster.token), JOB, Wishes(overrides=given))
+    job = submit(Connection(cluster.url, cluster.url, cluster.token), JOB, SubmitOptions(overrides=given))
 
     entrypoint = cluster.jobs[job.submission_id].body["entrypoint"]
     assert "trainer.nnodes=2 trainer.n_gpus_per_node=1" in entrypoint

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cloudrl.errors import InputError
-from cloudrl.jobs.working_dir import LEFT_OUT, measure, pack
+from cloudrl.jobs.working_dir import EXCLUDED_FOLDERS, pack, scan
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +23,7 @@ def write(folder: Path, *names: str, text: str = "text") -> None:
 
 
 def names(folder: Path, *excludes: str) -> list[str]:
-    return [entry.name for entry in measure(folder, excludes).entries]
+    return [entry.name for entry in scan(folder, excludes).entries]
 
 
 def test_files_in_the_order_of_their_names(tmp_path: Path):
@@ -34,12 +34,12 @@ def test_files_in_the_order_of_their_names(tmp_path: Path):
 
 
 def test_what_never_goes_along(tmp_path: Path):
-    for name in LEFT_OUT:
+    for name in EXCLUDED_FOLDERS:
         write(tmp_path, f"{name}/x", f"deep/{name}/x")
     write(tmp_path, "train.py", "venv_tools/x.py", ".gitmodules")
 
     assert names(tmp_path) == [".gitmodules", "train.py", "venv_tools/x.py"]
-    assert measure(tmp_path).left_out == tuple(sorted(LEFT_OUT))
+    assert scan(tmp_path).excluded == tuple(sorted(EXCLUDED_FOLDERS))
 
 
 def test_patterns_are_those_of_gitignore(tmp_path: Path):

@@ -10,8 +10,8 @@ import pytest
 
 from cloudrl import recipes
 from cloudrl.errors import RecipeError
-from cloudrl.jobs.fill import needs_critic
-from cloudrl.jobs.overrides import values
+from cloudrl.jobs.defaults import needs_critic
+from cloudrl.jobs.overrides import parse_overrides
 from cloudrl.recipes.overlay import MAKES_AN_ALGORITHM
 from cloudrl.spec import HydraText, Job
 
@@ -45,7 +45,7 @@ def job(**overrides: object) -> Job:
 def by(algorithm: str, overrides: dict[str, object] | None = None) -> dict[str, str]:
     """Bare key -> value of a job with these overrides, by that algorithm."""
     changed = recipes.with_algorithm(Job(name="mine", verl="0.9.1", overrides=overrides or {}), algorithm)
-    return values(changed.overrides)
+    return parse_overrides(changed.overrides)
 
 
 def test_every_estimator_and_loss_of_verl_has_an_overlay_or_a_reason():
@@ -72,14 +72,14 @@ def test_every_algorithm_says_what_it_is_and_where_its_numbers_are_from():
         assert algorithm.summary
         assert re.match(r"verl v?0\.\d\.\d: ", algorithm.source)
         assert algorithm.verl == "0.9.1"
-        assert not set(values(algorithm.overrides)) & set(values(algorithm.defaults))
+        assert not set(parse_overrides(algorithm.overrides)) & set(parse_overrides(algorithm.defaults))
 
 
 def test_what_an_overlay_sets_for_its_loss_is_taken_back_by_the_next():
     """Else `gspo` and then `grpo` would leave GSPO's clip to GRPO."""
     stays = {f"{ACTOR}.ppo_mini_batch_size", f"{ACTOR}.entropy_coeff", "trainer.use_v1"}
     for name in recipes.algorithms():
-        for key in values(recipes.algorithm(name).overrides):
+        for key in parse_overrides(recipes.algorithm(name).overrides):
             assert MAKES_AN_ALGORITHM.fullmatch(key) or key in stays, (name, key)
 
 
@@ -88,7 +88,7 @@ def test_the_algorithm_is_replaced_as_a_whole_and_the_rest_stays():
     assert recipes.with_algorithm(before, "grpo").overrides == {
         **recipes.with_algorithm(recipes.load("grpo"), "grpo").overrides
     }
-    after = values(before.overrides)
+    after = parse_overrides(before.overrides)
     assert f"{ACTOR}.use_kl_loss" not in after
     assert after[f"{ACTOR}.kl_loss_coef"] == "0.001"
     assert after[f"{ACTOR}.clip_ratio_high"] == "0.0004"
@@ -97,10 +97,10 @@ def test_the_algorithm_is_replaced_as_a_whole_and_the_rest_stays():
 
 @pytest.mark.parametrize("name", [name for name in recipes.names() if name.startswith("ppo")])
 def test_without_a_critic_none_is_built(name):
-    given = values(recipes.load(name).overrides)
+    given = parse_overrides(recipes.load(name).overrides)
     assert needs_critic(given)
     for algorithm in recipes.algorithms():
-        changed = values(recipes.with_algorithm(recipes.load(name), algorithm).overrides)
+        changed = parse_overrides(recipes.with_algorithm(recipes.load(name), algorithm).overrides)
         assert needs_critic(changed) == (algorithm == "ppo")
         if algorithm != "ppo":
             assert not any(key.startswith("critic.") for key in changed)

@@ -13,8 +13,8 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from cloudrl import recipes
-from cloudrl.jobs import Wishes, plan
-from cloudrl.jobs.overrides import values
+from cloudrl.jobs import SubmitOptions, plan
+from cloudrl.jobs.overrides import parse_overrides
 from cloudrl.spec import parse_override
 from cloudrl.spec.shape import ClusterShape
 
@@ -183,7 +183,7 @@ def sent(name: str) -> dict[str, Any]:
         models={job.model: job.model},
         verl_version=job.verl,
     )
-    argv = plan(job, cluster, Wishes(name=run, env={"WANDB_API_KEY": "secret"})).argv
+    argv = plan(job, cluster, SubmitOptions(name=run, env={"WANDB_API_KEY": "secret"})).argv
     return typed(list(argv[3:]))
 
 
@@ -207,7 +207,7 @@ def test_a_recipe_gives_every_override_of_its_script(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_recipe_adds_nothing_but_what_is_listed(name):
     theirs, ours = translated(name), sent(name)
-    own = values(recipes.load(name).overrides)
+    own = parse_overrides(recipes.load(name).overrides)
     added = {key: value for key, value in ours.items() if key not in theirs}
     assert {key: value for key, value in added.items() if key in own} == WRITTEN_OUT[name]
     assert {key for key in added if key not in own} == GIVEN_BY_THE_CLUSTER[name]

@@ -15,7 +15,7 @@ from planning import cluster
 
 from cloudrl import recipes
 from cloudrl.errors import InputError, RecipeError
-from cloudrl.jobs import Submission, Wishes, plan
+from cloudrl.jobs import Submission, SubmitOptions, plan
 from cloudrl.spec import HydraText
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ def planned(
         "verl_version": "0.1",
         "rollouts": ("vllm",),
     }
-    wishes = Wishes(name="run", overrides=overrides or {}, env=env or {})
-    return plan(recipes.load("search-r1"), cluster(**{**lab, **changes}), wishes)
+    options = SubmitOptions(name="run", overrides=overrides or {}, env=env or {})
+    return plan(recipes.load("search-r1"), cluster(**{**lab, **changes}), options)
 
 
 def composed(words: list[str]) -> DictConfig:
@@ -114,7 +114,7 @@ def test_a_recipe_for_todays_verl_does_not_run_on_the_fork():
     with pytest.raises(
         InputError, match=r"recipe 'ppo' is written for verl 0.9.1, and cluster 'lab' has 0.1"
     ):
-        plan(recipes.load("ppo"), cluster(verl_version="0.1"), Wishes())
+        plan(recipes.load("ppo"), cluster(verl_version="0.1"), SubmitOptions())
 
 
 def test_an_algorithm_of_todays_verl_does_not_go_over_it():

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cloudrl import recipes
-from cloudrl.jobs import Wishes, plan
+from cloudrl.jobs import SubmitOptions, plan
 from cloudrl.spec import Gpu
 from cloudrl.spec.shape import ClusterShape
 from cloudrl.verl_cpu.tiny_model import make_tiny_model
@@ -60,7 +60,7 @@ def words(job: Job, model: str) -> list[str]:
         models={job.model or "": model},
         verl_version="0.9.1",
     )
-    return list(plan(job, cluster, Wishes(name="run")).argv[3:])
+    return list(plan(job, cluster, SubmitOptions(name="run")).argv[3:])
 
 
 @pytest.fixture(scope="module")

@@ -14,9 +14,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "node"))
 from server_harness import TOKEN, Served
 
 from cloudrl.errors import ConnectionFailed, InputError, Unauthorized
-from cloudrl.jobs import Wishes, prepare, send
-from cloudrl.jobs.cargo import Item, load
-from cloudrl.jobs.delivery import send_files, wait_for_all
+from cloudrl.jobs import SubmitOptions, prepare, send
+from cloudrl.jobs.transfer import send_files, wait_replicated
+from cloudrl.jobs.uploads import UploadItem, plan_uploads
 from cloudrl.node.uploads import SPARE_BYTES, Store
 from cloudrl.spec import Job
 from cloudrl.spec.shape import ClusterShape
@@ -50,9 +50,11 @@ def head(tmp_path: Path) -> Iterator[Served]:
 
 
 @pytest.fixture
-def item(here: Path, head: Served) -> Item:
+def item(here: Path, head: Served) -> UploadItem:
     lab = ClusterShape("lab", "1", 1, 1, "cpu", files_dir=str(head.shipping.files.root))
-    return load(Job(name="x", overrides={MODEL: "./model"}), lab, here=here, limit_bytes=2**30).items[0]
+    return plan_uploads(Job(name="x", overrides={MODEL: "./model"}), lab, here=here, limit_bytes=2**30).items[
+        0
+    ]
 
 
 class Broken(httpx2.BaseTransport):
@@ -90,12 +92,12 @@ def api(head: Served, transport: httpx2.BaseTransport | None = None, token: str 
     return AgentClient(f"http://127.0.0.1:{head.port}", token, transport=transport)
 
 
-def whole(head: Served, item: Item) -> bool:
+def whole(head: Served, item: UploadItem) -> bool:
     place = head.shipping.files.root / item.manifest.address / "model"
     return Path(item.to) == place and (place / "weights").read_bytes() == WEIGHTS
 
 
-def test_sent_once(head: Served, item: Item):
+def test_sent_once(head: Served, item: UploadItem):
     seen: list[tuple[int, int]] = []
     first, second = Broken(), Broken()
 
@@ -109,7 +111,7 @@ def test_sent_once(head: Served, item: Item):
     assert second.calls == [f"PUT {item.manifest.address}"]
 
 
-def test_it_goes_on_where_it_broke_off(head: Served, item: Item):
+def test_it_goes_on_where_it_broke_off(head: Served, item: UploadItem):
     transport, pauses = Broken(99, 5_000_000, 2_500_000), []  # config.json comes first
 
     send_files(api(head, transport), item, sleep=pauses.append)
@@ -120,25 +122,25 @@ def test_it_goes_on_where_it_broke_off(head: Served, item: Item):
     assert transport.sent < item.size_bytes + len(pauses) * in_flight, "nothing else was sent twice"
 
 
-def test_a_connection_that_never_holds(head: Served, item: Item):
+def test_a_connection_that_never_holds(head: Served, item: UploadItem):
     with pytest.raises(ConnectionFailed):
         send_files(api(head, Broken(*[0] * 99)), item, sleep=lambda _s: None)
 
 
-def test_a_refused_token_is_not_tried_again(head: Served, item: Item):
+def test_a_refused_token_is_not_tried_again(head: Served, item: UploadItem):
     transport = Broken()
     with pytest.raises(Unauthorized):
         send_files(api(head, transport, token="wrong"), item)
     assert len(transport.calls) == 1
 
 
-def test_no_room(head: Served, item: Item):
+def test_no_room(head: Served, item: UploadItem):
     head.shipping.files = Store(head.folder / "small", free_bytes=lambda _folder: SPARE_BYTES)
     with pytest.raises(InputError, match=r"model: 11\.4 MiB are to come"):
         send_files(api(head), item)
 
 
-def test_a_file_that_changes_meanwhile(head: Served, item: Item, here: Path):
+def test_a_file_that_changes_meanwhile(head: Served, item: UploadItem, here: Path):
     (here / "model" / "weights").write_bytes(WEIGHTS[:-1] + b"!")
     with pytest.raises(InputError, match="arrived damaged") as caught:
         send_files(api(head), item)
@@ -161,7 +163,7 @@ class Nodes:
         self.said: list[str] = []
 
     def wait(self) -> None:
-        wait_for_all(
+        wait_replicated(
             lambda: {"nodes": self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]},
             "./model",
             clock=lambda: self.now,
@@ -210,11 +212,11 @@ def connection(cluster: FakeCluster, head: Served) -> Connection:
 def test_a_job_is_sent_after_its_files_and_secrets(cluster: FakeCluster, head: Served, here: Path):
     (here / "reward.py").write_text("def compute_score(): ...")
     lab = connection(cluster, head)
-    wishes = Wishes(
+    options = SubmitOptions(
         model="./model", reward="./reward.py", env={"MY_TOKEN": "marker-012345"}, submission_id="one"
     )
 
-    prepared = prepare(lab, Job(name="x", verl="0.9.1", device="cpu"), wishes, here=here, shell={})
+    prepared = prepare(lab, Job(name="x", verl="0.9.1", device="cpu"), options, here=here, shell={})
     shown = prepared.submission.render()
     assert not head.shipping.files.root.exists()
     assert not head.shipping.secrets.folder.exists()
@@ -244,7 +246,7 @@ def test_a_taken_id_sends_nothing(cluster: FakeCluster, head: Served, here: Path
     prepared = prepare(
         connection(cluster, head),
         Job(name="x", device="cpu"),
-        Wishes(model="./model", env={"MY_TOKEN": "marker-012345"}, submission_id="one"),
+        SubmitOptions(model="./model", env={"MY_TOKEN": "marker-012345"}, submission_id="one"),
         here=here,
         shell={},
     )
@@ -260,7 +262,7 @@ def test_a_fork_of_verl(cluster: FakeCluster, head: Served, tmp_path: Path):
     (fork / "verl" / "__init__.py").touch()
     lab = connection(cluster, head)
 
-    prepared = prepare(lab, Job(name="x", device="cpu"), Wishes(working_dir=str(fork)), shell={})
+    prepared = prepare(lab, Job(name="x", device="cpu"), SubmitOptions(working_dir=str(fork)), shell={})
     assert (
         f"the job runs the verl in {fork} (of unknown version), not the one of the nodes"
         in prepared.submission.notes
@@ -268,4 +270,6 @@ def test_a_fork_of_verl(cluster: FakeCluster, head: Served, tmp_path: Path):
 
     (fork / "verl" / "version" / "version").write_text("0.5.0.dev\n")
     with pytest.raises(InputError, match=r"written for verl 0\.9\.1, and cluster 'lab' has 0\.5\.0\.dev"):
-        prepare(lab, Job(name="x", verl="0.9.1", device="cpu"), Wishes(working_dir=str(fork)), shell={})
+        prepare(
+            lab, Job(name="x", verl="0.9.1", device="cpu"), SubmitOptions(working_dir=str(fork)), shell={}
+        )

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from cloudrl.errors import InputError
-from cloudrl.jobs.cargo import SMALL_BYTES, Cargo, load
-from cloudrl.jobs.working_dir import measure, pack_measured
+from cloudrl.jobs.uploads import SMALL_BYTES, UploadPlan, plan_uploads
+from cloudrl.jobs.working_dir import build_package, scan
 from cloudrl.spec import Job
 from cloudrl.spec.shape import ClusterShape
 
@@ -43,21 +43,21 @@ def large(path: Path, size_bytes: int) -> Path:
 
 def loaded(
     here: Path, cluster: ClusterShape = AGENTS, working_dir: str | None = None, **overrides: Any
-) -> Cargo:
+) -> UploadPlan:
     keys = {"train": TRAIN, "val": VAL, "model": MODEL, "critic": CRITIC, "reward": REWARD}
     job = Job(name="x", overrides={keys.get(key, key): value for key, value in overrides.items()})
-    folder = measure(here / working_dir) if working_dir else None
-    return load(job, cluster, here=here, working_dir=folder, limit_bytes=LIMIT)
+    folder = scan(here / working_dir) if working_dir else None
+    return plan_uploads(job, cluster, here=here, working_dir=folder, limit_bytes=LIMIT)
 
 
 def test_small_files_go_into_the_package(here: Path):
-    cargo = loaded(here, reward="./reward.py", train="./a b.parquet", model="./model")
+    uploads = loaded(here, reward="./reward.py", train="./a b.parquet", model="./model")
 
-    given = dict(cargo.overrides)
-    by_text = {item.text: item for item in cargo.items}
+    given = dict(uploads.overrides)
+    by_text = {item.text: item for item in uploads.items}
     assert given[REWARD] == by_text["./reward.py"].to
     assert given[TRAIN] == f"'{by_text['./a b.parquet'].to}'"
-    package = pack_measured(None, cargo.packed)
+    package = build_package(None, uploads.packed)
     packed = zipfile.ZipFile(io.BytesIO(package.content))
     found = {name.split("/", 2)[2]: packed.read(name) for name in packed.namelist()}
     assert found == {
@@ -79,15 +79,15 @@ def test_the_name_follows_the_content(here: Path):
 
 def test_large_ones_go_through_the_agents(here: Path):
     weights = large(here / "model" / "weights", SMALL_BYTES)
-    cargo = loaded(here, model="./model", critic="./model", reward="./reward.py")
+    uploads = loaded(here, model="./model", critic="./model", reward="./reward.py")
 
-    model, reward = cargo.items
+    model, reward = uploads.items
     assert (model.by, reward.by) == ("agents", "package")
     assert model.to == f"/vol/data/user-files/{model.manifest.address}/model"
-    assert dict(cargo.overrides)[CRITIC] == dict(cargo.overrides)[MODEL] == model.to
+    assert dict(uploads.overrides)[CRITIC] == dict(uploads.overrides)[MODEL] == model.to
     part = model.manifest.part("model/weights")
     assert (part.size_bytes, part.sha256) == (SMALL_BYTES, hashlib.sha256(weights.read_bytes()).hexdigest())
-    assert [entry.name.split("/")[-1] for entry in cargo.packed] == ["reward.py"]
+    assert [entry.name.split("/")[-1] for entry in uploads.packed] == ["reward.py"]
 
 
 def test_many_small_ones_leave_room_for_the_working_directory(here: Path):
@@ -95,12 +95,12 @@ def test_many_small_ones_leave_room_for_the_working_directory(here: Path):
     large(here / "proj" / "big", 85 * 2**20)
     names = [large(here / f"{size}.parquet", size * 2**20).name for size in (7, 9, 8)]
 
-    cargo = loaded(here, working_dir="proj", train=[f"./{name}" for name in names])
+    uploads = loaded(here, working_dir="proj", train=[f"./{name}" for name in names])
 
-    assert {item.text: item.by for item in cargo.items} == {
+    assert {item.text: item.by for item in uploads.items} == {
         "./7.parquet": "package", "./8.parquet": "package", "./9.parquet": "agents",
     }  # fmt: skip
-    assert sum(entry.size_bytes for entry in cargo.packed) + 85 * 2**20 <= LIMIT
+    assert sum(entry.size_bytes for entry in uploads.packed) + 85 * 2**20 <= LIMIT
 
 
 def test_a_plain_ray_takes_what_fits(here: Path):
@@ -119,28 +119,28 @@ def test_a_plain_ray_takes_what_fits(here: Path):
 
 def test_a_working_directory_from_a_url(here: Path):
     job = Job(name="x", overrides={TRAIN: "./a b.parquet"})
-    cargo = load(job, AGENTS, here=here, remote_working_dir=True, limit_bytes=LIMIT)
-    assert cargo.items[0].by == "agents"
+    uploads = plan_uploads(job, AGENTS, here=here, remote_working_dir=True, limit_bytes=LIMIT)
+    assert uploads.items[0].by == "agents"
     with pytest.raises(InputError, match="the working directory is a URL, to which nothing can be added"):
-        load(job, PLAIN, here=here, remote_working_dir=True, limit_bytes=LIMIT)
+        plan_uploads(job, PLAIN, here=here, remote_working_dir=True, limit_bytes=LIMIT)
 
 
 def test_what_lies_in_the_working_directory_travels_with_it(here: Path):
     (here / "proj" / "data").mkdir(parents=True)
     (here / "proj" / "helper.py").touch()
     (here / "proj" / "reward.py").write_text("import helper\ndef compute_score(): ...\n")
-    for name in ("data/x.parquet", "data/left_out.parquet"):
+    for name in ("data/x.parquet", "data/excluded.parquet"):
         (here / "proj" / name).write_bytes(b"x")
-    (here / "proj" / ".gitignore").write_text("left_out.parquet\n")
+    (here / "proj" / ".gitignore").write_text("excluded.parquet\n")
 
-    cargo = loaded(
-        here, working_dir="proj", reward="./proj/reward.py", train=["data/x.parquet", "data/left_out.parquet"]
+    uploads = loaded(
+        here, working_dir="proj", reward="./proj/reward.py", train=["data/x.parquet", "data/excluded.parquet"]
     )
 
-    assert [item.text for item in cargo.items] == ["data/left_out.parquet"]
-    given = dict(cargo.overrides)
+    assert [item.text for item in uploads.items] == ["data/excluded.parquet"]
+    given = dict(uploads.overrides)
     assert given[REWARD] == "reward.py"
-    assert given[TRAIN] == f"[data/x.parquet,{cargo.items[0].to}]"
+    assert given[TRAIN] == f"[data/x.parquet,{uploads.items[0].to}]"
 
 
 def test_code_is_looked_at(here: Path):
@@ -160,10 +160,10 @@ def test_sizes_are_known_before_anything_is_read(here: Path):
     job = Job(name="x", overrides={MODEL: "./model", TRAIN: "./a b.parquet"})
 
     with pytest.raises(InputError, match="has room for"):
-        load(job, PLAIN, here=here, limit_bytes=LIMIT, on_read=lambda *at: read.append(at))
+        plan_uploads(job, PLAIN, here=here, limit_bytes=LIMIT, on_read=lambda *at: read.append(at))
     assert read == []
 
-    load(
+    plan_uploads(
         Job(name="x", overrides={TRAIN: "./a b.parquet"}),
         PLAIN,
         here=here,
@@ -187,4 +187,4 @@ def test_a_link_keeps_the_name_that_the_user_gave(here: Path):
 
 
 def test_a_job_without_own_files(here: Path):
-    assert loaded(here, train="/data/x.parquet", model="Qwen/Q") == Cargo()
+    assert loaded(here, train="/data/x.parquet", model="Qwen/Q") == UploadPlan()

@@ -6,8 +6,8 @@ import math
 import pytest
 
 from cloudrl.jobs import Ended, Line, Progress, Step
+from cloudrl.jobs.format import as_fields, describe, duration
 from cloudrl.transport.ray_job import JobStatus
-from cloudrl.watch import as_fields, describe, duration
 
 
 @pytest.mark.parametrize(

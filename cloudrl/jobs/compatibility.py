@@ -27,7 +27,7 @@ _ELSEWHERE = (f"{_ROLLOUT}.nnodes", f"{_ROLLOUT}.disaggregation.")
 """Keys that give the rollout GPUs of its own, or replicas of another kind."""
 
 
-def fit(job: Job, cluster: ClusterShape, given: Mapping[str, str]) -> list[str]:
+def check_compatibility(job: Job, cluster: ClusterShape, given: Mapping[str, str]) -> list[str]:
     """What the user should know of running this job there, one sentence each.
 
     Args:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from cloudrl.data.request import folder_name
 from cloudrl.errors import InputError
-from cloudrl.jobs import cargo
-from cloudrl.jobs.aliases import without_aliases
+from cloudrl.jobs.aliases import expand_aliases
 from cloudrl.jobs.environment import is_remote
 from cloudrl.jobs.local_paths import is_marked
 from cloudrl.jobs.plan import plan
-from cloudrl.jobs.submit import with_fork, working_folder
+from cloudrl.jobs.submit import detect_verl_fork, scan_working_dir
+from cloudrl.jobs.uploads import validate_uploads
 from cloudrl.node.shipping import FILES
 from cloudrl.providers import provider
 from cloudrl.render.dstack import release_of
@@ -27,7 +27,7 @@ from cloudrl.verl.releases import RELEASES
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cloudrl.jobs.wishes import Wishes
+    from cloudrl.jobs.options import SubmitOptions
     from cloudrl.spec import Job
     from cloudrl.transport import Connection
 
@@ -36,19 +36,19 @@ _WITH_IMAGE = tuple(each.verl for each in RELEASES)
 _MADE_HERE = "tiny-qwen2"
 
 
-def fields_for(job: Job, wishes: Wishes, *, here: Path | None = None) -> dict[str, Any]:
+def cluster_for_job(job: Job, options: SubmitOptions, *, here: Path | None = None) -> dict[str, Any]:
     """Fields of a cluster for a job: as many nodes and GPUs as its recipe is made for, its data sets and its model.
 
     What lies on this machine travels with the job instead; what the nodes have already is left to them.
 
     Args:
         job: The recipe.
-        wishes: What the user asks for beyond it.
+        options: What the user asks for beyond it.
         here: What relative paths start from; None is the current directory.
     """
     here = here or Path.cwd()
-    data = [name for name in wishes.data or job.data if _is_prepared(name, here)]
-    model = wishes.model or job.model
+    data = [name for name in options.data or job.data if _is_prepared(name, here)]
+    model = options.model or job.model
     fields = {
         "nodes": job.nodes or 1,
         "gpu": job.gpu,
@@ -60,13 +60,15 @@ def fields_for(job: Job, wishes: Wishes, *, here: Path | None = None) -> dict[st
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def rehearse(cluster: Cluster, job: Job, wishes: Wishes, *, on: str, here: Path | None = None) -> None:
+def validate(
+    cluster: Cluster, job: Job, options: SubmitOptions, *, on: str, here: Path | None = None
+) -> None:
     """Check what is going to be sent to a cluster once it is up. Of this machine's files only Python code is read.
 
     Args:
         cluster: As it is declared.
         job: The recipe.
-        wishes: What the user asks for beyond it.
+        options: What the user asks for beyond it.
         on: The provider.
         here: What relative paths start from; None is the current directory.
 
@@ -75,17 +77,17 @@ def rehearse(cluster: Cluster, job: Job, wishes: Wishes, *, on: str, here: Path 
             is no Python that verl can load.
     """
     here = here or Path.cwd()
-    folder = working_folder(wishes)
-    expected, _ = with_fork(view_of(cluster, job, on=on), folder)
-    job, plain, _ = without_aliases(job, wishes, expected, here=here, working_dir=folder)
-    cargo.check(
+    folder = scan_working_dir(options)
+    expected, _ = detect_verl_fork(expected_shape(cluster, job, on=on), folder)
+    job, plain, _ = expand_aliases(job, options, expected, here=here, working_dir=folder)
+    validate_uploads(
         job.with_overrides(plain.overrides), here=here, working_dir=folder,
-        remote_working_dir=is_remote(wishes.place or ""), nodes_are_here=on == "local",
+        remote_working_dir=is_remote(options.working_dir_source or ""), nodes_are_here=on == "local",
     )  # fmt: skip
     plan(job, expected, plain)
 
 
-def view_of(cluster: Cluster, job: Job, *, on: str) -> ClusterShape:
+def expected_shape(cluster: Cluster, job: Job, *, on: str) -> ClusterShape:
     """The cluster as a job is going to find it.
 
     A number of GPUs that is left open counts as the one that the recipe is made for.
@@ -118,7 +120,7 @@ def view_of(cluster: Cluster, job: Job, *, on: str) -> ClusterShape:
     )
 
 
-def living(declared: Cluster, asked: Mapping[str, Any], *, on: str) -> Connection | None:
+def find_running(declared: Cluster, asked: Mapping[str, Any], *, on: str) -> Connection | None:
     """The cluster of that name if it is up and fits; None where there is none.
 
     Args:
@@ -129,10 +131,10 @@ def living(declared: Cluster, asked: Mapping[str, Any], *, on: str) -> Connectio
     Raises:
         InputError: It is not READY, or another one than is asked for.
     """
-    home, name = provider(on), declared.name
-    if name not in home.names():
+    where, name = provider(on), declared.name
+    if name not in where.names():
         return None
-    look = home.status(name)
+    look = where.status(name)
     if look.phase in ("down", "failed"):
         return None
     if not look.is_ready:
@@ -140,14 +142,14 @@ def living(declared: Cluster, asked: Mapping[str, Any], *, on: str) -> Connectio
             f"cluster {name!r} is there and not READY: {look.phase}",
             hint=f"Wait for it: cloudrl status {name} --watch\nEnd it: cloudrl down {name}",
         )
-    connection = home.attach(name)
+    connection = where.attach(name)
     seen = inspect_cluster(connection)
     _check_same(asked, seen)
     _check_prepared(declared, seen)
     return connection
 
 
-def fleet_for(cluster: Cluster) -> Fleet:
+def fleet_for_cluster(cluster: Cluster) -> Fleet:
     """A fleet of rented machines that a cluster fits on: none before it runs, none for long afterwards."""
     names = (
         "gpu", "cpu", "memory", "disk", "backends", "regions", "availability_zones", "instance_types", "reservation",

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Literal
 
 from cloudrl.errors import InputError
 from cloudrl.jobs.code_check import check_code
-from cloudrl.jobs.fill import PACKAGE_FOLDER
+from cloudrl.jobs.defaults import PACKAGE_FOLDER
 from cloudrl.jobs.local_paths import LocalPath, each_once, find, is_list, items
-from cloudrl.jobs.overrides import values
-from cloudrl.jobs.working_dir import Entry, check_size, measure
+from cloudrl.jobs.overrides import parse_overrides
+from cloudrl.jobs.working_dir import Entry, check_size, scan
 from cloudrl.node.manifest import Manifest, Part
 from cloudrl.node.uploads import size_text
 from cloudrl.spec.hydra import HydraText, hydra_text, split_key
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
-    from cloudrl.jobs.working_dir import Measured
+    from cloudrl.jobs.working_dir import DirectoryListing
     from cloudrl.spec import Job
     from cloudrl.spec.shape import ClusterShape
 
@@ -38,7 +38,7 @@ _READ_BYTES = 2**20
 
 
 @dataclass(frozen=True)
-class Item:
+class UploadItem:
     """One file or folder that is sent with the job."""
 
     text: str
@@ -65,10 +65,10 @@ class Item:
 
 
 @dataclass(frozen=True)
-class Cargo:
+class UploadPlan:
     """All that goes along, and the overrides that name it."""
 
-    items: tuple[Item, ...] = ()
+    items: tuple[UploadItem, ...] = ()
     overrides: tuple[tuple[str, HydraText], ...] = ()
     """Those that name a path of this machine, with the path on the nodes in its place."""
     notes: tuple[str, ...] = ()
@@ -82,7 +82,7 @@ class Cargo:
 
 
 @dataclass(frozen=True)
-class _Measured:
+class _ScannedPath:
     local: LocalPath
     entries: tuple[Entry, ...]
 
@@ -91,10 +91,15 @@ class _Measured:
         return sum(entry.size_bytes for entry in self.entries)
 
 
-def check(
-    job: Job, *, here: Path, working_dir: Measured | None, remote_working_dir: bool, nodes_are_here: bool
+def validate_uploads(
+    job: Job,
+    *,
+    here: Path,
+    working_dir: DirectoryListing | None,
+    remote_working_dir: bool,
+    nodes_are_here: bool,
 ) -> None:
-    """What `load` refuses, before there is a cluster; no file but Python code is read.
+    """What `plan_uploads` refuses, before there is a cluster; no file but Python code is read.
 
     Raises:
         InputError: A path does not exist, Python code is not what verl needs, or the working directory is too large.
@@ -107,21 +112,21 @@ def check(
     _check_all_code(found.paths, job.overrides, working_dir, inside)
     for path, each in each_once(found.paths).items():
         if path not in inside:
-            _measure(each)
+            _scan_path(each)
     if working_dir is not None:
         check_size(working_dir)
 
 
-def load(
+def plan_uploads(
     job: Job,
     cluster: ClusterShape,
     *,
     here: Path,
-    working_dir: Measured | None = None,
+    working_dir: DirectoryListing | None = None,
     remote_working_dir: bool = False,
     limit_bytes: int,
     on_read: Callable[[str, int], None] = lambda _text, _size: None,
-) -> Cargo:
+) -> UploadPlan:
     """Find a job's files on this machine and decide how they travel. Sizes are known before anything is read.
 
     Args:
@@ -143,24 +148,24 @@ def load(
     inside = _inside(found.paths, working_dir)
     _check_all_code(found.paths, job.overrides, working_dir, inside)
     outside = [each for path, each in each_once(found.paths).items() if path not in inside]
-    measured = [_measure(each) for each in outside]
-    room = None if remote_working_dir else limit_bytes - (working_dir.size_bytes if working_dir else 0)
-    by_agents = _too_large_for_the_package(measured, cluster, room)
+    scanned = [_scan_path(each) for each in outside]
+    remaining = None if remote_working_dir else limit_bytes - (working_dir.size_bytes if working_dir else 0)
+    by_agents = _too_large_for_the_package(scanned, cluster, remaining)
     made = {}
-    for each in measured:
+    for each in scanned:
         on_read(each.local.text, each.size_bytes)
         made[each.local.path] = _item(each, cluster, by_agents=each.local.path in by_agents)
     places = {**inside, **{path: item.to for path, item in made.items()}}
     overrides = _rewritten(job.overrides, found.paths, places)
-    return Cargo(tuple(made.values()), tuple(overrides.items()), found.notes)
+    return UploadPlan(tuple(made.values()), tuple(overrides.items()), found.notes)
 
 
-def _inside(paths: Iterable[LocalPath], working_dir: Measured | None) -> dict[Path, str]:
+def _inside(paths: Iterable[LocalPath], working_dir: DirectoryListing | None) -> dict[Path, str]:
     """Those that travel with the working directory, by their names in it."""
     return {each.path: name for each in paths if (name := _name_in(working_dir, each.path)) is not None}
 
 
-def _name_in(working_dir: Measured | None, path: Path) -> str | None:
+def _name_in(working_dir: DirectoryListing | None, path: Path) -> str | None:
     """The path below the working directory of what is in it and travels with it as a whole."""
     if working_dir is None or not path.resolve().is_relative_to(working_dir.folder.resolve()):
         return None
@@ -168,17 +173,17 @@ def _name_in(working_dir: Measured | None, path: Path) -> str | None:
     travelling = {entry.name for entry in working_dir.entries}
     if path.is_file():
         return name if name in travelling else None
-    wanted = {f"{name}/{entry.name}" for entry in measure(path, what=str(path)).entries}
+    wanted = {f"{name}/{entry.name}" for entry in scan(path, what=str(path)).entries}
     return name if wanted and wanted <= travelling else None
 
 
 def _check_all_code(
     paths: Iterable[LocalPath],
     overrides: Mapping[str, str],
-    working_dir: Measured | None,
+    working_dir: DirectoryListing | None,
     inside: Mapping[Path, str],
 ) -> None:
-    given = values(overrides)
+    given = parse_overrides(overrides)
     for each in paths:
         name = name_key(split_key(each.key)[1])
         if each.kind is PathKind.CODE and name is not None:
@@ -187,9 +192,9 @@ def _check_all_code(
             check_code(each.path, wanted, said=f"{each.key}={each.text}", root=root)
 
 
-def _measure(each: LocalPath) -> _Measured:
+def _scan_path(each: LocalPath) -> _ScannedPath:
     if each.path.is_dir():
-        entries = measure(each.path, what=f"{each.key}={each.text}").entries
+        entries = scan(each.path, what=f"{each.key}={each.text}").entries
         named = [
             replace(entry, name=f"{each.path.name}/{entry.name}")
             for entry in entries
@@ -200,36 +205,36 @@ def _measure(each: LocalPath) -> _Measured:
     else:
         found = each.path.stat()
         named = [Entry(each.path.name, each.path, found.st_size, found.st_mode)]
-    return _Measured(each, tuple(sorted(named, key=lambda entry: entry.name)))
+    return _ScannedPath(each, tuple(sorted(named, key=lambda entry: entry.name)))
 
 
 def _too_large_for_the_package(
-    measured: list[_Measured], cluster: ClusterShape, room_bytes: int | None
+    scanned: list[_ScannedPath], cluster: ClusterShape, remaining_bytes: int | None
 ) -> set[Path]:
     """Those that have to go through the agents, the largest first."""
     agents = cluster.files_dir is not None
     chosen = {
         each.local.path
-        for each in measured
-        if agents and (room_bytes is None or each.size_bytes > SMALL_BYTES)
+        for each in scanned
+        if agents and (remaining_bytes is None or each.size_bytes > SMALL_BYTES)
     }
-    left = sorted(
-        (each for each in measured if each.local.path not in chosen), key=lambda each: each.size_bytes
+    kept = sorted(
+        (each for each in scanned if each.local.path not in chosen), key=lambda each: each.size_bytes
     )
-    while left and (room_bytes is None or sum(each.size_bytes for each in left) > room_bytes):
-        largest = left.pop()
+    while kept and (remaining_bytes is None or sum(each.size_bytes for each in kept) > remaining_bytes):
+        largest = kept.pop()
         if not agents:
-            raise _no_way(largest, cluster, room_bytes)
+            raise _no_way(largest, cluster, remaining_bytes)
         chosen.add(largest.local.path)
     return chosen
 
 
-def _no_way(each: _Measured, cluster: ClusterShape, room_bytes: int | None) -> InputError:
+def _no_way(each: _ScannedPath, cluster: ClusterShape, remaining_bytes: int | None) -> InputError:
     said = f"{each.local.key}={each.local.text} has {size_text(each.size_bytes)}"
-    if room_bytes is None:
+    if remaining_bytes is None:
         reason = "the working directory is a URL, to which nothing can be added"
     else:
-        reason = f"Ray's package has room for {size_text(max(0, room_bytes))} of the job's own files"
+        reason = f"Ray's package has room for {size_text(max(0, remaining_bytes))} of the job's own files"
     return InputError(
         f"{said}; {reason}, and what answers at {cluster.name!r} is a plain Ray cluster without agents that "
         "could take it",
@@ -238,11 +243,11 @@ def _no_way(each: _Measured, cluster: ClusterShape, room_bytes: int | None) -> I
     )
 
 
-def _item(each: _Measured, cluster: ClusterShape, *, by_agents: bool) -> Item:
+def _item(each: _ScannedPath, cluster: ClusterShape, *, by_agents: bool) -> UploadItem:
     manifest = _manifest(each)
     name = each.local.path.name
     if by_agents:
-        return Item(
+        return UploadItem(
             each.local.text,
             f"{cluster.files_dir}/{manifest.address}/{name}",
             "agents",
@@ -250,10 +255,10 @@ def _item(each: _Measured, cluster: ClusterShape, *, by_agents: bool) -> Item:
             manifest,
         )
     to = f"{PACKAGE_FOLDER}/{manifest.address[:8]}/{name}"
-    return Item(each.local.text, to, "package", each.entries, manifest)
+    return UploadItem(each.local.text, to, "package", each.entries, manifest)
 
 
-def _manifest(each: _Measured) -> Manifest:
+def _manifest(each: _ScannedPath) -> Manifest:
     said = f"{each.local.key}={each.local.text}"
     try:
         parts = tuple(

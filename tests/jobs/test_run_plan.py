@@ -9,9 +9,9 @@ import pytest
 
 from cloudrl import recipes
 from cloudrl.errors import InputError
-from cloudrl.jobs import Wishes
-from cloudrl.jobs.rehearsal import fields_for, fleet_for, rehearse, view_of
-from cloudrl.jobs.submit import assemble
+from cloudrl.jobs import SubmitOptions
+from cloudrl.jobs.run_plan import cluster_for_job, expected_shape, fleet_for_cluster, validate
+from cloudrl.jobs.submit import build_submission
 from cloudrl.spec import Cluster, DataSet, Job
 from cloudrl.spec.shape import ClusterShape
 from cloudrl.transport.ray_client import PACKAGE_LIMIT_BYTES
@@ -28,39 +28,43 @@ def fork(folder: Path, version: str) -> str:
 @pytest.mark.parametrize("name", recipes.names())
 def test_every_recipe_fits_the_cluster_that_is_made_for_it(name: str, tmp_path: Path) -> None:
     job = recipes.load(name)
-    wishes = Wishes(working_dir=fork(tmp_path, job.verl) if job.verl and job.verl < "0.7" else None)
-    cluster = Cluster.load({"name": "lab", **fields_for(job, wishes, here=tmp_path)})
-    rehearse(cluster, job, wishes, on="dstack", here=tmp_path)
-    submission, _ = assemble(view_of(cluster, job, on="dstack"), job, wishes, here=tmp_path, shell={})
+    options = SubmitOptions(working_dir=fork(tmp_path, job.verl) if job.verl and job.verl < "0.7" else None)
+    cluster = Cluster.load({"name": "lab", **cluster_for_job(job, options, here=tmp_path)})
+    validate(cluster, job, options, on="dstack", here=tmp_path)
+    submission, _ = build_submission(
+        expected_shape(cluster, job, on="dstack"), job, options, here=tmp_path, shell={}
+    )
     assert f"trainer.nnodes={job.nodes or 1}" in submission.argv
 
 
 class TestFields:
     def test_of_a_recipe(self, tmp_path: Path) -> None:
-        fields = fields_for(recipes.load("ppo"), Wishes(), here=tmp_path)
+        fields = cluster_for_job(recipes.load("ppo"), SubmitOptions(), here=tmp_path)
         assert (fields["nodes"], fields["gpu"]) == (2, "80GB..:8")
         assert (fields["data"], fields["models"]) == (["gsm8k"], ["Qwen/Qwen2.5-7B-Instruct"])
 
     def test_what_is_asked_for_wins(self, tmp_path: Path) -> None:
-        wishes = Wishes(model="Qwen/Qwen3-8B", data=("math", "owner/name"))
-        fields = fields_for(recipes.load("ppo"), wishes, here=tmp_path)
+        options = SubmitOptions(model="Qwen/Qwen3-8B", data=("math", "owner/name"))
+        fields = cluster_for_job(recipes.load("ppo"), options, here=tmp_path)
         assert (fields["data"], fields["models"]) == (["math", "owner/name"], ["Qwen/Qwen3-8B"])
 
     def test_what_lies_here_travels_with_the_job(self, tmp_path: Path) -> None:
         (tmp_path / "owner" / "name").mkdir(parents=True)
-        wishes = Wishes(model="./model", data=("owner/name", "./mine.parquet", "/data/theirs"))
-        fields = fields_for(recipes.load("ppo"), wishes, here=tmp_path)
+        options = SubmitOptions(model="./model", data=("owner/name", "./mine.parquet", "/data/theirs"))
+        fields = cluster_for_job(recipes.load("ppo"), options, here=tmp_path)
         assert "data" not in fields
         assert "models" not in fields
 
     def test_a_job_that_does_not_say(self, tmp_path: Path) -> None:
-        assert fields_for(Job(name="bare"), Wishes(), here=tmp_path) == {"nodes": 1}
+        assert cluster_for_job(Job(name="bare"), SubmitOptions(), here=tmp_path) == {"nodes": 1}
 
 
 class TestRehearsal:
-    def refused(self, cluster: Cluster, recipe: str = "grpo", **wishes: object) -> str:
+    def refused(self, cluster: Cluster, recipe: str = "grpo", **options: object) -> str:
         with pytest.raises(InputError) as caught:
-            rehearse(cluster, recipes.load(recipe), Wishes(**wishes), on="dstack", here=Path("/nowhere"))
+            validate(
+                cluster, recipes.load(recipe), SubmitOptions(**options), on="dstack", here=Path("/nowhere")
+            )
         return caught.value.message
 
     def test_too_few_nodes(self) -> None:
@@ -80,13 +84,13 @@ class TestRehearsal:
         assert "reward.py" in self.refused(cluster, reward="./reward.py")
 
     def test_a_number_of_gpus_that_is_left_open_counts_as_the_recipes(self) -> None:
-        seen = view_of(Cluster(name="lab", gpu="80GB:4..8"), recipes.load("grpo"), on="dstack")
+        seen = expected_shape(Cluster(name="lab", gpu="80GB:4..8"), recipes.load("grpo"), on="dstack")
         assert isinstance(seen, ClusterShape)
         assert seen.gpus_per_node == 8
 
     def test_a_data_set_with_a_description_goes_by_its_name(self) -> None:
         mine = DataSet(name="mine", source="owner/name", prompt_field="q", answer_field="a")
-        seen = view_of(Cluster(name="lab", data=[mine]), recipes.load("grpo-tiny"), on="local")
+        seen = expected_shape(Cluster(name="lab", data=[mine]), recipes.load("grpo-tiny"), on="local")
         assert list(seen.data) == ["mine"]
 
 
@@ -94,7 +98,7 @@ def test_a_fleet_that_fits_costs_nothing_before_and_little_after() -> None:
     cluster = Cluster(
         name="a" * 41, nodes=4, gpu="H100:8", regions=["us-east-1"], max_price=99.0, spot_policy="spot"
     )
-    fleet = fleet_for(cluster)
+    fleet = fleet_for_cluster(cluster)
     assert fleet.nodes is not None
     assert (fleet.nodes.min, fleet.nodes.target, fleet.nodes.max) == (0, 0, 4)
     assert (fleet.gpu, fleet.regions, fleet.max_price, fleet.placed) == (
@@ -111,18 +115,18 @@ class TestWhatIsBroughtAlong:
     """Refused before there is a cluster, as `prepare` would refuse it when there is one."""
 
     @staticmethod
-    def rehearse(here: Path, **wishes: Any) -> None:
-        job, wished = recipes.load("grpo"), Wishes(**wishes)
-        cluster = Cluster.load({"name": "lab", **fields_for(job, wished, here=here)})
-        rehearse(cluster, job, wished, on="dstack", here=here)
+    def validate(here: Path, **options: Any) -> None:
+        job, wished = recipes.load("grpo"), SubmitOptions(**options)
+        cluster = Cluster.load({"name": "lab", **cluster_for_job(job, wished, here=here)})
+        validate(cluster, job, wished, on="dstack", here=here)
 
     def test_python_that_verl_cannot_load(self, tmp_path: Path) -> None:
         (tmp_path / "reward.py").write_text("def other():\n    pass\n")
         with pytest.raises(InputError, match=r"reward.py defines no 'compute_score'"):
-            self.rehearse(tmp_path, reward="./reward.py")
+            self.validate(tmp_path, reward="./reward.py")
         (tmp_path / "reward.py").write_text("def compute_score(:\n")
         with pytest.raises(InputError, match="is not Python: line 1"):
-            self.rehearse(tmp_path, reward="./reward.py")
+            self.validate(tmp_path, reward="./reward.py")
 
     def test_a_working_directory_that_is_too_large(self, tmp_path: Path) -> None:
         folder = tmp_path / "project"
@@ -130,4 +134,4 @@ class TestWhatIsBroughtAlong:
         with (folder / "large").open("wb") as file:
             file.truncate(PACKAGE_LIMIT_BYTES + 1)
         with pytest.raises(InputError, match="Ray takes at most"):
-            self.rehearse(tmp_path, working_dir=str(folder))
+            self.validate(tmp_path, working_dir=str(folder))

@@ -11,7 +11,7 @@ from cloudrl.node.shipping import FAILED, WHOLE
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from cloudrl.jobs.cargo import Item
+    from cloudrl.jobs.uploads import UploadItem
     from cloudrl.jobs.working_dir import Entry
     from cloudrl.transport import AgentClient
 
@@ -24,7 +24,7 @@ _STANDS_STILL_S = 180.0
 
 def send_files(
     agent: AgentClient,
-    item: Item,
+    item: UploadItem,
     *,
     on_upload: Callable[[int, int], None] = lambda _done, _total: None,
     sleep: Callable[[float], None] = time.sleep,
@@ -49,12 +49,12 @@ def send_files(
             if not left:
                 raise
             sleep(_PAUSE_S)
-        state = _asked_again(agent, address, sleep)
+        state = _query_state(agent, address, sleep)
         if sum(state["files"].values()) > before:
             left = _TRIES
 
 
-def wait_for_all(
+def wait_replicated(
     state: Callable[[], Mapping[str, Any]],
     what: str,
     *,
@@ -97,14 +97,14 @@ def wait_for_all(
         sleep(0.2)
 
 
-def _missing(item: Item, here: Mapping[str, int]) -> Entry | None:
+def _missing(item: UploadItem, here: Mapping[str, int]) -> Entry | None:
     sizes = {part.path: part.size_bytes for part in item.manifest.parts}
     return next((entry for entry in item.entries if here.get(entry.name, 0) < sizes[entry.name]), None)
 
 
 def _send_part(
     agent: AgentClient,
-    item: Item,
+    item: UploadItem,
     entry: Entry,
     here: Mapping[str, int],
     on_upload: Callable[[int, int], None],
@@ -128,7 +128,7 @@ def _pieces(entry: Entry, offset: int, size_bytes: int, on_sent: Callable[[int],
             on_sent(at - offset)
 
 
-def _asked_again(agent: AgentClient, address: str, sleep: Callable[[float], None]) -> Mapping[str, Any]:
+def _query_state(agent: AgentClient, address: str, sleep: Callable[[float], None]) -> Mapping[str, Any]:
     for left in reversed(range(_TRIES)):
         try:
             return agent.files_state(address)

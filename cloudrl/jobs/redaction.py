@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from cloudrl.jobs.environment import MASK, is_secret_override, masked
+from cloudrl.jobs.environment import MASK, is_secret_override, redact
 from cloudrl.spec.names import is_secret
 
 if TYPE_CHECKING:
@@ -23,17 +23,17 @@ _LONGEST_NAME = 200
 _TAKE_VARIABLES = ("--env", "-e", "--set")
 
 
-def masked_words(words: Sequence[str]) -> list[str]:
+def redact_words(words: Sequence[str]) -> list[str]:
     """The arguments of a command, or the words of a shell's text."""
-    return [_masked(word, before) for before, word in zip(("", *words), words, strict=False)]
+    return [_redact(word, before) for before, word in zip(("", *words), words, strict=False)]
 
 
-def masked_text(text: str) -> str:
+def redact_text(text: str) -> str:
     """Text that is no command to a shell, such as one with an open quotation; what follows a secret is left out."""
-    return _masked(text, "")
+    return _redact(text, "")
 
 
-def _masked(word: str, before: str) -> str:
+def _redact(word: str, before: str) -> str:
     if word and _is_announced(before) and not word.startswith("--"):
         return MASK
     for found in _NAMED.finditer(word):
@@ -47,8 +47,8 @@ def _masked(word: str, before: str) -> str:
             or "env_vars" in word[: found.start()]
         )
         if any(_is_secret(each, variables=variables) for each in (name, joined)):
-            return f"{masked(word[: found.end()])}{MASK}"
-    return str(masked(word))
+            return f"{redact(word[: found.end()])}{MASK}"
+    return str(redact(word))
 
 
 def _is_announced(before: str) -> bool:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudrl.jobs.masking import masked_text, masked_words
-from cloudrl.jobs.submission import masked_command
+from cloudrl.jobs.redaction import redact_text, redact_words
+from cloudrl.jobs.submission import redact_command
 
 ENV_VARS = "++ray_kwargs.ray_init.runtime_env.env_vars"
 
@@ -42,8 +42,8 @@ ENV_VARS = "++ray_kwargs.ray_init.runtime_env.env_vars"
         (["", "x"], ["", "x"]),
     ],
 )
-def test_masked(words: list[str], shown: list[str]) -> None:
-    assert masked_words(words) == shown
+def test_redacted(words: list[str], shown: list[str]) -> None:
+    assert redact_words(words) == shown
 
 
 @pytest.mark.parametrize(
@@ -55,12 +55,12 @@ def test_masked(words: list[str], shown: list[str]) -> None:
         ("python t.py 'x={WANDB_API_KEY: abc}", "python t.py 'x={WANDB_API_KEY: ***"),
     ],
 )
-def test_what_no_shell_can_read_is_masked_too(text: str, shown: str) -> None:
-    assert masked_command(text) == shown
+def test_what_no_shell_can_read_is_redacted_too(text: str, shown: str) -> None:
+    assert redact_command(text) == shown
 
 
 def test_a_command_without_secrets_stays_as_it_was_typed() -> None:
-    assert masked_command("cd /x  &&  python t.py") == "cd /x  &&  python t.py"
+    assert redact_command("cd /x  &&  python t.py") == "cd /x  &&  python t.py"
 
 
 NAMES = st.sampled_from(["HF_TOKEN", "wandb_api_key", "x.password", "client-secret"])
@@ -71,11 +71,11 @@ PLAIN = st.text(st.characters(categories=("L", "N"), max_codepoint=500), min_siz
 @given(name=NAMES, form=st.sampled_from(FORMS), secret=PLAIN, before=st.text(max_size=7))
 def test_a_named_secret_is_never_shown(name: str, form: str, secret: str, before: str) -> None:
     command = f"python {form.format(name, secret)}"
-    assert secret not in masked_command(command)
-    assert secret not in masked_text(f"{before} {command}")
+    assert secret not in redact_command(command)
+    assert secret not in redact_text(f"{before} {command}")
 
 
 @given(st.lists(st.text(max_size=12), max_size=6))
 def test_any_words_end_well(words: list[str]) -> None:
-    assert len(masked_words(words)) == len(words)
-    masked_text(shlex.join(words))
+    assert len(redact_words(words)) == len(words)
+    redact_text(shlex.join(words))

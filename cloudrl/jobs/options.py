@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Wishes:
+class SubmitOptions:
     """None leaves the choice to cloudrl."""
 
     overrides: Mapping[str, Any] = field(default_factory=dict)
@@ -36,6 +36,6 @@ class Wishes:
     """Ray's id of the job; None makes one of name and time."""
 
     @property
-    def place(self) -> str | None:
+    def working_dir_source(self) -> str | None:
         """The working directory, wherever it was asked for."""
         return self.working_dir or self.runtime_env.get("working_dir")

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cloudrl.errors import InputError
-from cloudrl.jobs.fit import GPUS, NODES, fit, release_of
-from cloudrl.jobs.overrides import integer, values
+from cloudrl.jobs.compatibility import GPUS, NODES, check_compatibility, release_of
+from cloudrl.jobs.overrides import integer, parse_overrides
 from cloudrl.spec import HydraText, Job, did_you_mean, hydra_text
 from cloudrl.verl import has_key
 
@@ -31,7 +31,7 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
 @dataclass(frozen=True)
-class Filled:
+class ClusterDefaults:
     """Overrides that the cluster gives, for keys that neither recipe nor user has set."""
 
     overrides: Mapping[str, HydraText]
@@ -41,7 +41,7 @@ class Filled:
     """Whether every model lies on the nodes, so that nothing need be asked of the Hub."""
 
 
-def fill(job: Job, cluster: ClusterShape, *, name: str, wandb: bool = False) -> Filled:
+def cluster_defaults(job: Job, cluster: ClusterShape, *, name: str, wandb: bool = False) -> ClusterDefaults:
     """Complete a job for a cluster.
 
     Args:
@@ -53,9 +53,9 @@ def fill(job: Job, cluster: ClusterShape, *, name: str, wandb: bool = False) -> 
     Raises:
         InputError: Job and cluster do not go together, or something is missing that only the user can say.
     """
-    given = values(job.overrides)
+    given = parse_overrides(job.overrides)
     _check_saving(given)
-    notes = fit(job, cluster, given)
+    notes = check_compatibility(job, cluster, given)
     made: dict[str, str | int | list[str]] = {
         NODES: cluster.nodes,
         GPUS: cluster.gpus_per_node,
@@ -80,7 +80,7 @@ def fill(job: Job, cluster: ClusterShape, *, name: str, wandb: bool = False) -> 
     models |= {value for key, value in given.items() if key.endswith("path") and _HUB_ID.fullmatch(value)}
     prepared = set(cluster.models.values())
     offline = all(model.startswith(("/", f"{PACKAGE_FOLDER}/")) or model in prepared for model in models)
-    return Filled(overrides, tuple(notes), offline)
+    return ClusterDefaults(overrides, tuple(notes), offline)
 
 
 def needs_critic(given: Mapping[str, str]) -> bool:
