@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cloudrl.providers import Provider
-    from cloudrl.providers.dstack.left import Left
-    from cloudrl.providers.model import Keeping, Status
+    from cloudrl.providers.model import CheckpointRetention, Status
     from cloudrl.transport import Connection
 
 _SHOWN = 20
@@ -38,15 +37,17 @@ def saved(connection: Connection) -> list[str]:
     return [*lines, *found.notes]
 
 
-def look(home: Provider, status: Status, connection: Connection | None) -> tuple[Keeping | None, list[str]]:
+def look(
+    home: Provider, status: Status, connection: Connection | None
+) -> tuple[CheckpointRetention | None, list[str]]:
     """What becomes of a cluster's checkpoints, and which there are, as far as it matters for whoever ends it.
 
-    Nothing where none was saved yet; those that stay on the user's own disks are not listed.
+    Nothing where none was saved yet; those that stay are not listed.
     """
     if connection is None and not may_have_run_jobs(status):
         return None, []
     keeping = home.keeping(status.name)
-    if not keeping.lost and not keeping.volumes:
+    if not keeping.destroyed:
         return keeping, []
     if connection is None:
         return keeping, ["they cannot be listed: the cluster cannot be reached"]
@@ -61,12 +62,14 @@ def may_have_run_jobs(status: Status) -> bool:
     """Whether jobs may have run on a cluster that does not answer, and is not over; "running" is all dstack sees."""
     if status.phase in OVER:
         return False
-    return status.phase in ("ready", "running") or status.ready_at is not None or bool(status.earlier)
+    return (
+        status.phase in ("ready", "running") or status.ready_at is not None or bool(status.previous_attempts)
+    )
 
 
-def show(name: str, keeping: Keeping, lines: Sequence[str]) -> None:
+def show(name: str, keeping: CheckpointRetention, lines: Sequence[str]) -> None:
     """What is going to be lost with a cluster, and how to keep it."""
-    _output.note(f"These checkpoints lie nowhere else than {keeping.where}:")
+    _output.note(f"These checkpoints lie nowhere else than {keeping.location}:")
     listed(lines)
     _output.hint(f"Bring one home first: cloudrl checkpoints merge {name} --to ./model")
 
@@ -77,12 +80,3 @@ def listed(lines: Sequence[str]) -> None:
         _output.note(f"  ({len(lines) - _SHOWN} more)")
     for line in lines[-_SHOWN:]:
         _output.note(f"  {line}")
-
-
-def listed_left(project_left: Sequence[Left], where: str) -> None:
-    """What clusters have left on disks that are going to be destroyed, as far as this machine has seen it."""
-    if not project_left:
-        return
-    _output.note(f"What is known to lie {where} and nowhere else:")
-    for each in project_left:
-        listed([f"{each.cluster}: {line}" for line in each.checkpoints])

@@ -26,15 +26,15 @@ def ask(plan: Plan, *, yes: bool) -> None:
         InputError: the user said no, or a run of that name is going on.
         CapacityError: there is no such machine.
     """
-    from cloudrl.providers.dstack import trouble
+    from cloudrl.providers.dstack import diagnostics
     from cloudrl.providers.dstack.provider import quote
     from cloudrl.providers.dstack.server import connect
 
     server = connect()
     quoted = quote(cast("DstackPlan", plan), server)
-    trouble.check(server, quoted)
+    diagnostics.check(server, quoted)
     say(quoted)
-    warn_of(trouble.fleets_for(server, quoted.text))
+    warn_of(diagnostics.fleets_for(server, quoted.text))
     cost = f" for about {money(quoted.price)}/h" if quoted.price else ""
     if not _output.confirm(f"Start {quoted.name}{cost}?", yes=yes):
         raise InputError("nothing was started")
@@ -103,13 +103,14 @@ def say_offers(offers: Iterable[Offer], total: int) -> None:
 def warn_of(fleets: Iterable[FleetState]) -> None:
     """Name the fleets whose idle machines are paid for until somebody deletes them."""
     for fleet in fleets:
-        warn(fleet.name, fleet.why_kept)
+        warn(fleet.name, fleet.never_released_reason)
 
 
-def warn(fleet: str, why_kept: str) -> None:
+def warn(fleet: str, never_released_reason: str) -> None:
     """Say that a fleet never gives its machines back, and why; nothing for "", where it does."""
-    if why_kept:
+    if never_released_reason:
         _output.note(
-            f"warning: fleet {fleet} never gives all of its machines back, and they cost money while idle: {why_kept}"
+            f"warning: fleet {fleet} never gives all of its machines back, and they cost money while idle: "
+            f"{never_released_reason}"
         )
         _output.hint(f"cloudrl fleet delete {fleet}, when it is no longer needed")

@@ -11,7 +11,7 @@ import typer
 from cloudrl.cli import _output
 from cloudrl.cli._target import connect, running_clusters
 from cloudrl.errors import InputError
-from cloudrl.providers import provider, whereabouts
+from cloudrl.providers import locate, provider
 
 if TYPE_CHECKING:
     from cloudrl.checkpoints.origin import Origin
@@ -91,7 +91,7 @@ def _kept_folder(where: str | None) -> Path | None:
     look = local.status(where)
     if look.checkpoint_dir is None or look.phase not in ("down", "failed", "ended"):
         return None
-    if whereabouts.homes(where) != ["local"]:
+    if locate.providers_of(where) != ["local"]:
         return None
     folder = Path(look.checkpoint_dir)
     return folder if folder.is_dir() else None

@@ -38,9 +38,9 @@ class _LineByLine:
         self._earlier = 0
 
     def __call__(self, status: Status) -> None:
-        for attempt in status.earlier[self._earlier :]:
+        for attempt in status.previous_attempts[self._earlier :]:
             _output.note(describe_attempt(attempt))
-        self._earlier = len(status.earlier)
+        self._earlier = len(status.previous_attempts)
         for node in status.nodes:
             rank, phase = int(node["rank"]), str(node["phase"])
             if self._last.get(rank) != phase:

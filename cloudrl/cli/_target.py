@@ -12,7 +12,7 @@ import typer
 
 from cloudrl.cli import _output
 from cloudrl.errors import ConnectionFailed, InputError
-from cloudrl.providers import provider, whereabouts
+from cloudrl.providers import locate, provider
 
 if TYPE_CHECKING:
     from cloudrl.transport import Connection
@@ -60,7 +60,7 @@ def connect(cluster: str | None, address: str | None, *, keep: bool = False) -> 
 
 
 def _attach(name: str, *, keep: bool) -> Connection:
-    home = provider(whereabouts.home(name))
+    home = provider(locate.provider_of(name))
     if keep:
         home.keep_open(name)
     return home.attach(name)
@@ -72,9 +72,9 @@ def running_clusters() -> dict[str, str]:
     Raises:
         ConnectionFailed: the dstack server does not answer, and nothing runs here.
     """
-    here = dict.fromkeys(whereabouts.running_here(), "local")
+    here = dict.fromkeys(locate.active("local"), "local")
     try:
-        return {**dict.fromkeys(whereabouts.on_dstack(), "dstack"), **here}
+        return {**dict.fromkeys(locate.active("dstack"), "dstack"), **here}
     except ConnectionFailed:
         if here:
             return here
@@ -92,13 +92,13 @@ def all_clusters() -> list[tuple[str, str]]:
     """
     local = provider("local").names()
     try:
-        there = whereabouts.on_dstack()
+        there = locate.active("dstack")
     except ConnectionFailed as error:
         if not local:
             raise
         _output.note(f"clusters on dstack are not shown: {error.message}")
         there = []
-    here = whereabouts.running_here()
+    here = locate.active("local")
     dead = [name for name in local if name not in here and name not in there]
     return [
         *((name, "local") for name in dead),

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from cloudrl.providers import Provider
-    from cloudrl.providers.model import Keeping, Status
+    from cloudrl.providers.model import CheckpointRetention, Status
     from cloudrl.transport import Connection
 
     Again = Callable[[Callable[[], Any]], Any]
@@ -36,13 +36,13 @@ class TeardownImpact:
     look: Status
     jobs: Sequence[str] | None
     whose: str
-    keeping: Keeping | None
+    keeping: CheckpointRetention | None
     lines: Sequence[str]
 
     @property
     def is_lost(self) -> bool:
         """Whether checkpoints lie nowhere else."""
-        return self.keeping is not None and self.keeping.lost
+        return self.keeping is not None and self.keeping.destroyed
 
     @property
     def others(self) -> list[str]:
@@ -99,11 +99,11 @@ def end(home: Provider, impact: TeardownImpact, *, again: Again = _once) -> None
     was_running = again(partial(home.down, name)) or impact.look.phase not in OVER
     what = "is down" if was_running else "was not running"
     _output.note(f"{name} {what}; {home.what_stays(name)}")
-    if keeping is not None and not keeping.lost and impact.look.provider != "local":
-        _output.note(f"checkpoints stay {keeping.where}")
+    if keeping is not None and not keeping.destroyed and impact.look.provider != "local":
+        _output.note(f"checkpoints stay {keeping.location}")
     if impact.look.provider == "dstack":
         try:
-            _after_dstack(name, keeping, impact.lines)
+            _after_dstack(name)
         except ConnectionFailed as error:  # the cluster is down nevertheless
             _output.note(f"whether its fleet gives the machines back cannot be seen: {error.message}")
             _output.hint("cloudrl fleet list")
@@ -189,16 +189,13 @@ def report_still_running(home: Provider, name: str) -> None:
         _output.hint(f"cloudrl down {name}")
 
 
-def _after_dstack(name: str, keeping: Keeping | None, lines: Sequence[str]) -> None:
-    """Note what lies on its machines now, and name its fleet if that never gives them back."""
-    from cloudrl.providers.dstack import fleets, left, runs
+def _after_dstack(name: str) -> None:
+    """Name its fleet if that never gives its machines back."""
+    from cloudrl.providers.dstack import fleets, runs
     from cloudrl.providers.dstack.server import connect
 
     server = connect()
     run = runs.get(server, name)
-    if keeping is not None:
-        hosts = [node.latest.hostname for node in run.nodes]
-        left.remember(server.project, left.Left(name, keeping.fleet, hosts, keeping.volumes, lines))
     _price.warn_of(each for each in fleets.list_all(server) if each.name == run.fleet)
 
 

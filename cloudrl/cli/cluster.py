@@ -18,7 +18,7 @@ from cloudrl.cli._target import (
     running_clusters,
 )
 from cloudrl.errors import CloudrlError, ClusterFailed, ConnectionFailed, InputError
-from cloudrl.providers import provider, whereabouts
+from cloudrl.providers import locate, provider
 
 if TYPE_CHECKING:
     from cloudrl.providers import Provider
@@ -46,7 +46,7 @@ def status(
         _list([provider(home).status(each) for each, home in known], as_json=as_json)
         return
     chosen = name if name is not None else known[0][0]
-    homes = [provider(each) for each in ([on] if on else whereabouts.homes(chosen))]
+    homes = [provider(each) for each in ([on] if on else locate.providers_of(chosen))]
     if len(homes) > 1:
         _list([each.status(chosen) for each in homes], as_json=as_json)
         _output.hint(f"One of them: cloudrl status {chosen} --on dstack")
@@ -77,7 +77,7 @@ def down(
     from cloudrl.cli._interrupts import OVER, ending
 
     chosen = one_cluster(name)
-    home = provider(on or whereabouts.home(chosen))
+    home = provider(on or locate.provider_of(chosen))
     with ending(home, chosen):
         impact = _teardown.assess(home, chosen)
     with ending(home, chosen, impact.look.price_per_hour):
@@ -90,7 +90,7 @@ def down(
 def _say_if_dstack_is_silent(name: str) -> None:
     """Say that the cluster that was over here may not be the one that was meant."""
     try:
-        whereabouts.on_dstack()
+        locate.active("dstack")
     except ConnectionFailed as error:
         _output.note(f"{error.message}; if there is a cluster {name} on dstack, it goes on")
         _output.hint(f"When it answers: cloudrl down {name} --on dstack")
@@ -136,7 +136,7 @@ def _show(look: Status) -> None:
     else:
         rows = [(str(n["rank"]), str(n["ip"]), str(n["phase"]), str(n["detail"])) for n in look.nodes]
         _output.table(("rank", "address", "phase", "detail"), rows)
-    for attempt in look.earlier:
+    for attempt in look.previous_attempts:
         _output.note(describe_attempt(attempt))
     for line in _price.describe(look):
         _output.note(line)

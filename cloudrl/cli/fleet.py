@@ -22,7 +22,6 @@ from cloudrl.errors import InputError, Interrupted
 
 if TYPE_CHECKING:
     from cloudrl.providers.dstack.fleets import FleetPlan, FleetState
-    from cloudrl.providers.dstack.server import Server
     from cloudrl.sdk import Fleet
 
 app = typer.Typer(help="Fleets on dstack: machines for clusters.", no_args_is_help=True)
@@ -138,24 +137,18 @@ def delete(
     from cloudrl.providers.dstack.server import connect
 
     server = connect(project)
-    lost = _lost_with(server, [fleets.get(server, name) for name in names])
+    lost = _lost_with([fleets.get(server, name) for name in names])
     if not _output.confirm(f"Delete {', '.join(names)}?{lost}", yes=yes, unattended=False):
         raise InputError("nothing was deleted")
     fleets.delete(server, names)
     for name in names:
-        fleets.wait_gone(server, name)
+        fleets.wait_deleted(server, name)
         _output.note(f"fleet {name} is gone")
 
 
-def _lost_with(server: Server, looks: list[FleetState]) -> str:
-    """List the checkpoints that go with fleets; what else goes, as a sentence for the question."""
-    from cloudrl.cli import _checkpoint_loss
-    from cloudrl.providers.dstack import left
-
+def _lost_with(looks: list[FleetState]) -> str:
+    """What goes with fleets, as a sentence for the question."""
     machines = [each for look in looks if not look.is_ssh for each in look.instances]
-    _checkpoint_loss.listed_left(
-        left.on_machines(server.project, [each.hostname for each in machines]), "on their disks"
-    )
     for look in looks:
         if look.is_ssh:
             _output.note(f"{look.name}: what lies on the hosts' own disks stays there")
@@ -164,11 +157,11 @@ def _lost_with(server: Server, looks: list[FleetState]) -> str:
 
 
 def _warn(fleet: Fleet) -> None:
-    from cloudrl.providers.dstack.fleets import why_machines_stay
+    from cloudrl.providers.dstack.fleets import never_released_reason
 
     if fleet.node_range is not None:
         is_off = fleet.idle_duration == "off"
-        _price.warn(fleet.name, why_machines_stay(None if is_off else 0, fleet.node_range.min))
+        _price.warn(fleet.name, never_released_reason(None if is_off else 0, fleet.node_range.min))
 
 
 def _now(nodes: str | None) -> dict[str, int]:
@@ -208,14 +201,14 @@ def make(text: str, *, yes: bool, project: str | None, replace: bool = True) -> 
     planned = fleets.plan(server, text)
     if planned.action == "nothing":
         _output.note(f"fleet {planned.name} is there, as declared")
-        _price.warn(planned.name, planned.why_kept)
+        _price.warn(planned.name, planned.never_released_reason)
         return
     if not replace:
         fleets.refuse_replacing(planned)
     fleets.check(server, planned)
     _say(planned)
     replaced = planned.current if planned.action == "recreate" else None
-    lost = "" if replaced is None else _lost_with(server, [replaced])
+    lost = "" if replaced is None else _lost_with([replaced])
     question = {
         "create": f"Create fleet {planned.name}?",
         "update": f"Change fleet {planned.name} in place?",
@@ -252,7 +245,7 @@ def _say(planned: FleetPlan) -> None:
     if planned.offers and planned.nodes:
         least = planned.nodes * planned.offers[0].price
         _output.note(f"{planned.nodes} machines at once: from {money(least)}/h")
-    _price.warn(planned.name, planned.why_kept)
+    _price.warn(planned.name, planned.never_released_reason)
 
 
 class _Machines:

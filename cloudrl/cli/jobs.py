@@ -13,7 +13,7 @@ import typer
 
 from cloudrl.cli import _output
 from cloudrl.cli._target import AddressOption, ClusterOption, connect, running_clusters
-from cloudrl.providers import provider, whereabouts
+from cloudrl.providers import locate, provider
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -161,7 +161,7 @@ def _connect_to(place: str, scheme: str) -> Connection:
     if not {":", "."} & set(place):  # the name of a cluster, also of one that is over or another user's
         return connect(place, None)
     if scheme == "http":
-        known = [(home, name) for name in running_clusters() for home in whereabouts.homes(name)]
+        known = [(home, name) for name in running_clusters() for home in locate.providers_of(name)]
         for home, name in known:
             connection = provider(home).attach(name)
             if urlsplit(connection.ray_url).netloc == place.replace("localhost:", "127.0.0.1:"):

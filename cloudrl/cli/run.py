@@ -19,7 +19,7 @@ from cloudrl.cli._option_groups import with_options
 from cloudrl.cli._teardown import after_run, report_still_running
 from cloudrl.cli._write_file import YesOption  # noqa: TC001 - Typer reads the annotations
 from cloudrl.errors import CloudrlError, ConnectionFailed, Interrupted, JobFailed
-from cloudrl.providers.whereabouts import refuse_elsewhere
+from cloudrl.providers.locate import ensure_name_free
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -116,7 +116,7 @@ def run(
         _refuse_existing(to)
         if _validate_and_preview(request, dry_run=dry_run):
             return
-        refuse_elsewhere(cluster, request.on)
+        ensure_name_free(cluster, request.on)
         there = _find_running(request)
     end = partial(after_run, request.home, cluster, down=down, yes=yes, reused=there is not None)
     _train_and_end(
@@ -276,6 +276,6 @@ def _train(request: RunRequest, connection: Connection, to: Path | None, stage: 
 def _kept(home: Provider, name: str) -> str:
     """Where checkpoints stay, as the end of a sentence; "" while the server that knows is away."""
     try:
-        return f", {home.keeping(name).where}"
+        return f", {home.keeping(name).location}"
     except ConnectionFailed:
         return ""

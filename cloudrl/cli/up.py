@@ -45,7 +45,7 @@ def up(
     """
     from cloudrl.cli.attach import say_other_port
     from cloudrl.providers import provider
-    from cloudrl.providers.whereabouts import refuse_elsewhere
+    from cloudrl.providers.locate import ensure_name_free
 
     where = provider(on)
     sets = of_data.described(data or [], described, local=on == "local")
@@ -56,7 +56,7 @@ def up(
         if dry_run:
             _output.data(plan.render())
             return
-        refuse_elsewhere(name, on)
+        ensure_name_free(name, on)
         confirm_cost(plan, on=on, yes=yes)
     connection = start_and_watch(where, plan)
     _output.note(f"READY: {name} with {nodes} node{'s' * (nodes > 1)}, dashboard {connection.ray_url}")

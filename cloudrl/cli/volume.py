@@ -79,14 +79,12 @@ def delete(
     project: ProjectOption = None,
 ) -> None:
     """Delete network volumes and all that lies on them."""
-    from cloudrl.cli import _checkpoint_loss
-    from cloudrl.providers.dstack import left, volumes
+    from cloudrl.providers.dstack import volumes
     from cloudrl.providers.dstack.server import connect
 
     server = connect(project)
     for name in names:
         volumes.get(server, name)
-        _checkpoint_loss.listed_left(left.on_volume(server.project, name), f"on volume {name}")
     if not _output.confirm(f"Delete {', '.join(names)} and all that lies there?", yes=yes, unattended=False):
         raise InputError("nothing was deleted")
     volumes.delete(server, names)

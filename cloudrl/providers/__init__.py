@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from cloudrl.providers.model import Keeping, Places, Plan, Status
+    from cloudrl.providers.model import CheckpointRetention, NodePaths, Plan, Status
     from cloudrl.spec import Cluster
     from cloudrl.transport import Connection
 
@@ -26,7 +26,7 @@ PROVIDERS = {
 class Provider(Protocol):
     """The verbs. All of them raise errors of `cloudrl.errors` only."""
 
-    def places(self, cluster: Cluster) -> Places:
+    def places(self, cluster: Cluster) -> NodePaths:
         """Where a cluster's nodes are going to keep what jobs read and write, as far as it is known before `up`."""
 
     def plan(self, cluster: Cluster, *, dashboard_port: int | None = None) -> Plan:
@@ -69,7 +69,7 @@ class Provider(Protocol):
     def logs(self, name: str) -> str:
         """How to read a cluster's own logs: a folder, or a command."""
 
-    def keeping(self, name: str) -> Keeping:
+    def keeping(self, name: str) -> CheckpointRetention:
         """What becomes of a cluster's checkpoints when it ends."""
 
     def what_stays(self, name: str) -> str:

@@ -29,7 +29,7 @@ class Plan(Protocol):
 
 
 @dataclass(frozen=True)
-class Places:
+class NodePaths:
     """Where nodes keep what jobs read and write.
 
     Attributes:
@@ -46,20 +46,16 @@ class Places:
 
 
 @dataclass(frozen=True)
-class Keeping:
+class CheckpointRetention:
     """What becomes of a cluster's checkpoints when it ends.
 
     Attributes:
-        lost: whether they go with disks that are going to be destroyed.
-        where: where they stay, or when and with what they go, in half a sentence.
-        fleet: whose machines have the disks, if it is one's.
-        volumes: the network volumes that they lie on.
+        destroyed: whether they go with disks that are going to be destroyed.
+        location: where they stay, or when and with what they go, in half a sentence.
     """
 
-    lost: bool
-    where: str
-    fleet: str | None = None
-    volumes: Sequence[str] = ()
+    destroyed: bool
+    location: str
 
 
 @dataclass(frozen=True)
@@ -71,7 +67,7 @@ class Status:
         reason: why it failed or ended, one line.
         nodes: one mapping a known node: rank, ip, phase, detail, seen_s_ago.
         ready_at: seconds since the epoch.
-        earlier: attempts of all nodes before the present one, oldest first, where a lost node makes the provider
+        previous_attempts: those of all nodes before the present one, oldest first, where a lost node makes the provider
             start the cluster again: attempt, submitted_at, ended_at, reason, nodes.
         dashboard_url: where Ray's dashboard is reached from here; None while no way to it is kept open.
         price_per_hour: US dollars for all machines that it has now; None where nobody says.
@@ -88,7 +84,7 @@ class Status:
     ready_at: float | None = None
     dashboard_url: str | None = None
     checkpoint_dir: str | None = None
-    earlier: Sequence[Mapping[str, Any]] = field(default_factory=tuple)
+    previous_attempts: Sequence[Mapping[str, Any]] = field(default_factory=tuple)
     price_per_hour: float | None = None
     cost: float | None = None
     limits: Mapping[str, Any] = field(default_factory=dict)

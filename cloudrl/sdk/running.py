@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from cloudrl import recipes
 from cloudrl.errors import InputError
 from cloudrl.jobs import JobHandle, SubmitOptions, find_job, list_jobs, submit
-from cloudrl.providers import provider, whereabouts
+from cloudrl.providers import locate, provider
 from cloudrl.transport import Connection, inspect_cluster
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def attach(name: str, on: str | None = None) -> RunningCluster:
         InputError: there is none of that name, or one in two places and no provider was named.
         ConnectionFailed: nobody answers.
     """
-    where = on or whereabouts.home(name)
+    where = on or locate.provider_of(name)
     return RunningCluster(provider(where).attach(name), provider=where)
 
 

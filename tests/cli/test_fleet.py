@@ -10,9 +10,8 @@ import pytest
 import cloudrl
 from cloudrl.cli import fleet
 from cloudrl.errors import InputError, Interrupted
-from cloudrl.providers.dstack import fleets, left, server
+from cloudrl.providers.dstack import fleets, server
 from cloudrl.providers.dstack.fleets import FleetPlan, FleetState, Instance, Offer
-from cloudrl.providers.dstack.left import Left
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,21 +60,14 @@ class TestAFleetThatWouldBeReplaced:
         assert "cloudrl fleet delete gpu-fleet" in str(caught.value.hint)
         assert there.applied == []
 
-    def test_lists_what_goes_with_it_before_the_question(
+    def test_is_replaced_only_after_a_question(
         self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        there, lying = (
-            Replaced(monkeypatch),
-            Left("lab", "gpu-fleet", ("10.0.0.9",), (), ("grpo step 10, 30 GB",)),
-        )
-        monkeypatch.setattr(
-            left, "on_machines", lambda _project, hosts: [lying] if hosts == ["10.0.0.9"] else []
-        )
+        there = Replaced(monkeypatch)
         with pytest.raises(InputError, match="Nobody is there to ask"):
             fleet.make("", yes=False, project=None)
         assert there.applied == []
         fleet.make("", yes=True, project=None)
-        assert "lab: grpo step 10, 30 GB" in capsys.readouterr().err
         assert len(there.applied) == 1
 
     def test_from_python_only_when_asked_for(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from cloudrl.cli._retry import retry
 from cloudrl.cli._teardown import after_run
 from cloudrl.errors import ConnectionFailed, Interrupted, Unauthorized
 from cloudrl.providers import provider
-from cloudrl.providers.model import Keeping, Status
+from cloudrl.providers.model import CheckpointRetention, Status
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -48,7 +48,11 @@ def started(lab: FakeLocal, monkeypatch: pytest.MonkeyPatch) -> FakeLocal:
 @pytest.fixture
 def rented(lab: FakeLocal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What its disks hold goes with it."""
-    monkeypatch.setattr(HOME, "keeping", lambda _name: Keeping(lost=True, where="on the machines' own disks"))
+    monkeypatch.setattr(
+        HOME,
+        "keeping",
+        lambda _name: CheckpointRetention(destroyed=True, location="on the machines' own disks"),
+    )
     actor = tmp_path / "disk" / "grpo" / "global_step_1" / "actor"
     actor.mkdir(parents=True)
     (actor / "model_world_size_1_rank_0.pt").write_bytes(b"x" * 1000)

@@ -14,7 +14,7 @@ from cloudrl.cli import _output, _teardown
 from cloudrl.errors import ConnectionFailed, InputError
 from cloudrl.providers import provider as provider_of
 from cloudrl.providers.dstack import fleets, provider, server
-from cloudrl.providers.model import Keeping, Status
+from cloudrl.providers.model import CheckpointRetention, Status
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,8 +37,10 @@ def dstack(home: Path, monkeypatch: pytest.MonkeyPatch) -> FakeDstack:
     monkeypatch.setenv("DSTACK_SERVER_URL", "http://server")
     monkeypatch.setattr(provider, "connect", lambda: fake.server)
     monkeypatch.setattr(server, "connect", lambda: fake.server)
-    monkeypatch.setattr(provider, "reach", refused)
-    monkeypatch.setattr(provider, "keeping", lambda _name: Keeping(lost=False, where="on a volume"))
+    monkeypatch.setattr(provider, "open_access", refused)
+    monkeypatch.setattr(
+        provider, "keeping", lambda _name: CheckpointRetention(destroyed=False, location="on a volume")
+    )
     return fake
 
 

@@ -14,7 +14,7 @@ from small_step import write_step
 import cloudrl
 from cloudrl.errors import ConnectionFailed, InputError
 from cloudrl.providers import PROVIDERS
-from cloudrl.providers.model import Keeping, Places, Status
+from cloudrl.providers.model import CheckpointRetention, NodePaths, Status
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -37,8 +37,8 @@ class Rented:
     def plan(self, cluster: cloudrl.Cluster) -> str:
         return cluster.name
 
-    def places(self, _cluster: cloudrl.Cluster) -> Places:
-        return Places("/checkpoints", "/data", "/dev/shm/RUN-ID")
+    def places(self, _cluster: cloudrl.Cluster) -> NodePaths:
+        return NodePaths("/checkpoints", "/data", "/dev/shm/RUN-ID")
 
     def names(self) -> list[str]:
         if self.is_silent:
@@ -61,8 +61,8 @@ class Rented:
     def whose(self, _name: str) -> str:
         return ""
 
-    def keeping(self, _name: str) -> Keeping:
-        return Keeping(lost=False, where="on a volume")
+    def keeping(self, _name: str) -> CheckpointRetention:
+        return CheckpointRetention(destroyed=False, location="on a volume")
 
     def what_stays(self, _name: str) -> str:
         return "nothing stays"

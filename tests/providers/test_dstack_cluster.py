@@ -24,7 +24,7 @@ def ssh_of(user: User) -> list[str]:
 def test_status(user: User, first: str) -> None:
     look = user.status(first)
     assert (look["phase"], [node["phase"] for node in look["nodes"]]) == ("ready", ["ready", "ready"])
-    assert len(look["earlier"]) == user.lab.runs.attempts(first) - 1
+    assert len(look["previous_attempts"]) == user.lab.runs.attempts(first) - 1
 
 
 def test_a_second_one_of_its_name(user: User, first: str) -> None:

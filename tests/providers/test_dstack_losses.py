@@ -47,7 +47,7 @@ def test_a_lost_host_brings_up_the_whole_cluster_again(user: User, first: str, r
         assert re.match(rf"attempt {attempts} \(20\d\d-\d\d-\d\d \d\d:", line)
         assert "ended and was started again: " in line
         assert host.address in line
-        assert attempts in [each["attempt"] for each in look["earlier"]]
+        assert attempts in [each["attempt"] for each in look["previous_attempts"]]
 
         assert "nodes 2" in user.probe(first, f"probe-{rank}")
         assert host not in user.hosts_of(first)

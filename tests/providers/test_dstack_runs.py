@@ -101,7 +101,7 @@ def lost(reason_of_the_head: str = "terminated_by_server") -> FakeServer:
 
 def test_attempts_that_ended() -> None:
     server = lost()
-    [attempt] = history.earlier(server, runs.get(server, "one"))  # type: ignore[arg-type]
+    [attempt] = history.previous_attempts(server, runs.get(server, "one"))  # type: ignore[arg-type]
     assert attempt["reason"] == "rank 1 (10.0.0.12): instance unreachable"
     assert (attempt["attempt"], attempt["submitted_at"], attempt["ended_at"]) == (1, 0.0, 52.0)
     assert [(node["rank"], node["ip"], node["detail"]) for node in attempt["nodes"]] == [
@@ -114,10 +114,10 @@ def test_the_agents_own_words_come_first() -> None:
     server = lost("container_exited_with_error")
     words = "rank 1 (b, 10.0.0.12) was lost in phase ready: no heartbeat for 30 s"
     server.outputs[server.submissions[0][0].id] = f"[16:00:02 rank 0] failed: {words}\r\n"
-    [attempt] = history.earlier(server, runs.get(server, "one"))  # type: ignore[arg-type]
+    [attempt] = history.previous_attempts(server, runs.get(server, "one"))  # type: ignore[arg-type]
     assert attempt["reason"] == words
 
 
 def test_one_attempt_has_no_past() -> None:
     server = FakeServer(["running"], {0: [submission(0, "10.0.0.11")]})
-    assert history.earlier(server, runs.get(server, "one")) == ()  # type: ignore[arg-type]
+    assert history.previous_attempts(server, runs.get(server, "one")) == ()  # type: ignore[arg-type]

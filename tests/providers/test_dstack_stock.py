@@ -47,7 +47,7 @@ def test_a_cut_and_a_lost_host(stock: User) -> None:
     worker.kill()
     until(lambda: lab.runs.attempts("slow") == 2, 400, lambda: lab.runs.status("slow"))
     look = stock.wait_ready("slow", timeout_s=300)
-    assert [each["attempt"] for each in look["earlier"]] == [1]
+    assert [each["attempt"] for each in look["previous_attempts"]] == [1]
     assert "its jobs are gone" in follower.finish(120).stdout
     assert "nodes 2" in stock.probe("slow", "probe")
     stock.types("cloudrl", "down", "slow", "-y")

@@ -26,7 +26,7 @@ import cloudrl
 cluster = cloudrl.Cluster(
     name="second", nodes=2, image="any", user="root", cpu="x86:1..", memory="1GB..", disk="1GB..", fleets=["pair"],
 )
-with cluster.up(on="dstack", on_status=lambda look: print(look.phase, look.reason, look.earlier)) as ray:
+with cluster.up(on="dstack", on_status=lambda look: print(look.phase, look.reason, look.previous_attempts)) as ray:
     print("UP", ray.connection.ray_url, flush=True)
     job = ray.submit(cloudrl.recipe(sys.argv[1]), submission_id="from-python")
     for event in job.follow():

@@ -14,11 +14,11 @@ import pytest
 from fake_dstack import FakeDstack, attempt, run
 
 from cloudrl.errors import CapacityError, CloudrlError, ClusterFailed, ConnectionFailed, InputError
-from cloudrl.providers.dstack import keeper, provider, runs, state, stopping
+from cloudrl.providers.dstack import keeper, provider, runs, state, up_errors
+from cloudrl.providers.dstack.access import AccessPoller
 from cloudrl.providers.dstack.provider import DstackPlan
 from cloudrl.providers.dstack.runs import RunPlan
 from cloudrl.providers.dstack.tunnel import Tunnel, free_ports
-from cloudrl.providers.dstack.way_in import WayIn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,7 +49,7 @@ class Clock:
 
 def failed(dstack: FakeDstack, error: CloudrlError) -> CloudrlError:
     clock = Clock()
-    return stopping.failed(dstack.server, PLANNED, error, clock=clock, sleep=clock.sleep)
+    return up_errors.failed(dstack.server, PLANNED, error, clock=clock, sleep=clock.sleep)
 
 
 class TestAnErrorAfterTheRunWasSubmitted:
@@ -95,14 +95,14 @@ class TestAClusterThatCannotBeReached:
         def refused(*_: Any, **__: Any) -> Any:
             raise ConnectionFailed("no tunnel after 20 s: Permission denied (publickey)")
 
-        way = WayIn(dstack.server, reach=refused, clock=clock)
-        assert way.look(look) is None
-        assert "Permission denied" in way.problem
+        poller = AccessPoller(dstack.server, opener=refused, clock=clock)
+        assert poller.poll(look) is None
+        assert "Permission denied" in poller.problem
         clock.sleep(599)
-        assert way.look(look) is None
+        assert poller.poll(look) is None
         clock.sleep(2)
         with pytest.raises(ConnectionFailed, match="is running, and cannot be reached") as at:
-            way.look(look)
+            poller.poll(look)
         assert "Permission denied" in at.value.message
         said = failed(dstack, at.value)
         assert "cannot be reached from this machine: no tunnel" in said.message
@@ -117,7 +117,7 @@ class TestAClusterThatCannotBeReached:
         def refused(*_: Any, **__: Any) -> Any:
             raise ConnectionFailed("Permission denied (publickey)")
 
-        monkeypatch.setattr(provider, "WayIn", partial(WayIn, reach=refused))
+        monkeypatch.setattr(provider, "AccessPoller", partial(AccessPoller, opener=refused))
         with pytest.raises(ClusterFailed, match="not ready"):
             provider._await_ready(dstack.server, runs.get(dstack.server, "lab"), looks.append, -1.0)
         assert looks[0].nodes[0]["detail"] == "Permission denied (publickey)"
@@ -128,10 +128,10 @@ class TestAClusterThatCannotBeReached:
         def refused(*_: Any, **__: Any) -> Any:
             raise ConnectionFailed("no")
 
-        way = WayIn(dstack.server, reach=refused, clock=clock)
+        poller = AccessPoller(dstack.server, opener=refused, clock=clock)
         for status, number in (("provisioning", 0), ("running", 0), ("running", 1)):
             dstack.held_runs = [run(attempt(number), status=status)]
-            assert way.look(runs.get(dstack.server, "lab")) is None
+            assert poller.poll(runs.get(dstack.server, "lab")) is None
             clock.sleep(500)
 
     def test_a_way_in_is_opened_once(self, dstack: FakeDstack) -> None:
@@ -142,10 +142,10 @@ class TestAClusterThatCannotBeReached:
             opened.append(SimpleNamespace(close=lambda: opened.append("closed")))
             return opened[-1]
 
-        way, look = WayIn(dstack.server, reach=reach), runs.get(dstack.server, "lab")
-        assert way.look(look) is way.look(look)
-        assert way.handed_over() is opened[0]
-        way.close()
+        poller, look = AccessPoller(dstack.server, opener=reach), runs.get(dstack.server, "lab")
+        assert poller.poll(look) is poller.poll(look)
+        assert poller.release() is opened[0]
+        poller.close()
         assert len(opened) == 1
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cloudrl.errors import InputError
-from cloudrl.providers.local import declared, provider
+from cloudrl.providers.local import provider, spec_support
 from cloudrl.spec import Cluster
 
 
@@ -45,17 +45,17 @@ def test_what_has_no_effect_is_named() -> None:
 
 def test_a_secret_comes_from_this_shell() -> None:
     cluster = Cluster(name="lab", secrets=["HF_TOKEN"])
-    declared.check_secrets(cluster, {"HF_TOKEN": "hf_1"})
+    spec_support.check_secrets(cluster, {"HF_TOKEN": "hf_1"})
     with pytest.raises(InputError, match="secret HF_TOKEN is not set") as caught:
-        declared.check_secrets(cluster, {"HF_TOKEN": ""})
+        spec_support.check_secrets(cluster, {"HF_TOKEN": ""})
     assert "export HF_TOKEN=" in str(caught.value.hint)
 
 
 def test_what_is_said_of_a_declared_folder_is_its_place(tmp_path: Path) -> None:
-    assert str(tmp_path / "home" / "clusters" / "lab" / "checkpoints") in provider.keeping("lab").where
+    assert str(tmp_path / "home" / "clusters" / "lab" / "checkpoints") in provider.keeping("lab").location
     plan = provider.plan(Cluster.load({"name": "lab", "checkpoints": str(tmp_path / "nvme")}))
     plan.state.write()
-    assert provider.keeping("lab").where == f"in {tmp_path / 'nvme'}"
+    assert provider.keeping("lab").location == f"in {tmp_path / 'nvme'}"
     assert (
         provider.what_stays("lab") == f"checkpoints stay in {tmp_path / 'nvme'}, logs in {plan.state.folder}"
     )

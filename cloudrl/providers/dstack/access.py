@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 from cloudrl.errors import CloudrlError, ClusterFailed, ConnectionFailed, InputError
 from cloudrl.node.tokens import derive
 from cloudrl.providers.dstack import runs, ssh, state
-from cloudrl.providers.dstack.logs import how_it_ended
+from cloudrl.providers.dstack.logs import exit_reason
 from cloudrl.providers.dstack.tunnel import Tunnel, free_ports, listens, ssh_environment, write_config
 from cloudrl.spec.ports import AGENT_PORT, RAY_PORT
 from cloudrl.transport import Connection
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from cloudrl.providers.dstack.runs import RunState
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 _SSH_TIMEOUT_S = 30.0
 _HEALING_S, _LOOK_S = 15.0, 0.2
+_TRY_S = 20.0
+_UNREACHABLE_S = 600.0
+"""From `running` until there is a way in; the agent listens within seconds of the container's start."""
 # node/tokens.py: node_key. A single node has no dstack_job; the agent keeps a key of its own.
 _KEY_OF_RUN, _KEY_OF_NODE = "~/.ssh/dstack_job", "~/.cloudrl/run/key"
 
@@ -43,7 +46,7 @@ class Access:
             self.tunnel.close()
 
 
-def reach(server: Server, run: RunState, *, timeout_s: float = 60.0) -> Access:
+def open_access(server: Server, run: RunState, *, timeout_s: float = 60.0) -> Access:
     """Open the way to a run's head, or take the one that is kept open.
 
     Raises:
@@ -61,6 +64,73 @@ def reach(server: Server, run: RunState, *, timeout_s: float = 60.0) -> Access:
     except BaseException:
         tunnel.close()
         raise
+
+
+class AccessPoller:
+    """One access to a run, once there is one.
+
+    Args:
+        server: the run's.
+        opener: opens the way.
+        clock: seconds that never go back.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        *,
+        opener: Callable[..., Access] = open_access,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.problem = ""
+        """Why there is none although the run is running."""
+        self._server, self._opener, self._clock = server, opener, clock
+        self._access: Access | None = None
+        self._running: tuple[int, float] | None = None
+
+    def poll(self, run: RunState) -> Access | None:
+        """The way in, or None while the agent has not started.
+
+        Raises:
+            ConnectionFailed: this attempt of the run has been running for long, and cannot be reached.
+        """
+        if run.status != "running":
+            self._running = None
+            return None
+        if self._access is not None:
+            return self._access
+        if self._running is None or self._running[0] != run.attempt:
+            self._running = (run.attempt, self._clock())
+        try:
+            self._access = self._opener(self._server, run, timeout_s=_TRY_S)
+        except ConnectionFailed as error:
+            self.problem = error.message
+            if self._clock() - self._running[1] > _UNREACHABLE_S:
+                raise self._unreachable(run, error) from error
+        return self._access
+
+    def release(self) -> Access:
+        """Give the access away; `close` then leaves it alone.
+
+        Raises:
+            ConnectionFailed: there is none.
+        """
+        access, self._access = self._access, None
+        if access is None:
+            raise ConnectionFailed(self.problem or "no way in")
+        return access
+
+    def close(self) -> None:
+        """Close what was opened and not handed over."""
+        if self._access is not None:
+            self._access.close()
+            self._access = None
+
+    def _unreachable(self, run: RunState, error: ConnectionFailed) -> ConnectionFailed:
+        return type(error)(
+            f"cluster {run.name!r} is running, and cannot be reached from this machine: {error.message}",
+            hint=error.hint or f"Try again: cloudrl attach {run.name}",
+        )
 
 
 def _wait_open(ports: dict[int, int], timeout_s: float) -> None:
@@ -98,11 +168,11 @@ def connect(server: Server, run: RunState, ports: dict[int, int]) -> Connection:
     Raises:
         ConnectionFailed: the key cannot be read.
     """
-    home = RunHome(server, run.name, run.id, ports)
+    home = RunTokenSource(server, run.name, run.id, ports)
     return home.read(run)
 
 
-class RunHome:
+class RunTokenSource:
     """Reads a run's tokens again after dstack has resubmitted it (`cloudrl.transport.Home`)."""
 
     def __init__(self, server: Server, name: str, run_id: str, ports: dict[int, int]) -> None:
@@ -157,7 +227,7 @@ def _end_of(server: Server, run: RunState) -> str:
     """How a run has ended, with the agents' own reason where they have said one."""
     reason = ""
     with suppress(CloudrlError):  # the log may be gone; that it is over is worth more
-        _, reason = how_it_ended(server, run)
+        _, reason = exit_reason(server, run)
     return f"{run.status} {reason or run.reason}".rstrip()
 
 

@@ -62,9 +62,9 @@ class FleetState:
     """So many rented machines are never given back."""
 
     @property
-    def why_kept(self) -> str:
+    def never_released_reason(self) -> str:
         """Why idle machines are paid for until somebody deletes the fleet; "" where they are given back."""
-        return "" if self.is_ssh else why_machines_stay(self.idle_duration_s, self.least)
+        return "" if self.is_ssh else never_released_reason(self.idle_duration_s, self.least)
 
     @property
     def price(self) -> float:
@@ -99,7 +99,7 @@ class FleetPlan:
     total_offers: int
     current: FleetState | None = None
     answer: Any = field(default=None, repr=False)
-    why_kept: str = ""
+    never_released_reason: str = ""
     """Why idle machines are going to be paid for until somebody deletes the fleet; "" where they are given back."""
 
     def render(self) -> str:
@@ -136,7 +136,9 @@ def plan(server: Server, text: str) -> FleetPlan:
         total_offers=answer.total_offers,
         current=_state(answer.current_resource) if answer.current_resource is not None else None,
         answer=answer,
-        why_kept="" if configuration.ssh_config else why_machines_stay(_idle_duration_s(spec), _least(spec)),
+        never_released_reason=""
+        if configuration.ssh_config
+        else never_released_reason(_idle_duration_s(spec), _least(spec)),
     )
 
 
@@ -151,7 +153,7 @@ def apply(server: Server, planned: FleetPlan) -> FleetState:
     check(server, planned)
     if planned.action == "recreate":
         delete(server, [planned.name])
-        wait_gone(server, planned.name)
+        wait_deleted(server, planned.name)
         planned = plan(server, planned.text)
     return _state(server.call(server.api.fleets.apply_plan, server.project, planned.answer))
 
@@ -220,7 +222,7 @@ def wait(
         sleep(_POLL_S)
 
 
-def wait_gone(
+def wait_deleted(
     server: Server, name: str, *, timeout_s: float = 600.0, sleep: Callable[[float], None] = time.sleep
 ) -> None:
     """Wait until a fleet that is being deleted is gone; its machines are given back by then.
@@ -347,7 +349,7 @@ def _state(fleet: Any) -> FleetState:
     )
 
 
-def why_machines_stay(idle_duration_s: int | None, least: int) -> str:
+def never_released_reason(idle_duration_s: int | None, least: int) -> str:
     """Why rented machines are paid for until somebody deletes their fleet; "" where idle ones are given back.
 
     Args:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cloudrl.errors import CloudrlError
-from cloudrl.providers.dstack.logs import agents_words, tail
+from cloudrl.providers.dstack.logs import agent_reason, tail
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,7 +26,7 @@ class _Ended:
     attempt: Attempt
 
 
-def earlier(server: Server, run: RunState) -> tuple[Mapping[str, Any], ...]:
+def previous_attempts(server: Server, run: RunState) -> tuple[Mapping[str, Any], ...]:
     """The attempts before the present one, oldest first: {attempt, submitted_at, ended_at, reason, nodes}.
 
     `attempt` counts from 1, times are seconds since the epoch, `reason` is one line.
@@ -60,7 +60,7 @@ def _said(server: Server, run: RunState, ended: list[_Ended]) -> str:
             output = tail(server, run, each.rank, attempt=each.attempt.number)
         except CloudrlError:  # the log may be gone; the state of the cluster is worth more
             continue
-        if words := agents_words(output):
+        if words := agent_reason(output):
             return words
     return ""
 

@@ -6,7 +6,7 @@ import base64
 import re
 from typing import TYPE_CHECKING
 
-from cloudrl.providers.dstack.trouble import explained
+from cloudrl.providers.dstack.diagnostics import describe_failure
 
 if TYPE_CHECKING:
     from cloudrl.providers.dstack.runs import Node, RunState
@@ -35,7 +35,7 @@ def tail(server: Server, run: RunState, rank: int, lines: int = _PAGE, *, attemp
     return b"".join(pieces).decode("utf-8", "replace").replace("\r\n", "\n")
 
 
-def agents_words(output: str) -> str:
+def agent_reason(output: str) -> str:
     """Why an agent has ended, as it says itself; "" when it did not."""
     for pattern in (_VERDICT, _FAILED):
         if found := pattern.findall(output):
@@ -43,7 +43,7 @@ def agents_words(output: str) -> str:
     return ""
 
 
-def how_it_ended(server: Server, run: RunState) -> tuple[str, str]:
+def exit_reason(server: Server, run: RunState) -> tuple[str, str]:
     """Phase, "failed" or "down", and reason in one line of a run that is over; no reason when it was stopped or done.
 
     The agent says it in its own output: a permanent failure ends with exit status 0, so that dstack does not try
@@ -70,5 +70,5 @@ def _why_failed(run: RunState, ended: list[Node], outputs: list[str]) -> str:
         if node.latest.status == "failed":
             said = [line.strip() for line in output.splitlines() if line.strip()]
             last = f"; its last line: {said[-1]}" if said else ""
-            return f"rank {node.rank}: {explained(node.latest)}{last}"
+            return f"rank {node.rank}: {describe_failure(node.latest)}{last}"
     return run.reason or "failed"

@@ -9,13 +9,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from cloudrl.errors import CloudrlError, ClusterFailed, ConnectionFailed, InputError
-from cloudrl.providers.dstack import keeper, runs, state, stopping, trouble
-from cloudrl.providers.dstack.access import Access, reach
-from cloudrl.providers.dstack.history import earlier
-from cloudrl.providers.dstack.logs import how_it_ended
+from cloudrl.providers.dstack import diagnostics, keeper, retention, runs, state, up_errors
+from cloudrl.providers.dstack.access import Access, AccessPoller, open_access
+from cloudrl.providers.dstack.history import previous_attempts
+from cloudrl.providers.dstack.logs import exit_reason
 from cloudrl.providers.dstack.server import Server, connect
-from cloudrl.providers.dstack.way_in import WayIn
-from cloudrl.providers.model import UP_TIMEOUT_S, Keeping, Places, Status
+from cloudrl.providers.model import UP_TIMEOUT_S, CheckpointRetention, NodePaths, Status
 from cloudrl.render.agent import write_agent
 from cloudrl.render.dstack import to_dstack
 
@@ -56,7 +55,7 @@ def plan(cluster: Cluster, *, dashboard_port: int | None = None) -> DstackPlan:
         server = connect()
         quoted = quote(DstackPlan(cluster.name, to_dstack(cluster.replace(max_cost=None))), server)
         if quoted.price is None:
-            trouble.check(server, quoted)
+            diagnostics.check(server, quoted)
         cluster = with_price(cluster, quoted)
     return DstackPlan(cluster.name, to_dstack(cluster))
 
@@ -75,11 +74,11 @@ def with_price(cluster: Cluster, quoted: RunPlan) -> Cluster:
     return cluster.replace(price_per_hour=round(quoted.price, 4))
 
 
-def places(cluster: Cluster) -> Places:
+def places(cluster: Cluster) -> NodePaths:
     """Where the nodes are going to keep what jobs read and write, in a container that runs as its usual user."""
     user = (cluster.user or "root").partition(":")[0]
     home = "/root" if user in ("root", "0") else f"/home/{user}"
-    return Places(cluster.checkpoints, f"{home}/data", "/dev/shm/cloudrl-0-RUN-ID")  # noqa: S108  as the agent does
+    return NodePaths(cluster.checkpoints, f"{home}/data", "/dev/shm/cloudrl-0-RUN-ID")  # noqa: S108  as the agent does
 
 
 def lacks_fleet(cluster: Cluster) -> bool:
@@ -137,10 +136,10 @@ def up(
     quoted: RunPlan | None = None
     try:
         quoted = quote(plan, server)
-        trouble.check(server, quoted)
+        diagnostics.check(server, quoted)
         return _start(server, quoted, on_status, timeout_s)
     except KeyboardInterrupt as error:
-        raise stopping.interrupted(server, quoted) from error
+        raise up_errors.interrupted(server, quoted) from error
 
 
 def _start(
@@ -152,7 +151,7 @@ def _start(
         keeper.start(server.project, quoted.name)
         return attach(quoted.name)
     except CloudrlError as error:
-        raise stopping.failed(server, quoted, error) from error
+        raise up_errors.failed(server, quoted, error) from error
 
 
 def attach(name: str) -> Connection:
@@ -165,7 +164,7 @@ def attach(name: str) -> Connection:
     server = connect()
     run = runs.get(server, name)
     runs.refuse_over(run)
-    return reach(server, run).connection
+    return open_access(server, run).connection
 
 
 def keep_open(name: str) -> None:
@@ -190,14 +189,16 @@ def status(name: str) -> Status:
     server = connect()
     run = runs.get(server, name)
     look = _present(server, run)
-    return replace(look, earlier=earlier(server, run), price_per_hour=run.price, cost=run.cost)
+    return replace(
+        look, previous_attempts=previous_attempts(server, run), price_per_hour=run.price, cost=run.cost
+    )
 
 
 def _present(server: Server, run: RunState) -> Status:
     if run.status != "running":
         return _from_run(server, run)
     try:
-        access = reach(server, run, timeout_s=15)
+        access = open_access(server, run, timeout_s=15)
     except ConnectionFailed as error:
         return _from_run(server, run, detail=error.message)
     try:
@@ -259,11 +260,11 @@ def what_stays(name: str) -> str:  # noqa: ARG001 - the protocol's
     return "its machines stay in their fleet until they were idle for its idle duration: cloudrl fleet list"
 
 
-def keeping(name: str) -> Keeping:
+def keeping(name: str) -> CheckpointRetention:
     """What becomes of its checkpoints when it ends."""
     server = connect()
     run = runs.get(server, name)
-    return stopping.keeping(server, run, checkpoint_folder(run))
+    return retention.retention(server, run, checkpoint_folder(run))
 
 
 def checkpoint_folder(run: RunState) -> str:
@@ -295,33 +296,35 @@ def _await_ready(
     server: Server, run: RunState, on_status: Callable[[Status], None] | None, timeout_s: float
 ) -> Access:
     deadline = time.monotonic() + timeout_s
-    way = WayIn(server)
+    poller = AccessPoller(server)
     before = 0
     past: tuple[Mapping[str, Any], ...] = ()
     try:
         while True:
             run = _get_patiently(server, run.name)
             if run.attempt != before:
-                before, past = run.attempt, earlier(server, run)
+                before, past = run.attempt, previous_attempts(server, run)
             if run.is_over:
                 raise _failed(server, run)
-            if (in_vain := trouble.give_up(run)) is not None:
+            if (in_vain := diagnostics.unrecoverable_error(run)) is not None:
                 runs.stop(server, run.name)
                 runs.wait_over(server, run.name)
                 raise in_vain
-            access = way.look(run)
-            look = _look(server, run, access) if access is not None else _from_run(server, run, way.problem)
+            access = poller.poll(run)
+            look = (
+                _look(server, run, access) if access is not None else _from_run(server, run, poller.problem)
+            )
             if on_status is not None:
-                on_status(replace(look, earlier=past))
+                on_status(replace(look, previous_attempts=past))
             if look.is_ready and access is not None:
-                return way.handed_over()
+                return poller.release()
             if time.monotonic() > deadline:
                 raise ClusterFailed(
                     f"cluster {run.name!r} is not ready after {timeout_s:.0f} s: {look.phase}"
                 )
             time.sleep(_POLL_S)
     finally:
-        way.close()
+        poller.close()
 
 
 def _get_patiently(server: Server, name: str) -> RunState:
@@ -369,7 +372,7 @@ def _from_run(server: Server, run: RunState, detail: str = "") -> Status:
     """What dstack alone knows: before the agent answers, and after the end."""
     phase, reason = run.status, run.reason
     if run.is_over:
-        phase, reason = how_it_ended(server, run)
+        phase, reason = exit_reason(server, run)
     return Status(
         name=run.name,
         provider="dstack",
@@ -390,7 +393,7 @@ def _row(node: runs.Node, detail: str) -> dict[str, Any]:
 
 
 def _failed(server: Server, run: RunState) -> ClusterFailed:
-    reason = how_it_ended(server, run)[1] or run.reason or run.status
+    reason = exit_reason(server, run)[1] or run.reason or run.status
     return ClusterFailed(
         f"cluster {run.name!r} ended before it was ready: {reason}", hint=f"dstack logs {run.name}"
     )

@@ -15,7 +15,7 @@ from cloudrl.node.ending import RELEASE
 from cloudrl.node.facts import count_gpus
 from cloudrl.node.identity import address_towards
 from cloudrl.node.tokens import read_or_make_key
-from cloudrl.providers.local import declared, ports
+from cloudrl.providers.local import ports, spec_support
 from cloudrl.providers.local.processes import MARK
 from cloudrl.providers.local.state import LocalState, make_folder
 from cloudrl.render.agent import AGENT_FILE, write_agent
@@ -67,12 +67,12 @@ class LocalPlan:
         lines = [f"# {self.state.nodes} agents on this machine; state in {self.state.folder}"]
         lines += [f"# {note}" for note in self.notes]
         for rank, command in enumerate(self.commands):
-            variables = [f"{key}={_shown(key, value)}" for key, value in self.node_env(rank).items()]
+            variables = [f"{key}={_redacted(key, value)}" for key, value in self.node_env(rank).items()]
             lines.append(" ".join([*variables, shlex.join(command)]))
         return "\n".join(lines) + "\n"
 
 
-def _shown(name: str, value: str) -> str:
+def _redacted(name: str, value: str) -> str:
     return "***" if is_secret(name) else shlex.quote(value)
 
 
@@ -83,7 +83,7 @@ def make_plan(cluster: Cluster, *, dashboard_port: int | None = None) -> LocalPl
         CapacityError: the cluster asks for GPUs that this machine does not have.
         InputError: `dashboard_port` is given and in use, or this shell does not have a secret.
     """
-    declared.check_secrets(cluster)
+    spec_support.check_secrets(cluster)
     gpus = _gpus(cluster)
     dashboard = ports.dashboard_port(dashboard_port, cluster=cluster.name)
     gcs, client, *agent_ports = ports.free_ports(2 + cluster.nodes, cluster=cluster.name, avoid=dashboard)
@@ -100,16 +100,16 @@ def make_plan(cluster: Cluster, *, dashboard_port: int | None = None) -> LocalPl
         client_port=client,
         agent_ports=tuple(agent_ports),
         ray_temp_dir=f"/tmp/cloudrl-{cluster_id[:8]}",  # noqa: S108  short: Unix socket paths end at 107 bytes
-        checkpoint_dir=str(declared.checkpoint_folder(cluster) or ""),
+        checkpoint_dir=str(spec_support.checkpoint_folder(cluster) or ""),
     )
     commands = tuple(_command(cluster, state, rank) for rank in range(cluster.nodes))
-    unused = ", ".join(declared.without_effect(cluster))
+    unused = ", ".join(spec_support.unsupported_fields(cluster))
     notes = (f"without effect on this machine: {unused}",) if unused else ()
     return LocalPlan(state, commands, dict(cluster.env), notes)
 
 
 @dataclass
-class Started:
+class AgentProcess:
     """One agent that was started, and the lease that keeps it: our end of a pipe.
 
     Not a `subprocess.Popen`, which cannot let go of a process that shall outlive it.
@@ -130,9 +130,9 @@ class Started:
         """Let the agent outlive this command; one that died a moment ago is left to `status`."""
         with suppress(BrokenPipeError):
             os.write(self.lease, RELEASE)
-        self.drop()
+        self.abandon()
 
-    def drop(self) -> None:
+    def abandon(self) -> None:
         """Close the lease; an agent that was not released ends."""
         os.close(self.lease)
 
@@ -157,7 +157,7 @@ def prepare(plan: LocalPlan) -> None:
     make_folder(state.checkpoints, "Name another one: --checkpoints DIR")
 
 
-def start_agent(plan: LocalPlan, rank: int) -> Started:
+def start_agent(plan: LocalPlan, rank: int) -> AgentProcess:
     """Start one agent in its own session. It ends by itself when the lease is dropped before its release."""
     folder = plan.state.node_dir(rank)
     folder.mkdir(parents=True, exist_ok=True)
@@ -181,7 +181,7 @@ def start_agent(plan: LocalPlan, rank: int) -> Started:
         )
     finally:
         os.close(reading)
-    return Started(pid, writing)
+    return AgentProcess(pid, writing)
 
 
 def _command(cluster: Cluster, state: LocalState, rank: int) -> tuple[str, ...]:

@@ -14,16 +14,16 @@ from cloudrl.errors import ClusterFailed, ConnectionFailed, InputError, Interrup
 from cloudrl.node.job_secrets import folder_of
 from cloudrl.node.money import DOWN
 from cloudrl.node.tokens import derive
-from cloudrl.providers.local import declared, launch, processes, state
+from cloudrl.providers.local import launch, processes, spec_support, state
 from cloudrl.providers.local.launch import LocalPlan
-from cloudrl.providers.model import UP_TIMEOUT_S, Keeping, Places, Status
+from cloudrl.providers.model import UP_TIMEOUT_S, CheckpointRetention, NodePaths, Status
 from cloudrl.transport import AgentClient, Connection
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from cloudrl.providers.local.launch import Started
+    from cloudrl.providers.local.launch import AgentProcess
     from cloudrl.providers.local.state import LocalState
     from cloudrl.providers.model import Plan
     from cloudrl.spec import Cluster
@@ -37,11 +37,11 @@ def plan(cluster: Cluster, *, dashboard_port: int | None = None) -> LocalPlan:
     return launch.make_plan(cluster, dashboard_port=dashboard_port)
 
 
-def places(cluster: Cluster) -> Places:
+def places(cluster: Cluster) -> NodePaths:
     """Where the nodes are going to keep what jobs read and write."""
     folder = state.root() / cluster.name
-    saved = declared.checkpoint_folder(cluster) or folder / "checkpoints"
-    return Places(str(saved), str(folder / "data"), str(folder_of("RUN-ID")), version("ray"))
+    saved = spec_support.checkpoint_folder(cluster) or folder / "checkpoints"
+    return NodePaths(str(saved), str(folder / "data"), str(folder_of("RUN-ID")), version("ray"))
 
 
 def up(
@@ -64,15 +64,15 @@ def up(
     if not isinstance(plan, LocalPlan):
         raise TypeError(f"a plan of another provider: {plan!r}")
     with state.lock(plan.name):
-        _clear_the_way(plan.name)
-        started: list[Started] = []
+        _remove_stale(plan.name)
+        started: list[AgentProcess] = []
         try:
             launch.prepare(plan)
             for rank in range(plan.state.nodes):
                 started.append(launch.start_agent(plan, rank))  # noqa: PERF401  each counts as soon as it runs
             _await_ready(plan.state, started, on_status, timeout_s)
         except BaseException as error:
-            _give_up(plan.state, started)
+            _abort(plan.state, started)
             if isinstance(error, KeyboardInterrupt):
                 raise Interrupted("interrupted; what was started is ended again") from error
             raise
@@ -122,8 +122,8 @@ def status(name: str) -> Status:
             pass  # it does not listen yet, or no more: then it has left its reason
     phase, reason = _outcome(known)
     if reason:
-        return _row(known, phase, reason)
-    return _row(known, "start" if coming_or_going else "down")
+        return _offline_status(known, phase, reason)
+    return _offline_status(known, "start" if coming_or_going else "down")
 
 
 def down(name: str) -> bool:
@@ -166,14 +166,14 @@ def logs(name: str) -> str:
     return str(folder(name))
 
 
-def keeping(name: str) -> Keeping:
+def keeping(name: str) -> CheckpointRetention:
     """What becomes of its checkpoints when it ends: nothing."""
-    return Keeping(lost=False, where=f"in {_saved(name)}")
+    return CheckpointRetention(destroyed=False, location=f"in {_checkpoint_dir(name)}")
 
 
 def what_stays(name: str) -> str:
     """What `down` leaves."""
-    saved, own = _saved(name), folder(name)
+    saved, own = _checkpoint_dir(name), folder(name)
     return (
         f"checkpoints and logs stay in {own}"
         if own in saved.parents
@@ -181,7 +181,7 @@ def what_stays(name: str) -> str:
     )
 
 
-def _saved(name: str) -> Path:
+def _checkpoint_dir(name: str) -> Path:
     known = state.read(name)
     return known.checkpoints if known is not None else folder(name) / "checkpoints"
 
@@ -198,7 +198,7 @@ def _connection(known: LocalState) -> Connection:
     )
 
 
-def _clear_the_way(name: str) -> None:
+def _remove_stale(name: str) -> None:
     """End what an earlier cluster of this name has left; a whole one is not touched."""
     known = state.read(name)
     if known is None:
@@ -229,10 +229,10 @@ def _is_up(known: LocalState) -> bool:
     return False
 
 
-def _give_up(known: LocalState, started: list[Started]) -> None:
+def _abort(known: LocalState, started: list[AgentProcess]) -> None:
     _end(known)
     for agent in started:
-        agent.drop()
+        agent.abandon()
         agent.poll()
 
 
@@ -245,7 +245,7 @@ def _end(known: LocalState) -> bool:
 
 def _await_ready(
     known: LocalState,
-    started: list[Started],
+    started: list[AgentProcess],
     on_status: Callable[[Status], None] | None,
     timeout_s: float,
 ) -> None:
@@ -266,7 +266,7 @@ def _await_ready(
         time.sleep(_POLL_S)
 
 
-def _failure(known: LocalState, started: list[Started], first: int) -> ClusterFailed:
+def _failure(known: LocalState, started: list[AgentProcess], first: int) -> ClusterFailed:
     """Give the other agents a moment to agree on the cause, then name it."""
     deadline = time.monotonic() + _OTHERS_S
     while any(agent.poll() is None for agent in started) and time.monotonic() < deadline:
@@ -313,7 +313,7 @@ def _live_status(known: LocalState) -> Status:
     )
 
 
-def _row(known: LocalState, phase: str, reason: str = "") -> Status:
+def _offline_status(known: LocalState, phase: str, reason: str = "") -> Status:
     return Status(
         name=known.name,
         provider="local",

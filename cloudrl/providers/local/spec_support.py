@@ -51,7 +51,7 @@ def checkpoint_folder(cluster: Cluster) -> Path | None:
     return None
 
 
-def without_effect(cluster: Cluster) -> tuple[str, ...]:
+def unsupported_fields(cluster: Cluster) -> tuple[str, ...]:
     """Fields that say nothing here, where there is no container, no machine to choose and no volume of a cloud."""
     used = _HONOURED if checkpoint_folder(cluster) is None else (*_HONOURED, "checkpoints", "volumes")
     return tuple(name for name in cluster.explicit_fields() if name not in used)

@@ -9,9 +9,8 @@ import pytest
 from fake_dstack import FakeDstack, attempt, fleet, run
 
 from cloudrl.errors import CapacityError, InputError
-from cloudrl.providers.dstack import fleets, provider, runs, stopping, trouble
+from cloudrl.providers.dstack import diagnostics, fleets, provider, retention, runs, up_errors
 from cloudrl.providers.dstack.fleets import Offer
-from cloudrl.providers.dstack.left import Left, on_machines, on_volume, remember
 from cloudrl.providers.dstack.runs import Attempt, RunPlan, RunState
 from cloudrl.spec import Cluster
 
@@ -49,26 +48,26 @@ def dstack() -> FakeDstack:
 class TestBeforeTheStart:
     def test_a_run_that_goes_on(self, dstack: FakeDstack) -> None:
         with pytest.raises(InputError, match="a run 'lab' is there: running") as caught:
-            trouble.check(dstack.server, planned(offers=1, current=held(dstack)))
+            diagnostics.check(dstack.server, planned(offers=1, current=held(dstack)))
         assert caught.value.hint is not None
         assert "cloudrl down lab" in caught.value.hint
 
     def test_a_run_of_somebody_else_is_neither_attached_to_nor_ended(self, dstack: FakeDstack) -> None:
         with pytest.raises(InputError, match="user 'alice' has a run 'lab' in project 'main'") as caught:
-            trouble.check(dstack.server, planned(offers=1, current=held(dstack, user="alice")))
+            diagnostics.check(dstack.server, planned(offers=1, current=held(dstack, user="alice")))
         assert caught.value.hint == "Choose another name"
-        trouble.check(dstack.server, planned(offers=1, current=held(dstack, user="alice", status="done")))
+        diagnostics.check(dstack.server, planned(offers=1, current=held(dstack, user="alice", status="done")))
 
     def test_a_run_that_is_still_ending(self, dstack: FakeDstack) -> None:
         with pytest.raises(InputError, match="still ending"):
-            trouble.check(dstack.server, planned(offers=1, current=held(dstack, status="terminating")))
+            diagnostics.check(dstack.server, planned(offers=1, current=held(dstack, status="terminating")))
 
     def test_a_run_that_is_over_is_in_nobodys_way(self, dstack: FakeDstack) -> None:
-        trouble.check(dstack.server, planned(offers=1, current=held(dstack, status="terminated")))
+        diagnostics.check(dstack.server, planned(offers=1, current=held(dstack, status="terminated")))
 
     def test_no_fleet_at_all(self, dstack: FakeDstack) -> None:
         with pytest.raises(CapacityError, match="project 'main' has no fleet that it may run on") as caught:
-            trouble.check(dstack.server, planned())
+            diagnostics.check(dstack.server, planned())
         assert caught.value.exit_code == 3
 
     def test_no_fleet_with_such_machines(self, dstack: FakeDstack) -> None:
@@ -76,22 +75,22 @@ class TestBeforeTheStart:
         with pytest.raises(
             CapacityError, match=r"no fleet has or can get such a machine \(there is: small, other\)"
         ):
-            trouble.check(dstack.server, planned())
+            diagnostics.check(dstack.server, planned())
 
     def test_a_fleet_without_cluster_placement(self, dstack: FakeDstack) -> None:
         dstack.held_fleets = [fleet("apart", placement="any")]
         with pytest.raises(CapacityError, match="placement: cluster; apart has not"):
-            trouble.check(dstack.server, planned())
+            diagnostics.check(dstack.server, planned())
 
     def test_one_node_needs_no_placement(self, dstack: FakeDstack) -> None:
         dstack.held_fleets = [fleet("apart", placement="any")]
         with pytest.raises(CapacityError, match="such a machine"):
-            trouble.check(dstack.server, planned(nodes=1))
+            diagnostics.check(dstack.server, planned(nodes=1))
 
     def test_only_the_named_fleets_count(self, dstack: FakeDstack) -> None:
         dstack.held_fleets = [fleet("apart", placement="any"), fleet("near")]
         with pytest.raises(CapacityError, match=r"there is: near\)"):
-            trouble.check(dstack.server, planned(more="fleets: [near]"))
+            diagnostics.check(dstack.server, planned(more="fleets: [near]"))
 
     def test_a_secret_that_is_not_set_and_the_file_that_asks_for_it(self, dstack: FakeDstack) -> None:
         dstack.held_secrets = ["HF_TOKEN"]
@@ -99,7 +98,7 @@ class TestBeforeTheStart:
         with pytest.raises(
             InputError, match=r"lab\.dstack\.yml takes WANDB_API_KEY from dstack's secrets"
         ) as caught:
-            trouble.check(dstack.server, planned(offers=1, more=more))
+            diagnostics.check(dstack.server, planned(offers=1, more=more))
         assert caught.value.hint == "dstack secret set WANDB_API_KEY ..."
 
 
@@ -121,17 +120,17 @@ class TestALimitOfTheCost:
 
 class TestTheEnd:
     def test_log_quota(self, dstack: FakeDstack) -> None:
-        said = trouble.explained(latest(dstack, status="failed", code="log_quota_exceeded"))
+        said = diagnostics.describe_failure(latest(dstack, status="failed", code="log_quota_exceeded"))
         assert "prints too much: 50 MB in an hour" in said
         assert "NCCL_DEBUG" in said
 
     def test_words_that_are_plain(self, dstack: FakeDstack) -> None:
-        assert trouble.explained(latest(dstack, said="the host is gone")) == "the host is gone"
+        assert diagnostics.describe_failure(latest(dstack, said="the host is gone")) == "the host is gone"
 
     def test_an_image_that_cannot_be_pulled_ends_the_wait(self, dstack: FakeDstack) -> None:
         broken = {"status": "failed", "code": "creating_container_error", "said": "manifest unknown"}
-        assert trouble.give_up(held(dstack, attempt(0, **broken))) is None
-        failed = trouble.give_up(held(dstack, attempt(0, **broken), attempt(1, **broken)))
+        assert diagnostics.unrecoverable_error(held(dstack, attempt(0, **broken))) is None
+        failed = diagnostics.unrecoverable_error(held(dstack, attempt(0, **broken), attempt(1, **broken)))
         assert failed is not None
         assert (
             "the image cannot be pulled or started (manifest unknown); image nowhere/nothing:1"
@@ -140,7 +139,7 @@ class TestTheEnd:
 
     def test_a_lost_node_does_not(self, dstack: FakeDstack) -> None:
         lost = {"status": "failed", "code": "instance_unreachable", "said": "unreachable"}
-        assert trouble.give_up(held(dstack, *(attempt(n, **lost) for n in range(5)))) is None
+        assert diagnostics.unrecoverable_error(held(dstack, *(attempt(n, **lost) for n in range(5)))) is None
 
 
 class TestCtrlC:
@@ -150,7 +149,7 @@ class TestCtrlC:
         def sleep(seconds: float) -> None:
             now[0] += seconds
 
-        return stopping.interrupted(dstack.server, plan, clock=lambda: now[0], sleep=sleep)
+        return up_errors.interrupted(dstack.server, plan, clock=lambda: now[0], sleep=sleep)
 
     def test_before_the_server_was_asked(self, dstack: FakeDstack) -> None:
         assert self.interrupted(dstack, None).message == "interrupted; nothing was started"
@@ -166,7 +165,7 @@ class TestCtrlC:
             now[0] += seconds
             dstack.held_runs = [run(status="submitted")]
 
-        said = stopping.interrupted(dstack.server, planned(offers=1), clock=lambda: now[0], sleep=sleep)
+        said = up_errors.interrupted(dstack.server, planned(offers=1), clock=lambda: now[0], sleep=sleep)
         assert "cluster lab goes on (submitted)" in said.message
 
     def test_what_runs_and_what_it_costs(self, dstack: FakeDstack) -> None:
@@ -197,28 +196,28 @@ MOUNT = SimpleNamespace(instance_path="/checkpoints", path="/checkpoints")
 class TestKeeping:
     def test_ssh_hosts_keep_theirs(self, dstack: FakeDstack) -> None:
         mine = held(dstack, attempt(backend="remote"), volumes=[MOUNT])
-        kept = stopping.keeping(dstack.server, mine, "/checkpoints")
-        assert (kept.lost, kept.where) == (False, "in /checkpoints of your hosts 10.0.0.1")
+        kept = retention.retention(dstack.server, mine, "/checkpoints")
+        assert (kept.destroyed, kept.location) == (False, "in /checkpoints of your hosts 10.0.0.1")
 
     def test_rented_machines_go_with_their_disks(self, dstack: FakeDstack) -> None:
         dstack.held_fleets = [fleet(idle_s=1800)]
-        kept = stopping.keeping(dstack.server, held(dstack, volumes=[MOUNT]), "/checkpoints/mine")
-        assert kept.lost
-        assert "fleet gpu-fleet gives the machines back when they were idle for 30m" in kept.where
+        kept = retention.retention(dstack.server, held(dstack, volumes=[MOUNT]), "/checkpoints/mine")
+        assert kept.destroyed
+        assert "fleet gpu-fleet gives the machines back when they were idle for 30m" in kept.location
 
     def test_a_fleet_that_keeps_its_machines(self, dstack: FakeDstack) -> None:
         dstack.held_fleets = [fleet(idle_s=-1)]
-        kept = stopping.keeping(dstack.server, held(dstack, volumes=[MOUNT]), "/checkpoints")
-        assert kept.lost
-        assert "when fleet gpu-fleet is deleted" in kept.where
+        kept = retention.retention(dstack.server, held(dstack, volumes=[MOUNT]), "/checkpoints")
+        assert kept.destroyed
+        assert "when fleet gpu-fleet is deleted" in kept.location
 
     def test_network_volumes_stay(self, dstack: FakeDstack) -> None:
         volume = SimpleNamespace(name=["ckpt-0", "ckpt-1"], path="/checkpoints")
-        kept = stopping.keeping(dstack.server, held(dstack, volumes=[volume]), "/checkpoints")
-        assert (kept.lost, kept.volumes) == (False, ("ckpt-0", "ckpt-1"))
+        kept = retention.retention(dstack.server, held(dstack, volumes=[volume]), "/checkpoints")
+        assert (kept.destroyed, kept.location) == (False, "on network volume ckpt-0, ckpt-1")
 
     def test_a_folder_that_is_on_no_volume(self, dstack: FakeDstack) -> None:
-        assert stopping.keeping(dstack.server, held(dstack, volumes=[MOUNT]), "/elsewhere").lost
+        assert retention.retention(dstack.server, held(dstack, volumes=[MOUNT]), "/elsewhere").destroyed
 
 
 class TestFleetsThatNeverIdleOut:
@@ -236,32 +235,4 @@ class TestFleetsThatNeverIdleOut:
     def test_why(self, dstack: FakeDstack, changes: dict[str, Any], said: str) -> None:
         dstack.held_fleets = [fleet(**changes)]
         [look] = fleets.list_all(dstack.server)
-        assert look.why_kept == said
-
-
-class TestLeft:
-    @pytest.fixture(autouse=True)
-    def home(self, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("CLOUDRL_HOME", str(tmp_path))
-
-    def test_on_machines_that_are_still_there(self) -> None:
-        kept = Left("lab", "gpu-fleet", ["10.0.0.1", "10.0.0.2"], [], ["grpo/global_step_10  1.0 GiB"])
-        remember("main", kept)
-        assert on_machines("main", ["10.0.0.2"]) == [kept]
-        assert on_machines("main", ["10.0.0.3"]) == on_machines("other", ["10.0.0.2"]) == []
-
-    def test_on_a_volume(self) -> None:
-        kept = Left("lab", None, ["10.0.0.1"], ["ckpt"], ["grpo/global_step_10"])
-        remember("main", kept)
-        assert on_volume("main", "ckpt") == [kept]
-        assert on_machines("main", ["10.0.0.1"]) == on_volume("main", "data") == []
-
-    def test_the_latest_counts(self) -> None:
-        remember("main", Left("lab", None, ["10.0.0.1"], [], ["a"]))
-        remember("main", Left("lab", None, ["10.0.0.1"], [], []))
-        assert on_machines("main", ["10.0.0.1"]) == []
-
-    def test_a_broken_record(self, tmp_path: Any) -> None:
-        remember("main", Left("lab", None, ["10.0.0.1"], [], ["a"]))
-        next(tmp_path.rglob("left.json")).write_text("{")
-        assert on_machines("main", ["10.0.0.1"]) == []
+        assert look.never_released_reason == said

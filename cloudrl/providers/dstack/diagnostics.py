@@ -43,14 +43,14 @@ def check(server: Server, planned: RunPlan) -> None:
         raise _no_machines(server, planned)
 
 
-def explained(attempt: Attempt) -> str:
+def describe_failure(attempt: Attempt) -> str:
     """Why an attempt ended: dstack's words, and what they mean where that is not plain."""
     meaning = _MEANING.get(attempt.code)
     said = attempt.reason or attempt.code.replace("_", " ") or "failed"
     return f"{meaning} ({said})" if meaning is not None else said
 
 
-def give_up(run: RunState) -> ClusterFailed | None:
+def unrecoverable_error(run: RunState) -> ClusterFailed | None:
     """Why waiting for a run is in vain although dstack goes on trying; None when it is not.
 
     Without a container there is no agent that could count failures and end the run.
@@ -61,14 +61,14 @@ def give_up(run: RunState) -> ClusterFailed | None:
             image = run.answer.run_spec.configuration.image
             return ClusterFailed(
                 f"cluster {run.name!r} has failed {len(failed)} times and is stopped: rank {node.rank} "
-                f"({failed[-1].hostname}): {explained(failed[-1])}; image {image}",
+                f"({failed[-1].hostname}): {describe_failure(failed[-1])}; image {image}",
                 hint=f"Is its name right? docker pull {image}\n"
                 "A private one needs registry_auth: docs/clusters.md",
             )
     return None
 
 
-def named_secrets(text: str) -> tuple[str, ...]:
+def referenced_secrets(text: str) -> tuple[str, ...]:
     """The dstack secrets that a task's YAML asks for."""
     return tuple(dict.fromkeys(_SECRET.findall(text)))
 
@@ -84,7 +84,7 @@ def _check_not_anothers(server: Server, planned: RunPlan) -> None:
 
 
 def _check_secrets(server: Server, planned: RunPlan) -> None:
-    wanted = named_secrets(planned.text)
+    wanted = referenced_secrets(planned.text)
     if not wanted:
         return
     there = {each.name for each in server.call(server.api.secrets.list, server.project)}

@@ -1,14 +1,13 @@
-"""What goes on, and what is lost, when a command or a cluster ends."""
+"""What goes on when a command that starts a cluster ends early."""
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cloudrl.errors import CloudrlError, ConnectionFailed, InputError, Interrupted
-from cloudrl.node.money import dollars, duration
-from cloudrl.providers.dstack import fleets, runs
-from cloudrl.providers.model import Keeping
+from cloudrl.node.money import dollars
+from cloudrl.providers.dstack import runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,8 +16,6 @@ if TYPE_CHECKING:
     from cloudrl.providers.dstack.server import Server
 
 _APPEARS_WITHIN_S = 3.0
-_OWN_HOSTS = "remote"
-"""dstack's word for the backend of SSH hosts (core/models/backends/base.py)."""
 
 
 def interrupted(
@@ -111,42 +108,3 @@ def _cost(run: RunState, planned: RunPlan) -> str:
     """As the end of a sentence; "" for nothing."""
     price = run.price or planned.price or 0.0
     return f" and costs about {dollars(price)}/h" if price else ""
-
-
-def keeping(server: Server, run: RunState, checkpoint_dir: str) -> Keeping:
-    """What becomes of a run's checkpoints when it ends."""
-    mount = _mount(run, checkpoint_dir)
-    if mount is None:
-        return Keeping(lost=True, where="in the containers, which go with the run")
-    names = getattr(mount, "name", None)
-    if names is not None:
-        volumes = (names,) if isinstance(names, str) else tuple(names)
-        return Keeping(lost=False, where=f"on network volume {', '.join(volumes)}", volumes=volumes)
-    if run.nodes and all(node.latest.backend == _OWN_HOSTS for node in run.nodes):
-        hosts = ", ".join(node.latest.hostname for node in run.nodes)
-        return Keeping(lost=False, where=f"in {mount.instance_path} of your hosts {hosts}", fleet=run.fleet)
-    return Keeping(
-        lost=True, where=f"on the machines' own disks: {_until(server, run.fleet)}", fleet=run.fleet
-    )
-
-
-def _mount(run: RunState, folder: str) -> Any:
-    """The volume that holds a folder of the containers, None if none does."""
-    for mount in run.answer.run_spec.configuration.volumes or ():
-        if f"{folder.rstrip('/')}/".startswith(f"{mount.path.rstrip('/')}/"):
-            return mount
-    return None
-
-
-def _until(server: Server, fleet: str | None) -> str:
-    """When a fleet's machines are given back."""
-    if fleet is None:
-        return "they go with the machines"
-    try:
-        look = fleets.get(server, fleet)
-    except CloudrlError:  # of another project, or gone; only the words are poorer
-        return f"they go with the machines of fleet {fleet}"
-    if look.why_kept:
-        return f"they go when fleet {fleet} is deleted"
-    idle = duration(look.idle_duration_s or 0)
-    return f"fleet {fleet} gives the machines back when they were idle for {idle}"

@@ -9,13 +9,13 @@ OVER = ("down", "failed")
 """Phases of a cluster that nothing is left of but its files."""
 
 
-def home(name: str) -> str:
+def provider_of(name: str) -> str:
     """The provider of the one cluster of that name.
 
     Raises:
         InputError: it is alive in two places.
     """
-    found = homes(name)
+    found = providers_of(name)
     if len(found) > 1:
         raise InputError(
             f"there are two clusters {name}: on this machine and on dstack",
@@ -25,7 +25,7 @@ def home(name: str) -> str:
     return found[0]
 
 
-def homes(name: str) -> list[str]:
+def providers_of(name: str) -> list[str]:
     """The providers that have a cluster: both where it is alive here and on dstack.
 
     A name that this machine knows nothing of is dstack's where a server is configured. One that it knows is this
@@ -39,7 +39,7 @@ def homes(name: str) -> list[str]:
     return ["dstack"] if local.status(name).phase in OVER else ["dstack", "local"]
 
 
-def refuse_elsewhere(name: str, on: str) -> None:
+def ensure_name_free(name: str, on: str) -> None:
     """One name for one cluster: with two of them nobody knows which one a later command means.
 
     Raises:
@@ -47,7 +47,7 @@ def refuse_elsewhere(name: str, on: str) -> None:
     """
     if on != "dstack" and _is_on_dstack(name):
         where, other = "on dstack", "dstack"
-    elif on != "local" and name in running_here():
+    elif on != "local" and name in active("local"):
         where, other = "on this machine", "local"
     else:
         return
@@ -57,25 +57,21 @@ def refuse_elsewhere(name: str, on: str) -> None:
     )
 
 
-def running_here() -> list[str]:
-    """Names of the local clusters that have a living agent."""
-    local = provider("local")
-    return [name for name in local.names() if local.status(name).phase not in OVER]
-
-
-def on_dstack() -> list[str]:
-    """Names of the clusters that go on on dstack; none where no server is configured.
+def active(on: str) -> list[str]:
+    """Names of a provider's clusters that go on; none of dstack's where no server is configured.
 
     Raises:
-        ConnectionFailed: the server does not answer.
+        ConnectionFailed: the provider's server does not answer.
     """
-    return provider("dstack").names() if _is_dstack_configured() else []
+    if on == "dstack":
+        return provider("dstack").names() if _is_dstack_configured() else []
+    return [name for name in provider(on).names() if provider(on).status(name).phase not in OVER]
 
 
 def _is_on_dstack(name: str) -> bool:
     """Whether a run of that name goes on there; a server that does not answer knows of none."""
     try:
-        return name in on_dstack()
+        return name in active("dstack")
     except CloudrlError:
         return False
 
