@@ -21,7 +21,7 @@ from pathlib import Path
 from statistics import median
 
 from cloudrl.node.process import Child
-from cloudrl.node.shards import ShardChild
+from cloudrl.node.shard_worker_client import ShardWorkerClient
 
 ROUNDS, SECONDS = 25, 4.0
 FILE_BYTES, PART_BYTES, PIECE_BYTES = 2 << 30, 20 << 20, 1 << 20
@@ -88,7 +88,7 @@ def measure(folder: Path, trainings: list[Training], rounds: int, seconds: float
         log = folder / "shards.log"
         return Child(command, log=log, env=dict(os.environ), pass_fds=(descriptor,), bound=False)
 
-    child = ShardChild(start)
+    child = ShardWorkerClient(start)
     while not all(training.steps > 20 for training in trainings):
         if any(training.process.poll() is not None for training in trainings):
             sys.exit("a training has ended by itself")
@@ -113,7 +113,7 @@ def measure(folder: Path, trainings: list[Training], rounds: int, seconds: float
 class Summing:
     """Has the child sum the file, again and again, while the block lasts."""
 
-    def __init__(self, child: ShardChild, shard: Path) -> None:
+    def __init__(self, child: ShardWorkerClient, shard: Path) -> None:
         self._child, self._shard = child, shard
         self._over = threading.Event()
         self._failure: Exception | None = None

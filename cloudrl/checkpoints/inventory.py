@@ -28,7 +28,7 @@ class Place:
     Attributes:
         ranks: Nodes that have it, the first of them is asked for its bytes; none is this machine.
         addresses: Of these nodes.
-        room: What the agent calls it (`cloudrl.node.shelf`).
+        room: What the agent calls it (`cloudrl.node.checkpoint_store`).
         folder: Its path there.
     """
 

@@ -13,8 +13,8 @@ from cloudrl.checkpoints.remote import AHEAD_BYTES, RemoteShard
 from cloudrl.checkpoints.source import LocalShard
 from cloudrl.checkpoints.wire import Patience, Wire
 from cloudrl.errors import CheckpointError, ConnectionFailed, InputError, Unauthorized
+from cloudrl.node.checkpoint_store import remove_step
 from cloudrl.node.files import Refused
-from cloudrl.node.shelf import remove_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable

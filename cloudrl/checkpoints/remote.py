@@ -12,7 +12,7 @@ from cloudrl.checkpoints.cast import cast_bytes
 from cloudrl.checkpoints.wire import NoCast, Refused
 from cloudrl.errors import CheckpointError
 from cloudrl.node.ranges import MAX_RANGES, MAX_RANGES_BYTES
-from cloudrl.node.shard_child import CASTS
+from cloudrl.node.shard_worker import CASTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

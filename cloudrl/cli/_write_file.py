@@ -52,6 +52,6 @@ def money(dollars: float) -> str:
 
 def duration(seconds: int | None) -> str:
     """Seconds in the largest unit that fits, or `never`."""
-    from cloudrl.node.money import duration as in_words
+    from cloudrl.node.budget import duration as in_words
 
     return "never" if seconds is None else in_words(seconds)

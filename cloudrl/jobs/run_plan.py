@@ -14,7 +14,7 @@ from cloudrl.jobs.local_paths import is_marked
 from cloudrl.jobs.plan import plan
 from cloudrl.jobs.submit import detect_verl_fork, scan_working_dir
 from cloudrl.jobs.uploads import validate_uploads
-from cloudrl.node.shipping import FILES
+from cloudrl.node.replication import FILES
 from cloudrl.providers import provider
 from cloudrl.render.dstack import release_of
 from cloudrl.spec import Cluster, DataSet, Fleet, Gpu

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from cloudrl.errors import ConnectionFailed, InputError, Unauthorized
-from cloudrl.node.shipping import FAILED, WHOLE
+from cloudrl.node.replication import COMPLETE, FAILED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -82,10 +82,10 @@ def wait_replicated(
         for rank, how in nodes.items():
             if how.startswith(FAILED):
                 raise InputError(f"{what}: rank {rank} cannot take it: {how.removeprefix(FAILED)}")
-        waiting = [rank for rank, how in nodes.items() if how != WHOLE]
+        waiting = [rank for rank, how in nodes.items() if how != COMPLETE]
         if not waiting:
             return
-        if waiting != [rank for rank, how in last.items() if how != WHOLE]:
+        if waiting != [rank for rank, how in last.items() if how != COMPLETE]:
             on_wait(f"{what}: waiting for rank {', '.join(waiting)}")
         if nodes != last:
             last, moved_at = dict(nodes), clock()

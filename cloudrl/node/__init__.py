@@ -1,14 +1,14 @@
 """The agent that runs on every node, whoever started it.
 
 Standard library only and Python 3.9, because it runs under whatever Python the image has. It travels as one
-file, `cloudrl-node.pyz` (see `cloudrl.render.agent`). The rooms, in the order in which data passes them:
+file, `cloudrl-node.pyz` (see `cloudrl.render.agent`). The parts, in the order in which data passes them:
 
-    options, identity    what was asked for, and which node this is
+    identity             which node this is
     tokens               the two secrets, from one key
-    facts, preflight     what the machine has, and whether that is enough
+    host_info, preflight what the machine has, and whether that is enough
     environment          the variables that Ray and all jobs inherit
     setup, ray, fetch    the children: set-up commands, Ray, data and models
-    board, attempts      what is known of this node and, on rank 0, of all of them
+    node_state, attempts what is known of this node and, on rank 0, of all of them
     server, files, peer  HTTP between the agents and to the client
     agent                the phases, one after the other
 """

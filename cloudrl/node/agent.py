@@ -9,25 +9,25 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Callable, Iterator, List, Mapping, Optional
 
-from cloudrl.node import attempts, imports, money, preflight
+from cloudrl.node import attempts, budget, imports, preflight
 from cloudrl.node import ray as ray_node
-from cloudrl.node.board import Board
-from cloudrl.node.deadlines import patience
-from cloudrl.node.ending import Ending
+from cloudrl.node.background import BackgroundTask
+from cloudrl.node.checkpoint_store import CheckpointStore
 from cloudrl.node.environment import node_environment
-from cloudrl.node.facts import Facts, gather
 from cloudrl.node.failure import Failure, NodeFailed
 from cloudrl.node.fetch import Fetcher, self_command
+from cloudrl.node.host_info import HostInfo, probe_host
 from cloudrl.node.job_secrets import JobSecrets, folder_of
+from cloudrl.node.node_state import NodeState
 from cloudrl.node.process import Child, end_orphans, reap_orphans
+from cloudrl.node.replication import FILES, ReplicationHub
 from cloudrl.node.report import Report
 from cloudrl.node.services import Services
-from cloudrl.node.shards import ShardChild
-from cloudrl.node.shelf import Shelf
-from cloudrl.node.shipping import FILES, Shipping
+from cloudrl.node.shard_worker_client import ShardWorkerClient
+from cloudrl.node.shutdown import ShutdownRequest
+from cloudrl.node.timeouts import phase_timeouts
 from cloudrl.node.tokens import Tokens, write_secret
 from cloudrl.node.uploads import Store
-from cloudrl.node.work import Work
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,14 +39,14 @@ if TYPE_CHECKING:
 _TICK_S = 0.05
 _RAY_START_TRIES = 3
 _PORTS_ARE_FREE_AFTER_S = 3.0
-_ACCOUNT_S = 60.0
+_PERSIST_COST_S = 60.0
 
 
 class Agent:
     """Everything that the two kinds of node, head and worker, do alike; `Head` and `Worker` add their part.
 
     The main thread walks the phases and starts the long-lived children; other threads only fetch, beat and
-    serve. They meet on the `Board`, and a failure noted there by anybody leaves the phases at the next tick.
+    serve. They meet on the `NodeState`, and a failure noted there by anybody leaves the phases at the next tick.
     """
 
     def __init__(
@@ -55,27 +55,27 @@ class Agent:
         self.options, self.identity, self.tokens, self.log = options, identity, tokens, log
         self.gpus = options.gpus if options.gpus is not None else identity.gpus_per_node or 0
         self.env: Mapping[str, str] = env
-        self.patience = patience(options)
-        self.ending = Ending()
+        self.timeouts = phase_timeouts(options)
+        self.shutdown = ShutdownRequest()
         self.serving = False
         self.started_at, self.started_clock = time.time(), time.monotonic()
-        self.transfers = money.Transfers()
-        self._account_at = self.started_clock
+        self.transfers = budget.Transfers()
+        self._persisted_at = self.started_clock
         self._children: List[Child] = []
         self._ray: Optional[Child] = None
         self._services = Services(self)
-        self.board = Board(_first_report(identity, options, self.gpus))
+        self.state = NodeState(_first_report(identity, options, self.gpus))
         files, kept = Store(options.data_dir / FILES), JobSecrets(folder_of(identity.run_id))
-        self.shipping = Shipping(self.board, identity.nodes, files, kept)
-        self.shelf = Shelf(
+        self.replication = ReplicationHub(self.state, identity.nodes, files, kept)
+        self.checkpoint_store = CheckpointStore(
             options.checkpoints, options.ray_temp_dir or ray_node.TEMP_DIR, run_id=identity.run_id,
-            rank=identity.rank, child=ShardChild(self._shard_child), say=log.line,
+            rank=identity.rank, child=ShardWorkerClient(self._shard_child), say=log.line,
         )  # fmt: skip
 
     # -- what the two kinds fill in -------------------------------------------------------------------------
 
     def connect(self) -> None:
-        """Meet the other side, once this node's facts are on the board."""
+        """Meet the other side, once this node's versions are known."""
         raise NotImplementedError
 
     def before_ray(self) -> None:
@@ -98,49 +98,49 @@ class Agent:
         """One look at the other side; raises when it is lost."""
         raise NotImplementedError
 
-    def settle(self, failure: Failure) -> Failure:
+    def agree_on_outcome(self, failure: Failure) -> Failure:
         """Agree with the other nodes on how the cluster ends: first cause, and whether it is final."""
         raise NotImplementedError
 
-    def paid(self) -> float:
+    def cost_before(self) -> float:
         """US dollars that earlier attempts of the run have cost, as far as anybody remembers."""
         raise NotImplementedError
 
     # -- the phases -----------------------------------------------------------------------------------------
 
-    def walk(self) -> None:
+    def run_phases(self) -> None:
         """All phases. Returns never: a signal, a lost node or a failure ends it.
 
         Raises:
             NodeFailed: this node or, as all nodes learn, another one has failed.
-            Ended: a signal, or the loss of the starter.
+            Shutdown: a signal, or the loss of the starter.
         """
         self._set_up()
         self._preflight()
-        with self._blamed_on_the_machine("the folder of checkpoints"):
-            self.shelf.open_up()
+        with self._as_preflight_failure("the folder of checkpoints"):
+            self.checkpoint_store.start()
         self._services.start(self._child)
         self.connect()
         self._ray_and_fetch(self._start_import_check())
         with self._step("barrier"):
             self.barrier()
         self._forget_attempts()
-        self.board.update(phase="ready", detail="")
+        self.state.update(phase="ready", detail="")
         while True:
             self.tick(0.25)
 
     def tick(self, seconds: float = _TICK_S) -> None:
         """Wait a moment; leave when anybody failed or is lost, or the end was asked for."""
-        self.board.raise_failure()
-        self.ending.pause(seconds)
+        self.state.raise_failure()
+        self.shutdown.pause(seconds)
         reap_orphans()
         self.look_at_ray()
         self._services.look()
         self.supervise()
-        if time.monotonic() - self._account_at > _ACCOUNT_S:
-            self.keep_account()
+        if time.monotonic() - self._persisted_at > _PERSIST_COST_S:
+            self.persist_cost()
 
-    def until(
+    def wait_for(
         self,
         done: Callable[[], bool],
         within_s: float,
@@ -163,13 +163,13 @@ class Agent:
         for child in reversed(self._children):
             child.end()
 
-    def side_by_side(self, **works: Callable[[], None]) -> None:
+    def run_parallel(self, **works: Callable[[], None]) -> None:
         """Do these in threads, named by the kind of failure that each can meet; return once all are done.
 
         Raises:
             NodeFailed: one of them, or somebody else, has failed.
         """
-        threads = [Work(kind, work, self.board) for kind, work in works.items()]
+        threads = [BackgroundTask(kind, work, self.state) for kind, work in works.items()]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -177,13 +177,13 @@ class Agent:
 
     @contextmanager
     def _step(self, name: str) -> Iterator[None]:
-        self.board.update(phase=name, detail="")
+        self.state.update(phase=name, detail="")
         began = time.monotonic()
         yield
-        self.board.add_seconds(name, time.monotonic() - began)
+        self.state.add_seconds(name, time.monotonic() - began)
 
     @contextmanager
-    def _blamed_on_the_machine(self, what: str) -> Iterator[None]:
+    def _as_preflight_failure(self, what: str) -> Iterator[None]:
         """A full disk, a missing program, no more processes: these come back, so they count as preflight's."""
         try:
             yield
@@ -191,7 +191,7 @@ class Agent:
             raise self.fail("preflight", f"{what}: {error}") from error
 
     def _child(self, command: List[str], log: str, cwd: Optional[Path] = None) -> Child:
-        with self._blamed_on_the_machine(f"`{command[0]}` cannot be started"):
+        with self._as_preflight_failure(f"`{command[0]}` cannot be started"):
             child = Child(command, log=self.options.run_dir / log, env=self.env, cwd=cwd)
         self._children.append(child)
         return child
@@ -206,7 +206,7 @@ class Agent:
         deadline = time.monotonic() + self.options.setup_timeout_s
         with self._step("setup"):
             for command in self.options.setup:
-                self.board.update(detail=command)
+                self.state.update(detail=command)
                 self.log.line(f"set-up: {command}")
                 self._run_set_up(command, deadline - time.monotonic())
 
@@ -217,38 +217,38 @@ class Agent:
             whole = f"{self.options.setup_timeout_s:g} s for all set-up commands"
             return self.fail("setup", f"`{command}` has not ended; there are {whole}", child.tail())
 
-        self.until(lambda: child.poll() is not None, left_s, late)
+        self.wait_for(lambda: child.poll() is not None, left_s, late)
         if child.poll() != 0:
             raise self.fail("setup", f"`{command}` exited with {child.poll()}", child.tail())
 
     def _preflight(self) -> None:
         with self._step("preflight"):
-            facts = self._judge_machine()
-            with self._blamed_on_the_machine("this node's own folders"):
+            host = self._check_host()
+            with self._as_preflight_failure("this node's own folders"):
                 token, temp_dir = self._write_ray_token(), self._make_temp_dir()
-            self.env = node_environment(self.env, facts, token_path=str(token), temp_dir=temp_dir)
+            self.env = node_environment(self.env, host, token_path=str(token), temp_dir=temp_dir)
 
-    def _judge_machine(self) -> Facts:
+    def _check_host(self) -> HostInfo:
         temp_dir = self.options.ray_temp_dir or ray_node.TEMP_DIR
-        with self._blamed_on_the_machine("this machine cannot be looked at"):
-            facts = gather(self.identity.ip, temp_dir)
+        with self._as_preflight_failure("this machine cannot be looked at"):
+            host = probe_host(self.identity.ip, temp_dir)
         versions = {
-            "ray_version": facts.ray_version,
-            "verl_version": facts.verl_version,
-            "rollouts": list(facts.rollouts),
+            "ray_version": host.ray_version,
+            "verl_version": host.verl_version,
+            "rollouts": list(host.rollouts),
         }
-        cpus = self.options.cpus or facts.cpus
-        self.board.update(**versions, python_version=facts.python_version, cpus=cpus)
-        faults, warnings = preflight.judge(
-            facts, device=self.options.device, gpus=self.gpus, cpus=self.options.cpus
+        cpus = self.options.cpus or host.cpus
+        self.state.update(**versions, python_version=host.python_version, cpus=cpus)
+        faults, warnings = preflight.check_host(
+            host, device=self.options.device, gpus=self.gpus, cpus=self.options.cpus
         )
         for warning in warnings:
             self.log.line(f"warning: {warning}")
-        program = _missing_program() if facts.ray_version else None
+        program = _missing_program() if host.ray_version else None
         faults += [fault for fault in (preflight.writable(self.options.checkpoints), program) if fault]
         if faults:
             raise self.fail("preflight", "; ".join(faults))
-        return facts
+        return host
 
     def _write_ray_token(self) -> Path:
         path = self.options.run_dir / "ray-token"
@@ -268,17 +268,17 @@ class Agent:
         return self._child(self_command("imports", *modules), "imports.log") if modules else None
 
     def _ray_and_fetch(self, import_check: Optional[Child]) -> None:
-        fetching = Work("data", self._fetch_in_thread, self.board)
+        fetching = BackgroundTask("data", self._fetch_in_thread, self.state)
         with self._step("ray"):
             fetching.start()
             self._start_ray()
         with self._step("fetch"):
-            self.until(lambda: not fetching.is_alive(), self.patience.fetch_s, self._not_fetched)
+            self.wait_for(lambda: not fetching.is_alive(), self.timeouts.fetch_s, self._not_fetched)
             fetching.result()
             if import_check is not None:
                 self._await_imports(import_check)
             self._services.wait()
-        self.board.update(fetched=True)
+        self.state.update(fetched=True)
 
     def _fetch_in_thread(self) -> None:
         began = time.monotonic()
@@ -288,22 +288,22 @@ class Agent:
             timeout_s=options.fetch_timeout_s,
         )  # fmt: skip
         self.fetch(fetcher)
-        self.board.add_seconds("files", time.monotonic() - began)
+        self.state.add_seconds("files", time.monotonic() - began)
 
     def _not_fetched(self) -> NodeFailed:
-        detail = f" ({self.board.own.detail})" if self.board.own.detail else ""
-        reason = f"data and models are not there after {self.patience.fetch_s:g} s{detail}"
+        detail = f" ({self.state.own.detail})" if self.state.own.detail else ""
+        reason = f"data and models are not there after {self.timeouts.fetch_s:g} s{detail}"
         return NodeFailed(Failure("data", self.identity.rank, reason, transient=True))
 
     def _await_imports(self, child: Child) -> None:
         modules = ", ".join(self.options.import_check)
-        self.board.update(detail=f"importing {modules}")
+        self.state.update(detail=f"importing {modules}")
 
         def late() -> NodeFailed:
-            reason = f"the image is broken: {modules} cannot be imported within {self.patience.ray_s:g} s"
+            reason = f"the image is broken: {modules} cannot be imported within {self.timeouts.ray_s:g} s"
             return self.fail("preflight", reason, child.tail())
 
-        self.until(lambda: child.poll() is not None, self.patience.ray_s, late)
+        self.wait_for(lambda: child.poll() is not None, self.timeouts.ray_s, late)
         if child.poll() != 0:
             tail = child.tail()
             reason = f"the image is broken: {tail.splitlines()[-1] if tail else 'an import crashed'}"
@@ -313,7 +313,7 @@ class Agent:
     def _start_ray(self) -> None:
         """Start Ray and wait until it is up; a start that dies early is tried again, ports may be slow to free."""
         self.before_ray()
-        deadline = time.monotonic() + self.patience.ray_s
+        deadline = time.monotonic() + self.timeouts.ray_s
         command = ray_node.start_command(
             self.options, self.identity, gpus=self.gpus, ray=ray_node.ray_command()
         )
@@ -324,7 +324,7 @@ class Agent:
             self._await_ray(ray, deadline - time.monotonic())
             if ray.poll() is None:
                 self._ray = ray
-                self.board.update(ray_up=True)
+                self.state.update(ray_up=True)
                 return
             if left:
                 self.log.line(f"`ray start` exited with {ray.poll()}; {left} more tries")
@@ -336,9 +336,9 @@ class Agent:
         """Return once it is up, or has ended."""
 
         def late() -> NodeFailed:
-            return self.fail("ray", f"Ray is not up {self.patience.ray_s:g} s after `ray start`", ray.tail())
+            return self.fail("ray", f"Ray is not up {self.timeouts.ray_s:g} s after `ray start`", ray.tail())
 
-        self.until(lambda: ray.poll() is not None or self.is_ray_up(ray), left_s, late)
+        self.wait_for(lambda: ray.poll() is not None or self.is_ray_up(ray), left_s, late)
 
     def _await_free_ports(self) -> None:
         taken: List[str] = []
@@ -350,20 +350,20 @@ class Agent:
         def late() -> NodeFailed:
             return self.fail("ray", f"ports are in use on this node: {', '.join(taken)}")
 
-        self.until(free, _PORTS_ARE_FREE_AFTER_S, late, 0.5)
+        self.wait_for(free, _PORTS_ARE_FREE_AFTER_S, late, 0.5)
 
-    def moment(self) -> money.Moment:
-        """How long it has run and what was paid before; rank 0 knows more."""
-        return money.Moment(time.monotonic(), self.started_clock, paid=self.paid())
+    def usage(self) -> budget.UsageSnapshot:
+        """How long it has run and what earlier attempts have cost; rank 0 knows more."""
+        return budget.UsageSnapshot(time.monotonic(), self.started_clock, cost_before=self.cost_before())
 
-    def keep_account(self) -> None:
+    def persist_cost(self) -> None:
         """Remember on the volume what the run has cost; the next attempt may have any of these machines."""
-        self._account_at = time.monotonic()
-        so_far = money.cost(self.options.limits, self.moment())
+        self._persisted_at = time.monotonic()
+        so_far = budget.cost(self.options.limits, self.usage())
         if so_far is not None:
             folder, identity = self.options.checkpoints, self.identity
             try:
-                money.write_paid(folder, identity.run_id, so_far, rank=identity.rank)
+                budget.write_cost(folder, identity.run_id, so_far, rank=identity.rank)
             except OSError as error:
                 self.log.line(f"warning: what the run has cost cannot be written: {error}")
 
@@ -393,5 +393,5 @@ def _first_report(identity: Identity, options: Options, gpus: int) -> Report:
     folder, run_id = options.checkpoints, identity.run_id
     return Report(
         rank=identity.rank, ip=identity.ip, hostname=socket.gethostname(), agent_port=options.ports.agent, gpus=gpus,
-        paid=money.read_paid(folder, run_id), met=attempts.met(folder, run_id),
+        cost_before=budget.read_cost(folder, run_id), known_failures=attempts.known_failures(folder, run_id),
     )  # fmt: skip

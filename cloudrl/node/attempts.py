@@ -24,7 +24,7 @@ _READY = ""
 """In the place of a signature: the run was ready at this time."""
 
 
-def judge(
+def classify_failure(
     failure: Failure,
     *,
     folder: Path,
@@ -43,7 +43,7 @@ def judge(
         failure: what happened before the barrier.
         folder: the checkpoint folder; the record is `.cloudrl/attempts/<run_id>.jsonl` below it.
         run_id: the same for all retries of one run.
-        elsewhere: what the other nodes have `met`.
+        elsewhere: the `known_failures` of the other nodes.
         since: when this attempt has begun: what is recorded from then on is this failure, seen by another node.
         now: seconds since the epoch.
 
@@ -77,7 +77,7 @@ def record(failure: Failure, *, folder: Path, run_id: str, now: Optional[float] 
         os.fsync(file.fileno())
 
 
-def met(folder: Path, run_id: str) -> Dict[str, float]:
+def known_failures(folder: Path, run_id: str) -> Dict[str, float]:
     """The failures of a run since it was ready last, as this volume remembers: signature -> seconds since the epoch."""
     try:
         return _read(_path(folder, run_id))

@@ -1,6 +1,6 @@
 """The calls of `cloudrl.node.server` about checkpoints.
 
-GET    /v1/nodes/{rank}/inventory       runs, steps and files (`cloudrl.node.shelf`)
+GET    /v1/nodes/{rank}/inventory       runs, steps and files (`cloudrl.node.checkpoint_store`)
 GET    /v1/nodes/{rank}/{room}/{path}   a file, with `Range: bytes=a-b`
     ...?cast=F32,BF16                   its values in fewer bits; the range counts stored bytes
     ...?crc32=START                     {"size_bytes", "crc32"} of the range, calculated here
@@ -20,9 +20,9 @@ from urllib.parse import parse_qs, urlsplit
 
 from cloudrl.node.files import Refused
 from cloudrl.node.ranges import Span, number, parse_range, parse_ranges
-from cloudrl.node.rooms import HttpError, Rooms
-from cloudrl.node.shard_child import CASTS
-from cloudrl.node.shards import ShardChildFailed, ShardUnreadable
+from cloudrl.node.server_context import HttpError, ServerContext
+from cloudrl.node.shard_worker import CASTS
+from cloudrl.node.shard_worker_client import ShardUnreadable, ShardWorkerFailed
 
 if TYPE_CHECKING:
     import socket
@@ -44,7 +44,7 @@ _MAX_BODY_BYTES = 1 << 20
 class CheckpointCalls:
     """A part of the handler; what it uses of the rest stands first."""
 
-    rooms: Rooms
+    context: ServerContext
     path: str
     headers: Message
     connection: socket.socket
@@ -58,7 +58,7 @@ class CheckpointCalls:
 
     def _inventory(self, rank: str) -> None:
         if not self._passed_on(int(rank)):
-            self._json({"rank": int(rank), **self.rooms.shelf.inventory()})
+            self._json({"rank": int(rank), **self.context.checkpoint_store.inventory()})
 
     def _checkpoint_file(self, rank: str, room: str, path: str) -> None:
         if self._passed_on(int(rank)):
@@ -96,13 +96,13 @@ class CheckpointCalls:
         if self._passed_on(int(rank)):
             return
         with _as_http():
-            self.rooms.shelf.remove(room, path)
+            self.context.checkpoint_store.remove(room, path)
         self._json({"removed": path})
 
     @contextlib.contextmanager
     def _opened(self, room: str, path: str) -> Iterator[BinaryIO]:
         with _as_http():
-            file = self.rooms.shelf.open(room, path)
+            file = self.context.checkpoint_store.open(room, path)
         with file:
             yield file
 
@@ -116,7 +116,9 @@ class CheckpointCalls:
         if start is None:
             raise HttpError(400, "crc32 is the sum of what stands before the range, or 0")
         with _unreadable():
-            sums = self.rooms.shelf.child.crc32(file, offset=span.first, count=span.length, start=start)
+            sums = self.context.checkpoint_store.child.crc32(
+                file, offset=span.first, count=span.length, start=start
+            )
         self._json(sums)
 
     def _cast(self, file: BinaryIO, span: Span, asked: str) -> None:
@@ -124,20 +126,20 @@ class CheckpointCalls:
         width = CASTS.get((stored, wanted))
         if width is None or span.first + span.length > span.size or span.length % width:
             raise HttpError(400, f"{asked[:40]!r} is no cast of whole values that can be done here")
-        if not self.rooms.shelf.child.can_cast:
+        if not self.context.checkpoint_store.child.can_cast:
             raise HttpError(501, "this node's Python has no numpy; read the values as they are")
         count, headers = (
             span.length // width,
             {CAST_HEADER: asked, "Content-Type": "application/octet-stream"},
         )
         with _unreadable():  # as long as it can be said
-            self.rooms.shelf.child.crc32(file, offset=span.first, count=1)
+            self.context.checkpoint_store.child.crc32(file, offset=span.first, count=1)
         self._head(200, {**headers, "Content-Length": str(count * 2)})
         try:
-            sent = self.rooms.shelf.child.cast(
+            sent = self.context.checkpoint_store.child.cast(
                 file, self.connection, offset=span.first, count=count, stored=stored, wanted=wanted
             )
-        except ShardChildFailed:
+        except ShardWorkerFailed:
             sent = 0  # whoever asked has gone, or asks again and gets another child
         if sent != count * 2:
             self.close_connection = True
@@ -150,7 +152,7 @@ def _unreadable() -> Iterator[None]:
         yield
     except ShardUnreadable as error:
         raise HttpError(422, str(error)) from error
-    except ShardChildFailed as error:
+    except ShardWorkerFailed as error:
         raise HttpError(500, str(error)) from error
     except OSError as error:
         raise HttpError(422, error.strerror or str(error)) from error

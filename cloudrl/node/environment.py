@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Dict, Mapping, Optional
 
 if TYPE_CHECKING:
-    from cloudrl.node.facts import Facts
+    from cloudrl.node.host_info import HostInfo
 
 
 def node_environment(
-    base: Mapping[str, str], facts: Facts, *, token_path: str, temp_dir: Optional[str] = None
+    base: Mapping[str, str], host: HostInfo, *, token_path: str, temp_dir: Optional[str] = None
 ) -> Dict[str, str]:
     """The environment of `ray start` and of all children.
 
     Args:
         base: the agent's own environment.
-        facts: this machine.
+        host: this machine.
         temp_dir: for TMPDIR, when this node has a folder of its own for that.
         token_path: file with Ray's token; a path, so that the secret shows in no process listing.
     """
@@ -33,11 +33,11 @@ def node_environment(
     if temp_dir is not None:
         env["TMPDIR"] = temp_dir
     env.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    env.setdefault("NUMEXPR_MAX_THREADS", str(facts.cpus))
-    if facts.interface is not None:
-        env.setdefault("GLOO_SOCKET_IFNAME", facts.interface)
-        env.setdefault("NCCL_SOCKET_IFNAME", facts.interface)
-    return _only_hip(env) if facts.gpu_vendor == "amd" else env
+    env.setdefault("NUMEXPR_MAX_THREADS", str(host.cpus))
+    if host.interface is not None:
+        env.setdefault("GLOO_SOCKET_IFNAME", host.interface)
+        env.setdefault("NCCL_SOCKET_IFNAME", host.interface)
+    return _only_hip(env) if host.gpu_vendor == "amd" else env
 
 
 def _only_hip(env: Dict[str, str]) -> Dict[str, str]:

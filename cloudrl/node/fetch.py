@@ -40,7 +40,7 @@ def hub_cache(env: Mapping[str, str]) -> Path:
 
 
 def models_dir(model: str, data_dir: Path, env: Mapping[str, str]) -> Path:
-    """The folder in which a model comes to lie; the canary is left there."""
+    """The folder in which a model comes to lie; the marker of a shared folder is written there."""
     return data_dir / "models" if model == TINY_MODEL else hub_cache(env)
 
 

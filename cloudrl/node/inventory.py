@@ -7,7 +7,7 @@ The layout is verl's (0.9.1, trainer/ppo/v1/trainer_base.py and utils/checkpoint
     RUN/global_step_10/actor/model_world_size_2_rank_0.pt, optim_..., extra_state_...
     RUN/global_step_10/actor/huggingface/...     on the node of training rank 0
 
-A run may lie at any depth. Nothing of a checkpoint is opened but its tracker and what `cloudrl.node.saves` wrote.
+A run may lie at any depth. Nothing of a checkpoint is opened but its tracker and the records of saves.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def scan(root: Path) -> List[Dict[str, Any]]:
     Returns:
         [{"run": path below `root`, "tracker": {"text", "modified_at"} or None, "steps": [{"step", "files", "roles":
         [{"role", "files", "saves"}]}]}]; `files` are {"path", "size_bytes", "modified_at"}, paths relative to step or
-        role; `saves` are the records of `cloudrl.node.saves`.
+        role; `saves` are its records of saves.
     """
     return sorted((_run(root, folder) for folder in _runs(root)), key=lambda run: str(run["run"]))
 

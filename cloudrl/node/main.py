@@ -13,18 +13,18 @@ import time
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 from cloudrl.errors import CloudrlError, InputError
-from cloudrl.node import children, imports, shard_child
-from cloudrl.node.ending import Ended
+from cloudrl.node import imports, shard_worker, subcommands
+from cloudrl.node.budget import DOWN
 from cloudrl.node.failure import Failure, NodeFailed, unforeseen
 from cloudrl.node.head import Head
 from cloudrl.node.identity import Identity, read_identity
 from cloudrl.node.log import Log
-from cloudrl.node.money import DOWN
 from cloudrl.node.options import Options, parse_options
 from cloudrl.node.peer import relay_peer
 from cloudrl.node.process import adopt_orphans, end_descendants
-from cloudrl.node.rooms import Rooms
 from cloudrl.node.server import AgentServer
+from cloudrl.node.server_context import ServerContext
+from cloudrl.node.shutdown import Shutdown
 from cloudrl.node.tokens import Tokens, derive, node_key
 from cloudrl.node.worker import Worker
 
@@ -32,22 +32,22 @@ if TYPE_CHECKING:
     from cloudrl.node.agent import Agent
     from cloudrl.node.report import Report
 
-_CHILDREN: Mapping[str, Callable[[Sequence[str]], int]] = {
-    "data": children.data,
-    "model": children.model,
+_SUBCOMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {
+    "data": subcommands.data,
+    "model": subcommands.model,
     "imports": imports.main,
-    "shards": shard_child.main,
+    "shards": shard_worker.main,
 }
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """`run ...` is the agent; `data`, `model`, `imports` and `shards` are its children. Returns the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
-    if words and words[0] in _CHILDREN:
-        return _CHILDREN[words[0]](words[1:])
+    if words and words[0] in _SUBCOMMANDS:
+        return _SUBCOMMANDS[words[0]](words[1:])
     if words and words[0] == "run":
         return run(words[1:], os.environ)
-    print(f"usage: cloudrl-node.pyz run|{'|'.join(_CHILDREN)} ...", file=sys.stderr)
+    print(f"usage: cloudrl-node.pyz run|{'|'.join(_SUBCOMMANDS)} ...", file=sys.stderr)
     return 2
 
 
@@ -68,7 +68,7 @@ def run(argv: Sequence[str], env: Mapping[str, str]) -> int:
         return error.exit_code
     adopt_orphans()
     agent = (Head if identity.is_head else Worker)(options, identity, tokens, env, log)
-    agent.ending.listen(options.lease_fd)
+    agent.shutdown.listen(options.lease_fd)
     log.line(f"cloudrl node: {identity.name}, rank {identity.rank} of {identity.nodes}, {identity.ip}")
     return _serve_and_walk(agent, options, identity)
 
@@ -91,15 +91,15 @@ def _serve_and_walk(agent: Agent, options: Options, identity: Identity) -> int:
     server: Optional[AgentServer] = None
     try:
         server = _serve(agent, options, identity)
-        agent.walk()
+        agent.run_phases()
     except NodeFailed as failed:
-        return _conclude(agent, agent.settle(agent.board.fail(failed.failure)))
-    except Ended as ended:
+        return _conclude(agent, agent.agree_on_outcome(agent.state.fail(failed.failure)))
+    except Shutdown as ended:
         agent.log.line(str(ended))
         _write_outcome(agent, None, str(ended))
         return ended.exit_code
     except Exception as error:  # noqa: BLE001  unjudged, it would be retried for ever at the user's cost
-        return _conclude(agent, agent.settle(agent.board.fail(_own_fault(agent, error))))
+        return _conclude(agent, agent.agree_on_outcome(agent.state.fail(_own_fault(agent, error))))
     finally:
         _clean_up(agent, options, server)
     return 0
@@ -112,13 +112,13 @@ def _own_fault(agent: Agent, error: Exception) -> Failure:
 
 def _clean_up(agent: Agent, options: Options, server: Optional[AgentServer]) -> None:
     """Leave nothing; what one step cannot do keeps no other from its part."""
-    agent.board.update(phase="ended")
-    steps: List[Callable[[], object]] = [agent.shelf.close, agent.end_children, end_descendants]
+    agent.state.update(phase="ended")
+    steps: List[Callable[[], object]] = [agent.checkpoint_store.close, agent.end_children, end_descendants]
     if server is not None:
         steps.append(server.close)
     if isinstance(agent, Head):
         steps.append(agent.keep_job_logs)
-    steps += [agent.shipping.secrets.forget, agent.keep_account]
+    steps += [agent.replication.secrets.forget, agent.persist_cost]
     if options.ray_temp_dir is not None:
         steps.append(functools.partial(shutil.rmtree, options.ray_temp_dir, ignore_errors=True))
     for step in steps:
@@ -129,21 +129,21 @@ def _clean_up(agent: Agent, options: Options, server: Optional[AgentServer]) -> 
 
 
 def _serve(agent: Agent, options: Options, identity: Identity) -> AgentServer:
-    rooms = Rooms(
-        board=agent.board,
+    context = ServerContext(
+        state=agent.state,
         nodes=identity.nodes,
         token=agent.tokens.agent,
         status=lambda: status(agent),
         peer=functools.partial(relay_peer, agent.tokens.agent),
         agent_log=agent.log.path,
         job_logs=agent.job_logs if isinstance(agent, Head) else lambda: None,
-        shelf=agent.shelf,
+        checkpoint_store=agent.checkpoint_store,
         data_dir=options.data_dir,
-        shipping=agent.shipping,
+        replication=agent.replication,
         transfers=agent.transfers,
     )
     try:
-        server = AgentServer(["127.0.0.1", identity.ip], options.ports.agent, rooms)
+        server = AgentServer(["127.0.0.1", identity.ip], options.ports.agent, context)
     except OSError as error:
         reason = _cannot_listen(error, identity.ip, options.ports.agent)
         raise agent.fail("preflight", reason) from error
@@ -162,8 +162,8 @@ def _cannot_listen(error: OSError, ip: str, port: int) -> str:
 
 def status(agent: Agent) -> Dict[str, Any]:
     """The answer to `GET /v1/status`. A worker knows itself only; rank 0 knows everybody."""
-    identity, own, board = agent.identity, agent.board.own, agent.board
-    failure = board.failure
+    identity, own, state = agent.identity, agent.state.own, agent.state
+    failure = state.failure
     value: Dict[str, Any] = {
         "cluster": {
             "name": identity.name, "id": identity.run_id, "provider": identity.provider, "nodes": identity.nodes,
@@ -180,16 +180,16 @@ def status(agent: Agent) -> Dict[str, Any]:
         "verl_version": own.verl_version,
         "rollouts": own.rollouts,
         "checkpoint_dir": str(agent.options.checkpoints),
-        "files_dir": str(agent.shipping.files.root),
-        "secrets_dir": str(agent.shipping.secrets.folder) if agent.shipping.secrets.possible else None,
-        "nodes": [_row(agent, report) for report in board.reports()],
+        "files_dir": str(agent.replication.files.root),
+        "secrets_dir": str(agent.replication.secrets.folder) if agent.replication.secrets.possible else None,
+        "nodes": [_row(agent, report) for report in state.reports()],
     }  # fmt: skip
     return {**value, **agent.status()} if isinstance(agent, Head) else value
 
 
 def _row(agent: Agent, report: Report) -> Dict[str, Any]:
-    silence_s = agent.board.silence_s(report.rank)
-    return {**report.to_json(), "seen_s_ago": round(silence_s, 1)}
+    age_s = agent.state.heartbeat_age_s(report.rank)
+    return {**report.to_json(), "seen_s_ago": round(age_s, 1)}
 
 
 def _conclude(agent: Agent, failure: Failure) -> int:

@@ -9,7 +9,7 @@ from typing import Optional, Sequence, Tuple
 
 from cloudrl.data.request import parse_request
 from cloudrl.errors import InputError
-from cloudrl.node.money import Limits
+from cloudrl.node.budget import BudgetLimits
 from cloudrl.node.services import Service, parse_service
 
 
@@ -85,7 +85,7 @@ class Options:
     ray_timeout_s: float
     fetch_timeout_s: float
     lost_after_s: float
-    limits: Limits
+    limits: BudgetLimits
 
 
 def parse_options(argv: Sequence[str]) -> Options:
@@ -121,10 +121,10 @@ def parse_options(argv: Sequence[str]) -> Options:
     )
 
 
-def _limits(idle_s: Optional[float], max_cost: Optional[float], price: Optional[float]) -> Limits:
+def _limits(idle_s: Optional[float], max_cost: Optional[float], price: Optional[float]) -> BudgetLimits:
     if max_cost is not None and not price:
         _parser().error("--max-cost needs --price-per-hour, of all nodes together")
-    return Limits(idle_s, max_cost, price)
+    return BudgetLimits(idle_s, max_cost, price)
 
 
 def _absolute(text: str) -> Path:

@@ -1,4 +1,4 @@
-"""Is this machine good enough? Pure judgement over `Facts`, and the few probes that must write or import."""
+"""Is this machine good enough? Pure judgement over `HostInfo`, and the few probes that must write or import."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import re
 from typing import TYPE_CHECKING, List, Mapping, Optional, Tuple
 
-from cloudrl.node.facts import GIB, Facts
+from cloudrl.node.host_info import GIB, HostInfo
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,11 +22,11 @@ _TOKEN_SINCE = (2, 52)
 """The first Ray with token authentication (Ray 2.52, _private/authentication)."""
 
 
-def judge(facts: Facts, *, device: str, gpus: int, cpus: Optional[int]) -> Tuple[List[str], List[str]]:
+def check_host(host: HostInfo, *, device: str, gpus: int, cpus: Optional[int]) -> Tuple[List[str], List[str]]:
     """Compare a machine with what was declared.
 
     Args:
-        facts: the machine.
+        host: the machine.
         device: "gpu", or "cpu" where GPUs are slots that Ray only counts.
         gpus: GPUs declared for each node.
         cpus: CPUs that Ray will be told, None to let it count.
@@ -34,52 +34,52 @@ def judge(facts: Facts, *, device: str, gpus: int, cpus: Optional[int]) -> Tuple
     Returns:
         (faults, warnings): one line each. A fault ends the node.
     """
-    faults, warnings = _software(facts)
-    if facts.temp_free_fraction < _RAY_DISK_LIMIT:
-        used, free_gib = 1 - facts.temp_free_fraction, facts.temp_free_bytes / GIB
+    faults, warnings = _software(host)
+    if host.temp_free_fraction < _RAY_DISK_LIMIT:
+        used, free_gib = 1 - host.temp_free_fraction, host.temp_free_bytes / GIB
         faults.append(
             f"the disk of Ray's folder is {used:.0%} full, {free_gib:.1f} GiB free; Ray needs 5% free"
         )
-    if facts.open_files < _OPEN_FILES:
-        warnings.append(f"`ulimit -n` is {facts.open_files} and cannot be raised; {_OPEN_FILES} is advised")
-    have_cpus, want_cpus = facts.cpus if cpus is None else cpus, CPUS_PER_GPU * gpus
+    if host.open_files < _OPEN_FILES:
+        warnings.append(f"`ulimit -n` is {host.open_files} and cannot be raised; {_OPEN_FILES} is advised")
+    have_cpus, want_cpus = host.cpus if cpus is None else cpus, CPUS_PER_GPU * gpus
     if have_cpus < want_cpus:
         faults.append(
             f"{have_cpus} CPUs for {gpus} GPUs; verl waits for ever with less than {want_cpus}, 3 a GPU"
         )
     if device == "gpu":
-        more_faults, more_warnings = _gpu_machine(facts, gpus)
+        more_faults, more_warnings = _gpu_machine(host, gpus)
         faults, warnings = faults + more_faults, warnings + more_warnings
     return faults, warnings
 
 
-def _software(facts: Facts) -> Tuple[List[str], List[str]]:
-    if facts.ray_version is None:
+def _software(host: HostInfo) -> Tuple[List[str], List[str]]:
+    if host.ray_version is None:
         return [
             "no Ray in this Python; add a set-up command `pip install 'ray[default]'` or take a verl image"
         ], []
-    version = re.match(r"(\d+)\.(\d+)", facts.ray_version)
+    version = re.match(r"(\d+)\.(\d+)", host.ray_version)
     if version and tuple(map(int, version.groups())) < _TOKEN_SINCE:
         danger = "whoever reaches Ray's ports can run programs on the nodes"
         remedy = "keep their network closed, or take an image with Ray 2.52 or later"
-        return [], [f"Ray {facts.ray_version} has no token authentication: {danger}; {remedy}"]
+        return [], [f"Ray {host.ray_version} has no token authentication: {danger}; {remedy}"]
     return [], []
 
 
-def _gpu_machine(facts: Facts, gpus: int) -> Tuple[List[str], List[str]]:
+def _gpu_machine(host: HostInfo, gpus: int) -> Tuple[List[str], List[str]]:
     faults, warnings = [], []
-    if facts.gpus < gpus:
-        because = f": {facts.gpu_problem}" if facts.gpu_problem else ""
-        faults.append(f"{facts.gpus} GPUs found, {gpus} declared{because}")
-    if facts.shm_bytes is not None and facts.shm_bytes < _MIN_SHM_BYTES:
-        size_mib = facts.shm_bytes / 1024**2
+    if host.gpus < gpus:
+        because = f": {host.gpu_problem}" if host.gpu_problem else ""
+        faults.append(f"{host.gpus} GPUs found, {gpus} declared{because}")
+    if host.shm_bytes is not None and host.shm_bytes < _MIN_SHM_BYTES:
+        size_mib = host.shm_bytes / 1024**2
         faults.append(
             f"/dev/shm has {size_mib:.0f} MiB; NCCL and Ray need at least 1 GiB (shm_size)"  # noqa: S108
         )
-    if facts.memory_bytes < _RAM_PER_GPU_BYTES * gpus:
-        have, want = facts.memory_bytes / GIB, _RAM_PER_GPU_BYTES * gpus / GIB
+    if host.memory_bytes < _RAM_PER_GPU_BYTES * gpus:
+        have, want = host.memory_bytes / GIB, _RAM_PER_GPU_BYTES * gpus / GIB
         warnings.append(f"{have:.0f} GiB of RAM for {gpus} GPUs; {want:.0f} GiB is advised")
-    if facts.interface is None:
+    if host.interface is None:
         warnings.append("no network interface carries this node's IP; GLOO_SOCKET_IFNAME is left alone")
     return faults, warnings
 

@@ -23,10 +23,10 @@ class Report:
         rollouts: rollout engines in this node's Python.
         models: model as asked for -> folder on this node.
         blocked: ports of rank 0's Ray that this node cannot reach, though Ray is up here.
-        shipped: what clients have sent for their jobs (`cloudrl.node.shipping`) -> "whole", bytes that are here, or
+        replicated: what clients have sent for their jobs -> "whole", bytes that are here, or
             "failed: ..." with the reason.
-        paid: US dollars that earlier attempts of the run have cost, as this node's volume remembers.
-        met: failures that ended earlier attempts, likewise (`cloudrl.node.attempts.met`).
+        cost_before: US dollars that earlier attempts of the run have cost, as this node's volume remembers.
+        known_failures: failures that ended earlier attempts, likewise.
     """
 
     rank: int
@@ -46,9 +46,9 @@ class Report:
     models: Dict[str, str] = field(default_factory=dict)
     seconds: Dict[str, float] = field(default_factory=dict)
     blocked: List[str] = field(default_factory=list)
-    shipped: Dict[str, str] = field(default_factory=dict)
-    paid: float = 0.0
-    met: Dict[str, float] = field(default_factory=dict)
+    replicated: Dict[str, str] = field(default_factory=dict)
+    cost_before: float = 0.0
+    known_failures: Dict[str, float] = field(default_factory=dict)
     failure: Optional[Failure] = None
 
     def to_json(self) -> Dict[str, Any]:

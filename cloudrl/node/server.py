@@ -30,11 +30,11 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from cloudrl.node import checkpoint_calls, job_secrets
 from cloudrl.node.files import Refused, open_below
-from cloudrl.node.listener import STRANGER_S, Listener
+from cloudrl.node.listener import UNAUTHENTICATED_S, Listener
 from cloudrl.node.peer import PeerRefused, of_the_network
 from cloudrl.node.ranges import Span, number
 from cloudrl.node.report import Report
-from cloudrl.node.rooms import HttpError, Rooms
+from cloudrl.node.server_context import HttpError, ServerContext
 from cloudrl.node.uploads import UploadError
 
 if TYPE_CHECKING:
@@ -78,17 +78,22 @@ class AgentServer:
     """One listener an address, each with a thread a connection.
 
     Args:
-        stranger_s: seconds in which a connection has to show the token.
+        unauthenticated_s: seconds in which a connection has to show the token.
     """
 
     def __init__(
-        self, addresses: List[str], port: int, rooms: Rooms, *, stranger_s: float = STRANGER_S
+        self,
+        addresses: List[str],
+        port: int,
+        context: ServerContext,
+        *,
+        unauthenticated_s: float = UNAUTHENTICATED_S,
     ) -> None:
-        handler = type("Handler", (_Handler,), {"rooms": rooms})
+        handler = type("Handler", (_Handler,), {"context": context})
         self._servers: List[Listener] = []
         try:
             for address in dict.fromkeys(addresses):
-                self._servers.append(Listener((address, port), handler, stranger_s=stranger_s))
+                self._servers.append(Listener((address, port), handler, unauthenticated_s=unauthenticated_s))
         except OSError:
             self.close()
             raise
@@ -115,7 +120,7 @@ class AgentServer:
 
 
 class _Handler(checkpoint_calls.CheckpointCalls, BaseHTTPRequestHandler):
-    rooms: Rooms
+    context: ServerContext
     server: Listener
     protocol_version = "HTTP/1.1"
     timeout = 60.0
@@ -164,12 +169,12 @@ class _Handler(checkpoint_calls.CheckpointCalls, BaseHTTPRequestHandler):
         if name not in _TRANSFERS:
             getattr(self, f"_{name}")(*words)
             return
-        with self.rooms.transfers.going_on():
+        with self.context.transfers.going_on():
             getattr(self, f"_{name}")(*words)
 
     def _authorize(self) -> None:
         given = self.headers.get("Authorization", "").encode("utf-8", "replace")
-        if not hmac.compare_digest(given, f"Bearer {self.rooms.token}".encode()):
+        if not hmac.compare_digest(given, f"Bearer {self.context.token}".encode()):
             raise HttpError(401, "wrong or missing token")
         self.server.trust(self.connection)
 
@@ -184,7 +189,7 @@ class _Handler(checkpoint_calls.CheckpointCalls, BaseHTTPRequestHandler):
     # -- routes ---------------------------------------------------------------------------------------------
 
     def _status(self) -> None:
-        self._json(self.rooms.status())
+        self._json(self.context.status())
 
     def _heartbeat(self) -> None:
         body = self._body(_MAX_BODY_BYTES, "a report")
@@ -192,12 +197,12 @@ class _Handler(checkpoint_calls.CheckpointCalls, BaseHTTPRequestHandler):
             report = Report.from_json(json.loads(body))
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise HttpError(400, f"not a report: {error}") from error
-        if not 0 < report.rank < self.rooms.nodes:
+        if not 0 < report.rank < self.context.nodes:
             raise HttpError(
-                400, f"rank {report.rank} does not belong to this cluster of {self.rooms.nodes} nodes"
+                400, f"rank {report.rank} does not belong to this cluster of {self.context.nodes} nodes"
             )
-        self.rooms.board.heard(report)
-        self._json(self.rooms.board.answer(report.rank))
+        self.context.state.record_heartbeat(report)
+        self._json(self.context.state.heartbeat_reply(report.rank))
 
     def _transfer_elsewhere(self) -> None:
         """A client says that it is sending something to Ray, which this agent does not see."""
@@ -205,48 +210,50 @@ class _Handler(checkpoint_calls.CheckpointCalls, BaseHTTPRequestHandler):
 
     def _node_log(self, rank: str) -> None:
         if not self._passed_on(int(rank)):
-            self._log(self.rooms.agent_log)
+            self._log(self.context.agent_log)
 
     def _job_log(self, submission_id: str) -> None:
-        folder = self.rooms.job_logs()
+        folder = self.context.job_logs()
         if folder is None:
             raise HttpError(404, "Ray is not up")
         self._log(folder / f"job-driver-{submission_id}.log")
 
     def _data_file(self, name: str, file: str) -> None:
-        self._file(self.rooms.data_dir, f"{name}/{file}")
+        self._file(self.context.data_dir, f"{name}/{file}")
 
     def _announce_files(self, address: str) -> None:
         body = self._body(_MAX_MANIFEST_BYTES, "a manifest")
-        self._json(self.rooms.shipping.begin(address, body))
+        self._json(self.context.replication.begin(address, body))
 
     def _take_file(self, address: str, path: str) -> None:
         count = number(self.headers.get("Content-Length", ""))
         if count is None:
             raise HttpError(411, "a file comes with its Content-Length")
         source = cast("BinaryIO", self.rfile)
-        self._json(self.rooms.shipping.write(address, path, self._offset(), count, source))
+        self._json(self.context.replication.write(address, path, self._offset(), count, source))
 
     def _files_state(self, address: str) -> None:
-        self._json(self.rooms.shipping.state(address))
+        self._json(self.context.replication.files_state(address))
 
     def _manifest(self, address: str) -> None:
-        self._json(self.rooms.shipping.manifest(address))
+        self._json(self.context.replication.manifest(address))
 
     def _give_file(self, address: str, path: str) -> None:
-        self.rooms.shipping.manifest(address)  # what is still coming is nobody's business
-        self._file(self.rooms.shipping.files.root / address, path)
+        self.context.replication.manifest(address)  # what is still coming is nobody's business
+        self._file(self.context.replication.files.root / address, path)
 
     def _take_secrets(self, job: str) -> None:
         self._json(
-            self.rooms.shipping.put_secrets(job, self._body(job_secrets.MAX_BYTES, "the secrets of a job"))
+            self.context.replication.put_secrets(
+                job, self._body(job_secrets.MAX_BYTES, "the secrets of a job")
+            )
         )
 
     def _secrets_state(self, job: str) -> None:
-        self._json(self.rooms.shipping.secrets_state(job))
+        self._json(self.context.replication.secrets_state(job))
 
     def _give_secrets(self, job: str) -> None:
-        self._bytes(self.rooms.shipping.secrets_of(job).encode(), {"Content-Type": "text/plain"})
+        self._bytes(self.context.replication.secrets_of(job).encode(), {"Content-Type": "text/plain"})
 
     # -- answers --------------------------------------------------------------------------------------------
 
@@ -321,15 +328,15 @@ class _Handler(checkpoint_calls.CheckpointCalls, BaseHTTPRequestHandler):
 
     def _passed_on(self, rank: int, body: Optional[bytes] = None) -> bool:
         """On rank 0, let the agent of another rank answer. False when this node is meant."""
-        board = self.rooms.board
-        if rank == board.own.rank:
+        state = self.context.state
+        if rank == state.own.rank:
             return False
-        other = next((report for report in board.reports() if report.rank == rank), None)
+        other = next((report for report in state.reports() if report.rank == rank), None)
         if other is None:
             raise HttpError(404, f"rank {rank} is not known here")
         headers = {"Range": self.headers["Range"]} if "Range" in self.headers else {}
         try:
-            answer = self.rooms.peer(other).open(self.command, self.path, body, headers)
+            answer = self.context.peer(other).open(self.command, self.path, body, headers)
         except PeerRefused as error:
             status = error.status if error.status in _AS_THEY_ARE else 502
             raise HttpError(status, str(error)) from error

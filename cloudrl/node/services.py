@@ -60,7 +60,7 @@ class Services:
             NodeFailed: somebody answers at one of the ports already, and would be taken for the service.
         """
         services = self._agent.options.services
-        self._agent.until(
+        self._agent.wait_for(
             lambda: not any(each.answers for each in services), _PORTS_ARE_FREE_AFTER_S, self._taken, 0.5
         )
         for each in services:
@@ -73,9 +73,9 @@ class Services:
             NodeFailed: one does not within the time for it.
         """
         for each, child in self._running:
-            self._agent.board.update(detail=f"waiting for the service on port {each.port}")
+            self._agent.state.update(detail=f"waiting for the service on port {each.port}")
             self._wait_for(each, child)
-        self._agent.board.update(detail="")
+        self._agent.state.update(detail="")
 
     def look(self) -> None:
         """Raise when one of them has ended: every job that asks it would fail."""
@@ -87,13 +87,13 @@ class Services:
                 raise self._agent.fail("service", reason + advice, child.tail())
 
     def _wait_for(self, service: Service, child: Child) -> None:
-        limit_s = self._agent.patience.service_s
+        limit_s = self._agent.timeouts.service_s
 
         def late() -> NodeFailed:
             reason = f"`{service.command}` does not answer on port {service.port} after {limit_s:g} s"
             return self._agent.fail("service", reason, child.tail())
 
-        self._agent.until(lambda: service.answers, limit_s, late, 0.25)
+        self._agent.wait_for(lambda: service.answers, limit_s, late, 0.25)
 
     def _taken(self) -> NodeFailed:
         ports = ", ".join(str(each.port) for each in self._agent.options.services if each.answers)

@@ -8,14 +8,14 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Dict, Optional, Tuple
 
-from cloudrl.node import attempts, canary
+from cloudrl.node import attempts, shared_fs
 from cloudrl.node import ray as ray_node
 from cloudrl.node.agent import Agent
 from cloudrl.node.failure import Failure, NodeFailed
 from cloudrl.node.fetch import Fetcher, models_dir, parts
 from cloudrl.node.peer import Peer, PeerRefused, of_the_network
 from cloudrl.node.preflight import different
-from cloudrl.node.shipping import Puller
+from cloudrl.node.replication import Replicator
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,24 +42,26 @@ class Worker(Agent):
         self._looked_at: Optional[float] = None
         self._refused = False
         self._lost: Optional[Failure] = None
-        self._puller = Puller(self.shipping, self.head)
-        threading.Thread(target=self._beat_for_ever, daemon=True).start()
+        self._replicator = Replicator(self.replication, self.head)
+        threading.Thread(target=self._heartbeat_loop, daemon=True).start()
 
     def connect(self) -> None:
         """Wait for the head's agent, and compare versions with it."""
         at = f"{self.head.ip}:{self.head.port}"
-        self.board.update(detail=f"waiting for rank 0 at {at}")
+        self.state.update(detail=f"waiting for rank 0 at {at}")
         silent = f"rank 0 does not answer at {at}"
-        self.until(
+        self.wait_for(
             lambda: self._heard_at is not None, self.options.join_timeout_s, lambda: self.fail("join", silent)
         )
-        self.board.update(detail="waiting for rank 0 to get through its set-up and preflight")
+        self.state.update(detail="waiting for rank 0 to get through its set-up and preflight")
         late = f"rank 0 answers at {at}, and has not got through its set-up and preflight"
-        meet_s = self.patience.meet_s
-        self.until(
-            lambda: "ray_version" in self.answer, meet_s, lambda: self.fail("join", f"{late} in {meet_s:g} s")
+        head_ready_s = self.timeouts.head_ready_s
+        self.wait_for(
+            lambda: "ray_version" in self.answer,
+            head_ready_s,
+            lambda: self.fail("join", f"{late} in {head_ready_s:g} s"),
         )
-        own = self.board.own
+        own = self.state.own
         fault = different(own.ray_version, own.python_version, self.answer)
         if fault:
             raise self.fail("preflight", fault)
@@ -67,11 +69,11 @@ class Worker(Agent):
     def before_ray(self) -> None:
         """Wait for Ray's control store on the head, and name it when only that port is closed."""
         ip, port = self.identity.head_ip, self.options.ports.gcs
-        self.board.update(detail=f"waiting for Ray at {ip}:{port}")
+        self.state.update(detail=f"waiting for Ray at {ip}:{port}")
         reason = f"{ip}:{port} (Ray's control store) cannot be reached, though {self.head.port} answers"
-        self.until(
+        self.wait_for(
             lambda: ray_node.probe(ip, port, 1.0) == "open",
-            self.patience.store_s,
+            self.timeouts.gcs_s,
             lambda: self.fail("join", f"{reason}: is a firewall between the nodes?"),
         )
 
@@ -81,37 +83,37 @@ class Worker(Agent):
 
     def fetch(self, fetcher: Fetcher) -> None:
         """Pull the prepared data unless the folder is the head's own; have the models."""
-        self.side_by_side(data=self._have_data, model=lambda: self._fetch_models(fetcher))
+        self.run_parallel(data=self._have_data, model=lambda: self._fetch_models(fetcher))
 
     def barrier(self) -> None:
         """Wait for the head's word."""
-        self.board.update(detail="waiting for the others")
-        whole_s = self.patience.phases["barrier"]
-        reason = f"rank 0 has not said that the cluster is ready after {whole_s:g} s"
-        self.until(self._is_ready, whole_s, lambda: self.fail("join", reason))
-        if self.board.own.blocked:  # seen when Ray may have been starting there still
+        self.state.update(detail="waiting for the others")
+        barrier_s = self.timeouts.phases["barrier"]
+        reason = f"rank 0 has not said that the cluster is ready after {barrier_s:g} s"
+        self.wait_for(self._is_ready, barrier_s, lambda: self.fail("join", reason))
+        if self.state.own.blocked:  # seen when Ray may have been starting there still
             self._look_at_ports()
-        for port in self.board.own.blocked:
+        for port in self.state.own.blocked:
             self.log.line(f"warning: {port} on rank 0 cannot be reached from here")
 
     def supervise(self) -> None:
-        """End when the head beats and does nothing else; its loss is noted on the board by the beating thread."""
+        """End when the head beats and does nothing else; its loss is noted in the state by the beating thread."""
         phase, since = self._head_phase
-        limit_s = None if self.answer.get("ready") else self.patience.phases.get(phase)
+        limit_s = None if self.answer.get("ready") else self.timeouts.phases.get(phase)
         hangs_s = time.monotonic() - since
         if limit_s is not None and hangs_s > limit_s + self.options.lost_after_s:
             reason = f"rank 0 ({self.head.ip}) hangs in phase {phase}: {hangs_s:.0f} s, where {limit_s:g} s are enough"
             raise NodeFailed(Failure("join", 0, reason))
 
-    def paid(self) -> float:
+    def cost_before(self) -> float:
         """What rank 0 knows, which has asked everybody."""
-        return max(self.board.own.paid, float(self.answer.get("paid", 0.0)))
+        return max(self.state.own.cost_before, float(self.answer.get("cost_before", 0.0)))
 
-    def settle(self, failure: Failure) -> Failure:
+    def agree_on_outcome(self, failure: Failure) -> Failure:
         """Report it to the head and take its word; alone, judge by this node's own volume."""
-        self.board.update(phase="failed", failure=failure)
+        self.state.update(phase="failed", failure=failure)
         deadline = time.monotonic() + _VERDICT_S
-        while time.monotonic() < deadline and not (self._refused or self._lost or self.ending.asked):
+        while time.monotonic() < deadline and not (self._refused or self._lost or self.shutdown.asked):
             verdict = Failure.from_json(self.answer.get("failure"))
             if verdict is not None:
                 self._remember(verdict)
@@ -122,7 +124,7 @@ class Worker(Agent):
         if self.answer.get("ready"):
             return failure
         folder, run_id = self.options.checkpoints, self.identity.run_id
-        return attempts.judge(failure, folder=folder, run_id=run_id, since=self.started_at)
+        return attempts.classify_failure(failure, folder=folder, run_id=run_id, since=self.started_at)
 
     def _remember(self, verdict: Failure) -> None:
         """The head of the next attempt may have a volume that has seen nothing; this one has."""
@@ -139,11 +141,11 @@ class Worker(Agent):
         return ready
 
     def _look_at_ports(self) -> None:
-        self.board.update(blocked=ray_node.unreachable_ports(self.identity.head_ip, self.options.ports))
+        self.state.update(blocked=ray_node.unreachable_ports(self.identity.head_ip, self.options.ports))
 
     def _have_data(self) -> None:
         if self.options.data:
-            self._wait_for("data")
+            self._await_published("data")
             if not self._shares(self.options.data_dir):
                 for folder, file, sha256 in parts(self.answer["data"]):
                     self._pull(folder, file, sha256)
@@ -172,20 +174,20 @@ class Worker(Agent):
 
     def _fetch_models(self, fetcher: Fetcher) -> None:
         for model in self.options.models:
-            self._wait_for("canaries")
+            self._await_published("shared_fs_markers")
             if self._shares(models_dir(model, self.options.data_dir, self.env)):
-                self.board.update(detail=f"rank 0 fetches {model} into the shared folder")
+                self.state.update(detail=f"rank 0 fetches {model} into the shared folder")
                 while model not in self.answer.get("models", {}):
                     self._give_up_with_the_others()
-                self.board.add_model(model, str(self.answer["models"][model]))
+                self.state.add_model(model, str(self.answer["models"][model]))
             else:
-                self.board.add_model(model, fetcher.fetch_model(model))
+                self.state.add_model(model, fetcher.fetch_model(model))
 
     def _shares(self, folder: Path) -> bool:
-        word = self.answer.get("canaries", {}).get(str(folder))
-        return word is not None and canary.seen(folder, self.identity.run_id, word)
+        word = self.answer.get("shared_fs_markers", {}).get(str(folder))
+        return word is not None and shared_fs.has_marker(folder, self.identity.run_id, word)
 
-    def _wait_for(self, key: str) -> None:
+    def _await_published(self, key: str) -> None:
         """Wait in the fetching thread until the head has published something."""
         while key not in self.answer:
             self._give_up_with_the_others()
@@ -196,41 +198,41 @@ class Worker(Agent):
             self._give_up_with_the_others()
 
     def _give_up_with_the_others(self) -> None:
-        self.board.raise_failure()
+        self.state.raise_failure()
         time.sleep(0.05)
 
     # -- heartbeats -----------------------------------------------------------------------------------------
 
-    def _beat_for_ever(self) -> None:
+    def _heartbeat_loop(self) -> None:
         while True:
             try:
-                self.answer = self.head.heartbeat(self.board.own.to_json())
+                self.answer = self.head.heartbeat(self.state.own.to_json())
                 self._heard_at = time.monotonic()
                 self._note_phase(str(self.answer.get("phase", "")), self._heard_at)
-                self._obey()
-                self._puller.want(self.answer.get("shipped", []))
+                self._apply_verdict()
+                self._replicator.want(self.answer.get("replicated", []))
             except ConnectionRefusedError:
-                self._miss(_REFUSED_FOR_S, "its agent is gone")
+                self._on_missed_heartbeat(_REFUSED_FOR_S, "its agent is gone")
             except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
-                self._miss(self.options.lost_after_s, "it does not answer")
+                self._on_missed_heartbeat(self.options.lost_after_s, "it does not answer")
             except PeerRefused as error:
                 self._refused = True
-                self.board.fail(Failure("join", self.identity.rank, f"rank 0 refused this node: {error}"))
+                self.state.fail(Failure("join", self.identity.rank, f"rank 0 refused this node: {error}"))
             time.sleep(_BEAT_WHEN_READY_S if self.answer.get("ready") else _BEAT_S)
 
     def _note_phase(self, phase: str, now: float) -> None:
         if phase != self._head_phase[0]:
             self._head_phase = (phase, now)
 
-    def _obey(self) -> None:
+    def _apply_verdict(self) -> None:
         verdict = Failure.from_json(self.answer.get("failure"))
         if verdict is not None:
-            self.board.fail(verdict)
+            self.state.fail(verdict)
 
-    def _miss(self, patience_s: float, what: str) -> None:
+    def _on_missed_heartbeat(self, limit_s: float, what: str) -> None:
         """Before the first answer the head may still be starting; afterwards its silence is a loss."""
-        if self._heard_at is not None and time.monotonic() - self._heard_at > patience_s:
+        if self._heard_at is not None and time.monotonic() - self._heard_at > limit_s:
             silence_s = time.monotonic() - self._heard_at
             reason = f"the head (rank 0, {self.head.ip}) was lost: {what}, last heard {silence_s:.0f} s ago"
             self._lost = Failure("lost", 0, reason)
-            self.board.fail(self._lost)
+            self.state.fail(self._lost)

@@ -59,7 +59,7 @@ class AgentClient:
             return None
 
     def inventory(self, rank: int) -> Mapping[str, Any]:
-        """The checkpoints of one rank: {"places": [...]}, see `cloudrl.node.shelf`."""
+        """The checkpoints of one rank: {"places": [...]}, see `cloudrl.node.checkpoint_store`."""
         return self._object(f"/v1/nodes/{rank}/inventory", "places", timeout_s=_LISTING_TIMEOUT_S)
 
     def remove_step(self, rank: int, room: str, path: str) -> None:

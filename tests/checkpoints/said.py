@@ -1,4 +1,4 @@
-"""What nodes say of their checkpoints, made up: answers as `cloudrl.node.shelf` gives them."""
+"""What nodes say of their checkpoints, made up: answers as `cloudrl.node.checkpoint_store` gives them."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 CASES = 5_000 if os.environ.get("CLOUDRL_SLOW") == "1" else 150
 SAVES = [("torch-2.4.1/fsdp1", 2), ("torch-2.6.0/hsdp", 4), ("torch-2.13.0/fsdp2", 2)]
-SHARDED, WHOLE = "lm_head.weight", "model.layers.0.self_attn.positions"
+SHARDED, COMPLETE = "lm_head.weight", "model.layers.0.self_attn.positions"
 
 
 @cache
@@ -79,7 +79,7 @@ def test_what_is_written_again_unchanged_is_as_good(save: tuple[str, int]) -> No
 
 @settings(max_examples=CASES)
 @given(
-    st.sampled_from(SAVES), st.sampled_from([SHARDED, SHARDED, WHOLE]), st.integers(0, 10_000), changes(),
+    st.sampled_from(SAVES), st.sampled_from([SHARDED, SHARDED, COMPLETE]), st.integers(0, 10_000), changes(),
     st.sampled_from([(1,), (0, 1)]),
 )  # fmt: skip
 def test_a_record_that_was_changed_in_one_place(
@@ -101,7 +101,7 @@ OFFSET, SIZE, STRIDES = 1, 2, 3
 
 def plain(**changes: Any) -> Record:
     """A tensor of five integers with something else in the place of an argument of its maker."""
-    whole = state(SAVES[2], 1)[WHOLE]
+    whole = state(SAVES[2], 1)[COMPLETE]
     assert isinstance(whole, Record)
     args = list(whole.args)
     for name, value in changes.items():
@@ -154,7 +154,7 @@ def test_a_mesh_of_no_ranks() -> None:
 
 def test_a_run_of_more_ranks_than_there_can_be() -> None:
     """Each missing rank would be a finding."""
-    tensors = {WHOLE: state(SAVES[2], 0)[WHOLE]}
+    tensors = {COMPLETE: state(SAVES[2], 0)[COMPLETE]}
     data = {**content(SAVES[2], 0), "data.pkl": dump(tensors)}
     (finding,) = verify({0: InMemory(archived(data, "model_world_size_999999999_rank_0"))}).findings
     assert (finding.fatal, "from a run of 999999999 ranks" in finding.message) == (True, True)

@@ -206,7 +206,7 @@ def test_a_shared_folder_counts_once(nodes: Callable[[int], Nodes], whole: Path,
     finally:
         lab.link.down()
     lab.cluster.end()
-    assert not list(lab.cluster.folder.rglob("*canary*"))
+    assert not list(lab.cluster.folder.rglob("*cloudrl-marker*"))
 
 
 def test_saves_are_written_down_on_the_node_that_has_them(lab: Lab, whole: Path) -> None:

@@ -53,7 +53,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     file = worker.checkpoints / PATH
     file.parent.mkdir(parents=True)
     file.write_bytes(VALUES)
-    head.board.heard(worker.board.own)
+    head.state.record_heartbeat(worker.state.own)
     head.worker = worker  # type: ignore[attr-defined]
     yield head
     worker.close()
@@ -176,11 +176,11 @@ def test_a_link_that_stays_away(link: CutLink, clock: Clock) -> None:
 
 
 def test_a_node_that_the_head_has_not_heard_of_yet(served: Served, link: CutLink, clock: Clock) -> None:
-    known = dict(served.board._members)
-    served.board._members.clear()
+    known = dict(served.state._members)
+    served.state._members.clear()
 
     def back() -> None:
-        served.board._members.update(known)
+        served.state._members.update(known)
 
     clock.on_sleep = back
     assert shard(link, clock).read(5, 10) == VALUES[5:15]

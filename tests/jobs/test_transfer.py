@@ -51,7 +51,7 @@ def head(tmp_path: Path) -> Iterator[Served]:
 
 @pytest.fixture
 def item(here: Path, head: Served) -> UploadItem:
-    lab = ClusterShape("lab", "1", 1, 1, "cpu", files_dir=str(head.shipping.files.root))
+    lab = ClusterShape("lab", "1", 1, 1, "cpu", files_dir=str(head.replication.files.root))
     return plan_uploads(Job(name="x", overrides={MODEL: "./model"}), lab, here=here, limit_bytes=2**30).items[
         0
     ]
@@ -93,7 +93,7 @@ def api(head: Served, transport: httpx2.BaseTransport | None = None, token: str 
 
 
 def whole(head: Served, item: UploadItem) -> bool:
-    place = head.shipping.files.root / item.manifest.address / "model"
+    place = head.replication.files.root / item.manifest.address / "model"
     return Path(item.to) == place and (place / "weights").read_bytes() == WEIGHTS
 
 
@@ -135,7 +135,7 @@ def test_a_refused_token_is_not_tried_again(head: Served, item: UploadItem):
 
 
 def test_no_room(head: Served, item: UploadItem):
-    head.shipping.files = Store(head.folder / "small", free_bytes=lambda _folder: SPARE_BYTES)
+    head.replication.files = Store(head.folder / "small", free_bytes=lambda _folder: SPARE_BYTES)
     with pytest.raises(InputError, match=r"model: 11\.4 MiB are to come"):
         send_files(api(head), item)
 
@@ -203,8 +203,8 @@ def connection(cluster: FakeCluster, head: Served) -> Connection:
     """A cluster whose agent takes files and secrets."""
     head.more_status = {
         **cluster.status,
-        "files_dir": str(head.shipping.files.root),
-        "secrets_dir": str(head.shipping.secrets.folder),
+        "files_dir": str(head.replication.files.root),
+        "secrets_dir": str(head.replication.secrets.folder),
     }
     return Connection("lab", cluster.url, cluster.token, f"http://127.0.0.1:{head.port}", TOKEN, "id-1")
 
@@ -218,15 +218,15 @@ def test_a_job_is_sent_after_its_files_and_secrets(cluster: FakeCluster, head: S
 
     prepared = prepare(lab, Job(name="x", verl="0.9.1", device="cpu"), options, here=here, shell={})
     shown = prepared.submission.render()
-    assert not head.shipping.files.root.exists()
-    assert not head.shipping.secrets.folder.exists()
+    assert not head.replication.files.root.exists()
+    assert not head.replication.secrets.folder.exists()
     assert not cluster.packages
 
     there: list[bool] = []
     cluster.on_submit = lambda _id: there.append(
-        (head.shipping.files.root / "x").parent.exists()
+        (head.replication.files.root / "x").parent.exists()
         and all(Path(item.to).exists() for item in prepared.submission.files if item.by == "agents")
-        and head.shipping.secrets.read("one") is not None
+        and head.replication.secrets.read("one") is not None
         and len(cluster.packages) == 1
     )
     send(prepared)
@@ -234,9 +234,9 @@ def test_a_job_is_sent_after_its_files_and_secrets(cluster: FakeCluster, head: S
     assert there == [True]
     sent = cluster.jobs["one"].body
     assert "marker-012345" not in str(sent) + shown
-    assert f"{MODEL}={head.shipping.files.root}/" in sent["entrypoint"]
+    assert f"{MODEL}={head.replication.files.root}/" in sent["entrypoint"]
     assert "reward.custom_reward_function.path=cloudrl_files/" in sent["entrypoint"]
-    assert "marker-012345" in str(head.shipping.secrets.read("one"))
+    assert "marker-012345" in str(head.replication.secrets.read("one"))
     assert "./model -> " in shown
     assert "through the agents" in shown
 
@@ -252,8 +252,8 @@ def test_a_taken_id_sends_nothing(cluster: FakeCluster, head: Served, here: Path
     )
     with pytest.raises(InputError, match="'one' is taken"):
         send(prepared)
-    assert not head.shipping.files.root.exists()
-    assert not head.shipping.secrets.folder.exists()
+    assert not head.replication.files.root.exists()
+    assert not head.replication.secrets.folder.exists()
 
 
 def test_a_fork_of_verl(cluster: FakeCluster, head: Served, tmp_path: Path):

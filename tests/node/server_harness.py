@@ -9,17 +9,17 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cloudrl.node.board import Board
+from cloudrl.node.checkpoint_store import CheckpointStore
 from cloudrl.node.job_secrets import JobSecrets
-from cloudrl.node.listener import STRANGER_S
+from cloudrl.node.listener import UNAUTHENTICATED_S
+from cloudrl.node.node_state import NodeState
 from cloudrl.node.peer import Peer
 from cloudrl.node.process import Child
+from cloudrl.node.replication import ReplicationHub
 from cloudrl.node.report import Report
-from cloudrl.node.rooms import Rooms
 from cloudrl.node.server import AgentServer
-from cloudrl.node.shards import ShardChild
-from cloudrl.node.shelf import Shelf
-from cloudrl.node.shipping import Shipping
+from cloudrl.node.server_context import ServerContext
+from cloudrl.node.shard_worker_client import ShardWorkerClient
 from cloudrl.node.uploads import Store
 
 if TYPE_CHECKING:
@@ -50,9 +50,9 @@ class Served:
         *,
         nodes: int = 3,
         token: str = TOKEN,
-        stranger_s: float = STRANGER_S,
+        unauthenticated_s: float = UNAUTHENTICATED_S,
         peer_timeout_s: float = 10.0,
-        shelf: type[Shelf] = Shelf,
+        checkpoint_store: type[CheckpointStore] = CheckpointStore,
     ) -> None:
         self.peer_timeout_s = peer_timeout_s
         self.folder, self.rank, self.token = folder, rank, token
@@ -63,15 +63,21 @@ class Served:
         self.job_logs: Path | None = folder / "logs"
         self.more_status: dict[str, Any] = {}
         self.child: Child | None = None
-        self.board = Board(Report(rank=rank, ip="127.0.0.1", hostname=f"node-{rank}", agent_port=0))
-        self.shipping = Shipping(self.board, nodes, Store(folder / "files"), JobSecrets(folder / "secrets"))
-        self.shelf = shelf(
-            self.checkpoints, folder / "ray", run_id="run", rank=rank, child=ShardChild(self._shard_child)
+        self.state = NodeState(Report(rank=rank, ip="127.0.0.1", hostname=f"node-{rank}", agent_port=0))
+        self.replication = ReplicationHub(
+            self.state, nodes, Store(folder / "files"), JobSecrets(folder / "secrets")
         )
-        self.rooms = self._rooms(nodes)
-        self.server = AgentServer(["127.0.0.1"], 0, self.rooms, stranger_s=stranger_s)
+        self.checkpoint_store = checkpoint_store(
+            self.checkpoints,
+            folder / "ray",
+            run_id="run",
+            rank=rank,
+            child=ShardWorkerClient(self._shard_child),
+        )
+        self.context = self._context(nodes)
+        self.server = AgentServer(["127.0.0.1"], 0, self.context, unauthenticated_s=unauthenticated_s)
         self.port = self.server.port
-        self.board.update(agent_port=self.port)
+        self.state.update(agent_port=self.port)
         self.server.start()
 
     @property
@@ -82,18 +88,18 @@ class Served:
     def data(self) -> Path:
         return self.folder / "data"
 
-    def _rooms(self, nodes: int) -> Rooms:
-        return Rooms(
-            board=self.board,
+    def _context(self, nodes: int) -> ServerContext:
+        return ServerContext(
+            state=self.state,
             nodes=nodes,
             token=self.token,
-            status=lambda: {"phase": self.board.own.phase, **self.more_status},
+            status=lambda: {"phase": self.state.own.phase, **self.more_status},
             peer=lambda report: Peer(report.ip, report.agent_port, TOKEN, timeout_s=self.peer_timeout_s),
             agent_log=self.agent_log,
             job_logs=lambda: self.job_logs,
-            shelf=self.shelf,
+            checkpoint_store=self.checkpoint_store,
             data_dir=self.data,
-            shipping=self.shipping,
+            replication=self.replication,
         )
 
     def get(self, path: str, **headers: str) -> Answer:
@@ -129,7 +135,7 @@ class Served:
 
     def close(self) -> None:
         self.server.close()
-        self.shelf.close()
+        self.checkpoint_store.close()
         if self.child is not None:
             assert self.child.wait(10) == 0, self.child.tail()
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cloudrl.node.attempts import clear, judge, met, record
+from cloudrl.node.attempts import classify_failure, clear, known_failures, record
 from cloudrl.node.failure import PERMANENT, Failure
 
 if TYPE_CHECKING:
@@ -24,7 +24,9 @@ CLOCK = itertools.count()
 def _judge(
     folder: Path, failure: Failure = FAILURE, run_id: str = "run", *elsewhere: dict[str, float]
 ) -> bool:
-    judged = judge(failure, folder=folder, run_id=run_id, elsewhere=elsewhere, now=float(next(CLOCK)))
+    judged = classify_failure(
+        failure, folder=folder, run_id=run_id, elsewhere=elsewhere, now=float(next(CLOCK))
+    )
     assert judged == dataclasses.replace(failure, final=judged.final)
     return judged.final
 
@@ -165,9 +167,9 @@ def test_other_machines_remember(tmp_path: Path) -> None:
     """The next attempt begins on a spare host, and a host of the last one is a worker now."""
     assert not _judge(tmp_path / "head")
     record(FAILURE, folder=tmp_path / "worker", run_id="run")
-    assert list(met(tmp_path / "worker", "run")) == [FAILURE.signature]
-    assert _judge(tmp_path / "spare", FAILURE, "run", {}, met(tmp_path / "worker", "run"))
-    assert met(tmp_path / "nowhere", "run") == {}
+    assert list(known_failures(tmp_path / "worker", "run")) == [FAILURE.signature]
+    assert _judge(tmp_path / "spare", FAILURE, "run", {}, known_failures(tmp_path / "worker", "run"))
+    assert known_failures(tmp_path / "nowhere", "run") == {}
 
 
 def test_of_the_network_the_last_failure_of_all_machines_counts(tmp_path: Path) -> None:
@@ -181,7 +183,7 @@ def test_what_was_before_the_run_was_ready_counts_nowhere(tmp_path: Path) -> Non
     for node in ("a", "b"):
         _judge(tmp_path / node)
     clear(tmp_path / "b", "run", now=float(next(CLOCK)))
-    assert not _judge(tmp_path / "a", FAILURE, "run", met(tmp_path / "b", "run"))
+    assert not _judge(tmp_path / "a", FAILURE, "run", known_failures(tmp_path / "b", "run"))
     clear(tmp_path / "c", "run")
     assert not (tmp_path / "c").exists()  # nothing is written down where nothing was
 
@@ -190,4 +192,6 @@ def test_the_same_failure_seen_by_another_node_is_no_earlier_one(tmp_path: Path)
     """All nodes share the folder, and one of them was quicker."""
     began = float(next(CLOCK))
     record(FAILURE, folder=tmp_path, run_id="run", now=float(next(CLOCK)))
-    assert not judge(FAILURE, folder=tmp_path, run_id="run", since=began, now=float(next(CLOCK))).final
+    assert not classify_failure(
+        FAILURE, folder=tmp_path, run_id="run", since=began, now=float(next(CLOCK))
+    ).final

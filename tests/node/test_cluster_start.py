@@ -134,7 +134,7 @@ def test_only_rank_0_prepares_and_only_one_fetches_into_a_shared_folder(cluster:
 def test_the_canaries_are_gone_but_for_those_by_which_a_shared_checkpoint_folder_is_known(
     cluster: Nodes,
 ) -> None:
-    left = list(cluster.folder.rglob("*canary*"))
+    left = list(cluster.folder.rglob("*cloudrl-marker*"))
     assert {path.parent for path in left} == {cluster.checkpoints}
     ranks = {path.name.rpartition("-")[2] for path in left}
     assert ranks == {"0", "1", "2"}

@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 
 from cloudrl.node.environment import node_environment
-from cloudrl.node.facts import GIB, Facts
+from cloudrl.node.host_info import GIB, HostInfo
 
-FACTS = Facts(
+FACTS = HostInfo(
     gpus=8, gpu_vendor="nvidia", cpus=96, memory_bytes=2000 * GIB, shm_bytes=128 * GIB, temp_free_fraction=0.5,
     temp_free_bytes=500 * GIB, interface="eth0", open_files=65_536, ray_version="2.60.0", python_version="3.12.1",
     verl_version="0.9.1",
 )  # fmt: skip
 
 
-def _env(facts: Facts = FACTS, **base: str) -> dict[str, str]:
-    return node_environment({"PATH": "/usr/bin", **base}, facts, token_path="/run/ray-token")
+def _env(host: HostInfo = FACTS, **base: str) -> dict[str, str]:
+    return node_environment({"PATH": "/usr/bin", **base}, host, token_path="/run/ray-token")
 
 
 def test_authentication_is_always_explicit() -> None:

@@ -11,7 +11,7 @@ import pytest
 from node_harness import until
 from server_harness import TOKEN, Served
 
-from cloudrl.node.listener import MAX_STRANGERS
+from cloudrl.node.listener import MAX_UNAUTHENTICATED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.io
 
-STRANGER_S = 0.5
+UNAUTHENTICATED_S = 0.5
 
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A patient one: who is cut here is cut for being one too many."""
-    made = Served(tmp_path_factory.mktemp("served"), 0, stranger_s=60.0)
+    made = Served(tmp_path_factory.mktemp("served"), 0, unauthenticated_s=60.0)
     yield made
     made.close()
 
@@ -33,7 +33,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 @pytest.fixture
 def hasty(tmp_path: Path) -> Iterator[Served]:
     """One that gives strangers half a second."""
-    made = Served(tmp_path / "hasty", 0, stranger_s=STRANGER_S)
+    made = Served(tmp_path / "hasty", 0, unauthenticated_s=UNAUTHENTICATED_S)
     yield made
     made.close()
 
@@ -61,7 +61,7 @@ REQUEST = f"GET /v1/status HTTP/1.1\r\nAuthorization: Bearer {TOKEN}\r\n".encode
 def test_one_stranger_too_many_takes_the_place_of_the_most_silent(served: Served) -> None:
     with contextlib.ExitStack() as stack:
         first = stack.enter_context(_connect(served))
-        others = [stack.enter_context(_connect(served)) for _ in range(MAX_STRANGERS - 1)]
+        others = [stack.enter_context(_connect(served)) for _ in range(MAX_UNAUTHENTICATED - 1)]
         assert served.get("/v1/status").status == 200  # takes the place of the first, and gives it back
         until(lambda: _is_cut(first), "the first is cut", timeout_s=3)
         assert not any(_is_cut(each) for each in others)
@@ -74,7 +74,7 @@ def test_one_stranger_too_many_takes_the_place_of_the_most_silent(served: Served
 def test_a_flood_keeps_nobody_out_who_has_the_token(served: Served) -> None:
     """Each heartbeat is a connection of its own: turned away, a worker would count as lost."""
     with contextlib.ExitStack() as stack:
-        for _ in range(5 * MAX_STRANGERS):
+        for _ in range(5 * MAX_UNAUTHENTICATED):
             stack.enter_context(_connect(served, b"GET /"))
         assert [served.get("/v1/status").status for _ in range(5)] == [200] * 5
 
@@ -82,10 +82,12 @@ def test_a_flood_keeps_nobody_out_who_has_the_token(served: Served) -> None:
 def test_who_has_shown_the_token_counts_no_more(served: Served) -> None:
     """Hundreds of nodes may copy something from rank 0 at once."""
     with contextlib.ExitStack() as stack:
-        ours = [stack.enter_context(_connect(served, REQUEST + b"\r\n")) for _ in range(MAX_STRANGERS + 20)]
+        ours = [
+            stack.enter_context(_connect(served, REQUEST + b"\r\n")) for _ in range(MAX_UNAUTHENTICATED + 20)
+        ]
         for each in ours:
             assert each.recv(12) == b"HTTP/1.1 200"
-        strangers = [stack.enter_context(_connect(served)) for _ in range(MAX_STRANGERS)]
+        strangers = [stack.enter_context(_connect(served)) for _ in range(MAX_UNAUTHENTICATED)]
         ours[0].sendall(REQUEST + b"\r\n")
         until(lambda: ours[0].recv(65_536).count(b"HTTP/1.1 200") == 1, "an answer on the same connection")
         assert not any(map(_is_cut, [*ours, *strangers]))
@@ -97,7 +99,7 @@ def test_a_silent_stranger_does_not_stay(hasty: Served, sent: bytes) -> None:
         before = time.monotonic()
         connection.settimeout(10)
         assert connection.recv(1) == b""
-        assert time.monotonic() - before < 10 * STRANGER_S
+        assert time.monotonic() - before < 10 * UNAUTHENTICATED_S
 
 
 def test_nor_does_one_that_sends_header_after_header(hasty: Served) -> None:
@@ -107,16 +109,16 @@ def test_nor_does_one_that_sends_header_after_header(hasty: Served) -> None:
             while not _is_cut(connection):
                 connection.send(b"X: y\r\n")
                 time.sleep(0.05)
-                assert time.monotonic() - before < 10 * STRANGER_S
-        assert time.monotonic() - before > STRANGER_S / 2
+                assert time.monotonic() - before < 10 * UNAUTHENTICATED_S
+        assert time.monotonic() - before > UNAUTHENTICATED_S / 2
 
 
 def test_who_has_shown_the_token_may_take_its_time(hasty: Served) -> None:
     with _connect(hasty, REQUEST + b"\r\n") as connection:
         assert connection.recv(12) == b"HTTP/1.1 200"
-        with _connect(hasty) as stranger:
-            stranger.settimeout(10)
-            assert stranger.recv(1) == b""  # came later, and is gone
+        with _connect(hasty) as unauthenticated:
+            unauthenticated.settimeout(10)
+            assert unauthenticated.recv(1) == b""  # came later, and is gone
         connection.sendall(REQUEST + b"\r\n")
         until(lambda: b"HTTP/1.1 200" in connection.recv(65_536), "a second answer")
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cloudrl.node.facts import GIB, Facts
-from cloudrl.node.preflight import different, judge, writable
+from cloudrl.node.host_info import GIB, HostInfo
+from cloudrl.node.preflight import check_host, different, writable
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-GOOD = Facts(
+GOOD = HostInfo(
     gpus=8, gpu_vendor="nvidia", cpus=96, memory_bytes=2000 * GIB, shm_bytes=128 * GIB, temp_free_fraction=0.5,
     temp_free_bytes=500 * GIB, interface="eth0", open_files=65_536, ray_version="2.60.0", python_version="3.12.1",
     verl_version="0.9.1",
@@ -24,7 +24,7 @@ GOOD = Facts(
 def _judge(
     declared: int = 8, device: str = "gpu", told: int | None = None, **changes: Any
 ) -> tuple[list[str], list[str]]:
-    return judge(dataclasses.replace(GOOD, **changes), device=device, gpus=declared, cpus=told)
+    return check_host(dataclasses.replace(GOOD, **changes), device=device, gpus=declared, cpus=told)
 
 
 def test_a_good_machine() -> None:

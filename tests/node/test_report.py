@@ -58,14 +58,14 @@ def test_what_is_no_report_is_refused(value: object) -> None:
         Report.from_json(value)  # type: ignore[arg-type]
 
 
-WHOLE = Report(rank=1, ip="10.0.0.2", hostname="host", agent_port=8266).to_json()
+COMPLETE = Report(rank=1, ip="10.0.0.2", hostname="host", agent_port=8266).to_json()
 
 
-@given(st.sampled_from(sorted(WHOLE)), JSON)
+@given(st.sampled_from(sorted(COMPLETE)), JSON)
 def test_a_field_of_another_type_is_refused_or_taken_as_it_is(key: str, value: Any) -> None:
     """Whatever comes through: the head can compare, sort and show it."""
     try:
-        report = Report.from_json({**WHOLE, key: value})
+        report = Report.from_json({**COMPLETE, key: value})
     except (KeyError, TypeError, ValueError):
         return
     sorted([report.rank, 0])

@@ -44,7 +44,7 @@ def refusing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 def worker(tmp_path: Path, head: Served) -> Iterator[Served]:
     """Rank 1, which the head has heard of."""
     served = Served(tmp_path / "worker", 1)
-    head.board.heard(served.board.own)
+    head.state.record_heartbeat(served.state.own)
     yield served
     served.close()
 
@@ -122,7 +122,7 @@ def test_a_port_that_is_taken_leaves_no_listener_on_the_other_address(head: Serv
     with socket.create_server(("127.0.0.2", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(OSError, match="in use"):
-            AgentServer(["127.0.0.1", "127.0.0.2"], port, head._rooms(3))
+            AgentServer(["127.0.0.1", "127.0.0.2"], port, head._context(3))
         with socket.socket() as probe:
             assert probe.connect_ex(("127.0.0.1", port)) != 0
 
@@ -186,16 +186,16 @@ def _report(rank: Any = 1, **changes: Any) -> bytes:
 
 
 def test_a_heartbeat_is_heard_and_answered(head: Served) -> None:
-    head.board.publish(ready=True)
+    head.state.publish(ready=True)
     answer = head.call("POST", "/v1/heartbeat", body=_report(phase="ray", a_newer_key=1))
     assert (answer.status, answer.json()) == (200, {"ready": True, "phase": "start", "failure": None})
-    assert [(each.rank, each.phase) for each in head.board.reports()] == [(0, "start"), (1, "ray")]
+    assert [(each.rank, each.phase) for each in head.state.reports()] == [(0, "start"), (1, "ray")]
 
 
 def test_a_heartbeat_brings_a_failure(head: Served) -> None:
     failure = Failure("setup", 1, "`false` exited with 1", "tail")
     head.call("POST", "/v1/heartbeat", body=_report(failure=failure.to_json()))
-    assert head.board.failure == failure
+    assert head.state.failure == failure
 
 
 @pytest.mark.parametrize(
@@ -232,8 +232,8 @@ def test_what_is_no_heartbeat_of_this_cluster(
     answer = refusing.call("POST", "/v1/heartbeat", body=body)
     assert answer.status == 400
     assert answer.json()["error"]
-    assert len(refusing.board.reports()) == 1
-    assert refusing.board.failure is None
+    assert len(refusing.state.reports()) == 1
+    assert refusing.state.failure is None
     assert capfd.readouterr().err == ""
 
 
@@ -366,7 +366,9 @@ def test_a_rank_that_is_dead(head: Served, worker: Served) -> None:
 
 def test_a_rank_that_says_something_else(head: Served) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
-        head.board.heard(Report(rank=1, ip="127.0.0.1", hostname="h", agent_port=other.getsockname()[1]))
+        head.state.record_heartbeat(
+            Report(rank=1, ip="127.0.0.1", hostname="h", agent_port=other.getsockname()[1])
+        )
         other.settimeout(0.0)
         head.peer_timeout_s = 0.5
         assert head.get("/v1/nodes/1/log").status == 504  # it accepts and is silent
@@ -384,7 +386,9 @@ def test_a_rank_that_breaks_off(head: Served) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         thread = threading.Thread(target=answer, args=(other,))
         thread.start()
-        head.board.heard(Report(rank=1, ip="127.0.0.1", hostname="h", agent_port=other.getsockname()[1]))
+        head.state.record_heartbeat(
+            Report(rank=1, ip="127.0.0.1", hostname="h", agent_port=other.getsockname()[1])
+        )
         with pytest.raises(http.client.IncompleteRead) as caught:
             head.get("/v1/nodes/1/log")
         thread.join(10)
@@ -393,7 +397,7 @@ def test_a_rank_that_breaks_off(head: Served) -> None:
 
 def test_another_token_of_a_rank_is_not_the_callers_fault(head: Served, tmp_path: Path) -> None:
     other = Served(tmp_path / "other", 1, token="another")
-    head.board.heard(other.board.own)
+    head.state.record_heartbeat(other.state.own)
     try:
         assert head.get("/v1/nodes/1/log").status == 502
     finally:
@@ -401,8 +405,8 @@ def test_another_token_of_a_rank_is_not_the_callers_fault(head: Served, tmp_path
 
 
 def test_a_transfer_to_ray_keeps_the_cluster_busy(head: Served) -> None:
-    assert head.rooms.transfers.seen_at is None
+    assert head.context.transfers.seen_at is None
     assert head.get("/v1/status").status == 200
-    assert head.rooms.transfers.seen_at is None
+    assert head.context.transfers.seen_at is None
     assert head.call("POST", "/v1/transfers").status == 200
-    assert head.rooms.transfers.seen_at is not None
+    assert head.context.transfers.seen_at is not None

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import pytest
 from server_harness import SECRET, Answer, Served
 
-from cloudrl.node.shard_child import cast
-from cloudrl.node.shards import ShardChild, ShardChildFailed
-from cloudrl.node.shelf import Shelf
+from cloudrl.node.checkpoint_store import CheckpointStore
+from cloudrl.node.shard_worker import cast
+from cloudrl.node.shard_worker_client import ShardWorkerClient, ShardWorkerFailed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,7 +42,7 @@ def worker(head: Served, tmp_path: Path) -> Iterator[Served]:
     """Rank 1, which the head has heard of."""
     served = Served(tmp_path / "worker", 1)
     fill(served)
-    head.board.heard(served.board.own)
+    head.state.record_heartbeat(served.state.own)
     yield served
     served.close()
 
@@ -76,20 +76,20 @@ def test_the_inventory_of_any_node(head: Served, worker: Served, rank: int) -> N
 def test_nodes_know_a_shared_folder_by_each_others_word(tmp_path: Path) -> None:
     nodes = [Served(tmp_path / str(rank), rank) for rank in range(3)]
     for node in nodes[:2]:
-        node.shelf.folder = nodes[0].checkpoints
+        node.checkpoint_store.folder = nodes[0].checkpoints
     for node in nodes:
-        node.shelf.open_up()
-    places = [node.shelf.inventory()["places"][0] for node in nodes]
+        node.checkpoint_store.start()
+    places = [node.checkpoint_store.inventory()["places"][0] for node in nodes]
     assert places[0]["words"] == places[1]["words"] == [places[0]["word"], places[1]["word"]]
     assert places[2]["words"] == [places[2]["word"]]
     assert len({place["word"] for place in places}) == 3
-    assert [node.shelf._is_first() for node in nodes] == [True, False, True]
-    killed = next(nodes[0].checkpoints.glob("*canary-run-0"))
+    assert [node.checkpoint_store._is_leader() for node in nodes] == [True, False, True]
+    killed = next(nodes[0].checkpoints.glob("*cloudrl-marker-run-0"))
     os.utime(killed, (1.0, 1.0))
-    assert nodes[1].shelf._is_first(), "rank 0 has not been there for long"
+    assert nodes[1].checkpoint_store._is_leader(), "rank 0 has not been there for long"
     for node in nodes:
         node.close()
-    assert not list(tmp_path.rglob("*canary*"))
+    assert not list(tmp_path.rglob("*cloudrl-marker*"))
 
 
 @pytest.mark.parametrize("room", ["checkpoints", "left"])
@@ -130,7 +130,7 @@ def test_sums(head: Served, worker: Served, rank: int) -> None:
     assert head.get(f"{at(rank)}?crc32=x").status == 400
 
 
-class Unreadable(ShardChild):
+class Unreadable(ShardWorkerClient):
     """Asks its child for a file that gives nothing, whatever it is asked for."""
 
     def crc32(self, file: BinaryIO, **which: Any) -> dict[str, int]:
@@ -144,9 +144,9 @@ def test_a_file_that_cannot_be_read_is_no_matter_of_the_connection(
 ) -> None:
     """Clients asked again for ten minutes."""
     node = (head, worker)[rank]
-    node.shelf.child = Unreadable(node._shard_child)
+    node.checkpoint_store.child = Unreadable(node._shard_child)
     answers = [head.get(f"{at(rank)}?crc32=0"), head.get(f"{at(rank)}?cast=F32,BF16", Range="bytes=0-7")]
-    node.shelf.folder = Path("/proc/self")
+    node.checkpoint_store.folder = Path("/proc/self")
     answers += [head.get(at(rank, "mem")), ranges(head, rank, (0, 1), path="mem")]
     assert [answer.status for answer in answers] == [422] * 4
     said = [answer.json()["error"] for answer in answers]
@@ -154,7 +154,7 @@ def test_a_file_that_cannot_be_read_is_no_matter_of_the_connection(
     assert "Invalid argument" in said[2], "its end is looked for first"
 
 
-class LengthOnly(Shelf):
+class LengthOnly(CheckpointStore):
     """Files whose length can be told, and which cannot be read."""
 
     def open(self, room: str, path: str) -> BinaryIO:
@@ -163,7 +163,7 @@ class LengthOnly(Shelf):
 
 
 def test_a_plain_read_that_fails_says_so_before_it_begins(tmp_path: Path) -> None:
-    served = Served(tmp_path / "node", 0, shelf=LengthOnly)
+    served = Served(tmp_path / "node", 0, checkpoint_store=LengthOnly)
     fill(served)
     answer = served.get(at(0), Range="bytes=5-9")
     served.close()
@@ -171,11 +171,11 @@ def test_a_plain_read_that_fails_says_so_before_it_begins(tmp_path: Path) -> Non
 
 
 def test_a_child_that_has_ended_may_be_asked_again(head: Served) -> None:
-    class Gone(ShardChild):
+    class Gone(ShardWorkerClient):
         def crc32(self, file: BinaryIO, **which: Any) -> dict[str, int]:
-            raise ShardChildFailed("the child for shards has ended")
+            raise ShardWorkerFailed("the child for shards has ended")
 
-    head.shelf.child = Gone(head._shard_child)
+    head.checkpoint_store.child = Gone(head._shard_child)
     assert head.get(f"{at(0)}?crc32=0").status == 500
     assert head.get(f"{at(0)}?cast=F32,BF16", Range="bytes=0-7").status == 500
 
@@ -239,7 +239,7 @@ def test_a_step_that_was_left_is_removed(head: Served) -> None:
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_volume_that_does_not_let_it_go_says_why(head: Served, worker: Served, rank: int) -> None:
     node = (head, worker)[rank]
-    node.shelf.folder = node.agent_log
+    node.checkpoint_store.folder = node.agent_log
     answer = head.call("DELETE", at(rank, "run/global_step_3"))
     assert answer.status == 409
     assert "Not a directory" in answer.json()["error"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from cloudrl.errors import InputError
-from cloudrl.node.deadlines import patience
 from cloudrl.node.options import parse_options
 from cloudrl.node.services import Service, parse_service
+from cloudrl.node.timeouts import phase_timeouts
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_neither_port_nor_command(text: str) -> None:
 def test_services_keep_their_order_and_have_time_to_load() -> None:
     options = parse_options(["--service=8001:b", "--service=8000:a", "--fetch-timeout-s=7"])
     assert options.services == (Service(8001, "b"), Service(8000, "a"))
-    with_them, without = patience(options), patience(parse_options(["--fetch-timeout-s=7"]))
+    with_them, without = phase_timeouts(options), phase_timeouts(parse_options(["--fetch-timeout-s=7"]))
     assert (with_them.service_s, without.service_s) == (7, 0)
     assert with_them.phases["fetch"] == without.phases["fetch"] + 7
 

@@ -232,10 +232,10 @@ def test_a_machine_that_went_down_before_the_last_moment(store: Store):
     assert not coming.exists()
 
 
-class Work:
+class BackgroundTask:
     """Counts the functions that Python calls, ours and those of the system."""
 
-    def __enter__(self) -> Work:
+    def __enter__(self) -> BackgroundTask:
         self.calls: Counter[str] = Counter()
         sys.setprofile(self._count)
         return self
@@ -255,13 +255,13 @@ def test_the_work_for_many_files(store: Store, count: int):
     """Of 2000 files the announcement took 30 s, where clients wait 10."""
     bodies = {f"{index:05}": b"x" for index in range(count)}
     many = manifest_of(**bodies)
-    with Work() as announced:
+    with BackgroundTask() as announced:
         store.begin(many)
     for name, body in list(bodies.items())[: count // 2]:
         send(store, name, body, manifest=many)
-    with Work() as sent:
+    with BackgroundTask() as sent:
         send(store, f"{count // 2:05}", b"x", manifest=many)
-    with Work() as asked:
+    with BackgroundTask() as asked:
         here = store.here(many.address)
 
     assert list(here.values()).count(1) == count // 2 + 1

@@ -18,7 +18,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cloudrl.errors import SpecError
-from cloudrl.node.money import Limits
+from cloudrl.node.budget import BudgetLimits
 from cloudrl.node.options import parse_options
 from cloudrl.node.services import parse_service
 from cloudrl.spec import Cluster, Duration, Gpu, NetworkMount, Volume
@@ -276,4 +276,4 @@ def test_each_hostile_text_reaches_the_agent_and_the_environment(stub_path, text
 def test_when_the_cluster_ends_by_itself_is_the_agents_business(stub_path):
     cluster = Cluster(name="one", down_when_idle="2h", max_cost=1234.5, price_per_hour=0.1)
     options = parse_options(run_words(parsed(cluster), stub_path)[2:])
-    assert options.limits == Limits(idle_s=7200, max_cost=1234.5, price_per_hour=0.1)
+    assert options.limits == BudgetLimits(idle_s=7200, max_cost=1234.5, price_per_hour=0.1)

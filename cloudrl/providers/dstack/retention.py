@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from cloudrl.errors import CloudrlError
-from cloudrl.node.money import duration
+from cloudrl.node.budget import duration
 from cloudrl.providers.dstack import fleets
 from cloudrl.providers.model import CheckpointRetention
 

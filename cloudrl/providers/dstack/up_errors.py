@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from cloudrl.errors import CloudrlError, ConnectionFailed, InputError, Interrupted
-from cloudrl.node.money import dollars
+from cloudrl.node.budget import dollars
 from cloudrl.providers.dstack import runs
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from cloudrl.errors import CapacityError, InputError
-from cloudrl.node.ending import RELEASE
-from cloudrl.node.facts import count_gpus
+from cloudrl.node.host_info import count_gpus
 from cloudrl.node.identity import address_towards
+from cloudrl.node.shutdown import RELEASE
 from cloudrl.node.tokens import read_or_make_key
 from cloudrl.providers.local import ports, spec_support
 from cloudrl.providers.local.processes import MARK

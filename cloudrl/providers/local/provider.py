@@ -11,8 +11,8 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from cloudrl.errors import ClusterFailed, ConnectionFailed, InputError, Interrupted, Unauthorized
+from cloudrl.node.budget import DOWN
 from cloudrl.node.job_secrets import folder_of
-from cloudrl.node.money import DOWN
 from cloudrl.node.tokens import derive
 from cloudrl.providers.local import launch, processes, spec_support, state
 from cloudrl.providers.local.launch import LocalPlan

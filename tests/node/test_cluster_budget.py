@@ -103,12 +103,12 @@ def what_earlier_attempts_have_cost_counts_whoever_remembers(nodes: Maker) -> No
     other = cluster.folder / "other-disk"
     record = other / ".cloudrl" / "cost" / f"{cluster.run_id}.json"
     record.parent.mkdir(parents=True)
-    record.write_text('{"paid": 2500.0}')
+    record.write_text('{"cost_before": 2500.0}')
     cluster.start_one(1, *words, f"--checkpoints={other}")
     assert cluster.exit_codes() == [0, 0], cluster.texts()
     assert "CLOUDRL DOWN: cost $2,50" in cluster[0].text()
     kept = json.loads((cluster.checkpoints / ".cloudrl" / "cost" / f"{cluster.run_id}.json").read_text())
-    assert kept["paid"] >= 2500
+    assert kept["cost_before"] >= 2500
 
 
 @scenario

@@ -18,7 +18,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 RELEASE = b"detach"
 
 
-class Ended(Exception):
+class Shutdown(Exception):
     """The agent was asked to end."""
 
     def __init__(self, why: str, exit_code: int) -> None:
@@ -26,7 +26,7 @@ class Ended(Exception):
         self.exit_code = exit_code
 
 
-class Ending:
+class ShutdownRequest:
     """Remembers the first reason to end; the phases ask for it between any two polls.
 
     What wakes the main thread is a `SimpleQueue`: the handler of a signal runs in that very thread, maybe amid its
@@ -35,7 +35,7 @@ class Ending:
 
     def __init__(self) -> None:
         self._woken: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self._why: Optional[Ended] = None
+        self._why: Optional[Shutdown] = None
 
     def listen(self, lease_fd: Optional[int]) -> None:
         """Take the signals, and watch the starter's pipe if there is one. Main thread only."""
@@ -44,7 +44,7 @@ class Ending:
         if lease_fd is not None:
             threading.Thread(target=self._watch_lease, args=(lease_fd,), daemon=True).start()
 
-    def set(self, why: Ended) -> None:
+    def set(self, why: Shutdown) -> None:
         """Ask to end; only the first reason counts."""
         self._why = self._why or why
         self._woken.put(None)
@@ -58,7 +58,7 @@ class Ending:
         """Wait, and raise as soon as the end is asked for.
 
         Raises:
-            Ended: with the reason.
+            Shutdown: with the reason.
         """
         if self._why is None:
             with contextlib.suppress(queue.Empty):
@@ -67,10 +67,10 @@ class Ending:
             raise self._why
 
     def _on_signal(self, number: int, _frame: Optional[FrameType]) -> None:
-        self.set(Ended(f"ended by {signal.Signals(number).name}", 128 + number))
+        self.set(Shutdown(f"ended by {signal.Signals(number).name}", 128 + number))
 
     def _watch_lease(self, fd: int) -> None:
         """The starter holds the other end until the cluster is ready; if it dies before, so do we."""
         with os.fdopen(fd, "rb") as pipe:
             if RELEASE not in pipe.read():
-                self.set(Ended("the command that started this cluster has died", 1))
+                self.set(Shutdown("the command that started this cluster has died", 1))

@@ -1,4 +1,4 @@
-"""The agent's side of `cloudrl.node.shard_child`: one child for all questions, started with the first of them."""
+"""The agent's side of `cloudrl.node.shard_worker`: one child for all questions, started with the first of them."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ child itself does for a client that takes nothing."""
 _GRACE_S = 1.0
 
 
-class ShardChildFailed(Exception):
+class ShardWorkerFailed(Exception):
     """The child could not do it, or has died over it."""
 
 
-class ShardUnreadable(ShardChildFailed):
+class ShardUnreadable(ShardWorkerFailed):
     """The file cannot be read; another try would end alike."""
 
 
-class ShardChild:
+class ShardWorkerClient:
     """Thread-safe.
 
     A child that is silent over a question is ended, and with it what others have asked: on a volume that hangs, each
@@ -66,7 +66,7 @@ class ShardChild:
         `start` is the CRC-32 of what stands before the part, if that is to be included.
 
         Raises:
-            ShardChildFailed: see there.
+            ShardWorkerFailed: see there.
         """
         pace = SLOWLY_BYTES_PER_S if slowly else None
         request = {"do": "crc32", "offset": offset, "count": count, "start": start, "bytes_per_s": pace}
@@ -78,7 +78,7 @@ class ShardChild:
         """Send `count` values from byte `offset` of a file to a socket; returns the bytes that went.
 
         Raises:
-            ShardChildFailed: see there; the other end may have got a part.
+            ShardWorkerFailed: see there; the other end may have got a part.
         """
         request = {"do": "cast", "stored": stored, "wanted": wanted, "offset": offset, "count": count}
         return int(self._ask(request, file.fileno(), to.fileno())["sent"])
@@ -91,25 +91,25 @@ class ShardChild:
                 asking, child = self._running()
                 socket.send_fds(asking, [json.dumps(request).encode()], [file, writing, *more])
             except OSError as error:
-                raise ShardChildFailed(f"the child for shards cannot be asked: {error}") from error
+                raise ShardWorkerFailed(f"the child for shards cannot be asked: {error}") from error
             finally:
                 os.close(writing)
             answer = _read_all(reading, self._silent_s)
         if answer is None:
             self._give_up(child)
-            raise ShardChildFailed(f"the child for shards does not answer: silent for {self._silent_s:g} s")
+            raise ShardWorkerFailed(f"the child for shards does not answer: silent for {self._silent_s:g} s")
         value = json.loads(answer or "{}")
         if value.get("unreadable"):
             raise ShardUnreadable(value["error"])
         if not value or "error" in value:
-            raise ShardChildFailed(value.get("error", "the child for shards has ended"))
+            raise ShardWorkerFailed(value.get("error", "the child for shards has ended"))
         return dict(value)
 
     def _running(self) -> Tuple[socket.socket, Child]:
         with self._lock:
             # no second one until the volume is back
             if self._hangs is not None and self._hangs.poll() is None:
-                raise ShardChildFailed("the child for shards hangs over a read, and cannot be ended")
+                raise ShardWorkerFailed("the child for shards hangs over a read, and cannot be ended")
             if self._asking is None or self._child is None or self._child.poll() is not None:
                 if self._asking is not None:
                     self._asking.close()

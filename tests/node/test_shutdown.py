@@ -10,25 +10,25 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cloudrl.node.ending import RELEASE, SIGNALS, Ended, Ending
+from cloudrl.node.shutdown import RELEASE, SIGNALS, Shutdown, ShutdownRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
 @pytest.fixture
-def ending() -> Iterator[Ending]:
+def ending() -> Iterator[ShutdownRequest]:
     """The handlers of this process are put back afterwards."""
     before = {number: signal.getsignal(number) for number in SIGNALS}
-    yield Ending()
+    yield ShutdownRequest()
     for number, handler in before.items():
         signal.signal(number, handler)
 
 
-def _pause(ending: Ending) -> Ended | None:
+def _pause(ending: ShutdownRequest) -> Shutdown | None:
     try:
         ending.pause(0.0)
-    except Ended as ended:
+    except Shutdown as ended:
         return ended
     return None
 
@@ -37,13 +37,13 @@ def _threads() -> set[threading.Thread]:
     return set(threading.enumerate())
 
 
-def test_nothing_happens_by_itself(ending: Ending) -> None:
+def test_nothing_happens_by_itself(ending: ShutdownRequest) -> None:
     ending.listen(None)
     assert _pause(ending) is None
 
 
 @pytest.mark.parametrize(("number", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)])
-def test_a_signal(ending: Ending, number: str, code: int) -> None:
+def test_a_signal(ending: ShutdownRequest, number: str, code: int) -> None:
     ending.listen(None)
     os.kill(os.getpid(), signal.Signals[number])
     ended = _pause(ending)
@@ -51,15 +51,15 @@ def test_a_signal(ending: Ending, number: str, code: int) -> None:
     assert (str(ended), ended.exit_code) == (f"ended by {number}", code)
 
 
-def test_the_first_reason_counts(ending: Ending) -> None:
+def test_the_first_reason_counts(ending: ShutdownRequest) -> None:
     ending.listen(None)
     os.kill(os.getpid(), signal.SIGTERM)
     os.kill(os.getpid(), signal.SIGINT)
-    ending.set(Ended("later", 1))
+    ending.set(Shutdown("later", 1))
     assert str(_pause(ending)) == "ended by SIGTERM"
 
 
-def _watch(ending: Ending, words: list[bytes]) -> None:
+def _watch(ending: ShutdownRequest, words: list[bytes]) -> None:
     """Listen to a lease whose other end says these words and is closed."""
     before = _threads()
     reading, writing = os.pipe()
@@ -74,7 +74,7 @@ def _watch(ending: Ending, words: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize("words", [[], [b"det"], [b"something else"]])
-def test_the_loss_of_the_starter(ending: Ending, words: list[bytes]) -> None:
+def test_the_loss_of_the_starter(ending: ShutdownRequest, words: list[bytes]) -> None:
     _watch(ending, words)
     ended = _pause(ending)
     assert ended is not None
@@ -82,25 +82,25 @@ def test_the_loss_of_the_starter(ending: Ending, words: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize("words", [[RELEASE], [b"det", b"ach"]])
-def test_a_release(ending: Ending, words: list[bytes]) -> None:
+def test_a_release(ending: ShutdownRequest, words: list[bytes]) -> None:
     _watch(ending, words)
     assert _pause(ending) is None
 
 
-def test_a_pause_ends_with_the_reason_not_with_the_time(ending: Ending) -> None:
-    timer = threading.Timer(0.0, ending.set, [Ended("now", 1)])
+def test_a_pause_ends_with_the_reason_not_with_the_time(ending: ShutdownRequest) -> None:
+    timer = threading.Timer(0.0, ending.set, [Shutdown("now", 1)])
     timer.start()
-    with pytest.raises(Ended, match="now"):
+    with pytest.raises(Shutdown, match="now"):
         ending.pause(60.0)
     timer.join(10)
 
 
-def test_a_signal_wakes_a_pause(ending: Ending) -> None:
+def test_a_signal_wakes_a_pause(ending: ShutdownRequest) -> None:
     ending.listen(None)
     timer = threading.Timer(0.1, os.kill, [os.getpid(), signal.SIGTERM])
     timer.start()
     began = time.monotonic()
-    with pytest.raises(Ended, match="ended by SIGTERM"):
+    with pytest.raises(Shutdown, match="ended by SIGTERM"):
         ending.pause(60.0)
     assert time.monotonic() - began < 30
     timer.join(10)

@@ -12,42 +12,42 @@ if TYPE_CHECKING:
     from cloudrl.node.options import Options
 
 LOOK_S = 120.0
-"""For a look at the machine: `nvidia-smi` is given 60 s (`cloudrl.node.facts`), and all else is done in moments."""
+"""For a look at the machine: `nvidia-smi` is given 60 s (`cloudrl.node.host_info`), and all else is done in moments."""
 RAY_HEAD_S = 180.0
 """For Ray's head to count nodes that have joined, and to take jobs: that comes within seconds, or not at all."""
 
 
 @dataclass(frozen=True)
-class Patience:
+class PhaseTimeouts:
     """Seconds that a rank may take.
 
     Attributes:
-        meet_s: rank 0, from its first answer until it says its versions: its set-up and its preflight.
-        store_s: Ray's control store on rank 0, until another node reaches it.
+        head_ready_s: rank 0, from its first answer until it says its versions: its set-up and its preflight.
+        gcs_s: Ray's control store on rank 0, until another node reaches it.
         ray_s: Ray, until it is up on one node; then the check of the imports, which began with it.
         ray_head_s: Ray's head, for what comes once all nodes have joined.
         fetch_s: all data sets and models of one node.
         service_s: the services of one node, until they answer; they have been starting since its preflight.
-        whole_s: the slowest rank, until it is at the barrier.
+        barrier_s: the slowest rank, until it is at the barrier.
         phases: each phase, as the other nodes count. Whoever is in it has a deadline of its own that comes first and
             says more; this one is for a node whose agent beats and does nothing else.
     """
 
-    meet_s: float
-    store_s: float
+    head_ready_s: float
+    gcs_s: float
     ray_s: float
     ray_head_s: float
     fetch_s: float
     service_s: float
-    whole_s: float
+    barrier_s: float
     phases: Mapping[str, float]
 
 
-def patience(options: Options) -> Patience:
+def phase_timeouts(options: Options) -> PhaseTimeouts:
     """What follows from the times that were asked for."""
     setup_s, ray_s = options.setup_timeout_s, options.ray_timeout_s
-    meet_s = setup_s + LOOK_S
-    store_s = ray_s + options.lost_after_s  # rank 0 has less, and can say more when it does not come up
+    head_ready_s = setup_s + LOOK_S
+    gcs_s = ray_s + options.lost_after_s  # rank 0 has less, and can say more when it does not come up
     # data and models come side by side; the other nodes copy the data once rank 0 has it
     items = max(len(options.data), len(options.models)) + bool(options.data)
     fetch_s = ray_s + items * options.fetch_timeout_s
@@ -55,11 +55,11 @@ def patience(options: Options) -> Patience:
     phases = {
         "start": LOOK_S,
         "setup": setup_s,
-        "preflight": LOOK_S + meet_s,  # a worker is in it until it has met rank 0
-        "ray": store_s + ray_s,  # first Ray of rank 0, then its own
+        "preflight": LOOK_S + head_ready_s,  # a worker is in it until it has met rank 0
+        "ray": gcs_s + ray_s,  # first Ray of rank 0, then its own
         "fetch": fetch_s + ray_s + service_s,
     }
-    whole_s = options.join_timeout_s + sum(phases.values())
-    phases["barrier"] = whole_s + 2 * RAY_HEAD_S
+    barrier_s = options.join_timeout_s + sum(phases.values())
+    phases["barrier"] = barrier_s + 2 * RAY_HEAD_S
     ray_head_s = min(RAY_HEAD_S, ray_s)
-    return Patience(meet_s, store_s, ray_s, ray_head_s, fetch_s, service_s, whole_s, phases)
+    return PhaseTimeouts(head_ready_s, gcs_s, ray_s, ray_head_s, fetch_s, service_s, barrier_s, phases)

@@ -13,7 +13,7 @@ import pytest
 
 from cloudrl.checkpoints.cast import cast_bytes
 from cloudrl.checkpoints.dtypes import DType
-from cloudrl.node.shard_child import _answer, cast, crc32, pause_s
+from cloudrl.node.shard_worker import _answer, cast, crc32, pause_s
 
 if TYPE_CHECKING:
     from pathlib import Path

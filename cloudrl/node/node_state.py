@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from cloudrl.node.report import Report
 
 
-class Board:
+class NodeState:
     """Thread-safe. Reports are frozen; each change replaces one."""
 
     def __init__(self, report: Report, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -50,10 +50,10 @@ class Board:
         with self._lock:
             self._own = dataclasses.replace(self._own, models={**self._own.models, name: path})
 
-    def add_shipped(self, name: str, state: str) -> None:
+    def add_replicated(self, name: str, state: str) -> None:
         """Note how far something that a client has sent is on this node."""
         with self._lock:
-            self._own = dataclasses.replace(self._own, shipped={**self._own.shipped, name: state})
+            self._own = dataclasses.replace(self._own, replicated={**self._own.replicated, name: state})
 
     # -- failure --------------------------------------------------------------------------------------------
 
@@ -82,7 +82,7 @@ class Board:
 
     # -- rank 0: all nodes ----------------------------------------------------------------------------------
 
-    def heard(self, report: Report) -> None:
+    def record_heartbeat(self, report: Report) -> None:
         """A worker has sent its report."""
         with self._lock:
             before, now = self._members.get(report.rank), self._clock()
@@ -98,7 +98,7 @@ class Board:
         with self._lock:
             return [report for _, report in sorted({**self._members, self._own.rank: self._own}.items())]
 
-    def silence_s(self, rank: int) -> float:
+    def heartbeat_age_s(self, rank: int) -> float:
         """Seconds since the last heartbeat of a rank; 0 for this node, infinite for one never heard of."""
         with self._lock:
             if rank == self._own.rank:
@@ -123,7 +123,7 @@ class Board:
         with self._lock:
             return dict(self._published)
 
-    def answer(self, rank: int) -> Dict[str, Any]:
+    def heartbeat_reply(self, rank: int) -> Dict[str, Any]:
         """The answer to a heartbeat of `rank`; remembers that the rank was told of a judged failure.
 
         What was published, this node's phase, and the failure once it is judged.
@@ -135,7 +135,7 @@ class Board:
             failure = verdict.to_json() if verdict else None
             return {**self._published, "phase": self._own.phase, "failure": failure}
 
-    def untold(self) -> List[int]:
+    def uninformed_ranks(self) -> List[int]:
         """Ranks that were heard of and do not know of the failure yet."""
         with self._lock:
             return [rank for rank in self._members if rank not in self._told]

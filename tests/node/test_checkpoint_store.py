@@ -1,4 +1,4 @@
-"""A node's shelf of checkpoints: its sign of life, and what removals leave."""
+"""A node's checkpoint store: its sign of life, and what removals leave."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cloudrl.node import shelf as shelf_module
-from cloudrl.node.shards import ShardChild
-from cloudrl.node.shelf import Shelf, put_aside, remove_step, sweep
+from cloudrl.node.checkpoint_store import _ASIDE, CheckpointStore, purge, remove_step, tombstone
+from cloudrl.node.shard_worker_client import ShardWorkerClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,11 +26,11 @@ def said() -> list[str]:
 
 
 @pytest.fixture
-def shelf(tmp_path: Path, said: list[str]) -> Iterator[Shelf]:
+def checkpoint_store(tmp_path: Path, said: list[str]) -> Iterator[CheckpointStore]:
     folder = tmp_path / "checkpoints"
     folder.mkdir()
-    child = ShardChild(_no_child)
-    made = Shelf(
+    child = ShardWorkerClient(_no_child)
+    made = CheckpointStore(
         folder, tmp_path / "ray", run_id="run", rank=1, child=child, say=said.append, renew_every_s=0.02
     )
     yield made
@@ -59,48 +58,50 @@ def step(root: Path, run: str, number: int = 3) -> Path:
 def rests(root: Path) -> list[Path]:
     """Not `rglob`: what is looked for goes meanwhile."""
     found = ((Path(text), name) for text, folders, _ in os.walk(root) for name in folders)
-    return [folder / name for folder, name in found if name.startswith(shelf_module._ASIDE)]
+    return [folder / name for folder, name in found if name.startswith(_ASIDE)]
 
 
-def test_it_lives_without_any_look_for_saves(shelf: Shelf) -> None:
+def test_it_lives_without_any_look_for_saves(checkpoint_store: CheckpointStore) -> None:
     """A look sums for minutes, and an older word than 60 s lets another rank take over the folder."""
-    shelf.open_up()
-    [word] = shelf.folder.glob(".cloudrl-canary-*")
+    checkpoint_store.start()
+    [word] = checkpoint_store.folder.glob(".cloudrl-marker-*")
     os.utime(word, (1.0, 1.0))
     until(lambda: word.stat().st_mtime > 1.0)
     word.unlink()
     until(word.exists)
-    shelf.close()
+    checkpoint_store.close()
     time.sleep(0.1)
     assert not word.exists()
 
 
 @pytest.mark.parametrize("run", ["run", "team/run", "."])
-def test_what_a_removal_has_left_goes_with_the_next_start(shelf: Shelf, run: str) -> None:
+def test_what_a_removal_has_left_goes_with_the_next_start(
+    checkpoint_store: CheckpointStore, run: str
+) -> None:
     """Its cluster ended before the bytes had gone; the step was the last of its run."""
-    step(shelf.folder, run)
-    kept = step(shelf.folder, "other")
-    put_aside(shelf.folder, f"{run}/global_step_3".replace("./", ""))
-    assert len(rests(shelf.folder)) == 1
-    shelf.open_up()
-    until(lambda: not rests(shelf.folder))
+    step(checkpoint_store.folder, run)
+    kept = step(checkpoint_store.folder, "other")
+    tombstone(checkpoint_store.folder, f"{run}/global_step_3".replace("./", ""))
+    assert len(rests(checkpoint_store.folder)) == 1
+    checkpoint_store.start()
+    until(lambda: not rests(checkpoint_store.folder))
     assert len(list(kept.rglob("*.pt"))) == 1
 
 
-def test_what_cannot_be_removed_is_said(shelf: Shelf, said: list[str]) -> None:
+def test_what_cannot_be_removed_is_said(checkpoint_store: CheckpointStore, said: list[str]) -> None:
     """A link stands for what the volume does not let go."""
-    bad = stubborn(shelf.folder)
-    step(shelf.folder, "run", 9)
-    put_aside(shelf.folder, "run/global_step_9")
-    shelf.open_up()
+    bad = stubborn(checkpoint_store.folder)
+    step(checkpoint_store.folder, "run", 9)
+    tombstone(checkpoint_store.folder, "run/global_step_9")
+    checkpoint_store.start()
     until(lambda: said)
-    assert rests(shelf.folder) == [bad], "the rest has gone"
+    assert rests(checkpoint_store.folder) == [bad], "the rest has gone"
     assert said[0].startswith(f"warning: what was pruned of {bad.parent} still takes space: ")
     assert str(bad) in said[0]
 
 
 def stubborn(root: Path) -> Path:
-    bad = root / "run" / f"{shelf_module._ASIDE}global_step_1-00"
+    bad = root / "run" / f"{_ASIDE}global_step_1-00"
     bad.parent.mkdir(parents=True, exist_ok=True)
     (root / "elsewhere").mkdir()
     bad.symlink_to(root / "elsewhere")
@@ -116,9 +117,9 @@ def test_a_removal_by_hand_says_so_too(tmp_path: Path) -> None:
     assert not gone.exists()
 
 
-def test_two_that_sweep_at_once(tmp_path: Path) -> None:
+def test_two_that_purge_at_once(tmp_path: Path) -> None:
     step(tmp_path, "run")
-    put_aside(tmp_path, "run/global_step_3")
-    sweep(tmp_path, "run")
-    sweep(tmp_path, "run")
+    tombstone(tmp_path, "run/global_step_3")
+    purge(tmp_path, "run")
+    purge(tmp_path, "run")
     assert rests(tmp_path) == []

@@ -20,24 +20,24 @@ from cloudrl.node.peer import Peer, PeerRefused, of_the_network
 from cloudrl.node.uploads import Store, UploadError
 
 if TYPE_CHECKING:
-    from cloudrl.node.board import Board
+    from cloudrl.node.node_state import NodeState
 
 FILES = "user-files"
 """The folder below `data_dir`."""
-WHOLE = "whole"
+COMPLETE = "whole"
 FAILED = "failed: "
 _RETRY_S = 2.0
 
 
-class Shipping:
-    """The desk of one node. Thread-safe.
+class ReplicationHub:
+    """What one node has of it. Thread-safe.
 
-    Names of what is shipped: `files/ADDRESS`, and `secrets/JOB/WORD` with another word whenever the secrets of a
+    Names of what is replicated: `files/ADDRESS`, and `secrets/JOB/WORD` with another word whenever the secrets of a
     job are sent again.
     """
 
-    def __init__(self, board: Board, nodes: int, files: Store, job_secrets: JobSecrets) -> None:
-        self.board, self.files, self.secrets = board, files, job_secrets
+    def __init__(self, state: NodeState, nodes: int, files: Store, job_secrets: JobSecrets) -> None:
+        self.state, self.files, self.secrets = state, files, job_secrets
         self._nodes = nodes
         self._lock = threading.Lock()
 
@@ -50,22 +50,22 @@ class Shipping:
             raise UploadError(f"not a manifest: {error}", 400) from error
         if manifest.address != address:
             raise UploadError(f"the manifest belongs to {manifest.address}, not to {address}", 400)
-        return self._state(address, self.files.begin(manifest))
+        return self._files_state(address, self.files.begin(manifest))
 
     def write(self, address: str, path: str, offset: int, count: int, source: BinaryIO) -> Dict[str, Any]:
         """A client sends bytes of an announced file."""
         self._on_head()
         self.files.write(address, path, offset, count, source)
-        return self.state(address)
+        return self.files_state(address)
 
-    def state(self, address: str) -> Dict[str, Any]:
+    def files_state(self, address: str) -> Dict[str, Any]:
         """Bytes of each part on rank 0, and how far every node is."""
         here = self.files.here(address)
         if here is None:
             raise UploadError(f"nobody has announced {address}", 404)
-        return self._state(address, here)
+        return self._files_state(address, here)
 
-    def _state(self, address: str, here: Dict[str, int]) -> Dict[str, Any]:
+    def _files_state(self, address: str, here: Dict[str, int]) -> Dict[str, Any]:
         if self.files.whole(address) is not None:
             self._announce(f"files/{address}")
         return {"files": here, "nodes": self._progress(f"files/{address}")}
@@ -90,8 +90,8 @@ class Shipping:
         name = f"secrets/{job}/{secrets.token_hex(8)}"
         with self._lock:
             kept = [each for each in self._announced() if not each.startswith(f"secrets/{job}/")]
-            self.board.publish(shipped=[*kept, name])
-        self.board.add_shipped(name, WHOLE)
+            self.state.publish(replicated=[*kept, name])
+        self.state.add_replicated(name, COMPLETE)
         return {"name": name}
 
     def secrets_state(self, job: str) -> Dict[str, Any]:
@@ -109,28 +109,30 @@ class Shipping:
         return text
 
     def _on_head(self) -> None:
-        if self.board.own.rank != 0:
+        if self.state.own.rank != 0:
             raise UploadError("files and secrets go to rank 0", 409)
 
     def _announce(self, name: str) -> None:
         with self._lock:
             if name not in self._announced():
-                self.board.publish(shipped=[*self._announced(), name])
-        self.board.add_shipped(name, WHOLE)
+                self.state.publish(replicated=[*self._announced(), name])
+        self.state.add_replicated(name, COMPLETE)
 
     def _announced(self) -> List[str]:
-        return list(self.board.published.get("shipped", ()))
+        return list(self.state.published.get("replicated", ()))
 
     def _progress(self, name: str) -> Dict[str, str]:
-        known = {report.rank: report.shipped.get(name, "0") for report in self.board.reports()}
+        known = {report.rank: report.replicated.get(name, "0") for report in self.state.reports()}
         return {str(rank): known.get(rank, "0") for rank in range(self._nodes)}
 
 
-class Puller:
+class Replicator:
     """Brings to this node what rank 0 has announced; one thread, which starts with the first of it."""
 
-    def __init__(self, desk: Shipping, head: Peer, *, sleep: Callable[[float], None] = time.sleep) -> None:
-        self._desk, self._head, self._sleep = desk, head, sleep
+    def __init__(
+        self, hub: ReplicationHub, head: Peer, *, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        self._hub, self._head, self._sleep = hub, head, sleep
         self._wanted: List[str] = []
         self._changed = threading.Condition()
         self._started = False
@@ -145,7 +147,7 @@ class Puller:
                 threading.Thread(target=self._pull_for_ever, daemon=True).start()
 
     def pull(self, name: str) -> None:
-        """Have one of them, and put on the board how that goes."""
+        """Have one of them, and put in the state how that goes."""
         kind, _, rest = name.partition("/")
         try:
             if kind == "secrets":
@@ -153,14 +155,14 @@ class Puller:
             else:
                 self._pull_files(name, rest)
         except UploadError as error:  # this node's own disk
-            self._desk.board.add_shipped(name, f"{FAILED}{error}")
+            self._hub.state.add_replicated(name, f"{FAILED}{error}")
         except OSError as error:
             if not of_the_network(error):
-                self._desk.board.add_shipped(name, f"{FAILED}{error}")
+                self._hub.state.add_replicated(name, f"{FAILED}{error}")
         except (PeerRefused, http.client.HTTPException, ValueError):
             return  # tried again as long as it is wanted; who waits sees that nothing moves
         else:
-            self._desk.board.add_shipped(name, WHOLE)
+            self._hub.state.add_replicated(name, COMPLETE)
 
     def _pull_for_ever(self) -> None:
         while True:
@@ -173,15 +175,15 @@ class Puller:
                 self._sleep(_RETRY_S)
 
     def _left(self) -> List[str]:
-        done = self._desk.board.own.shipped
-        return [name for name in self._wanted if done.get(name) != WHOLE]
+        done = self._hub.state.own.replicated
+        return [name for name in self._wanted if done.get(name) != COMPLETE]
 
     def _pull_secrets(self, job: str) -> None:
         with self._head.open("GET", f"/v1/jobs/{quote(job)}/secrets/script") as answer:
-            self._desk.secrets.write(job, answer.read().decode())
+            self._hub.secrets.write(job, answer.read().decode())
 
     def _pull_files(self, name: str, address: str) -> None:
-        store = self._desk.files
+        store = self._hub.files
         if store.whole(address) is not None:  # also where the folder is rank 0's own
             return
         with self._head.open("GET", f"/v1/files/{address}/manifest") as answer:
@@ -197,11 +199,11 @@ class Puller:
         url = f"/v1/files/{manifest.address}/content/{quote(path)}"
         with self._head.open("GET", url, headers=headers) as answer:
             source = _Counted(answer, lambda: self._tell(name, manifest))
-            self._desk.files.write(manifest.address, path, offset, size - offset, source)  # type: ignore[arg-type]
+            self._hub.files.write(manifest.address, path, offset, size - offset, source)  # type: ignore[arg-type]
 
     def _tell(self, name: str, manifest: Manifest) -> None:
-        here = self._desk.files.here(manifest.address) or {}
-        self._desk.board.add_shipped(name, str(sum(here.values())))
+        here = self._hub.files.here(manifest.address) or {}
+        self._hub.state.add_replicated(name, str(sum(here.values())))
 
 
 class _Counted:

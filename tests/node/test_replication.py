@@ -16,7 +16,7 @@ from server_harness import SECRET, TOKEN, Served
 
 from cloudrl.node.manifest import Manifest, Part
 from cloudrl.node.peer import Peer
-from cloudrl.node.shipping import Puller
+from cloudrl.node.replication import Replicator
 from cloudrl.node.uploads import SPARE_BYTES, Store
 
 if TYPE_CHECKING:
@@ -59,17 +59,17 @@ def put_all(node: Served) -> None:
         assert put(node, path, body).status == 200
 
 
-def puller(worker: Served, head: Served) -> Puller:
-    return Puller(worker.shipping, Peer("127.0.0.1", head.port, TOKEN), sleep=lambda _s: None)
+def puller(worker: Served, head: Served) -> Replicator:
+    return Replicator(worker.replication, Peer("127.0.0.1", head.port, TOKEN), sleep=lambda _s: None)
 
 
 def beat(worker: Served, head: Served) -> list[str]:
     """One heartbeat; returns what rank 0 has for this node."""
-    return list(worker.board.own and _answer(worker, head).get("shipped", []))
+    return list(worker.state.own and _answer(worker, head).get("replicated", []))
 
 
 def _answer(worker: Served, head: Served) -> dict[str, Any]:
-    return Peer("127.0.0.1", head.port, TOKEN).heartbeat(worker.board.own.to_json())
+    return Peer("127.0.0.1", head.port, TOKEN).heartbeat(worker.state.own.to_json())
 
 
 def test_from_a_client_to_every_node(head: Served, worker: Served):
@@ -83,7 +83,7 @@ def test_from_a_client_to_every_node(head: Served, worker: Served):
 
     assert head.get(URL).json()["nodes"] == {"0": "whole", "1": "whole"}
     for path, body in FILES.items():
-        assert (worker.shipping.files.root / MODEL.address / path).read_bytes() == body
+        assert (worker.replication.files.root / MODEL.address / path).read_bytes() == body
 
 
 def test_what_is_still_coming_is_nobodys_business(head: Served, worker: Served):
@@ -99,9 +99,9 @@ def test_what_is_still_coming_is_nobodys_business(head: Served, worker: Served):
 
 def test_a_pull_that_broke_off_goes_on(head: Served, worker: Served):
     put_all(head)
-    store = worker.shipping.files
+    store = worker.replication.files
     store.begin(MODEL)
-    with (head.shipping.files.root / MODEL.address / "my model/a b#?.bin").open("rb") as source:
+    with (head.replication.files.root / MODEL.address / "my model/a b#?.bin").open("rb") as source:
         store.write(MODEL.address, "my model/a b#?.bin", 0, 1_000_000, source)
 
     puller(worker, head).pull(f"files/{MODEL.address}")
@@ -110,16 +110,16 @@ def test_a_pull_that_broke_off_goes_on(head: Served, worker: Served):
 
 
 def test_a_folder_that_both_nodes_see(head: Served, worker: Served):
-    worker.shipping.files = Store(head.shipping.files.root)
+    worker.replication.files = Store(head.replication.files.root)
     put_all(head)
 
     puller(worker, head).pull(f"files/{MODEL.address}")
 
-    assert worker.board.own.shipped == {f"files/{MODEL.address}": "whole"}
+    assert worker.state.own.replicated == {f"files/{MODEL.address}": "whole"}
 
 
 def test_a_node_without_room_says_so(head: Served, worker: Served):
-    worker.shipping.files = Store(worker.folder / "small", free_bytes=lambda _folder: SPARE_BYTES)
+    worker.replication.files = Store(worker.folder / "small", free_bytes=lambda _folder: SPARE_BYTES)
     put_all(head)
 
     puller(worker, head).pull(f"files/{MODEL.address}")
@@ -130,8 +130,8 @@ def test_a_node_without_room_says_so(head: Served, worker: Served):
 
 
 def test_a_disk_that_takes_nothing_is_told_to_the_client(head: Served):
-    head.shipping.files = Store(head.agent_log / "files")
-    head.shipping.secrets.folder = head.agent_log
+    head.replication.files = Store(head.agent_log / "files")
+    head.replication.secrets.folder = head.agent_log
     for answer in (announce(head), head.call("PUT", "/v1/jobs/job1/secrets", body=b'{"A_TOKEN": "x"}')):
         assert answer.status == 507
         assert re.search(r"agent\.log.*: (Not a directory|File exists)", answer.json()["error"])
@@ -139,8 +139,8 @@ def test_a_disk_that_takes_nothing_is_told_to_the_client(head: Served):
 
 def test_a_node_whose_disk_takes_nothing_says_so(head: Served, worker: Served):
     """The client waited 180 s and was told that nothing moves."""
-    worker.shipping.files = Store(worker.agent_log / "files")
-    worker.shipping.secrets.folder = worker.agent_log
+    worker.replication.files = Store(worker.agent_log / "files")
+    worker.replication.secrets.folder = worker.agent_log
     put_all(head)
     head.call("PUT", "/v1/jobs/job1/secrets", body=b'{"A_TOKEN": "x"}')
 
@@ -160,7 +160,7 @@ def test_rank_0_that_is_gone_for_a_moment(head: Served, worker: Served):
 
     pull.pull(f"files/{MODEL.address}")
 
-    assert worker.board.own.shipped == {}
+    assert worker.state.own.replicated == {}
 
 
 def test_the_thread_brings_what_is_wanted(head: Served, worker: Served):
@@ -173,7 +173,7 @@ def test_the_thread_brings_what_is_wanted(head: Served, worker: Served):
 
     from fake_cluster import wait_until
 
-    wait_until(lambda: worker.board.own.shipped == dict.fromkeys(wanted, "whole"))
+    wait_until(lambda: worker.state.own.replicated == dict.fromkeys(wanted, "whole"))
 
 
 @pytest.mark.parametrize(
@@ -190,8 +190,8 @@ def test_the_thread_brings_what_is_wanted(head: Served, worker: Served):
 )
 def test_never_outside_the_folder(head: Served, path: str):
     (head.folder / "secret").write_bytes(SECRET)
-    (head.shipping.files.root / "secret").parent.mkdir(parents=True)
-    (head.shipping.files.root / "secret").write_bytes(SECRET)
+    (head.replication.files.root / "secret").parent.mkdir(parents=True)
+    (head.replication.files.root / "secret").write_bytes(SECRET)
     put_all(head)
     before = {each: each.stat().st_mtime_ns for each in head.folder.rglob("*")}
 
@@ -212,7 +212,7 @@ def test_never_outside_the_folder(head: Served, path: str):
 )
 def test_what_is_no_manifest(head: Served, body: bytes, status: int):
     assert head.call("PUT", URL, body=body).status == status
-    assert not head.shipping.files.root.exists()
+    assert not head.replication.files.root.exists()
 
 
 def test_a_manifest_of_something_else(head: Served):
@@ -256,13 +256,13 @@ def test_secrets_on_every_node(head: Served, worker: Served):
     beat(worker, head)
 
     assert head.get("/v1/jobs/job1/secrets").json() == {"nodes": {"0": "whole", "1": "whole"}}
-    paths = [node.shipping.secrets.folder / "job1" for node in (head, worker)]
+    paths = [node.replication.secrets.folder / "job1" for node in (head, worker)]
     assert paths[0].read_text() == paths[1].read_text()
     assert "hf_marker" in paths[1].read_text()
     assert {stat.S_IMODE(path.stat().st_mode) for path in paths} == {0o600}
     told = [answer.body, head.get("/v1/status").body, json.dumps(_answer(worker, head)).encode()]
     assert not [text for text in told if b"hf_marker" in text]
-    assert "hf_marker" not in repr(head.board.own) + repr(head.board.published)
+    assert "hf_marker" not in repr(head.state.own) + repr(head.state.published)
 
 
 def test_secrets_that_are_sent_again(head: Served, worker: Served):
@@ -275,7 +275,7 @@ def test_secrets_that_are_sent_again(head: Served, worker: Served):
         pull.pull(wanted)
         beat(worker, head)
         assert head.get("/v1/jobs/job1/secrets").json()["nodes"]["1"] == "whole"
-    assert "second" in str(worker.shipping.secrets.read("job1"))
+    assert "second" in str(worker.replication.secrets.read("job1"))
 
 
 @pytest.mark.parametrize(
@@ -290,10 +290,10 @@ def test_what_are_no_secrets(head: Served, body: bytes):
 @pytest.mark.parametrize("job", ["..", "../x", "a/b", ".hidden", "%2e%2e", "a%2fb"])
 def test_secrets_of_no_job(head: Served, job: str):
     assert head.call("PUT", f"/v1/jobs/{job}/secrets", body=b'{"A_TOKEN": "x"}').status == 404
-    assert not head.shipping.secrets.folder.exists()
+    assert not head.replication.secrets.folder.exists()
 
 
 def test_a_machine_that_keeps_no_secrets(head: Served):
-    head.shipping.secrets.folder = head.folder / "nothing" / "secrets"
+    head.replication.secrets.folder = head.folder / "nothing" / "secrets"
     answer = head.call("PUT", "/v1/jobs/job1/secrets", body=b'{"A_TOKEN": "x"}')
     assert answer.status == 501

@@ -34,7 +34,7 @@ from typing import (
 
 from cloudrl.node.files import Refused, open_below
 from cloudrl.node.inventory import SHARD, scan
-from cloudrl.node.shards import ShardChildFailed
+from cloudrl.node.shard_worker_client import ShardWorkerFailed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -69,7 +69,7 @@ _Files = Dict[str, Tuple[int, float]]
 """Name -> (bytes, time of change)."""
 
 
-class Saves:
+class SaveRecorder:
     """The saves of one folder; `look` is called again and again.
 
     A record that was there before this object is taken as it is while the sizes agree and no file was written after
@@ -106,12 +106,12 @@ class Saves:
         self._told: Set[str] = set()
         self._looked = False
 
-    def look(self) -> List[Path]:
+    def scan_once(self) -> List[Path]:
         """One look; returns the records that it has written."""
         began = self._timer()
         groups, known = self._groups()
         self.scan_s = self._timer() - began
-        self._take_stock(groups, known)
+        self._reconcile(groups, known)
         self.is_behind, self._sum_until = False, self._timer() + _SUM_FOR_S
         try:
             return self._record_all(groups)
@@ -119,7 +119,7 @@ class Saves:
             self._before = groups
             self._forget(groups)
 
-    def start_anew(self) -> None:
+    def reset(self) -> None:
         """Somebody else has looked after the folder: the next look believes the records that it finds."""
         self._before, self._recorded, self._looked = {}, {}, False
 
@@ -133,7 +133,7 @@ class Saves:
                     self._recorded[group] = files
         return written
 
-    def _take_stock(self, groups: Mapping[_Group, _Files], known: Set[_Group]) -> None:
+    def _reconcile(self, groups: Mapping[_Group, _Files], known: Set[_Group]) -> None:
         """Believe records at the first look, and remove those that speak of other files than there are now."""
         first, self._looked = not self._looked, True
         for group, files in groups.items():
@@ -175,7 +175,7 @@ class Saves:
         except (
             OSError,
             Refused,
-            ShardChildFailed,
+            ShardWorkerFailed,
         ):  # the next look tries again, or a later one if this took long
             spent_s = self._timer() - began
             self._not_before[group] = began + (20 * spent_s if spent_s > 1 else 0.0)
@@ -235,14 +235,16 @@ class Saves:
         self._sums = {key: value for key, value in self._sums.items() if key[0] in groups}
 
 
-class SaveKeeper(threading.Thread):
+class SaveRecorderThread(threading.Thread):
     """Looks every few seconds, for as long as the agent lives.
 
     Args:
         is_mine: Whether this node writes the records; of several with the same folder one does.
     """
 
-    def __init__(self, saves: Saves, *, is_mine: Callable[[], bool], every_s: float = _LOOK_EVERY_S) -> None:
+    def __init__(
+        self, saves: SaveRecorder, *, is_mine: Callable[[], bool], every_s: float = _LOOK_EVERY_S
+    ) -> None:
         super().__init__(name="cloudrl-saves", daemon=True)
         self._saves, self._is_mine, self._every_s = saves, is_mine, every_s
 
@@ -261,9 +263,9 @@ class SaveKeeper(threading.Thread):
 
     def _look(self) -> None:
         if self._is_mine():
-            self._saves.look()
+            self._saves.scan_once()
         else:
-            self._saves.start_anew()
+            self._saves.reset()
 
 
 def _by_rank(run: str, step: int, role: Mapping[str, Any]) -> Dict[_Group, _Files]:

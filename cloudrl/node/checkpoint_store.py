@@ -1,6 +1,6 @@
 """The checkpoints of this node, as its agent shows them: what there is, bytes of it, and which step goes.
 
-There are two rooms: `checkpoints`, the folder that jobs of this cluster write to, and `left`, Ray's folder, of which
+There are two roots: `checkpoints`, the folder that jobs of this cluster write to, and `left`, Ray's folder, of which
 only those files are shown that earlier jobs have left in their working directories.
 """
 
@@ -15,13 +15,13 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Dict, Iterator, List
 
-from cloudrl.node import canary
+from cloudrl.node import shared_fs
 from cloudrl.node.files import Refused, open_below, open_folder_below
 from cloudrl.node.inventory import LEFT_BEHIND, STEP, folder_identity, scan, scan_left_behind
-from cloudrl.node.saves import SaveKeeper, Saves
+from cloudrl.node.save_recorder import SaveRecorder, SaveRecorderThread
 
 if TYPE_CHECKING:
-    from cloudrl.node.shards import ShardChild
+    from cloudrl.node.shard_worker_client import ShardWorkerClient
 
 CHECKPOINTS, LEFT = "checkpoints", "left"
 _ASIDE = ".cloudrl-pruned-"
@@ -30,7 +30,7 @@ _LIVES_S = 60.0
 _RENEW_EVERY_S = 10.0
 
 
-class Shelf:
+class CheckpointStore:
     """One node's.
 
     Args:
@@ -50,39 +50,39 @@ class Shelf:
         *,
         run_id: str,
         rank: int,
-        child: ShardChild,
+        child: ShardWorkerClient,
         say: Callable[[str], None] = lambda _text: None,
         renew_every_s: float = _RENEW_EVERY_S,
     ) -> None:
         self.folder, self.ray_root, self.child = folder, ray_root, child
         self._run_id, self._rank, self._say, self._renew_every_s = run_id, rank, say, renew_every_s
-        self._word = ""
+        self._marker = ""
         self._lock = threading.Lock()
 
-    def open_up(self) -> None:
+    def start(self) -> None:
         """From now on nodes that share the folder can tell, and finished saves are written down.
 
         What a removal has left that was cut short, by the end of its cluster for one, is removed.
         """
-        self._word = canary.leave(self.folder, self._canary(self._rank))
-        saves = Saves(self.folder, lambda file: self.child.crc32(file, slowly=True), say=self._say)
-        SaveKeeper(saves, is_mine=self._is_first).start()
-        threading.Thread(target=self._live, name="cloudrl-word", daemon=True).start()
-        threading.Thread(target=self._sweep_all, name="cloudrl-sweep", daemon=True).start()
+        self._marker = shared_fs.write_marker(self.folder, self._marker_id(self._rank))
+        saves = SaveRecorder(self.folder, lambda file: self.child.crc32(file, slowly=True), say=self._say)
+        SaveRecorderThread(saves, is_mine=self._is_leader).start()
+        threading.Thread(target=self._heartbeat, name="cloudrl-marker", daemon=True).start()
+        threading.Thread(target=self._purge_all, name="cloudrl-purge", daemon=True).start()
 
     def close(self) -> None:
         """Leave nothing in the folder but what is meant to stay."""
         self.child.close()
         with self._lock:
-            if self._word:
-                canary.take_away(self.folder, self._canary(self._rank))
-            self._word = ""
+            if self._marker:
+                shared_fs.remove_marker(self.folder, self._marker_id(self._rank))
+            self._marker = ""
 
     def inventory(self) -> Dict[str, Any]:
-        """Both rooms; two nodes have the same folder if each sees the other's word, or one kernel says so."""
+        """Both roots; two nodes have the same folder if each sees the other's word, or one kernel says so."""
         return {
             "places": [
-                {**self._place(CHECKPOINTS, self.folder), "word": self._word, "runs": scan(self.folder)},
+                {**self._place(CHECKPOINTS, self.folder), "word": self._marker, "runs": scan(self.folder)},
                 {**self._place(LEFT, self.ray_root), "word": "", "runs": scan_left_behind(self.ray_root)},
             ]
         }
@@ -110,38 +110,38 @@ class Shelf:
         if room == LEFT and not LEFT_BEHIND.fullmatch(path):
             raise Refused(path)
         root = self.folder if room == CHECKPOINTS else self.ray_root
-        parent = put_aside(root, path)
+        parent = tombstone(root, path)
         # of hundreds of GB: seconds
-        threading.Thread(target=self._sweep, args=(root, parent), daemon=True).start()
+        threading.Thread(target=self._purge, args=(root, parent), daemon=True).start()
 
     def _place(self, room: str, folder: Path) -> Dict[str, Any]:
-        words = self._words(folder) if room == CHECKPOINTS else []
+        words = self._markers(folder) if room == CHECKPOINTS else []
         return {"room": room, "folder": str(folder), "identity": folder_identity(folder), "words": words}
 
-    def _words(self, folder: Path) -> List[str]:
+    def _markers(self, folder: Path) -> List[str]:
         """Those of all nodes of this run that have left one here."""
         found = []
-        for path in sorted(folder.glob(f".cloudrl-canary-{self._canary('*')}")):
+        for path in sorted(folder.glob(shared_fs.marker_path(folder, self._marker_id("*")).name)):
             with contextlib.suppress(OSError):
                 found.append(path.read_text())
         return found
 
-    def _canary(self, rank: object) -> str:
+    def _marker_id(self, rank: object) -> str:
         return f"{self._run_id}-{rank}"
 
-    def _sweep_all(self) -> None:
+    def _purge_all(self) -> None:
         for run in _runs_with_rest(self.folder):
-            self._sweep(self.folder, run)
+            self._purge(self.folder, run)
 
-    def _sweep(self, root: Path, run: str) -> None:
+    def _purge(self, root: Path, run: str) -> None:
         try:
-            sweep(root, run)
+            purge(root, run)
         except FileNotFoundError:
             pass  # the whole run has gone
         except (OSError, Refused) as error:
             self._say(f"warning: what was pruned of {root / run} still takes space: {error}")
 
-    def _live(self) -> None:
+    def _heartbeat(self) -> None:
         """Renew the word until the end, by itself: a look for saves takes minutes when there are sums to make."""
         renewed = True
         while renewed:
@@ -151,21 +151,21 @@ class Shelf:
 
     def _renew(self) -> bool:
         """Say that this node lives; False when it is closed."""
-        mine = canary.path(self.folder, self._canary(self._rank))
+        mine = shared_fs.marker_path(self.folder, self._marker_id(self._rank))
         with self._lock:
-            if self._word:
+            if self._marker:
                 if not mine.exists():
-                    mine.write_text(self._word)
+                    mine.write_text(self._marker)
                 os.utime(mine)
-            return bool(self._word)
+            return bool(self._marker)
 
-    def _is_first(self) -> bool:
+    def _is_leader(self) -> bool:
         """Whether no living node of a lower rank has this folder; says with it that this one lives."""
-        mine = canary.path(self.folder, self._canary(self._rank))
+        mine = shared_fs.marker_path(self.folder, self._marker_id(self._rank))
         if not self._renew():
             return False
         since = mine.stat().st_mtime - _LIVES_S  # by the clock of the folder's own file system
-        for path in self.folder.glob(f".cloudrl-canary-{self._canary('*')}"):
+        for path in self.folder.glob(shared_fs.marker_path(self.folder, self._marker_id("*")).name):
             rank = path.name.rpartition("-")[2]
             if rank.isdecimal() and int(rank) < self._rank and path.stat().st_mtime > since:
                 return False
@@ -176,13 +176,13 @@ def remove_step(root: Path, path: str) -> None:
     """Remove a step below `root`: at once it is none any more, then its files go.
 
     Raises:
-        Refused, FileNotFoundError: as `put_aside`.
+        Refused, FileNotFoundError: as `tombstone`.
         OSError: it is none any more, and some of its files cannot be removed.
     """
-    sweep(root, put_aside(root, path))
+    purge(root, tombstone(root, path))
 
 
-def put_aside(root: Path, path: str) -> str:
+def tombstone(root: Path, path: str) -> str:
     """Rename a step below `root`, so that it is none any more; returns the run that it belonged to.
 
     Raises:
@@ -203,7 +203,7 @@ def put_aside(root: Path, path: str) -> str:
     return parent
 
 
-def sweep(root: Path, run: str) -> None:
+def purge(root: Path, run: str) -> None:
     """Remove what was put aside in a run, also by a removal that broke off.
 
     Raises:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import pytest
 
-from cloudrl.node.saves import SaveKeeper, Saves
-from cloudrl.node.shards import ShardChildFailed
+from cloudrl.node.save_recorder import SaveRecorder, SaveRecorderThread
+from cloudrl.node.shard_worker_client import ShardWorkerFailed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,7 +35,7 @@ class Counter:
 
     def __call__(self, file: BinaryIO) -> dict[str, int]:
         if self.fails:
-            raise ShardChildFailed("killed")
+            raise ShardWorkerFailed("killed")
         content = file.read()
         self.summed.append(os.readlink(f"/proc/self/fd/{file.fileno()}").rpartition("/")[2])
         return {"size_bytes": len(content), "crc32": zlib.crc32(content)}
@@ -52,8 +52,8 @@ LATER = 5e9
 """Than any file of these tests was written."""
 
 
-def saves(root: Path, counter: Counter | None = None, at: float = LATER) -> Saves:
-    return Saves(root, counter or Counter(), clock=lambda: at)
+def saves(root: Path, counter: Counter | None = None, at: float = LATER) -> SaveRecorder:
+    return SaveRecorder(root, counter or Counter(), clock=lambda: at)
 
 
 def write(role: Path, kind: str, content: bytes, rank: int = 1) -> str:
@@ -71,13 +71,13 @@ def test_a_finished_save_is_recorded_at_the_second_look(tmp_path: Path, role: Pa
     name = write(role, "model", content)
     watch = saves(tmp_path)
 
-    assert watch.look() == []
-    assert [path.name for path in watch.look()] == ["cloudrl_save_world_size_2_rank_1.json"]
+    assert watch.scan_once() == []
+    assert [path.name for path in watch.scan_once()] == ["cloudrl_save_world_size_2_rank_1.json"]
     assert record(role) == {
         "format": 1, "step": 10, "role": "actor", "rank": 1, "world_size": 2, "recorded_at": LATER,
         "files": {name: {"size_bytes": len(content), "crc32": zlib.crc32(content)}},
     }  # fmt: skip
-    assert watch.look() == []
+    assert watch.scan_once() == []
     assert sorted(path.name for path in role.iterdir()) == ["cloudrl_save_world_size_2_rank_1.json", name]
 
 
@@ -85,8 +85,8 @@ def test_each_rank_has_its_own_record(tmp_path: Path, role: Path) -> None:
     write(role, "model", shard(), rank=0)
     write(role, "optim", shard(), rank=1)
     watch = saves(tmp_path)
-    watch.look()
-    assert len(watch.look()) == 2
+    watch.scan_once()
+    assert len(watch.scan_once()) == 2
     assert list(record(role, 0)["files"]) == ["model_world_size_2_rank_0.pt"]
     assert list(record(role, 1)["files"]) == ["optim_world_size_2_rank_1.pt"]
 
@@ -97,10 +97,10 @@ def test_an_unfinished_file_is_waited_for(tmp_path: Path, role: Path, content: b
     write(role, "optim", content)
     watch = saves(tmp_path)
     for _ in range(4):
-        assert watch.look() == []
+        assert watch.scan_once() == []
     write(role, "optim", shard(b"complete by now"))
-    assert watch.look() == []
-    assert len(watch.look()) == 1
+    assert watch.scan_once() == []
+    assert len(watch.scan_once()) == 1
     assert len(record(role)["files"]) == 2
 
 
@@ -108,18 +108,18 @@ def test_what_still_grows_is_not_touched(tmp_path: Path, role: Path) -> None:
     watch = saves(tmp_path)
     for length in range(5):
         write(role, "model", shard(b"x" * length))
-        assert watch.look() == []
+        assert watch.scan_once() == []
 
 
 def test_a_file_that_comes_later_is_added_and_only_it_is_read(tmp_path: Path, role: Path) -> None:
     counter = Counter()
     watch = saves(tmp_path, counter)
     write(role, "model", shard())
-    watch.look()
-    watch.look()
+    watch.scan_once()
+    watch.scan_once()
     write(role, "optim", shard())
-    watch.look()
-    watch.look()
+    watch.scan_once()
+    watch.scan_once()
     assert counter.summed == ["model_world_size_2_rank_1.pt", "optim_world_size_2_rank_1.pt"]
     assert len(record(role)["files"]) == 2
 
@@ -127,12 +127,12 @@ def test_a_file_that_comes_later_is_added_and_only_it_is_read(tmp_path: Path, ro
 def test_a_step_that_is_saved_again_is_recorded_again(tmp_path: Path, role: Path) -> None:
     watch = saves(tmp_path)
     write(role, "model", shard())
-    watch.look()
-    watch.look()
+    watch.scan_once()
+    watch.scan_once()
     before = record(role)
     write(role, "model", shard(b"other weights"))
-    watch.look()
-    watch.look()
+    watch.scan_once()
+    watch.scan_once()
     assert record(role) != before
 
 
@@ -140,8 +140,8 @@ def test_a_new_agent_believes_the_record_that_it_finds(tmp_path: Path, role: Pat
     """It is older than whatever happened to the files since: a bit that has flipped must not become the truth."""
     name = write(role, "model", shard())
     first = saves(tmp_path)
-    first.look()
-    first.look()
+    first.scan_once()
+    first.scan_once()
     before = record(role)
     rotten = bytearray((role / name).read_bytes())
     rotten[40] ^= 1
@@ -150,7 +150,7 @@ def test_a_new_agent_believes_the_record_that_it_finds(tmp_path: Path, role: Pat
     counter = Counter()
     second = saves(tmp_path, counter)
     for _ in range(3):
-        assert second.look() == []
+        assert second.scan_once() == []
     assert record(role) == before
     assert counter.summed == []
 
@@ -161,8 +161,8 @@ def test_a_new_agent_records_what_has_no_record_or_another_size(tmp_path: Path, 
     value = {"step": 10, "rank": 1, "world_size": 2, "recorded_at": LATER, "files": files}
     (role / "cloudrl_save_world_size_2_rank_1.json").write_text(json.dumps(value))
     watch = saves(tmp_path)
-    watch.look()
-    assert len(watch.look()) == 1
+    watch.scan_once()
+    assert len(watch.scan_once()) == 1
     assert record(role)["files"][name]["size_bytes"] > 1
 
 
@@ -172,9 +172,9 @@ def test_a_child_that_dies_is_asked_again(tmp_path: Path, role: Path) -> None:
     watch = saves(tmp_path, counter)
     write(role, "model", shard())
     for _ in range(3):
-        assert watch.look() == []
+        assert watch.scan_once() == []
     counter.fails = False
-    assert len(watch.look()) == 1
+    assert len(watch.scan_once()) == 1
 
 
 def test_a_step_that_is_pruned_meanwhile(tmp_path: Path, role: Path) -> None:
@@ -186,10 +186,10 @@ def test_a_step_that_is_pruned_meanwhile(tmp_path: Path, role: Path) -> None:
         return {"size_bytes": size, "crc32": 0}
 
     write(role, "model", shard())
-    watch = Saves(tmp_path, prune)
-    watch.look()
-    assert watch.look() == []
-    assert watch.look() == []
+    watch = SaveRecorder(tmp_path, prune)
+    watch.scan_once()
+    assert watch.scan_once() == []
+    assert watch.scan_once() == []
     assert not role.exists()
 
 
@@ -204,8 +204,8 @@ def recorded(root: Path, role: Path, *, at: float = LATER) -> str:
     """A step with its record; returns the name of the file."""
     name = write(role, "model", shard(b"step of the first attempt"))
     watch = saves(root, at=at)
-    watch.look()
-    assert len(watch.look()) == 1
+    watch.scan_once()
+    assert len(watch.scan_once()) == 1
     return name
 
 
@@ -214,15 +214,15 @@ def test_the_record_of_a_step_that_is_saved_again_goes_before_any_sum(tmp_path: 
     counter = Counter()
     watch = saves(tmp_path, counter)
     name = write(role, "model", shard(b"first"))
-    watch.look()
-    watch.look()
+    watch.scan_once()
+    watch.scan_once()
     assert has_record(role)
     write(role, "model", shard(b"again"))
     os.utime(role / name, (7.0, 7.0))
-    assert watch.look() == []
+    assert watch.scan_once() == []
     assert not has_record(role)
     assert len(counter.summed) == 1
-    assert len(watch.look()) == 1
+    assert len(watch.scan_once()) == 1
     assert has_record(role)
 
 
@@ -231,9 +231,9 @@ def test_a_new_agent_does_not_believe_a_record_that_is_older_than_a_file(tmp_pat
     name = recorded(tmp_path, role, at=1000.0)
     os.utime(role / name, (1000.5, 1000.5))
     second = saves(tmp_path)
-    assert second.look() == []
+    assert second.scan_once() == []
     assert not has_record(role)
-    assert len(second.look()) == 1
+    assert len(second.scan_once()) == 1
     assert record(role)["recorded_at"] == LATER
 
 
@@ -243,9 +243,9 @@ def test_a_record_without_its_time_is_not_believed(tmp_path: Path, role: Path, s
     path = role / "cloudrl_save_world_size_2_rank_1.json"
     path.write_text(json.dumps({**record(role), "recorded_at": said}))
     second = saves(tmp_path)
-    second.look()
+    second.scan_once()
     assert not has_record(role)
-    assert len(second.look()) == 1
+    assert len(second.scan_once()) == 1
 
 
 def test_what_is_written_while_it_is_summed_is_not_recorded(tmp_path: Path, role: Path) -> None:
@@ -258,12 +258,12 @@ def test_what_is_written_while_it_is_summed_is_not_recorded(tmp_path: Path, role
 
     again: list[str] = []
     write(role, "model", shard(b"first"))
-    watch = Saves(tmp_path, slow)
-    watch.look()
-    assert watch.look() == []
+    watch = SaveRecorder(tmp_path, slow)
+    watch.scan_once()
+    assert watch.scan_once() == []
     assert not has_record(role)
-    watch.look()
-    watch.look()
+    watch.scan_once()
+    watch.scan_once()
     assert record(role)["files"][again[0]]["crc32"] == zlib.crc32(shard_at(role, again[0]))
 
 
@@ -288,11 +288,11 @@ def test_a_look_that_takes_long_is_broken_off_and_the_next_goes_on(tmp_path: Pat
     counter = SlowCounter()
     for kind in ("extra_state", "model", "optim"):
         write(role, kind, shard())
-    watch = Saves(tmp_path, counter, timer=lambda: counter.now)
-    watch.look()
-    assert watch.look() == []
+    watch = SaveRecorder(tmp_path, counter, timer=lambda: counter.now)
+    watch.scan_once()
+    assert watch.scan_once() == []
     assert (len(counter.summed), watch.is_behind) == (2, True)
-    assert len(watch.look()) == 1
+    assert len(watch.scan_once()) == 1
     assert (len(counter.summed), watch.is_behind) == (3, False)
 
 
@@ -310,14 +310,14 @@ def test_a_file_that_cannot_be_read_is_in_nobodys_way(tmp_path: Path, role: Path
 
     write(role, "model", shard(), rank=0)
     write(role, "model", shard(), rank=1)
-    watch = Saves(tmp_path, crc32, timer=lambda: now[0])
-    watch.look()
-    assert [path.name for path in watch.look()] == ["cloudrl_save_world_size_2_rank_1.json"]
+    watch = SaveRecorder(tmp_path, crc32, timer=lambda: now[0])
+    watch.scan_once()
+    assert [path.name for path in watch.scan_once()] == ["cloudrl_save_world_size_2_rank_1.json"]
     for _ in range(3):
-        watch.look()
+        watch.scan_once()
     assert len(asked) == 2
     now[0] = 800.0
-    watch.look()
+    watch.scan_once()
     assert len(asked) == 3
 
 
@@ -332,19 +332,19 @@ def test_a_run_that_cannot_be_written_is_in_nobodys_way(tmp_path: Path, role: Pa
     other.mkdir(parents=True)
     write(other, "model", shard())
     now, said, counter = [0.0], [], Counter()
-    watch = Saves(tmp_path, counter, timer=lambda: now[0], say=said.append)
+    watch = SaveRecorder(tmp_path, counter, timer=lambda: now[0], say=said.append)
 
-    watch.look()
+    watch.scan_once()
     for _ in range(3):
-        watch.look()
+        watch.scan_once()
     assert has_record(other)
     assert not has_record(role)
     assert said == [f"warning: finished saves of {tmp_path / 'run'} cannot be written down: Is a directory"]
     for each in stubborn:
         each.rmdir()
-    assert watch.look() == [], "not at each look"
+    assert watch.scan_once() == [], "not at each look"
     now[0] = 61.0
-    assert len(watch.look()) == 2
+    assert len(watch.scan_once()) == 2
     assert len(counter.summed) == 3
     assert len(said) == 1
 
@@ -356,12 +356,12 @@ def test_what_changes_between_two_files_of_a_long_step_is_seen(tmp_path: Path, r
     counter = SlowCounter()
     for kind in ("extra_state", "model", "optim"):
         write(other, kind, shard())
-    watch = Saves(tmp_path, counter, timer=lambda: counter.now)
-    watch.look()
-    watch.look()
+    watch = SaveRecorder(tmp_path, counter, timer=lambda: counter.now)
+    watch.scan_once()
+    watch.scan_once()
     name = write(role, "model", shard(b"step of another attempt"))
     os.utime(role / name, (7.0, 7.0))
-    watch.look()
+    watch.scan_once()
     assert not has_record(role)
 
 
@@ -370,8 +370,8 @@ def test_sums_do_not_count_for_the_pause(tmp_path: Path, role: Path) -> None:
     counter = SlowCounter()
     for kind in ("extra_state", "model", "optim"):
         write(role, kind, shard())
-    watch = Saves(tmp_path, counter, timer=lambda: counter.now)
-    keeper = SaveKeeper(watch, is_mine=lambda: True, every_s=5.0)
+    watch = SaveRecorder(tmp_path, counter, timer=lambda: counter.now)
+    keeper = SaveRecorderThread(watch, is_mine=lambda: True, every_s=5.0)
     pauses = []
     for _ in range(3):
         keeper._look()
@@ -381,8 +381,8 @@ def test_sums_do_not_count_for_the_pause(tmp_path: Path, role: Path) -> None:
 
 def test_a_slow_listing_counts_for_the_pause(tmp_path: Path, role: Path) -> None:
     times = iter([0.0, 2.0, 2.0])
-    watch = Saves(tmp_path, Counter(), timer=lambda: next(times))
-    keeper = SaveKeeper(watch, is_mine=lambda: True, every_s=5.0)
+    watch = SaveRecorder(tmp_path, Counter(), timer=lambda: next(times))
+    keeper = SaveRecorderThread(watch, is_mine=lambda: True, every_s=5.0)
     keeper._look()
     assert keeper._pause_s() == 38.0
 
@@ -391,7 +391,7 @@ def test_what_another_node_has_recorded_meanwhile_is_believed(tmp_path: Path, ro
     """Rank 0 was away, rank 1 has recorded a new step: rank 0 neither sums it nor writes again."""
     counter = Counter()
     mine = [True]
-    keeper = SaveKeeper(saves(tmp_path, counter), is_mine=lambda: mine[0])
+    keeper = SaveRecorderThread(saves(tmp_path, counter), is_mine=lambda: mine[0])
     keeper._look()
     mine[0] = False
     keeper._look()

@@ -7,72 +7,72 @@ from pathlib import Path
 
 import pytest
 
-from cloudrl.node.money import (
-    Limits,
-    Moment,
+from cloudrl.node.budget import (
+    BudgetLimits,
+    IdleMonitor,
     Transfers,
-    Watcher,
+    UsageSnapshot,
     are_working,
     cost,
     dollars,
     duration,
     is_working,
     pause_s,
-    read_paid,
-    why_end,
-    write_paid,
+    read_cost,
+    shutdown_reason,
+    write_cost,
 )
 
 HOUR = 3600.0
-IDLE = Limits(idle_s=1800)
-BUDGET = Limits(max_cost=200, price_per_hour=50)
+IDLE = BudgetLimits(idle_s=1800)
+BUDGET = BudgetLimits(max_cost=200, price_per_hour=50)
 
 
-def moment(now: float, **more: float | bool | None) -> Moment:
-    return Moment(**{"now": now, "started_at": 0.0, "ready_at": 100.0, "known": True, **more})  # type: ignore[arg-type]
+def usage(now: float, **more: float | bool | None) -> UsageSnapshot:
+    return UsageSnapshot(**{"now": now, "started_at": 0.0, "ready_at": 100.0, "known": True, **more})  # type: ignore[arg-type]
 
 
 class TestIdle:
     def test_counts_from_ready(self) -> None:
-        assert why_end(IDLE, moment(1899)) == ""
-        assert why_end(IDLE, moment(1900)) == "idle for 30m"
+        assert shutdown_reason(IDLE, usage(1899)) == ""
+        assert shutdown_reason(IDLE, usage(1900)) == "idle for 30m"
 
     def test_not_before_ready(self) -> None:
         """A start may take hours, with a large model; that has deadlines of its own."""
-        assert why_end(IDLE, moment(9999, ready_at=None)) == ""
+        assert shutdown_reason(IDLE, usage(9999, ready_at=None)) == ""
 
     def test_counts_from_the_end_of_the_last_work(self) -> None:
-        assert why_end(IDLE, moment(2700, worked_at=1000)) == ""
-        assert why_end(IDLE, moment(2800, worked_at=1000)) == "idle for 30m"
+        assert shutdown_reason(IDLE, usage(2700, worked_at=1000)) == ""
+        assert shutdown_reason(IDLE, usage(2800, worked_at=1000)) == "idle for 30m"
 
     def test_work_before_ready_does_not_count(self) -> None:
-        assert why_end(IDLE, moment(1900, worked_at=50)) == "idle for 30m"
+        assert shutdown_reason(IDLE, usage(1900, worked_at=50)) == "idle for 30m"
 
     def test_silence_of_ray_ends_nothing(self) -> None:
-        assert why_end(IDLE, moment(9999, known=False)) == ""
+        assert shutdown_reason(IDLE, usage(9999, known=False)) == ""
 
     def test_no_limit(self) -> None:
-        assert why_end(Limits(), moment(1e9)) == ""
+        assert shutdown_reason(BudgetLimits(), usage(1e9)) == ""
 
 
 class TestCost:
     def test_ends_at_the_limit(self) -> None:
-        assert why_end(BUDGET, moment(4 * HOUR - 1)) == ""
-        assert why_end(BUDGET, moment(4 * HOUR)) == "cost $200 of $200"
-        assert why_end(BUDGET, moment(4 * HOUR + 7.2)) == "cost $200.10 of $200"
+        assert shutdown_reason(BUDGET, usage(4 * HOUR - 1)) == ""
+        assert shutdown_reason(BUDGET, usage(4 * HOUR)) == "cost $200 of $200"
+        assert shutdown_reason(BUDGET, usage(4 * HOUR + 7.2)) == "cost $200.10 of $200"
 
     def test_a_running_job_does_not_keep_it_alive(self) -> None:
-        assert why_end(BUDGET, moment(4 * HOUR, worked_at=4 * HOUR)) != ""
+        assert shutdown_reason(BUDGET, usage(4 * HOUR, worked_at=4 * HOUR)) != ""
 
     def test_before_ready_it_costs_as_much(self) -> None:
-        assert why_end(BUDGET, moment(4 * HOUR, ready_at=None, known=False)) != ""
+        assert shutdown_reason(BUDGET, usage(4 * HOUR, ready_at=None, known=False)) != ""
 
     def test_earlier_attempts_count(self) -> None:
-        assert why_end(BUDGET, moment(HOUR, paid=150.0)) == "cost $200 of $200"
+        assert shutdown_reason(BUDGET, usage(HOUR, cost_before=150.0)) == "cost $200 of $200"
 
     def test_without_a_price_nobody_knows(self) -> None:
-        assert cost(Limits(max_cost=1), moment(HOUR)) is None
-        assert cost(BUDGET, moment(HOUR, paid=1.5)) == 51.5
+        assert cost(BudgetLimits(max_cost=1), usage(HOUR)) is None
+        assert cost(BUDGET, usage(HOUR, cost_before=1.5)) == 51.5
 
 
 @pytest.mark.parametrize(
@@ -126,9 +126,9 @@ class Ray:
         self.actors: list[dict[str, object]] | None = []
         self.now = 0.0
 
-    def watcher(self, transfers: Transfers | None = None) -> Watcher:
+    def watcher(self, transfers: Transfers | None = None) -> IdleMonitor:
         clock = lambda: self.now  # noqa: E731
-        return Watcher(
+        return IdleMonitor(
             lambda: self.jobs,
             lambda: self.actors,
             transfers or Transfers(clock=clock),
@@ -138,9 +138,9 @@ class Ray:
 
 
 class TestWatcher:
-    def idle_s(self, ray: Ray, watcher: Watcher) -> float | None:
+    def idle_s(self, ray: Ray, watcher: IdleMonitor) -> float | None:
         watcher.look()
-        return watcher.moment(0.0, 0.0, 0.0).idle_s
+        return watcher.usage(0.0, 0.0, 0.0).idle_s
 
     def test_a_job_keeps_it_busy_until_it_ends(self) -> None:
         ray = Ray()
@@ -164,10 +164,10 @@ class TestWatcher:
         ray = Ray()
         watcher = ray.watcher()
         watcher.look()
-        assert watcher.moment(0.0, 0.0, 0.0).known
+        assert watcher.usage(0.0, 0.0, 0.0).known
         ray.jobs = None
         watcher.look()
-        assert not watcher.moment(0.0, 0.0, 0.0).known
+        assert not watcher.usage(0.0, 0.0, 0.0).known
 
     def test_a_driver_that_a_submission_has_left_keeps_it_busy(self) -> None:
         """`ray job submit -- bash -c 'nohup python train.py &'`: the job has SUCCEEDED, its actors live."""
@@ -185,7 +185,7 @@ class TestWatcher:
         watcher = ray.watcher()
         ray.actors = None
         watcher.look()
-        assert not watcher.moment(0.0, 0.0, 0.0).known
+        assert not watcher.usage(0.0, 0.0, 0.0).known
 
     def test_a_transfer_keeps_it_busy(self) -> None:
         ray = Ray()
@@ -221,22 +221,22 @@ class TestWatcher:
 
 
 def test_it_is_asked_often_enough() -> None:
-    assert pause_s(Limits(idle_s=1800)) == 15
-    assert pause_s(Limits(idle_s=1)) == 0.2
+    assert pause_s(BudgetLimits(idle_s=1800)) == 15
+    assert pause_s(BudgetLimits(idle_s=1)) == 0.2
 
 
 class TestWhatWasPaid:
     def test_comes_back(self, tmp_path: Path) -> None:
-        write_paid(tmp_path, "run/1", 12.34567, rank=0)
-        write_paid(tmp_path, "run/1", 13.0, rank=1)
-        assert read_paid(tmp_path, "run/1") == 13.0
+        write_cost(tmp_path, "run/1", 12.34567, rank=0)
+        write_cost(tmp_path, "run/1", 13.0, rank=1)
+        assert read_cost(tmp_path, "run/1") == 13.0
         assert not list(tmp_path.rglob("*.part"))
 
-    @pytest.mark.parametrize("text", ["", "{", "[]", '{"paid": "much"}', '{"at": 3}'])
+    @pytest.mark.parametrize("text", ["", "{", "[]", '{"cost_before": "much"}', '{"at": 3}'])
     def test_a_broken_record_is_none(self, tmp_path: Path, text: str) -> None:
-        write_paid(tmp_path, "run", 1.0, rank=0)
+        write_cost(tmp_path, "run", 1.0, rank=0)
         next(tmp_path.rglob("run.json")).write_text(text)
-        assert read_paid(tmp_path, "run") == 0.0
+        assert read_cost(tmp_path, "run") == 0.0
 
     def test_no_record(self, tmp_path: Path) -> None:
-        assert read_paid(tmp_path, "run") == 0.0
+        assert read_cost(tmp_path, "run") == 0.0

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Callable
 from cloudrl.node.failure import Failure, NodeFailed, unforeseen
 
 if TYPE_CHECKING:
-    from cloudrl.node.board import Board
+    from cloudrl.node.node_state import NodeState
 
 
-class Work(threading.Thread):
-    """One piece of work. What ends it early is put on the board, where all other threads see it.
+class BackgroundTask(threading.Thread):
+    """One piece of work. What ends it early is put in the node's state, where all other threads see it.
 
     Args:
         kind: of the failure that anything unforeseen is; `NodeFailed` says its own.
@@ -21,9 +21,9 @@ class Work(threading.Thread):
         done: set as the very last thing: a thread that is over without it has failed.
     """
 
-    def __init__(self, kind: str, work: Callable[[], None], board: Board) -> None:
+    def __init__(self, kind: str, work: Callable[[], None], state: NodeState) -> None:
         super().__init__(name=f"cloudrl-{kind}", daemon=True)
-        self._kind, self._work, self._board = kind, work, board
+        self._kind, self._work, self._state = kind, work, state
         self.done = False
 
     def run(self) -> None:
@@ -31,9 +31,9 @@ class Work(threading.Thread):
         try:
             self._work()
         except NodeFailed as failed:
-            self._board.fail(failed.failure)
+            self._state.fail(failed.failure)
         except Exception as error:  # noqa: BLE001  whatever it is, whoever waits for this thread has to learn of it
-            self._board.fail(unforeseen(self._kind, self._board.own.rank, error))
+            self._state.fail(unforeseen(self._kind, self._state.own.rank, error))
         else:
             self.done = True
 
@@ -44,7 +44,7 @@ class Work(threading.Thread):
             NodeFailed: it is not done, or somebody else has failed meanwhile.
         """
         self.join()
-        self._board.raise_failure()
+        self._state.raise_failure()
         if not self.done:
             reason = f"the work on the {self._kind} has stopped half-way"
-            raise NodeFailed(Failure(self._kind, self._board.own.rank, reason))
+            raise NodeFailed(Failure(self._kind, self._state.own.rank, reason))

@@ -25,7 +25,7 @@ _UNITS = ((86400, "d"), (3600, "h"), (60, "m"))
 
 
 @dataclass(frozen=True)
-class Limits:
+class BudgetLimits:
     """What the user allows. None is no limit.
 
     Attributes:
@@ -40,7 +40,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Moment:
+class UsageSnapshot:
     """What is known at one time. Times are seconds of one clock that never goes back.
 
     Attributes:
@@ -48,7 +48,7 @@ class Moment:
         ready_at: when the cluster was READY; None before.
         worked_at: when work was last seen, now for work that goes on; None when there was none.
         known: whether Ray has just said what work there is. Silence is no reason to end a job.
-        paid: US dollars that earlier attempts have cost.
+        cost_before: US dollars that earlier attempts have cost.
     """
 
     now: float
@@ -56,7 +56,7 @@ class Moment:
     ready_at: Optional[float] = None
     worked_at: Optional[float] = None
     known: bool = False
-    paid: float = 0.0
+    cost_before: float = 0.0
 
     @property
     def idle_s(self) -> Optional[float]:
@@ -66,20 +66,20 @@ class Moment:
         return self.now - max(self.ready_at, self.worked_at or self.ready_at)
 
 
-def cost(limits: Limits, moment: Moment) -> Optional[float]:
+def cost(limits: BudgetLimits, usage: UsageSnapshot) -> Optional[float]:
     """US dollars so far, from the start of the agents; None where nobody said the price."""
     if limits.price_per_hour is None:
         return None
-    return moment.paid + limits.price_per_hour * (moment.now - moment.started_at) / 3600
+    return usage.cost_before + limits.price_per_hour * (usage.now - usage.started_at) / 3600
 
 
-def why_end(limits: Limits, moment: Moment) -> str:
+def shutdown_reason(limits: BudgetLimits, usage: UsageSnapshot) -> str:
     """Why the cluster should end now, in a few words; "" when it should go on."""
-    so_far = cost(limits, moment)
+    so_far = cost(limits, usage)
     if limits.max_cost is not None and so_far is not None and so_far >= limits.max_cost:
         return f"cost {dollars(so_far)} of {dollars(limits.max_cost)}"
-    idle_s = moment.idle_s
-    if limits.idle_s is not None and moment.known and idle_s is not None and idle_s >= limits.idle_s:
+    idle_s = usage.idle_s
+    if limits.idle_s is not None and usage.known and idle_s is not None and idle_s >= limits.idle_s:
         return f"idle for {duration(limits.idle_s)}"
     return ""
 
@@ -145,7 +145,7 @@ class Transfers:
             return self._clock() if self._going else self._ended_at
 
 
-class Watcher:
+class IdleMonitor:
     """Asks Ray now and then for its jobs and, when all have ended, for actors; in a thread, it may be slow to answer.
 
     Args:
@@ -187,10 +187,12 @@ class Watcher:
             self._worked_at = self._clock()
         self._known = working is not None
 
-    def moment(self, started_at: float, ready_at: Optional[float], paid: float) -> Moment:
+    def usage(self, started_at: float, ready_at: Optional[float], cost_before: float) -> UsageSnapshot:
         """What is known now."""
         seen = [each for each in (self._worked_at, self._transfers.seen_at) if each is not None]
-        return Moment(self._clock(), started_at, ready_at, max(seen, default=None), self._known, paid)
+        return UsageSnapshot(
+            self._clock(), started_at, ready_at, max(seen, default=None), self._known, cost_before
+        )
 
     def _ask_for_ever(self) -> None:
         while True:
@@ -198,20 +200,20 @@ class Watcher:
             time.sleep(self._pause_s)
 
 
-def pause_s(limits: Limits) -> float:
+def pause_s(limits: BudgetLimits) -> float:
     """Seconds between two looks: a small part of the time without work that is allowed."""
     return min(15.0, max(0.2, (limits.idle_s or 0.0) / 20))
 
 
-def read_paid(folder: Path, run_id: str) -> float:
+def read_cost(folder: Path, run_id: str) -> float:
     """US dollars that earlier attempts of a run have cost, as far as this node's volume remembers them."""
     try:
-        return float(json.loads(_file(folder, run_id).read_text())["paid"])
+        return float(json.loads(_file(folder, run_id).read_text())["cost_before"])
     except (OSError, ValueError, KeyError, TypeError):
         return 0.0
 
 
-def write_paid(folder: Path, run_id: str, amount: float, *, rank: int) -> None:
+def write_cost(folder: Path, run_id: str, amount: float, *, rank: int) -> None:
     """Remember what the run has cost so far, for its next attempt. All ranks may share the folder.
 
     Raises:
@@ -220,7 +222,7 @@ def write_paid(folder: Path, run_id: str, amount: float, *, rank: int) -> None:
     path = _file(folder, run_id)
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(f".{rank}.part")
-    part.write_text(json.dumps({"paid": round(amount, 4), "at": time.time()}))
+    part.write_text(json.dumps({"cost_before": round(amount, 4), "at": time.time()}))
     part.replace(path)
 
 

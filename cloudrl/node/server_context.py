@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Callable, Dict, Optional
 
-from cloudrl.node.money import Transfers
+from cloudrl.node.budget import Transfers
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cloudrl.node.board import Board
+    from cloudrl.node.checkpoint_store import CheckpointStore
+    from cloudrl.node.node_state import NodeState
     from cloudrl.node.peer import Peer
+    from cloudrl.node.replication import ReplicationHub
     from cloudrl.node.report import Report
-    from cloudrl.node.shelf import Shelf
-    from cloudrl.node.shipping import Shipping
 
 
 class HttpError(Exception):
@@ -26,24 +26,24 @@ class HttpError(Exception):
 
 
 @dataclass(frozen=True)
-class Rooms:
+class ServerContext:
     """What the server may show.
 
     Attributes:
         agent_log: this node's own log.
         job_logs: folder of Ray's job logs, None while Ray is not up or on a worker.
-        shelf: this node's checkpoints.
+        checkpoint_store: this node's checkpoints.
         transfers: told of all that moves files, so that the cluster does not count as idle meanwhile.
     """
 
-    board: Board
+    state: NodeState
     nodes: int
     token: str
     status: Callable[[], Dict[str, Any]]
     peer: Callable[[Report], Peer]
     agent_log: Path
     job_logs: Callable[[], Optional[Path]]
-    shelf: Shelf
+    checkpoint_store: CheckpointStore
     data_dir: Path
-    shipping: Shipping
+    replication: ReplicationHub
     transfers: Transfers = field(default_factory=Transfers)

@@ -24,7 +24,7 @@ import time
 import zlib
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
-from cloudrl.node.facts import cpus
+from cloudrl.node.host_info import cpus
 
 CASTS = {("F32", "BF16"): 4, ("F32", "F16"): 4}
 """(stored, wanted), as safetensors names them -> bytes of a stored value. A cast that saves no byte is the reader's."""

@@ -24,7 +24,7 @@ _SIOCGIFADDR = 0x8915  # linux/sockios.h
 
 
 @dataclass(frozen=True)
-class Facts:
+class HostInfo:
     """One node's hardware and software. Sizes are bytes; None where the machine does not say.
 
     Attributes:
@@ -64,7 +64,7 @@ class Gpus:
     problem: Optional[str] = None
 
 
-def gather(ip: str, temp_dir: Path) -> Facts:
+def probe_host(ip: str, temp_dir: Path) -> HostInfo:
     """Look at this machine. Raises the limit of open files as far as it may go.
 
     Args:
@@ -76,7 +76,7 @@ def gather(ip: str, temp_dir: Path) -> Facts:
     """
     gpus = look_at_gpus()
     disk = shutil.disk_usage(_existing(temp_dir))
-    return Facts(
+    return HostInfo(
         gpus=gpus.count,
         gpu_vendor=gpus.vendor,
         cpus=cpus(),

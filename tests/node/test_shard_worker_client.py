@@ -18,8 +18,8 @@ import pytest
 from cloudrl.checkpoints.wire import Wire
 from cloudrl.node.peer import RELAY_TIMEOUT_S
 from cloudrl.node.process import Child
-from cloudrl.node.shard_child import SEND_TIMEOUT_S
-from cloudrl.node.shards import SILENT_S, ShardChild, ShardChildFailed, ShardUnreadable
+from cloudrl.node.shard_worker import SEND_TIMEOUT_S
+from cloudrl.node.shard_worker_client import SILENT_S, ShardUnreadable, ShardWorkerClient, ShardWorkerFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -56,7 +56,7 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "file"
 
 
-def total(child: ShardChild, path: Path) -> int:
+def total(child: ShardWorkerClient, path: Path) -> int:
     with path.open("rb") as file:
         return child.crc32(file)["crc32"]
 
@@ -72,7 +72,7 @@ def test_it_is_waited_for_longer_than_any_client_waits() -> None:
 def test_a_child_that_hangs_is_ended_and_another_one_asked(
     start: Callable[[int], Child], started: list[Child], file: Path
 ) -> None:
-    child = ShardChild(start)
+    child = ShardWorkerClient(start)
     assert total(child, file) == zlib.crc32(BODY)
     child._silent_s = 0.3
     os.kill(started[0].pid, signal.SIGSTOP)
@@ -91,8 +91,8 @@ def test_a_child_that_hangs_is_ended_and_another_one_asked(
     assert started[1].wait(10) == 0
 
 
-def _fails(child: ShardChild, file: Path) -> None:
-    with pytest.raises(ShardChildFailed, match=r"does not answer|has ended|cannot be (ended|asked)"):
+def _fails(child: ShardWorkerClient, file: Path) -> None:
+    with pytest.raises(ShardWorkerFailed, match=r"does not answer|has ended|cannot be (ended|asked)"):
         total(child, file)
 
 
@@ -119,15 +119,15 @@ def test_one_that_cannot_be_ended_is_the_only_one(file: Path) -> None:
         made.append(Stubborn(descriptor))
         return made[-1]
 
-    child = ShardChild(start, silent_s=0.05)
-    with pytest.raises(ShardChildFailed, match=r"does not answer: silent for 0\.05 s"):
+    child = ShardWorkerClient(start, silent_s=0.05)
+    with pytest.raises(ShardWorkerFailed, match=r"does not answer: silent for 0\.05 s"):
         total(child, file)
     for _ in range(3):
-        with pytest.raises(ShardChildFailed, match="cannot be ended"):
+        with pytest.raises(ShardWorkerFailed, match="cannot be ended"):
             total(child, file)
     assert (len(made), made[0].ended) == (1, 1)
     made[0].back = True
-    with pytest.raises(ShardChildFailed, match="does not answer"):
+    with pytest.raises(ShardWorkerFailed, match="does not answer"):
         total(child, file)
     assert len(made) == 2
     child.close()
@@ -152,7 +152,7 @@ def test_one_that_is_slow_and_alive_is_waited_for(file: Path) -> None:
         threading.Thread(target=answer_slowly).start()
         return made[-1]
 
-    child = ShardChild(start, silent_s=4.0)
+    child = ShardWorkerClient(start, silent_s=4.0)
     assert total(child, file) == 7
     child.close()
     made[0].asked.close()
@@ -161,7 +161,7 @@ def test_one_that_is_slow_and_alive_is_waited_for(file: Path) -> None:
 def test_a_file_that_cannot_be_read_is_another_matter(
     start: Callable[[int], Child], started: list[Child]
 ) -> None:
-    child = ShardChild(start)
+    child = ShardWorkerClient(start)
     with (
         open("/proc/self/mem", "rb", buffering=0) as file,
         pytest.raises(  # nothing is at address 0

@@ -1,0 +1,80 @@
+"""Threads that fetch: none ends unnoticed."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cloudrl.node.background import BackgroundTask
+from cloudrl.node.failure import Failure, NodeFailed
+from cloudrl.node.node_state import NodeState
+from cloudrl.node.report import Report
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@pytest.fixture
+def state() -> NodeState:
+    return NodeState(Report(rank=1, ip="10.0.0.2", hostname="node-1", agent_port=8266))
+
+
+def _do(state: NodeState, work: Callable[[], object]) -> BackgroundTask:
+    thread = BackgroundTask("model", work, state)
+    thread.start()
+    thread.join(10)
+    assert not thread.is_alive()
+    return thread
+
+
+def test_work_that_is_done(state: NodeState) -> None:
+    done: list[str] = []
+    work = _do(state, lambda: done.append("x"))
+    work.result()
+    assert (work.done, done, state.failure) == (True, ["x"], None)
+
+
+def test_a_failure_keeps_its_own_kind(state: NodeState) -> None:
+    failure = Failure("pull", 1, "it broke off")
+
+    def fail() -> None:
+        raise NodeFailed(failure)
+
+    work = _do(state, fail)
+    assert (work.done, state.failure) == (False, failure)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [OSError(28, "No space left on device"), KeyError("path"), ValueError("no JSON"), RuntimeError("x")],
+)
+def test_whatever_else_ends_it_is_a_failure_with_its_text(state: NodeState, error: Exception) -> None:
+    def fail() -> None:
+        raise error
+
+    work = _do(state, fail)
+    assert not work.done
+    assert state.failure is not None
+    assert (state.failure.kind, state.failure.rank) == ("model", 1)
+    assert state.failure.reason == f"{type(error).__name__}: {error}"
+    assert "in fail" in state.failure.tail
+    with pytest.raises(NodeFailed):
+        work.result()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_an_end_without_a_reason_is_a_failure_too(state: NodeState) -> None:
+    work = _do(state, sys.exit)
+    assert state.failure is None
+    with pytest.raises(NodeFailed) as caught:
+        work.result()
+    assert caught.value.failure == Failure("model", 1, "the work on the model has stopped half-way")
+
+
+def test_waiting_ends_with_what_another_has_met(state: NodeState) -> None:
+    work = _do(state, lambda: None)
+    state.fail(Failure("data", 1, "first"))
+    with pytest.raises(NodeFailed, match="first"):
+        work.result()

@@ -1,0 +1,125 @@
+"""What is known of this node and, on rank 0, of all of them."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from cloudrl.node.failure import Failure, NodeFailed
+from cloudrl.node.node_state import NodeState
+from cloudrl.node.report import Report
+
+
+def _report(rank: int, **changes: object) -> Report:
+    return Report(rank=rank, ip=f"10.0.0.{rank + 1}", hostname=f"node-{rank}", agent_port=8266, **changes)  # type: ignore[arg-type]
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def state(clock: Clock) -> NodeState:
+    return NodeState(_report(0), clock=clock)
+
+
+FIRST, SECOND = Failure("setup", 1, "first"), Failure("lost", 2, "second")
+
+
+def test_own_changes(state: NodeState) -> None:
+    before = state.own
+    state.update(phase="ray", detail="x")
+    state.add_seconds("setup", 1.23456)
+    state.add_model("m", "/m")
+    assert (state.own.phase, state.own.seconds, state.own.models) == ("ray", {"setup": 1.235}, {"m": "/m"})
+    assert before == _report(0)
+
+
+def test_the_first_failure_wins(state: NodeState) -> None:
+    state.raise_failure()
+    assert state.fail(FIRST) == FIRST
+    assert state.fail(SECOND) == FIRST
+    assert state.failure == FIRST
+    with pytest.raises(NodeFailed) as caught:
+        state.raise_failure()
+    assert caught.value.failure == FIRST
+
+
+def test_a_failure_that_a_worker_reports_counts(state: NodeState) -> None:
+    state.record_heartbeat(_report(1, failure=FIRST))
+    state.record_heartbeat(_report(2, failure=SECOND))
+    assert state.failure == FIRST
+
+
+def test_reports_are_by_rank_and_the_newest(state: NodeState) -> None:
+    state.record_heartbeat(_report(2))
+    state.record_heartbeat(_report(1))
+    state.record_heartbeat(_report(2, phase="ray"))
+    assert [(each.rank, each.phase) for each in state.reports()] == [(0, "start"), (1, "start"), (2, "ray")]
+
+
+def test_silence(state: NodeState, clock: Clock) -> None:
+    state.record_heartbeat(_report(1))
+    clock.now += 4
+    assert state.heartbeat_age_s(0) == 0
+    assert state.heartbeat_age_s(1) == 4
+    assert state.heartbeat_age_s(2) == float("inf")
+    state.record_heartbeat(_report(1))
+    assert state.heartbeat_age_s(1) == 0
+
+
+def test_how_long_a_rank_is_in_its_phase(state: NodeState, clock: Clock) -> None:
+    assert (state.phase_s(0), state.phase_s(1)) == (0.0, 0.0)
+    state.record_heartbeat(_report(1, phase="setup"))
+    clock.now += 4
+    state.record_heartbeat(_report(1, phase="setup", detail="another command"))
+    clock.now += 3
+    assert state.phase_s(1) == 7
+    state.record_heartbeat(_report(1, phase="ray"))
+    assert state.phase_s(1) == 0
+
+
+def test_heartbeats_are_answered_with_what_was_published(state: NodeState) -> None:
+    state.publish(a=1)
+    state.publish(b=2, a=3)
+    assert state.published == {"a": 3, "b": 2}
+    state.update(phase="fetch")
+    assert state.heartbeat_reply(1) == {"a": 3, "b": 2, "phase": "fetch", "failure": None}
+
+
+def test_a_failure_is_told_only_once_it_is_judged(state: NodeState) -> None:
+    state.record_heartbeat(_report(1))
+    state.record_heartbeat(_report(2))
+    state.fail(FIRST)
+    assert state.heartbeat_reply(1)["failure"] is None
+    assert state.uninformed_ranks() == [1, 2]
+    judged = Failure(FIRST.kind, FIRST.rank, FIRST.reason, final=True)
+    state.replace_failure(judged)
+    state.publish(judged=True)
+    assert state.heartbeat_reply(1)["failure"] == judged.to_json()
+    assert state.uninformed_ranks() == [2]
+    state.heartbeat_reply(2)
+    assert state.uninformed_ranks() == []
+
+
+def test_threads_lose_nothing(state: NodeState) -> None:
+    def work(name: str) -> None:
+        for index in range(200):
+            state.add_model(f"{name}-{index}", "/")
+            state.publish(**{f"{name}-{index}": True})
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in "abcd"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert len(state.own.models) == len(state.published) == 800
