@@ -11,7 +11,7 @@ from cloudrl.checkpoints.collect import collect, local_inventory
 from cloudrl.checkpoints.inventory import Inventory
 from cloudrl.checkpoints.remote import AHEAD_BYTES, RemoteShard
 from cloudrl.checkpoints.source import LocalShard
-from cloudrl.checkpoints.wire import Patience, Wire
+from cloudrl.checkpoints.wire import Wire
 from cloudrl.errors import CheckpointError, ConnectionFailed, InputError, Unauthorized
 from cloudrl.node.checkpoint_store import remove_step
 from cloudrl.node.files import Refused
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from cloudrl.checkpoints.inventory import FileAt, Place
     from cloudrl.checkpoints.source import ShardSource
+    from cloudrl.protocol.backoff import Backoff
     from cloudrl.transport import AgentClient, Connection
 
 
@@ -94,13 +95,13 @@ class ClusterOrigin:
 
     Attributes:
         connection: To it.
-        patience: With a link that is cut while bytes are read.
+        backoff: For a link that is cut while bytes are read.
         on_break: Called with a sentence for each failure that is going to be tried again.
         threads: They mostly wait for answers.
     """
 
     connection: Connection
-    patience: Patience | None = None
+    backoff: Backoff | None = None
     on_break: Callable[[str], None] = lambda _sentence: None
     threads: int | None = 8
 
@@ -146,9 +147,9 @@ class ClusterOrigin:
 
     @cached_property
     def _wire(self) -> Wire:
-        connection, home = self.connection, self.connection.home
-        renew = None if home is None else lambda refused: home.renewed(refused).agent_token or ""
+        connection, source = self.connection, self.connection.token_source
+        renew = None if source is None else lambda refused: source.refresh(refused).agent_token or ""
         return Wire(
-            self._agent.url, connection.agent_token or "", renew=renew, patience=self.patience,
+            self._agent.url, connection.agent_token or "", renew=renew, backoff=self.backoff,
             on_break=self.on_break,
         )  # fmt: skip

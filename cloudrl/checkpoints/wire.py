@@ -10,12 +10,12 @@ import json
 import threading
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from cloudrl.checkpoints import stopping
 from cloudrl.errors import CheckpointError, ConnectionFailed
+from cloudrl.protocol.backoff import Attempts, Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -34,20 +34,6 @@ class Refused(CheckpointError):
         self.status = status
 
 
-@dataclass(frozen=True)
-class Patience:
-    """Pauses after a break, each twice the one before, and when to give up. Seconds."""
-
-    first_s: float = 0.5
-    longest_s: float = 15.0
-    give_up_s: float = 600.0
-    """Give up when not one byte has come for that long."""
-
-    def pause_s(self, attempt: int) -> float:
-        """Before attempt 1, 2, ..."""
-        return min(self.longest_s, self.first_s * 2.0 ** min(attempt - 1, 30))
-
-
 class Wire:
     """One agent. Threads share it; each request has a connection of its own.
 
@@ -55,7 +41,7 @@ class Wire:
         url: The agent of rank 0, which passes on what concerns another rank.
         token: For it.
         renew: Gives a newer token for a refused one, or the same.
-        patience: With a link that is cut.
+        backoff: Pauses after a break, and when to give up.
         on_break: Called with a sentence for each failure that is going to be tried again.
         timeout_s: For each step of a request.
         clock: Seconds that never run backwards.
@@ -68,7 +54,7 @@ class Wire:
         token: str,
         *,
         renew: Callable[[str], str] | None = None,
-        patience: Patience | None = None,
+        backoff: Backoff | None = None,
         on_break: Callable[[str], None] = lambda _sentence: None,
         timeout_s: float = 30.0,
         clock: Callable[[], float] = time.monotonic,
@@ -77,7 +63,7 @@ class Wire:
         place = urlsplit(url)
         self._host, self._port = place.hostname or "127.0.0.1", place.port or 80
         self._token, self._renew, self._renewing = token, renew, threading.Lock()
-        self._patience, self._on_break = patience or Patience(), on_break
+        self._backoff, self._on_break = backoff, on_break
         self._timeout_s, self._clock, self._sleep = timeout_s, clock, sleep
 
     def fetch(
@@ -88,7 +74,7 @@ class Wire:
         With `query=cast=F32,BF16` the range counts stored bytes, of which there are twice as many.
 
         Raises:
-            CheckpointError: The agent refuses, or has been silent for `patience.give_up_s`.
+            CheckpointError: The agent refuses, or has been silent for `backoff.give_up_s`.
         """
         ratio = 2 if query else 1
         start, wanted = len(into), count // ratio
@@ -123,7 +109,7 @@ class Wire:
         return answers[-1]
 
     def _keep_trying(self, attempt: Callable[[], None], label: str, progress: Callable[[], int]) -> None:
-        heard, before, tries = self._clock(), progress(), 0
+        attempts, before = Attempts(self._backoff, clock=self._clock, sleep=self._sleep), progress()
         while True:
             stopping.check()
             try:
@@ -132,16 +118,16 @@ class Wire:
                 raise Refused(f"{label}: {error.message}", error.status) from error
             except (OSError, http.client.HTTPException, _Passing) as error:
                 if progress() > before:
-                    heard, before, tries = self._clock(), progress(), 0
-                tries += 1
-                silence_s, reason = self._clock() - heard, str(error) or type(error).__name__
-                if silence_s >= self._patience.give_up_s:
+                    before = progress()
+                    attempts.progress()
+                reason = str(error) or type(error).__name__
+                if attempts.are_exhausted:
                     raise CheckpointError(
-                        f"{label} cannot be read: nothing has come for {silence_s:.0f} s ({reason})",
+                        f"{label} cannot be read: nothing has come for {attempts.silence_s:.0f} s ({reason})",
                         hint="Is the cluster up? See cloudrl status; then type the same command again",
                     ) from error
                 self._on_break(f"{label}: {reason}; trying again")
-                self._sleep(self._patience.pause_s(tries))
+                attempts.pause()
             else:
                 return
 

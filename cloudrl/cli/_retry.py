@@ -6,16 +6,17 @@ import time
 from typing import TYPE_CHECKING, TypeVar
 
 from cloudrl.cli import _output
-from cloudrl.errors import ConnectionFailed, Unauthorized
+from cloudrl.protocol import backoff
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from cloudrl.errors import ConnectionFailed
+
 T = TypeVar("T")
 
-PATIENCE_S = 300.0
+_BACKOFF = backoff.Backoff(first_s=5.0, longest_s=5.0, give_up_s=300.0)
 """A server that is restarted, or a laptop that has just woken, is back within minutes."""
-_AGAIN_S = 5.0
 
 
 def retry(
@@ -30,17 +31,11 @@ def retry(
         ConnectionFailed: nobody has answered all the while.
         Unauthorized: somebody has, and would answer the same again.
     """
-    deadline = clock() + PATIENCE_S
-    is_told = False
-    while True:
-        try:
-            return request()
-        except Unauthorized:
-            raise
-        except ConnectionFailed as error:
-            if clock() >= deadline:
-                raise
-            if not is_told:
-                _output.note(f"{error.message}; trying again for {PATIENCE_S / 60:.0f} minutes")
-                is_told = True
-        sleep(_AGAIN_S)
+    said: list[ConnectionFailed] = []
+
+    def say_once(failure: ConnectionFailed) -> None:
+        if not said:
+            _output.note(f"{failure.message}; trying again for {_BACKOFF.give_up_s / 60:.0f} minutes")
+        said.append(failure)
+
+    return backoff.retry(request, _BACKOFF, on_break=say_once, clock=clock, sleep=sleep)

@@ -44,16 +44,15 @@ def origin(where: str | None, wait_min: float = 10.0) -> Origin:
         InputError: There is none, or there are several clusters.
     """
     from cloudrl.checkpoints.origin import ClusterOrigin, FolderOrigin
-    from cloudrl.checkpoints.wire import Patience
+    from cloudrl.protocol.backoff import Backoff
 
     if where is not None and is_folder(where):
         return FolderOrigin(Path(where).expanduser())
     kept = _kept_folder(where)
     if kept is not None:
         return FolderOrigin(kept)
-    patience = Patience(give_up_s=wait_min * 60)
     name = where if where is not None else _only_cluster()
-    return ClusterOrigin(connect(name, None), patience, _output.note)
+    return ClusterOrigin(connect(name, None), Backoff(give_up_s=wait_min * 60), _output.note)
 
 
 def is_folder(text: str) -> bool:

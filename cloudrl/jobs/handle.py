@@ -10,11 +10,12 @@ from urllib.parse import urlsplit
 
 from cloudrl.errors import ConnectionFailed, FailedError, InputError, JobFailed
 from cloudrl.jobs.events import Ended, Event, EventReader
-from cloudrl.transport.log_stream import JobLog, LineSplitter, Retry, follow_log
+from cloudrl.transport.log_stream import JobLog, LineSplitter, follow_log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from cloudrl.protocol.backoff import Backoff
     from cloudrl.transport import Connection, RayClient
     from cloudrl.transport.ray_job import JobStatus, RayJob
 
@@ -70,7 +71,7 @@ class JobHandle:
     def follow(
         self,
         *,
-        retry: Retry | None = None,
+        backoff: Backoff | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         on_break: Callable[[ConnectionFailed], None] = lambda _: None,
@@ -80,13 +81,13 @@ class JobHandle:
         A broken connection is taken up again without a lost or doubled line.
 
         Args:
-            retry: Pauses after a break, and when to give up.
+            backoff: Pauses after a break, and when to give up.
             clock: Seconds that never run backwards.
             sleep: Waits that many seconds.
             on_break: Called with each failure that is going to be retried.
 
         Raises:
-            ConnectionFailed: Nothing answered for `retry.give_up_s`; the job goes on.
+            ConnectionFailed: Nothing answered for `backoff.give_up_s`; the job goes on.
             FailedError: The cluster is over, or was replaced by another one, or started again without the job.
         """
         reader, splitter = EventReader(self.total_steps), LineSplitter()
@@ -101,7 +102,7 @@ class JobHandle:
             on_break(failure)
 
         source = self._source(sleep)
-        chunks = follow_log(source, is_over, retry=retry, clock=clock, sleep=sleep, on_break=broke)
+        chunks = follow_log(source, is_over, backoff=backoff, clock=clock, sleep=sleep, on_break=broke)
         for chunk in self._guard_job_exists(chunks):
             for line in splitter.feed(chunk):
                 yield from reader.read(line)
@@ -159,8 +160,8 @@ class JobHandle:
 
     def _ensure_cluster_alive(self) -> None:
         """Raise when whoever made the connection knows that nobody is going to answer any more."""
-        if self.connection.home is not None:
-            self.connection.home.check()
+        if self.connection.token_source is not None:
+            self.connection.token_source.ensure_alive()
 
 
 def raise_for_status(job: JobHandle, ended: Ended) -> None:

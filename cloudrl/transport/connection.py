@@ -12,17 +12,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-class Home(Protocol):
-    """Where a connection comes from; asked when a token is refused, or when nobody answers any more."""
+class TokenSource(Protocol):
+    """Whoever made a connection; asked when a token is refused, or when nobody answers any more."""
 
-    def renewed(self, refused: str) -> Connection:
+    def refresh(self, refused: str) -> Connection:
         """The connection with tokens that are newer than the refused one, or the same if there are none.
 
         Raises:
             ConnectionFailed: they cannot be read now, for example since the cluster is being started again.
         """
 
-    def check(self) -> None:
+    def ensure_alive(self) -> None:
         """Return while the cluster is there, is being started again, or nobody can say.
 
         Raises:
@@ -40,7 +40,7 @@ class Connection:
         ray_token: None for a cluster without token authentication. Not part of `repr`.
         agent_url: the agent of rank 0, None for a plain Ray cluster.
         cluster_id: checked before every submit, so that a job never reaches another cluster on the same port.
-        home: who can read new tokens after a restart; None where tokens never change.
+        token_source: who can read new tokens after a restart; None where tokens never change.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Connection:
     agent_url: str | None = None
     agent_token: str | None = field(default=None, repr=False)
     cluster_id: str | None = None
-    home: Home | None = field(default=None, repr=False, compare=False)
+    token_source: TokenSource | None = field(default=None, repr=False, compare=False)
 
     @property
     def env(self) -> dict[str, str]:
@@ -69,5 +69,5 @@ class Connection:
         return AgentClient(self.agent_url, self.agent_token, timeout_s=timeout_s, renew=renew)
 
     def _renewal(self, which: str) -> Callable[[str], str] | None:
-        home = self.home
-        return None if home is None else lambda refused: getattr(home.renewed(refused), which) or ""
+        source = self.token_source
+        return None if source is None else lambda refused: getattr(source.refresh(refused), which) or ""

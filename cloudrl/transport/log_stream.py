@@ -14,10 +14,10 @@ import socket
 import threading
 import time
 from contextlib import closing
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from cloudrl.errors import ConnectionFailed, FailedError, Unauthorized
+from cloudrl.protocol.backoff import Attempts, PollInterval
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     import httpx2
 
+    from cloudrl.protocol.backoff import Backoff
     from cloudrl.transport.ray_client import RayClient
 
 _Arrived: TypeAlias = bytes | Exception
@@ -53,37 +54,11 @@ class JobLogReader(Protocol):
         """Some bytes from `offset` on, and the size of the whole log; None while there is no such log."""
 
 
-@dataclass(frozen=True)
-class Retry:
-    """How long to wait between attempts, and when to give up. Seconds."""
-
-    first_s: float = 0.5
-    longest_s: float = 15.0
-    give_up_s: float = 600.0
-    """Give up when nothing has answered for that long."""
-
-    def delay_s(self, attempt: int) -> float:
-        """The pause before attempt 1, 2, ...; each twice the one before."""
-        return min(self.longest_s, self.first_s * 2.0 ** min(attempt - 1, 30))
-
-
-class Pause:
-    """How long to wait for more of a log: short after something came, then each time twice as long. Seconds."""
-
-    def __init__(self, shortest_s: float, longest_s: float) -> None:
-        self._shortest_s, self._longest_s = shortest_s, longest_s
-        self.seconds = shortest_s
-
-    def heard(self, chunk: bytes) -> None:
-        """Something came, or (`b""`) nothing."""
-        self.seconds = self._shortest_s if chunk else min(self._longest_s, 2 * self.seconds)
-
-
 def follow_log(
     source: LogSource,
     is_over: Callable[[], bool],
     *,
-    retry: Retry | None = None,
+    backoff: Backoff | None = None,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
     on_break: Callable[[ConnectionFailed], None] = lambda _: None,
@@ -93,33 +68,32 @@ def follow_log(
     Args:
         source: Gives bytes from an offset.
         is_over: Whether the job has ended; asked whenever the log is silent.
-        retry: Pauses after a break, and when to give up.
+        backoff: Pauses after a break, and when to give up.
         clock: Seconds that never run backwards.
         sleep: Waits that many seconds.
         on_break: Called with each failure that is going to be retried.
 
     Raises:
-        ConnectionFailed: Nothing has answered for `retry.give_up_s`.
+        ConnectionFailed: Nothing has answered for `backoff.give_up_s`.
         Unauthorized: The token is refused; trying again would not help.
         FailedError: The log has been replaced by a shorter one.
     """
-    retry = retry or Retry()
-    offset, attempt, last_contact = 0, 0, clock()
+    attempts, offset = Attempts(backoff, clock=clock, sleep=sleep), 0
     while True:
         try:
             with closing(_until_over(source, is_over, offset)) as chunks:
                 for chunk in chunks:
-                    offset, attempt, last_contact = offset + len(chunk), 0, clock()
+                    attempts.progress()
+                    offset += len(chunk)
                     if chunk:
                         yield chunk
         except Unauthorized:
             raise
         except ConnectionFailed as failure:
-            attempt += 1
-            if clock() - last_contact > retry.give_up_s:
+            if attempts.are_exhausted:
                 raise
             on_break(failure)
-            sleep(retry.delay_s(attempt))
+            attempts.pause()
         else:
             return
 
@@ -155,14 +129,14 @@ class AgentLog:
 
     def stream(self, offset: int) -> Generator[bytes]:
         """See `LogSource.stream`."""
-        pause = Pause(self._shortest_s, self._longest_s)
+        interval = PollInterval(self._shortest_s, self._longest_s)
         while True:
             chunk = self._read(offset)
             offset += len(chunk)
             yield chunk
             if not chunk:
-                self._sleep(pause.seconds)
-            pause.heard(chunk)
+                self._sleep(interval.seconds)
+            interval.update(has_news=bool(chunk))
 
     def rest(self, offset: int) -> Generator[bytes]:
         """See `LogSource.rest`."""
@@ -240,15 +214,16 @@ class RayLog:
 
     def stream(self, offset: int) -> Generator[bytes]:
         """See `LogSource.stream`."""
-        pause = Pause(self._shortest_s, self._longest_s)
+        interval = PollInterval(self._shortest_s, self._longest_s)
         while (job := self._api.get_job(self._submission_id)).driver_node_id is None:
             yield b""
-            self._sleep(pause.seconds)
-            pause.heard(b"")
+            self._sleep(interval.seconds)
+            interval.update(has_news=False)
         opened = self._api.open_log(job.driver_node_id, job.log_name, follow=True)
         with closing(_ReadAhead(opened)) as ahead:
             ahead.next(None)  # until it is open: no silence before that, or nobody would ever give up
-            yield from _skip(_chunks_or_silence(ahead, Pause(self._shortest_s, self._longest_s)), offset)
+            interval = PollInterval(self._shortest_s, self._longest_s)
+            yield from _skip(_chunks_or_silence(ahead, interval), offset)
 
     def rest(self, offset: int) -> Generator[bytes]:
         """See `LogSource.rest`."""
@@ -266,12 +241,12 @@ def _skip(chunks: Iterable[bytes], count: int) -> Generator[bytes]:
             yield kept
 
 
-def _chunks_or_silence(ahead: _ReadAhead, pause: Pause) -> Generator[bytes]:
+def _chunks_or_silence(ahead: _ReadAhead, interval: PollInterval) -> Generator[bytes]:
     """What arrives, and `b""` after each pause without anything."""
     while True:
-        chunk = ahead.next(pause.seconds)
+        chunk = ahead.next(interval.seconds)
         yield chunk
-        pause.heard(chunk)
+        interval.update(has_news=bool(chunk))
 
 
 class _ReadAhead:

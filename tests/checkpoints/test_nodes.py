@@ -21,9 +21,9 @@ from spread_checkpoint import spread
 
 from cloudrl.checkpoints.handle import Checkpoints
 from cloudrl.checkpoints.origin import ClusterOrigin, FolderOrigin
-from cloudrl.checkpoints.wire import Patience
 from cloudrl.errors import CheckpointError
 from cloudrl.node.tokens import derive
+from cloudrl.protocol.backoff import Backoff
 from cloudrl.transport import Connection
 
 if TYPE_CHECKING:
@@ -87,8 +87,8 @@ class Lab:
         connection = Connection(
             name="test", ray_url="http://127.0.0.1:9", agent_url=self.link.url, agent_token=derive(KEY).agent
         )
-        patience = Patience(first_s=0.05, longest_s=0.2, give_up_s=give_up_s)
-        return ClusterOrigin(connection, patience, self.said.append)
+        backoff = Backoff(first_s=0.05, longest_s=0.2, give_up_s=give_up_s)
+        return ClusterOrigin(connection, backoff, self.said.append)
 
     def checkpoints(self) -> Checkpoints:
         return Checkpoints(self.origin())

@@ -16,8 +16,9 @@ from cloudrl.checkpoints.dtypes import DType
 from cloudrl.checkpoints.inventory import FileAt, Place
 from cloudrl.checkpoints.remote import RemoteShard
 from cloudrl.checkpoints.source import LocalShard, ShardSource
-from cloudrl.checkpoints.wire import Patience, Wire
+from cloudrl.checkpoints.wire import Wire
 from cloudrl.errors import CheckpointError, ConnectionFailed
+from cloudrl.protocol.backoff import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,7 +75,7 @@ def clock() -> Clock:
 def shard(link: CutLink, clock: Clock, *, ahead_bytes: int = 64 << 10, size: int = SIZE, path: str = PATH,
           token: str = TOKEN, said: list[str] | None = None) -> RemoteShard:  # fmt: skip
     wire = Wire(
-        link.url, token, patience=Patience(give_up_s=60.0), clock=lambda: clock.now_s, sleep=clock.sleep,
+        link.url, token, backoff=Backoff(give_up_s=60.0), clock=lambda: clock.now_s, sleep=clock.sleep,
         on_break=(said if said is not None else []).append,
     )  # fmt: skip
     place = Place((1,), ("10.0.0.2",), "checkpoints", "/checkpoints")

@@ -13,7 +13,8 @@ from shard_files import config_files, opened
 from cloudrl.checkpoints import stopping
 from cloudrl.checkpoints.merge import merge
 from cloudrl.checkpoints.verify import verify
-from cloudrl.checkpoints.wire import Patience, Wire
+from cloudrl.checkpoints.wire import Wire
+from cloudrl.protocol.backoff import Backoff
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,13 +25,13 @@ pytestmark = pytest.mark.io
 
 
 class Silent:
-    """A shard whose node can still be read, but does not sum any more; the user loses patience."""
+    """A shard whose node can still be read, but does not sum any more; the user loses backoff."""
 
     def __init__(self, here: LocalShard) -> None:
         self._here = here
         self._interrupted = threading.Event()
-        patience = Patience(first_s=20.0, longest_s=20.0, give_up_s=30.0)
-        self._wire = Wire("http://127.0.0.1:9", "t", patience=patience, on_break=self._interrupt)
+        backoff = Backoff(first_s=20.0, longest_s=20.0, give_up_s=30.0)
+        self._wire = Wire("http://127.0.0.1:9", "t", backoff=backoff, on_break=self._interrupt)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._here, name)

@@ -14,10 +14,10 @@ from cloudrl.jobs import JobHandle
 from cloudrl.jobs.uploads import SMALL_BYTES
 from cloudrl.node.job_secrets import MAX_BYTES
 from cloudrl.node.options import parse_options
+from cloudrl.protocol.backoff import Backoff
 from cloudrl.providers.model import UP_TIMEOUT_S
 from cloudrl.spec.fleet import IDLE_DURATION
 from cloudrl.spec.run_policy import Retry
-from cloudrl.transport.log_stream import Retry as Patience
 from cloudrl.transport.ray_client import PACKAGE_LIMIT_BYTES
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def test_the_limits_are_those_of_the_code() -> None:
     assert f"{MAX_BYTES // 2**10} KiB together" in text
     assert f"given back after {IDLE_DURATION.replace('h', ' h')}," in text
     assert f"given up after {options.lost_after_s:g} s" in text
-    assert f"try for {Patience.give_up_s:g} s" in text
+    assert f"try for {Backoff.give_up_s:g} s" in text
     assert f"`up` waits {UP_TIMEOUT_S / 3600:g} h" in text
     deadlines = {row[2]: row[1].split()[0] for row in rows("Limits") if len(row) == 3}
     for phase in ("join", "setup", "ray", "fetch"):

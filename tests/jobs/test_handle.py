@@ -7,8 +7,8 @@ import pytest
 from cloudrl.errors import ConnectionFailed, FailedError, InputError, JobFailed, Unauthorized
 from cloudrl.jobs import Ended, JobHandle, Line, Progress, find_job, list_jobs
 from cloudrl.jobs.handle import newest_job
+from cloudrl.protocol.backoff import Backoff
 from cloudrl.transport import Connection
-from cloudrl.transport.log_stream import Retry
 from cloudrl.transport.ray_job import JobStatus
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def test_giving_up_leaves_the_job_alone(cluster: FakeCluster, connection: Connec
         now[0] += seconds
 
     with pytest.raises(ConnectionFailed):
-        list(job.follow(clock=lambda: now[0], sleep=pass_time, retry=Retry(give_up_s=30)))
+        list(job.follow(clock=lambda: now[0], sleep=pass_time, backoff=Backoff(give_up_s=30)))
     assert now[0] > 30
 
 

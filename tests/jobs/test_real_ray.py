@@ -24,10 +24,11 @@ import pytest
 from cloudrl.errors import InputError, JobFailed, Unauthorized
 from cloudrl.jobs import Line, Progress, SubmitOptions, find_job, list_jobs, submit
 from cloudrl.jobs.working_dir import pack
+from cloudrl.protocol.backoff import Backoff
 from cloudrl.providers.local.ports import free_ports
 from cloudrl.spec import HydraText, Job
 from cloudrl.transport import Connection, RayClient, inspect_cluster
-from cloudrl.transport.log_stream import RayLog, Retry, follow_log
+from cloudrl.transport.log_stream import RayLog, follow_log
 from cloudrl.transport.ray_client import PACKAGE_LIMIT_BYTES
 from cloudrl.transport.ray_job import JobStatus
 
@@ -234,8 +235,8 @@ def test_through_a_tunnel_that_keeps_breaking(connection: Connection, folder: Pa
     proxy = CuttingProxy(int(connection.ray_url.rsplit(":", 1)[1]))
     through = replace(job, connection=replace(connection, ray_url=f"http://127.0.0.1:{proxy.port}"))
 
-    retry = Retry(first_s=0.01, longest_s=0.05)
-    followed = [event.text for event in through.follow(retry=retry) if isinstance(event, Line)]
+    backoff = Backoff(first_s=0.01, longest_s=0.05)
+    followed = [event.text for event in through.follow(backoff=backoff) if isinstance(event, Line)]
     proxy.close()
 
     assert followed == list(job.logs())

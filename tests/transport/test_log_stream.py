@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudrl.errors import ConnectionFailed, FailedError, Unauthorized
-from cloudrl.transport.log_stream import AgentLog, LineSplitter, Retry, follow_log
+from cloudrl.protocol.backoff import Backoff
+from cloudrl.transport.log_stream import AgentLog, LineSplitter, follow_log
 
 
 class Clock:
@@ -85,9 +86,9 @@ def test_pauses_grow_and_shrink_again_after_contact():
 
 
 def test_pauses_have_a_limit():
-    retry = Retry(first_s=1, longest_s=5)
+    backoff = Backoff(first_s=1, longest_s=5)
 
-    assert [retry.delay_s(attempt) for attempt in (1, 2, 3, 4, 5000)] == [1, 2, 4, 5, 5]
+    assert [backoff.delay_s(attempt) for attempt in (1, 2, 3, 4, 5000)] == [1, 2, 4, 5, 5]
 
 
 def test_it_gives_up_when_nothing_answers_for_long():
@@ -95,7 +96,7 @@ def test_it_gives_up_when_nothing_answers_for_long():
     log = Log([b"abc"], breaks=[0] * 1000)
 
     with pytest.raises(ConnectionFailed, match="cut"):
-        list(follow_log(log, log.is_over, clock=clock, sleep=clock.sleep, retry=Retry(give_up_s=60)))
+        list(follow_log(log, log.is_over, clock=clock, sleep=clock.sleep, backoff=Backoff(give_up_s=60)))
 
     assert 60 < clock.now_s < 80
 

@@ -10,8 +10,8 @@ from fake_cluster import FakeCluster
 
 from cloudrl.errors import ClusterFailed, ConnectionFailed, FailedError, Unauthorized
 from cloudrl.jobs import find_job
+from cloudrl.protocol.backoff import Backoff
 from cloudrl.transport import Connection, inspect_cluster
-from cloudrl.transport.log_stream import Retry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,14 +28,14 @@ class Provider:
     def connect(self) -> Connection:
         token, cluster = self.cluster.token, self.cluster
         plain = Connection("lab", cluster.url, token, cluster.agent_url, token, "id-1")
-        return replace(plain, home=self)
+        return replace(plain, token_source=self)
 
-    def renewed(self, refused: str) -> Connection:
+    def refresh(self, refused: str) -> Connection:
         assert refused
         self.asked += 1
         return self.connect()
 
-    def check(self) -> None:
+    def ensure_alive(self) -> None:
         if self.end:
             raise ClusterFailed(self.end)
 
@@ -91,7 +91,7 @@ def test_who_follows_does_not_wait_for_a_cluster_that_is_over(provider: Provider
 
 
 def test_without_a_provider_nothing_is_read_again(provider: Provider) -> None:
-    connection = replace(provider.connect(), home=None)
+    connection = replace(provider.connect(), token_source=None)
     start_again(provider.cluster)
     with pytest.raises(Unauthorized):
         inspect_cluster(connection)
@@ -105,16 +105,18 @@ def test_who_follows_waits_while_there_are_no_new_tokens_yet(provider: Provider)
     said: list[str] = []
     connection = provider.connect()
     follow = find_job(connection, "job-1").follow(
-        retry=Retry(give_up_s=1e9), sleep=lambda _: None, on_break=lambda error: said.append(error.message)
+        backoff=Backoff(give_up_s=1e9),
+        sleep=lambda _: None,
+        on_break=lambda error: said.append(error.message),
     )
     next(follow)
 
-    def renewed(_refused: str) -> Connection:
+    def refresh(_refused: str) -> Connection:
         if len(said) < 3:
             raise ConnectionFailed("no machine yet")
         return Provider(provider.cluster).connect()
 
-    provider.renewed = renewed  # type: ignore[method-assign]
+    provider.refresh = refresh  # type: ignore[method-assign]
     start_again(provider.cluster)
     with pytest.raises(FailedError, match="its jobs are gone"):
         list(follow)

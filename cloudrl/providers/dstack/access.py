@@ -168,12 +168,12 @@ def connect(server: Server, run: RunState, ports: dict[int, int]) -> Connection:
     Raises:
         ConnectionFailed: the key cannot be read.
     """
-    home = RunTokenSource(server, run.name, run.id, ports)
-    return home.read(run)
+    source = RunTokenSource(server, run.name, run.id, ports)
+    return source.read(run)
 
 
 class RunTokenSource:
-    """Reads a run's tokens again after dstack has resubmitted it (`cloudrl.transport.Home`)."""
+    """Reads a run's tokens again after dstack has resubmitted it (`cloudrl.transport.TokenSource`)."""
 
     def __init__(self, server: Server, name: str, run_id: str, ports: dict[int, int]) -> None:
         self._server, self._name, self._run_id = server, name, run_id
@@ -195,20 +195,20 @@ class RunTokenSource:
             agent_url=f"http://127.0.0.1:{self._ports[AGENT_PORT]}",
             agent_token=tokens.agent,
             cluster_id=run.id,
-            home=self,
+            token_source=self,
         )
         return self._latest
 
-    def renewed(self, refused: str) -> Connection:
-        """See `Home.renewed`; the key is read once for each refused token, whoever asks."""
+    def refresh(self, refused: str) -> Connection:
+        """See `TokenSource.refresh`; the key is read once for each refused token, whoever asks."""
         with self._lock:
             latest = self._latest
             if latest is not None and refused not in (latest.ray_token, latest.agent_token):
                 return latest
             return self.read(self._look())
 
-    def check(self) -> None:
-        """See `Home.check`."""
+    def ensure_alive(self) -> None:
+        """See `TokenSource.ensure_alive`."""
         with suppress(ConnectionFailed):  # the server may be restarting; the machines do not care
             self._look()
 
