@@ -44,8 +44,8 @@ OURS = """
 import sys
 from pathlib import Path
 from cloudrl.checkpoints.handle import Checkpoints
-from cloudrl.checkpoints.origin import FolderOrigin
-Checkpoints(FolderOrigin(Path(sys.argv[1]).parent)).select(1).merge(sys.argv[2])
+from cloudrl.checkpoints.sources import LocalSource
+Checkpoints(LocalSource(Path(sys.argv[1]).parent)).select(1).merge(sys.argv[2])
 """
 VERL = """
 import runpy, sys

@@ -44,7 +44,7 @@ def test_a_refused_resume_ends_a_cluster_that_was_started_for_it(
     def refuse(*_: object) -> None:
         raise cloudrl.CheckpointError("run 'mine' cannot go on")
 
-    monkeypatch.setattr("cloudrl.checkpoints.resume.with_resume", refuse)
+    monkeypatch.setattr("cloudrl.checkpoints.resume.apply_resume", refuse)
     owned = cloudrl.RunningCluster(provider("local").attach("lab"), provider="local", owned=True)
     monkeypatch.setattr(cloudrl.Cluster, "up", lambda *_, **__: owned)
     monkeypatch.setattr("cloudrl.jobs.run_plan.find_running", lambda *_, **__: None)

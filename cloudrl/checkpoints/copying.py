@@ -7,12 +7,12 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cloudrl.checkpoints.archive import damaged
+from cloudrl.checkpoints.cancellation import Cancelled, workers
 from cloudrl.checkpoints.cast import Caster, holds_nan
 from cloudrl.checkpoints.crc import crc32
-from cloudrl.checkpoints.reading import PIECE_BYTES, Window
+from cloudrl.checkpoints.reading import PIECE_BYTES, AlignedBuffer
 from cloudrl.checkpoints.source import LocalShard
-from cloudrl.checkpoints.stopping import Stopped, workers
+from cloudrl.checkpoints.torch_zip import damaged
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from cloudrl.checkpoints.progress import Meter
     from cloudrl.checkpoints.reading import PieceReader
 
-_FAR_PIECE_BYTES = 8 << 20  # of files on other machines: a request should carry some
+_REMOTE_PIECE_BYTES = 8 << 20  # of files on other machines: a request should carry some
 MAX_THREADS = 4
 
 
 @dataclass(frozen=True)
-class Job:
+class CopyTask:
     """A piece of a tensor, and where the tensor begins in the output file."""
 
     output: Output
@@ -35,16 +35,16 @@ class Job:
     at: int
 
 
-def jobs_of(outputs: Iterable[Output], at: int) -> Iterator[Job]:
+def copy_tasks(outputs: Iterable[Output], at: int) -> Iterator[CopyTask]:
     """All pieces of one file whose tensors begin at byte `at`."""
     for output in outputs:
         for piece in output.pieces:
-            yield Job(output, piece, at)
+            yield CopyTask(output, piece, at)
         at += output.size_bytes
 
 
 class Copier:
-    """Copies jobs into output files.
+    """Copies tasks into output files.
 
     Args:
         meter: Told the bytes that were read.
@@ -60,60 +60,62 @@ class Copier:
         self.with_nan: set[str] = set()
         """Names of the tensors that had a NaN."""
 
-    def copy(self, jobs: Iterable[Job], target: int) -> None:
-        """Copy all jobs to the file descriptor `target`.
+    def copy(self, tasks: Iterable[CopyTask], target: int) -> None:
+        """Copy all tasks to the file descriptor `target`.
 
         Raises:
             CheckpointError: A shard cannot be read, or is damaged.
             OSError: The output cannot be written.
         """
-        waiting = iter(jobs)
+        waiting = iter(tasks)
         with workers(self._threads, self._stop, "cloudrl-merge") as pool:
             at_work = [pool.submit(self._work, waiting, target) for _ in range(self._threads)]
             for worker in at_work:
                 worker.result()
         self._stop.clear()
 
-    def _work(self, waiting: Iterator[Job], target: int) -> None:
-        hand = _Hand(target)
+    def _work(self, waiting: Iterator[CopyTask], target: int) -> None:
+        worker = _Worker(target)
         try:
             while not self._stop.is_set():
                 with self._lock:
-                    job = next(waiting, None)
-                if job is None:
+                    task = next(waiting, None)
+                if task is None:
                     return
-                self._copy(job, hand)
-        except Stopped:  # another thread knows why
+                self._copy(task, worker)
+        except Cancelled:  # another thread knows why
             return
         except BaseException:
             self._stop.set()
             raise
 
-    def _copy(self, job: Job, hand: _Hand) -> None:
-        source, piece = job.piece.shard.archive.source, job.piece
+    def _copy(self, task: CopyTask, worker: _Worker) -> None:
+        source, piece = task.piece.shard.archive.source, task.piece
         check = self._check and piece.check
         if isinstance(source, LocalShard):
-            with hand.window.reading(source.path) as reader:
-                saw_nan = self._near(job, hand, reader, check=check)
+            with worker.buffer.reading(source.path) as reader:
+                saw_nan = self._copy_local(task, worker, reader, check=check)
         else:
-            saw_nan = self._far(job, hand, check=check)
+            saw_nan = self._copy_remote(task, worker, check=check)
         if saw_nan:
             with self._lock:
-                self.with_nan.add(job.output.name)
+                self.with_nan.add(task.output.name)
 
-    def _near(self, job: Job, hand: _Hand, reader: PieceReader, *, check: bool) -> bool:
+    def _copy_local(self, task: CopyTask, worker: _Worker, reader: PieceReader, *, check: bool) -> bool:
         """Read, check, cast and write in one go."""
-        piece, stored = job.piece, job.output.stored
+        piece, stored = task.piece, task.output.stored
         member = piece.shard.archive.members[f"data/{piece.storage}"]
         start, end = piece.offset, piece.offset + piece.elements * stored.size_bytes
         crc = _crc(reader, member.offset, start, 0) if check else 0
-        caster, saw_nan = hand.caster(stored, job.output.dtype), False
+        caster, saw_nan = worker.caster(stored, task.output.dtype), False
         for at in range(start, end, PIECE_BYTES):
             if self._stop.is_set():
                 return False
             data = reader.read(at, min(PIECE_BYTES, end - at))
             crc = crc32(data, crc) if check else 0
-            hand.write(job, (at - start) // stored.size_bytes, data if caster is None else caster(data).data)
+            worker.write(
+                task, (at - start) // stored.size_bytes, data if caster is None else caster(data).data
+            )
             saw_nan = saw_nan or (caster is None and holds_nan(data, stored))
             self._meter.add(len(data))
         if check:
@@ -122,20 +124,22 @@ class Copier:
                 raise damaged(piece.shard.archive.source, f"data/{piece.storage}", member.crc32, crc)
         return saw_nan or (caster is not None and caster.take_nan())
 
-    def _far(self, job: Job, hand: _Hand, *, check: bool) -> bool:
+    def _copy_remote(self, task: CopyTask, worker: _Worker, *, check: bool) -> bool:
         """Let the other machine check and cast, and write what it sends."""
-        piece, stored, source = job.piece, job.output.stored, job.piece.shard.archive.source
+        piece, stored, source = task.piece, task.output.stored, task.piece.shard.archive.source
         member, saw_nan = piece.shard.archive.members[f"data/{piece.storage}"], False
         if check and (crc := source.crc32(member.offset, member.size_bytes)) != member.crc32:
             raise damaged(source, f"data/{piece.storage}", member.crc32, crc)
-        step = _FAR_PIECE_BYTES // stored.size_bytes
+        step = _REMOTE_PIECE_BYTES // stored.size_bytes
         for first in range(0, piece.elements, step):
             if self._stop.is_set():
                 return False
             count = min(step, piece.elements - first)
-            data = source.read_cast(piece.offset + first * stored.size_bytes, count, stored, job.output.dtype)
-            hand.write(job, first, memoryview(data))
-            saw_nan = saw_nan or holds_nan(data, job.output.dtype)
+            data = source.read_cast(
+                piece.offset + first * stored.size_bytes, count, stored, task.output.dtype
+            )
+            worker.write(task, first, memoryview(data))
+            saw_nan = saw_nan or holds_nan(data, task.output.dtype)
             self._meter.add(count * stored.size_bytes)
         return saw_nan
 
@@ -146,11 +150,11 @@ def _crc(reader: PieceReader, start: int, end: int, crc: int) -> int:
     return crc
 
 
-class _Hand:
+class _Worker:
     """What one thread works with."""
 
     def __init__(self, target: int) -> None:
-        self.window = Window()
+        self.buffer = AlignedBuffer()
         self._target = target
         self._casters: dict[tuple[DType, DType], Caster] = {}
 
@@ -160,14 +164,14 @@ class _Hand:
             return None
         return self._casters.setdefault((stored, wanted), Caster(stored, wanted))
 
-    def write(self, job: Job, first: int, data: memoryview) -> None:
+    def write(self, task: CopyTask, first: int, data: memoryview) -> None:
         """Write whole elements of the output's type, of which `first` of the same piece were written before."""
-        piece, size, data = job.piece, job.output.dtype.size_bytes, data.cast("B")
+        piece, size, data = task.piece, task.output.dtype.size_bytes, data.cast("B")
         written, count = 0, len(data) // size
         while written < count:
             row, column = divmod(first + written, piece.run)
             length = min(piece.run - column, count - written)
-            place = job.at + (piece.start + row * piece.step + column) * size
+            place = task.at + (piece.start + row * piece.step + column) * size
             _write_all(self._target, data[written * size : (written + length) * size], place)
             written += length
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from cloudrl.checkpoints.crc import crc32
 
 if TYPE_CHECKING:
-    from cloudrl.checkpoints.archive import Archive
+    from cloudrl.checkpoints.torch_zip import Archive
 
 _POLYNOMIAL = 0xEDB88320
 _ONE = 1 << 31

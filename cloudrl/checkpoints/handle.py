@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, overload
 
-from cloudrl.checkpoints.gather import gather
 from cloudrl.checkpoints.inventory import LATEST, Checkpoint, Inventory
 from cloudrl.checkpoints.megatron import verify_megatron
 from cloudrl.checkpoints.merge import Merged, Tuning, merge
+from cloudrl.checkpoints.merge_inputs import merge_inputs
 from cloudrl.checkpoints.progress import OnProgress, silent
 from cloudrl.checkpoints.pull import Pulled, pull
 from cloudrl.checkpoints.verify import verify
@@ -19,8 +19,8 @@ from cloudrl.errors import CheckpointError
 if TYPE_CHECKING:
     import os
 
-    from cloudrl.checkpoints.origin import Origin
     from cloudrl.checkpoints.report import Report
+    from cloudrl.checkpoints.sources import CheckpointSource
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class CheckpointHandle:
     """One role of one step of a run; `info` says what of it lies where."""
 
     info: Checkpoint
-    origin: Origin
+    source: CheckpointSource
     inventory: Inventory
 
     @property
@@ -52,7 +52,7 @@ class CheckpointHandle:
         return self.info.complete
 
     def __str__(self) -> str:
-        return f"{self.origin.name}: {self.info.name}"
+        return f"{self.source.name}: {self.info.name}"
 
     def merge(
         self,
@@ -75,11 +75,11 @@ class CheckpointHandle:
             CheckpointError: It is incomplete, damaged, mixed, of a kind that cannot be merged, or a node stays silent;
                 or the folder cannot be written.
         """
-        found = gather(self.info, self.origin)
-        tuning = Tuning(threads=self.origin.threads, sync=sync)
+        found = merge_inputs(self.info, self.source)
+        tuning = Tuning(threads=self.source.threads, sync=sync)
         return merge(
             found.shards, found.config_files, Path(path), dtype=dtype, world_size=found.world_size,
-            companions=found.companions, tuning=tuning, on_progress=on_progress,
+            sidecars=found.sidecars, tuning=tuning, on_progress=on_progress,
         )  # fmt: skip
 
     def verify(self, *, on_progress: OnProgress = silent) -> Report:
@@ -89,10 +89,10 @@ class CheckpointHandle:
             CheckpointError: A node stays silent.
         """
         if self.info.is_megatron:
-            return verify_megatron(self.info, self.origin)
-        found = gather(self.info, self.origin)
+            return verify_megatron(self.info, self.source)
+        found = merge_inputs(self.info, self.source)
         return verify(
-            found.shards, world_size=found.world_size, companions=found.companions, on_progress=on_progress
+            found.shards, world_size=found.world_size, sidecars=found.sidecars, on_progress=on_progress
         )
 
     def pull(self, path: str | os.PathLike[str], *, on_progress: OnProgress = silent) -> Pulled:
@@ -105,7 +105,7 @@ class CheckpointHandle:
             each for each in self.inventory.checkpoints if (each.run, each.step) == (self.run, self.step)
         ]
         _refuse_incomplete(self.info, roles)
-        return pull(roles, self.origin, Path(path), on_progress=on_progress)
+        return pull(roles, self.source, Path(path), on_progress=on_progress)
 
 
 def _refuse_incomplete(info: Checkpoint, roles: Sequence[Checkpoint]) -> None:
@@ -128,9 +128,9 @@ class Checkpoints(Sequence[CheckpointHandle]):
         notes: What a user should know: silent nodes, trackers that differ.
     """
 
-    def __init__(self, origin: Origin) -> None:
-        self.origin = origin
-        self.inventory = origin.inventory()
+    def __init__(self, source: CheckpointSource) -> None:
+        self.source = source
+        self.inventory = source.inventory()
         self.notes = self.inventory.notes
 
     def latest(self, *, run: str | None = None, role: str = "actor") -> CheckpointHandle:
@@ -151,7 +151,7 @@ class Checkpoints(Sequence[CheckpointHandle]):
         return self._handle(self.inventory.select(step, run=run, role=role))
 
     def _handle(self, checkpoint: Checkpoint) -> CheckpointHandle:
-        return CheckpointHandle(checkpoint, self.origin, self.inventory)
+        return CheckpointHandle(checkpoint, self.source, self.inventory)
 
     @overload
     def __getitem__(self, index: int) -> CheckpointHandle: ...

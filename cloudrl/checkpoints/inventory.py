@@ -22,7 +22,7 @@ _CLOCKS_S = 60.0
 
 
 @dataclass(frozen=True)
-class Place:
+class Location:
     """A folder of checkpoints, on as many nodes as share it.
 
     Attributes:
@@ -53,10 +53,10 @@ class Place:
 
 
 @dataclass(frozen=True)
-class FileAt:
-    """One file in one place; `path` is relative to the place's folder."""
+class FileCopy:
+    """One file in one location; `path` is relative to the location's folder."""
 
-    place: Place
+    location: Location
     path: str
     size_bytes: int
     modified_at: float
@@ -64,7 +64,7 @@ class FileAt:
     @property
     def label(self) -> str:
         """For messages."""
-        return f"{self.place.label}: {self.place.folder.rstrip('/')}/{self.path}"
+        return f"{self.location.label}: {self.location.folder.rstrip('/')}/{self.path}"
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Checkpoint:
         finished: Whether verl's tracker or its `data.pt` says that all ranks had returned from saving.
         resumes: Whether the newest tracker names it: where verl by itself would go on, on the node of that tracker.
         tracked: Whether the tracker of any node names it.
-        beside: Files of the step that belong to no role: `data.pt`, the state of the data loader.
+        step_files: Files of the step that belong to no role: `data.pt`, the state of the data loader.
         tracker_at: When the newest tracker of the run was written, Unix seconds; None without one.
     """
 
@@ -87,12 +87,12 @@ class Checkpoint:
     step: int
     role: str
     world_size: int | None
-    files: Mapping[str, tuple[FileAt, ...]] = field(repr=False)
+    files: Mapping[str, tuple[FileCopy, ...]] = field(repr=False)
     saves: Mapping[int, Mapping[str, Any]] = field(repr=False, default_factory=dict)
     finished: bool = True
     resumes: bool = False
     tracked: bool = False
-    beside: Mapping[str, tuple[FileAt, ...]] = field(repr=False, default_factory=dict)
+    step_files: Mapping[str, tuple[FileCopy, ...]] = field(repr=False, default_factory=dict)
     tracker_at: float | None = None
 
     @property
@@ -100,7 +100,7 @@ class Checkpoint:
         """Whether Megatron wrote it, in torch's distributed format."""
         return any(name.endswith(".distcp") for name in self.files)
 
-    def shards(self, kind: str) -> dict[int, FileAt]:
+    def shards(self, kind: str) -> dict[int, FileCopy]:
         """Training rank -> its file of kind `model`, `optim` or `extra_state`."""
         found = {}
         for name, copies in self.files.items():
@@ -115,17 +115,17 @@ class Checkpoint:
         return tuple(self.shards("model"))
 
     @property
-    def places(self) -> dict[Place, tuple[int, ...]]:
-        """Place -> the training ranks whose weights are read from there."""
-        found: dict[Place, list[int]] = defaultdict(list)
+    def locations(self) -> dict[Location, tuple[int, ...]]:
+        """Location -> the training ranks whose weights are read from there."""
+        found: dict[Location, list[int]] = defaultdict(list)
         for rank, file in self.shards("model").items():
-            found[file.place].append(rank)
-        return {place: tuple(ranks) for place, ranks in found.items()}
+            found[file.location].append(rank)
+        return {location: tuple(ranks) for location, ranks in found.items()}
 
     @property
     def missing(self) -> tuple[str, ...]:
         """What is not there, one phrase each; nothing for a complete checkpoint."""
-        gaps = self._metadata() if self.is_megatron else [*self._missing_ranks(), *self._companions()]
+        gaps = self._metadata() if self.is_megatron else [*self._missing_ranks(), *self._partial_kinds()]
         if _BESIDE_MODEL not in self.files:
             gaps.append(_BESIDE_MODEL)
         if not self.finished:
@@ -156,9 +156,9 @@ class Checkpoint:
 
     def _saved_again(self) -> list[str]:
         """Shards of a later attempt: a save writes `data.pt` last (verl 0.9.1, trainer/ppo/v1/trainer_base.py)."""
-        if _DATA not in self.beside:
+        if _DATA not in self.step_files:
             return []
-        ended = self.beside[_DATA][0].modified_at
+        ended = self.step_files[_DATA][0].modified_at
         shards = (
             (copies[0].modified_at - ended, name)
             for name, copies in self.files.items()
@@ -184,7 +184,7 @@ class Checkpoint:
         names = sorted(f"{folder}/.metadata".lstrip("/") for folder in folders)
         return [name for name in names if name not in self.files]
 
-    def _companions(self) -> list[str]:
+    def _partial_kinds(self) -> list[str]:
         """A kind that some ranks have saved and others have not; verl can be told to leave one out."""
         found = []
         for kind in ("optim", "extra_state"):

@@ -18,15 +18,15 @@ from cloudrl.errors import CheckpointError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from cloudrl.checkpoints.inventory import Checkpoint, FileAt
-    from cloudrl.checkpoints.origin import Files
+    from cloudrl.checkpoints.inventory import Checkpoint, FileCopy
+    from cloudrl.checkpoints.sources import FileOpener
 
 METADATA = ".metadata"
 _DATA = re.compile(r"__([0-9]{1,9})_([0-9]{1,9})\.distcp")
 _MAX_METADATA_BYTES = 1 << 30
 
 
-def verify_megatron(checkpoint: Checkpoint, files: Files) -> Report:
+def verify_megatron(checkpoint: Checkpoint, files: FileOpener) -> Report:
     """Check that every file which the metadata names is there and not empty; tensors are not looked at.
 
     Raises:
@@ -64,7 +64,9 @@ def named_files(metadata: bytes) -> set[str]:
     return named
 
 
-def _check(checkpoint: Checkpoint, files: Files, folder: str, found: dict[str, FileAt]) -> Iterator[Finding]:
+def _check(
+    checkpoint: Checkpoint, files: FileOpener, folder: str, found: dict[str, FileCopy]
+) -> Iterator[Finding]:
     """What is wrong in one folder of a role, such as `model/dist_ckpt`."""
     prefix = f"{folder}/" if folder else ""
     copies = checkpoint.files.get(f"{prefix}{METADATA}")
@@ -92,7 +94,7 @@ def _check(checkpoint: Checkpoint, files: Files, folder: str, found: dict[str, F
         )
 
 
-def _empty(files: Iterable[FileAt]) -> Iterator[Finding]:
+def _empty(files: Iterable[FileCopy]) -> Iterator[Finding]:
     for file in files:
         if not file.size_bytes:
             yield Finding("the file is empty", file=file.label)

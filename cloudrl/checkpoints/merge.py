@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from cloudrl.checkpoints.architectures import check_architecture
 from cloudrl.checkpoints.config import is_said_tied, output_files, read_config
-from cloudrl.checkpoints.copying import Copier, jobs_of, total_bytes
+from cloudrl.checkpoints.copying import Copier, copy_tasks, total_bytes
 from cloudrl.checkpoints.dtypes import WANTED, DType
-from cloudrl.checkpoints.examine import examine
 from cloudrl.checkpoints.plan import HEAD, MAX_FILE_BYTES, Output, is_tied, make_outputs, split_files
 from cloudrl.checkpoints.progress import Meter, OnProgress, silent
 from cloudrl.checkpoints.safetensors import INDEX, file_names, header, in_file_order, index
 from cloudrl.checkpoints.staging import refuse_existing, staged
+from cloudrl.checkpoints.validate import validate
 from cloudrl.errors import InputError
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from cloudrl.checkpoints.report import Report
     from cloudrl.checkpoints.shard import Shard
-    from cloudrl.checkpoints.source import Companions, ShardSource
+    from cloudrl.checkpoints.source import ShardSource, Sidecars
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def merge(
     *,
     dtype: str = "bf16",
     world_size: int | None = None,
-    companions: Mapping[int, Companions] | None = None,
+    sidecars: Mapping[int, Sidecars] | None = None,
     tuning: Tuning = DEFAULT,
     on_progress: OnProgress = silent,
 ) -> Merged:
@@ -122,7 +122,7 @@ def merge(
         target: A folder that does not exist.
         dtype: Of all floats: `bf16` (as verl's own merger), `fp16`, `fp32`, or `keep`. Other types are kept.
         world_size: Ranks of the run, from `fsdp_config.json`; without it, what the files say.
-        companions: What else lies there of each rank, to make sure that all are from one step.
+        sidecars: What else lies there of each rank, to make sure that all are from one step.
         tuning: Checks, threads and sizes that are seldom anything but the default.
         on_progress: Called with bytes of the shards.
 
@@ -137,7 +137,7 @@ def merge(
         config_files,
         dtype=dtype,
         world_size=world_size,
-        companions=companions,
+        sidecars=sidecars,
         max_file_bytes=tuning.max_file_bytes,
     )
     return _write(plan, target, tuning, on_progress)
@@ -173,7 +173,7 @@ def plan_merge(
     *,
     dtype: str = "bf16",
     world_size: int | None = None,
-    companions: Mapping[int, Companions] | None = None,
+    sidecars: Mapping[int, Sidecars] | None = None,
     max_file_bytes: int = MAX_FILE_BYTES,
 ) -> Plan:
     """Check everything and decide what is written; only directories and pickles are read. See `merge`.
@@ -184,8 +184,8 @@ def plan_merge(
     """
     wanted = _wanted(dtype)
     config = read_config(config_files)
-    examined = examine(shards, world_size=world_size, companions=companions or {})
-    parts = examined.chosen()
+    validated = validate(shards, world_size=world_size, sidecars=sidecars or {})
+    parts = validated.chosen()
     architecture = check_architecture(config, parts[0])
     leave_out, tied, warnings = _tied(config, parts)
     outputs = make_outputs(parts, wanted, leave_out=leave_out)
@@ -196,8 +196,8 @@ def plan_merge(
     )
     if len(named) > 1:
         texts[INDEX] = index(named)
-    mild = tuple(finding.message for finding in examined.report.findings)
-    return Plan(named, texts, examined.report, (*mild, *warnings))
+    mild = tuple(finding.message for finding in validated.report.findings)
+    return Plan(named, texts, validated.report, (*mild, *warnings))
 
 
 def _wanted(dtype: str) -> DType | None:
@@ -235,6 +235,6 @@ def _write_weights(path: Path, outputs: Sequence[Output], copier: Copier) -> Non
     try:
         os.pwrite(target, head, 0)
         os.ftruncate(target, len(head) + sum(output.size_bytes for output in outputs))
-        copier.copy(jobs_of(outputs, len(head)), target)
+        copier.copy(copy_tasks(outputs, len(head)), target)
     finally:
         os.close(target)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cloudrl.checkpoints.cast import result_type
-from cloudrl.checkpoints.examine import same_bytes
 from cloudrl.checkpoints.layout import part_range, shard_dim
+from cloudrl.checkpoints.validate import same_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

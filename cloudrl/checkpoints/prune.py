@@ -1,4 +1,4 @@
-"""Which steps may go when only some are to be kept. Pure; `Origin.remove` does it."""
+"""Which steps may go when only some are to be kept. Pure; `CheckpointSource.remove` does it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cloudrl.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from cloudrl.checkpoints.inventory import Checkpoint, Inventory, Place
+    from cloudrl.checkpoints.inventory import Checkpoint, Inventory, Location
 
 _STEP_PATH = re.compile(r"[^\s'\"=]*global_step_[0-9]+")
 
@@ -23,13 +23,13 @@ class Removal:
 
     run: str
     step: int
-    where: tuple[tuple[Place, str], ...]
+    where: tuple[tuple[Location, str], ...]
     size_bytes: int
     complete: bool
 
 
 @dataclass(frozen=True)
-class Pruning:
+class PrunePlan:
     """What goes, and why something stays that would have gone; in the order of runs and steps."""
 
     removals: tuple[Removal, ...]
@@ -41,9 +41,9 @@ class Pruning:
         return sum(removal.size_bytes for removal in self.removals)
 
 
-def plan_pruning(
+def plan_prune(
     inventory: Inventory, keep: int, *, run: str | None = None, commands: Iterable[str] = ()
-) -> Pruning:
+) -> PrunePlan:
     """Keep the newest complete steps of each run, and all that is newer or that somebody may go on from or writes now.
 
     Args:
@@ -71,12 +71,12 @@ def plan_pruning(
             continue
         oldest, newest = complete[:keep][-1], steps[complete[0]]
         for step in sorted(step for step in steps if step < oldest):
-            reason = _needed(steps[step], named) or _younger(steps[step], newest)
+            reason = _pinned_by(steps[step], named) or _possibly_in_progress(steps[step], newest)
             if reason:
                 notes.append(f"{name}: step {step} stays: {reason}")
             else:
                 removals.append(_removal(steps[step]))
-    return Pruning(tuple(removals), tuple(notes))
+    return PrunePlan(tuple(removals), tuple(notes))
 
 
 def _by_run(inventory: Inventory, run: str | None) -> dict[str, dict[int, list[Checkpoint]]]:
@@ -88,7 +88,7 @@ def _by_run(inventory: Inventory, run: str | None) -> dict[str, dict[int, list[C
     return found
 
 
-def _needed(roles: Sequence[Checkpoint], named: Sequence[str]) -> str | None:
+def _pinned_by(roles: Sequence[Checkpoint], named: Sequence[str]) -> str | None:
     """Why somebody may go on from this step."""
     if any(role.tracked for role in roles):
         return "a tracker names it, so a job would go on from it"
@@ -102,7 +102,7 @@ def _needed(roles: Sequence[Checkpoint], named: Sequence[str]) -> str | None:
     return None
 
 
-def _younger(roles: Sequence[Checkpoint], newest: Sequence[Checkpoint]) -> str | None:
+def _possibly_in_progress(roles: Sequence[Checkpoint], newest: Sequence[Checkpoint]) -> str | None:
     """Why a job may be writing this step now, though there are higher ones: it has begun anew under the same name."""
     written_at, tracker_at = _written_at(roles), roles[0].tracker_at
     if written_at > _written_at(newest):
@@ -113,24 +113,24 @@ def _younger(roles: Sequence[Checkpoint], newest: Sequence[Checkpoint]) -> str |
 
 
 def _written_at(roles: Sequence[Checkpoint]) -> float:
-    beside = (copies[0].modified_at for role in roles for copies in role.beside.values())
-    return max((*(role.modified_at for role in roles), *beside))
+    step_files = (copies[0].modified_at for role in roles for copies in role.step_files.values())
+    return max((*(role.modified_at for role in roles), *step_files))
 
 
 def _removal(roles: Sequence[Checkpoint]) -> Removal:
     files = {
-        (file.place, file.path): file
+        (file.location, file.path): file
         for role in roles
-        for copies in (*role.files.values(), *role.beside.values())
+        for copies in (*role.files.values(), *role.step_files.values())
         for file in copies
     }
     first = roles[0]
     folder = f"global_step_{first.step}" if first.run == "." else f"{first.run}/global_step_{first.step}"
-    places = dict.fromkeys(place for place, _ in files)
+    locations = dict.fromkeys(location for location, _ in files)
     return Removal(
         first.run,
         first.step,
-        tuple((place, folder) for place in places),
+        tuple((location, folder) for location in locations),
         sum(file.size_bytes for file in files.values()),
         all(role.complete for role in roles),
     )

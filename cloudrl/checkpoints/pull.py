@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import IO
 
-    from cloudrl.checkpoints.inventory import Checkpoint, FileAt
-    from cloudrl.checkpoints.origin import Origin
+    from cloudrl.checkpoints.inventory import Checkpoint, FileCopy
+    from cloudrl.checkpoints.sources import CheckpointSource
 
 _PIECE_BYTES = 8 << 20
 _SPARE_BYTES = 64 << 20
@@ -36,7 +36,7 @@ class Pulled:
 
 
 def pull(
-    roles: Sequence[Checkpoint], origin: Origin, folder: Path, *, on_progress: OnProgress = silent
+    roles: Sequence[Checkpoint], source: CheckpointSource, folder: Path, *, on_progress: OnProgress = silent
 ) -> Pulled:
     """Copy all files of a step into `folder/global_step_N`, and then name it in a tracker.
 
@@ -45,7 +45,7 @@ def pull(
 
     Args:
         roles: All of one step.
-        origin: Where they lie.
+        source: Where they lie.
         folder: The run to be; made if need be.
         on_progress: Called with bytes.
 
@@ -62,7 +62,7 @@ def pull(
         _check_room(target, files)
         done = 0
         for name, file in files.items():
-            _pull_one(origin, file, target / name, _after(done, total, on_progress))
+            _pull_one(source, file, target / name, _after(done, total, on_progress))
             done += file.size_bytes
         _write_tracker(folder, step)
     except OSError as error:
@@ -73,20 +73,20 @@ def pull(
     return Pulled(folder, len(files), total)
 
 
-def _files(roles: Sequence[Checkpoint]) -> dict[str, FileAt]:
+def _files(roles: Sequence[Checkpoint]) -> dict[str, FileCopy]:
     """Path below the step -> the file."""
-    found = {name: copies[0] for role in roles for name, copies in role.beside.items()}
+    found = {name: copies[0] for role in roles for name, copies in role.step_files.items()}
     for role in roles:
         found |= {f"{role.role}/{name}": copies[0] for name, copies in role.files.items()}
     return dict(sorted(found.items()))
 
 
-def _part(path: Path, file: FileAt) -> Path:
+def _part(path: Path, file: FileCopy) -> Path:
     """Where a file grows; another save of the same step grows elsewhere."""
     return path.with_name(f".{path.name}.{file.size_bytes}-{int(file.modified_at)}.part")
 
 
-def _check_room(target: Path, files: dict[str, FileAt]) -> None:
+def _check_room(target: Path, files: dict[str, FileCopy]) -> None:
     missing = 0
     for name, file in files.items():
         path = target / name
@@ -101,7 +101,7 @@ def _check_room(target: Path, files: dict[str, FileAt]) -> None:
         )
 
 
-def _is_there(path: Path, file: FileAt) -> bool:
+def _is_there(path: Path, file: FileCopy) -> bool:
     """Whether an earlier call has brought it: of this size, and with the date of that save."""
     try:
         info = path.stat()
@@ -115,27 +115,27 @@ def _after(before: int, total: int, on_progress: OnProgress) -> Callable[[int], 
     return lambda got: on_progress(before + got, total)
 
 
-def _pull_one(origin: Origin, file: FileAt, path: Path, tell: Callable[[int], None]) -> None:
+def _pull_one(source: CheckpointSource, file: FileCopy, path: Path, tell: Callable[[int], None]) -> None:
     if _is_there(path, file):
         tell(file.size_bytes)
         return
-    source = origin.open(file, ahead_bytes=0)
+    remote = source.open(file, ahead_bytes=0)
     part = _part(path, file)
     path.parent.mkdir(parents=True, exist_ok=True)
     with part.open("a+b") as out:
         crc = _crc_of(out)
         while (have := out.tell()) < file.size_bytes:
-            piece = source.read(have, min(_PIECE_BYTES, file.size_bytes - have))
+            piece = remote.read(have, min(_PIECE_BYTES, file.size_bytes - have))
             out.write(piece)
             out.flush()
             crc = zlib.crc32(piece, crc)
             tell(out.tell())
-    wanted = source.crc32(0, file.size_bytes)
+    wanted = remote.crc32(0, file.size_bytes)
     if crc != wanted:
         with contextlib.suppress(OSError):
             part.unlink()
         raise CheckpointError(
-            f"{source.label} is damaged on its way: its CRC-32 is {wanted:08x}, and {crc:08x} arrived",
+            f"{remote.label} is damaged on its way: its CRC-32 is {wanted:08x}, and {crc:08x} arrived",
             hint="Type the same command again",
         )
     os.utime(part, (file.modified_at, file.modified_at))

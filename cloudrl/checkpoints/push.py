@@ -77,7 +77,7 @@ def plan_push(
     if not slash or not owner or not name or "/" in name:
         raise InputError(f"{repo!r} is no repository", hint="It is OWNER/NAME, such as me/my-model")
     info = checkpoint.info
-    saved = f"{checkpoint.origin.name}\n{info.name}\n{info.modified_at}\n{dtype}"
+    saved = f"{checkpoint.source.name}\n{info.name}\n{info.modified_at}\n{dtype}"
     digest = hashlib.sha256(saved.encode()).hexdigest()[:12]
     card = model_card(name, checkpoint.step, dtype, known or Provenance())
     return PushPlan(checkpoint, repo, private, dtype, staging_root / f"{owner}--{name}-{digest}", card)

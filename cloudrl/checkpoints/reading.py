@@ -24,7 +24,7 @@ _NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
 _DIRECT: int = getattr(os, "O_DIRECT", 0)
 
 
-class Window:
+class AlignedBuffer:
     """Memory for one piece, aligned as O_DIRECT wants it; one for each thread."""
 
     def __init__(self) -> None:

@@ -8,8 +8,8 @@ import threading
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from cloudrl.checkpoints.agent_files import CastUnsupported, PermanentError
 from cloudrl.checkpoints.cast import cast_bytes
-from cloudrl.checkpoints.wire import NoCast, Refused
 from cloudrl.errors import CheckpointError
 from cloudrl.node.ranges import MAX_RANGES, MAX_RANGES_BYTES
 from cloudrl.node.shard_worker import CASTS
@@ -17,15 +17,15 @@ from cloudrl.node.shard_worker import CASTS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from cloudrl.checkpoints.agent_files import RangeClient
     from cloudrl.checkpoints.dtypes import DType
-    from cloudrl.checkpoints.inventory import FileAt
-    from cloudrl.checkpoints.wire import Wire
+    from cloudrl.checkpoints.inventory import FileCopy
 
 AHEAD_BYTES = 16 << 10
 """Read at once: small tensors follow each other. A merge reads large ones in another order than they lie, so more would
 be thrown away."""
 _SUMMED_AT_ONCE_BYTES = 16 << 20
-"""A busy network volume may give 1 MB/s, and nothing travels meanwhile: such a sum ends within the `Wire`'s timeout."""
+"""A busy network volume may give 1 MB/s, and nothing travels meanwhile: such a sum ends within the client's timeout."""
 _LEFT_TO_THE_READER = (404, 501)
 """How an agent says that it cannot calculate: without numpy, or too old to know of it."""
 
@@ -34,19 +34,19 @@ class RemoteShard:
     """See `ShardSource`. Short reads in ascending order cost one request for every `ahead_bytes`.
 
     Args:
-        wire: To the cluster.
+        client: To the cluster.
         file: Where it lies.
         ahead_bytes: Read at once, and kept until something else is read.
         label: For messages.
     """
 
     def __init__(
-        self, wire: Wire, file: FileAt, *, ahead_bytes: int = AHEAD_BYTES, label: str | None = None
+        self, client: RangeClient, file: FileCopy, *, ahead_bytes: int = AHEAD_BYTES, label: str | None = None
     ) -> None:
         self.label = label or file.label
-        self._wire, self._size = wire, file.size_bytes
-        rank = file.place.ranks[0]
-        self._path = f"/v1/nodes/{rank}/{file.place.room}/{quote(os.fsencode(file.path))}"
+        self._client, self._size = client, file.size_bytes
+        rank = file.location.ranks[0]
+        self._path = f"/v1/nodes/{rank}/{file.location.room}/{quote(os.fsencode(file.path))}"
         self._ahead_bytes = ahead_bytes
         self._lock = threading.Lock()
         self._kept: dict[str, tuple[int, bytes]] = {}
@@ -67,7 +67,7 @@ class RemoteShard:
             self._check(offset, length)
         pieces: list[bytes] = []
         for batch in _batches(ranges):
-            content = self._wire.call("POST", self._path, label=self.label, body={"ranges": batch})
+            content = self._client.call("POST", self._path, label=self.label, body={"ranges": batch})
             for _, length in batch:
                 pieces.append(content[:length])
                 content = content[length:]
@@ -81,9 +81,9 @@ class RemoteShard:
         self._check(offset, count * CASTS[pair])
         try:
             return self._through_kept(",".join(pair), CASTS[pair], offset, count * CASTS[pair])
-        except NoCast:
+        except CastUnsupported:
             self._casts = False
-        except Refused as error:
+        except PermanentError as error:
             if error.status not in _LEFT_TO_THE_READER:
                 raise
             self._casts = False
@@ -96,7 +96,9 @@ class RemoteShard:
         while offset < end:
             count = min(_SUMMED_AT_ONCE_BYTES, end - offset)
             headers = {"Range": f"bytes={offset}-{offset + count - 1}"}
-            answer = self._wire.call("GET", f"{self._path}?crc32={value}", label=self.label, headers=headers)
+            answer = self._client.call(
+                "GET", f"{self._path}?crc32={value}", label=self.label, headers=headers
+            )
             said = json.loads(answer)
             if said["size_bytes"] != count:
                 raise self._changed()
@@ -123,7 +125,7 @@ class RemoteShard:
         content = bytearray()
         query = f"cast={cast}" if cast else ""
         if count:
-            self._wire.fetch(self._path, offset, count, label=self.label, into=content, query=query)
+            self._client.fetch(self._path, offset, count, label=self.label, into=content, query=query)
         return bytes(content)
 
     def _check(self, offset: int, length: int) -> None:

@@ -11,7 +11,7 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from cloudrl.checkpoints.origin import ClusterOrigin
+from cloudrl.checkpoints.sources import ClusterSource
 from cloudrl.errors import CheckpointError
 from cloudrl.jobs.compatibility import GPUS, NODES
 from cloudrl.jobs.overrides import integer, parse_overrides
@@ -50,7 +50,7 @@ class Resume:
     notes: tuple[str, ...] = ()
 
 
-def with_resume(
+def apply_resume(
     connection: Connection, job: Job, options: SubmitOptions
 ) -> tuple[SubmitOptions, tuple[str, ...]]:
     """Have a job with a run's name go on from the newest step that it can load, and say which.
@@ -72,8 +72,8 @@ def with_resume(
         return options, ()
     cluster = replace(cluster, gpus_per_node=integer(given.get(GPUS)) or cluster.gpus_per_node)
     addresses = {int(node["rank"]): str(node["ip"]) for node in agent.status()["nodes"]}
-    inventory = ClusterOrigin(connection).inventory()
-    found = find_resume(inventory, options.name, cluster, addresses)
+    inventory = ClusterSource(connection).inventory()
+    found = plan_resume(inventory, options.name, cluster, addresses)
     if found is None:
         return options, ()
     overrides = {**options.overrides, _MODE: "resume_path", _FROM: found.folder}
@@ -81,7 +81,7 @@ def with_resume(
     return replace(options, overrides=overrides), (said, *found.notes)
 
 
-def find_resume(
+def plan_resume(
     inventory: Inventory, run: str, cluster: ClusterShape, addresses: Mapping[int, str]
 ) -> Resume | None:
     """The newest step that all ranks can load; None for a run without any, and for Megatron's, which are verl's matter.
@@ -98,22 +98,22 @@ def find_resume(
     """
     steps: dict[int, list[Checkpoint]] = defaultdict(list)
     for each in inventory.checkpoints:
-        if each.run == run and all(place.room == _ROOM for place in each.places):
+        if each.run == run and all(location.room == _ROOM for location in each.locations):
             steps[each.step].append(each)
     if any(each.is_megatron for found in steps.values() for each in found):
         return None
     inventory.refuse_silent("it may have the newest step of the run", "Try again when it answers")
     if not steps:
         return None
-    world_size, order = cluster.nodes * cluster.gpus_per_node, _in_order(addresses)
+    world_size, order = cluster.nodes * cluster.gpus_per_node, _verl_node_order(addresses)
     problems = []
-    for step in _in_turn(steps):
+    for step in _candidates(steps):
         roles = [each for each in steps[step] if each.world_size == world_size] or steps[step]
-        trouble = [text for each in roles for text in _trouble(each, world_size, order)]
-        if not trouble:
+        blockers = [text for each in roles for text in _blockers(each, world_size, order)]
+        if not blockers:
             folder = f"{cluster.checkpoint_dir}/{run}/global_step_{step}"
             return Resume(step, folder, _notes(roles[0], order))
-        problems.append(f"step {step}: {trouble[0]}")
+        problems.append(f"step {step}: {blockers[0]}")
     shown = "; ".join(problems[:3])
     raise CheckpointError(
         f"run {run!r} cannot go on: {shown}",
@@ -122,7 +122,7 @@ def find_resume(
     )
 
 
-def _in_turn(steps: Mapping[int, Sequence[Checkpoint]]) -> list[int]:
+def _candidates(steps: Mapping[int, Sequence[Checkpoint]]) -> list[int]:
     """Steps in the order in which they are tried: as `Inventory.select` chooses the latest, then the lower ones.
 
     That is the step of the newest tracker, or a higher one that is newer: an earlier attempt of the same name may have
@@ -137,22 +137,22 @@ def _in_turn(steps: Mapping[int, Sequence[Checkpoint]]) -> list[int]:
     return sorted(fitting, reverse=True)
 
 
-def _trouble(saved: Checkpoint, world_size: int, order: Sequence[int]) -> list[str]:
+def _blockers(saved: Checkpoint, world_size: int, order: Sequence[int]) -> list[str]:
     """Why a role of a step cannot be loaded by so many ranks on nodes in this order."""
     if saved.world_size != world_size:
         return [f"{saved.world_size} ranks have saved the {saved.role}, and {world_size} would load it"]
     gaps = [each for each in saved.missing if each != _NOT_NEEDED]
     if gaps:
         return [f"the {saved.role} lacks {gaps[0]}"]
-    return _elsewhere(saved, world_size // len(order), order)
+    return _misplaced_files(saved, world_size // len(order), order)
 
 
-def _in_order(addresses: Mapping[int, str]) -> Sequence[int]:
+def _verl_node_order(addresses: Mapping[int, str]) -> Sequence[int]:
     """Nodes as verl numbers its ranks: by address, as text (verl 0.9.1, single_controller/ray/base.py)."""
     return sorted(addresses, key=lambda node: addresses[node])
 
 
-def _elsewhere(saved: Checkpoint, per_node: int, order: Sequence[int]) -> list[str]:
+def _misplaced_files(saved: Checkpoint, per_node: int, order: Sequence[int]) -> list[str]:
     """Files that lie on another node than the one where their rank is going to run."""
     for kind in ("model", "optim", "extra_state"):
         for rank, file in saved.shards(kind).items():
@@ -160,16 +160,16 @@ def _elsewhere(saved: Checkpoint, per_node: int, order: Sequence[int]) -> list[s
                 continue
             node, name = order[rank // per_node], file.path.rpartition("/")[2]
             same = [copy for copy in saved.files[name] if file.modified_at - copy.modified_at <= _ONE_SAVE_S]
-            if not any(node in copy.place.ranks for copy in same):
+            if not any(node in copy.location.ranks for copy in same):
                 return [
-                    f"rank {rank} is going to run on node {node}, and its {name} lies on {file.place.short}"
+                    f"rank {rank} is going to run on node {node}, and its {name} lies on {file.location.short}"
                 ]
     return []
 
 
 def _notes(saved: Checkpoint, nodes: Sequence[int]) -> tuple[str, ...]:
     """The controller runs on any node, and reads the state of the data loader from its disk."""
-    held = {node for copy in saved.beside.get("data.pt", ()) for node in copy.place.ranks}
+    held = {node for copy in saved.step_files.get("data.pt", ()) for node in copy.location.ranks}
     if set(nodes) <= held:
         return ()
     where = f"lies on node {', '.join(map(str, sorted(held)))} alone" if held else "was not found"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cloudrl.checkpoints.archive import Archive, Member, open_archive
-from cloudrl.checkpoints.inert import read_pickle
+from cloudrl.checkpoints.safe_pickle import read_pickle
 from cloudrl.checkpoints.tensors import Tensor, Unreadable, View, is_allowed, read_tensor, refuse
+from cloudrl.checkpoints.torch_zip import Archive, Member, open_archive
 from cloudrl.errors import CheckpointError
 from cloudrl.node.inventory import SHARD
 

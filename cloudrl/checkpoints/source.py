@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-__all__ = ["Companions", "DType", "FileRecord", "LocalShard", "Manifest", "ShardSource"]
+__all__ = ["DType", "FileRecord", "LocalShard", "Manifest", "ShardSource", "Sidecars"]
 
 _PIECE_BYTES = 1 << 20
 
@@ -85,7 +85,7 @@ class Manifest:
 
 
 @dataclass(frozen=True)
-class Companions:
+class Sidecars:
     """What lies beside a rank's model shard and tells which step it is from; any of it may be missing."""
 
     optim: ShardSource | None = None

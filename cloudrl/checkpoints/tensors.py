@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cloudrl.checkpoints.dtypes import DType
-from cloudrl.checkpoints.inert import Name, Record, Storage
+from cloudrl.checkpoints.safe_pickle import Name, PickledObject, Storage
 from cloudrl.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -194,17 +194,17 @@ def _readable() -> Iterator[None]:
 
 
 def _tensor(value: Any) -> Tensor:
-    if isinstance(value, Record) and value.name == _PARAMETER and value.args:
+    if isinstance(value, PickledObject) and value.name == _PARAMETER and value.args:
         value = value.args[0]  # once: torch makes no parameter of a parameter
-    if isinstance(value, Record) and value.name == _OF_TYPE:
+    if isinstance(value, PickledObject) and value.name == _OF_TYPE:
         return _sharded(value)
     view = _view(value)
     return Tensor(view.shape, view)
 
 
 def _view(value: Any) -> View:
-    if not isinstance(value, Record) or value.name not in {_TENSOR, _TENSOR_OF_TYPE}:
-        raise Unreadable(f"a {value.name if isinstance(value, Record) else type(value).__name__}")
+    if not isinstance(value, PickledObject) or value.name not in {_TENSOR, _TENSOR_OF_TYPE}:
+        raise Unreadable(f"a {value.name if isinstance(value, PickledObject) else type(value).__name__}")
     if len(value.args) < 4 or not isinstance(value.args[0], Storage):
         raise Unreadable("a tensor without a storage")
     storage, offset, size, stride = value.args[:4]
@@ -233,7 +233,7 @@ def _is_contiguous(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     return True
 
 
-def _sharded(value: Record) -> Tensor:
+def _sharded(value: PickledObject) -> Tensor:
     maker, kind, args, state = value.args[:4] if len(value.args) >= 4 else (None,) * 4
     name = kind.text if isinstance(kind, Name) else type(kind).__name__
     if (
@@ -244,10 +244,10 @@ def _sharded(value: Record) -> Tensor:
         or len(args) < 3
     ):
         raise Unreadable(f"a {name}")
-    whole = Record(name, ())
+    whole = PickledObject(name, ())
     whole.state = state
     spec, view = whole.get("_spec"), _view(whole.get("_local_tensor"))
-    if not isinstance(spec, Record):
+    if not isinstance(spec, PickledObject):
         raise Unreadable("a DTensor without its placement")
     if _dtype(args[1]) is not view.dtype:
         raise Unreadable(f"a DTensor whose part on this rank is of another type, {view.dtype.value}")
@@ -260,14 +260,14 @@ def _sharded(value: Record) -> Tensor:
 
 
 def _placement(value: Any) -> Placement:
-    if not isinstance(value, Record):
+    if not isinstance(value, PickledObject):
         raise Unreadable("a DTensor without placements")
     dim = value.get("dim") if value.state is not None else (value.args[0] if value.args else 0)
     return Placement(value.name.rpartition(".")[2], dim if isinstance(dim, int) else 0)
 
 
 def _mesh(value: Any) -> Mesh:
-    if not isinstance(value, Record):
+    if not isinstance(value, PickledObject):
         raise Unreadable("a DTensor without a mesh")
     names = value.get("_mesh_dim_names") or value.get("mesh_dim_names") or ()
     if not isinstance(names, tuple | list) or not all(isinstance(name, str) for name in names):
@@ -278,13 +278,13 @@ def _mesh(value: Any) -> Mesh:
     return Mesh(tuple(names), shape, rank if isinstance(rank, int) else None)
 
 
-def _mesh_shape(mesh: Record) -> tuple[int, ...]:
+def _mesh_shape(mesh: PickledObject) -> tuple[int, ...]:
     layout = mesh.get("_layout")
-    if isinstance(layout, Record):  # torch 2.10 on; one flat layout a dimension from 2.12 on
+    if isinstance(layout, PickledObject):  # torch 2.10 on; one flat layout a dimension from 2.12 on
         axes = layout.get("axes")
         if isinstance(axes, tuple):
             return tuple(
-                math.prod(_one_or_more(axis.get("shape"))) for axis in axes if isinstance(axis, Record)
+                math.prod(_one_or_more(axis.get("shape"))) for axis in axes if isinstance(axis, PickledObject)
             )
         return _one_or_more(layout.get("shape"))
     return _view(mesh.get("mesh")).shape
@@ -295,7 +295,7 @@ def _one_or_more(value: Any) -> tuple[int, ...]:
 
 
 def _numbers(value: Any) -> tuple[int, ...]:
-    if isinstance(value, Record) and value.name == "torch.Size":
+    if isinstance(value, PickledObject) and value.name == "torch.Size":
         value = value.args[0] if value.args else ()
     if not isinstance(value, tuple) or len(value) > _MAX_DIMENSIONS:
         raise Unreadable("a tensor with an impossible shape")

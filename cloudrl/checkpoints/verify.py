@@ -6,18 +6,18 @@ import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from cloudrl.checkpoints.archive import damaged
-from cloudrl.checkpoints.examine import examine
+from cloudrl.checkpoints.cancellation import Cancelled, check, workers
 from cloudrl.checkpoints.progress import Meter, OnProgress, silent
 from cloudrl.checkpoints.report import Finding, Report
-from cloudrl.checkpoints.stopping import Stopped, check, workers
+from cloudrl.checkpoints.torch_zip import damaged
+from cloudrl.checkpoints.validate import validate
 from cloudrl.errors import CheckpointError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from cloudrl.checkpoints.shard import Shard
-    from cloudrl.checkpoints.source import Companions, ShardSource
+    from cloudrl.checkpoints.source import ShardSource, Sidecars
 
 _THREADS = 4
 
@@ -26,7 +26,7 @@ def verify(
     shards: Mapping[int, ShardSource],
     *,
     world_size: int | None = None,
-    companions: Mapping[int, Companions] | None = None,
+    sidecars: Mapping[int, Sidecars] | None = None,
     read_all: bool = True,
     on_progress: OnProgress = silent,
 ) -> Report:
@@ -35,19 +35,19 @@ def verify(
     Args:
         shards: The model file of each rank.
         world_size: Ranks of the run, from `fsdp_config.json`; without it, what the files say.
-        companions: What else lies there of each rank, to tell the step.
+        sidecars: What else lies there of each rank, to tell the step.
         read_all: Also check the CRC-32 of every storage, where its file lies.
         on_progress: Called with bytes.
     """
-    examined = examine(shards, world_size=world_size, companions=companions or {})
+    validated = validate(shards, world_size=world_size, sidecars=sidecars or {})
     if not read_all:
-        return examined.report
-    meter = Meter(sum(_bytes(shard) for shard in examined.shards.values()), on_progress)
+        return validated.report
+    meter = Meter(sum(_bytes(shard) for shard in validated.shards.values()), on_progress)
     with workers(_THREADS, threading.Event(), "cloudrl-verify") as threads:
-        rotten = list(threads.map(lambda shard: _rotten(shard, meter), examined.shards.values()))
+        rotten = list(threads.map(lambda shard: _rotten(shard, meter), validated.shards.values()))
     meter.finish()
-    findings = (*examined.report.findings, *(finding for each in rotten for finding in each))
-    return replace(examined.report, findings=findings)
+    findings = (*validated.report.findings, *(finding for each in rotten for finding in each))
+    return replace(validated.report, findings=findings)
 
 
 def _bytes(shard: Shard) -> int:
@@ -60,7 +60,7 @@ def _rotten(shard: Shard, meter: Meter) -> list[Finding]:
         check()
         try:
             crc = source.crc32(member.offset, member.size_bytes)
-        except Stopped:
+        except Cancelled:
             raise
         except CheckpointError as error:
             found.append(Finding(f"{name} cannot be read: {error.message}", shard.rank, source.label))

@@ -25,13 +25,13 @@ def saved(connection: Connection) -> list[str]:
         CloudrlError: the cluster does not answer.
     """
     from cloudrl.checkpoints.inventory import spans
-    from cloudrl.checkpoints.origin import ClusterOrigin
+    from cloudrl.checkpoints.sources import ClusterSource
     from cloudrl.cli._progress import gigabytes
 
-    found = ClusterOrigin(connection).inventory()
+    found = ClusterSource(connection).inventory()
     lines = []
     for each in found.checkpoints:
-        where = "; ".join(f"{spans(held)} on {place.short}" for place, held in each.places.items())
+        where = "; ".join(f"{spans(held)} on {place.short}" for place, held in each.locations.items())
         state = "" if each.complete else f", incomplete: no {', '.join(each.missing)}"
         lines.append(f"{each.name}, {gigabytes(each.size_bytes)}, ranks {where}{state}")
     return [*lines, *found.notes]

@@ -25,10 +25,10 @@ def merge_result(job: JobHandle, target: Path, *, dtype: str = "bf16") -> Merged
         ConnectionFailed: The cluster does not answer, or one of its nodes.
     """
     from cloudrl.checkpoints.handle import Checkpoints
-    from cloudrl.checkpoints.origin import ClusterOrigin
+    from cloudrl.checkpoints.sources import ClusterSource
     from cloudrl.cli._progress import bytes_shown
 
-    found = Checkpoints(ClusterOrigin(job.connection, on_break=_output.note))
+    found = Checkpoints(ClusterSource(job.connection, on_break=_output.note))
     for note in found.notes:
         _output.note(f"note: {note}")
     name, to = shlex.quote(job.connection.name), shlex.quote(str(target))
@@ -68,7 +68,7 @@ def _run_of(job: JobHandle, found: Checkpoints) -> str:
     """The run that lies in the job's folder."""
     folder = (job.checkpoint_dir or "").rstrip("/")
     for each in found.inventory.checkpoints:
-        folders = {f"{place.folder.rstrip('/')}/{each.run}".removesuffix("/.") for place in each.places}
+        folders = {f"{place.folder.rstrip('/')}/{each.run}".removesuffix("/.") for place in each.locations}
         if folder in folders:
             return each.run
     raise CheckpointError(

@@ -14,7 +14,7 @@ from cloudrl.errors import InputError
 from cloudrl.providers import locate, provider
 
 if TYPE_CHECKING:
-    from cloudrl.checkpoints.origin import Origin
+    from cloudrl.checkpoints.sources import CheckpointSource
 
 StepArgument = Annotated[
     str | None,
@@ -37,22 +37,22 @@ WaitOption = Annotated[
 ]
 
 
-def origin(where: str | None, wait_min: float = 10.0) -> Origin:
+def origin(where: str | None, wait_min: float = 10.0) -> CheckpointSource:
     """The folder or cluster of that name; the only cluster for None.
 
     Raises:
         InputError: There is none, or there are several clusters.
     """
-    from cloudrl.checkpoints.origin import ClusterOrigin, FolderOrigin
+    from cloudrl.checkpoints.sources import ClusterSource, LocalSource
     from cloudrl.protocol.backoff import Backoff
 
     if where is not None and is_folder(where):
-        return FolderOrigin(Path(where).expanduser())
+        return LocalSource(Path(where).expanduser())
     kept = _kept_folder(where)
     if kept is not None:
-        return FolderOrigin(kept)
+        return LocalSource(kept)
     name = where if where is not None else _only_cluster()
-    return ClusterOrigin(connect(name, None), Backoff(give_up_s=wait_min * 60), _output.note)
+    return ClusterSource(connect(name, None), Backoff(give_up_s=wait_min * 60), _output.note)
 
 
 def is_folder(text: str) -> bool:

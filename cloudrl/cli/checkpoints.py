@@ -24,7 +24,7 @@ from cloudrl.cli._source_arg import (
 if TYPE_CHECKING:
     from cloudrl.checkpoints.handle import CheckpointHandle, Checkpoints
     from cloudrl.checkpoints.inventory import Checkpoint
-    from cloudrl.checkpoints.prune import Pruning
+    from cloudrl.checkpoints.prune import PrunePlan
     from cloudrl.checkpoints.report import Report
 
 app = typer.Typer(
@@ -47,7 +47,7 @@ def list_(where: WhereArgument = None, as_json: JsonOption = False) -> None:
     for note in found.notes:
         _output.note(f"note: {note}")
     if not found:
-        _output.note(f"There is no checkpoint in {found.origin.name}.")
+        _output.note(f"There is no checkpoint in {found.source.name}.")
         return
     columns = ("run", "step", "role", "ranks", "where", "size", "age", "state")
     _output.table(columns, [_row(each.info) for each in found])
@@ -74,7 +74,7 @@ def verify(
     else:
         _show(checkpoint, report)
     if not report.ok:
-        there = shlex.quote(checkpoint.origin.name)
+        there = shlex.quote(checkpoint.source.name)
         raise CheckpointError(
             f"{checkpoint} is not sound", hint=f"Other steps: cloudrl checkpoints list {there}"
         )
@@ -106,7 +106,7 @@ def merge(
     checkpoint = _one(step, where, run, role, wait_min)
     with bytes_shown(f"merging step {checkpoint.step}") as on_progress:
         if on == "head":
-            from cloudrl.checkpoints.on_head import merge_on_head
+            from cloudrl.checkpoints.remote_merge import merge_on_head
 
             done = merge_on_head(checkpoint, str(to), dtype=dtype, sync=sync, on_progress=on_progress)
         else:
@@ -182,13 +182,13 @@ def prune(
     as_json: JsonOption = False,
 ) -> None:
     """Remove old steps on all nodes; never the newest complete one, nor one that a job would go on from."""
-    from cloudrl.checkpoints.prune import plan_pruning
+    from cloudrl.checkpoints.prune import plan_prune
     from cloudrl.cli._progress import gigabytes
     from cloudrl.errors import InputError
 
     found = _all(where)
     found.inventory.refuse_silent("what it has would be left half-removed", "Try again when it answers")
-    pruning = plan_pruning(found.inventory, keep, run=run, commands=_commands(found))
+    pruning = plan_prune(found.inventory, keep, run=run, commands=_commands(found))
     _announce(pruning)
     size = gigabytes(pruning.size_bytes)
     if pruning.removals:
@@ -197,7 +197,7 @@ def prune(
             raise InputError("nothing was removed")
     for removal in pruning.removals:
         for place, path in removal.where:
-            found.origin.remove(place, path)
+            found.source.remove(place, path)
     removed = [
         {"run": each.run, "step": each.step, "size_bytes": each.size_bytes} for each in pruning.removals
     ]
@@ -231,21 +231,21 @@ def _row(info: Checkpoint) -> tuple[str, ...]:
 
     size = info.world_size
     ranks = "Megatron" if info.is_megatron else f"{len(info.ranks)} of {size}" if size is not None else "none"
-    places = [
-        f"{spans(held)}{' on ' * bool(place.ranks)}{place.short}" for place, held in info.places.items()
+    locations = [
+        f"{spans(held)}{' on ' * bool(place.ranks)}{place.short}" for place, held in info.locations.items()
     ]
     missing = f"missing: {', '.join(info.missing)}" if info.missing else "complete"
     state = f"{missing}; a resume takes it" if info.resumes else missing
     age = duration(max(0.0, time.time() - info.modified_at))
     return (
-        info.run, str(info.step), info.role, ranks, "; ".join(places), gigabytes(info.size_bytes), age, state,
+        info.run, str(info.step), info.role, ranks, "; ".join(locations), gigabytes(info.size_bytes), age, state,
     )  # fmt: skip
 
 
 def _fields(info: Checkpoint) -> dict[str, Any]:
-    places = {
+    locations = {
         place.label: {"folder": place.folder, "nodes": list(place.ranks), "ranks": list(ranks)}
-        for place, ranks in info.places.items()
+        for place, ranks in info.locations.items()
     }
     return {
         "run": info.run,
@@ -254,7 +254,7 @@ def _fields(info: Checkpoint) -> dict[str, Any]:
         "format": "megatron" if info.is_megatron else "fsdp",
         "world_size": info.world_size,
         "ranks": list(info.ranks),
-        "places": places,
+        "places": locations,
         "size_bytes": info.size_bytes,
         "modified_at": info.modified_at,
         "complete": info.complete,
@@ -303,24 +303,24 @@ def _staging_root() -> Path:
 
 def _provenance(checkpoint: CheckpointHandle) -> Any:
     from cloudrl.checkpoints.card import provenance
-    from cloudrl.checkpoints.origin import ClusterOrigin
+    from cloudrl.checkpoints.sources import ClusterSource
 
-    if isinstance(checkpoint.origin, ClusterOrigin):
-        return provenance(checkpoint.origin.connection, checkpoint.run, checkpoint.step)
+    if isinstance(checkpoint.source, ClusterSource):
+        return provenance(checkpoint.source.connection, checkpoint.run, checkpoint.step)
     return None
 
 
 def _commands(found: Checkpoints) -> list[str]:
     """Of the jobs that have not ended."""
-    from cloudrl.checkpoints.origin import ClusterOrigin
+    from cloudrl.checkpoints.sources import ClusterSource
     from cloudrl.jobs import list_jobs
 
-    if not isinstance(found.origin, ClusterOrigin):
+    if not isinstance(found.source, ClusterSource):
         return []
-    return [job.entrypoint for job in list_jobs(found.origin.connection) if not job.status.is_terminal]
+    return [job.entrypoint for job in list_jobs(found.source.connection) if not job.status.is_terminal]
 
 
-def _announce(pruning: Pruning) -> None:
+def _announce(pruning: PrunePlan) -> None:
     from cloudrl.cli._progress import gigabytes
 
     for note in pruning.notes:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 RELAY_TIMEOUT_S = 60.0
 """As long as clients wait for a listing on a slow volume (cloudrl/transport/agent_client.py); for sums and reads they
-wait less, and ask again (cloudrl/checkpoints/wire.py)."""
+wait less, and ask again (cloudrl/checkpoints/agent_files.py)."""
 _OF_THE_NETWORK = (
     errno.EHOSTUNREACH,
     errno.ENETUNREACH,

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 SLOWLY_BYTES_PER_S = 200e6
 SILENT_S = 90.0
-"""Without a sign of life: longer than any client waits (cloudrl/checkpoints/wire.py, `cloudrl.node.peer`), and than the
+"""Without a sign of life: longer than any client waits (cloudrl/checkpoints/agent_files.py,
+`cloudrl.node.peer`), and than the
 child itself does for a client that takes nothing."""
 _GRACE_S = 1.0
 

@@ -119,9 +119,9 @@ class RunningCluster:
             ConnectionFailed: nobody answers.
         """
         from cloudrl.checkpoints.handle import Checkpoints
-        from cloudrl.checkpoints.origin import ClusterOrigin
+        from cloudrl.checkpoints.sources import ClusterSource
 
-        return Checkpoints(ClusterOrigin(self.connection))
+        return Checkpoints(ClusterSource(self.connection))
 
     def down(self) -> bool:
         """End the cluster; checkpoints and logs stay. False when nothing was running.
@@ -156,7 +156,7 @@ def connect(ray_url: str, token: str | None = None) -> RunningCluster:
 
 def submit_resuming(connection: Connection, job: Job, options: SubmitOptions) -> JobHandle:
     """Submit a job; one whose name has steps on the cluster continues from the newest that its ranks can load."""
-    from cloudrl.checkpoints.resume import with_resume
+    from cloudrl.checkpoints.resume import apply_resume
 
-    options, _ = with_resume(connection, job, options)
+    options, _ = apply_resume(connection, job, options)
     return submit(connection, job, options)

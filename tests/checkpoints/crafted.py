@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import strategies as st
 
 from cloudrl.checkpoints.cast import cast_bytes
-from cloudrl.checkpoints.inert import Name, Record, Storage
+from cloudrl.checkpoints.safe_pickle import Name, PickledObject, Storage
 from cloudrl.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from cloudrl.checkpoints.dtypes import DType
 
-Place = tuple[Any, ...]
+Location = tuple[Any, ...]
 """How to get from a value to one within it: ("args", 2), ("state", "_spec"), 0, "key", ..."""
 
 
@@ -35,8 +35,8 @@ def _dump(value: Any) -> bytes:
         return inner + b"t" if isinstance(value, tuple) else b"]" + inner + b"e"
     if isinstance(value, dict):
         return b"}(" + b"".join(_dump(key) + _dump(item) for key, item in value.items()) + b"u"
-    if isinstance(value, (Name, Storage, Record)):
-        return _dump_record(value)
+    if isinstance(value, (Name, Storage, PickledObject)):
+        return _dump_object(value)
     return _dump_plain(value)
 
 
@@ -52,7 +52,7 @@ def _dump_plain(value: float | str | None) -> bytes:
     return b"X" + struct.pack("<I", len(data)) + data
 
 
-def _dump_record(value: Name | Storage | Record) -> bytes:
+def _dump_object(value: Name | Storage | PickledObject) -> bytes:
     if isinstance(value, Name):
         module, _, name = value.text.rpartition(".")
         return f"c{module}\n{name}\n".encode()
@@ -62,26 +62,26 @@ def _dump_record(value: Name | Storage | Record) -> bytes:
     return _dump(Name(value.name)) + _dump(value.args) + b"R" + state
 
 
-def places(value: Any, here: Place = ()) -> Iterator[Place]:
+def locations(value: Any, here: Location = ()) -> Iterator[Location]:
     """Every value within a value, and itself."""
     yield here
-    if isinstance(value, Record):
-        yield from places(value.args, (*here, "args"))
-        yield from places(value.state, (*here, "state"))
+    if isinstance(value, PickledObject):
+        yield from locations(value.args, (*here, "args"))
+        yield from locations(value.state, (*here, "state"))
     elif isinstance(value, dict):
         for key, item in value.items():
-            yield from places(item, (*here, ("key", key)))
+            yield from locations(item, (*here, ("key", key)))
     elif isinstance(value, (tuple, list)):
         for index, item in enumerate(value):
-            yield from places(item, (*here, ("at", index)))
+            yield from locations(item, (*here, ("at", index)))
 
 
-def changed(value: Any, place: Place, change: Callable[[Any], Any]) -> Any:
-    """The same with one of the values within it changed; what other places share with it stays as it is."""
+def changed(value: Any, place: Location, change: Callable[[Any], Any]) -> Any:
+    """The same with one of the values within it changed; what other locations share with it stays as it is."""
     if not place:
         return change(value)
     step, rest = place[0], place[1:]
-    if isinstance(value, Record):
+    if isinstance(value, PickledObject):
         new = copy.copy(value)
         setattr(new, step, changed(getattr(value, step), rest, change))
         return new
@@ -113,7 +113,7 @@ VALUES = LEAVES | SHAPES | st.recursive(
     LEAVES,
     lambda inner: st.lists(inner, max_size=4) | st.lists(inner, max_size=4).map(tuple)
     | st.dictionaries(st.sampled_from(["_spec", "dim", "shape", "x"]), inner, max_size=3)
-    | st.builds(Record, NAMES, st.lists(inner, max_size=5).map(tuple)),
+    | st.builds(PickledObject, NAMES, st.lists(inner, max_size=5).map(tuple)),
     max_leaves=8,
 )  # fmt: skip
 

@@ -9,15 +9,15 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloudrl.checkpoints.gather import gather
-from cloudrl.checkpoints.origin import FolderOrigin
+from cloudrl.checkpoints.merge_inputs import merge_inputs
+from cloudrl.checkpoints.sources import LocalSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     import torch
 
-    from cloudrl.checkpoints.gather import Gathered
+    from cloudrl.checkpoints.merge_inputs import MergeInputs
 
 FIXTURES = Path(__file__).parent / "fixtures"
 HIDDEN, VOCABULARY = 6, 13
@@ -99,11 +99,11 @@ def role_folder(run: Path) -> Path:
     return run / "global_step_1" / "actor"
 
 
-def opened(role: Path) -> Gathered:
+def opened(role: Path) -> MergeInputs:
     """The folder of a role of a step, as all commands open it."""
-    origin = FolderOrigin(role.parent)
+    origin = LocalSource(role.parent)
     (found,) = [each for each in origin.inventory().checkpoints if each.role == role.name]
-    return gather(found, origin)
+    return merge_inputs(found, origin)
 
 
 def read_safetensors(folder: Path) -> dict[str, tuple[str, tuple[int, ...], bytes]]:

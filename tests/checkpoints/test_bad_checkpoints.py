@@ -44,14 +44,14 @@ def merge_folder(folder: Path, target: Path, **options: object) -> Merged:
         found.config_files,
         target,
         world_size=found.world_size,
-        companions=found.companions,
+        sidecars=found.sidecars,
         **options,  # type: ignore[arg-type]
     )
 
 
 def verify_folder(folder: Path) -> Report:
     found = opened(folder)
-    return verify(found.shards, world_size=found.world_size, companions=found.companions)
+    return verify(found.shards, world_size=found.world_size, sidecars=found.sidecars)
 
 
 def refused(folder: Path, *words: str) -> str:
@@ -337,8 +337,8 @@ def test_killed_midway_leaves_no_model_and_can_be_repeated(actor: Path, tmp_path
     import os, signal
     from pathlib import Path
     from cloudrl.checkpoints.handle import Checkpoints
-    from cloudrl.checkpoints.origin import FolderOrigin
-    Checkpoints(FolderOrigin(Path({str(actor.parent)!r}))).select(1).merge(
+    from cloudrl.checkpoints.sources import LocalSource
+    Checkpoints(LocalSource(Path({str(actor.parent)!r}))).select(1).merge(
         {str(tmp_path / "model")!r}, on_progress=lambda done, total: os.kill(os.getpid(), signal.SIGKILL))
     """
     killed = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], timeout=60)

@@ -1,4 +1,4 @@
-"""Files whose pickles are valid and whose records are not: each is refused, and none ends in a traceback."""
+"""FileOpener whose pickles are valid and whose records are not: each is refused, and none ends in a traceback."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from crafted import InMemory, archived, changed, changes, dump, places
+from crafted import InMemory, archived, changed, changes, dump, locations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from shard_files import FIXTURES, config_files, members, shard_path
 
-from cloudrl.checkpoints.inert import Name, Record, read_pickle
 from cloudrl.checkpoints.merge import plan_merge
+from cloudrl.checkpoints.safe_pickle import Name, PickledObject, read_pickle
 from cloudrl.checkpoints.shard import open_shard
-from cloudrl.checkpoints.source import Companions
+from cloudrl.checkpoints.source import Sidecars
 from cloudrl.checkpoints.tensors import Unreadable, is_allowed, read_tensor
 from cloudrl.checkpoints.verify import verify
 from cloudrl.errors import CheckpointError
@@ -24,11 +24,11 @@ from cloudrl.errors import CheckpointError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from crafted import Place
+    from crafted import Location
 
 CASES = 5_000 if os.environ.get("CLOUDRL_SLOW") == "1" else 150
 SAVES = [("torch-2.4.1/fsdp1", 2), ("torch-2.6.0/hsdp", 4), ("torch-2.13.0/fsdp2", 2)]
-SHARDED, COMPLETE = "lm_head.weight", "model.layers.0.self_attn.positions"
+SHARDED, WHOLE = "lm_head.weight", "model.layers.0.self_attn.positions"
 
 
 @cache
@@ -43,15 +43,15 @@ def state(save: tuple[str, int], rank: int) -> dict[str, Any]:
 
 
 @cache
-def places_of(save: tuple[str, int], name: str) -> list[Place]:
+def places_of(save: tuple[str, int], name: str) -> list[Location]:
     """The outer ones many times, since there are fewer of them."""
-    found = list(places(state(save, 1)[name]))
+    found = list(locations(state(save, 1)[name]))
     outer = [place for place in found if len(place) < 4]
     return found + outer * (1 + len(found) // len(outer))
 
 
 def crafted(
-    save: tuple[str, int], rank: int, name: str, place: Place, change: Callable[[Any], Any]
+    save: tuple[str, int], rank: int, name: str, place: Location, change: Callable[[Any], Any]
 ) -> InMemory:
     """A rank's shard with one value within one tensor changed."""
     tensors = state(save, rank)
@@ -79,7 +79,7 @@ def test_what_is_written_again_unchanged_is_as_good(save: tuple[str, int]) -> No
 
 @settings(max_examples=CASES)
 @given(
-    st.sampled_from(SAVES), st.sampled_from([SHARDED, SHARDED, COMPLETE]), st.integers(0, 10_000), changes(),
+    st.sampled_from(SAVES), st.sampled_from([SHARDED, SHARDED, WHOLE]), st.integers(0, 10_000), changes(),
     st.sampled_from([(1,), (0, 1)]),
 )  # fmt: skip
 def test_a_record_that_was_changed_in_one_place(
@@ -99,22 +99,22 @@ def test_a_record_that_was_changed_in_one_place(
 OFFSET, SIZE, STRIDES = 1, 2, 3
 
 
-def plain(**changes: Any) -> Record:
+def plain(**changes: Any) -> PickledObject:
     """A tensor of five integers with something else in the place of an argument of its maker."""
-    whole = state(SAVES[2], 1)[COMPLETE]
-    assert isinstance(whole, Record)
+    whole = state(SAVES[2], 1)[WHOLE]
+    assert isinstance(whole, PickledObject)
     args = list(whole.args)
     for name, value in changes.items():
         args[{"offset": OFFSET, "size": SIZE, "strides": STRIDES}[name]] = value
-    return Record(whole.name, tuple(args))
+    return PickledObject(whole.name, tuple(args))
 
 
-def sharded(arguments: Any) -> Record:
+def sharded(arguments: Any) -> PickledObject:
     """A DTensor with these arguments of its maker: the class, its type and its shape."""
     whole = state(SAVES[2], 1)[SHARDED]
-    assert isinstance(whole, Record)
+    assert isinstance(whole, PickledObject)
     maker, kind, _, attributes = whole.args[:4]
-    return Record(whole.name, (maker, kind, arguments, attributes))
+    return PickledObject(whole.name, (maker, kind, arguments, attributes))
 
 
 @pytest.mark.parametrize(
@@ -131,10 +131,13 @@ def sharded(arguments: Any) -> Record:
         (sharded(None), "a torch.*DTensor"),
         (sharded({0: 1, 1: 2, 2: 3}), "a torch.*DTensor"),
         (sharded((Name("torch.int4"),) * 3), "a tensor of the type torch.int4"),
-        (Record("torch._utils._rebuild_tensor_v2", None), "a tensor of a form that torch does not write"),  # type: ignore[arg-type]
+        (
+            PickledObject("torch._utils._rebuild_tensor_v2", None),
+            "a tensor of a form that torch does not write",
+        ),  # type: ignore[arg-type]
     ],
 )
-def test_what_it_is_instead_is_said(value: Record, said: str) -> None:
+def test_what_it_is_instead_is_said(value: PickledObject, said: str) -> None:
     with pytest.raises(Unreadable, match=said):
         read_tensor(value)
 
@@ -145,7 +148,7 @@ def test_a_mesh_of_no_ranks() -> None:
     meshes = [place for place in places_of(save, SHARDED) if "mesh" in str(place[-1:])]
     assert meshes
     for rank in (0, 1):
-        nobody = Record("torch.distributed.device_mesh.DeviceMesh", ())
+        nobody = PickledObject("torch.distributed.device_mesh.DeviceMesh", ())
         nobody.state = {"mesh_dim_names": ("fsdp",), "mesh": plain(size=(0,), strides=(1,))}
         source = crafted(save, rank, SHARDED, meshes[0], lambda _, new=nobody: new)
         with pytest.raises(CheckpointError, match="mesh has an impossible shape"):
@@ -154,16 +157,18 @@ def test_a_mesh_of_no_ranks() -> None:
 
 def test_a_run_of_more_ranks_than_there_can_be() -> None:
     """Each missing rank would be a finding."""
-    tensors = {COMPLETE: state(SAVES[2], 0)[COMPLETE]}
+    tensors = {WHOLE: state(SAVES[2], 0)[WHOLE]}
     data = {**content(SAVES[2], 0), "data.pkl": dump(tensors)}
     (finding,) = verify({0: InMemory(archived(data, "model_world_size_999999999_rank_0"))}).findings
     assert (finding.fatal, "from a run of 999999999 ranks" in finding.message) == (True, True)
 
 
-@pytest.mark.parametrize("step", [float("inf"), float("nan"), 1 << 2000, "x", Record("torch.Size", ())])
+@pytest.mark.parametrize(
+    "step", [float("inf"), float("nan"), 1 << 2000, "x", PickledObject("torch.Size", ())]
+)
 def test_the_step_of_an_optimizer_may_be_anything(step: Any) -> None:
     data = {"data.pkl": dump({"state": {0: {"step": step}}})}
     optim = InMemory(archived(data, "optim_world_size_2_rank_1"))
-    report = verify({rank: good(SAVES[2], rank) for rank in (0, 1)}, companions={1: Companions(optim=optim)})
+    report = verify({rank: good(SAVES[2], rank) for rank in (0, 1)}, sidecars={1: Sidecars(optim=optim)})
     assert report.ok
     assert report.step == (step if isinstance(step, int) else None)

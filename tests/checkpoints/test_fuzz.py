@@ -1,4 +1,4 @@
-"""Files spoiled at random: never a traceback, never another model than the good one, never code that runs.
+"""FileOpener spoiled at random: never a traceback, never another model than the good one, never code that runs.
 
 30 cases of each of the four kinds; with CLOUDRL_SLOW=1 they are 10,000 together.
 """

@@ -11,7 +11,7 @@ from small_step import write_step
 from spread_checkpoint import spread
 
 from cloudrl.checkpoints.handle import Checkpoints
-from cloudrl.checkpoints.origin import FolderOrigin
+from cloudrl.checkpoints.sources import LocalSource
 from cloudrl.errors import InputError
 from cloudrl.sdk import RunningCluster
 from cloudrl.transport import Connection
@@ -28,7 +28,7 @@ def run(tmp_path: Path) -> Path:
 
 
 def test_a_sequence(run: Path) -> None:
-    found = Checkpoints(FolderOrigin(run))
+    found = Checkpoints(LocalSource(run))
     assert len(found) == 2
     assert [each.step for each in found] == [1, 2]
     assert found[-1] == found.latest()
@@ -42,7 +42,7 @@ def test_a_merge_waits_for_the_disk_if_asked(
 ) -> None:
     synced: list[int] = []
     monkeypatch.setattr(os, "fsync", lambda file: synced.append(os.stat(file).st_ino))
-    latest = Checkpoints(FolderOrigin(run)).latest()
+    latest = Checkpoints(LocalSource(run)).latest()
     latest.merge(tmp_path / "model")
     assert synced == []
     latest.merge(tmp_path / "again", sync=True)
@@ -59,7 +59,7 @@ def test_of_a_running_cluster(run: Path, tmp_path: Path) -> None:
         assert (latest.run, latest.step) == ("mine", 2)
         assert latest.verify().ok
         merged = latest.merge(tmp_path / "model")
-    Checkpoints(FolderOrigin(run)).latest().merge(tmp_path / "again")
+    Checkpoints(LocalSource(run)).latest().merge(tmp_path / "again")
     assert (merged.path / "model.safetensors").read_bytes() == (
         tmp_path / "again" / "model.safetensors"
     ).read_bytes()

@@ -8,7 +8,7 @@ import pytest
 from checkpoints.said import files, node, run, step
 from small_step import write_names
 
-from cloudrl.checkpoints.collect import collect, local_inventory
+from cloudrl.checkpoints.aggregate import aggregate, local_inventory
 from cloudrl.checkpoints.inventory import spans
 from cloudrl.errors import CheckpointError, InputError
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def test_ranks_on_two_nodes_make_one_checkpoint() -> None:
-    found = collect(
+    found = aggregate(
         [
             node(0, run("r", step(10, (0, 1), 4, data=False))),
             node(1, run("r", step(10, (2, 3), 4, config=False), tracker="10")),
@@ -26,7 +26,7 @@ def test_ranks_on_two_nodes_make_one_checkpoint() -> None:
     (checkpoint,) = found.checkpoints
     assert (checkpoint.run, checkpoint.step, checkpoint.role, checkpoint.world_size) == ("r", 10, "actor", 4)
     assert checkpoint.ranks == (0, 1, 2, 3)
-    assert {place.label: ranks for place, ranks in checkpoint.places.items()} == {
+    assert {place.label: ranks for place, ranks in checkpoint.locations.items()} == {
         "node 0 (10.0.0.1)": (0, 1), "node 1 (10.0.0.2)": (2, 3),
     }  # fmt: skip
     assert checkpoint.complete
@@ -50,7 +50,7 @@ def test_ranks_on_two_nodes_make_one_checkpoint() -> None:
     ],
 )
 def test_what_is_missing(said: dict[str, object], missing: tuple[str, ...]) -> None:
-    (checkpoint,) = collect([node(0, run("r", said))]).checkpoints
+    (checkpoint,) = aggregate([node(0, run("r", said))]).checkpoints
     assert checkpoint.missing == missing
     assert checkpoint.complete == (not missing)
 
@@ -60,12 +60,12 @@ def test_an_optimizer_that_one_rank_has_not_saved() -> None:
     said["roles"][0]["files"] = [
         file for file in said["roles"][0]["files"] if file["path"] != "optim_world_size_2_rank_1.pt"
     ]
-    (checkpoint,) = collect([node(0, run("r", said))]).checkpoints
+    (checkpoint,) = aggregate([node(0, run("r", said))]).checkpoints
     assert checkpoint.missing == ("optimizer of rank 1",)
 
 
 def test_a_step_that_the_tracker_has_passed_is_finished_without_its_data() -> None:
-    five, six = collect(
+    five, six = aggregate(
         [node(0, run("r", step(5, data=False), step(6, data=False), tracker="5"))]
     ).checkpoints
     assert five.finished
@@ -82,8 +82,8 @@ def test_a_shared_folder_counts_once(how: str) -> None:
     else:
         known = [{"word": word, "words": ("a", "b")} for word in "ab"]
     said = run("r", step(1), tracker="1")
-    (checkpoint,) = collect([node(rank, said, **known[rank]) for rank in range(2)]).checkpoints
-    (place,) = checkpoint.places
+    (checkpoint,) = aggregate([node(rank, said, **known[rank]) for rank in range(2)]).checkpoints
+    (place,) = checkpoint.locations
     assert (place.ranks, place.short) == ((0, 1), "nodes 0, 1")
     assert checkpoint.size_bytes == 70
 
@@ -98,15 +98,15 @@ def test_a_shared_folder_counts_once(how: str) -> None:
     ],
 )
 def test_other_folders_stay_apart(known: list[dict[str, object]]) -> None:
-    (checkpoint,) = collect([node(rank, run("r", step(1)), **known[rank]) for rank in range(2)]).checkpoints
+    (checkpoint,) = aggregate([node(rank, run("r", step(1)), **known[rank]) for rank in range(2)]).checkpoints
     assert all(len(copies) == 2 for copies in checkpoint.files.values())
     assert checkpoint.size_bytes == 70
 
 
 def test_of_two_copies_the_newer_one_counts() -> None:
     said = [node(0, run("r", step(1, at=5.0))), node(1, run("r", step(1, at=9.0)))]
-    (checkpoint,) = collect(said).checkpoints
-    assert [place.ranks for place in checkpoint.places] == [(1,)]
+    (checkpoint,) = aggregate(said).checkpoints
+    assert [place.ranks for place in checkpoint.locations] == [(1,)]
 
 
 # -- runs, roles, sizes ------------------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ def test_roles_and_world_sizes_are_apart() -> None:
     actor, critic = step(3), step(3, role="critic")
     actor["roles"] += critic["roles"]
     actor["roles"][0]["files"] += files((0, 1, 2), 4)
-    found = collect([node(0, run("r", actor))]).checkpoints
+    found = aggregate([node(0, run("r", actor))]).checkpoints
     assert [(each.role, each.world_size, each.ranks) for each in found] == [
         ("actor", 2, (0, 1)), ("actor", 4, (0, 1, 2)), ("critic", 2, (0, 1)),
     ]  # fmt: skip
@@ -129,7 +129,7 @@ def test_megatron() -> None:
         {"path": name, "size_bytes": 5, "modified_at": 1.0}
         for name in ("model/dist_ckpt/__0_0.distcp", "model/dist_ckpt/.metadata")
     ]
-    (checkpoint,) = collect([node(0, run("r", said))]).checkpoints
+    (checkpoint,) = aggregate([node(0, run("r", said))]).checkpoints
     assert checkpoint.is_megatron
     assert checkpoint.world_size is None
     assert checkpoint.complete
@@ -141,7 +141,7 @@ def test_records_of_saves_belong_to_their_world_size() -> None:
         {"rank": 0, "world_size": 8},
         {"rank": "x", "world_size": 2},
     ]
-    (checkpoint,) = collect([node(0, run("r", step(3, saves=saves)))]).checkpoints
+    (checkpoint,) = aggregate([node(0, run("r", step(3, saves=saves)))]).checkpoints
     assert checkpoint.saves == {1: saves[0]}
 
 
@@ -149,7 +149,7 @@ def test_records_of_saves_belong_to_their_world_size() -> None:
 
 
 def notes(*nodes: object) -> tuple[str, ...]:
-    return collect(nodes).notes  # type: ignore[arg-type]
+    return aggregate(nodes).notes  # type: ignore[arg-type]
 
 
 def test_no_tracker() -> None:
@@ -159,7 +159,7 @@ def test_no_tracker() -> None:
 
 @pytest.mark.parametrize("text", ["", "x", "-1", "9" * 30])
 def test_a_damaged_tracker(text: str) -> None:
-    found = collect([node(0, run("r", step(3), tracker=text))])
+    found = aggregate([node(0, run("r", step(3), tracker=text))])
     assert f"holds {text!r}, no step: a resume would fail" in found.notes[0]
     assert not found.checkpoints[0].resumes
 
@@ -174,7 +174,7 @@ def test_trackers_that_differ() -> None:
         node(0, run("r", step(3, (0,)), step(6, (0,)), tracker="3", at=1.0)),
         node(1, run("r", step(3, (1,)), step(6, (1,)), tracker="6", at=2.0)),
     ]
-    found = collect(nodes)
+    found = aggregate(nodes)
     assert [each.resumes for each in found.checkpoints] == [False, True]
     assert [each.tracked for each in found.checkpoints] == [True, True]
     assert "trackers differ: 6 on node 1 (10.0.0.2), 3 on node 0 (10.0.0.1)" in found.notes[0]
@@ -184,7 +184,7 @@ def test_trackers_that_differ() -> None:
 
 
 def test_the_latest_is_the_newest_complete_one_of_the_newest_run() -> None:
-    found = collect(
+    found = aggregate(
         [
             node(
                 0,
@@ -199,13 +199,13 @@ def test_the_latest_is_the_newest_complete_one_of_the_newest_run() -> None:
 
 
 def test_nothing_is_complete() -> None:
-    found = collect([node(0, run("r", step(2, (0,)), step(4, (1,))))])
+    found = aggregate([node(0, run("r", step(2, (0,)), step(4, (1,))))])
     with pytest.raises(CheckpointError, match="no checkpoint is complete; r, step 4, actor lacks rank 0"):
         found.select()
 
 
 def test_what_is_not_there_is_told() -> None:
-    found = collect([node(0, run("r", step(2), step(4)))])
+    found = aggregate([node(0, run("r", step(2), step(4)))])
     with pytest.raises(CheckpointError, match="there is no step 3 of the actor; there are 2, 4"):
         found.select(3)
     with pytest.raises(CheckpointError, match="no checkpoint of the critic; runs: r"):
@@ -213,11 +213,11 @@ def test_what_is_not_there_is_told() -> None:
     with pytest.raises(CheckpointError, match="of run 'x'; runs: r"):
         found.select(run="x")
     with pytest.raises(CheckpointError, match="runs: none"):
-        collect([node(0)]).select()
+        aggregate([node(0)]).select()
 
 
 def test_a_step_of_several_runs() -> None:
-    found = collect([node(0, run("a", step(2)), run("b", step(2)))])
+    found = aggregate([node(0, run("a", step(2)), run("b", step(2)))])
     with pytest.raises(InputError, match="several runs have step 2: a, b") as raised:
         found.select(2)
     assert raised.value.hint == "Choose one: --run a"
@@ -241,7 +241,7 @@ def test_spans(numbers: list[int], text: str) -> None:
     ],
 )
 def test_missing_ranks(ranks: tuple[int, ...], world_size: int, missing: tuple[str, ...]) -> None:
-    (found,) = collect([node(0, run("r", step(1, ranks, world_size)))]).checkpoints
+    (found,) = aggregate([node(0, run("r", step(1, ranks, world_size)))]).checkpoints
     assert found.missing == missing
 
 

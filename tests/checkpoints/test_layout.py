@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudrl.checkpoints.archive import Archive, Member
-from cloudrl.checkpoints.copying import Copier, jobs_of, total_bytes
+from cloudrl.checkpoints.copying import Copier, copy_tasks, total_bytes
 from cloudrl.checkpoints.dtypes import DType
 from cloudrl.checkpoints.layout import Layout, check_together, part_range, part_shape, read_layout
 from cloudrl.checkpoints.plan import make_outputs, split_files
@@ -22,6 +21,7 @@ from cloudrl.checkpoints.progress import Meter
 from cloudrl.checkpoints.shard import Shard
 from cloudrl.checkpoints.source import LocalShard
 from cloudrl.checkpoints.tensors import Mesh, Placement, Tensor, View
+from cloudrl.checkpoints.torch_zip import Archive, Member
 from cloudrl.errors import CheckpointError
 
 NAME = "model.x"
@@ -71,7 +71,7 @@ def copied(folder: Path, parts: list[Shard]) -> bytes:
     path = folder / "out"
     target = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
     try:
-        Copier(Meter(total_bytes(outputs), lambda *_: None), check=True).copy(jobs_of(outputs, 3), target)
+        Copier(Meter(total_bytes(outputs), lambda *_: None), check=True).copy(copy_tasks(outputs, 3), target)
     finally:
         os.close(target)
     return path.read_bytes()[3:]

@@ -11,7 +11,7 @@ import pytest
 
 from cloudrl.checkpoints.handle import Checkpoints
 from cloudrl.checkpoints.megatron import named_files
-from cloudrl.checkpoints.origin import FolderOrigin
+from cloudrl.checkpoints.sources import LocalSource
 from cloudrl.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def data(tmp_path: Path) -> Path:
 
 
 def latest(data: Path) -> CheckpointHandle:
-    return Checkpoints(FolderOrigin(data.parents[4])).select(3)
+    return Checkpoints(LocalSource(data.parents[4])).select(3)
 
 
 def test_a_whole_one(data: Path) -> None:

@@ -115,7 +115,7 @@ def test_a_damaged_shard_on_another_machine_is_found_there(actor: Path, tmp_path
 
 
 def open_offset(path: Path) -> int:
-    from cloudrl.checkpoints.archive import open_archive
+    from cloudrl.checkpoints.torch_zip import open_archive
 
     return open_archive(LocalShard(path)).members["data/0"].offset
 

@@ -20,7 +20,7 @@ from node.node_harness import KEY, Image, Nodes, until
 from spread_checkpoint import spread
 
 from cloudrl.checkpoints.handle import Checkpoints
-from cloudrl.checkpoints.origin import ClusterOrigin, FolderOrigin
+from cloudrl.checkpoints.sources import ClusterSource, LocalSource
 from cloudrl.errors import CheckpointError
 from cloudrl.node.tokens import derive
 from cloudrl.protocol.backoff import Backoff
@@ -47,7 +47,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def expected(whole: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """What a merge of the folder gives."""
     target = tmp_path_factory.mktemp("expected") / "model"
-    Checkpoints(FolderOrigin(whole)).latest().merge(target)
+    Checkpoints(LocalSource(whole)).latest().merge(target)
     return content(target)
 
 
@@ -83,15 +83,15 @@ class Lab:
         self.link = CutLink(cluster.agent_ports[0])
         self.said: list[str] = []
 
-    def origin(self, give_up_s: float = 30.0) -> ClusterOrigin:
+    def origin(self, give_up_s: float = 30.0) -> ClusterSource:
         connection = Connection(
             name="test", ray_url="http://127.0.0.1:9", agent_url=self.link.url, agent_token=derive(KEY).agent
         )
         backoff = Backoff(first_s=0.05, longest_s=0.2, give_up_s=give_up_s)
-        return ClusterOrigin(connection, backoff, self.said.append)
+        return ClusterSource(connection, backoff, self.said.append)
 
     def checkpoints(self) -> Checkpoints:
-        return Checkpoints(self.origin())
+        return Checkpoints(self.source())
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def test_two_nodes_are_as_good_as_one_folder(lab: Lab, expected: dict[str, bytes
     assert (five.step, six.step) == (5, 6)
     assert six.complete
     assert six.info.resumes
-    assert {place.ranks: ranks for place, ranks in six.info.places.items()} == {(0,): (0, 1), (1,): (2, 3)}
+    assert {place.ranks: ranks for place, ranks in six.info.locations.items()} == {(0,): (0, 1), (1,): (2, 3)}
     assert found.notes == ()
 
     report = six.verify()
@@ -181,7 +181,7 @@ def test_a_worker_that_stops_for_a_while(lab: Lab, expected: dict[str, bytes], t
 
 
 def test_a_link_that_stays_away_leaves_no_model(lab: Lab, tmp_path: Path) -> None:
-    latest = Checkpoints(lab.origin(give_up_s=1.0)).latest()
+    latest = Checkpoints(lab.source(give_up_s=1.0)).latest()
     gone = threading.Event()
 
     def cut(done_bytes: int, total_bytes: int) -> None:
@@ -199,7 +199,7 @@ def test_a_shared_folder_counts_once(nodes: Callable[[int], Nodes], whole: Path,
     lab = Lab(nodes(2), whole, shared=True)
     try:
         latest = lab.checkpoints().latest()
-        assert [place.ranks for place in latest.info.places] == [(0, 1)]
+        assert [place.ranks for place in latest.info.locations] == [(0, 1)]
         assert latest.info.size_bytes == sum(
             path.stat().st_size for path in (whole / "global_step_6" / "actor").rglob("*") if path.is_file()
         )
@@ -241,9 +241,9 @@ def test_a_step_is_pulled_and_an_old_one_removed(lab: Lab, whole: Path, tmp_path
     for path in (whole / "global_step_6").rglob("*.pt"):
         assert (tmp_path / "pulled" / path.relative_to(whole)).read_bytes() == path.read_bytes()
     assert (tmp_path / "pulled" / "latest_checkpointed_iteration.txt").read_text() == "6"
-    assert Checkpoints(FolderOrigin(tmp_path / "pulled")).latest().verify().ok
+    assert Checkpoints(LocalSource(tmp_path / "pulled")).latest().verify().ok
 
-    for place in found[0].info.places:
-        found.origin.remove(place, "my run/global_step_5")
+    for place in found[0].info.locations:
+        found.source.remove(place, "my run/global_step_5")
     assert [each.step for each in lab.checkpoints()] == [6]
     until(lambda: not list(lab.cluster.folder.glob("disk-*/my run/.cloudrl-pruned*")), "the removal")

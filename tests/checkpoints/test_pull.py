@@ -10,14 +10,14 @@ import pytest
 from small_step import write_step
 
 from cloudrl.checkpoints.handle import Checkpoints
-from cloudrl.checkpoints.origin import FolderOrigin
 from cloudrl.checkpoints.source import LocalShard
+from cloudrl.checkpoints.sources import LocalSource
 from cloudrl.errors import CheckpointError, InputError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cloudrl.checkpoints.inventory import FileAt
+    from cloudrl.checkpoints.inventory import FileCopy
 
 SHARD = "actor/model_world_size_2_rank_1.pt"
 
@@ -26,14 +26,14 @@ class Cut(CheckpointError):
     """The link is gone for good."""
 
 
-class Shaky(FolderOrigin):
+class Shaky(LocalSource):
     """Gives so many bytes in all, 100 at a time, then breaks; `flips` damages what it gives."""
 
     left = 10**9
     flips = False
     given = 0
 
-    def open(self, file: FileAt, **kinds: object) -> LocalShard:
+    def open(self, file: FileCopy, **kinds: object) -> LocalShard:
         origin = self
 
         class Source(LocalShard):
@@ -75,7 +75,7 @@ def test_the_whole_step_and_a_tracker(origin: Shaky, tmp_path: Path) -> None:
     assert (pulled.folder, pulled.files) == (tmp_path / "here", 5)
     assert seen[-1] == (pulled.size_bytes, pulled.size_bytes)
     assert seen == sorted(seen)
-    assert Checkpoints(FolderOrigin(tmp_path / "here")).latest().info.resumes
+    assert Checkpoints(LocalSource(tmp_path / "here")).latest().info.resumes
 
 
 def test_it_goes_on_where_it_stopped(origin: Shaky, tmp_path: Path) -> None:

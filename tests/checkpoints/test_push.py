@@ -19,8 +19,8 @@ from small_step import write_step
 
 from cloudrl.checkpoints.card import Provenance, from_job, model_card, provenance
 from cloudrl.checkpoints.handle import Checkpoints
-from cloudrl.checkpoints.origin import FolderOrigin
 from cloudrl.checkpoints.push import HuggingFaceHub, _told, plan_push, push
+from cloudrl.checkpoints.sources import LocalSource
 from cloudrl.errors import CloudrlError, ConnectionFailed, InputError
 from cloudrl.transport import Connection
 from cloudrl.transport.ray_job import JobStatus, RayJob
@@ -58,7 +58,7 @@ class FakeHub:
 @pytest.fixture
 def latest(tmp_path: Path) -> CheckpointHandle:
     write_step(tmp_path / "run", 7)
-    return Checkpoints(FolderOrigin(tmp_path / "run")).latest()
+    return Checkpoints(LocalSource(tmp_path / "run")).latest()
 
 
 def test_a_merged_model_with_its_card(latest: CheckpointHandle, tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_what_the_agents_write_down_later_does_not_merge_again(
     record = tmp_path / "run/global_step_7/actor/cloudrl_save_world_size_2_rank_0.json"
     record.write_text("{}")
     os.utime(record, (2e9, 2e9))
-    again = Checkpoints(FolderOrigin(tmp_path / "run")).latest()
+    again = Checkpoints(LocalSource(tmp_path / "run")).latest()
     assert plan_push(again, "me/tiny", tmp_path / "push").staging == before
 
 
@@ -179,7 +179,7 @@ def test_a_repeated_call_does_not_merge_again(latest: CheckpointHandle, tmp_path
 def test_another_save_is_another_upload(latest: CheckpointHandle, tmp_path: Path) -> None:
     plan = plan_push(latest, "me/tiny", tmp_path / "push")
     write_step(tmp_path / "run", 8)
-    newer = Checkpoints(FolderOrigin(tmp_path / "run")).latest()
+    newer = Checkpoints(LocalSource(tmp_path / "run")).latest()
     assert plan_push(newer, "me/tiny", tmp_path / "push").staging != plan.staging
     assert plan_push(latest, "me/tiny", tmp_path / "push", dtype="fp32").staging != plan.staging
 

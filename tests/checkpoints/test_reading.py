@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cloudrl.checkpoints.reading import PIECE_BYTES, PieceReader, Window
+from cloudrl.checkpoints.reading import PIECE_BYTES, AlignedBuffer, PieceReader
 from cloudrl.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_pieces(file: Path) -> None:
-    with Window().reading(file) as reader:
+    with AlignedBuffer().reading(file) as reader:
         for offset, length in ((0, 10), (5, PIECE_BYTES), (len(CONTENT) - 3, 3)):
             assert reader.read(offset, length) == CONTENT[offset : offset + length]
         with pytest.raises(CheckpointError, match="it became shorter"):

@@ -12,11 +12,11 @@ import pytest
 from cut_link import CutLink
 from node.server_harness import TOKEN, Served
 
+from cloudrl.checkpoints.agent_files import RangeClient
 from cloudrl.checkpoints.dtypes import DType
-from cloudrl.checkpoints.inventory import FileAt, Place
+from cloudrl.checkpoints.inventory import FileCopy, Location
 from cloudrl.checkpoints.remote import RemoteShard
 from cloudrl.checkpoints.source import LocalShard, ShardSource
-from cloudrl.checkpoints.wire import Wire
 from cloudrl.errors import CheckpointError, ConnectionFailed
 from cloudrl.protocol.backoff import Backoff
 
@@ -74,12 +74,12 @@ def clock() -> Clock:
 
 def shard(link: CutLink, clock: Clock, *, ahead_bytes: int = 64 << 10, size: int = SIZE, path: str = PATH,
           token: str = TOKEN, said: list[str] | None = None) -> RemoteShard:  # fmt: skip
-    wire = Wire(
+    client = RangeClient(
         link.url, token, backoff=Backoff(give_up_s=60.0), clock=lambda: clock.now_s, sleep=clock.sleep,
         on_break=(said if said is not None else []).append,
     )  # fmt: skip
-    place = Place((1,), ("10.0.0.2",), "checkpoints", "/checkpoints")
-    return RemoteShard(wire, FileAt(place, path, size, 0.0), ahead_bytes=ahead_bytes)
+    place = Location((1,), ("10.0.0.2",), "checkpoints", "/checkpoints")
+    return RemoteShard(client, FileCopy(place, path, size, 0.0), ahead_bytes=ahead_bytes)
 
 
 @pytest.fixture
@@ -208,11 +208,11 @@ def test_a_refused_token(link: CutLink, clock: Clock) -> None:
 
 
 def test_a_token_that_was_renewed(link: CutLink) -> None:
-    wire = Wire(
+    client = RangeClient(
         link.url, "old", renew=lambda refused: TOKEN if refused == "old" else refused, sleep=lambda _: None
     )
-    place = Place((1,), ("10.0.0.2",), "checkpoints", "/checkpoints")
-    assert RemoteShard(wire, FileAt(place, PATH, SIZE, 0.0)).read(0, 5) == VALUES[:5]
+    place = Location((1,), ("10.0.0.2",), "checkpoints", "/checkpoints")
+    assert RemoteShard(client, FileCopy(place, PATH, SIZE, 0.0)).read(0, 5) == VALUES[:5]
 
 
 def test_a_cluster_that_is_being_started_again(link: CutLink, clock: Clock) -> None:
@@ -221,9 +221,9 @@ def test_a_cluster_that_is_being_started_again(link: CutLink, clock: Clock) -> N
             raise ConnectionFailed("there are no new tokens yet")
         return TOKEN
 
-    wire = Wire(link.url, "old", renew=renew, clock=lambda: clock.now_s, sleep=clock.sleep)
-    place = Place((1,), ("10.0.0.2",), "checkpoints", "/checkpoints")
-    assert RemoteShard(wire, FileAt(place, PATH, SIZE, 0.0)).read(0, 5) == VALUES[:5]
+    client = RangeClient(link.url, "old", renew=renew, clock=lambda: clock.now_s, sleep=clock.sleep)
+    place = Location((1,), ("10.0.0.2",), "checkpoints", "/checkpoints")
+    assert RemoteShard(client, FileCopy(place, PATH, SIZE, 0.0)).read(0, 5) == VALUES[:5]
     assert len(clock.slept) == 4
 
 

@@ -12,7 +12,7 @@ from small_step import write_step
 from spread_checkpoint import spread
 
 from cloudrl import RunningCluster
-from cloudrl.checkpoints.resume import with_resume
+from cloudrl.checkpoints.resume import apply_resume
 from cloudrl.errors import CheckpointError, ConnectionFailed, InputError
 from cloudrl.jobs import SubmitOptions
 from cloudrl.spec import Job
@@ -44,7 +44,7 @@ class Lab:
     def resume(self, name: str | None = "mine", **overrides: str | int) -> tuple[str | None, tuple[str, ...]]:
         """The folder that the job is told to go on from, and what is said."""
         named = {f"trainer.{key}": value for key, value in overrides.items()}
-        options, said = with_resume(self.connection, JOB, SubmitOptions(name=name, overrides=named))
+        options, said = apply_resume(self.connection, JOB, SubmitOptions(name=name, overrides=named))
         if "trainer.resume_from_path" not in options.overrides:
             assert options.overrides == named
             return None, said
@@ -157,7 +157,7 @@ def test_who_says_it_decides(lab: Lab, overrides: dict[str, str]) -> None:
     options = SubmitOptions(
         name="mine", overrides={f"trainer.{key}": value for key, value in overrides.items()}
     )
-    assert with_resume(lab.connection, JOB, options) == (options, ())
+    assert apply_resume(lab.connection, JOB, options) == (options, ())
 
 
 def test_a_run_that_is_new(lab: Lab) -> None:
@@ -172,7 +172,7 @@ def test_a_verl_that_cannot_go_on(lab: Lab) -> None:
 
 def test_a_plain_ray_cluster(lab: Lab) -> None:
     options = SubmitOptions(name="mine")
-    assert with_resume(Connection(lab.fake.url, lab.fake.url, lab.fake.token), JOB, options) == (options, ())
+    assert apply_resume(Connection(lab.fake.url, lab.fake.url, lab.fake.token), JOB, options) == (options, ())
 
 
 def test_a_job_from_python_is_sent_with_it(lab: Lab) -> None:

@@ -53,7 +53,7 @@ def merged(folder: Path, target: Path, dtype: str = "keep") -> dict[str, tuple[s
         target,
         dtype=dtype,
         world_size=found.world_size,
-        companions=found.companions,
+        sidecars=found.sidecars,
     )
     return read_safetensors(target)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from inspect import signature
 
-from cloudrl.checkpoints.wire import Wire
+from cloudrl.checkpoints.agent_files import RangeClient
 from cloudrl.node.peer import RELAY_TIMEOUT_S, relay_peer
 from cloudrl.node.report import Report
 from cloudrl.transport import agent_client
@@ -15,4 +15,4 @@ def test_a_call_that_is_passed_on_may_take_as_long_as_clients_wait() -> None:
     peer = relay_peer("token", Report(rank=1, ip="10.0.0.2", hostname="node-1", agent_port=8266))
     assert (peer.ip, peer.port) == ("10.0.0.2", 8266)
     assert peer._timeout_s == RELAY_TIMEOUT_S == agent_client._LISTING_TIMEOUT_S
-    assert signature(Wire).parameters["timeout_s"].default <= RELAY_TIMEOUT_S
+    assert signature(RangeClient).parameters["timeout_s"].default <= RELAY_TIMEOUT_S

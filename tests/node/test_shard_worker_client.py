@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cloudrl.checkpoints.wire import Wire
+from cloudrl.checkpoints.agent_files import RangeClient
 from cloudrl.node.peer import RELAY_TIMEOUT_S
 from cloudrl.node.process import Child
 from cloudrl.node.shard_worker import SEND_TIMEOUT_S
@@ -66,7 +66,10 @@ def descriptors() -> int:
 
 
 def test_it_is_waited_for_longer_than_any_client_waits() -> None:
-    assert max(RELAY_TIMEOUT_S, SEND_TIMEOUT_S, signature(Wire).parameters["timeout_s"].default) < SILENT_S
+    assert (
+        max(RELAY_TIMEOUT_S, SEND_TIMEOUT_S, signature(RangeClient).parameters["timeout_s"].default)
+        < SILENT_S
+    )
 
 
 def test_a_child_that_hangs_is_ended_and_another_one_asked(

@@ -14,7 +14,7 @@ from dstack_hosts.runs import until
 from spread_checkpoint import spread
 
 from cloudrl.checkpoints.handle import Checkpoints
-from cloudrl.checkpoints.origin import FolderOrigin
+from cloudrl.checkpoints.sources import LocalSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,7 +50,7 @@ def expected(user: User, first: str, tmp_path_factory: pytest.TempPathFactory) -
     subprocess.run([sys.executable, WRITE, whole, "2", "6"], check=True, timeout=120)
     folders = [host.path("/checkpoints") for host in user.hosts_of(first)]
     spread(whole, folders, driver=1)
-    Checkpoints(FolderOrigin(whole)).latest().merge(whole.with_name("model"))
+    Checkpoints(LocalSource(whole)).latest().merge(whole.with_name("model"))
     yield content(whole.with_name("model"))
     for folder in folders:
         shutil.rmtree(folder / "home")

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 from cloudrl.checkpoints.layout import Layout, check_together, read_layout, shard_dim
 from cloudrl.checkpoints.report import Finding, Report
 from cloudrl.checkpoints.shard import Shard, open_shard
-from cloudrl.checkpoints.steps import Steps
+from cloudrl.checkpoints.step_consistency import StepConsistency
 from cloudrl.errors import CheckpointError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from cloudrl.checkpoints.source import Companions, ShardSource
+    from cloudrl.checkpoints.source import ShardSource, Sidecars
 
 
 @dataclass(frozen=True)
-class Examined:
+class Validated:
     """What was opened, and what was found.
 
     Attributes:
@@ -44,9 +44,9 @@ class Examined:
         return tuple(next(self.shards[rank] for rank in ranks if rank in self.shards) for ranks in holders)
 
 
-def examine(
-    sources: Mapping[int, ShardSource], *, world_size: int | None, companions: Mapping[int, Companions]
-) -> Examined:
+def validate(
+    sources: Mapping[int, ShardSource], *, world_size: int | None, sidecars: Mapping[int, Sidecars]
+) -> Validated:
     """Open all shards and check that they are whole, of their ranks, of one step, and fit together.
 
     A shard that cannot be opened is no harm while a replica can.
@@ -54,7 +54,7 @@ def examine(
     shards, failures = _opened(sources)
     findings: list[Finding] = []
     layout: Layout | None = None
-    steps = Steps(shards, {rank: beside for rank, beside in companions.items() if rank in shards})
+    steps = StepConsistency(shards, {rank: beside for rank, beside in sidecars.items() if rank in shards})
     if not sources:
         findings.append(Finding("there are no model shards"))
     try:
@@ -75,7 +75,7 @@ def examine(
         step_source=steps.source,
         findings=tuple(findings),
     )
-    return Examined(shards, layout, report)
+    return Validated(shards, layout, report)
 
 
 def _opened(sources: Mapping[int, ShardSource]) -> tuple[dict[int, Shard], dict[int, CheckpointError]]:

@@ -5,38 +5,38 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cloudrl.checkpoints.source import Companions, Manifest
+from cloudrl.checkpoints.source import Manifest, Sidecars
 from cloudrl.errors import CheckpointError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from cloudrl.checkpoints.inventory import Checkpoint, FileAt
-    from cloudrl.checkpoints.origin import Files
+    from cloudrl.checkpoints.inventory import Checkpoint, FileCopy
     from cloudrl.checkpoints.source import ShardSource
+    from cloudrl.checkpoints.sources import FileOpener
 
 _HUGGINGFACE = "huggingface/"
 _MAX_SMALL_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
-class Gathered:
+class MergeInputs:
     """What `merge` and `verify` take.
 
     Attributes:
         shards: The model file of each rank that is there.
         config_files: What lies in `huggingface/`, by its path in there.
         world_size: Ranks of the run.
-        companions: What else is there of each rank.
+        sidecars: What else is there of each rank.
     """
 
     shards: Mapping[int, ShardSource]
     config_files: Mapping[str, bytes]
     world_size: int
-    companions: Mapping[int, Companions]
+    sidecars: Mapping[int, Sidecars]
 
 
-def gather(checkpoint: Checkpoint, origin: Files) -> Gathered:
+def merge_inputs(checkpoint: Checkpoint, files: FileOpener) -> MergeInputs:
     """Say where everything is; only small files are read, and shards stay where they are.
 
     Raises:
@@ -53,35 +53,35 @@ def gather(checkpoint: Checkpoint, origin: Files) -> Gathered:
     if not models or size is None:
         raise CheckpointError(f"{checkpoint.name} has no shards of a model", hint="cloudrl checkpoints list")
 
-    def source(rank: int, file: FileAt) -> ShardSource:
-        return origin.open(file, label=f"rank {rank} on {file.label}")
+    def opened(rank: int, file: FileCopy) -> ShardSource:
+        return files.open(file, label=f"rank {rank} on {file.label}")
 
-    return Gathered(
-        shards={rank: source(rank, file) for rank, file in models.items()},
-        config_files=_config_files(checkpoint, origin),
+    return MergeInputs(
+        shards={rank: opened(rank, file) for rank, file in models.items()},
+        config_files=_config_files(checkpoint, files),
         world_size=size,
-        companions=_companions(checkpoint, source),
+        sidecars=_sidecars(checkpoint, opened),
     )
 
 
-def _config_files(checkpoint: Checkpoint, origin: Files) -> dict[str, bytes]:
+def _config_files(checkpoint: Checkpoint, files: FileOpener) -> dict[str, bytes]:
     """What lies in `huggingface/`, weights aside."""
     found = {}
     for name, copies in checkpoint.files.items():
         small = copies[0].size_bytes <= _MAX_SMALL_BYTES and not name.endswith(".safetensors")
         if name.startswith(_HUGGINGFACE) and small:
-            found[name.removeprefix(_HUGGINGFACE)] = origin.open(copies[0]).read(0, copies[0].size_bytes)
+            found[name.removeprefix(_HUGGINGFACE)] = files.open(copies[0]).read(0, copies[0].size_bytes)
     return found
 
 
-def _companions(
-    checkpoint: Checkpoint, source: Callable[[int, FileAt], ShardSource]
-) -> Mapping[int, Companions]:
+def _sidecars(
+    checkpoint: Checkpoint, opened: Callable[[int, FileCopy], ShardSource]
+) -> Mapping[int, Sidecars]:
     optim, extra = checkpoint.shards("optim"), checkpoint.shards("extra_state")
     return {
-        rank: Companions(
-            optim=source(rank, optim[rank]) if rank in optim else None,
-            extra=source(rank, extra[rank]) if rank in extra else None,
+        rank: Sidecars(
+            optim=opened(rank, optim[rank]) if rank in optim else None,
+            extra=opened(rank, extra[rank]) if rank in extra else None,
             manifest=Manifest.from_json(checkpoint.saves[rank]) if rank in checkpoint.saves else None,
         )
         for rank in checkpoint.ranks

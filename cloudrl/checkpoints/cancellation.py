@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _mine = threading.local()
 
 
-class Stopped(CheckpointError):
+class Cancelled(CheckpointError):
     """Nobody waits for the result."""
 
 
@@ -36,10 +36,10 @@ def workers(count: int, stop: threading.Event, name: str) -> Iterator[ThreadPool
 
 
 def check() -> None:
-    """Raises: Stopped: this thread is to end."""
+    """Raises: Cancelled: this thread is to end."""
     stop = _event()
     if stop is not None and stop.is_set():
-        raise Stopped("it was interrupted")
+        raise Cancelled("it was interrupted")
 
 
 def sleep(seconds: float) -> None:

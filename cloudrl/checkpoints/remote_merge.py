@@ -14,9 +14,9 @@ import zipfile
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from cloudrl.checkpoints.head_job import FILE, MARK, TOKEN, checkpoint_to_json
-from cloudrl.checkpoints.origin import ClusterOrigin
 from cloudrl.checkpoints.progress import OnProgress, silent
+from cloudrl.checkpoints.remote_merge_main import FILE, MARK, TOKEN, checkpoint_to_json
+from cloudrl.checkpoints.sources import ClusterSource
 from cloudrl.errors import CheckpointError, InputError, JobFailed
 from cloudrl.jobs import Ended, Line
 from cloudrl.jobs.handle import find_job, raise_for_status
@@ -60,17 +60,17 @@ def merge_on_head(
         CheckpointError: It cannot be merged.
         ConnectionFailed: Nobody answers any more; the merge goes on.
     """
-    origin = checkpoint.origin
-    if not isinstance(origin, ClusterOrigin):
+    source = checkpoint.source
+    if not isinstance(source, ClusterSource):
         raise InputError(
-            f"{origin.name} is on this machine: there is no head to merge it", hint="Leave out --on head"
+            f"{source.name} is on this machine: there is no head to merge it", hint="Leave out --on head"
         )
     if not path.startswith("/"):
         raise InputError(
             f"--to {path} is relative, and means a folder of the head", hint="Give an absolute path"
         )
     options = [f"--to={path}", f"--dtype={dtype}", *(["--sync"] if sync else [])]
-    job = _submit(origin.connection, checkpoint, options)
+    job = _submit(source.connection, checkpoint, options)
     return _follow(job, on_progress)
 
 
@@ -98,7 +98,7 @@ def _request(
         f"{cluster.secrets_dir}/{submission_id}",
         "python3",
         "-m",
-        "cloudrl.checkpoints.head_job",
+        "cloudrl.checkpoints.remote_merge_main",
     ]
     return {
         "entrypoint": shlex.join([*words, *options]),

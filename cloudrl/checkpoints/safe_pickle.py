@@ -1,7 +1,7 @@
 """Reading a pickle without running anything: a machine whose only results are plain data and inert records.
 
 It imports nothing and calls nothing. Where a pickle names a class or a function, there is a `Name`; where it would
-call one, there is a `Record` of the name and the arguments. A name that is not in the allow-list ends the reading.
+call one, there is a `PickledObject` of the name and the arguments. A name not in the allow-list ends the reading.
 Only the opcodes of protocol 2 exist, which `torch.save` uses (torch 2.13, torch/serialization.py,
 DEFAULT_PROTOCOL), so a file costs no more time and memory than its length.
 """
@@ -31,7 +31,7 @@ class Name:
     text: str
 
 
-class Record:
+class PickledObject:
     """What would have been an object: the name of its class or maker, the arguments, and the state set afterwards."""
 
     __slots__ = ("args", "items", "name", "state")
@@ -214,7 +214,7 @@ class _Machine:
 
     def _append(self, values: list[Any]) -> None:
         target = self._stack[-1]
-        (target.items if isinstance(target, Record) else _expect(target, list)).extend(values)
+        (target.items if isinstance(target, PickledObject) else _expect(target, list)).extend(values)
 
     def setitem(self) -> None:
         pair = self._at_least(2)
@@ -247,12 +247,12 @@ class _Machine:
     def reduce(self) -> None:
         args = _expect(self._stack.pop(), tuple)
         name = _expect(self._stack.pop(), Name).text
-        self._stack.append({} if name in _DICTS else Record(name, args))
+        self._stack.append({} if name in _DICTS else PickledObject(name, args))
 
     def build(self) -> None:
         state = self._stack.pop()
         if isinstance(
-            self._stack[-1], Record
+            self._stack[-1], PickledObject
         ):  # else attributes of an OrderedDict, as `_metadata` of a state dict
             self._stack[-1].state = state
         else:

@@ -1,8 +1,8 @@
-"""The merge on the head: `python3 -m cloudrl.checkpoints.head_job --to DIR --dtype bf16`, as a Ray job.
+"""The merge on the head: `python3 -m cloudrl.checkpoints.remote_merge_main --to DIR --dtype bf16`, as a Ray job.
 
 Runs under the image's Python, with its numpy and without our other packages. What to merge stands in
 `checkpoint.json` beside it; shards on the head's own disk are read there, others through the agents. It says how far it
-is, and what came of it, in lines of JSON after a mark (`cloudrl.checkpoints.on_head` reads them).
+is, and what came of it, in lines of JSON after a mark (`cloudrl.checkpoints.remote_merge` reads them).
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloudrl.checkpoints.gather import gather
-from cloudrl.checkpoints.inventory import Checkpoint, FileAt, Place
+from cloudrl.checkpoints.agent_files import RangeClient
+from cloudrl.checkpoints.inventory import Checkpoint, FileCopy, Location
 from cloudrl.checkpoints.merge import Tuning, merge
+from cloudrl.checkpoints.merge_inputs import merge_inputs
 from cloudrl.checkpoints.remote import AHEAD_BYTES, RemoteShard
 from cloudrl.checkpoints.source import LocalShard
-from cloudrl.checkpoints.wire import Wire
 from cloudrl.errors import CloudrlError
 
 if TYPE_CHECKING:
@@ -35,22 +35,24 @@ FILE = "checkpoint.json"
 _SAY_EVERY_S = 1.0
 
 
-class HeadFiles:
+class HeadFileOpener:
     """Opens files as the head sees them."""
 
-    def __init__(self, wire: Wire) -> None:
-        self._wire = wire
+    def __init__(self, client: RangeClient) -> None:
+        self._client = client
 
-    def open(self, file: FileAt, *, label: str | None = None, ahead_bytes: int = AHEAD_BYTES) -> ShardSource:
+    def open(
+        self, file: FileCopy, *, label: str | None = None, ahead_bytes: int = AHEAD_BYTES
+    ) -> ShardSource:
         """From this disk if the head shares the folder, else from the node that has it."""
-        if 0 in file.place.ranks:
-            return LocalShard(Path(file.place.folder) / file.path, label=label or file.label)
-        return RemoteShard(self._wire, file, label=label, ahead_bytes=ahead_bytes)
+        if 0 in file.location.ranks:
+            return LocalShard(Path(file.location.folder) / file.path, label=label or file.label)
+        return RemoteShard(self._client, file, label=label, ahead_bytes=ahead_bytes)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Merge and say so; the exit code is that of the error."""
-    parser = argparse.ArgumentParser(prog="python3 -m cloudrl.checkpoints.head_job")
+    parser = argparse.ArgumentParser(prog="python3 -m cloudrl.checkpoints.remote_merge_main")
     parser.add_argument("--to", type=Path, required=True)
     parser.add_argument("--dtype", required=True)
     parser.add_argument("--sync", action="store_true")
@@ -63,12 +65,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             _say(done=done_bytes, total=total_bytes)
 
     given = json.loads(Path(FILE).read_text(encoding="utf-8"))
-    wire = Wire(given["agent_url"], os.environ[TOKEN], on_break=lambda sentence: _say(note=sentence))
+    client = RangeClient(given["agent_url"], os.environ[TOKEN], on_break=lambda sentence: _say(note=sentence))
     try:
-        found = gather(checkpoint_from_json(given["checkpoint"]), HeadFiles(wire))
+        found = merge_inputs(checkpoint_from_json(given["checkpoint"]), HeadFileOpener(client))
         merged = merge(
             found.shards, found.config_files, args.to, dtype=args.dtype, world_size=found.world_size,
-            companions=found.companions, tuning=Tuning(threads=8, sync=args.sync), on_progress=progress,
+            sidecars=found.sidecars, tuning=Tuning(threads=8, sync=args.sync), on_progress=progress,
         )  # fmt: skip
     except CloudrlError as error:
         _say(error=error.message, hint=error.hint)
@@ -83,31 +85,36 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def checkpoint_to_json(checkpoint: Checkpoint) -> dict[str, Any]:
-    """All of it; each place once."""
-    places: dict[Place, int] = {}
+    """All of it; each location once."""
+    locations: dict[Location, int] = {}
     files = {
         name: [
-            [places.setdefault(copy.place, len(places)), copy.path, copy.size_bytes, copy.modified_at]
+            [
+                locations.setdefault(copy.location, len(locations)),
+                copy.path,
+                copy.size_bytes,
+                copy.modified_at,
+            ]
             for copy in copies
         ]
         for name, copies in checkpoint.files.items()
     }
     return {
         "run": checkpoint.run, "step": checkpoint.step, "role": checkpoint.role, "world_size": checkpoint.world_size,
-        "places": [asdict(place) for place in places], "files": files,
+        "places": [asdict(location) for location in locations], "files": files,
         "saves": {str(rank): save for rank, save in checkpoint.saves.items()},
     }  # fmt: skip
 
 
 def checkpoint_from_json(value: Mapping[str, Any]) -> Checkpoint:
     """Read what `checkpoint_to_json` wrote."""
-    places = [
-        Place(tuple(each["ranks"]), tuple(each["addresses"]), each["room"], each["folder"])
+    locations = [
+        Location(tuple(each["ranks"]), tuple(each["addresses"]), each["room"], each["folder"])
         for each in value["places"]
     ]
     files = {
         name: tuple(
-            FileAt(places[place], path, size, modified_at) for place, path, size, modified_at in copies
+            FileCopy(locations[index], path, size, modified_at) for index, path, size, modified_at in copies
         )
         for name, copies in value["files"].items()
     }

@@ -7,43 +7,43 @@ import struct
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from cloudrl.checkpoints.archive import Archive, open_archive
 from cloudrl.checkpoints.dtypes import DType
 from cloudrl.checkpoints.file_crc import file_crc
-from cloudrl.checkpoints.inert import read_pickle
 from cloudrl.checkpoints.report import Finding
+from cloudrl.checkpoints.safe_pickle import read_pickle
 from cloudrl.checkpoints.shard import Shard, saved_as
 from cloudrl.checkpoints.tensors import Unreadable, is_allowed, read_view
+from cloudrl.checkpoints.torch_zip import Archive, open_archive
 from cloudrl.errors import CheckpointError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from cloudrl.checkpoints.source import Companions, Manifest, ShardSource
+    from cloudrl.checkpoints.source import Manifest, ShardSource, Sidecars
 
 _NUMBERS = {DType.FLOAT32: "<f", DType.FLOAT64: "<d", DType.INT64: "<q", DType.INT32: "<i"}
 
 
-class Steps:
-    """The step of each rank, by the first witness that all ranks have; else by what some have.
+class StepConsistency:
+    """The step of each rank, by the first evidence that all ranks have; else by what some have.
 
     Args:
         shards: The model files.
-        companions: What lies beside them, by rank. What cannot be read there is a mild finding: the model needs it
+        sidecars: What lies beside them, by rank. What cannot be read there is a mild finding: the model needs it
             not.
     """
 
-    def __init__(self, shards: Mapping[int, Shard], companions: Mapping[int, Companions]) -> None:
+    def __init__(self, shards: Mapping[int, Shard], sidecars: Mapping[int, Sidecars]) -> None:
         self.findings: list[Finding] = []
-        self._by_witness: dict[str, dict[int, int]] = {}
-        present = {rank: beside for rank, beside in sorted(companions.items()) if rank in shards}
-        for rank, beside in present.items():
-            if beside.manifest is not None:
-                self.findings += _recorded(shards[rank], beside.manifest)
-        for witness in ("manifest", "scheduler", "optimizer"):  # an optimizer's pickle takes longest
-            found = {rank: self._ask(witness, rank, beside) for rank, beside in present.items()}
-            self._by_witness[witness] = {rank: step for rank, step in found.items() if step is not None}
-            if len(self._by_witness[witness]) == len(shards):
+        self._by_evidence: dict[str, dict[int, int]] = {}
+        present = {rank: each for rank, each in sorted(sidecars.items()) if rank in shards}
+        for rank, each in present.items():
+            if each.manifest is not None:
+                self.findings += _recorded(shards[rank], each.manifest)
+        for evidence in ("manifest", "scheduler", "optimizer"):  # an optimizer's pickle takes longest
+            found = {rank: self._ask(evidence, rank, each) for rank, each in present.items()}
+            self._by_evidence[evidence] = {rank: step for rank, step in found.items() if step is not None}
+            if len(self._by_evidence[evidence]) == len(shards):
                 break
         self.findings += self._disagreements()
         if not self.source and len(shards) > 1:
@@ -54,42 +54,42 @@ class Steps:
 
     @property
     def source(self) -> str | None:
-        """The best witness that at least one rank has."""
-        return next((witness for witness, steps in self._by_witness.items() if steps), None)
+        """The best evidence that at least one rank has."""
+        return next((evidence for evidence, steps in self._by_evidence.items() if steps), None)
 
     @property
     def step(self) -> int | None:
         """The step, if anything tells it. Scheduler and optimizer count updates, of which a step may have several."""
-        steps = self._by_witness[self.source] if self.source else {}
+        steps = self._by_evidence[self.source] if self.source else {}
         return Counter(steps.values()).most_common(1)[0][0] if steps else None
 
-    def _ask(self, witness: str, rank: int, beside: Companions) -> int | None:
-        if witness == "manifest":
-            return beside.manifest.step if beside.manifest is not None else None
-        source = beside.extra if witness == "scheduler" else beside.optim
+    def _ask(self, evidence: str, rank: int, sidecars: Sidecars) -> int | None:
+        if evidence == "manifest":
+            return sidecars.manifest.step if sidecars.manifest is not None else None
+        source = sidecars.extra if evidence == "scheduler" else sidecars.optim
         if source is None:
             return None
         try:
-            return _scheduler_step(source, rank) if witness == "scheduler" else _optimizer_step(source, rank)
+            return _scheduler_step(source, rank) if evidence == "scheduler" else _optimizer_step(source, rank)
         except CheckpointError as error:
             self.findings.append(Finding(error.message, rank, source.label, fatal=False))
             return None
 
     def _disagreements(self) -> Iterator[Finding]:
-        for witness, steps in self._by_witness.items():
+        for evidence, steps in self._by_evidence.items():
             common = Counter(steps.values()).most_common()
             for step, _ in common[1:]:
                 ranks = [rank for rank, found in steps.items() if found == step]
                 others = [rank for rank, found in steps.items() if found == common[0][0]]
                 message = (
-                    f"rank {_list(ranks)} is from another step: {_unit(witness)} {step}, "
+                    f"rank {_list(ranks)} is from another step: {_unit(evidence)} {step}, "
                     f"and rank {_list(others)} from {common[0][0]}"
                 )
                 yield Finding(message, ranks[0])
 
 
-def _unit(witness: str) -> str:
-    return "step" if witness == "manifest" else f"update (by its {witness})"
+def _unit(evidence: str) -> str:
+    return "step" if evidence == "manifest" else f"update (by its {evidence})"
 
 
 def _list(ranks: list[int]) -> str:

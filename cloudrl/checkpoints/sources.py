@@ -7,11 +7,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from cloudrl.checkpoints.collect import collect, local_inventory
+from cloudrl.checkpoints.agent_files import RangeClient
+from cloudrl.checkpoints.aggregate import aggregate, local_inventory
 from cloudrl.checkpoints.inventory import Inventory
 from cloudrl.checkpoints.remote import AHEAD_BYTES, RemoteShard
 from cloudrl.checkpoints.source import LocalShard
-from cloudrl.checkpoints.wire import Wire
 from cloudrl.errors import CheckpointError, ConnectionFailed, InputError, Unauthorized
 from cloudrl.node.checkpoint_store import remove_step
 from cloudrl.node.files import Refused
@@ -19,20 +19,22 @@ from cloudrl.node.files import Refused
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cloudrl.checkpoints.inventory import FileAt, Place
+    from cloudrl.checkpoints.inventory import FileCopy, Location
     from cloudrl.checkpoints.source import ShardSource
     from cloudrl.protocol.backoff import Backoff
     from cloudrl.transport import AgentClient, Connection
 
 
-class Files(Protocol):
+class FileOpener(Protocol):
     """Gives the bytes of what an inventory names."""
 
-    def open(self, file: FileAt, *, label: str | None = None, ahead_bytes: int = AHEAD_BYTES) -> ShardSource:
+    def open(
+        self, file: FileCopy, *, label: str | None = None, ahead_bytes: int = AHEAD_BYTES
+    ) -> ShardSource:
         """The bytes of a file; nothing is read yet."""
 
 
-class Origin(Files, Protocol):
+class CheckpointSource(FileOpener, Protocol):
     """One collection of checkpoints. `name` is how a user calls it."""
 
     @property
@@ -52,8 +54,8 @@ class Origin(Files, Protocol):
             CheckpointError: A node gives a name that is no path below a folder.
         """
 
-    def remove(self, place: Place, path: str) -> None:
-        """Remove one step, `RUN/global_step_10` below the place's folder.
+    def remove(self, location: Location, path: str) -> None:
+        """Remove one step, `RUN/global_step_10` below the location's folder.
 
         Raises:
             CheckpointError: It is not there any more.
@@ -62,7 +64,7 @@ class Origin(Files, Protocol):
 
 
 @dataclass(frozen=True)
-class FolderOrigin:
+class LocalSource:
     """A folder of this machine: one with runs, a run, or one step."""
 
     folder: Path
@@ -70,27 +72,33 @@ class FolderOrigin:
 
     @property
     def name(self) -> str:
-        """See `Origin`."""
+        """See `CheckpointSource`."""
         return str(self.folder)
 
     def inventory(self) -> Inventory:
-        """See `Origin`."""
+        """See `CheckpointSource`."""
         return local_inventory(self.folder)
 
-    def open(self, file: FileAt, *, label: str | None = None, ahead_bytes: int = AHEAD_BYTES) -> ShardSource:  # noqa: ARG002
-        """See `Origin`."""
-        return LocalShard(Path(file.place.folder) / file.path, label=label)
+    def open(
+        self,
+        file: FileCopy,
+        *,
+        label: str | None = None,
+        ahead_bytes: int = AHEAD_BYTES,  # noqa: ARG002
+    ) -> ShardSource:
+        """See `CheckpointSource`."""
+        return LocalShard(Path(file.location.folder) / file.path, label=label)
 
-    def remove(self, place: Place, path: str) -> None:
-        """See `Origin`."""
+    def remove(self, location: Location, path: str) -> None:
+        """See `CheckpointSource`."""
         try:
-            remove_step(Path(place.folder), path)
+            remove_step(Path(location.folder), path)
         except (OSError, Refused) as error:
-            raise CheckpointError(f"{place.folder}/{path} cannot be removed: {error}") from error
+            raise CheckpointError(f"{location.folder}/{path} cannot be removed: {error}") from error
 
 
 @dataclass(frozen=True)
-class ClusterOrigin:
+class ClusterSource:
     """The nodes of a running cluster, asked through the agent of its head.
 
     Attributes:
@@ -107,11 +115,11 @@ class ClusterOrigin:
 
     @property
     def name(self) -> str:
-        """See `Origin`."""
+        """See `CheckpointSource`."""
         return self.connection.name
 
     def inventory(self) -> Inventory:
-        """See `Origin`. A node that does not answer is told in a note."""
+        """See `CheckpointSource`. A node that does not answer is told in a note."""
         answers, silent = [], []
         for node in self._agent.status()["nodes"]:
             try:
@@ -121,19 +129,21 @@ class ClusterOrigin:
             except (ConnectionFailed, InputError) as failure:
                 who = f"node {node['rank']} ({node['ip']})"
                 silent.append(f"{who} says nothing of its checkpoints: {failure.message}")
-        found = collect(answers)
+        found = aggregate(answers)
         return Inventory(found.checkpoints, (*silent, *found.notes), tuple(silent))
 
-    def open(self, file: FileAt, *, label: str | None = None, ahead_bytes: int = AHEAD_BYTES) -> ShardSource:
-        """See `Origin`."""
-        return RemoteShard(self._wire, file, label=label, ahead_bytes=ahead_bytes)
+    def open(
+        self, file: FileCopy, *, label: str | None = None, ahead_bytes: int = AHEAD_BYTES
+    ) -> ShardSource:
+        """See `CheckpointSource`."""
+        return RemoteShard(self._client, file, label=label, ahead_bytes=ahead_bytes)
 
-    def remove(self, place: Place, path: str) -> None:
-        """See `Origin`."""
+    def remove(self, location: Location, path: str) -> None:
+        """See `CheckpointSource`."""
         try:
-            self._agent.remove_step(place.ranks[0], place.room, path)
+            self._agent.remove_step(location.ranks[0], location.room, path)
         except InputError as error:
-            raise CheckpointError(f"{place.label}: {path} cannot be removed: {error.message}") from error
+            raise CheckpointError(f"{location.label}: {path} cannot be removed: {error.message}") from error
 
     @cached_property
     def _agent(self) -> AgentClient:
@@ -146,10 +156,10 @@ class ClusterOrigin:
         return agent
 
     @cached_property
-    def _wire(self) -> Wire:
+    def _client(self) -> RangeClient:
         connection, source = self.connection, self.connection.token_source
         renew = None if source is None else lambda refused: source.refresh(refused).agent_token or ""
-        return Wire(
+        return RangeClient(
             self._agent.url, connection.agent_token or "", renew=renew, backoff=self.backoff,
             on_break=self.on_break,
         )  # fmt: skip

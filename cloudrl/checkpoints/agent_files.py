@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from cloudrl.checkpoints import stopping
+from cloudrl.checkpoints import cancellation
 from cloudrl.errors import CheckpointError, ConnectionFailed
 from cloudrl.protocol.backoff import Attempts, Backoff
 
@@ -26,7 +26,7 @@ _FINAL = (400, 403, 404, 413, 416, 422)
 that restarts, a node that is not heard of yet."""
 
 
-class Refused(CheckpointError):
+class PermanentError(CheckpointError):
     """The agent answers, and says no for good; `status` is HTTP's."""
 
     def __init__(self, message: str, status: int) -> None:
@@ -34,7 +34,7 @@ class Refused(CheckpointError):
         self.status = status
 
 
-class Wire:
+class RangeClient:
     """One agent. Threads share it; each request has a connection of its own.
 
     Args:
@@ -58,7 +58,7 @@ class Wire:
         on_break: Callable[[str], None] = lambda _sentence: None,
         timeout_s: float = 30.0,
         clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = stopping.sleep,
+        sleep: Callable[[float], None] = cancellation.sleep,
     ) -> None:
         place = urlsplit(url)
         self._host, self._port = place.hostname or "127.0.0.1", place.port or 80
@@ -111,12 +111,12 @@ class Wire:
     def _keep_trying(self, attempt: Callable[[], None], label: str, progress: Callable[[], int]) -> None:
         attempts, before = Attempts(self._backoff, clock=self._clock, sleep=self._sleep), progress()
         while True:
-            stopping.check()
+            cancellation.check()
             try:
                 attempt()
-            except Refused as error:
-                raise Refused(f"{label}: {error.message}", error.status) from error
-            except (OSError, http.client.HTTPException, _Passing) as error:
+            except PermanentError as error:
+                raise PermanentError(f"{label}: {error.message}", error.status) from error
+            except (OSError, http.client.HTTPException, RetryableError) as error:
                 if progress() > before:
                     before = progress()
                     attempts.progress()
@@ -157,10 +157,10 @@ class Wire:
         if message.endswith(
             "is not known here"
         ):  # the head has started again, and not heard of that node yet
-            raise _Passing(message)
+            raise RetryableError(message)
         if answer.status == 501 or answer.status in _FINAL:
-            raise Refused(message, answer.status)
-        raise _Passing(message)
+            raise PermanentError(message, answer.status)
+        raise RetryableError(message)
 
     def _take_newer_token(self, refused: str) -> None:
         """After a restart of the cluster; a token that stays refused is another cluster's.
@@ -172,30 +172,32 @@ class Wire:
                 try:
                     self._token = self._renew(refused)
                 except ConnectionFailed as failure:  # it is being started again
-                    raise _Passing(failure.message) from failure
+                    raise RetryableError(failure.message) from failure
             if self._token == refused:
-                raise Refused("the agent refuses the token: another cluster may have taken its port", 401)
+                raise PermanentError(
+                    "the agent refuses the token: another cluster may have taken its port", 401
+                )
 
 
-class _Passing(Exception):
+class RetryableError(Exception):
     """An answer that may be another one in a moment."""
 
 
-class NoCast(Exception):
+class CastUnsupported(Exception):
     """The agent did not cast."""
 
 
 def _check_cast(answer: http.client.HTTPResponse, query: str) -> None:
     if query.startswith("cast=") and answer.headers.get("X-Cloudrl-Cast") != query.removeprefix("cast="):
-        raise NoCast
+        raise CastUnsupported
 
 
 def _read_all(answer: http.client.HTTPResponse, count: int, into: bytearray) -> None:
     """Exactly `count` bytes; what has come before a break stays."""
     end = len(into) + count
     while len(into) < end:
-        stopping.check()
+        cancellation.check()
         chunk = answer.read1(min(_CHUNK_BYTES, end - len(into)))
         if not chunk:
-            raise _Passing(f"the connection broke {end - len(into)} bytes too early")
+            raise RetryableError(f"the connection broke {end - len(into)} bytes too early")
         into += chunk

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shard_files import FIXTURES, write_members
 
-from cloudrl.checkpoints.archive import open_archive
 from cloudrl.checkpoints.file_crc import combine, file_crc
 from cloudrl.checkpoints.source import LocalShard
+from cloudrl.checkpoints.torch_zip import open_archive
 from cloudrl.errors import CheckpointError
 
 if TYPE_CHECKING:

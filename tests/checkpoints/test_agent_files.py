@@ -1,4 +1,4 @@
-"""Several threads over one wire: new tokens, files that cannot be read, requests side by side."""
+"""Several threads over one client: new tokens, files that cannot be read, requests side by side."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from shard_files import edit, shard_path
 from small_step import write_step
 from spread_checkpoint import spread
 
-from cloudrl.checkpoints.archive import open_archive
+from cloudrl.checkpoints.agent_files import PermanentError, RangeClient
 from cloudrl.checkpoints.dtypes import DType
 from cloudrl.checkpoints.handle import Checkpoints
-from cloudrl.checkpoints.inventory import FileAt, Place
-from cloudrl.checkpoints.origin import ClusterOrigin
+from cloudrl.checkpoints.inventory import FileCopy, Location
 from cloudrl.checkpoints.remote import RemoteShard
-from cloudrl.checkpoints.source import Companions, FileRecord, LocalShard, Manifest
+from cloudrl.checkpoints.source import FileRecord, LocalShard, Manifest, Sidecars
+from cloudrl.checkpoints.sources import ClusterSource
+from cloudrl.checkpoints.torch_zip import open_archive
 from cloudrl.checkpoints.verify import verify
-from cloudrl.checkpoints.wire import Refused, Wire
 from cloudrl.errors import CheckpointError
 from cloudrl.transport import Connection
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.io
 
 FILE = "mine/global_step_7/actor/model_world_size_2_rank_1.pt"
-AT = FileAt(Place((1,), ("10.0.0.2",), "checkpoints", "/checkpoints"), FILE, 100 << 20, 0.0)
+AT = FileCopy(Location((1,), ("10.0.0.2",), "checkpoints", "/checkpoints"), FILE, 100 << 20, 0.0)
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def cluster(tmp_path: Path) -> Iterator[FakeCluster]:
 
 def latest(cluster: FakeCluster, said: list[str]) -> CheckpointHandle:
     connection = Connection("lab", cluster.url, cluster.token, cluster.agent_url, cluster.token)
-    return Checkpoints(ClusterOrigin(connection, on_break=said.append)).latest()
+    return Checkpoints(ClusterSource(connection, on_break=said.append)).latest()
 
 
 # -- tokens --------------------------------------------------------------------------------------------------------
@@ -75,11 +75,11 @@ def test_a_refusal_that_comes_after_another_thread_has_renewed_the_token(cluster
             assert renewed.wait(10)
 
     cluster.agent_token, cluster.on_request = "new", on_request
-    wire = Wire(cluster.agent_url, "old", renew=renew, sleep=lambda _: None)
+    client = RangeClient(cluster.agent_url, "old", renew=renew, sleep=lambda _: None)
     with ThreadPoolExecutor(1) as pool:
-        slow = pool.submit(wire.call, "GET", "/v1/status", label="slow")
+        slow = pool.submit(client.call, "GET", "/v1/status", label="slow")
         assert arrived.wait(10)
-        assert wire.call("POST", "/v1/transfers", label="quick", body={})
+        assert client.call("POST", "/v1/transfers", label="quick", body={})
         assert slow.result(10)
     assert asked == ["old"]
 
@@ -96,18 +96,18 @@ def test_many_threads_renew_once(cluster: FakeCluster) -> None:
             together.wait()
 
     cluster.agent_token, cluster.on_request = "new", first_together
-    wire = Wire(cluster.agent_url, "old", renew=renew, sleep=lambda _: None)
+    client = RangeClient(cluster.agent_url, "old", renew=renew, sleep=lambda _: None)
     with ThreadPoolExecutor(4) as pool:
-        calls = [pool.submit(wire.call, "GET", "/v1/status", label=str(number)) for number in range(4)]
+        calls = [pool.submit(client.call, "GET", "/v1/status", label=str(number)) for number in range(4)]
         assert all(call.result(10) for call in calls)
     assert asked == ["old"]
 
 
 def test_a_new_token_that_is_refused_too(cluster: FakeCluster) -> None:
     cluster.agent_token = "another cluster's"
-    wire = Wire(cluster.agent_url, "old", renew=lambda _: "new", sleep=lambda _: None)
-    with pytest.raises(Refused, match="refuses the token"):
-        wire.call("GET", "/v1/status", label="x")
+    client = RangeClient(cluster.agent_url, "old", renew=lambda _: "new", sleep=lambda _: None)
+    with pytest.raises(PermanentError, match="refuses the token"):
+        client.call("GET", "/v1/status", label="x")
 
 
 # -- a disk that cannot read ---------------------------------------------------------------------------------------
@@ -160,7 +160,7 @@ def test_verify_reports_bytes_between_the_storages_that_cannot_be_read(actor: Pa
     shards = {rank: Cracked(shard_path(actor, rank)) for rank in (0, 1)}
     size = shards[1].size_bytes()
     saved = Manifest(7, 1, 2, {shards[1].path.name: FileRecord(size, zlib.crc32(shards[1].read(0, size)))})
-    report = verify(shards, companions={1: Companions(manifest=saved)})
+    report = verify(shards, sidecars={1: Sidecars(manifest=saved)})
     assert [(finding.rank, finding.fatal) for finding in report.findings] == [(1, True)]
     assert "Input/output error" in report.findings[0].message
 
@@ -169,7 +169,7 @@ def test_verify_reports_bytes_between_the_storages_that_cannot_be_read(actor: Pa
 
 
 class Zeros:
-    """A wire to a file of zeros; remembers what is asked for, and calls `on_fetch` while an answer is on its way."""
+    """A client to a file of zeros; remembers what is asked for, and calls `on_fetch` while an answer is on its way."""
 
     def __init__(self, on_fetch: Callable[[], object] = lambda: None) -> None:
         self.sums: list[int] = []
@@ -189,11 +189,11 @@ class Zeros:
 
 
 def test_no_sum_takes_longer_than_an_answer_may() -> None:
-    """Within the 30 s of a wire also where a busy volume gives 1 MB/s."""
-    wire = Zeros()
-    assert RemoteShard(wire, AT).crc32(5, 50 << 20) == zlib.crc32(bytes(50 << 20))  # type: ignore[arg-type]
-    assert max(wire.sums) < 30e6
-    assert sum(wire.sums) == 50 << 20
+    """Within the 30 s of a client also where a busy volume gives 1 MB/s."""
+    client = Zeros()
+    assert RemoteShard(client, AT).crc32(5, 50 << 20) == zlib.crc32(bytes(50 << 20))  # type: ignore[arg-type]
+    assert max(client.sums) < 30e6
+    assert sum(client.sums) == 50 << 20
 
 
 @pytest.mark.parametrize("length", [1000, 20 << 10, 8 << 20])

@@ -6,7 +6,7 @@ import os
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from cloudrl.checkpoints.inventory import Checkpoint, FileAt, Inventory, Place
+from cloudrl.checkpoints.inventory import Checkpoint, FileCopy, Inventory, Location
 from cloudrl.errors import CheckpointError, InputError
 from cloudrl.node.inventory import SHARD, TRACKER, folder_identity, scan
 
@@ -25,13 +25,13 @@ def local_inventory(folder: Path) -> Inventory:
     root, only = folder.absolute(), None
     if root.name.startswith("global_step_"):
         root, only = root.parent, root.name
-    place = {
+    location = {
         "room": "checkpoints",
         "folder": str(root),
         "identity": folder_identity(root),
         "runs": scan(root),
     }
-    found = collect([({}, {"places": [place]})])
+    found = aggregate([({}, {"places": [location]})])
     if only is None:
         return found
     steps = tuple(
@@ -51,7 +51,7 @@ def _refuse_unreadable(folder: Path) -> None:
         raise InputError(f"{folder} cannot be read: {error.strerror}") from error
 
 
-def collect(answers: Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> Inventory:
+def aggregate(answers: Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> Inventory:
     """Put together what nodes say.
 
     Args:
@@ -61,10 +61,10 @@ def collect(answers: Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> I
         CheckpointError: A node gives a name that is no path below a folder.
     """
     gathered: dict[tuple[str, str], _Run] = {}
-    for place, runs in _places(answers):
+    for location, runs in _locations(answers):
         for run in runs:
-            name = "." if run["run"] == "." else _checked(place, run["run"])
-            gathered.setdefault((place.room, name), _Run(name)).add(place, run)
+            name = "." if run["run"] == "." else _checked(location, run["run"])
+            gathered.setdefault((location.room, name), _Run(name)).add(location, run)
     checkpoints: list[Checkpoint] = []
     notes: list[str] = []
     for key in sorted(gathered):
@@ -73,9 +73,9 @@ def collect(answers: Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> I
     return Inventory(tuple(checkpoints), tuple(notes))
 
 
-def _places(
+def _locations(
     answers: Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]],
-) -> list[tuple[Place, list[Mapping[str, Any]]]]:
+) -> list[tuple[Location, list[Mapping[str, Any]]]]:
     """Every folder once, with all nodes that have it."""
     groups: list[list[tuple[Mapping[str, Any], Mapping[str, Any]]]] = []
     for node, answer in answers:
@@ -85,15 +85,15 @@ def _places(
                 groups.append([(node, said)])
             else:
                 same.append((node, said))
-    return [(_place(group), list(group[0][1]["runs"])) for group in groups]
+    return [(_location(group), list(group[0][1]["runs"])) for group in groups]
 
 
-def _checked(place: Place, said: object) -> str:
+def _checked(location: Location, said: object) -> str:
     """A name as a node gives it. A pull makes a path of this machine of it, so it must stay below a folder."""
     name = str(said)
     if not _can_be_a_path(name) or any(part in ("", ".", "..") for part in name.split("/")):
         raise CheckpointError(
-            f"{place.label} names {name[:200]!r} among its checkpoints, which is no path below their folder",
+            f"{location.label} names {name[:200]!r} among its checkpoints, which is no path below their folder",
             hint="No training writes that: look at that node before you take anything from it",
         )
     return name
@@ -116,9 +116,9 @@ def _is_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     return all(words) and words[1] in one["words"] and words[0] in other["words"]
 
 
-def _place(group: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> Place:
+def _location(group: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> Location:
     nodes = [node for node, _ in group if node]
-    return Place(
+    return Location(
         tuple(int(node["rank"]) for node in nodes),
         tuple(str(node["ip"]) for node in nodes),
         str(group[0][1]["room"]),
@@ -131,34 +131,34 @@ class _Run:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._files: dict[tuple[int, str, int | None], dict[str, list[FileAt]]] = {}
-        self._saves: dict[tuple[int, str], list[tuple[Place, Mapping[str, Any]]]] = defaultdict(list)
-        self._trackers: list[tuple[float, str, Place]] = []
-        self._beside: dict[int, dict[str, list[FileAt]]] = defaultdict(dict)
+        self._files: dict[tuple[int, str, int | None], dict[str, list[FileCopy]]] = {}
+        self._saves: dict[tuple[int, str], list[tuple[Location, Mapping[str, Any]]]] = defaultdict(list)
+        self._trackers: list[tuple[float, str, Location]] = []
+        self._step_files: dict[int, dict[str, list[FileCopy]]] = defaultdict(dict)
 
-    def add(self, place: Place, run: Mapping[str, Any]) -> None:
+    def add(self, location: Location, run: Mapping[str, Any]) -> None:
         tracker = run["tracker"]
         if tracker is not None:
-            self._trackers.append((float(tracker["modified_at"]), str(tracker["text"]), place))
+            self._trackers.append((float(tracker["modified_at"]), str(tracker["text"]), location))
         for step in run["steps"]:
             number = int(step["step"])
             base = f"global_step_{number}" if self.name == "." else f"{self.name}/global_step_{number}"
             for file in step["files"]:
-                path = _checked(place, file["path"])
-                self._beside[number].setdefault(path, []).append(_file_at(place, base, file))
+                path = _checked(location, file["path"])
+                self._step_files[number].setdefault(path, []).append(_file_at(location, base, file))
             for role in step["roles"]:
-                name = _checked(place, role["role"])
-                self._saves[number, name] += [(place, save) for save in role["saves"]]
-                self._add_files(place, (number, name), f"{base}/{name}", role["files"])
+                name = _checked(location, role["role"])
+                self._saves[number, name] += [(location, save) for save in role["saves"]]
+                self._add_files(location, (number, name), f"{base}/{name}", role["files"])
 
     def _add_files(
-        self, place: Place, of: tuple[int, str], base: str, files: Iterable[Mapping[str, Any]]
+        self, location: Location, of: tuple[int, str], base: str, files: Iterable[Mapping[str, Any]]
     ) -> None:
         for file in files:
-            path = _checked(place, file["path"])
+            path = _checked(location, file["path"])
             match = SHARD.fullmatch(path)
             key = (*of, int(match[2]) if match else None)
-            self._files.setdefault(key, {}).setdefault(path, []).append(_file_at(place, base, file))
+            self._files.setdefault(key, {}).setdefault(path, []).append(_file_at(location, base, file))
 
     def checkpoints(self) -> list[Checkpoint]:
         """One for each step, role and world size; what is of no world size belongs to all of them."""
@@ -175,7 +175,7 @@ class _Run:
         files = _newest_first(
             {**self._files.get((step, role, None), {}), **self._files.get((step, role, world_size), {})}
         )
-        resumed, beside = self._resumed(), self._beside.get(step, {})
+        resumed, step_files = self._resumed(), self._step_files.get(step, {})
         return Checkpoint(
             run=self.name,
             step=step,
@@ -183,23 +183,23 @@ class _Run:
             world_size=world_size,
             files=files,
             saves=self._saves_of(step, role, world_size, files),
-            finished="data.pt" in beside or (resumed is not None and step <= resumed),
+            finished="data.pt" in step_files or (resumed is not None and step <= resumed),
             resumes=step == resumed,
             tracked=any(text == str(step) for _, text, _ in self._trackers),
-            beside=_newest_first(beside),
+            step_files=_newest_first(step_files),
             tracker_at=max((at for at, _, _ in self._trackers), default=None),
         )
 
     def _saves_of(
-        self, step: int, role: str, world_size: int | None, files: Mapping[str, Sequence[FileAt]]
+        self, step: int, role: str, world_size: int | None, files: Mapping[str, Sequence[FileCopy]]
     ) -> dict[int, Mapping[str, Any]]:
         """By rank; of several copies, what was written down where the chosen model file lies."""
         found = {}
-        for place, save in self._saves[step, role]:
+        for location, save in self._saves[step, role]:
             rank = save.get("rank")
             if isinstance(rank, int) and save.get("world_size") == world_size:
                 copies = files.get(f"model_world_size_{world_size}_rank_{rank}.pt")
-                if copies and copies[0].place == place:
+                if copies and copies[0].location == location:
                     found[rank] = save
         return found
 
@@ -226,7 +226,7 @@ class _Run:
         elif self._resumed() not in steps:
             found.append(f"{self.name}: a resume would look for step {newest[1]}, which is not there")
         others = sorted(
-            {f"{text} on {place.label}" for _, text, place in self._trackers if text != newest[1]}
+            {f"{text} on {location.label}" for _, text, location in self._trackers if text != newest[1]}
         )
         if others:
             found.append(
@@ -236,9 +236,9 @@ class _Run:
         return found
 
 
-def _file_at(place: Place, base: str, file: Mapping[str, Any]) -> FileAt:
-    return FileAt(place, f"{base}/{file['path']}", int(file["size_bytes"]), float(file["modified_at"]))
+def _file_at(location: Location, base: str, file: Mapping[str, Any]) -> FileCopy:
+    return FileCopy(location, f"{base}/{file['path']}", int(file["size_bytes"]), float(file["modified_at"]))
 
 
-def _newest_first(files: Mapping[str, Sequence[FileAt]]) -> dict[str, tuple[FileAt, ...]]:
+def _newest_first(files: Mapping[str, Sequence[FileCopy]]) -> dict[str, tuple[FileCopy, ...]]:
     return {name: tuple(sorted(files[name], key=lambda copy: -copy.modified_at)) for name in sorted(files)}

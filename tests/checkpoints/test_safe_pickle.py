@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shard_files import config_files, edit, opened, shard_path
 
-from cloudrl.checkpoints.inert import Name, Record, Storage, read_pickle
 from cloudrl.checkpoints.merge import merge
+from cloudrl.checkpoints.safe_pickle import Name, PickledObject, Storage, read_pickle
 from cloudrl.checkpoints.tensors import is_allowed
 from cloudrl.errors import CheckpointError
 
@@ -54,7 +54,7 @@ def test_what_stands_twice_is_read_once() -> None:
 def test_calls_become_records() -> None:
     data = b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\nq\0K\1\x85R}X\1\0\0\0aK\2sb."
     record = read(data)
-    assert isinstance(record, Record)
+    assert isinstance(record, PickledObject)
     assert (record.name, record.args, record.get("a")) == ("torch._utils._rebuild_tensor_v2", (1,), 2)
 
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from shard_files import config_files, opened
 
-from cloudrl.checkpoints import stopping
+from cloudrl.checkpoints import cancellation
+from cloudrl.checkpoints.agent_files import RangeClient
 from cloudrl.checkpoints.merge import merge
 from cloudrl.checkpoints.verify import verify
-from cloudrl.checkpoints.wire import Wire
 from cloudrl.protocol.backoff import Backoff
 
 if TYPE_CHECKING:
@@ -31,13 +31,13 @@ class Silent:
         self._here = here
         self._interrupted = threading.Event()
         backoff = Backoff(first_s=20.0, longest_s=20.0, give_up_s=30.0)
-        self._wire = Wire("http://127.0.0.1:9", "t", backoff=backoff, on_break=self._interrupt)
+        self._client = RangeClient("http://127.0.0.1:9", "t", backoff=backoff, on_break=self._interrupt)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._here, name)
 
     def crc32(self, offset: int, length: int) -> int:
-        return len(self._wire.call("GET", "/x", label="x"))
+        return len(self._client.call("GET", "/x", label="x"))
 
     def _interrupt(self, _sentence: str) -> None:
         if not self._interrupted.is_set():
@@ -71,15 +71,15 @@ def test_an_error_of_one_thread_ends_the_others() -> None:
 
     def wait() -> None:
         waits.set()
-        stopping.sleep(30)
-        stopping.check()
+        cancellation.sleep(30)
+        cancellation.check()
 
     def fail() -> None:
         waits.wait(5)
         raise ValueError
 
     def work() -> None:
-        with stopping.workers(2, stop, "test") as pool:
+        with cancellation.workers(2, stop, "test") as pool:
             others = [pool.submit(wait), pool.submit(fail)]
             others[1].result()
 
@@ -90,5 +90,5 @@ def test_an_error_of_one_thread_ends_the_others() -> None:
 
 
 def test_elsewhere_nothing_is_stopped() -> None:
-    stopping.check()
-    stopping.sleep(0)
+    cancellation.check()
+    cancellation.sleep(0)

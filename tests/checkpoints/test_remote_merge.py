@@ -19,9 +19,9 @@ from small_step import write_step
 from spread_checkpoint import spread
 
 from cloudrl.checkpoints.handle import Checkpoints
-from cloudrl.checkpoints.head_job import TOKEN, checkpoint_from_json, checkpoint_to_json
-from cloudrl.checkpoints.on_head import merge_on_head
-from cloudrl.checkpoints.origin import ClusterOrigin, FolderOrigin
+from cloudrl.checkpoints.remote_merge import merge_on_head
+from cloudrl.checkpoints.remote_merge_main import TOKEN, checkpoint_from_json, checkpoint_to_json
+from cloudrl.checkpoints.sources import ClusterSource, LocalSource
 from cloudrl.errors import CheckpointError, InputError, JobFailed
 from cloudrl.transport import Connection
 
@@ -89,13 +89,13 @@ def head(tmp_path: Path) -> Iterator[Head]:
 
 def latest(head: Head) -> CheckpointHandle:
     connection = Connection("lab", head.url, head.token, head.agent_url, head.token)
-    return Checkpoints(ClusterOrigin(connection)).latest()
+    return Checkpoints(ClusterSource(connection)).latest()
 
 
 def test_the_same_model_as_here(head: Head, tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
     done = merge_on_head(latest(head), str(tmp_path / "out"), on_progress=lambda *at: seen.append(at))
-    Checkpoints(FolderOrigin(tmp_path / "whole")).latest().merge(tmp_path / "here")
+    Checkpoints(LocalSource(tmp_path / "whole")).latest().merge(tmp_path / "here")
     for name in ("model.safetensors", "config.json"):
         assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "here" / name).read_bytes()
     assert done["path"] == str(tmp_path / "out")
