@@ -64,7 +64,7 @@ def first(user: User) -> Iterator[str]:
     user.types("cloudrl", "down", "first", "-y")
     left = [process for host in user.lab.hosts[2:] for process in host.processes(containers_only=True)]
     assert not left
-    assert not user.lab.run("pgrep", "-f", "cloudrl.providers.dstack.keeper").stdout
+    assert not user.lab.run("pgrep", "-f", "cloudrl.transport.tunnel_daemon").stdout
 
 
 def fleet_words(lab: Lab) -> list[str]:

@@ -40,12 +40,12 @@ def test_no_secret_stands_in_a_log_or_a_process_list(user: User, first: str) -> 
     assert not [process for process in processes if found[1] in " ".join(process.words)]
 
 
-def test_a_keeper_that_is_killed_blocks_nothing(user: User, first: str) -> None:
+def test_a_tunnel_daemon_that_is_killed_blocks_nothing(user: User, first: str) -> None:
     assert "http://localhost:8265" in user.types("cloudrl", "attach", first).stdout
     path = next(user.lab.home.glob(f".cloudrl/dstack/*/{first}/tunnel/tunnel.json"))
     before = json.loads(path.read_text())["pid"]
     user.lab.run("kill", "-KILL", str(before))
-    until(lambda: ssh_of(user) == [], 10, lambda: f"ssh {ssh_of(user)} has outlived its keeper")
+    until(lambda: ssh_of(user) == [], 10, lambda: f"ssh {ssh_of(user)} has outlived its daemon")
     assert "http://localhost:8265" in user.types("cloudrl", "attach", first).stdout
     assert json.loads(path.read_text())["pid"] != before
     assert "is closed" in user.types("cloudrl", "detach", first).stdout

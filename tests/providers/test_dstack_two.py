@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from dstack_hosts.runs import ENDED, until
@@ -56,19 +56,19 @@ def program(user: User, first: str, dstack_pair: Lab) -> Iterator[Client]:
 
 
 def kept(user: User, name: str) -> Path:
-    """The file in which the keeper of a tunnel says its ports."""
+    """The file in which a tunnel's daemon says its ports."""
     return user.lab.home / f".cloudrl/dstack/main/{name}/tunnel/tunnel.json"
 
 
-def ports(user: User, name: str) -> dict[str, Any]:
-    values = json.loads(kept(user, name).read_text())
-    return {key: values[key] for key in ("ray_port", "agent_port")}
+def ports(user: User, name: str) -> dict[str, int]:
+    found: dict[str, int] = json.loads(kept(user, name).read_text())["ports"]
+    return found
 
 
 def test_the_second_takes_other_ports_and_says_so(user: User, first: str, program: Client) -> None:
     assert "nodes 2" in program.output
-    assert ports(user, first) == {"ray_port": 8265, "agent_port": 8266}
-    url = f"http://127.0.0.1:{ports(user, 'second')['ray_port']}"
+    assert ports(user, first) == {"8265": 8265, "8266": 8266}
+    url = f"http://127.0.0.1:{ports(user, 'second')['8265']}"
     assert f"UP {url}" in program.output
     assert not set(ports(user, first).values()) & set(ports(user, "second").values())
     said = user.types("cloudrl", "attach", "second").stdout
@@ -90,14 +90,14 @@ def test_swapped_ports_are_refused(user: User, first: str, program: Client) -> N
     path, recipe = kept(user, "second"), user.recipe("probe", PROBE)
     own = path.read_text()
     try:
-        for taken in (("ray_port", "agent_port"), ("ray_port",), ("agent_port",)):
-            path.write_text(
-                json.dumps({**json.loads(own), **{key: ports(user, first)[key] for key in taken}})
-            )
+        for taken in (("8265", "8266"), ("8265",), ("8266",)):
+            theirs = {port: ports(user, first)[port] for port in taken}
+            kept_state = json.loads(own)
+            path.write_text(json.dumps({**kept_state, "ports": {**kept_state["ports"], **theirs}}))
             words = ("cloudrl", "submit", str(recipe), "--cluster", "second", "--submission-id", "astray")
             said = user.types(*words, code=5).stdout
             agent = "refuses the token: another cluster may have taken this port"
-            assert (agent if "agent_port" in taken else "refuses the token (403)") in said
+            assert (agent if "8266" in taken else "refuses the token (403)") in said
             assert "cloudrl detach second; cloudrl attach second" in said
     finally:
         path.write_text(own)

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import socket
-import threading
 from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -14,14 +10,12 @@ import pytest
 from fake_dstack import FakeDstack, attempt, run
 
 from cloudrl.errors import CapacityError, CloudrlError, ClusterFailed, ConnectionFailed, InputError
-from cloudrl.providers.dstack import keeper, provider, runs, state, up_errors
+from cloudrl.providers.dstack import provider, route, runs, up_errors
 from cloudrl.providers.dstack.access import AccessPoller
 from cloudrl.providers.dstack.provider import DstackPlan
 from cloudrl.providers.dstack.runs import RunPlan
-from cloudrl.providers.dstack.tunnel import Tunnel, free_ports
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from cloudrl.providers.model import Status
@@ -161,124 +155,12 @@ class TestBeforeAnythingIsPaid:
         assert 'with cluster.up(on="dstack") as ray' in str(caught.value.hint)
 
 
-@pytest.mark.io
-def test_a_tunnel_without_ssh_says_so(tmp_path: Path) -> None:
-    def broken() -> Any:
-        raise FileNotFoundError("[Errno 2] No such file or directory: 'ssh'")
-
-    tunnel = Tunnel(broken, {1: 1}, tmp_path)
-    with pytest.raises(ConnectionFailed, match=r"FileNotFoundError: .*'ssh'"):
-        tunnel.open(timeout_s=0.5)
-
-
-class TestLocalPorts:
-    def test_one_that_a_tunnel_has_just_left_is_free(self) -> None:
-        """The side that hangs up first keeps the connection in TIME_WAIT for a minute."""
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            port = server.getsockname()[1]
-            with socket.create_connection(("127.0.0.1", port)) as client:
-                server.accept()[0].close()
-                assert client.recv(1) == b""
-        assert free_ports((port,)) == {port: port}
-
-    @pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0"])
-    def test_one_that_somebody_listens_at_is_not(self, address: str) -> None:
-        with socket.create_server((address, 0)) as server:
-            port = server.getsockname()[1]
-            assert free_ports((port,))[port] not in (0, port)
-
-
-def gave_way(*_: Any) -> Any:
-    """A keeper that has found another one at work, and ended."""
-    return SimpleNamespace(poll=lambda: 0, terminate=lambda: None)
-
-
-class TestTheKeeper:
-    def test_waits_for_a_lock_that_somebody_looks_through(self, tmp_path: Path) -> None:
-        looking = state.hold(tmp_path)
-        assert looking is not None
-        threading.Timer(0.3, looking.close).start()
-        held = keeper._hold_patiently(tmp_path)
-        assert held is not None
-        held.close()
-
-    def test_gives_way_to_another_keeper(self, tmp_path: Path) -> None:
-        clock = Clock()
-        with state.hold(tmp_path) as held:  # type: ignore[union-attr]
-            assert held
-            assert keeper._hold_patiently(tmp_path, clock=clock, sleep=clock.sleep) is None
-        assert clock.now >= 2.0
-
-    @pytest.fixture
-    def place(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-        """Where the keeper of cluster `lab` writes."""
-        monkeypatch.setenv("CLOUDRL_HOME", str(tmp_path))
-        return state.folder("main", "lab") / "tunnel"
-
-    @pytest.fixture
-    def first(self, place: Path) -> Iterator[Any]:
-        """The lock of a keeper that is opening its tunnel."""
-        held = state.hold(place)
-        assert held is not None
-        with held:
-            yield held
-
-    def test_that_is_opening_is_waited_for_by_the_second_start(self, place: Path, first: Any) -> None:
-        """The second keeper gives way to the first within 2 s, and the first needs longer for its tunnel."""
-        clock = Clock()
-        (place / "log").write_text("words of the first\n")
-        opened = state.Kept(1, "run-1", 1, 2)
-
-        def sleep(seconds: float) -> None:
-            clock.sleep(seconds)
-            if clock.now > 30:
-                state.write_kept(place, opened)
-
-        assert keeper.start("main", "lab", launch=gave_way, clock=clock, sleep=sleep) == opened
-        assert (place / "log").read_text() == "words of the first\n"
-
-    def test_that_fails_fails_the_second_start_with_its_words(self, place: Path, first: Any) -> None:
-        clock = Clock()
-        (place / "log").write_text("words of last week\n")
-
-        def sleep(seconds: float) -> None:
-            clock.sleep(seconds)
-            if clock.now > 30 and not first.closed:
-                with (place / "log").open("a") as log:
-                    log.write("no tunnel after 60 s\n")
-                first.close()
-
-        for said in ("no tunnel after 60 s", "no reason given"):
-            with pytest.raises(ConnectionFailed, match=f"the tunnel to 'lab' did not open: {said}"):
-                keeper.start("main", "lab", launch=gave_way, clock=clock, sleep=sleep)
-
-    def test_is_not_waited_for_without_end(self, first: Any) -> None:
-        del first
-        clock = Clock()
-        with pytest.raises(ConnectionFailed, match="did not open"):
-            keeper.start("main", "lab", launch=gave_way, clock=clock, sleep=clock.sleep)
-        assert 60 < clock.now < 90
-
-    def test_that_has_gone_meanwhile_is_no_error(
-        self, place: Path, first: Any, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        state.write_kept(place, state.Kept(1, "run-1", 1, 2))
-
-        def gone(pid: int, number: int) -> None:
-            assert (pid, number) == (1, signal.SIGTERM)
-            first.close()
-            raise ProcessLookupError
-
-        monkeypatch.setattr(os, "kill", gone)
-        assert keeper.stop("main", "lab")
-
-
 def test_down_ends_the_run_before_the_tunnel(dstack: FakeDstack, monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[str] = []
     dstack.held_runs = [run()]
     monkeypatch.setattr(provider, "connect", lambda: dstack.server)
     monkeypatch.setattr(runs, "stop", lambda *_: done.append("run"))
     monkeypatch.setattr(runs, "wait_over", lambda *_: None)
-    monkeypatch.setattr(keeper, "stop", lambda *_: done.append("keeper"))
+    monkeypatch.setattr(route, "close_tunnel", lambda *_: done.append("tunnel"))
     assert provider.down("lab")
-    assert done == ["run", "keeper"]
+    assert done == ["run", "tunnel"]

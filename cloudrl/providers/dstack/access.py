@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import threading
 import time
 from contextlib import suppress
@@ -11,20 +10,18 @@ from typing import TYPE_CHECKING
 
 from cloudrl.errors import CloudrlError, ClusterFailed, ConnectionFailed, InputError
 from cloudrl.node.tokens import derive
-from cloudrl.providers.dstack import runs, ssh, state
+from cloudrl.providers.dstack import route, runs, state
 from cloudrl.providers.dstack.logs import exit_reason
-from cloudrl.providers.dstack.tunnel import Tunnel, free_ports, listens, ssh_environment, write_config
 from cloudrl.spec.ports import AGENT_PORT, RAY_PORT
-from cloudrl.transport import Connection
+from cloudrl.transport import Connection, ssh, tunnel_daemon
+from cloudrl.transport.tunnel import Tunnel, free_ports, listens
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Mapping
 
     from cloudrl.providers.dstack.runs import RunState
     from cloudrl.providers.dstack.server import Server
 
-_SSH_TIMEOUT_S = 30.0
 _HEALING_S, _LOOK_S = 15.0, 0.2
 _TRY_S = 20.0
 _UNREACHABLE_S = 600.0
@@ -52,13 +49,13 @@ def open_access(server: Server, run: RunState, *, timeout_s: float = 60.0) -> Ac
     Raises:
         ConnectionFailed: the head cannot be reached through SSH, or has no key yet.
     """
-    place = state.folder(server.project, run.name)
-    kept = state.read_kept(place / "tunnel")
-    if kept is not None and kept.run_id == run.id:
-        ports = {RAY_PORT: kept.ray_port, AGENT_PORT: kept.agent_port}
-        _wait_open(ports, min(timeout_s, _HEALING_S))
-        return Access(connect(server, run, ports), None)
-    tunnel = open_tunnel(server, run, place, timeout_s=timeout_s)
+    kept = tunnel_daemon.read_state(route.tunnel_folder(server.project, run.name))
+    if kept is not None and kept.target == run.id:
+        _wait_open(kept.ports, min(timeout_s, _HEALING_S))
+        return Access(connect(server, run, kept.ports), None)
+    finder, folder = route.RunRoute(server, run), state.folder(server.project, run.name)
+    tunnel = Tunnel(finder.find, free_ports((RAY_PORT, AGENT_PORT)), folder)
+    tunnel.open(timeout_s)
     try:
         return Access(connect(server, run, tunnel.ports), tunnel)
     except BaseException:
@@ -133,36 +130,14 @@ class AccessPoller:
         )
 
 
-def _wait_open(ports: dict[int, int], timeout_s: float) -> None:
+def _wait_open(ports: Mapping[int, int], timeout_s: float) -> None:
     """A tunnel that has just broken is being opened again; who comes after that need not know."""
     deadline = time.monotonic() + timeout_s
     while not all(listens(port) for port in ports.values()) and time.monotonic() < deadline:
         time.sleep(_LOOK_S)
 
 
-def open_tunnel(server: Server, run: RunState, place: Path, *, timeout_s: float = 60.0) -> Tunnel:
-    """Forward Ray's and the agent's port; to 8265 and 8266 here if they are free.
-
-    Raises:
-        ConnectionFailed: the head cannot be reached through SSH.
-    """
-    first = run
-
-    def find_route() -> ssh.Route:
-        """Ask the server each time: after a resubmission the head is elsewhere."""
-        nonlocal first
-        with suppress(ConnectionFailed):  # the server may be restarting; the machines do not care
-            first = runs.get(server, run.name)
-        if first.is_over:
-            raise ClusterFailed(f"run {run.name!r} is over: {first.status} {first.reason}".rstrip())
-        return ssh.route(server, first)
-
-    tunnel = Tunnel(find_route, free_ports((RAY_PORT, AGENT_PORT)), place)
-    tunnel.open(timeout_s)
-    return tunnel
-
-
-def connect(server: Server, run: RunState, ports: dict[int, int]) -> Connection:
+def connect(server: Server, run: RunState, ports: Mapping[int, int]) -> Connection:
     """Addresses and tokens; the key is read from the head at each call, since each resubmission has a new one.
 
     Raises:
@@ -175,7 +150,7 @@ def connect(server: Server, run: RunState, ports: dict[int, int]) -> Connection:
 class RunTokenSource:
     """Reads a run's tokens again after dstack has resubmitted it (`cloudrl.transport.TokenSource`)."""
 
-    def __init__(self, server: Server, name: str, run_id: str, ports: dict[int, int]) -> None:
+    def __init__(self, server: Server, name: str, run_id: str, ports: Mapping[int, int]) -> None:
         self._server, self._name, self._run_id = server, name, run_id
         self._ports = dict(ports)
         self._lock = threading.Lock()
@@ -238,33 +213,10 @@ def read_key(server: Server, run: RunState) -> bytes:
         ConnectionFailed: SSH fails, or there is no key: then the agent has not started.
     """
     path = _KEY_OF_RUN if len(run.nodes) > 1 else _KEY_OF_NODE
-    key = _run(server, run, ["cat", path])
+    head, folder = route.route(server, run), state.folder(server.project, run.name)
+    key = ssh.run(head, folder, ["cat", path])
     if not key.strip():
         raise ConnectionFailed(
             f"the head of {run.name!r} has an empty {path}", hint=f"cloudrl status {run.name}"
         )
     return key
-
-
-def _run(server: Server, run: RunState, command: Sequence[str]) -> bytes:
-    """The standard output of a command on the head."""
-    route = ssh.route(server, run)
-    config = write_config(state.folder(server.project, run.name), route)
-    try:
-        done = subprocess.run(
-            route.command(config, route.name, *command), capture_output=True, check=False,
-            stdin=subprocess.DEVNULL, timeout=_SSH_TIMEOUT_S, env=ssh_environment(),
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        raise ConnectionFailed(
-            f"the head of {run.name!r} does not answer through SSH within {_SSH_TIMEOUT_S:.0f} s"
-        ) from None
-    except FileNotFoundError:
-        raise CloudrlError("there is no ssh on this machine", hint="apt-get install openssh-client") from None
-    if done.returncode != 0:
-        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        reason = said[-1] if said else f"status {done.returncode}"
-        raise ConnectionFailed(
-            f"ssh to the head of {run.name!r}: {reason}", hint=f"cloudrl status {run.name}"
-        )
-    return done.stdout

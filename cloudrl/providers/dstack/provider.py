@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from cloudrl.errors import CloudrlError, ClusterFailed, ConnectionFailed, InputError
-from cloudrl.providers.dstack import diagnostics, keeper, retention, runs, state, up_errors
+from cloudrl.providers.dstack import diagnostics, retention, route, runs, state, up_errors
 from cloudrl.providers.dstack.access import Access, AccessPoller, open_access
 from cloudrl.providers.dstack.history import previous_attempts
 from cloudrl.providers.dstack.logs import exit_reason
@@ -148,7 +148,7 @@ def _start(
     """Submit and wait; from here on there may be a run that costs money, and every error says so."""
     try:
         _await_ready(server, runs.apply(server, quoted), on_status, timeout_s).close()
-        keeper.start(server.project, quoted.name)
+        route.keep_tunnel(server.project, quoted.name)
         return attach(quoted.name)
     except CloudrlError as error:
         raise up_errors.failed(server, quoted, error) from error
@@ -176,7 +176,7 @@ def keep_open(name: str) -> None:
     """
     server = connect()
     runs.refuse_over(runs.get(server, name))
-    keeper.start(server.project, name)
+    route.keep_tunnel(server.project, name)
 
 
 def status(name: str) -> Status:
@@ -222,7 +222,7 @@ def down(name: str) -> bool:
         runs.wait_over(server, name)
         return True
     finally:
-        keeper.stop(server.project, name)
+        route.close_tunnel(server.project, name)
 
 
 def names() -> list[str]:

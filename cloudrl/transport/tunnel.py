@@ -1,13 +1,12 @@
 """Forwarded ports that can be trusted: one ssh, watched, and opened again whenever it dies.
 
 ssh's own keep-alives notice a dead link within 6 s (`ssh.KEEP_ALIVE_S`); then ssh ends, and a new one is started
-until the other side is back, along a new route if dstack has resubmitted the run. The local ports stay the same.
+until the other side is back, along a new route when the node is elsewhere by then. The local ports stay the same.
 The ssh dies with the process that holds the tunnel, even by SIGKILL, so nothing is left that holds a port.
 """
 
 from __future__ import annotations
 
-import os
 import socket
 import threading
 import time
@@ -15,16 +14,16 @@ from typing import TYPE_CHECKING
 
 from cloudrl.errors import CloudrlError, ClusterFailed, ConnectionFailed
 from cloudrl.node.process import Child
+from cloudrl.transport import ssh
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from cloudrl.providers.dstack.ssh import Route
+    from cloudrl.transport.ssh import Route
 
 _PAUSE_S = 1.0
 _LOOK_S = 0.2
-_SSH_ENV = ("PATH", "HOME", "USER", "LOGNAME", "SSH_AUTH_SOCK", "LANG", "LC_ALL")
 
 
 class Tunnel:
@@ -87,10 +86,9 @@ class Tunnel:
 
     def _run_ssh(self, route: Route) -> None:
         """One ssh, to its end."""
-        config = write_config(self._folder, route)
         forwards = [word for remote, local in self.ports.items() for word in ("-L", _forward(local, remote))]
-        log = self._folder / "ssh.log"
-        child = Child(route.command(config, "-N", *forwards, route.name), log=log, env=ssh_environment())
+        words = route.command(self._folder, "-N", *forwards, route.name)
+        child = Child(words, log=self._folder / "ssh.log", env=ssh.environment())
         try:
             while not self._closed.is_set() and child.poll() is None:
                 self._closed.wait(_LOOK_S)
@@ -122,22 +120,6 @@ def listens(port: int) -> bool:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.settimeout(2)
         return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
-def write_config(folder: Path, route: Route) -> Path:
-    """Write the route as an ssh_config that only this user can read."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "ssh_config"
-    part = path.with_name(f".ssh_config.{os.getpid()}")
-    part.write_text(route.config(), encoding="utf-8")
-    part.chmod(0o600)
-    part.replace(path)
-    return path
-
-
-def ssh_environment() -> dict[str, str]:
-    """What ssh needs of this environment, and nothing else: no DSTACK_TOKEN, no keys of other services."""
-    return {name: os.environ[name] for name in _SSH_ENV if name in os.environ}
 
 
 def _forward(local: int, remote: int) -> str:

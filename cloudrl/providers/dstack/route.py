@@ -1,58 +1,86 @@
-"""The way to a node of a dstack run through SSH: hosts, user and key, as an ssh_config of our own.
+"""The way to a node of a dstack run through SSH: hosts, user and key.
 
 dstack's own attach writes into `~/.dstack/ssh/config`, keeps a control socket under the run's name and reuses the
-ssh of a client that was killed; two clients get in each other's way there. So each connection here is an ssh
-with a configuration of its own; only the route is taken from dstack (core/services/ssh/attach.py: SSHAttach).
+ssh of a client that was killed; two clients get in each other's way there. So only the route is taken from dstack
+(core/services/ssh/attach.py: SSHAttach); each connection is an ssh of our own (`cloudrl.transport.ssh`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloudrl.errors import ConnectionFailed
+from cloudrl.errors import ClusterFailed, ConnectionFailed, InputError
+from cloudrl.providers.dstack import runs, state
+from cloudrl.providers.dstack.server import connect
+from cloudrl.spec.ports import AGENT_PORT, RAY_PORT
+from cloudrl.transport import tunnel_daemon
+from cloudrl.transport.ssh import Route
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from cloudrl.providers.dstack.runs import RunState
     from cloudrl.providers.dstack.server import Server
-
-KEEP_ALIVE_S, KEEP_ALIVE_COUNT = 2, 3
-"""A connection that is silent for 6 s is dead; the tunnel is to be reopened within 10."""
-_OPTIONS = {
-    "BatchMode": "yes",  # never ask for a password
-    "ConnectTimeout": "5",
-    "ServerAliveInterval": str(KEEP_ALIVE_S),
-    "ServerAliveCountMax": str(KEEP_ALIVE_COUNT),
-    "ExitOnForwardFailure": "yes",
-    "ControlMaster": "no",
-    "ControlPath": "none",
-    "LogLevel": "ERROR",
-}
+    from cloudrl.transport.tunnel_daemon import TunnelState
 
 
-@dataclass(frozen=True)
-class Route:
-    """How to reach one node. The last of `hosts` is the node, those before it are jumped through."""
+class RunRoute:
+    """The present way to a run's head (`cloudrl.transport.tunnel_daemon.RouteFinder`)."""
 
-    name: str
-    hosts: Mapping[str, Mapping[str, str]]
-    attempt: int
-    """Which resubmission of the run it leads to."""
+    def __init__(self, server: Server, run: RunState) -> None:
+        self.target = run.id
+        self._server, self._run = server, run
 
-    def config(self) -> str:
-        """The text of an ssh_config."""
-        lines: list[str] = []
-        for host, options in self.hosts.items():
-            lines += [f"Host {host}", *(f"  {key} {_quoted(value)}" for key, value in options.items())]
-        everywhere = "\n".join(f"  {key} {value}" for key, value in _OPTIONS.items())
-        return "\n".join([*lines, "Host *", everywhere, ""])
+    @classmethod
+    def of(cls, project: str, name: str) -> RunRoute:
+        """The way to the head of a run of that name, for another process."""
+        server = connect(project)
+        return cls(server, runs.get(server, name))
 
-    def command(self, config: Path, *words: str) -> list[str]:
-        """`ssh` to the node, with `words` after its options."""
-        return ["ssh", "-F", str(config), *words]
+    def find(self) -> Route:
+        """Ask the server each time: after a resubmission the head is elsewhere."""
+        self.ensure_alive()
+        return route(self._server, self._run)
+
+    def ensure_alive(self) -> None:
+        """See `RouteFinder`."""
+        with suppress(ConnectionFailed):  # the server may be restarting; the machines do not care
+            self._look()
+        if self._run.is_over:
+            raise ClusterFailed(
+                f"run {self._run.name!r} is over: {self._run.status} {self._run.reason}".rstrip()
+            )
+
+    def _look(self) -> None:
+        try:
+            run = runs.get(self._server, self._run.name)
+        except InputError as error:
+            raise ClusterFailed(f"run {self._run.name!r} is gone") from error
+        if run.id != self.target:
+            raise ClusterFailed(f"run {self._run.name!r} is over: another run has its name")
+        self._run = run
+
+
+def keep_tunnel(project: str, name: str) -> TunnelState:
+    """Keep the tunnel to a run's head open in the background until the run is over; one that is there is taken.
+
+    Raises:
+        ConnectionFailed: it could not be opened.
+    """
+    finder = f"{__name__}:RunRoute.of"
+    return tunnel_daemon.start(
+        tunnel_folder(project, name), name, finder, (project, name), (RAY_PORT, AGENT_PORT)
+    )
+
+
+def close_tunnel(project: str, name: str) -> bool:
+    """End the tunnel in the background; False when there is none."""
+    return tunnel_daemon.stop(tunnel_folder(project, name))
+
+
+def tunnel_folder(project: str, name: str) -> Path:
+    """Where the tunnel in the background has its files."""
+    return state.folder(project, name) / "tunnel"
 
 
 def route(server: Server, run: RunState, rank: int = 0) -> Route:
@@ -69,7 +97,7 @@ def route(server: Server, run: RunState, rank: int = 0) -> Route:
             hint=f"cloudrl status {run.name}",
         )
     hosts = _hosts(job, submission, identity=_identity(server, run), name=run.name)
-    return Route(run.name, hosts, submission.submission_num)
+    return Route(run.name, hosts)
 
 
 def _hosts(job: Any, submission: Any, *, identity: Path, name: str) -> dict[str, dict[str, str]]:
@@ -125,7 +153,3 @@ def _identity(server: Server, run: RunState) -> Path:
 def _text(value: Any) -> str:
     """A value of an ssh_config; dstack wraps paths in a class of its own."""
     return str(getattr(value, "path", value))
-
-
-def _quoted(value: str) -> str:
-    return f'"{value}"' if " " in value else value

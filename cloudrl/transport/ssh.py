@@ -1,0 +1,100 @@
+"""ssh to a node along a route that somebody else has found, with a configuration of our own.
+
+The user's `~/.ssh` is left alone, and no control socket is shared with another program.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cloudrl.errors import CloudrlError, ConnectionFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+KEEP_ALIVE_S, KEEP_ALIVE_COUNT = 2, 3
+"""A connection that is silent for 6 s is dead; the tunnel is to be reopened within 10."""
+_OPTIONS = {
+    "BatchMode": "yes",  # never ask for a password
+    "ConnectTimeout": "5",
+    "ServerAliveInterval": str(KEEP_ALIVE_S),
+    "ServerAliveCountMax": str(KEEP_ALIVE_COUNT),
+    "ExitOnForwardFailure": "yes",
+    "ControlMaster": "no",
+    "ControlPath": "none",
+    "LogLevel": "ERROR",
+}
+_TIMEOUT_S = 30.0
+_ENVIRONMENT = ("PATH", "HOME", "USER", "LOGNAME", "SSH_AUTH_SOCK", "LANG", "LC_ALL")
+
+
+@dataclass(frozen=True)
+class Route:
+    """How to reach one node: host -> its options in an ssh_config.
+
+    The last of `hosts` is the node and is called `name`; those before it are jumped through.
+    """
+
+    name: str
+    hosts: Mapping[str, Mapping[str, str]]
+
+    def config(self) -> str:
+        """The text of an ssh_config."""
+        lines: list[str] = []
+        for host, options in self.hosts.items():
+            lines += [f"Host {host}", *(f"  {key} {_quoted(value)}" for key, value in options.items())]
+        everywhere = "\n".join(f"  {key} {value}" for key, value in _OPTIONS.items())
+        return "\n".join([*lines, "Host *", everywhere, ""])
+
+    def command(self, folder: Path, *words: str) -> list[str]:
+        """`ssh` with `words`, by the ssh_config that this writes into a folder, for this user alone to read."""
+        folder.mkdir(parents=True, exist_ok=True)
+        config = folder / "ssh_config"
+        part = folder / f".ssh_config.{os.getpid()}"
+        part.write_text(self.config(), encoding="utf-8")
+        part.chmod(0o600)
+        part.replace(config)
+        return ["ssh", "-F", str(config), *words]
+
+
+def environment() -> dict[str, str]:
+    """What ssh needs of this environment, and nothing else: no DSTACK_TOKEN, no keys of other services."""
+    return {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
+
+
+def run(route: Route, folder: Path, command: Sequence[str], *, timeout_s: float = _TIMEOUT_S) -> bytes:
+    """The standard output of a command on the node.
+
+    Raises:
+        ConnectionFailed: it does not answer in time, or the command fails; the message has ssh's own last words.
+    """
+    words = route.command(folder, route.name, *command)
+    try:
+        done = subprocess.run(
+            words,
+            capture_output=True,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            timeout=timeout_s,
+            env=environment(),
+        )
+    except subprocess.TimeoutExpired:
+        raise ConnectionFailed(
+            f"the head of {route.name!r} does not answer through SSH within {timeout_s:.0f} s"
+        ) from None
+    except FileNotFoundError:
+        raise CloudrlError("there is no ssh on this machine", hint="apt-get install openssh-client") from None
+    if done.returncode != 0:
+        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        reason = said[-1] if said else f"status {done.returncode}"
+        hint = f"cloudrl status {route.name}"
+        raise ConnectionFailed(f"ssh to the head of {route.name!r}: {reason}", hint=hint)
+    return done.stdout
+
+
+def _quoted(value: str) -> str:
+    return f'"{value}"' if " " in value else value

@@ -1,0 +1,252 @@
+"""The process that keeps a tunnel open with no terminal (`start` has its command line).
+
+It ends when the target is gone for good, or by SIGTERM (`stop`); its ssh ends with it. Its folder holds `lock`, which
+it has for all its life, `tunnel.json` while the tunnel is there, and `log`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import importlib
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from operator import attrgetter
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Protocol
+
+from cloudrl.errors import CloudrlError, ClusterFailed, ConnectionFailed
+from cloudrl.transport.tunnel import Tunnel, free_ports
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from cloudrl.transport.ssh import Route
+
+_ALIVE_EVERY_S = 10.0
+_OPEN_S = 60.0
+_LOCK_S = 2.0
+
+
+class RouteFinder(Protocol):
+    """Knows where a tunnel leads, and how to get there."""
+
+    target: str
+    """The id of what it leads to; a tunnel to another one is not the same."""
+
+    def find(self) -> Route:
+        """The present way.
+
+        Raises:
+            ConnectionFailed: there is none now.
+            ClusterFailed: there will never be one again.
+        """
+
+    def ensure_alive(self) -> None:
+        """Return unless the target is gone for good.
+
+        Raises:
+            ClusterFailed: it is.
+        """
+
+
+@dataclass(frozen=True)
+class TunnelState:
+    """A tunnel that another process keeps open.
+
+    Attributes:
+        pid: of that process.
+        target: where it leads, see `RouteFinder`.
+        ports: port there -> port on this machine.
+    """
+
+    pid: int
+    target: str
+    ports: Mapping[int, int]
+
+    def write(self, folder: Path) -> None:
+        """Say that the tunnel is there; it counts as long as this process holds the lock."""
+        part = folder / ".tunnel.json"
+        part.write_text(json.dumps(asdict(self)), encoding="utf-8")
+        part.replace(folder / "tunnel.json")
+
+
+def read_state(folder: Path) -> TunnelState | None:
+    """The tunnel that is kept open there; None while it is opening, and when its daemon is gone, however it ended."""
+    if not (folder / "lock").exists():
+        return None
+    if not is_locked(folder):
+        (folder / "tunnel.json").unlink(missing_ok=True)
+        return None
+    try:
+        state = json.loads((folder / "tunnel.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    ports = {int(remote): int(local) for remote, local in state["ports"].items()}
+    return TunnelState(state["pid"], state["target"], ports)
+
+
+def acquire_lock(
+    folder: Path,
+    timeout_s: float = 0.0,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> IO[str] | None:
+    """Take the daemon's lock for the life of the returned file; None when another process has it all the while."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = (folder / "lock").open("a+", encoding="utf-8")
+    deadline = clock() + timeout_s
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if clock() >= deadline:
+                file.close()
+                return None
+            sleep(0.05)
+        else:
+            return file
+
+
+def is_locked(folder: Path) -> bool:
+    """Whether another process has the lock."""
+    lock = acquire_lock(folder)
+    if lock is not None:
+        lock.close()
+    return lock is None
+
+
+def _launch(words: Sequence[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, close_fds=True
+    )
+
+
+def start(
+    folder: Path,
+    name: str,
+    finder: str,
+    arguments: Sequence[str],
+    ports: Sequence[int],
+    *,
+    launch: Callable[[Sequence[str], IO[bytes]], subprocess.Popen[bytes]] = _launch,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> TunnelState:
+    """Start a daemon, or find the one that is there or opening.
+
+    Args:
+        folder: for its files.
+        name: of the cluster, for messages.
+        finder: what makes its `RouteFinder`, as `package.module:name`; the daemon imports it.
+        arguments: for that.
+        ports: ports there; the same numbers are taken here where they are free.
+        launch: starts the process.
+        clock: seconds that never run backwards.
+        sleep: waits that many seconds.
+
+    Raises:
+        ConnectionFailed: it could not open the tunnel.
+    """
+    state = read_state(folder)
+    if state is not None:
+        return state
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "log").open("ab") as log:  # another daemon may be writing there
+        before = log.tell()
+        wanted = ",".join(map(str, ports))
+        process = launch([sys.executable, "-m", __name__, str(folder), wanted, finder, *arguments], log)
+    deadline = clock() + _OPEN_S + 10
+    while (state := read_state(folder)) is None:
+        if clock() > deadline or not _may_open(process, folder):
+            process.terminate()
+            raise ConnectionFailed(
+                f"the tunnel to {name!r} did not open: {_last_line(folder / 'log', before)}",
+                hint=f"cloudrl status {name}",
+            )
+        sleep(0.1)
+    return state
+
+
+def stop(folder: Path) -> bool:
+    """End the daemon; False when there is none."""
+    state = read_state(folder)
+    if state is None:
+        return False
+    with suppress(ProcessLookupError, PermissionError):  # it has ended since, and the pid may be another's
+        os.kill(state.pid, signal.SIGTERM)  # it holds the lock, so the pid is its own
+    deadline = time.monotonic() + 20
+    while read_state(folder) is not None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return True
+
+
+def main(folder: Path, ports: str, finder: str, *arguments: str) -> int:
+    """Keep a tunnel open until its target is gone or SIGTERM comes."""
+    lock = acquire_lock(folder, _LOCK_S)  # whoever looks for a daemon has it for a moment (`read_state`)
+    if lock is None:
+        return 0
+    stops: queue.SimpleQueue[None] = queue.SimpleQueue()  # for a signal's handler: see node/shutdown.py
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda *_: stops.put(None))
+    try:
+        _keep_open(folder, [int(port) for port in ports.split(",")], _load(finder)(*arguments), stops)
+    except CloudrlError as error:
+        sys.stderr.write(f"{error.message}\n")
+        return error.exit_code
+    return 0
+
+
+def _load(finder: str) -> Callable[..., RouteFinder]:
+    module, _, name = finder.partition(":")
+    loaded: Any = attrgetter(name)(importlib.import_module(module))
+    return loaded  # type: ignore[no-any-return]
+
+
+def _keep_open(
+    folder: Path, ports: Sequence[int], finder: RouteFinder, stops: queue.SimpleQueue[None]
+) -> None:
+    tunnel = Tunnel(finder.find, free_ports(ports), folder)
+    try:
+        tunnel.open(_OPEN_S)
+        TunnelState(os.getpid(), finder.target, tunnel.ports).write(folder)
+        while not _is_told_to_stop(stops):
+            try:
+                finder.ensure_alive()
+            except ClusterFailed:
+                return
+    finally:
+        (folder / "tunnel.json").unlink(missing_ok=True)
+        tunnel.close()
+
+
+def _is_told_to_stop(stops: queue.SimpleQueue[None]) -> bool:
+    """Whether a signal comes before it is time to ask whether the target is there still."""
+    try:
+        stops.get(timeout=_ALIVE_EVERY_S)
+    except queue.Empty:
+        return False
+    return True
+
+
+def _may_open(process: subprocess.Popen[bytes], folder: Path) -> bool:
+    """Whether a tunnel may be there soon: through this daemon, or the one that it has given way to."""
+    status = process.poll()
+    return status is None or (status == 0 and is_locked(folder))
+
+
+def _last_line(log: Path, start: int) -> str:
+    """The last thing that was said since `start`."""
+    said = log.read_bytes()[start:].decode("utf-8", "replace").strip().splitlines()
+    return said[-1] if said else "no reason given"
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), *sys.argv[2:]))

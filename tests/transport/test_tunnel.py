@@ -1,0 +1,230 @@
+"""Forwarded ports, and the process that keeps them open. A script stands in for ssh."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cloudrl.errors import CloudrlError, ClusterFailed, ConnectionFailed
+from cloudrl.transport import ssh, tunnel_daemon
+from cloudrl.transport.ssh import Route
+from cloudrl.transport.tunnel import Tunnel, free_ports, listens
+from cloudrl.transport.tunnel_daemon import TunnelState, acquire_lock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+SSH = f"""#!{sys.executable}
+import re, socket, sys, time
+if "-N" not in sys.argv:
+    sys.exit(f"no such host: {{sys.argv[3]}}")
+ports = [int(re.fullmatch("127.0.0.1:([0-9]+):.*", word)[1]) for word in sys.argv if word.startswith("127.0.0.1:")]
+held = [socket.create_server(("127.0.0.1", port)) for port in ports]
+time.sleep(120)
+"""
+
+
+class Finder:
+    """Leads nowhere in particular, until a file says that it is over."""
+
+    target = "run-1"
+
+    def __init__(self, over: str) -> None:
+        self._over = over
+
+    def find(self) -> Route:
+        self.ensure_alive()
+        return Route("lab", {"lab": {"HostName": "10.0.0.1", "IdentityFile": "/a b/key"}})
+
+    def ensure_alive(self) -> None:
+        if os.path.exists(self._over):
+            raise ClusterFailed("run 'lab' is over: done")
+
+
+class Clock:
+    """Seconds that pass by sleeping."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def fake_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "bin" / "ssh"
+    program.parent.mkdir()
+    program.write_text(SSH)
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+
+
+def test_a_route_is_an_ssh_config_for_this_user_alone(tmp_path: Path) -> None:
+    words = Finder("").find().command(tmp_path, "lab", "true")
+    config = tmp_path / "ssh_config"
+    assert words == ["ssh", "-F", str(config), "lab", "true"]
+    assert config.stat().st_mode & 0o777 == 0o600
+    assert config.read_text().startswith(
+        'Host lab\n  HostName 10.0.0.1\n  IdentityFile "/a b/key"\nHost *\n  BatchMode yes\n'
+    )
+
+
+@pytest.mark.io
+def test_a_command_that_fails_has_sshs_last_words(tmp_path: Path, fake_ssh: None) -> None:
+    with pytest.raises(ConnectionFailed, match="ssh to the head of 'lab': no such host: lab"):
+        ssh.run(Finder("").find(), tmp_path, ["true"])
+
+
+def test_ssh_has_to_be_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(CloudrlError, match="there is no ssh on this machine"):
+        ssh.run(Finder("").find(), tmp_path, ["true"])
+
+
+@pytest.mark.io
+def test_a_tunnel_without_ssh_says_so(tmp_path: Path) -> None:
+    def broken() -> Any:
+        raise FileNotFoundError("[Errno 2] No such file or directory: 'ssh'")
+
+    tunnel = Tunnel(broken, {1: 1}, tmp_path)
+    with pytest.raises(ConnectionFailed, match=r"FileNotFoundError: .*'ssh'"):
+        tunnel.open(timeout_s=0.5)
+
+
+@pytest.mark.io
+def test_a_daemon_keeps_a_tunnel_open_until_it_is_stopped(
+    tmp_path: Path, fake_ssh: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.path.dirname(__file__))
+    place = tmp_path / "tunnel"
+
+    started: list[Any] = []
+
+    def launch(words: Any, log: Any) -> Any:
+        started.append(tunnel_daemon._launch(words, log))
+        return started[-1]
+
+    def start() -> TunnelState:
+        finder, arguments = "test_tunnel:Finder", [str(tmp_path / "over")]
+        return tunnel_daemon.start(place, "lab", finder, arguments, (8265, 8266), launch=launch)
+
+    state = start()
+    assert (state.target, set(state.ports)) == ("run-1", {8265, 8266})
+    assert all(listens(port) for port in state.ports.values())
+    assert start() == state
+    assert tunnel_daemon.stop(place)
+    assert not any(listens(port) for port in state.ports.values())
+    assert not tunnel_daemon.stop(place)
+    (tmp_path / "over").touch()
+    with pytest.raises(ConnectionFailed, match="did not open: no tunnel: run 'lab' is over: done"):
+        start()
+    assert [process.wait(10) for process in started] == [0, ConnectionFailed.exit_code]
+
+
+class TestLocalPorts:
+    def test_one_that_a_tunnel_has_just_left_is_free(self) -> None:
+        """The side that hangs up first keeps the connection in TIME_WAIT for a minute."""
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+            with socket.create_connection(("127.0.0.1", port)) as client:
+                server.accept()[0].close()
+                assert client.recv(1) == b""
+        assert free_ports((port,)) == {port: port}
+
+    @pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0"])
+    def test_one_that_somebody_listens_at_is_not(self, address: str) -> None:
+        with socket.create_server((address, 0)) as server:
+            port = server.getsockname()[1]
+            assert free_ports((port,))[port] not in (0, port)
+
+
+def gave_way(*_: Any) -> Any:
+    """A daemon that has found another one at work, and ended."""
+    return SimpleNamespace(poll=lambda: 0, terminate=lambda: None)
+
+
+class TestTheSecondDaemon:
+    @pytest.fixture
+    def clock(self) -> Clock:
+        return Clock()
+
+    @pytest.fixture
+    def first(self, tmp_path: Path) -> Iterator[Any]:
+        """The lock of a daemon that is opening its tunnel."""
+        held = acquire_lock(tmp_path)
+        assert held is not None
+        with held:
+            yield held
+
+    def test_waits_for_a_lock_that_somebody_looks_through(self, tmp_path: Path, first: Any) -> None:
+        threading.Timer(0.3, first.close).start()
+        held = acquire_lock(tmp_path, 2.0)
+        assert held is not None
+        held.close()
+
+    def test_gives_way(self, tmp_path: Path, first: Any, clock: Clock) -> None:
+        assert first
+        assert acquire_lock(tmp_path, 2.0, clock=clock, sleep=clock.sleep) is None
+        assert clock.now >= 2.0
+
+    def start(self, place: Path, clock: Clock, sleep: Any) -> TunnelState:
+        return tunnel_daemon.start(place, "lab", "a:b", [], [1], launch=gave_way, clock=clock, sleep=sleep)
+
+    def test_waits_for_the_tunnel_of_the_first(self, tmp_path: Path, first: Any, clock: Clock) -> None:
+        """The second gives way to the first within 2 s, and the first needs longer for its tunnel."""
+        assert first
+        (tmp_path / "log").write_text("words of the first\n")
+        opened = TunnelState(1, "run-1", {8265: 1, 8266: 2})
+
+        def sleep(seconds: float) -> None:
+            clock.sleep(seconds)
+            if clock.now > 30:
+                opened.write(tmp_path)
+
+        assert self.start(tmp_path, clock, sleep) == opened
+        assert (tmp_path / "log").read_text() == "words of the first\n"
+
+    def test_fails_with_the_words_of_the_first(self, tmp_path: Path, first: Any, clock: Clock) -> None:
+        (tmp_path / "log").write_text("words of last week\n")
+
+        def sleep(seconds: float) -> None:
+            clock.sleep(seconds)
+            if clock.now > 30 and not first.closed:
+                with (tmp_path / "log").open("a") as log:
+                    log.write("no tunnel after 60 s\n")
+                first.close()
+
+        for said in ("no tunnel after 60 s", "no reason given"):
+            with pytest.raises(ConnectionFailed, match=f"the tunnel to 'lab' did not open: {said}"):
+                self.start(tmp_path, clock, sleep)
+
+    def test_does_not_wait_without_end(self, tmp_path: Path, first: Any, clock: Clock) -> None:
+        assert first
+        with pytest.raises(ConnectionFailed, match="did not open"):
+            self.start(tmp_path, clock, clock.sleep)
+        assert 60 < clock.now < 90
+
+    def test_stop_of_one_that_has_gone_meanwhile_is_no_error(
+        self, tmp_path: Path, first: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        TunnelState(1, "run-1", {}).write(tmp_path)
+
+        def gone(pid: int, number: int) -> None:
+            assert (pid, number) == (1, signal.SIGTERM)
+            first.close()
+            raise ProcessLookupError
+
+        monkeypatch.setattr(os, "kill", gone)
+        assert tunnel_daemon.stop(tmp_path)
