@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from cloudrl.node.identity import Identity
     from cloudrl.node.log import Log
-    from cloudrl.node.options import Options
+    from cloudrl.protocol.options import AgentOptions
 
 _TICK_S = 0.05
 _RAY_START_TRIES = 3
@@ -50,7 +50,7 @@ class Agent:
     """
 
     def __init__(
-        self, options: Options, identity: Identity, tokens: Tokens, env: Mapping[str, str], log: Log
+        self, options: AgentOptions, identity: Identity, tokens: Tokens, env: Mapping[str, str], log: Log
     ) -> None:
         self.options, self.identity, self.tokens, self.log = options, identity, tokens, log
         self.gpus = options.gpus if options.gpus is not None else identity.gpus_per_node or 0
@@ -389,7 +389,7 @@ def _missing_program() -> Optional[str]:
     return None if shutil.which(program) else f"there is no program `{program}` on this node"
 
 
-def _first_report(identity: Identity, options: Options, gpus: int) -> Report:
+def _first_report(identity: Identity, options: AgentOptions, gpus: int) -> Report:
     folder, run_id = options.checkpoints, identity.run_id
     return Report(
         rank=identity.rank, ip=identity.ip, hostname=socket.gethostname(), agent_port=options.ports.agent, gpus=gpus,

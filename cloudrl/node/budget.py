@@ -18,25 +18,12 @@ from cloudrl.node.attempts import file_name
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from cloudrl.protocol.options import BudgetLimits
+
 DOWN = "down"
 """The kind of `Failure` with which a cluster ends on purpose."""
 _ENDED = ("SUCCEEDED", "FAILED", "STOPPED")  # ray/dashboard/modules/job/common.py: JobStatus.is_terminal
 _UNITS = ((86400, "d"), (3600, "h"), (60, "m"))
-
-
-@dataclass(frozen=True)
-class BudgetLimits:
-    """What the user allows. None is no limit.
-
-    Attributes:
-        idle_s: seconds without work.
-        max_cost: US dollars, over all attempts of the run.
-        price_per_hour: US dollars for all nodes together.
-    """
-
-    idle_s: Optional[float] = None
-    max_cost: Optional[float] = None
-    price_per_hour: Optional[float] = None
 
 
 @dataclass(frozen=True)

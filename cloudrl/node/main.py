@@ -12,6 +12,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Sequence
 
+from cloudrl.data.request import parse_request
 from cloudrl.errors import CloudrlError, InputError
 from cloudrl.node import imports, shard_worker, subcommands
 from cloudrl.node.budget import DOWN
@@ -19,7 +20,6 @@ from cloudrl.node.failure import Failure, NodeFailed, unforeseen
 from cloudrl.node.head import Head
 from cloudrl.node.identity import Identity, read_identity
 from cloudrl.node.log import Log
-from cloudrl.node.options import Options, parse_options
 from cloudrl.node.peer import relay_peer
 from cloudrl.node.process import adopt_orphans, end_descendants
 from cloudrl.node.server import AgentServer
@@ -27,6 +27,7 @@ from cloudrl.node.server_context import ServerContext
 from cloudrl.node.shutdown import Shutdown
 from cloudrl.node.tokens import Tokens, derive, node_key
 from cloudrl.node.worker import Worker
+from cloudrl.protocol.options import AgentOptions
 
 if TYPE_CHECKING:
     from cloudrl.node.agent import Agent
@@ -58,8 +59,10 @@ def run(argv: Sequence[str], env: Mapping[str, str]) -> int:
         0 after a final failure (a retry would cost money and change nothing), 1 after one that a retry may
         cure, 2 for wrong arguments, 128 + the signal's number when ended by a signal.
     """
-    options = parse_options(argv)
+    options = AgentOptions.from_argv(argv).resolved
     try:
+        for each in options.data:
+            parse_request(each)
         identity = read_identity(env)
         log = _open_log(options, identity)
         tokens = _tokens(options, identity)
@@ -73,21 +76,21 @@ def run(argv: Sequence[str], env: Mapping[str, str]) -> int:
     return _serve_and_walk(agent, options, identity)
 
 
-def _open_log(options: Options, identity: Identity) -> Log:
+def _open_log(options: AgentOptions, identity: Identity) -> Log:
     try:
         return Log(options.run_dir / "agent.log", identity.rank)
     except OSError as error:
         raise InputError(f"the folder {options.run_dir} cannot be written: {error.strerror}") from error
 
 
-def _tokens(options: Options, identity: Identity) -> Tokens:
+def _tokens(options: AgentOptions, identity: Identity) -> Tokens:
     try:
         return derive(node_key(identity.nodes, options.run_dir, options.key_file))
     except OSError as error:
         raise InputError(f"the key {error.filename} cannot be read: {error.strerror}") from error
 
 
-def _serve_and_walk(agent: Agent, options: Options, identity: Identity) -> int:
+def _serve_and_walk(agent: Agent, options: AgentOptions, identity: Identity) -> int:
     server: Optional[AgentServer] = None
     try:
         server = _serve(agent, options, identity)
@@ -110,7 +113,7 @@ def _own_fault(agent: Agent, error: Exception) -> Failure:
     return dataclasses.replace(failure, reason=f"the agent itself failed: {failure.reason}")
 
 
-def _clean_up(agent: Agent, options: Options, server: Optional[AgentServer]) -> None:
+def _clean_up(agent: Agent, options: AgentOptions, server: Optional[AgentServer]) -> None:
     """Leave nothing; what one step cannot do keeps no other from its part."""
     agent.state.update(phase="ended")
     steps: List[Callable[[], object]] = [agent.checkpoint_store.close, agent.end_children, end_descendants]
@@ -128,7 +131,7 @@ def _clean_up(agent: Agent, options: Options, server: Optional[AgentServer]) -> 
             agent.log.line(f"warning: while cleaning up: {error}")
 
 
-def _serve(agent: Agent, options: Options, identity: Identity) -> AgentServer:
+def _serve(agent: Agent, options: AgentOptions, identity: Identity) -> AgentServer:
     context = ServerContext(
         state=agent.state,
         nodes=identity.nodes,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, List, Optional
 
 if TYPE_CHECKING:
     from cloudrl.node.identity import Identity
-    from cloudrl.node.options import Options, Ports
+    from cloudrl.protocol.options import AgentOptions, Ports
 
 TEMP_DIR = Path("/tmp/ray")  # noqa: S108  Ray's own default
 
@@ -29,7 +29,7 @@ def ray_command() -> str:
     return str(beside) if beside.exists() else shutil.which("ray") or "ray"
 
 
-def start_command(options: Options, identity: Identity, *, gpus: int, ray: str = "ray") -> List[str]:
+def start_command(options: AgentOptions, identity: Identity, *, gpus: int, ray: str = "ray") -> List[str]:
     """`ray start` for this node.
 
     `--block` keeps it in the foreground, where its own children carry PR_SET_PDEATHSIG (ray/_private/node.py,
@@ -56,7 +56,7 @@ def start_command(options: Options, identity: Identity, *, gpus: int, ray: str =
     return [*command, "--disable-usage-stats", "--block"]
 
 
-def taken_ports(options: Options, identity: Identity) -> List[str]:
+def taken_ports(options: AgentOptions, identity: Identity) -> List[str]:
     """Those of the ports that Ray is to listen at which somebody else has, each with its use.
 
     Ray itself would try for half a minute and then say something else (2.60: "timed out during startup").

@@ -7,16 +7,13 @@ from typing import Any, Dict, List, Mapping, Optional
 
 from cloudrl.node.failure import Failure
 
-PHASES = ("start", "setup", "preflight", "ray", "fetch", "barrier", "ready", "failed", "ended")
-"""In order. "ray" and "fetch" run side by side: a node is in "fetch" once Ray is up and files are still coming."""
-
 
 @dataclass(frozen=True)
 class Report:
     """One node.
 
     Attributes:
-        phase: one of `PHASES`.
+        phase: one of `cloudrl.protocol.phases.AGENT_PHASES`.
         detail: what it does at the moment, for a person.
         seconds: how long each finished step took.
         ray_up, fetched: the two halves of "at the barrier".

@@ -2,48 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Callable, List, Tuple
 
-from cloudrl.errors import InputError
 from cloudrl.node.ray import probe
 
 if TYPE_CHECKING:
     from cloudrl.node.agent import Agent
     from cloudrl.node.failure import NodeFailed
     from cloudrl.node.process import Child
+    from cloudrl.protocol.options import Service
 
 _LOOPBACK = "127.0.0.1"
 _PORTS_ARE_FREE_AFTER_S = 3.0
 _ANSWERS_WITHIN_S = 1.0
-
-
-@dataclass(frozen=True)
-class Service:
-    """One server: the TCP port at which it answers on its own node, and the shell command that it is.
-
-    The command stays in the foreground: its end, also with status 0, is the end of the node.
-    """
-
-    port: int
-    command: str
-
-    @property
-    def answers(self) -> bool:
-        """Whether somebody takes connections at its port."""
-        return probe(_LOOPBACK, self.port, _ANSWERS_WITHIN_S) == "open"
-
-
-def parse_service(text: str) -> Service:
-    """Read `8000:bash launch.sh`.
-
-    Raises:
-        InputError: there is no port before the first colon, or no command behind it.
-    """
-    port, _, command = text.partition(":")
-    if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536 and command.strip()):
-        raise InputError(f"{text!r} is not PORT:COMMAND, for example '8000:bash launch.sh'")
-    return Service(int(port), command)
 
 
 class Services:
@@ -61,7 +32,7 @@ class Services:
         """
         services = self._agent.options.services
         self._agent.wait_for(
-            lambda: not any(each.answers for each in services), _PORTS_ARE_FREE_AFTER_S, self._taken, 0.5
+            lambda: not any(map(_answers, services)), _PORTS_ARE_FREE_AFTER_S, self._taken, 0.5
         )
         for each in services:
             self._running.append((each, child(["/bin/sh", "-c", each.command], f"service-{each.port}.log")))
@@ -93,8 +64,13 @@ class Services:
             reason = f"`{service.command}` does not answer on port {service.port} after {limit_s:g} s"
             return self._agent.fail("service", reason, child.tail())
 
-        self._agent.wait_for(lambda: service.answers, limit_s, late, 0.25)
+        self._agent.wait_for(lambda: _answers(service), limit_s, late, 0.25)
 
     def _taken(self) -> NodeFailed:
-        ports = ", ".join(str(each.port) for each in self._agent.options.services if each.answers)
+        ports = ", ".join(str(each.port) for each in self._agent.options.services if _answers(each))
         return self._agent.fail("service", f"ports of services are in use on this node: {ports}")
+
+
+def _answers(service: Service) -> bool:
+    """Whether somebody takes connections at its port."""
+    return probe(_LOOPBACK, service.port, _ANSWERS_WITHIN_S) == "open"

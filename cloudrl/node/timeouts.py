@@ -1,6 +1,6 @@
 """How long each part of a start may take before it counts as hung: a node that waits for ever is paid for.
 
-All of it follows from the times in `Options`, so that who gives one part more time need not think of the others.
+All of it follows from the times in `AgentOptions`, so that who gives one part more time need not think of the others.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Mapping
 
 if TYPE_CHECKING:
-    from cloudrl.node.options import Options
+    from cloudrl.protocol.options import AgentOptions
 
 LOOK_S = 120.0
 """For a look at the machine: `nvidia-smi` is given 60 s (`cloudrl.node.host_info`), and all else is done in moments."""
@@ -43,7 +43,7 @@ class PhaseTimeouts:
     phases: Mapping[str, float]
 
 
-def phase_timeouts(options: Options) -> PhaseTimeouts:
+def phase_timeouts(options: AgentOptions) -> PhaseTimeouts:
     """What follows from the times that were asked for."""
     setup_s, ray_s = options.setup_timeout_s, options.ray_timeout_s
     head_ready_s = setup_s + LOOK_S

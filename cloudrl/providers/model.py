@@ -63,7 +63,7 @@ class Status:
     """One look at a cluster.
 
     Attributes:
-        phase: of rank 0 (see `cloudrl.node.report.PHASES`), or "down".
+        phase: of rank 0 (see `cloudrl.protocol.phases`).
         reason: why it failed or ended, one line.
         nodes: one mapping a known node: rank, ip, phase, detail, seen_s_ago.
         ready_at: seconds since the epoch.

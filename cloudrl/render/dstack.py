@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloudrl.errors import SpecError
+from cloudrl.protocol.options import AgentOptions, BudgetLimits, parse_service
 from cloudrl.render.agent import AGENT_FILE
 from cloudrl.render.yaml_text import Section, document, plain
 from cloudrl.spec.container import secret_text
@@ -19,8 +21,6 @@ from cloudrl.spec.volume import NetworkMount, Volume
 from cloudrl.verl import Release, release
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from cloudrl.spec import Cluster
 
 CPU_SLOTS = 8
@@ -243,25 +243,24 @@ def _stop_comment(criterion: str) -> str:
 
 def _agent_command(cluster: Cluster, known: Release | None) -> str:
     """`exec python3 ... run`, one option a line. The last command, for the reason in its comment."""
-    setup = (*(known.install if known else ()), *cluster.setup)
-    options: list[tuple[str, Sequence[str]]] = [
-        ("--device", [cluster.device]),
-        ("--gpus-per-node", _gpus_per_node(cluster)),
-        ("--cpus-per-node", [str(CPU_SLOTS)] if cluster.device == "cpu" else []),
-        ("--setup", setup),
-        ("--service", cluster.services),
-        ("--import-check", _import_check(cluster, known)),
-        ("--data", [data_argument(each) for each in cluster.data]),
-        ("--model", cluster.models),
-        ("--checkpoints", [cluster.checkpoints]),
-    ]
-    options += [(f"--{name}", [value]) for name, value in money_options(cluster)]
-    words = [_option(name, value) for name, values in options for value in values]
+    options = AgentOptions(
+        device=cluster.device,
+        gpus=_gpus_per_node(cluster),
+        cpus=CPU_SLOTS if cluster.device == "cpu" else None,
+        setup=(*(known.install if known else ()), *cluster.setup),
+        services=tuple(map(parse_service, cluster.services)),
+        import_check=_import_check(cluster, known),
+        data=tuple(map(data_argument, cluster.data)),
+        models=tuple(cluster.models),
+        checkpoints=Path(cluster.checkpoints),
+        limits=budget_limits(cluster),
+    )
+    words = [_option(*word.split("=", 1)) for word in options.to_argv()]
     return " \\\n  ".join([f"exec python3 {AGENT_PATH} run", *words])
 
 
-def money_options(cluster: Cluster) -> list[tuple[str, str]]:
-    """The agent's options, without dashes, for when the cluster ends by itself.
+def budget_limits(cluster: Cluster) -> BudgetLimits:
+    """When the agents end the cluster by themselves.
 
     Raises:
         SpecError: a cost is limited and nobody has said the price.
@@ -272,28 +271,24 @@ def money_options(cluster: Cluster) -> list[tuple[str, str]]:
             hint="--price-per-hour 49.2, of all nodes together in US dollars; `cloudrl up --on dstack` finds it out",
         )
     idle = cluster.down_when_idle
-    values = {
-        "down-when-idle-s": None if idle is None else Duration.parse(idle).seconds,
-        "max-cost": cluster.max_cost,
-        "price-per-hour": cluster.price_per_hour,
-    }
-    return [(name, f"{value:.10g}") for name, value in values.items() if value is not None]
+    idle_s = None if idle is None else Duration.parse(idle).seconds
+    return BudgetLimits(idle_s, cluster.max_cost, cluster.price_per_hour)
 
 
-def _gpus_per_node(cluster: Cluster) -> list[str]:
+def _gpus_per_node(cluster: Cluster) -> int | None:
     """What Ray counts. A range is left to dstack, which tells each node its number in DSTACK_GPUS_PER_NODE."""
     if cluster.device == "cpu":
         # one place a node: verl 0.9.1 places its workers on nothing but GPUs (single_controller/ray/base.py)
-        return ["1"]
-    return [] if cluster.gpus_per_node is None else [str(cluster.gpus_per_node)]
+        return 1
+    return cluster.gpus_per_node
 
 
-def _import_check(cluster: Cluster, known: Release | None) -> list[str]:
+def _import_check(cluster: Cluster, known: Release | None) -> tuple[str, ...]:
     """What training imports into one process; of another image we know the engine only if the user says it."""
     if cluster.device == "cpu":
-        return []
+        return ()
     engine = known.rollout if known else cluster.rollout
-    return [",".join(["numpy", "torch", *([engine] if engine else [])])]
+    return ("numpy", "torch", *([engine] if engine else []))
 
 
 def _option(name: str, value: str) -> str:

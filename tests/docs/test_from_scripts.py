@@ -13,8 +13,8 @@ import yaml
 
 from cloudrl.jobs import SubmitOptions, plan
 from cloudrl.jobs.overrides import parse_overrides
-from cloudrl.node.options import parse_options
-from cloudrl.node.services import Service as AgentsService
+from cloudrl.protocol.options import AgentOptions
+from cloudrl.protocol.options import Service as AgentsService
 from cloudrl.spec.services import Service
 from cloudrl.spec.shape import ClusterShape
 
@@ -118,6 +118,6 @@ def test_the_server_that_the_job_asks_is_the_clusters(names: dict[str, Any]) -> 
         assert urlsplit(url).port == service.port
         assert guide["service"] in service.command
         [command] = yaml.safe_load(cluster.to_dstack())["commands"]
-        assert parse_options(shlex.split(command.replace("\\\n", ""))[4:]).services == (
+        assert AgentOptions.from_argv(shlex.split(command.replace("\\\n", ""))[4:]).services == (
             AgentsService(service.port, service.command),
         )

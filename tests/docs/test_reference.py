@@ -13,8 +13,8 @@ import cloudrl
 from cloudrl.jobs import JobHandle
 from cloudrl.jobs.uploads import SMALL_BYTES
 from cloudrl.node.job_secrets import MAX_BYTES
-from cloudrl.node.options import parse_options
 from cloudrl.protocol.backoff import Backoff
+from cloudrl.protocol.options import AgentOptions
 from cloudrl.providers.model import UP_TIMEOUT_S
 from cloudrl.spec.fleet import IDLE_DURATION
 from cloudrl.spec.run_policy import Retry
@@ -93,7 +93,7 @@ def test_the_verbs_are_there(start: str) -> None:
 
 
 def test_the_limits_are_those_of_the_code() -> None:
-    options, text = parse_options([]), section("Limits")
+    options, text = AgentOptions.from_argv([]), section("Limits")
     assert f"{PACKAGE_LIMIT_BYTES // 2**20} MiB, as Ray's" in text
     assert f"above {SMALL_BYTES // 2**20} MiB" in text
     assert f"{MAX_BYTES // 2**10} KiB together" in text

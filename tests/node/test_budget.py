@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from cloudrl.node.budget import (
-    BudgetLimits,
     IdleMonitor,
     Transfers,
     UsageSnapshot,
@@ -22,6 +21,7 @@ from cloudrl.node.budget import (
     shutdown_reason,
     write_cost,
 )
+from cloudrl.protocol.options import BudgetLimits
 
 HOUR = 3600.0
 IDLE = BudgetLimits(idle_s=1800)

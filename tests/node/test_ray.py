@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cloudrl.node.identity import Identity
-from cloudrl.node.options import parse_options
 from cloudrl.node.ray import (
     Dashboard,
     has_started,
@@ -21,6 +20,7 @@ from cloudrl.node.ray import (
     taken_ports,
     unreachable_ports,
 )
+from cloudrl.protocol.options import AgentOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +33,7 @@ def _identity(rank: int) -> Identity:
 
 
 def _command(rank: int, *words: str, gpus: int = 8) -> list[str]:
-    return start_command(parse_options(words), _identity(rank), gpus=gpus, ray="/bin/ray")
+    return start_command(AgentOptions.from_argv(words), _identity(rank), gpus=gpus, ray="/bin/ray")
 
 
 def test_head() -> None:
@@ -100,7 +100,7 @@ def test_the_dashboard_is_on_loopback_whatever_is_asked_for(rank: int, words: li
 
 
 def test_no_default_port_is_one_of_dstack_or_another_of_ours() -> None:
-    ports = parse_options([]).ports
+    ports = AgentOptions.from_argv([]).ports
     first, last = ports.worker
     single = [value for value in dataclasses.asdict(ports).values() if isinstance(value, int)]
     single.remove(ports.head_agent)  # the same as this agent's, on another machine
@@ -146,19 +146,21 @@ def test_ports_that_ray_could_not_have() -> None:
     with contextlib.ExitStack() as stack:
         servers = {name: stack.enter_context(socket.create_server(("127.0.0.1", 0))) for name in uses}
         ports = {name: server.getsockname()[1] for name, server in servers.items()}
-        options = parse_options([f"--{name}-port={port}" for name, port in ports.items()])
+        options = AgentOptions.from_argv([f"--{name}-port={port}" for name, port in ports.items()])
         wanted = {f"{ports[name]} (Ray's {use})" for name, use in uses.items()}
         assert set(taken_ports(options, identity)) == wanted
         worker = dataclasses.replace(identity, rank=1)
         assert len(taken_ports(options, worker)) == 3
     assert taken_ports(options, identity) == []
-    assert taken_ports(parse_options([f"--{name}-port=0" for name in uses]), identity) == []
+    assert taken_ports(AgentOptions.from_argv([f"--{name}-port=0" for name in uses]), identity) == []
 
 
 def test_ports_between_raylets_that_cannot_be_reached() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_server(("127.0.0.1", 0)) as other:
         there, gone = server.getsockname()[1], other.getsockname()[1]
-        ports = parse_options([f"--node-manager-port={there}", f"--object-manager-port={gone}"]).ports
+        ports = AgentOptions.from_argv(
+            [f"--node-manager-port={there}", f"--object-manager-port={gone}"]
+        ).ports
         assert unreachable_ports("127.0.0.1", ports) == []
         other.close()
         assert unreachable_ports("127.0.0.1", ports) == [f"127.0.0.1:{gone} (Ray's object manager)"]

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudrl.node.failure import Failure, NodeFailed, unforeseen
-from cloudrl.node.report import PHASES, Report
+from cloudrl.node.report import Report
+from cloudrl.protocol.phases import AGENT_PHASES
 
 NUMBERS = st.integers(min_value=0, max_value=2**31)
 FAILURES = st.builds(Failure, st.text(), NUMBERS, st.text(), st.text(), st.booleans(), st.booleans())
@@ -20,7 +21,7 @@ REPORTS = st.builds(
     ip=st.text(),
     hostname=st.text(),
     agent_port=NUMBERS,
-    phase=st.sampled_from(PHASES),
+    phase=st.sampled_from(AGENT_PHASES),
     detail=st.text(),
     ray_version=st.none() | st.text(),
     python_version=st.text(),

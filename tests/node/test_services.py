@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cloudrl.errors import InputError
-from cloudrl.node.options import parse_options
-from cloudrl.node.services import Service, parse_service
 from cloudrl.node.timeouts import phase_timeouts
+from cloudrl.protocol.options import AgentOptions, Service, parse_service
 
 
 @pytest.mark.parametrize(
@@ -32,15 +31,18 @@ def test_neither_port_nor_command(text: str) -> None:
 
 
 def test_services_keep_their_order_and_have_time_to_load() -> None:
-    options = parse_options(["--service=8001:b", "--service=8000:a", "--fetch-timeout-s=7"])
+    options = AgentOptions.from_argv(["--service=8001:b", "--service=8000:a", "--fetch-timeout-s=7"])
     assert options.services == (Service(8001, "b"), Service(8000, "a"))
-    with_them, without = phase_timeouts(options), phase_timeouts(parse_options(["--fetch-timeout-s=7"]))
+    with_them, without = (
+        phase_timeouts(options),
+        phase_timeouts(AgentOptions.from_argv(["--fetch-timeout-s=7"])),
+    )
     assert (with_them.service_s, without.service_s) == (7, 0)
     assert with_them.phases["fetch"] == without.phases["fetch"] + 7
 
 
 def test_a_wrong_one_ends_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
-        parse_options(["--service", "bash launch.sh"])
+        AgentOptions.from_argv(["--service", "bash launch.sh"])
     assert caught.value.code == 2
     assert "argument --service: 'bash launch.sh' is not PORT:COMMAND" in capsys.readouterr().err

@@ -46,6 +46,10 @@ def test_one_command_a_node(tmp_path: Path) -> None:
             "run",
             "--device=cpu",
             "--gpus-per-node=1",
+            "--cpus-per-node=8",
+            "--setup=pip install 'a b'",
+            "--data=addition",
+            "--model=tiny-qwen2",
             f"--checkpoints={folder}/checkpoints",
             f"--data-dir={folder}/data",
             f"--run-dir={folder}/node-{rank}",
@@ -62,10 +66,6 @@ def test_one_command_a_node(tmp_path: Path) -> None:
             "--object-manager-port=0",
             "--worker-ports=0-0",
             "--join-timeout-s=120",
-            "--cpus-per-node=8",
-            "--setup=pip install 'a b'",
-            "--data=addition",
-            "--model=tiny-qwen2",
         )
 
 

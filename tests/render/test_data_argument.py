@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cloudrl.data.request import parse_request
-from cloudrl.node.options import parse_options
+from cloudrl.protocol.options import AgentOptions
 from cloudrl.render.dstack import to_dstack
 from cloudrl.spec import Cluster, DataSet
 
@@ -66,7 +66,7 @@ def test_what_the_agent_reads_is_what_was_declared(system: str, column: str, stu
     )  # fmt: skip
     _, run, *words = done.stdout.decode().split("\0")[:-1]
     assert run == "run"
-    gsm8k, mine = parse_options(words).data
+    gsm8k, mine = AgentOptions.from_argv(words).data
     assert gsm8k == "gsm8k"
     read = parse_request(mine)
     assert (read.name, read.source) == ("mine", "/data/it's.csv")

@@ -18,9 +18,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cloudrl.errors import SpecError
-from cloudrl.node.budget import BudgetLimits
-from cloudrl.node.options import parse_options
-from cloudrl.node.services import parse_service
+from cloudrl.protocol.options import AgentOptions, BudgetLimits, parse_service
 from cloudrl.spec import Cluster, Duration, Gpu, NetworkMount, Volume
 from cloudrl.spec.names import is_secret
 from cloudrl.verl import release
@@ -259,7 +257,7 @@ def run_words(task: TaskConfiguration, stub_path: Path) -> list[str]:
 def test_sh_gives_the_agent_exactly_its_words(stub_path, cluster):
     words = run_words(parsed(cluster), stub_path)
     assert words[:2] == [AGENT, "run"]
-    options = parse_options(words[2:])
+    options = AgentOptions.from_argv(words[2:])
     assert {name: getattr(options, name) for name in expected_words(cluster)} == expected_words(cluster)
 
 
@@ -269,11 +267,11 @@ def test_each_hostile_text_reaches_the_agent_and_the_environment(stub_path, text
     cluster = make(name="one", setup=[f"x{text}x"], env={"A": f"{text}."})
     assert cluster is not None
     task = parsed(cluster)
-    assert parse_options(run_words(task, stub_path)[2:]).setup[-1] == f"x{text}x"
+    assert AgentOptions.from_argv(run_words(task, stub_path)[2:]).setup[-1] == f"x{text}x"
     assert VariablesInterpolator({}).interpolate_or_error(task.env.as_dict()["A"]) == f"{text}."
 
 
 def test_when_the_cluster_ends_by_itself_is_the_agents_business(stub_path):
     cluster = Cluster(name="one", down_when_idle="2h", max_cost=1234.5, price_per_hour=0.1)
-    options = parse_options(run_words(parsed(cluster), stub_path)[2:])
+    options = AgentOptions.from_argv(run_words(parsed(cluster), stub_path)[2:])
     assert options.limits == BudgetLimits(idle_s=7200, max_cost=1234.5, price_per_hour=0.1)

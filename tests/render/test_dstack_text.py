@@ -11,7 +11,7 @@ from dstack._internal.core.models.configurations import TaskConfiguration
 from dstack_task import parsed
 
 from cloudrl.errors import SpecError
-from cloudrl.node.options import Options, parse_options
+from cloudrl.protocol.options import AgentOptions
 from cloudrl.render import to_dstack
 from cloudrl.spec import Cluster
 from cloudrl.verl import RELEASE
@@ -137,9 +137,9 @@ def test_a_private_image_is_pulled_with_a_secret():
     assert (auth.username, auth.password) == ("me", "${{ secrets.REGISTRY_PASSWORD }}")
 
 
-def agent_options(**fields: Any) -> Options:
+def agent_options(**fields: Any) -> AgentOptions:
     (command,) = parsed(Cluster(name="one", **fields)).commands
-    return parse_options(shlex.split(command.replace("\\\n", ""))[4:])
+    return AgentOptions.from_argv(shlex.split(command.replace("\\\n", ""))[4:])
 
 
 def test_the_release_image_brings_its_install_command_and_import_check():

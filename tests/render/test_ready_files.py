@@ -12,7 +12,7 @@ from dstack._internal.core.models.configurations import TaskConfiguration, parse
 from dstack._internal.core.models.fleets import FleetConfiguration
 from ready_files import FLEETS, TASKS
 
-from cloudrl.node.options import Options, parse_options
+from cloudrl.protocol.options import AgentOptions
 from cloudrl.recipes import load
 from cloudrl.render import fleet_to_dstack, to_dstack
 from cloudrl.verl import release
@@ -35,9 +35,9 @@ def task(repository: Path, name: str) -> TaskConfiguration:
     return configuration
 
 
-def options(configuration: TaskConfiguration) -> Options:
+def options(configuration: TaskConfiguration) -> AgentOptions:
     (command,) = configuration.commands
-    return parse_options(shlex.split(command.replace("\\\n", ""))[4:])
+    return AgentOptions.from_argv(shlex.split(command.replace("\\\n", ""))[4:])
 
 
 @pytest.mark.parametrize("file", FILES)

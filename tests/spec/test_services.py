@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudrl.errors import SpecError
-from cloudrl.node.options import Ports
-from cloudrl.node.services import Service as AgentsService
-from cloudrl.node.services import parse_service
+from cloudrl.protocol.options import Ports, parse_service
+from cloudrl.protocol.options import Service as AgentsService
 from cloudrl.spec import Cluster
 from cloudrl.spec.services import Service
 

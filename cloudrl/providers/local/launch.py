@@ -8,6 +8,7 @@ import shlex
 import sys
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cloudrl.errors import CapacityError, InputError
@@ -15,11 +16,12 @@ from cloudrl.node.host_info import count_gpus
 from cloudrl.node.identity import address_towards
 from cloudrl.node.shutdown import RELEASE
 from cloudrl.node.tokens import read_or_make_key
+from cloudrl.protocol.options import AgentOptions, Ports, parse_service
 from cloudrl.providers.local import ports, spec_support
 from cloudrl.providers.local.processes import MARK
 from cloudrl.providers.local.state import LocalState, make_folder
 from cloudrl.render.agent import AGENT_FILE, write_agent
-from cloudrl.render.dstack import CPU_SLOTS, money_options
+from cloudrl.render.dstack import CPU_SLOTS, budget_limits
 from cloudrl.spec import data_argument
 from cloudrl.spec.names import is_secret
 
@@ -185,36 +187,32 @@ def start_agent(plan: LocalPlan, rank: int) -> AgentProcess:
 
 
 def _command(cluster: Cluster, state: LocalState, rank: int) -> tuple[str, ...]:
-    options: list[tuple[str, object]] = [
-        ("device", state.device),
-        ("gpus-per-node", state.gpus_per_node),
-        ("checkpoints", state.checkpoints),
-        ("data-dir", state.data),
-        ("run-dir", state.node_dir(rank)),
-        ("key-file", state.key_file),
-        ("ray-temp-dir", f"{state.ray_temp_dir}/{rank}"),
-        ("object-store-bytes", OBJECT_STORE_BYTES),
-        ("agent-port", state.agent_ports[rank]),
-        ("head-agent-port", state.agent_ports[0]),
-        ("gcs-port", state.gcs_port),
-        ("dashboard-port", state.dashboard_port),
-        ("client-port", state.client_port),
-        ("dashboard-agent-port", 0),
-        ("node-manager-port", 0),  # zero: Ray takes free ports, several nodes share this machine
-        ("object-manager-port", 0),
-        ("worker-ports", "0-0"),
-        ("join-timeout-s", 120),
-    ]
-    if state.device == "cpu":
-        options.append(("cpus-per-node", CPU_SLOTS))
-    options += [("setup", command) for command in cluster.setup]
-    # one for all: the nodes share this machine and its ports
-    options += [("service", service) for service in cluster.services if rank == 0]
-    options += [("data", data_argument(each)) for each in cluster.data or DATA]
-    options += [("model", name) for name in cluster.models or MODELS]
-    options += money_options(cluster)
-    words = [f"--{name}={value}" for name, value in options]
-    return (sys.executable, str(state.folder / AGENT_FILE), "run", *words)
+    node_ports = Ports(
+        agent=state.agent_ports[rank], head_agent=state.agent_ports[0], gcs=state.gcs_port,
+        dashboard=state.dashboard_port, client=state.client_port,
+        # zero: Ray takes free ports, several nodes share this machine
+        dashboard_agent=0, node_manager=0, object_manager=0, worker=(0, 0),
+    )  # fmt: skip
+    options = AgentOptions(
+        device=state.device,
+        gpus=state.gpus_per_node,
+        cpus=CPU_SLOTS if state.device == "cpu" else None,
+        setup=tuple(cluster.setup),
+        # one for all: the nodes share this machine and its ports
+        services=tuple(map(parse_service, cluster.services)) if rank == 0 else (),
+        data=tuple(map(data_argument, cluster.data)) or DATA,
+        models=tuple(cluster.models) or MODELS,
+        checkpoints=state.checkpoints,
+        data_dir=state.data,
+        run_dir=state.node_dir(rank),
+        ray_temp_dir=Path(state.ray_temp_dir, str(rank)),
+        object_store_bytes=OBJECT_STORE_BYTES,
+        key_file=state.key_file,
+        ports=node_ports,
+        join_timeout_s=120,
+        limits=budget_limits(cluster),
+    )
+    return (sys.executable, str(state.folder / AGENT_FILE), "run", *options.to_argv())
 
 
 def _gpus(cluster: Cluster) -> int:

@@ -1,0 +1,254 @@
+"""The agent's command line, `cloudrl-node.pyz run ...`, both ways: a provider writes it, the agent reads it."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from dataclasses import dataclass, field
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+from cloudrl.errors import InputError
+
+
+@dataclass(frozen=True)
+class Ports:
+    """TCP ports. Zero lets Ray choose; the local provider needs that, since all nodes share one machine.
+
+    Attributes:
+        agent: this agent's HTTP port.
+        head_agent: the same on rank 0.
+        gcs: Ray's control store on rank 0.
+        dashboard: Ray's dashboard on rank 0, loopback only.
+        client: Ray client server on rank 0.
+        dashboard_agent: of every node; the head's starts the jobs. Two on one machine cannot share a number: the
+            second one lives on without it, and its cluster takes no job (Ray 2.60, dashboard/agent.py).
+        node_manager: raylet of every node.
+        object_manager: object store of every node.
+        worker: first and last port of Ray's workers. Not Ray's default (10002-19999), which contains dstack's
+            10022, 10998 and 10999.
+    """
+
+    agent: int = 8266
+    head_agent: int = 8266
+    gcs: int = 6379
+    dashboard: int = 8265
+    client: int = 10001
+    dashboard_agent: int = 52365
+    node_manager: int = 20000
+    object_manager: int = 20001
+    worker: Tuple[int, int] = (20002, 29999)
+
+
+@dataclass(frozen=True)
+class BudgetLimits:
+    """When a cluster ends by itself to save money. None is no limit.
+
+    Attributes:
+        idle_s: seconds without work.
+        max_cost: US dollars, over all attempts of the run.
+        price_per_hour: US dollars for all nodes together.
+    """
+
+    idle_s: Optional[float] = None
+    max_cost: Optional[float] = None
+    price_per_hour: Optional[float] = None
+
+
+@dataclass(frozen=True)
+class Service:
+    """One server of the user's: the TCP port at which it answers on its own node, and the shell command that it is.
+
+    The command stays in the foreground: its end, also with status 0, is the end of the node.
+    """
+
+    port: int
+    command: str
+
+    def __str__(self) -> str:
+        return f"{self.port}:{self.command}"
+
+
+@dataclass(frozen=True)
+class AgentOptions:
+    """What one node is asked to do. Times are in seconds.
+
+    Attributes:
+        device: "gpu", or "cpu" where GPUs are slots that Ray only counts.
+        gpus: GPUs a node, None to take what the provider says.
+        cpus: CPUs a node that Ray may hand out, None to let Ray count.
+        setup: shell commands run before anything else.
+        services: servers of the user's that run beside Ray.
+        import_check: modules that must import in one process before the node counts as good.
+        data: data sets to prepare: names, or JSON texts (see `cloudrl.data.request`).
+        models: Hugging Face ids, folders, or "tiny-qwen2".
+        checkpoints: where jobs write; the volume's mount point.
+        data_dir: where prepared data and made models lie; the same path on every node.
+        run_dir: this node's logs and secrets.
+        ray_temp_dir: Ray's own folder, removed at the end; None for Ray's default.
+        key_file: the run's secret; None for the provider's.
+        lease_fd: a pipe from the starter: end of file before "detach" ends the agent.
+        limits: when the cluster ends by itself to save money.
+    """
+
+    device: str = "gpu"
+    gpus: Optional[int] = None
+    cpus: Optional[int] = None
+    setup: Tuple[str, ...] = ()
+    services: Tuple[Service, ...] = ()
+    import_check: Tuple[str, ...] = ()
+    data: Tuple[str, ...] = ()
+    models: Tuple[str, ...] = ()
+    checkpoints: Path = Path("/checkpoints")
+    data_dir: Path = Path("~/data")
+    run_dir: Path = Path("~/.cloudrl/run")
+    ray_temp_dir: Optional[Path] = None
+    object_store_bytes: Optional[int] = None
+    key_file: Optional[Path] = None
+    lease_fd: Optional[int] = None
+    ports: Ports = field(default_factory=Ports)
+    join_timeout_s: float = 900.0
+    setup_timeout_s: float = 3600.0
+    ray_timeout_s: float = 600.0
+    fetch_timeout_s: float = 7200.0
+    lost_after_s: float = 30.0
+    limits: BudgetLimits = field(default_factory=BudgetLimits)
+
+    @property
+    def resolved(self) -> AgentOptions:
+        """The same with absolute paths of this machine and user."""
+        paths = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if "Path" in str(f.type)}
+        absolute = {name: path.expanduser().absolute() for name, path in paths.items() if path is not None}
+        return dataclasses.replace(self, **absolute)
+
+    def to_argv(self) -> List[str]:
+        """The words after `run`, one `--name=value` an option; what has its default is left out."""
+        words = []
+        for option in _OPTIONS:
+            value = attrgetter(option.field)(self)
+            if option.always or value != attrgetter(option.field)(_DEFAULTS):
+                values = value if option.repeated else (value,)
+                words += [f"--{option.name}={option.write(each)}" for each in values]
+        return words
+
+    @classmethod
+    def from_argv(cls, argv: Sequence[str]) -> AgentOptions:
+        """Read the words after `run`. Wrong ones end the process with argparse's message and exit code 2."""
+        parser = _parser()
+        given = vars(parser.parse_args(argv))
+        if given.get("limits.max_cost") is not None and not given.get("limits.price_per_hour"):
+            parser.error("--max-cost needs --price-per-hour, of all nodes together")
+        flat: Dict[str, Any] = {"ports": {}, "limits": {}}
+        for name, value in given.items():
+            group, _, inner = name.rpartition(".")
+            (flat[group] if group else flat)[inner] = tuple(value) if isinstance(value, list) else value
+        return cls(**{**flat, "ports": Ports(**flat["ports"]), "limits": BudgetLimits(**flat["limits"])})
+
+
+def parse_service(text: str) -> Service:
+    """Read `8000:bash launch.sh`.
+
+    Raises:
+        InputError: there is no port before the first colon, or no command behind it.
+    """
+    port, _, command = text.partition(":")
+    if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536 and command.strip()):
+        raise InputError(f"{text!r} is not PORT:COMMAND, for example '8000:bash launch.sh'")
+    return Service(int(port), command)
+
+
+def _service(text: str) -> Service:
+    try:
+        return parse_service(text)
+    except InputError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _above_zero(text: str) -> float:
+    number = float(text)
+    if not 0 < number < float("inf"):
+        raise ValueError(text)
+    return number
+
+
+def _port_range(text: str) -> Tuple[int, int]:
+    first, last = (int(part) for part in text.split("-"))
+    if first > last:
+        raise ValueError(text)
+    return first, last
+
+
+def _modules(text: str) -> Tuple[str, ...]:
+    return tuple(name for name in text.split(",") if name)
+
+
+def _number(value: float) -> str:
+    """As people write it, `49.2` or `1800`."""
+    return text if float(text := f"{value:.10g}") == value else repr(value)
+
+
+class _Option(NamedTuple):
+    """One option: its name on the command line, its field, and how its value is read and written."""
+
+    name: str
+    field: str
+    read: Callable[[str], Any] = str
+    write: Callable[[Any], str] = str
+    help: Optional[str] = None
+    repeated: bool = False
+    always: bool = False
+
+
+_OPTIONS = (
+    _Option("device", "device", always=True),
+    _Option("gpus-per-node", "gpus", int),
+    _Option("cpus-per-node", "cpus", int),
+    _Option("setup", "setup", help="a shell command; may be repeated", repeated=True),
+    _Option("service", "services", _service, help="PORT:COMMAND; may be repeated", repeated=True),
+    _Option("import-check", "import_check", _modules, ",".join, "modules, separated by commas"),
+    _Option("data", "data", help="a data set; may be repeated", repeated=True),
+    _Option("model", "models", help="a Hugging Face model; may be repeated", repeated=True),
+    _Option("checkpoints", "checkpoints", Path, always=True),
+    _Option("data-dir", "data_dir", Path),
+    _Option("run-dir", "run_dir", Path),
+    _Option("ray-temp-dir", "ray_temp_dir", Path),
+    _Option("object-store-bytes", "object_store_bytes", int),
+    _Option("key-file", "key_file", Path),
+    _Option("lease-fd", "lease_fd", int),
+    _Option("agent-port", "ports.agent", int),
+    _Option("head-agent-port", "ports.head_agent", int),
+    _Option("gcs-port", "ports.gcs", int),
+    _Option("dashboard-port", "ports.dashboard", int),
+    _Option("client-port", "ports.client", int),
+    _Option("dashboard-agent-port", "ports.dashboard_agent", int),
+    _Option("node-manager-port", "ports.node_manager", int),
+    _Option("object-manager-port", "ports.object_manager", int),
+    _Option("worker-ports", "ports.worker", _port_range, "{0[0]}-{0[1]}".format, "FIRST-LAST"),
+    _Option("join-timeout-s", "join_timeout_s", float, _number, "every rank must have been heard of by then"),
+    _Option("setup-timeout-s", "setup_timeout_s", float, _number, "for all set-up commands of a node"),
+    _Option("ray-timeout-s", "ray_timeout_s", float, _number, "for Ray on a node; then for its imports"),
+    _Option("fetch-timeout-s", "fetch_timeout_s", float, _number, "for each data set and each model"),
+    _Option("lost-after-s", "lost_after_s", float, _number, "silence after which a node counts as lost"),
+    _Option("down-when-idle-s", "limits.idle_s", _above_zero, _number, "end after so long without work"),
+    _Option("max-cost", "limits.max_cost", _above_zero, _number, "end when it has cost so many US dollars"),
+    _Option("price-per-hour", "limits.price_per_hour", _above_zero, _number, "US dollars, of all nodes"),
+)
+"""In the order in which they are written."""
+_DEFAULTS = AgentOptions()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="cloudrl-node.pyz run", allow_abbrev=False, argument_default=argparse.SUPPRESS
+    )
+    for option in _OPTIONS:
+        parser.add_argument(
+            f"--{option.name}",
+            dest=option.field,
+            type=option.read,
+            action="append" if option.repeated else "store",
+            choices=("gpu", "cpu") if option.name == "device" else None,
+            help=option.help,
+        )
+    return parser
