@@ -31,11 +31,8 @@ if TYPE_CHECKING:
     from cloudrl.sdk import Fleet as Fleet
     from cloudrl.sdk import Job as Job
     from cloudrl.sdk import NetworkVolume as NetworkVolume
-    from cloudrl.sdk import Resources as Resources
     from cloudrl.sdk import Run as Run
     from cloudrl.sdk import RunningCluster as RunningCluster
-    from cloudrl.sdk import SshConfig as SshConfig
-    from cloudrl.sdk import SshHost as SshHost
     from cloudrl.sdk import Volume as Volume
     from cloudrl.sdk import attach as attach
     from cloudrl.sdk import connect as connect
@@ -64,11 +61,8 @@ _HOMES = {
         "Fleet",
         "Job",
         "NetworkVolume",
-        "Resources",
         "Run",
         "RunningCluster",
-        "SshConfig",
-        "SshHost",
         "Volume",
         "attach",
         "connect",

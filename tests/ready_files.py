@@ -10,7 +10,7 @@ FLEETS = {
         nodes={"min": 0, "target": 2, "max": 2},
         gpu="H100:8",
         disk="1TB..",
-        spot_policy="auto",
+        dstack={"spot_policy": "auto"},
     ),
     "ssh": Fleet(
         name="ssh",
@@ -73,7 +73,7 @@ TASKS = {
     "ray-cluster-cpu": Cluster(
         name="ray-cluster-cpu",
         nodes=2,
-        python="3.12",
+        dstack={"python": "3.12"},
         setup=[
             "pip install torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu",
             "pip install 'ray[default]==2.60.0' verl==0.9.1 transformers==5.10.4 tensordict==0.10.0",

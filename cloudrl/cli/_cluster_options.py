@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from cloudrl.sdk import Cluster
+    from cloudrl.spec import Spec
+
+    S = TypeVar("S", bound=Spec)
 
 NameArgument = Annotated[str, typer.Argument(help="Name of the cluster.")]
 OnOption = Annotated[str, typer.Option("--on", metavar="PROVIDER", help="Where: local or dstack.")]
@@ -70,7 +73,7 @@ PriceOption = Annotated[
 FieldOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", metavar="FIELD=YAML", help="Any other field of cloudrl.Cluster: --set priority=50."
+        "--set", metavar="FIELD=YAML", help="Any other field of cloudrl.Cluster: --set dstack.backends=[aws]."
     ),
 ]
 
@@ -97,12 +100,20 @@ def shape(
     field: FieldOption = None,
 ) -> dict[str, Any]:
     """The block of options of every command that declares a cluster, as fields of it; "set" has those of `--set`."""
+    of_dstack = {
+        "fleets": fleet, "spot_policy": spot_policy, "max_price": max_price, "max_duration": max_duration,
+    }  # fmt: skip
     return {
         "cpu": cpu, "memory": memory, "disk": disk, "shm_size": shm_size, "verl": verl, "rollout": rollout,
         "image": image, "setup": setup, "secrets": secret, "checkpoints": checkpoints, "volumes": volume,
-        "fleets": fleet, "spot_policy": spot_policy, "max_price": max_price, "max_duration": max_duration,
-        "down_when_idle": down_when_idle, "max_cost": max_cost, "price_per_hour": price_per_hour, "set": field,
+        "dstack": present(of_dstack) or None, "down_when_idle": down_when_idle, "max_cost": max_cost,
+        "price_per_hour": price_per_hour, "set": field,
     }  # fmt: skip
+
+
+def present(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Those values that were given."""
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def gpus(text: str | None) -> str | None:
@@ -123,11 +134,11 @@ def cluster(values: Mapping[str, Any], *, env: Iterable[str] | None = None) -> C
     """
     from cloudrl.sdk import Cluster
 
-    given = {name: value for name, value in values.items() if value is not None}
+    given = present(values)
     fields = given.pop("set", None)
     if env:
         given["env"] = dict(_variable(each) for each in env)
-    return Cluster.load({**given, **extra_fields(fields, given)})
+    return with_set(Cluster, given, fields)
 
 
 def _variable(text: str) -> tuple[str, str]:
@@ -141,24 +152,28 @@ def _variable(text: str) -> tuple[str, str]:
     return name, value if equals else os.environ[name]
 
 
-def extra_fields(fields: Iterable[str] | None, given: Mapping[str, Any]) -> dict[str, Any]:
-    """What `--set FIELD=YAML` says.
+def with_set(kind: type[S], given: Mapping[str, Any], assignments: Iterable[str] | None) -> S:
+    """What the options declare, and `--set FIELD=YAML` beyond them.
 
     Raises:
-        InputError: it is no pair, no YAML, or an option has said it already.
+        InputError: an option has said it already.
+        SpecError: there is no such field, or its value is wrong.
     """
-    import yaml
+    from cloudrl.spec.assignments import assigned
 
-    read: dict[str, Any] = {}
-    for each in fields or ():
-        name, value = pair("--set", each)
-        if name in given or name in read:
-            raise InputError(f"--set {name}: {name} is given twice", hint=f"Leave out --set {name}=...")
-        try:
-            read[name] = yaml.safe_load(value)
-        except yaml.YAMLError as error:
-            raise InputError(f"--set {each!r} is not YAML: {str(error).splitlines()[0]}") from error
-    return read
+    values = dict(given)
+    for each in assignments or ():
+        path = each.partition("=")[0]
+        if _stands_in(values, path.split(".")):
+            raise InputError(f"--set {path}: {path} is given twice", hint=f"Leave out --set {path}=...")
+        values = assigned(values, [each], kind.model_fields)
+    return kind.load(values)
+
+
+def _stands_in(values: object, path: list[str]) -> bool:
+    if not path:
+        return True
+    return isinstance(values, dict) and path[0] in values and _stands_in(values[path[0]], path[1:])
 
 
 def pair(option: str, text: str) -> tuple[str, str]:

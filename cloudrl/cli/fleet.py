@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cloudrl.cli import _output, _price
-from cloudrl.cli._cluster_options import extra_fields
+from cloudrl.cli._cluster_options import present, with_set
 from cloudrl.cli._write_file import (
     DryRunOption,
     OutputOption,
@@ -76,24 +76,24 @@ def create(
     from cloudrl.render.fleet import fleet_to_dstack
     from cloudrl.sdk import Fleet
 
-    values = {
-        "name": name, "nodes": nodes, "gpu": gpu, "cpu": cpu, "memory": memory, "disk": disk,
+    of_dstack = present({
         "backends": backend, "regions": region, "instance_types": instance_type, "spot_policy": spot_policy,
-        "max_price": max_price, "reservation": reservation, "idle_duration": idle_duration,
-    }  # fmt: skip
-    given: dict[str, Any] = {key: value for key, value in values.items() if value is not None}
-    if now:
-        given["nodes"] = _now(nodes)
+        "max_price": max_price, "reservation": reservation,
+    })  # fmt: skip
+    given = present({
+        "name": name, "nodes": _now(nodes) if now else nodes, "gpu": gpu, "cpu": cpu, "memory": memory, "disk": disk,
+        "idle_duration": idle_duration, "dstack": of_dstack or None,
+    })  # fmt: skip
     ssh = {
-        "hosts": ssh_host,
         "user": ssh_user,
-        "identity_file": ssh_key,
         "port": ssh_port,
+        "identity_file": ssh_key,
         "network": network,
+        "hosts": ssh_host,
     }
     if any(value is not None for value in ssh.values()):
         given["ssh_config"] = _ssh(ssh)
-    fleet = Fleet.load({**given, **extra_fields(field, given)})
+    fleet = with_set(Fleet, given, field)
     text = fleet_to_dstack(fleet)
     if dry_run or output is not None:
         _warn(fleet)

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from cloudrl.cli import _output
-from cloudrl.cli._cluster_options import extra_fields
+from cloudrl.cli._cluster_options import present, with_set
 from cloudrl.cli._write_file import DryRunOption, OutputOption, ProjectOption, YesOption, money, write
 from cloudrl.errors import InputError, Interrupted
 
@@ -37,8 +37,7 @@ def create(
     from cloudrl.spec import NetworkVolume
 
     values = {"name": name, "backend": backend, "region": region, "size": size, "volume_id": volume_id}
-    given = {key: value for key, value in values.items() if value is not None}
-    text = volume_to_dstack(NetworkVolume.load({**given, **extra_fields(field, given)}))
+    text = volume_to_dstack(with_set(NetworkVolume, present(values), field))
     if dry_run:
         _output.data(text)
     elif output is not None:

@@ -151,12 +151,15 @@ def find_running(declared: Cluster, asked: Mapping[str, Any], *, on: str) -> Con
 
 def fleet_for_cluster(cluster: Cluster) -> Fleet:
     """A fleet of rented machines that a cluster fits on: none before it runs, none for long afterwards."""
-    names = (
-        "gpu", "cpu", "memory", "disk", "backends", "regions", "availability_zones", "instance_types", "reservation",
-        "spot_policy", "max_price",
+    of_machines = (
+        "backends", "regions", "availability_zones", "instance_types", "reservation", "spot_policy", "max_price",
     )  # fmt: skip
+    names = ("gpu", "cpu", "memory", "disk")
     given = {name: getattr(cluster, name) for name in names if name in cluster.explicit_fields()}
-    return Fleet.load({"name": f"{cluster.name[:35]}-fleet", "nodes": cluster.nodes, **given})
+    section = {name: cluster.dstack[name] for name in of_machines if name in cluster.dstack}
+    return Fleet.load(
+        {"name": f"{cluster.name[:35]}-fleet", "nodes": cluster.nodes, **given, "dstack": section}
+    )
 
 
 def _check_same(wanted: Mapping[str, Any], cluster: ClusterShape) -> None:

@@ -1,6 +1,7 @@
 """Named jobs as data: one YAML file each, with its numbers and where they come from."""
 
 from cloudrl.recipes.files import load as load
+from cloudrl.recipes.files import load_spec as load_spec
 from cloudrl.recipes.files import names as names
 from cloudrl.recipes.overlay import Algorithm as Algorithm
 from cloudrl.recipes.overlay import algorithm as algorithm

@@ -1,13 +1,16 @@
-"""Recipes by their name, and jobs of the user's own by the path of their file."""
+"""Recipes by their name, and what the user declares in files: jobs, clusters, fleets, volumes."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any, TypeVar
 
 from cloudrl.errors import RecipeError, SpecError
-from cloudrl.recipes.yaml_file import read_mapping
-from cloudrl.spec import Job, did_you_mean
+from cloudrl.spec import Job, Spec, did_you_mean
+from cloudrl.spec.yaml_core import load_mapping
+
+S = TypeVar("S", bound=Spec)
 
 _FOLDER = Path(__file__).parent
 _SUFFIXES = (".yml", ".yaml")
@@ -29,8 +32,42 @@ def load(name_or_path: str | os.PathLike[str]) -> Job:
     """
     path = path_of(name_or_path)
     shown = os.fspath(name_or_path)
+    return _declared(Job, {"name": path.stem, **read_mapping(path, shown)}, shown)
+
+
+def load_spec(kind: type[S], path: str | os.PathLike[str]) -> S:
+    """What a YAML file declares: `load_spec(Cluster, "cluster.yml")`. Its fields are those of the kind.
+
+    Raises:
+        RecipeError: No such file, not YAML, or its fields are no such thing.
+    """
+    shown = os.fspath(path)
+    return _declared(kind, read_mapping(_existing(shown), shown), shown)
+
+
+def read_mapping(path: Path, shown: str) -> dict[str, Any]:
+    """The one mapping in a YAML file.
+
+    Args:
+        path: The file.
+        shown: What messages call it, as the user typed it.
+
+    Raises:
+        RecipeError: Not readable, not YAML (with the line), or no mapping.
+    """
     try:
-        return Job.load({"name": path.stem, **read_mapping(path, shown)})
+        return load_mapping(path.read_text(encoding="utf-8"), shown)
+    except UnicodeDecodeError as error:
+        raise RecipeError(f"{shown}: not a text file in UTF-8 (byte {error.start})") from None
+    except OSError as error:
+        raise RecipeError(f"{shown}: cannot be read: {error.strerror}") from None
+    except SpecError as error:
+        raise RecipeError(error.message) from None
+
+
+def _declared(kind: type[S], values: dict[str, Any], shown: str) -> S:
+    try:
+        return kind.load(values)
     except SpecError as error:
         raise RecipeError(f"{shown}: {error.message}", hint=error.hint) from None
 
@@ -56,7 +93,7 @@ def path_of(name_or_path: str | os.PathLike[str]) -> Path:
 def _existing(asked: str) -> Path:
     path = Path(asked).expanduser()
     if path.is_dir():
-        raise RecipeError(f"{asked} is a folder, not a recipe", hint=f"ls {asked}")
+        raise RecipeError(f"{asked} is a folder, not a file", hint=f"ls {asked}")
     if not path.is_file():
         siblings = [other.name for other in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
         raise RecipeError(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 
-from cloudrl.recipes.files import load, path_of
+from cloudrl.recipes.files import load, path_of, read_mapping
 from cloudrl.recipes.overlay import algorithm_path, with_algorithm
-from cloudrl.recipes.yaml_file import read_mapping, write_mapping
 from cloudrl.spec import hydra_text
+from cloudrl.spec.yaml_core import dump_mapping
 
 
 def render_recipe(name_or_path: str | os.PathLike[str], algorithm: str | None = None) -> str:
@@ -29,4 +29,4 @@ def render_recipe(name_or_path: str | os.PathLike[str], algorithm: str | None = 
     head = f"# {shown} by the algorithm {algorithm}: {overlay['summary']}\n"
     overrides = {key: by_text[text] for key, text in job.overrides.items()}
     about = {"name": job.name, "summary": job.summary, "source": job.source}
-    return head + write_mapping({**recipe, **about, "overrides": overrides})
+    return head + dump_mapping({**recipe, **about, "overrides": overrides})

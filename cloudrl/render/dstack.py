@@ -9,23 +9,47 @@ from typing import TYPE_CHECKING, Any
 from cloudrl.errors import SpecError
 from cloudrl.protocol.options import AgentOptions, BudgetLimits, parse_service
 from cloudrl.render.agent import AGENT_FILE
+from cloudrl.render.dstack_models import check_with_dstack, refuse_rendered
 from cloudrl.render.yaml_text import Section, document, plain
-from cloudrl.spec.container import secret_text
 from cloudrl.spec.data import data_argument
 from cloudrl.spec.durations import Duration
 from cloudrl.spec.gpu import Gpu
-from cloudrl.spec.names import is_secret, names_a_file
+from cloudrl.spec.names import is_secret, names_a_file, secret_in
 from cloudrl.spec.ports import RAY_PORT
-from cloudrl.spec.run_policy import Retry
 from cloudrl.spec.volume import NetworkMount, Volume
 from cloudrl.verl import Release, release
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from cloudrl.spec import Cluster
 
 CPU_SLOTS = 8
 """CPUs that Ray counts on a node without GPU: 3 for verl's training worker, the rest for its driver and loops."""
 AGENT_PATH = f"/opt/cloudrl/{AGENT_FILE}"
+
+_RENDERED = (
+    "type", "name", "nodes", "groups", "image", "user", "working_dir", "env", "files", "commands", "entrypoint",
+    "ports", "resources", "volumes",
+)  # fmt: skip
+"""Keys of a task that the cluster's own fields become, or that would take their place."""
+_DEFAULTS: dict[str, Any] = {
+    # server/background/pipeline_tasks/runs/active.py: the duration counts from the last time that the run had
+    # nodes, for `no-capacity` too; without it a run that finds no replacement is over.
+    "retry": {"on_events": ["no-capacity", "interruption", "error"], "duration": "1d"},
+    "startup_order": "any",
+    "stop_criteria": "master-done",
+}
+"""What makes our tasks right, unless the section `dstack` says otherwise."""
+
+# Where the section's keys stand in the file; all others come last.
+_OF_THE_IMAGE = ("python", "nvcc", "registry_auth")
+_OF_THE_CONTAINER = ("privileged", "shell")
+_OF_MACHINES = (
+    "fleets", "instances", "backends", "regions", "availability_zones", "instance_types", "reservation",
+    "spot_policy", "max_price", "creation_policy", "idle_duration",
+)  # fmt: skip
+_OF_TIME = ("max_duration", "stop_duration", "utilization_policy", "schedule", "priority")
 
 _HEADER = """\
 Ray cluster for verl, rendered by cloudrl. To start it, with {agent} beside this file:
@@ -46,10 +70,11 @@ def to_dstack(cluster: Cluster) -> str:
         The text of a `.dstack.yml` file, ending in a line break.
 
     Raises:
-        SpecError: no image is known for its release of verl, vendor of GPUs and rollout engine, or a secret
-            would stand in the file.
+        SpecError: no image is known for its release of verl, vendor of GPUs and rollout engine, a secret would
+            stand in the file, or dstack refuses what stands in the section `dstack`.
     """
     _refuse_secrets(cluster)
+    refuse_rendered(cluster.dstack, _RENDERED)
     local = cluster.forwarded[0].local
     ray = f"localhost:{local}" if local else f"the local port that dstack prints for {RAY_PORT}"
     header = _HEADER.format(agent=AGENT_FILE, name=cluster.name, ray=ray)
@@ -60,7 +85,10 @@ def to_dstack(cluster: Cluster) -> str:
         *_resources(cluster, known),
         *_lifecycle(cluster),
     ]
-    return document(header, sections)
+    text = document(header, sections)
+    if cluster.dstack:  # without it nothing of dstack is imported
+        check_with_dstack(text, cluster.dstack)
+    return text
 
 
 def release_of(cluster: Cluster) -> Release | None:
@@ -69,7 +97,7 @@ def release_of(cluster: Cluster) -> Release | None:
     Raises:
         SpecError: no image is known for what the cluster asks for.
     """
-    if cluster.image is not None or cluster.python is not None:
+    if cluster.image is not None or cluster.dstack.get("python") is not None:
         return None
     return release(cluster.verl, vendor=cluster.vendor, rollout=cluster.rollout)
 
@@ -82,31 +110,35 @@ def _refuse_secrets(cluster: Cluster) -> None:
                 hint=f"secrets: [{name}] takes it from dstack (dstack secret set {name} ...); or give it with a "
                 f"job: --env {name}",
             )
+    auth = cluster.dstack.get("registry_auth")
+    if isinstance(auth, dict) and "password" in auth and secret_in(auth["password"]) is None:
+        raise SpecError(  # it does not stand in the message either
+            "dstack.registry_auth.password: the value of a secret would stand in the file",
+            hint="dstack secret set REGISTRY_PASSWORD ..., and password: '${{ secrets.REGISTRY_PASSWORD }}'",
+        )
 
 
 def _container(cluster: Cluster, known: Release | None) -> list[Section]:
     env = {name: _env_value(value) for name, value in cluster.env.items()}
-    secrets = {name: secret_text(name) for name in cluster.secrets}
-    auth = cluster.registry_auth
+    secrets = {name: f"${{{{ secrets.{name} }}}}" for name in cluster.secrets}
     container = {
-        "registry_auth": auth and {"username": auth.username, "password": auth.password},
+        "image": known.image if known else cluster.image,
+        **_of(cluster, _OF_THE_IMAGE),
         "user": cluster.user,
-        "privileged": cluster.privileged or None,
-        "shell": cluster.shell,
+        **_of(cluster, _OF_THE_CONTAINER),
         "working_dir": cluster.working_dir,
     }
     return [
         Section({"type": "task", "name": cluster.name}),
         Section({"nodes": cluster.nodes}),
-        Section({**_image(cluster, known), **container}, comment=_image_comment(known)),
-        Section({"env": {**env, **secrets}}, comment=_secrets_comment(cluster)),
+        Section(container, comment=_image_comment(known)),
+        Section({"env": {**env, **secrets} or None}, comment=_secrets_comment(cluster)),
     ]
 
 
-def _image(cluster: Cluster, known: Release | None) -> dict[str, Any]:
-    if known is not None:
-        return {"image": known.image}
-    return {"image": cluster.image, "python": cluster.python, "nvcc": cluster.nvcc or None}
+def _of(cluster: Cluster, names: Sequence[str]) -> dict[str, Any]:
+    """These keys of the section `dstack`, as they are."""
+    return {name: cluster.dstack[name] for name in names if name in cluster.dstack}
 
 
 def _image_comment(known: Release | None) -> str:
@@ -143,28 +175,17 @@ def _agent(cluster: Cluster, known: Release | None) -> list[Section]:
 
 
 def _resources(cluster: Cluster, known: Release | None) -> list[Section]:
-    resources = {name: getattr(cluster, name) for name in ("cpu", "memory", "disk")}
-    wanted = {"gpu": _gpu(cluster, known), **resources, "shm_size": cluster.shared_memory}
+    wanted = {
+        "gpu": _gpu(cluster, known),
+        **{name: getattr(cluster, name) for name in ("cpu", "memory", "disk")},
+        "shm_size": cluster.shared_memory,
+    }
+    volumes = [_volume(mount) for mount in cluster.volumes]
+    resources = {name: plain(value) for name, value in wanted.items() if value is not None}
     return [
-        Section({"resources": {name: plain(value) for name, value in wanted.items() if value is not None}}),
-        Section(
-            {
-                "fleets": list(cluster.fleets),
-                "instances": list(cluster.instances),
-                "backends": list(cluster.backends),
-                "regions": list(cluster.regions),
-                "availability_zones": list(cluster.availability_zones),
-                "instance_types": list(cluster.instance_types),
-                "reservation": cluster.reservation,
-                "spot_policy": cluster.spot_policy,
-                "max_price": cluster.max_price,
-                "creation_policy": cluster.creation_policy,
-                "idle_duration": cluster.idle_duration,
-            }
-        ),
-        Section(
-            {"volumes": [_volume(mount) for mount in cluster.volumes]}, comment=_volumes_comment(cluster)
-        ),
+        Section({"resources": resources or None}),
+        Section(_of(cluster, _OF_MACHINES)),
+        Section({"volumes": volumes or None}, comment=_volumes_comment(cluster)),
     ]
 
 
@@ -195,37 +216,25 @@ def _volumes_comment(cluster: Cluster) -> str:
 
 
 def _lifecycle(cluster: Cluster) -> list[Section]:
-    policy, schedule = cluster.utilization_policy, cluster.schedule
-    return [
-        Section({"retry": _retry(cluster.retry)}, comment=_retry_comment(cluster.retry)),
-        Section(
-            {
-                "max_duration": cluster.max_duration,
-                "stop_duration": cluster.stop_duration,
-                "utilization_policy": policy
-                and {"min_gpu_utilization": policy.min_gpu_utilization, "time_window": policy.time_window},
-                "schedule": schedule and {"cron": list(schedule.cron)},
-                "priority": cluster.priority,
-            }
-        ),
-        Section({"startup_order": cluster.startup_order}, comment=_startup_comment(cluster.startup_order)),
-        Section({"stop_criteria": cluster.stop_criteria}, comment=_stop_comment(cluster.stop_criteria)),
-        Section({"tags": dict(cluster.tags)}),
-    ]
+    said = {**_DEFAULTS, **cluster.dstack}
+    known = (*_OF_THE_IMAGE, *_OF_THE_CONTAINER, *_OF_MACHINES, *_OF_TIME, *_DEFAULTS)
+    comments = {
+        "retry": _retry_comment(said["retry"]),
+        "startup_order": _startup_comment(said["startup_order"]),
+        "stop_criteria": _stop_comment(said["stop_criteria"]),
+    }
+    retry, *orders = (Section({name: said[name]}, comment=text) for name, text in comments.items())
+    others = Section({name: value for name, value in cluster.dstack.items() if name not in known})
+    return [retry, Section(_of(cluster, _OF_TIME)), *orders, others]
 
 
-def _retry(retry: Retry | bool) -> dict[str, Any] | bool:
-    # server/background/pipeline_tasks/runs/active.py: the duration counts from the last time that the run had
-    # nodes, for `no-capacity` too; without it a run that finds no replacement is over.
-    if not isinstance(retry, Retry):
-        return False
-    return {"on_events": list(retry.on_events), "duration": retry.duration}
-
-
-def _retry_comment(retry: Retry | bool) -> str:
-    if not isinstance(retry, Retry):
+def _retry_comment(retry: Mapping[str, Any] | bool) -> str:
+    if retry is False:
         return "A lost node ends the run."
-    wait = "a day" if retry.duration == "1d" else retry.duration
+    duration = retry.get("duration") if isinstance(retry, dict) else None
+    if duration is None:  # dstack's own
+        return "A lost node restarts the run on all nodes."
+    wait = "a day" if duration == "1d" else duration
     return f"A lost node restarts the run on all nodes; wait up to {wait} for a replacement."
 
 

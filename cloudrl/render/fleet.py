@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from cloudrl.render.dstack_models import check_with_dstack, refuse_rendered
 from cloudrl.render.yaml_text import Section, document, plain
-from cloudrl.spec.run_policy import Retry
 
 if TYPE_CHECKING:
-    from cloudrl.spec import Fleet, NodeRange, SshConfig, SshHost, SshProxy
+    from cloudrl.spec import Fleet, NodeRange
+
+_RENDERED = ("type", "name", "placement", "nodes", "idle_duration", "resources", "ssh_config")
+_LAST = ("blocks", "tags")
 
 _CLOUD_HEADER = """\
 Fleet for cloudrl clusters: machines that dstack rents. To create it:
@@ -27,22 +30,30 @@ def fleet_to_dstack(fleet: Fleet) -> str:
 
     Returns:
         The text of a `.dstack.yml` file, ending in a line break.
+
+    Raises:
+        SpecError: dstack refuses what stands in `ssh_config` or in the section `dstack`.
     """
-    header = (_SSH_HEADER if fleet.ssh_config else _CLOUD_HEADER).format(name=fleet.name)
-    machines = _own(fleet.ssh_config) if fleet.ssh_config else _rented(fleet)
-    return document(
+    header = (_CLOUD_HEADER if fleet.ssh_config is None else _SSH_HEADER).format(name=fleet.name)
+    machines = _rented(fleet) if fleet.ssh_config is None else [Section({"ssh_config": fleet.ssh_config})]
+    refuse_rendered(fleet.dstack, _RENDERED)
+    text = document(
         header,
         [
             Section({"type": "fleet", "name": fleet.name}),
             Section({"placement": fleet.placed}, comment=_placement_comment(fleet)),
             *machines,
+            Section({name: value for name, value in fleet.dstack.items() if name not in _LAST}),
             Section(
-                {"blocks": fleet.blocks if fleet.blocks != 1 else None},
+                {"blocks": fleet.dstack.get("blocks")},
                 comment="Several runs fit on a machine; a multi-node run takes whole ones.",
             ),
-            Section({"tags": dict(fleet.tags)}),
+            Section({"tags": fleet.dstack.get("tags")}),
         ],
     )
+    if fleet.dstack or fleet.ssh_config is not None:  # without them nothing of dstack is imported
+        check_with_dstack(text, fleet.dstack)
+    return text
 
 
 def _placement_comment(fleet: Fleet) -> str:
@@ -54,22 +65,11 @@ def _placement_comment(fleet: Fleet) -> str:
 def _rented(fleet: Fleet) -> list[Section]:
     nodes = fleet.node_range
     parts = {name: getattr(fleet, name) for name in ("gpu", "cpu", "memory", "disk")}
+    resources = {name: plain(value) for name, value in parts.items() if value is not None}
     return [
         Section({"nodes": _nodes(nodes) if nodes else None}, comment=_nodes_comment(fleet)),
         Section({"idle_duration": fleet.idle_after}),
-        Section({"resources": {name: plain(value) for name, value in parts.items() if value is not None}}),
-        Section(
-            {
-                "backends": list(fleet.backends),
-                "regions": list(fleet.regions),
-                "availability_zones": list(fleet.availability_zones),
-                "instance_types": list(fleet.instance_types),
-                "reservation": fleet.reservation,
-                "spot_policy": fleet.spot_policy,
-                "max_price": fleet.max_price,
-                "retry": _retry(fleet.retry),
-            }
-        ),
+        Section({"resources": resources or None}),
     ]
 
 
@@ -96,57 +96,3 @@ def _nodes_comment(fleet: Fleet) -> str:
     )
     stay = f" ({nodes.min} always stay{'s' if nodes.min == 1 else ''})" if nodes.min else ""
     return f"{now}{most}; {back}{stay}."
-
-
-def _retry(retry: Retry | bool | None) -> dict[str, Any] | bool | None:
-    if isinstance(retry, Retry):
-        return {"on_events": list(retry.on_events), "duration": retry.duration}
-    return retry
-
-
-def _own(config: SshConfig) -> list[Section]:
-    return [
-        Section(
-            {
-                "ssh_config": _given(
-                    {
-                        "user": config.user,
-                        "port": config.port,
-                        "identity_file": config.identity_file,
-                        "proxy_jump": config.proxy_jump and _proxy(config.proxy_jump),
-                        "network": config.network,
-                        "hosts": [_host(host) for host in config.hosts],
-                    }
-                )
-            }
-        )
-    ]
-
-
-def _host(host: SshHost) -> str | dict[str, Any]:
-    """A text where nothing but the name is given, as dstack writes it."""
-    options = {
-        "port": host.port,
-        "user": host.user,
-        "identity_file": host.identity_file,
-        "proxy_jump": host.proxy_jump and _proxy(host.proxy_jump),
-        "internal_ip": host.internal_ip,
-        "blocks": host.blocks,
-    }
-    given = _given(options)
-    return {"hostname": host.hostname, **given} if given else host.hostname
-
-
-def _proxy(proxy: SshProxy) -> dict[str, Any]:
-    return _given(
-        {
-            "hostname": proxy.hostname,
-            "port": proxy.port,
-            "user": proxy.user,
-            "identity_file": proxy.identity_file,
-        }
-    )
-
-
-def _given(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}

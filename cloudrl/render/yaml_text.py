@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from cloudrl.spec import FrozenDict
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 
 @dataclass(frozen=True)
 class Section:
-    """Keys that belong together. A key with None or an empty value is left out, so is an empty section."""
+    """Keys that belong together. A key with None is left out, so is an empty section."""
 
     keys: Mapping[str, Any]
     comment: str = ""
@@ -40,6 +42,7 @@ def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
 
 
 _Dumper.add_representer(str, _text)
+_Dumper.add_representer(FrozenDict, yaml.SafeDumper.represent_dict)
 
 
 def document(header: str, sections: Iterable[Section]) -> str:
@@ -54,10 +57,9 @@ def plain(value: str) -> str | int:
 
 
 def _written(section: Section) -> str:
-    keys = {key: value for key, value in section.keys.items() if value not in (None, "", {}, [])}
-    return (
-        _comment(section.comment) + "".join(_key(key, value) for key, value in keys.items()) if keys else ""
-    )
+    keys = {key: value for key, value in section.keys.items() if value is not None}
+    text = "".join(_key(key, value) for key, value in keys.items())
+    return _comment(section.comment) + text if keys else ""
 
 
 def _key(key: str, value: Any) -> str:

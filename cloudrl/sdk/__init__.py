@@ -7,7 +7,7 @@ from cloudrl.sdk.fleet import Fleet
 from cloudrl.sdk.job_recipe import recipe
 from cloudrl.sdk.running import RunningCluster, attach, connect
 from cloudrl.sdk.runs import Run, run
-from cloudrl.spec import DataSet, Job, NetworkVolume, Resources, SshConfig, SshHost, Volume
+from cloudrl.spec import DataSet, Job, NetworkVolume, Volume
 
 __all__ = [
     "Cluster",
@@ -15,11 +15,8 @@ __all__ = [
     "Fleet",
     "Job",
     "NetworkVolume",
-    "Resources",
     "Run",
     "RunningCluster",
-    "SshConfig",
-    "SshHost",
     "Volume",
     "attach",
     "connect",

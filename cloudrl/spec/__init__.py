@@ -3,7 +3,6 @@
 from cloudrl.spec.base import FrozenDict as FrozenDict
 from cloudrl.spec.base import Spec as Spec
 from cloudrl.spec.cluster import Cluster as Cluster
-from cloudrl.spec.container import RegistryAuth as RegistryAuth
 from cloudrl.spec.data import DataSet as DataSet
 from cloudrl.spec.data import data_argument as data_argument
 from cloudrl.spec.durations import Duration as Duration
@@ -20,16 +19,10 @@ from cloudrl.spec.nearest import did_you_mean as did_you_mean
 from cloudrl.spec.nearest import nearest as nearest
 from cloudrl.spec.network_volume import NetworkVolume as NetworkVolume
 from cloudrl.spec.ports import Port as Port
-from cloudrl.spec.resources import Resources as Resources
-from cloudrl.spec.run_policy import Retry as Retry
-from cloudrl.spec.run_policy import Schedule as Schedule
-from cloudrl.spec.run_policy import UtilizationPolicy as UtilizationPolicy
+from cloudrl.spec.section import Section as Section
 from cloudrl.spec.sizes import CountRange as CountRange
 from cloudrl.spec.sizes import Size as Size
 from cloudrl.spec.sizes import SizeRange as SizeRange
-from cloudrl.spec.ssh import SshConfig as SshConfig
-from cloudrl.spec.ssh import SshHost as SshHost
-from cloudrl.spec.ssh import SshProxy as SshProxy
 from cloudrl.spec.volume import Mount as Mount
 from cloudrl.spec.volume import NetworkMount as NetworkMount
 from cloudrl.spec.volume import Volume as Volume

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from cloudrl.errors import SpecError
+from cloudrl.spec.assignments import assigned
 from cloudrl.spec.nearest import did_you_mean
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ class Spec(BaseModel):
     """Something the user declares. Unknown fields and wrong values raise `SpecError` at construction."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    sections: ClassVar[tuple[str, ...]] = ()
+    """Fields that one provider alone understands."""
 
     if not TYPE_CHECKING:  # a written __init__ would hide the field names from type checkers
 
@@ -57,6 +60,14 @@ class Spec(BaseModel):
             SpecError: A field is unknown or its value wrong.
         """
         return type(self)(**{**self.explicit_fields(), **fields})
+
+    def with_set(self, *assignments: str) -> Self:
+        """The same after `gpu=H100:8`, `dstack.backends=[aws, gcp]`: dotted paths, and values in YAML.
+
+        Raises:
+            SpecError: A field is unknown, a value is wrong, or what is said is no assignment.
+        """
+        return type(self).load(assigned(self.explicit_fields(), assignments, type(self).model_fields))
 
 
 class FrozenDict(dict[str, V]):
@@ -100,7 +111,14 @@ def _line(model: type[Spec], error: ErrorDetails) -> str:
 
 def _hint(model: type[Spec], error: ErrorDetails) -> str | None:
     if error["type"] in ("extra_forbidden", "missing"):
-        return f"Fields of {model.__name__}: {', '.join(model.model_fields)}"
+        known = f"Fields of {model.__name__}: {', '.join(model.model_fields)}"
+        field = error["loc"][0]
+        return "\n".join(
+            [
+                known,
+                *(f"What only {each} knows goes into {each}: {{{field}: ...}}" for each in model.sections),
+            ]
+        )
     cause = error.get("ctx", {}).get("error")
     return cause.hint if isinstance(cause, SpecError) else None
 

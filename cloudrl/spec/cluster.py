@@ -3,49 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import PlainValidator, model_validator
 
 from cloudrl.errors import SpecError
 from cloudrl.spec.base import FrozenDict, Spec
-from cloudrl.spec.container import (
-    RegistryAuth,
-    python_version,
-    secret_in,
-    shell_name,
-)
 from cloudrl.spec.data import DataSets
-from cloudrl.spec.durations import duration_or_off, some_time
+from cloudrl.spec.durations import some_time
 from cloudrl.spec.fields import (
     Commands,
     Environment,
     ModelNames,
     absolute_path,
+    dollars,
     mount_path,
-    nested,
     one_of,
     optional,
     release,
     unique_list_of,
-    whole_number,
-    yes_or_no,
 )
 from cloudrl.spec.gpu import Cpu, Gpu
-from cloudrl.spec.names import fleet_name, image_name, resource_name, secret_name, unix_user
-from cloudrl.spec.offers import (
-    Backends,
-    IdleDuration,
-    MaxCost,
-    MaxPrice,
-    Names,
-    Reservation,
-    SpotPolicy,
-    Tags,
-)
+from cloudrl.spec.names import image_name, resource_name, secret_in, secret_name, unix_user
 from cloudrl.spec.ports import Port, all_ports, port_texts
-from cloudrl.spec.resources import Resources
-from cloudrl.spec.run_policy import Retry, Schedule, UtilizationPolicy
+from cloudrl.spec.section import Section
 from cloudrl.spec.services import service_texts
 from cloudrl.spec.sizes import Size, SizeRange
 from cloudrl.spec.vendors import vendor_of
@@ -55,9 +36,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 ROLLOUTS = ("vllm", "sglang")
-STARTUP_ORDERS = ("any", "master-first", "workers-first")
-STOP_CRITERIA = ("all-done", "master-done")
-CREATION_POLICIES = ("reuse", "reuse-or-create")
+PLANNED_SECTIONS = ("slurm",)
+"""Reserved for providers that there are not yet."""
 _VISIBLE_DEVICES = ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 
 
@@ -78,16 +58,18 @@ def _written(parse: Callable[[object], object]) -> PlainValidator:
     return PlainValidator(optional(lambda value: str(parse(value))))
 
 
-def _word(choices: tuple[str, ...], what: str) -> PlainValidator:
-    return PlainValidator(one_of(choices, what))
+_price = dollars("a price", "US dollars an hour, for example 24.5")
+_cost = dollars("a cost", "US dollars in all, for example 200")
 
 
 class Cluster(Spec):
     """N equal nodes that form one Ray cluster, with the data and models that its jobs need.
 
-    Fields hold what one would write by hand, in dstack's spelling and under dstack's names where dstack has
-    them; `resources`, `mounts` and `gpus_per_node` give the same, parsed.
+    The fields mean the same wherever it runs. What one provider alone understands stands in a section of that
+    provider's name, which is passed on as it is, and which its own models check when a plan is made.
     """
+
+    sections: ClassVar[tuple[str, ...]] = ("dstack",)
 
     name: Annotated[str, PlainValidator(resource_name)]
     nodes: Annotated[int, PlainValidator(_nodes)] = 1
@@ -99,14 +81,7 @@ class Cluster(Spec):
     """Engine that the image must have; None means the release's usual one."""
     image: Annotated[str | None, PlainValidator(optional(image_name))] = None
     """Container image; None means the image of the release of verl."""
-    registry_auth: Annotated[RegistryAuth | None, PlainValidator(optional(RegistryAuth.parse))] = None
-    python: Annotated[str | None, PlainValidator(optional(python_version))] = None
-    """Take dstack's own image with this Python instead of `image`."""
-    nvcc: Annotated[bool, PlainValidator(yes_or_no)] = False
-    """With `python`: dstack's image with NVIDIA's compiler in it."""
     user: Annotated[str | None, PlainValidator(optional(unix_user))] = None
-    privileged: Annotated[bool, PlainValidator(yes_or_no)] = False
-    shell: Annotated[str | None, PlainValidator(optional(shell_name))] = None
     working_dir: Annotated[str | None, PlainValidator(optional(absolute_path))] = None
     """Where set-up commands run. Jobs run in the folder that is uploaded with them."""
     setup: Commands = ()
@@ -136,42 +111,25 @@ class Cluster(Spec):
 
     Not given: the checkpoints folder, on the hosts, under the same path.
     """
-    fleets: Annotated[Sequence[str], PlainValidator(unique_list_of(fleet_name))] = ()
-    instances: Names = ()
-    """Names of machines in those fleets, where only these will do."""
-    backends: Backends = ()
-    regions: Names = ()
-    availability_zones: Names = ()
-    instance_types: Names = ()
-    reservation: Reservation = None
-    spot_policy: SpotPolicy = None
-    max_price: MaxPrice = None
-    """US dollars an hour for each machine."""
-    creation_policy: Annotated[
-        str | None, PlainValidator(optional(one_of(CREATION_POLICIES, "a creation policy")))
-    ] = None
-    idle_duration: IdleDuration = None
-    """For machines that this run brings into a fleet; the shorter of this and the fleet's own counts."""
-    retry: Annotated[Retry | Literal[False], PlainValidator(Retry.parse)] = Retry()
-    """A duration, or dstack's mapping, or False. A lost node restarts the run on all nodes."""
-    max_duration: Annotated[str | None, PlainValidator(optional(duration_or_off))] = None
-    stop_duration: Annotated[str | None, PlainValidator(optional(duration_or_off))] = None
-    utilization_policy: Annotated[
-        UtilizationPolicy | None, PlainValidator(optional(nested(UtilizationPolicy)))
-    ] = None
     down_when_idle: Annotated[str | None, PlainValidator(optional(some_time))] = None
     """The cluster ends by itself after so long without a job or a transfer, counted from READY."""
-    max_cost: MaxCost = None
+    max_cost: Annotated[float | None, PlainValidator(optional(_cost))] = None
     """The cluster ends by itself when it has cost so many US dollars, earlier attempts included."""
-    price_per_hour: MaxPrice = None
+    price_per_hour: Annotated[float | None, PlainValidator(optional(_price))] = None
     """US dollars of all nodes together; None leaves it to `up`, which asks the provider when there is a `max_cost`."""
-    schedule: Annotated[Schedule | None, PlainValidator(optional(Schedule.parse))] = None
-    priority: Annotated[int | None, PlainValidator(optional(whole_number(0, 100, "a priority")))] = None
-    startup_order: Annotated[str, _word(STARTUP_ORDERS, "a startup order")] = "any"
-    """All nodes set up and download at once; workers wait for the head by themselves."""
-    stop_criteria: Annotated[str, _word(STOP_CRITERIA, "a stop criterion")] = "master-done"
-    """When the head ends, no other node may stay behind and cost money."""
-    tags: Tags = FrozenDict()
+    dstack: Section = FrozenDict()
+    """What dstack alone knows of a task: fleets, backends, regions, spot_policy, retry, max_duration, tags, ..."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_planned_sections(cls, values: dict[str, Any]) -> dict[str, Any]:
+        for name in PLANNED_SECTIONS:
+            if name in values:
+                raise SpecError(
+                    f"section {name!r} is for a provider that cloudrl does not have yet",
+                    hint=f"Leave it out; sections: {', '.join(cls.sections)}",
+                )
+        return values
 
     @model_validator(mode="before")
     @classmethod
@@ -186,7 +144,6 @@ class Cluster(Spec):
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
-        self._check_image()
         self._check_environment()
         if self.volumes and not any(mount.holds(self.checkpoints) for mount in self.mounts):
             raise SpecError(
@@ -195,26 +152,6 @@ class Cluster(Spec):
                 hint=f"Add '{self.checkpoints}:{self.checkpoints}' to volumes",
             )
         return self
-
-    def _check_image(self) -> None:
-        if self.image is not None and self.python is not None:
-            raise SpecError(
-                f"image {self.image!r} and python {self.python!r} exclude each other",
-                hint="python= picks dstack's own image with that Python; leave one of the two out",
-            )
-        if self.nvcc and self.python is None:
-            raise SpecError(
-                "nvcc is True but there is no python",
-                hint="nvcc= goes with python=, which picks dstack's own image",
-            )
-        if self.registry_auth is not None and self.image is None:
-            raise SpecError("registry_auth is given but no image", hint="Name the private image: image=...")
-        # server/services/runs/spec.py: dstack's own image is for NVIDIA only
-        if self.python is not None and self.gpu is not None and self.vendor == "amd":
-            raise SpecError(
-                f"python {self.python!r} picks dstack's own image, which does not run on {self.gpu!r}",
-                hint="Leave python out: the image of verl's release for AMD is taken",
-            )
 
     def _check_environment(self) -> None:
         for name in self.secrets:
@@ -233,12 +170,6 @@ class Cluster(Spec):
                         f"env sets ROCR_VISIBLE_DEVICES and {name}, and verl's workers refuse the two on AMD",
                         hint="Leave both out: dstack gives a container its GPUs, and Ray each worker one of them",
                     )
-
-    @property
-    def resources(self) -> Resources:
-        """What each node must have, parsed."""
-        names = ("gpu", "cpu", "memory", "disk", "shm_size")
-        return Resources.load({name: getattr(self, name) for name in names})
 
     @property
     def shared_memory(self) -> str | None:

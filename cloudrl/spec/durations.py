@@ -1,8 +1,4 @@
-"""Durations as dstack writes them: `30m`, `1d`, a number of seconds, and `off` where one can be switched off.
-
-Source of the rules: dstack 0.22.5, core/models/duration.py. We take what dstack takes, less what can only be a
-slip: negative ones, and `true`, which stands for a default that does not show.
-"""
+"""Durations: `30m`, `1d`, or a number of seconds."""
 
 from __future__ import annotations
 
@@ -12,7 +8,6 @@ from fractions import Fraction
 
 from cloudrl.errors import SpecError
 
-OFF = "off"
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _DURATION = re.compile(r"([0-9]+) *([smhdw])?")
 # What people write for the same: `30min`, `1.5h`, `1h30m`, `2 days`.
@@ -54,22 +49,6 @@ def some_time(value: object) -> str:
     if parsed.seconds == 0:
         raise SpecError(f"{value!r} is no time at all", hint=_EXAMPLES)
     return str(parsed)
-
-
-def duration_or_off(value: object) -> str:
-    """A duration above zero, or `off`."""
-    return OFF if _is_off(value) else some_time(value)
-
-
-def idle_duration(value: object) -> str:
-    """A duration, which may be zero ("at once"), or `off`."""
-    return OFF if _is_off(value) else str(Duration.parse(value))
-
-
-def _is_off(value: object) -> bool:
-    if value in (-1, "-1"):  # dstack still reads it so
-        raise SpecError(f"{value!r} is not a duration; did you mean {OFF!r}?", hint=_EXAMPLES)
-    return value is False or (isinstance(value, str) and value.lower() == OFF)
 
 
 def _nearest(written: object) -> str:

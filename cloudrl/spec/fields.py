@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePosixPath
@@ -10,11 +11,10 @@ from typing import Annotated, Any, TypeVar
 from pydantic import PlainValidator
 
 from cloudrl.errors import SpecError
-from cloudrl.spec.base import FrozenDict, Spec
+from cloudrl.spec.base import FrozenDict
 from cloudrl.spec.nearest import did_you_mean
 
 T = TypeVar("T")
-S = TypeVar("S", bound=Spec)
 
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _DATA_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?")
@@ -118,13 +118,15 @@ def yes_or_no(value: object) -> bool:
     return value
 
 
-def whole_number(low: int, high: int, what: str) -> Callable[[object], int]:
-    """A check for a whole number from `low` to `high`, both included."""
+def dollars(what: str, hint: str) -> Callable[[object], float]:
+    """A check for an amount of money above zero."""
 
-    def checked(value: object) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise SpecError(f"{value!r} is not {what}", hint=f"A whole number from {low} to {high}")
-        return value
+    def checked(value: object) -> float:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+            bare = value.strip(" $/h") if isinstance(value, str) else ""
+            meant = f"; did you mean {bare}?" if re.fullmatch(r"[0-9]+(\.[0-9]+)?", bare) else ""
+            raise SpecError(f"{value!r} is not {what}{meant}", hint=hint)
+        return float(value)
 
     return checked
 
@@ -173,15 +175,6 @@ def _env_value(name: str, value: object) -> str:
     if value is None:
         raise SpecError(f"{name} has no value", hint="Secrets are given when a job is submitted: --env NAME")
     return text(value)
-
-
-def nested(kind: type[S]) -> Callable[[object], S]:
-    """A check for a value of `kind`, or a mapping with its fields."""
-
-    def checked(value: object) -> S:
-        return value if isinstance(value, kind) else kind.load(value)  # type: ignore[arg-type]
-
-    return checked
 
 
 def release(value: object) -> str:

@@ -1,38 +1,29 @@
-"""Machines that clusters run on: rented by dstack from a cloud, or one's own.
-
-Names and rules are dstack 0.22.5's (core/models/fleets.py; server/services/fleets.py,
-_validate_fleet_configuration_subtype_specific_fields).
-"""
+"""Machines that clusters run on: rented by dstack from a cloud, or one's own."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import PlainValidator, model_validator
 
 from cloudrl.errors import SpecError
 from cloudrl.spec.base import FrozenDict, Spec
-from cloudrl.spec.fields import nested, one_of, optional
+from cloudrl.spec.durations import Duration
+from cloudrl.spec.fields import one_of, optional
 from cloudrl.spec.gpu import Cpu, Gpu
 from cloudrl.spec.names import resource_name
-from cloudrl.spec.offers import Backends, IdleDuration, MaxPrice, Names, Reservation, SpotPolicy, Tags
-from cloudrl.spec.run_policy import Retry
+from cloudrl.spec.section import Section
 from cloudrl.spec.sizes import SizeRange
-from cloudrl.spec.ssh import SshConfig, block_count
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-PLACEMENTS = ("any", "cluster")
 IDLE_DURATION = "1h"
 _RANGE = re.compile(r"([0-9]*)\.\.([0-9]*)")
 _EXAMPLES = "For example 2 (at most two), '0..4', '2..2' (always two) or {'min': 0, 'target': 2, 'max': 4}"
-_CLOUD_ONLY = (
-    "nodes", "gpu", "cpu", "memory", "disk", "backends", "regions", "availability_zones", "instance_types",
-    "reservation", "spot_policy", "max_price", "idle_duration", "retry", "tags",
-)  # fmt: skip
+_CLOUD_ONLY = ("nodes", "gpu", "cpu", "memory", "disk", "idle_duration")
 
 
 def _count(value: object) -> int:
@@ -115,47 +106,43 @@ def _written(kind: type[Gpu | Cpu | SizeRange]) -> PlainValidator:
     return PlainValidator(optional(lambda value: str(kind.parse(value))))
 
 
+def _idle_duration(value: object) -> str:
+    return "off" if value in ("off", False) else str(Duration.parse(value))
+
+
 class Fleet(Spec):
-    """A fleet of dstack. Fields are dstack's own, with the parts of `resources` beside the others.
+    """A fleet of dstack.
 
     Without `ssh_config` its machines are rented, by default when a run needs them and until they were idle for
-    an hour; with it they are one's own.
+    an hour; with it they are one's own. Names are dstack's, with the parts of `resources` beside the others.
     """
+
+    sections: ClassVar[tuple[str, ...]] = ("dstack",)
 
     name: Annotated[str, PlainValidator(resource_name)] = "gpu-fleet"
     nodes: Annotated[NodeRange | None, PlainValidator(optional(NodeRange.parse))] = None
     """For rented machines; None means `0..`, as many as a run asks for. See `NodeRange`."""
-    ssh_config: Annotated[SshConfig | None, PlainValidator(optional(nested(SshConfig)))] = None
-    placement: Annotated[
-        Literal["any", "cluster"] | None, PlainValidator(optional(one_of(PLACEMENTS, "a placement")))
-    ] = None
+    ssh_config: Section | None = None
+    """One's own machines, as dstack has them: `{user: ubuntu, identity_file: ~/.ssh/id, hosts: [...]}`."""
+    placement: Annotated[str | None, PlainValidator(optional(one_of(("any", "cluster"), "a placement")))] = (
+        None
+    )
     """None means `cluster` where there can be several machines: dstack runs multi-node tasks nowhere else."""
     gpu: Annotated[str | None, _written(Gpu)] = None
     """GPUs of each machine; None leaves them to the runs."""
     cpu: Annotated[str | None, _written(Cpu)] = None
     memory: Annotated[str | None, _written(SizeRange)] = None
     disk: Annotated[str | None, _written(SizeRange)] = None
-    backends: Backends = ()
-    regions: Names = ()
-    availability_zones: Names = ()
-    instance_types: Names = ()
-    reservation: Reservation = None
-    spot_policy: SpotPolicy = None
-    max_price: MaxPrice = None
-    """US dollars an hour for each machine."""
-    idle_duration: IdleDuration = None
+    idle_duration: Annotated[str | None, PlainValidator(optional(_idle_duration))] = None
     """Rented machines are given back when idle for so long; None means `1h`, where dstack has three days."""
-    retry: Annotated[Retry | Literal[False] | None, PlainValidator(optional(Retry.parse))] = None
-    """For how long machines are looked for while there are none to rent; None means not at all."""
-    blocks: Annotated[int | str, PlainValidator(block_count)] = 1
-    """Into how many parts a machine is split, so that several runs fit on it; multi-node runs take whole ones."""
-    tags: Tags = FrozenDict()
+    dstack: Section = FrozenDict()
+    """All else that dstack knows of a fleet: backends, regions, spot_policy, max_price, blocks, tags, ..."""
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
         if self.ssh_config is not None:
             for name in _CLOUD_ONLY:
-                if getattr(self, name) not in (None, (), {}):
+                if getattr(self, name) is not None:
                     raise SpecError(
                         f"{name} is for rented machines and ssh_config for one's own",
                         hint=f"Leave {name} out: dstack finds out what the hosts have",
@@ -184,5 +171,8 @@ class Fleet(Spec):
         """The placement that is asked for, or follows from the number of machines; None for a single one."""
         if self.placement is not None:
             return self.placement
-        most = len(self.ssh_config.hosts) if self.ssh_config else self.nodes.max if self.nodes else None
+        if self.ssh_config is not None:
+            most: int | None = len(self.ssh_config.get("hosts", ()))
+        else:
+            most = self.nodes.max if self.nodes else None
         return None if most == 1 else "cluster"

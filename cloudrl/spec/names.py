@@ -1,8 +1,7 @@
-"""Names: what dstack calls a cluster, a fleet or a volume, and who logs in where."""
+"""Names of clusters, images, users and secrets."""
 
 from __future__ import annotations
 
-import ipaddress
 import re
 
 from cloudrl.errors import SpecError
@@ -13,15 +12,13 @@ RESOURCE_NAME = re.compile(r"[a-z][a-z0-9-]{1,40}")
 # dstack 0.22.5, core/models/unix.py: name or number, and the same for the group
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(:[A-Za-z0-9_][A-Za-z0-9_.-]*)?")
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*")
-# A login may hold more than a local name, such as `ubuntu@tenant`; a leading dash would be an option of ssh.
-_LOGIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@\\-]*")
-_HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 _SECRET = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
 _SECRET_VARIABLE = re.compile(
     r"(^|_)(TOKEN|KEY|APIKEY|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?)(_|$)|SECRET", re.IGNORECASE
 )
 # google.auth reads a path there (google-auth, environment_vars.py: CREDENTIALS)
 _FILE_VARIABLE = re.compile(r"(_(FILE|PATH|DIR)|^GOOGLE_APPLICATION_CREDENTIALS)$", re.IGNORECASE)
+_SECRET_TEXT = re.compile(r"\$\{\{\s*secrets\.([^}\s]*)\s*\}\}")
 _SECRET_ITSELF = re.compile(r"hf_[A-Za-z0-9]{16,}|gh[a-z]_[A-Za-z0-9]{16,}|[A-Za-z]*[0-9a-f]{32,}")
 
 
@@ -31,15 +28,6 @@ def resource_name(value: object) -> str:
         return value
     rule = "a letter, then letters, digits and dashes, all lower case, 2 to 41 characters"
     raise SpecError(f"{value!r} is not a name{_slug(value)}", hint=f"A name is {rule}")
-
-
-def fleet_name(value: object) -> str:
-    """A fleet: its name, or `project/name` for one that another project shares."""
-    if isinstance(value, str) and value.count("/") == 1:
-        project, name = value.split("/")
-        if re.fullmatch(r"[A-Za-z0-9_-]+", project) and RESOURCE_NAME.fullmatch(name):
-            return value
-    return resource_name(value)
 
 
 def image_name(value: object) -> str:
@@ -57,23 +45,6 @@ def unix_user(value: object) -> str:
     if not isinstance(user, str) or not _USER.fullmatch(user):
         raise SpecError(f"{value!r} is not user or user:group", hint="For example 'root' or '1000:1000'")
     return user
-
-
-def login(value: object) -> str:
-    """Who logs in over SSH."""
-    if not isinstance(value, str) or not _LOGIN.fullmatch(value):
-        raise SpecError(f"{value!r} is not the name of a user", hint="For example 'ubuntu'")
-    return value
-
-
-def host_name(value: object) -> str:
-    """A host name or an IP address, without user and port."""
-    if isinstance(value, str) and (_HOST.fullmatch(value) or _is_ip(value)):
-        return value
-    raise SpecError(
-        f"{value!r} is not a host name or an IP address{_split_host(value)}",
-        hint="For example '192.168.0.10' or 'gpu-1.example.com'",
-    )
 
 
 def secret_name(value: object) -> str:
@@ -110,21 +81,7 @@ def names_a_file(name: str) -> bool:
     return _FILE_VARIABLE.search(name) is not None
 
 
-def _is_ip(value: str) -> bool:
-    try:
-        ipaddress.ip_address(value)
-    except ValueError:
-        return False
-    return "%" not in value  # the name of an interface belongs to this machine
-
-
-def _split_host(value: object) -> str:
-    """What `user@host:port`, or an address with a scheme, should have been."""
-    if not isinstance(value, str):
-        return ""
-    match = re.fullmatch(r"(?:ssh://)?(?:([^@\s]+)@)?([^@:\s/]+)(?::([0-9]+))?/?", value)
-    if match is None or not _HOST.fullmatch(match[2]):
-        return ""
-    user, host, port = match.groups()
-    parts = [f"hostname: {host}", *([f"user: {user}"] if user else []), *([f"port: {port}"] if port else [])]
-    return f"; did you mean {{{', '.join(parts)}}}?"
+def secret_in(value: object) -> str | None:
+    """NAME, where the whole text is `${{ secrets.NAME }}`."""
+    match = _SECRET_TEXT.fullmatch(value.strip()) if isinstance(value, str) else None
+    return match[1] if match else None

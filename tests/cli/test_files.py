@@ -82,10 +82,11 @@ def test_a_described_data_set_travels_in_the_task(run: Callable[..., Typed]) -> 
         (["task", "create", "--gpu", "amd:MI300X:8", "--rollout", "trt"], 2, "rollout"),
         (["task", "create", "--env", "HF_TOKEN=hf_0123456789"], 2, "HF_TOKEN"),
         (["task", "create", "--env", "NO_SUCH_NAME"], 2, "--env NO_SUCH_NAME=VALUE"),
-        (["task", "create", "--set", "priority"], 2, "--set priority=VALUE"),
+        (["task", "create", "--set", "dstack.priority"], 2, "dstack.priority=VALUE"),
         (["task", "create", "--set", "nodes=3"], 2, "given twice"),
-        (["task", "create", "--set", "prioritty=3"], 2, "priority"),
-        (["task", "create", "--set", "tags={a: [}"], 2, "not YAML"),
+        (["task", "create", "--set", "dstack.prioritty=3"], 2, "did you mean 'priority'"),
+        (["task", "create", "--spot-policy", "spot", "--set", "dstack.spot_policy=auto"], 2, "given twice"),
+        (["task", "create", "--set", "dstack.tags={a: [}"], 2, "expected the node content"),
         (["task", "create", "--volume", "ckpt"], 2, "ckpt"),
         (["fleet", "create", "--nodes", "4..2"], 2, "backwards"),
         (["fleet", "create", "--now", "--nodes", "1..2"], 2, "--now"),
@@ -95,7 +96,7 @@ def test_a_described_data_set_travels_in_the_task(run: Callable[..., Typed]) -> 
         (["fleet", "create", "--backend", "awz"], 2, "aws"),
         (["fleet", "create", "--idle-duration", "soon"], 2, "soon"),
         (["volume", "create", "ckpt", "--backend", "awz"], 2, "aws"),
-        (["volume", "create", "ckpt", "--backend", "aws", "--region", "us-east-1"], 2, "size"),
+        (["volume", "create", "ckpt", "--backend", "aws", "--size", "1GB"], 2, "region: Field required"),
     ],
 )
 def test_bad_input_is_said_in_a_line(

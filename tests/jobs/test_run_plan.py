@@ -96,17 +96,16 @@ class TestRehearsal:
 
 def test_a_fleet_that_fits_costs_nothing_before_and_little_after() -> None:
     cluster = Cluster(
-        name="a" * 41, nodes=4, gpu="H100:8", regions=["us-east-1"], max_price=99.0, spot_policy="spot"
+        name="a" * 41,
+        nodes=4,
+        gpu="H100:8",
+        dstack={"regions": ["us-east-1"], "max_price": 99.0, "spot_policy": "spot", "priority": 5},
     )
     fleet = fleet_for_cluster(cluster)
     assert fleet.nodes is not None
     assert (fleet.nodes.min, fleet.nodes.target, fleet.nodes.max) == (0, 0, 4)
-    assert (fleet.gpu, fleet.regions, fleet.max_price, fleet.placed) == (
-        "H100:8",
-        ("us-east-1",),
-        99.0,
-        "cluster",
-    )
+    assert (fleet.gpu, fleet.placed) == ("H100:8", "cluster")
+    assert fleet.dstack == {"regions": ("us-east-1",), "max_price": 99.0, "spot_policy": "spot"}
     assert fleet.idle_after == "1h"
     assert len(fleet.name) <= 41
 

@@ -24,7 +24,8 @@ import pathlib, sys, time
 import cloudrl
 
 cluster = cloudrl.Cluster(
-    name="second", nodes=2, image="any", user="root", cpu="x86:1..", memory="1GB..", disk="1GB..", fleets=["pair"],
+    name="second", nodes=2, image="any", user="root", cpu="x86:1..", memory="1GB..", disk="1GB..",
+    dstack={"fleets": ["pair"]},
 )
 with cluster.up(on="dstack", on_status=lambda look: print(look.phase, look.reason, look.previous_attempts)) as ray:
     print("UP", ray.connection.ray_url, flush=True)

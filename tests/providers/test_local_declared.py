@@ -36,9 +36,13 @@ def test_where_checkpoints_go(tmp_path: Path, fields: dict[str, object], folder:
 
 
 def test_what_has_no_effect_is_named() -> None:
-    fields = {"image": "mine:1", "fleets": ["gpus"], "max_duration": "2d", "volumes": ["ckpt:/checkpoints"]}
+    fields = {
+        "image": "mine:1",
+        "dstack": {"fleets": ["gpus"], "max_duration": "2d"},
+        "volumes": ["ckpt:/checkpoints"],
+    }
     plan = provider.plan(Cluster.load({"name": "lab", "env": {"A": "1"}, **fields}))
-    assert plan.notes == ("without effect on this machine: image, volumes, fleets, max_duration",)
+    assert plan.notes == ("without effect on this machine: image, volumes, dstack",)
     assert f"# {plan.notes[0]}\n" in plan.render()
     assert provider.plan(Cluster.load({"name": "lab", "checkpoints": "/nvme/ckpt"})).notes == ()
 

@@ -6,7 +6,7 @@ import pytest
 
 from cloudrl import recipes
 from cloudrl.errors import RecipeError
-from cloudrl.spec import Job
+from cloudrl.spec import Cluster, Job
 
 EXAMPLE = """\
 # a comment
@@ -112,7 +112,7 @@ def test_a_missing_file_is_named_with_its_nearest_neighbour(write, monkeypatch, 
 
 
 def test_a_folder_is_no_recipe(tmp_path):
-    assert refusal(tmp_path).message == f"{tmp_path} is a folder, not a recipe"
+    assert refusal(tmp_path).message == f"{tmp_path} is a folder, not a file"
 
 
 @pytest.mark.parametrize(
@@ -151,3 +151,13 @@ def test_an_unreadable_file_is_refused(write, monkeypatch):
 
     monkeypatch.setattr(Path, "read_text", denied)  # root reads everything
     assert refusal(path).message == f"{path}: cannot be read: Permission denied"
+
+
+def test_a_file_declares_a_whole_cluster(write):
+    path = write("name: mine\nnodes: 2\ngpu: H100:8\ndstack: {backends: [aws], tags: {no: on}}\n")
+    assert recipes.load_spec(Cluster, path) == Cluster(
+        name="mine", nodes=2, gpu="H100:8", dstack={"backends": ["aws"], "tags": {"no": "on"}}
+    )
+    with pytest.raises(RecipeError) as caught:
+        recipes.load_spec(Cluster, write("name: mine\nnode: 2\n"))
+    assert caught.value.message == f"{path}: Cluster: unknown field 'node'; did you mean 'nodes'?"

@@ -8,7 +8,8 @@ import pytest
 
 from cloudrl import recipes
 from cloudrl.errors import RecipeError
-from cloudrl.recipes.yaml_file import read_mapping, write_mapping
+from cloudrl.recipes.files import read_mapping
+from cloudrl.spec.yaml_core import dump_mapping
 from cloudrl.verl import RELEASE
 
 pytestmark = pytest.mark.io
@@ -88,5 +89,5 @@ def test_what_is_not_there_cannot_be_shown():
 )
 def test_values_are_read_as_they_were_written(tmp_path, value):
     path = tmp_path / "values.yml"
-    path.write_text(write_mapping({"key": value}))
+    path.write_text(dump_mapping({"key": value}))
     assert read_mapping(path, "values.yml") == {"key": value}

@@ -6,9 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dstack._internal.core.models.common import EntityReference
 from dstack._internal.core.models.configurations import TaskConfiguration, parse_apply_configuration
-from dstack._internal.core.models.profiles import InstanceNameSelector
 from dstack._internal.core.models.volumes import InstanceMountPoint, VolumeMountPoint
 from dstack._internal.utils.interpolator import VariablesInterpolator
 from dstack._internal.utils.nodes_interpolator import interpolate_groups_ip_address
@@ -19,7 +17,7 @@ from hypothesis import strategies as st
 
 from cloudrl.errors import SpecError
 from cloudrl.protocol.options import AgentOptions, BudgetLimits, parse_service
-from cloudrl.spec import Cluster, Duration, Gpu, NetworkMount, Volume
+from cloudrl.spec import Cluster, Gpu, NetworkMount, Volume
 from cloudrl.spec.names import is_secret
 from cloudrl.verl import release
 
@@ -41,52 +39,42 @@ def make(**fields: Any) -> Cluster | None:
         return None
 
 
-def words(check: Any) -> st.SearchStrategy[list[str]]:
-    """Lists of hostile texts, less those that the spec refuses in such a list."""
-
-    def keep(items: list[str]) -> list[str]:
-        return [item for index, item in enumerate(items) if check(item) and item not in items[:index]]
-
-    return st.lists(lines, max_size=3).map(keep)
-
-
-def one_word(item: str) -> bool:
-    return make(name="one", regions=[item]) is not None
-
-
-durations = st.sampled_from([None, "off", "30m", 90, "2 d"])
+words = st.lists(lines, max_size=3)
 network_volumes = st.sampled_from(
     ["data:/data", "ckpt-${{ dstack.node_rank }}:/data", {"name": ["aa", "bb"], "path": "/data"},
      {"instance_path": "/fast disk", "path": "/data", "optional": True}]
 )  # fmt: skip
-policies = st.fixed_dictionaries(
+durations = st.sampled_from(["off", "30m", 90, "2 d"])
+sections = st.fixed_dictionaries(
     {},
     optional={
-        "secrets": st.sets(st.sampled_from(["HF_TOKEN", "WANDB_API_KEY", "no"])).map(sorted),
-        "ports": st.sampled_from([[], [6006], ["9265:8265", "*:7000"]]),
         "privileged": st.booleans(),
-        "shell": st.sampled_from([None, "sh", "bash", "/bin/ba sh/bash"]),
-        "working_dir": folders,
-        "fleets": st.sets(st.sampled_from(["no", "gpu-fleet", "main/on"])).map(sorted),
-        "instances": words(one_word),
-        "backends": st.sets(st.sampled_from(["aws", "gcp", "vastai"])).map(sorted),
-        "regions": words(one_word),
-        "availability_zones": words(one_word),
-        "instance_types": words(one_word),
-        "reservation": lines.filter(one_word),
-        "spot_policy": st.sampled_from([None, "spot", "on-demand", "auto"]),
-        "max_price": st.none() | st.floats(0.001, 1e6) | st.integers(1, 100),
-        "creation_policy": st.sampled_from([None, "reuse", "reuse-or-create"]),
+        "shell": st.sampled_from(["sh", "bash", "/bin/ba sh/bash"]),
+        "fleets": st.sampled_from([["no"], ["gpu-fleet", "main/on"]]),
+        "instances": st.lists(lines, min_size=1, max_size=2),
+        "backends": st.lists(st.sampled_from(["aws", "gcp", "vastai"])),
+        "regions": words,
+        "reservation": lines,
+        "spot_policy": st.sampled_from(["spot", "on-demand", "auto"]),
+        "max_price": st.floats(0.001, 1e6) | st.integers(1, 100),
         "idle_duration": durations,
-        "retry": st.sampled_from([False, "4h", {"on_events": ["error"], "duration": 60}]),
+        "retry": st.sampled_from([True, False, {"on_events": ["error"], "duration": 60}, {"duration": "4h"}]),
         "max_duration": durations,
-        "stop_duration": durations,
-        "utilization_policy": st.sampled_from([None, {"min_gpu_utilization": 0, "time_window": "1h"}]),
-        "schedule": st.sampled_from([None, "0 8 * * mon", ["0 8 * * *", "*/5 * 1 jan *"]]),
-        "priority": st.none() | st.integers(0, 100),
+        "utilization_policy": st.just({"min_gpu_utilization": 0, "time_window": "1h"}),
+        "schedule": st.sampled_from([{"cron": "0 8 * * mon"}, {"cron": ["0 8 * * *", "*/5 * 1 jan *"]}]),
+        "priority": st.integers(0, 100),
         "startup_order": st.sampled_from(["any", "master-first", "workers-first"]),
         "stop_criteria": st.sampled_from(["all-done", "master-done"]),
         "tags": tags,
+        "single_branch": st.booleans(),
+    },
+)
+policies = st.fixed_dictionaries(
+    {"dstack": sections},
+    optional={
+        "secrets": st.sets(st.sampled_from(["HF_TOKEN", "WANDB_API_KEY", "no"])).map(sorted),
+        "ports": st.sampled_from([[], [6006], ["9265:8265", "*:7000"]]),
+        "working_dir": folders,
     },
 )
 wide_clusters = st.builds(
@@ -129,10 +117,6 @@ def as_dstack_runs_it(task: TaskConfiguration) -> list[str]:
     return ["/bin/sh", "-i", "-c", " && ".join(command.strip() for command in commands)]
 
 
-def seconds(text: str | None) -> int | None:
-    return None if text is None else Duration.parse(text).seconds
-
-
 @settings(max_examples=FEW)
 @given(wide_clusters)
 def test_where_and_when_a_cluster_runs_means_to_dstack_what_it_means_to_us(cluster):
@@ -145,40 +129,12 @@ def test_where_and_when_a_cluster_runs_means_to_dstack_what_it_means_to_us(clust
     assert [(port.local_port, port.container_port) for port in task.ports] == [
         (port.local, port.container) for port in cluster.forwarded
     ]
-    for name in ("privileged", "shell", "working_dir", "reservation", "max_price", "priority"):
-        assert getattr(task, name) == getattr(cluster, name), name
-    for name in ("instances", "regions", "availability_zones", "instance_types", "backends", "fleets"):
-        assert tuple(map(_plain_text, getattr(task, name) or ())) == getattr(cluster, name), name
-    for name in ("spot_policy", "creation_policy", "startup_order", "stop_criteria"):
-        theirs = getattr(task, name)
-        assert (theirs and theirs.value) == getattr(cluster, name), name
-    for name, off in (("max_duration", "off"), ("stop_duration", "off"), ("idle_duration", -1)):
-        ours = getattr(cluster, name)
-        assert getattr(task, name) == (off if ours == "off" else seconds(ours)), name
-    assert (task.tags or {}) == cluster.tags
-    assert_same_policies(task, cluster)
+    assert task.working_dir == cluster.working_dir
+    plain = TaskConfiguration.model_validate({"commands": ["x"], "image": "x", **cluster.dstack})
+    for name in cluster.dstack:
+        assert getattr(task, name) == getattr(plain, name), name
     assert len(task.volumes) == 2
     assert task.volumes[1] == as_dstacks(cluster.mounts[1])
-
-
-def _plain_text(item: Any) -> str:
-    """A name, however dstack keeps it."""
-    if isinstance(item, EntityReference):
-        return item.format()
-    return item.name if isinstance(item, InstanceNameSelector) else str(getattr(item, "value", item))
-
-
-def assert_same_policies(task: TaskConfiguration, cluster: Cluster) -> None:
-    if cluster.retry is False:
-        assert task.retry is False
-    else:
-        assert tuple(event.value for event in task.retry.on_events) == cluster.retry.on_events
-        assert task.retry.duration == seconds(cluster.retry.duration)
-    ours, theirs = cluster.utilization_policy, task.utilization_policy
-    assert (theirs and (theirs.min_gpu_utilization, theirs.time_window)) == (
-        ours and (ours.min_gpu_utilization, seconds(ours.time_window))
-    )
-    assert (task.schedule and tuple(task.schedule.crons)) == (cluster.schedule and cluster.schedule.cron)
 
 
 def as_dstacks(mount: Volume | NetworkMount) -> InstanceMountPoint | VolumeMountPoint:
@@ -189,7 +145,7 @@ def as_dstacks(mount: Volume | NetworkMount) -> InstanceMountPoint | VolumeMount
 
 
 def expected_words(cluster: Cluster) -> dict[str, Any]:
-    own_image = cluster.image is not None or cluster.python is not None
+    own_image = cluster.image is not None
     return {
         "device": cluster.device,
         "gpus": 1 if cluster.device == "cpu" else cluster.gpus_per_node,

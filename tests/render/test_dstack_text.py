@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import yaml
-from dstack._internal.core.models.configurations import TaskConfiguration
 from dstack_task import parsed
 
 from cloudrl.errors import SpecError
@@ -15,9 +14,6 @@ from cloudrl.protocol.options import AgentOptions
 from cloudrl.render import to_dstack
 from cloudrl.spec import Cluster
 from cloudrl.verl import RELEASE
-
-RESOURCES = ("gpu", "cpu", "memory", "disk", "shm_size")
-
 
 GOLDEN = {
     "everything": Cluster(
@@ -42,15 +38,13 @@ GOLDEN = {
         price_per_hour=49.2,
     ),
     "smallest": Cluster(name="no", volumes=[]),
-    "python": Cluster(name="python", python="3.12", gpu="24GB:1..4", cpu=8),
+    "python": Cluster(name="python", dstack={"python": "3.12"}, gpu="24GB:1..4", cpu=8),
     "policies": Cluster(
         name="policies",
         nodes=2,
         verl="0.9.1",
         rollout="sglang",
         user="root",
-        privileged=True,
-        shell="bash",
         working_dir="/work",
         env={"NCCL_DEBUG": "INFO"},
         secrets=["HF_TOKEN", "WANDB_API_KEY"],
@@ -62,34 +56,40 @@ GOLDEN = {
             {"name": ["aws-hf", "gcp-hf"], "path": "/hf"},
             {"instance_path": "/fast", "path": "/fast", "optional": True},
         ],
-        fleets=["gpu-fleet", "main/shared"],
-        instances=["gpu-fleet-0", "gpu-fleet-1"],
-        backends=["aws", "gcp"],
-        regions=["us-east-1"],
-        availability_zones=["us-east-1a"],
-        instance_types=["p5.48xlarge"],
-        reservation="cr-0123",
-        spot_policy="auto",
-        max_price=98.5,
-        creation_policy="reuse",
-        idle_duration="10m",
-        retry={"on_events": ["interruption", "error"], "duration": "4h"},
-        max_duration="3d",
-        stop_duration="10m",
-        utilization_policy={"min_gpu_utilization": 10, "time_window": "1h"},
-        schedule="0 8 * * mon-fri",
-        priority=50,
-        startup_order="master-first",
-        stop_criteria="all-done",
-        tags={"team": "rl"},
+        dstack={
+            "fleets": ["gpu-fleet", "main/shared"],
+            "instances": ["gpu-fleet-0", "gpu-fleet-1"],
+            "backends": ["aws", "gcp"],
+            "regions": ["us-east-1"],
+            "availability_zones": ["us-east-1a"],
+            "instance_types": ["p5.48xlarge"],
+            "reservation": "cr-0123",
+            "spot_policy": "auto",
+            "max_price": 98.5,
+            "creation_policy": "reuse",
+            "idle_duration": "10m",
+            "retry": {"on_events": ["interruption", "error"], "duration": "4h"},
+            "max_duration": "3d",
+            "stop_duration": "10m",
+            "utilization_policy": {"min_gpu_utilization": 10, "time_window": "1h"},
+            "schedule": {"cron": ["0 8 * * mon-fri"]},
+            "priority": 50,
+            "startup_order": "master-first",
+            "stop_criteria": "all-done",
+            "tags": {"team": "rl"},
+            "privileged": True,
+            "shell": "bash",
+        },
     ),
     "private-image": Cluster(
         name="private-image",
         image="registry.example.com/mine:1",
-        registry_auth={"username": "me", "password": "${{ secrets.REGISTRY_PASSWORD }}"},
         rollout="vllm",
         gpu="H100:8",
-        retry=False,
+        dstack={
+            "registry_auth": {"username": "me", "password": "${{ secrets.REGISTRY_PASSWORD }}"},
+            "retry": False,
+        },
     ),
 }
 
@@ -99,31 +99,6 @@ def test_a_cost_is_not_limited_without_a_price():
         to_dstack(Cluster(name="one", max_cost=200))
     assert caught.value.hint is not None
     assert "--price-per-hour" in caught.value.hint
-
-
-# What dstack has and a cluster does not, and why.
-LEFT_OUT = {
-    "entrypoint": "the agent is what runs",
-    "commands": "the agent is what runs; `setup` holds the user's",
-    "files": "the agent; the user's own files travel with a job",
-    "repos": "the user's own code travels with a job",
-    "single_branch": "as above",
-    "docker": "no training runs in Docker within Docker",
-    "dstack": "it would give every process of the run rights on the server",
-    "groups": "all nodes are equal: verl counts so many GPUs on each",
-    "backend_options": "one of its own for each backend; --profile of `dstack apply` takes them",
-    "home_dir": "without effect in dstack",
-    "type": "always task",
-}
-OURS = {
-    "verl", "rollout", "secrets", "services", "data", "models", "checkpoints",
-    "down_when_idle", "max_cost", "price_per_hour", *RESOURCES,
-}  # fmt: skip
-
-
-def test_a_cluster_has_every_field_of_a_dstack_task_but_these():
-    assert set(TaskConfiguration.model_fields) - set(Cluster.model_fields) == set(LEFT_OUT) | {"resources"}
-    assert set(Cluster.model_fields) - set(TaskConfiguration.model_fields) == OURS
 
 
 @pytest.mark.parametrize("name", GOLDEN)
@@ -241,7 +216,10 @@ def test_the_header_says_where_ray_is():
 
 def test_a_choice_that_is_not_ours_has_no_comment_that_praises_it():
     text = to_dstack(
-        Cluster(name="one", startup_order="workers-first", stop_criteria="all-done", retry=False)
+        Cluster(
+            name="one",
+            dstack={"startup_order": "workers-first", "stop_criteria": "all-done", "retry": False},
+        )
     )
     assert "# A lost node ends the run.\nretry: false\n" in text
     for words in ("All nodes set up", "no other node may stay"):
@@ -250,3 +228,49 @@ def test_a_choice_that_is_not_ours_has_no_comment_that_praises_it():
 
 def test_a_range_of_gpus_is_left_to_what_dstack_gives():
     assert agent_options(gpu="80GB:1..8").gpus is None
+
+
+def refusal(**fields: Any) -> SpecError:
+    with pytest.raises(SpecError) as caught:
+        to_dstack(Cluster(name="one", **fields))
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ({"spot_policy": "cheap"}, "dstack.spot_policy: 'cheap': Input should be 'spot', 'on-demand' or 'auto'"),
+        ({"backends": ["aws", "awz"]}, "dstack.backends.1: 'awz': Input should be 'amddevcloud', "),
+        ({"regoins": ["a"]}, "dstack.regoins: dstack knows no 'regoins' of a task; did you mean 'regions'?"),
+        ({"schedule": {"cron": "0 8"}}, "dstack.schedule.cron: '0 8': Wrong number of fields; got 2, expected 5"),
+        ({"retry": {"duration": "soon"}}, "dstack.retry.duration: 'soon': Cannot parse the duration soon"),
+        ({"priority": 101, "max_price": -1},
+         "dstack.priority: 101: Input should be less than or equal to 100\ndstack.max_price: -1: Input should be"),
+        ({"utilization_policy": {"min_gpu_utilization": 1}}, "dstack.utilization_policy.time_window: Field required"),
+        ({"instances": [{"nam": 1}]}, "dstack.instances.0.name: Field required"),
+        ({"tags": {"a": 1}}, "dstack cannot read it: expected string"),
+        ({"commands": ["rm"]}, "dstack.commands: cloudrl writes 'commands' itself, from fields outside the section"),
+    ],
+)  # fmt: skip
+def test_what_dstack_refuses_in_its_section_is_refused_in_its_words(section, message):
+    error = refusal(dstack=section)
+    assert error.message.startswith(message)
+    assert error.hint
+
+
+def test_fields_of_both_kinds_that_exclude_each_other_are_left_to_dstack():
+    error = refusal(image="a/b:c", dstack={"python": "3.12"})
+    assert error.message == "dstack.python: '3.12': `image` and `python` are mutually exclusive fields"
+
+
+def test_a_password_stands_neither_in_the_file_nor_in_a_message():
+    for auth in ({"username": "me", "password": "s3cret"}, "me:s3cret", {"password": {"s3cret": 1}}):
+        error = refusal(image="a/b:c", dstack={"registry_auth": auth})
+        assert error.message.startswith("dstack.registry_auth")
+        assert "s3cret" not in str(error)
+
+
+def test_rendering_without_a_section_imports_nothing_of_dstack(run_python):
+    rendered = "Cluster(name='one').to_dstack(); Fleet().to_dstack()"
+    code = f"import sys; from cloudrl import *; {rendered}; print(*sys.modules)"
+    assert "dstack" not in run_python(code).split()

@@ -7,58 +7,41 @@ from typing import Any
 import pytest
 import yaml
 from dstack._internal.core.models.configurations import parse_apply_configuration
-from dstack._internal.core.models.resources import Memory
 from hostile import lines, names, tags
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloudrl.errors import SpecError
 from cloudrl.render import volume_to_dstack
-from cloudrl.spec import Duration, NetworkVolume
+from cloudrl.spec import NetworkVolume
 
 FEW = max(20, settings().max_examples // 2)
-FIELDS = (
-    "region", "availability_zone", "volume_id", "claim_name", "storage_class_name", "read_only", "name",
-)  # fmt: skip
 
-
-def takes(text: str) -> bool:
-    try:
-        NetworkVolume(name="data", backend="aws", region=text, size="1GB")
-    except SpecError:
-        return False
-    return True
-
-
-words = lines.filter(takes)
+words = st.from_regex(r"[a-z0-9-]{1,9}", fullmatch=True) | st.sampled_from(["no", "1e3", "a: b", "- x"])
 sizes = st.sampled_from(["1GB", "500GB", "1TB", "0.5TB", 100])
-cleanup = st.sampled_from([None, "off", "7d", 3600])
-new_disks = st.fixed_dictionaries(
-    {"name": names, "backend": st.sampled_from(["aws", "gcp"]), "region": words, "size": sizes},
-    optional={"availability_zone": words, "auto_cleanup_duration": cleanup, "tags": tags},
+sections = st.fixed_dictionaries(
+    {}, optional={"auto_cleanup_duration": st.sampled_from(["off", "7d", 3600]), "tags": tags}
 )
-old_disks = st.fixed_dictionaries(
-    {
-        "name": names,
-        "backend": st.sampled_from(["aws", "gcp", "runpod"]),
-        "region": words,
-        "volume_id": words,
-    },
-    optional={"tags": tags},
-)
-claims = st.fixed_dictionaries(
-    {"name": names, "backend": st.just("kubernetes"), "size": sizes},
-    optional={
-        "region": words,
-        "storage_class_name": words,
-        "access_modes": st.sampled_from([["ReadWriteMany"], ["ReadWriteOnce", "ReadOnlyMany"]]),
-        "read_only": st.booleans(),
-        "auto_cleanup_duration": cleanup,
-    },
-)
-unsized = st.fixed_dictionaries(
-    {"name": names, "backend": st.sampled_from(["daytona", "lium"])},
-    optional={"volume_id": words, "tags": tags},
+clouds = {"name": names, "backend": st.sampled_from(["aws", "gcp"]), "region": words}
+volumes = st.one_of(
+    st.fixed_dictionaries({**clouds, "size": sizes, "dstack": sections}),
+    st.fixed_dictionaries({**clouds, "volume_id": words}),
+    st.fixed_dictionaries(
+        {"name": names, "backend": st.just("kubernetes"), "size": sizes},
+        optional={
+            "dstack": st.fixed_dictionaries(
+                {},
+                optional={
+                    "storage_class_name": lines,
+                    "access_modes": st.sampled_from([["ReadWriteMany"], ["ReadWriteOnce", "ReadOnlyMany"]]),
+                    "read_only": st.booleans(),
+                },
+            )
+        },
+    ),
+    st.fixed_dictionaries(
+        {"name": names, "backend": st.sampled_from(["daytona", "lium"]), "volume_id": words}
+    ),
 )
 
 
@@ -67,24 +50,27 @@ def parsed(volume: NetworkVolume) -> Any:
 
 
 @settings(max_examples=FEW)
-@given(st.one_of(new_disks, old_disks, claims, unsized))
-def test_a_volume_means_to_dstack_what_it_means_to_us(fields):
-    volume = NetworkVolume(**fields)
-    theirs = parsed(volume)
-    assert (theirs.type, theirs.backend.value) == ("volume", volume.backend)
-    for name in FIELDS:
-        assert (getattr(theirs, name, None) or None) == (getattr(volume, name) or None), name
-    if volume.size is not None:
-        assert theirs.size == Memory.parse(volume.size)
-        assert theirs.size_gb == theirs.size
-    ours = volume.auto_cleanup_duration
-    assert theirs.auto_cleanup_duration == (
-        -1 if ours == "off" else None if ours is None else Duration.parse(ours).seconds
-    )
-    if volume.access_modes:
-        assert tuple(theirs.access_modes) == volume.access_modes
-    assert (theirs.tags or {}) == volume.tags
-    assert theirs.is_external == (volume.volume_id is not None)
+@given(volumes)
+def test_a_volume_is_to_dstack_what_the_same_fields_would_be(fields):
+    section = fields.pop("dstack", {})
+    plain = parse_apply_configuration({"type": "volume", **fields, **section})
+    assert parsed(NetworkVolume(**fields, dstack=section)) == plain
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"backend": "aws", "size": "1GB"}, "region: Field required"),
+        ({"backend": "azure", "size": "1GB"}, "dstack: {"),
+        ({"backend": "lium", "volume_id": "a", "size": "1GB"}, "size: dstack knows no 'size' of a volume"),
+        ({"backend": "aws", "region": "a", "size": "1GB", "dstack": {"acces_modes": ["x"]}},
+         "dstack.acces_modes: dstack knows no 'acces_modes' of a volume; did you mean 'access_modes'?"),
+    ],
+)  # fmt: skip
+def test_what_dstack_refuses_is_refused_with_its_field(fields, message):
+    with pytest.raises(SpecError) as caught:
+        volume_to_dstack(NetworkVolume(name="data", **fields))
+    assert caught.value.message.startswith(message)
 
 
 GOLDEN = {
@@ -92,13 +78,18 @@ GOLDEN = {
         name="volume",
         backend="aws",
         region="us-east-1",
-        availability_zone="us-east-1a",
         size="1TB",
-        auto_cleanup_duration="7d",
-        tags={"team": "rl"},
+        dstack={
+            "availability_zone": "us-east-1a",
+            "auto_cleanup_duration": "7d",
+            "tags": {"team": "rl"},
+        },
     ),
     "volume-kubernetes": NetworkVolume(
-        name="volume-kubernetes", backend="kubernetes", size="2TB", access_modes=["ReadWriteMany"]
+        name="volume-kubernetes",
+        backend="kubernetes",
+        size="2TB",
+        dstack={"access_modes": ["ReadWriteMany"]},
     ),
 }
 
@@ -110,6 +101,8 @@ def test_rendered_bytes(name, golden, repository):
 
 
 def test_a_volume_that_is_never_cleaned_up_has_no_warning():
-    text = volume_to_dstack(NetworkVolume(name="data", backend="daytona", auto_cleanup_duration="off"))
+    text = volume_to_dstack(
+        NetworkVolume(name="data", backend="daytona", dstack={"auto_cleanup_duration": "off"})
+    )
     assert "auto_cleanup_duration: 'off'\n" in text
     assert "deleted" not in text

@@ -14,8 +14,8 @@ def test_sections_have_a_comment_and_a_blank_line_between():
         "what\n\nhow",
         [
             Section({"type": "task", "nodes": 2}),
-            Section({"ports": [1, 2], "env": {}}, comment="why\nso"),
-            Section({"user": None, "setup": []}, comment="left out"),
+            Section({"ports": [1, 2], "env": None}, comment="why\nso"),
+            Section({"user": None}, comment="left out"),
         ],
     )
     assert written == ("# what\n#\n# how\n\ntype: task\nnodes: 2\n\n# why\n# so\nports:\n  - 1\n  - 2\n")
@@ -29,8 +29,8 @@ def test_a_long_text_stays_on_its_line():
     assert document("x", [Section({"c": "a " * 200 + "b"})]).count("\n") == 3
 
 
-def test_zero_is_a_value():
-    assert document("x", [Section({"n": 0})]) == "# x\n\nn: 0\n"
+def test_zero_and_what_is_empty_are_values():
+    assert document("x", [Section({"n": 0, "m": {}, "l": ()})]) == "# x\n\nn: 0\nm: {}\nl: []\n"
 
 
 def test_words_that_yaml_1_1_reads_otherwise_are_quoted():

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from cloudrl.errors import SpecError
-from cloudrl.spec import Cluster, Cpu, Gpu, NetworkMount, Resources, Retry, Size, SizeRange, Volume
+from cloudrl.spec import Cluster, FrozenDict, NetworkMount, Volume
 
 
 def test_the_ten_lines_of_the_design():
@@ -22,25 +22,6 @@ def test_fields_keep_the_usual_spelling():
     )
     assert (cluster.gpu, cluster.cpu, cluster.memory) == ("h100:8", "32", "512GB")
     assert (cluster.disk, cluster.shm_size, cluster.user) == ("1TB..", "128GB", "1000")
-
-
-def test_resources_are_the_same_parsed():
-    cluster = Cluster(name="one", gpu="80GB:8", cpu="x86:8..", memory="1TB..", disk="2TB", shm_size="128GB")
-    assert cluster.resources == Resources(
-        gpu=Gpu.parse("80GB:8"),
-        cpu=Cpu.parse("x86:8.."),
-        memory=SizeRange.parse("1TB.."),
-        disk=SizeRange.parse("2TB"),
-        shm_size=Size.parse("128GB"),
-    )
-    assert Resources(gpu="80GB:8") == Resources(gpu=Gpu.parse("80GB:8"))
-    assert Cluster(name="one").resources == Resources()
-
-
-def test_a_wrong_resource_is_refused():
-    with pytest.raises(SpecError) as caught:
-        Resources(gpu="8xH100")
-    assert caught.value.message == "Resources.gpu: '8xH100' is not the name of a GPU; did you mean 'H100:8'?"
 
 
 @pytest.mark.parametrize(
@@ -82,12 +63,6 @@ def test_checkpoints_beside_all_volumes_are_refused():
     assert caught.value.hint == "Add '/ckpt:/ckpt' to volumes"
 
 
-def test_image_and_python_exclude_each_other():
-    with pytest.raises(SpecError) as caught:
-        Cluster(name="one", image="a/b:c", python="3.12")
-    assert caught.value.message == "Cluster: image 'a/b:c' and python '3.12' exclude each other"
-
-
 # Messages that say by themselves what would be right.
 PLAIN = (
     "is not text", "is empty", "twice", "NUL", "surrogate", "control character", "is not a list", "'..' in it",
@@ -113,9 +88,6 @@ WRONG = [
     ("image", "", "'' is empty"),
     ("image", "-x", "'-x' is not the name of an image"),
     ("image", 5, "5 is not text"),
-    ("python", "3.9", "'3.9' is not a Python version"),
-    ("python", 3.1, "3.1 is not a Python version; did you mean '3.10', in quotes?"),
-    ("python", 3.11, "3.11 is not a Python version; did you mean '3.11', in quotes?"),
     ("user", "a b", "'a b' is not user or user:group"),
     ("user", "root:", "'root:' is not user or user:group"),
     ("user", "a:b:c", "'a:b:c' is not user or user:group"),
@@ -168,16 +140,6 @@ WRONG = [
     ("verl", "main", "'main' is not a release of verl"),
     ("rollout", "vlm", "'vlm' is not a rollout engine; did you mean 'vllm'?"),
     ("rollout", "hf", "'hf' is not a rollout engine"),
-    ("registry_auth", {"username": "me", "password": "s3cret"},
-     "RegistryAuth.password: a password must not stand in the file"),
-    ("registry_auth", {"username": "$me", "password": "${{ secrets.p }}"},
-     "RegistryAuth.username: '$me' has a $ in it"),
-    ("registry_auth", "me:s3cret", "it is not a mapping of username and password"),
-    ("nvcc", "true", "'true' is neither True nor False; did you mean 'True'?"),
-    ("privileged", 1, "1 is neither True nor False"),
-    ("shell", "bsh", "'bsh' is not a shell that quotes as sh does; did you mean 'bash'?"),
-    ("shell", "/usr/bin/fish", "'/usr/bin/fish' is not a shell that quotes as sh does; did you mean 'sh'?"),
-    ("shell", "zsh", "'zsh' is not an absolute path"),
     ("working_dir", "work", "'work' is not an absolute path"),
     ("secrets", "HF_TOKEN", "'HF_TOKEN' is one text where a list is expected; write ['HF_TOKEN']"),
     ("secrets", ["hf-token"], "'hf-token' is not the name of a secret; did you mean 'HF_TOKEN'?"),
@@ -191,53 +153,15 @@ WRONG = [
     ("ports", ["1:65536"], "65536 is not a port"),
     ("ports", [6006, "16006:6006"], "container port 6006 stands twice"),
     ("ports", ["8265:9000"], "local port 8265 is taken twice: by 8265 and 9000"),
-    ("fleets", ["My_Fleet"], "'My_Fleet' is not a name; did you mean 'my-fleet'?"),
-    ("fleets", "gpus", "'gpus' is one text where a list is expected; write ['gpus']"),
-    ("instances", ["a, b"], "'a, b' is not one name; did you mean ['a', 'b']?"),
-    ("backends", ["amazon"], "'amazon' is not a backend of dstack"),
-    ("backends", ["vast.ai"], "'vast.ai' is not a backend of dstack; did you mean 'vastai'?"),
-    ("regions", ["us-east-1\n"], "'us-east-1\\n' holds a line break or a control character"),
-    ("availability_zones", [""], "'' is empty"),
-    ("instance_types", "p5.48xlarge",
-     "'p5.48xlarge' is one text where a list is expected; write ['p5.48xlarge']"),
-    ("reservation", " cr-1", "' cr-1' is not one name; did you mean ['cr-1']?"),
-    ("spot_policy", "ondemand", "'ondemand' is not a spot policy; did you mean 'on-demand'?"),
-    ("max_price", "$24/h", "'$24/h' is not a price; did you mean 24?"),
-    ("max_price", 0, "0 is not a price"),
-    ("max_price", float("inf"), "inf is not a price"),
-    ("creation_policy", "create", "'create' is not a creation policy"),
-    ("creation_policy", "re-use", "'re-use' is not a creation policy; did you mean 'reuse'?"),
-    ("idle_duration", -1, "-1 is not a duration; did you mean 'off'?"),
-    ("idle_duration", "30 min", "'30 min' is not a duration; did you mean '30m'?"),
-    ("retry", True, "True does not say for how long; did you mean '1d'?"),
-    ("retry", None, "None does not say for how long; did you mean '1d'?"),
-    ("retry", "1 day", "Retry.duration: '1 day' is not a duration; did you mean '1d'?"),
-    ("retry", {"on_events": ["errors"]}, "Retry.on_events: 'errors' is not an event; did you mean 'error'?"),
-    ("retry", {"on_events": []}, "Retry.on_events: on_events is empty"),
-    ("max_duration", "0h", "'0h' is no time at all"),
-    ("max_duration", "1h30m", "'1h30m' is not a duration; did you mean '90m'?"),
-    ("stop_duration", True, "True is not a duration"),
-    ("utilization_policy", {"min_gpu_utilization": 101, "time_window": "30m"},
-     "UtilizationPolicy.min_gpu_utilization: 101 is not a percentage"),
-    ("utilization_policy", {"min_gpu_utilization": 10, "time_window": "1m"},
-     "UtilizationPolicy.time_window: '1m' is shorter than 5m; did you mean '5m'?"),
-    ("schedule", "0 8 * *", "Schedule.cron: '0 8 * *' has 4 fields where cron has 5"),
-    ("schedule", "0 8 * * 1-5",
-     "Schedule.cron: '0 8 * * 1-5': '1-5' cannot be the day of the week; did you mean 'mon-fri'?"),
     ("down_when_idle", "30min", "'30min' is not a duration; did you mean '30m'?"),
     ("down_when_idle", 0, "0 is no time at all"),
     ("max_cost", "$200", "'$200' is not a cost; did you mean 200?"),
     ("max_cost", -1, "-1 is not a cost"),
     ("price_per_hour", "$49.2/h", "'$49.2/h' is not a price; did you mean 49.2?"),
-    ("schedule", {"cron": "0 25 * * *"}, "Schedule.cron: '0 25 * * *': '25' cannot be the hour"),
-    ("priority", 101, "101 is not a priority"),
-    ("priority", "high", "'high' is not a priority"),
-    ("startup_order", "master", "'master' is not a startup order; did you mean 'master-first'?"),
-    ("stop_criteria", "master_done", "'master_done' is not a stop criterion; did you mean 'master-done'?"),
-    ("tags", {"a b": "1"}, "'a b' is not the name of a tag"),
-    ("tags", {"team": 7}, "tag 'team': 7 is not its value; did you mean '7'?"),
-    ("tags", {"team": "a,b"}, "tag 'team': 'a,b' is not its value"),
-    ("tags", ["team"], "['team'] is not a mapping of tags to texts"),
+    ("dstack", "aws", "'aws' is not a mapping"),
+    ("dstack", {1: "x"}, "1 is not text"),
+    ("dstack", {"tags": {"a": {1, 2}}}, "{1, 2} is not text"),
+    ("dstack", {"regions": ["a\0"]}, "'a\\x00' holds a NUL character"),
 ]  # fmt: skip
 
 
@@ -264,22 +188,26 @@ def test_what_may_be_a_secret_stands_in_no_message():
         error = wrong(secrets=[value])
         assert "hf_" not in str(error)
         assert "dstack secret set" in error.hint
-    assert "s3cret" not in str(wrong(registry_auth={"username": "me", "password": "s3cret"}, image="a"))
 
 
-def test_nvcc_and_registry_auth_go_with_what_they_are_for():
-    assert wrong(nvcc=True).message == "Cluster: nvcc is True but there is no python"
-    auth = {"username": "me", "password": "${{secrets.REGISTRY}}"}
-    assert wrong(registry_auth=auth).message == "Cluster: registry_auth is given but no image"
-    made = Cluster(name="one", image="a/b:c", registry_auth=auth).registry_auth
-    assert (made.username, made.password) == ("me", "${{ secrets.REGISTRY }}")
+def test_a_section_is_kept_as_it_is_and_frozen_all_the_way_down():
+    section = {"backends": ["aws"], "retry": {"on_events": ["error"]}, "priority": 5, "spot_policy": None}
+    cluster = Cluster(name="one", dstack=section)
+    assert cluster.dstack == {**section, "backends": ("aws",), "retry": {"on_events": ("error",)}}
+    assert isinstance(cluster.dstack["retry"], FrozenDict)
+    assert hash(cluster) == hash(Cluster(name="one", dstack=section))
 
 
-def test_dstacks_own_image_is_not_for_amd():
-    error = wrong(python="3.12", gpu="MI300X:8")
-    assert error.message == (
-        "Cluster: python '3.12' picks dstack's own image, which does not run on 'MI300X:8'"
-    )
+def test_what_only_dstack_knows_is_sent_to_its_section():
+    error = wrong(backends=["aws"])
+    assert error.message == "Cluster: unknown field 'backends'"
+    assert error.hint.endswith("\nWhat only dstack knows goes into dstack: {backends: ...}")
+
+
+def test_the_section_of_a_provider_that_is_to_come_is_refused_by_name():
+    error = wrong(slurm={"partition": "gpu"})
+    assert error.message == "Cluster: section 'slurm' is for a provider that cloudrl does not have yet"
+    assert error.hint == "Leave it out; sections: dstack"
 
 
 def test_a_secret_is_not_taken_for_a_value():
@@ -301,17 +229,6 @@ def test_variables_that_verl_refuses_together_on_amd(other):
     assert "Leave both out" in error.hint
     assert Cluster(name="one", env=env, gpu="H100:8").vendor == "nvidia"
     assert Cluster(name="one", env={other: "0"}, gpu="MI300X:8").vendor == "amd"
-
-
-def test_retry_in_each_of_its_spellings():
-    assert Cluster(name="one").retry == Retry(
-        on_events=["no-capacity", "interruption", "error"], duration="1d"
-    )
-    assert Cluster(name="one", retry="4h").retry == Retry(duration="4h")
-    assert Cluster(name="one", retry={"on_events": ["error"], "duration": "2 d"}).retry == Retry(
-        on_events=["error"], duration="2d"
-    )
-    assert Cluster(name="one", retry=False).retry is False
 
 
 def test_ports_are_added_to_rays_and_the_agents():

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 from dstack._internal.core.models.duration import Duration as DstackDuration
-from dstack._internal.core.models.duration import parse_idle_duration, parse_off_duration
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudrl.errors import SpecError
 from cloudrl.spec import Duration
-from cloudrl.spec.durations import duration_or_off, idle_duration, some_time
+from cloudrl.spec.durations import some_time
 
 written = st.tuples(st.integers(0, 10**6), st.sampled_from(["", "s", "m", "h", "d", "w", " h", "  d"])).map(
     lambda parts: f"{parts[0]}{parts[1]}"
@@ -26,26 +25,16 @@ def test_a_duration_means_to_dstack_what_it_means_to_us(text):
 
 @given(st.text(alphabet="0159 smhdwoff.-\u0661", max_size=6))
 def test_what_we_take_dstack_takes_too(text):
-    for ours, theirs in ((duration_or_off, parse_off_duration), (idle_duration, parse_idle_duration)):
-        try:
-            kept = ours(text)
-        except SpecError:
-            continue
-        assert theirs(kept) == theirs(text.lower() if text.lower() == "off" else text)
+    try:
+        kept = some_time(text)
+    except SpecError:
+        return
+    assert DstackDuration.parse(kept) == DstackDuration.parse(text)
 
 
-@pytest.mark.parametrize("value", ["off", "OFF", False])
-def test_off_is_off_in_each_spelling(value):
-    assert duration_or_off(value) == idle_duration(value) == "off"
-    assert parse_off_duration("off") == "off"
-    assert parse_idle_duration("off") == -1
-
-
-def test_zero_is_an_idle_duration_only():
-    assert idle_duration(0) == "0s"
-    for check in (some_time, duration_or_off):
-        with pytest.raises(SpecError, match="0 is no time at all"):
-            check(0)
+def test_zero_is_no_time_at_all():
+    with pytest.raises(SpecError, match="0 is no time at all"):
+        some_time(0)
 
 
 def test_durations_compare_by_length():
@@ -77,9 +66,3 @@ def test_a_wrong_duration_is_refused(value, message):
         Duration.parse(value)
     assert caught.value.message == message
     assert caught.value.hint == "For example '30m', '2h' or '1d'"
-
-
-@pytest.mark.parametrize("value", [-1, "-1"])
-def test_what_dstack_once_wrote_for_off(value):
-    with pytest.raises(SpecError, match=r"-1.* is not a duration; did you mean 'off'"):
-        idle_duration(value)

@@ -90,7 +90,7 @@ def lacks_fleet(cluster: Cluster) -> bool:
     """
     quoted = quote(DstackPlan(cluster.name, to_dstack(cluster.replace(max_cost=None))))
     is_taken = quoted.current is not None and not quoted.current.is_over
-    return not (quoted.total_offers or cluster.fleets or is_taken)
+    return not (quoted.total_offers or cluster.dstack.get("fleets") or is_taken)
 
 
 def quote(plan: DstackPlan, server: Server | None = None) -> RunPlan:

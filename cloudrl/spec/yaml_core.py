@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from cloudrl.errors import RecipeError
+from cloudrl.errors import SpecError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
 
 class _Loader(yaml.SafeLoader):
@@ -61,37 +60,40 @@ class _Dumper(yaml.SafeDumper):
     yaml_implicit_resolvers = _Loader.yaml_implicit_resolvers
 
 
-def read_mapping(path: Path, shown: str) -> dict[str, Any]:
-    """Read a YAML file that holds one mapping.
+def load_mapping(text: str, shown: str) -> dict[str, Any]:
+    """The one mapping that a YAML file holds.
 
     Args:
-        path: The file.
+        text: What stands in the file.
         shown: What messages call it, as the user typed it.
 
     Raises:
-        RecipeError: No such file, not readable, not YAML (with the line), or no mapping.
+        SpecError: Not YAML (with the line), or no mapping.
     """
-    try:
-        written = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise RecipeError(f"{shown}: not a text file in UTF-8 (byte {error.start})") from None
-    except OSError as error:
-        raise RecipeError(f"{shown}: cannot be read: {error.strerror}") from None
-    try:
-        values = yaml.load(written, Loader=_Loader)  # noqa: S506 - _Loader is a SafeLoader
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        where = f"{shown}:{mark.line + 1}" if mark else shown
-        raise RecipeError(f"{where}: {error.problem or error.context}") from None
-    except yaml.YAMLError as error:  # a character that YAML forbids
-        raise RecipeError(f"{shown}: {str(error).splitlines()[0]}") from None
+    values = load_value(text, shown)
     if not isinstance(values, dict):
-        raise RecipeError(f"{shown}: expected `field: value` lines, found {_kind(values)}")
+        raise SpecError(f"{shown}: expected `field: value` lines, found {_kind(values)}")
     return values
 
 
-def write_mapping(values: Mapping[str, Any]) -> str:
-    """YAML that `read_mapping` reads as these values."""
+def load_value(text: str, shown: str) -> Any:
+    """A value in YAML, such as `[aws, gcp]`.
+
+    Raises:
+        SpecError: Not YAML; the message has the line, where there are several.
+    """
+    try:
+        return yaml.load(text, Loader=_Loader)  # noqa: S506 - _Loader is a SafeLoader
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"{shown}:{mark.line + 1}" if mark and "\n" in text else shown
+        raise SpecError(f"{where}: {error.problem or error.context}") from None
+    except yaml.YAMLError as error:  # a character that YAML forbids
+        raise SpecError(f"{shown}: {str(error).splitlines()[0]}") from None
+
+
+def dump_mapping(values: Mapping[str, Any]) -> str:
+    """YAML that `load_mapping` reads as these values."""
     return yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=float("inf"))
 
 
