@@ -11,7 +11,7 @@ PYTHON ?= $(shell for p in python3.12 python3.11 python3.10 python3 python; do \
 TORCH_ARGS := $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-unit test-dstack test-slow check format bench-help bench-up bench-dstack bench-merge bench-saves dstack-lab dstack-lab-down dstack-packages clean
+.PHONY: demo test test-unit test-dstack test-slow check format bench-help bench-up bench-dstack bench-merge dstack-lab dstack-lab-down dstack-packages clean
 
 demo: $(VENV)/.local
 	$(BIN)/cloudrl demo
@@ -47,9 +47,6 @@ bench-up: $(VENV)/.dev
 
 bench-merge: $(VENV)/.dev
 	$(BIN)/python benchmarks/bench_merge.py
-
-bench-saves: $(VENV)/.dev
-	$(BIN)/python benchmarks/bench_saves.py
 
 bench-dstack: dstack-packages
 	PYTHONPATH=tests $(BIN)/python benchmarks/bench_dstack.py

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fake_http import Handler
 
-from cloudrl.node.inventory import scan
+from cloudrl.saves.scan import scan
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,7 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
-FIXTURE = Path(__file__).parent / "checkpoints" / "fixtures" / "torch-2.13.0" / "fsdp2"
+FIXTURE = Path(__file__).parent / "shards" / "fixtures" / "torch-2.13.0" / "fsdp2"
 CONFIG = {
     "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_size": 6, "vocab_size": 13,
     "num_hidden_layers": 1, "tie_word_embeddings": False, "torch_dtype": "float32",

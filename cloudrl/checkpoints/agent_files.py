@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from cloudrl.checkpoints import cancellation
 from cloudrl.errors import CheckpointError, ConnectionFailed
 from cloudrl.protocol.backoff import Attempts, Backoff
+from cloudrl.shards import cancellation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -7,20 +7,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, overload
 
-from cloudrl.checkpoints.inventory import LATEST, Checkpoint, Inventory
 from cloudrl.checkpoints.megatron import verify_megatron
-from cloudrl.checkpoints.merge import Merged, Tuning, merge
+from cloudrl.checkpoints.merge import merge
 from cloudrl.checkpoints.merge_inputs import merge_inputs
-from cloudrl.checkpoints.progress import OnProgress, silent
 from cloudrl.checkpoints.pull import Pulled, pull
-from cloudrl.checkpoints.verify import verify
 from cloudrl.errors import CheckpointError
+from cloudrl.saves.inventory import LATEST, Checkpoint, Inventory
+from cloudrl.shards.merge import Merged, Tuning
+from cloudrl.shards.progress import OnProgress, silent
+from cloudrl.shards.verify import verify
 
 if TYPE_CHECKING:
     import os
 
-    from cloudrl.checkpoints.report import Report
     from cloudrl.checkpoints.sources import CheckpointSource
+    from cloudrl.shards.report import Report
 
 
 @dataclass(frozen=True)

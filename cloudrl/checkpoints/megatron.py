@@ -12,14 +12,14 @@ import pickletools
 import re
 from typing import TYPE_CHECKING
 
-from cloudrl.checkpoints.report import Finding, Report
 from cloudrl.errors import CheckpointError
+from cloudrl.shards.report import Finding, Report
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from cloudrl.checkpoints.inventory import Checkpoint, FileCopy
     from cloudrl.checkpoints.sources import FileOpener
+    from cloudrl.saves.inventory import Checkpoint, FileCopy
 
 METADATA = ".metadata"
 _DATA = re.compile(r"__([0-9]{1,9})_([0-9]{1,9})\.distcp")

@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cloudrl.checkpoints.source import Manifest, Sidecars
 from cloudrl.errors import CheckpointError
+from cloudrl.saves.records import SaveRecord
+from cloudrl.shards.source import Sidecars
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from cloudrl.checkpoints.inventory import Checkpoint, FileCopy
-    from cloudrl.checkpoints.source import ShardSource
     from cloudrl.checkpoints.sources import FileOpener
+    from cloudrl.saves.inventory import Checkpoint, FileCopy
+    from cloudrl.shards.source import ShardSource
 
 _HUGGINGFACE = "huggingface/"
 _MAX_SMALL_BYTES = 64 << 20
@@ -82,7 +83,7 @@ def _sidecars(
         rank: Sidecars(
             optim=opened(rank, optim[rank]) if rank in optim else None,
             extra=opened(rank, extra[rank]) if rank in extra else None,
-            manifest=Manifest.from_json(checkpoint.saves[rank]) if rank in checkpoint.saves else None,
+            record=SaveRecord.from_json(checkpoint.saves[rank]) if rank in checkpoint.saves else None,
         )
         for rank in checkpoint.ranks
     }

@@ -9,18 +9,18 @@ import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cloudrl.checkpoints.progress import OnProgress, silent
 from cloudrl.errors import CheckpointError, InputError
-from cloudrl.node.inventory import TRACKER
 from cloudrl.node.uploads import size_text
+from cloudrl.saves.names import TRACKER
+from cloudrl.shards.progress import OnProgress, silent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
     from typing import IO
 
-    from cloudrl.checkpoints.inventory import Checkpoint, FileCopy
     from cloudrl.checkpoints.sources import CheckpointSource
+    from cloudrl.saves.inventory import Checkpoint, FileCopy
 
 _PIECE_BYTES = 8 << 20
 _SPARE_BYTES = 64 << 20

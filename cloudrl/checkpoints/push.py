@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from cloudrl.checkpoints.card import Provenance, model_card
-from cloudrl.checkpoints.progress import OnProgress, silent
 from cloudrl.errors import ConnectionFailed, InputError
+from cloudrl.shards.progress import OnProgress, silent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from cloudrl.checkpoints.agent_files import CastUnsupported, PermanentError
-from cloudrl.checkpoints.cast import cast_bytes
 from cloudrl.errors import CheckpointError
 from cloudrl.node.ranges import MAX_RANGES, MAX_RANGES_BYTES
 from cloudrl.node.shard_worker import CASTS
+from cloudrl.shards.cast import cast_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from cloudrl.checkpoints.agent_files import RangeClient
-    from cloudrl.checkpoints.dtypes import DType
-    from cloudrl.checkpoints.inventory import FileCopy
+    from cloudrl.saves.inventory import FileCopy
+    from cloudrl.shards.dtypes import DType
 
 AHEAD_BYTES = 16 << 10
 """Read at once: small tensors follow each other. A merge reads large ones in another order than they lie, so more would

@@ -14,7 +14,6 @@ import zipfile
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from cloudrl.checkpoints.progress import OnProgress, silent
 from cloudrl.checkpoints.remote_merge_main import FILE, MARK, TOKEN, checkpoint_to_json
 from cloudrl.checkpoints.sources import ClusterSource
 from cloudrl.errors import CheckpointError, InputError, JobFailed
@@ -22,6 +21,7 @@ from cloudrl.jobs import Ended, Line
 from cloudrl.jobs.handle import find_job, raise_for_status
 from cloudrl.jobs.working_dir import Package
 from cloudrl.render.agent import python_sources
+from cloudrl.shards.progress import OnProgress, silent
 from cloudrl.transport import inspect_cluster
 from cloudrl.verl.metrics import plain
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from cloudrl.spec.shape import ClusterShape
     from cloudrl.transport import AgentClient, Connection
 
-_PARTS = ("__init__.py", "errors.py", "protocol", "data", "node", "checkpoints")
+_PARTS = ("__init__.py", "errors.py", "protocol", "protocol", "saves", "shards", "data", "node", "checkpoints")
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 

@@ -17,17 +17,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloudrl.checkpoints.agent_files import RangeClient
-from cloudrl.checkpoints.inventory import Checkpoint, FileCopy, Location
-from cloudrl.checkpoints.merge import Tuning, merge
+from cloudrl.checkpoints.merge import merge
 from cloudrl.checkpoints.merge_inputs import merge_inputs
 from cloudrl.checkpoints.remote import AHEAD_BYTES, RemoteShard
-from cloudrl.checkpoints.source import LocalShard
 from cloudrl.errors import CloudrlError
+from cloudrl.saves.inventory import Checkpoint, FileCopy, Location
+from cloudrl.shards.merge import Tuning
+from cloudrl.shards.source import LocalShard
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from cloudrl.checkpoints.source import ShardSource
+    from cloudrl.shards.source import ShardSource
 
 MARK = "cloudrl-merge "
 TOKEN = "CLOUDRL_AGENT_TOKEN"  # noqa: S105  the name of a variable

@@ -8,20 +8,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from cloudrl.checkpoints.agent_files import RangeClient
-from cloudrl.checkpoints.aggregate import aggregate, local_inventory
-from cloudrl.checkpoints.inventory import Inventory
 from cloudrl.checkpoints.remote import AHEAD_BYTES, RemoteShard
-from cloudrl.checkpoints.source import LocalShard
 from cloudrl.errors import CheckpointError, ConnectionFailed, InputError, Unauthorized
 from cloudrl.node.checkpoint_store import remove_step
 from cloudrl.node.files import Refused
+from cloudrl.saves.aggregate import aggregate, local_inventory
+from cloudrl.saves.inventory import Inventory
+from cloudrl.shards.source import LocalShard
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cloudrl.checkpoints.inventory import FileCopy, Location
-    from cloudrl.checkpoints.source import ShardSource
     from cloudrl.protocol.backoff import Backoff
+    from cloudrl.saves.inventory import FileCopy, Location
+    from cloudrl.shards.source import ShardSource
     from cloudrl.transport import AgentClient, Connection
 
 

@@ -24,9 +24,9 @@ def saved(connection: Connection) -> list[str]:
     Raises:
         CloudrlError: the cluster does not answer.
     """
-    from cloudrl.checkpoints.inventory import spans
     from cloudrl.checkpoints.sources import ClusterSource
     from cloudrl.cli._progress import gigabytes
+    from cloudrl.saves.inventory import spans
 
     found = ClusterSource(connection).inventory()
     lines = []

@@ -12,7 +12,7 @@ from cloudrl.cli import _output
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from cloudrl.checkpoints.progress import OnProgress
+    from cloudrl.shards.progress import OnProgress
 
 _WINDOW_S = 10.0
 _SHOW_EVERY_S = 0.2

@@ -23,9 +23,9 @@ from cloudrl.cli._source_arg import (
 
 if TYPE_CHECKING:
     from cloudrl.checkpoints.handle import CheckpointHandle, Checkpoints
-    from cloudrl.checkpoints.inventory import Checkpoint
-    from cloudrl.checkpoints.prune import PrunePlan
-    from cloudrl.checkpoints.report import Report
+    from cloudrl.saves.inventory import Checkpoint
+    from cloudrl.saves.prune import PrunePlan
+    from cloudrl.shards.report import Report
 
 app = typer.Typer(
     help="Bring the trained model home: what the nodes have, checked, merged, published.",
@@ -182,9 +182,9 @@ def prune(
     as_json: JsonOption = False,
 ) -> None:
     """Remove old steps on all nodes; never the newest complete one, nor one that a job would go on from."""
-    from cloudrl.checkpoints.prune import plan_prune
     from cloudrl.cli._progress import gigabytes
     from cloudrl.errors import InputError
+    from cloudrl.saves.prune import plan_prune
 
     found = _all(where)
     found.inventory.refuse_silent("what it has would be left half-removed", "Try again when it answers")
@@ -225,9 +225,9 @@ def _one(
 
 
 def _row(info: Checkpoint) -> tuple[str, ...]:
-    from cloudrl.checkpoints.inventory import spans
     from cloudrl.cli._progress import gigabytes
     from cloudrl.jobs.format import duration
+    from cloudrl.saves.inventory import spans
 
     size = info.world_size
     ranks = "Megatron" if info.is_megatron else f"{len(info.ranks)} of {size}" if size is not None else "none"
@@ -271,8 +271,8 @@ def _report_fields(checkpoint: CheckpointHandle, report: Report) -> dict[str, An
 
 
 def _show(checkpoint: CheckpointHandle, report: Report) -> None:
-    from cloudrl.checkpoints.inventory import spans
     from cloudrl.cli._progress import gigabytes
+    from cloudrl.saves.inventory import spans
 
     step = f"{report.step} (by {report.step_source})" if report.step is not None else "unknown"
     rows = [

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Dict, Iterator, List
 
 from cloudrl.node import shared_fs
 from cloudrl.node.files import Refused, open_below, open_folder_below
-from cloudrl.node.inventory import LEFT_BEHIND, STEP, folder_identity, scan, scan_left_behind
 from cloudrl.node.save_recorder import SaveRecorder, SaveRecorderThread
+from cloudrl.saves.names import STEP
+from cloudrl.saves.scan import IN_WORKING_DIR, folder_identity, scan, scan_working_dirs
 
 if TYPE_CHECKING:
     from cloudrl.node.shard_worker_client import ShardWorkerClient
@@ -65,7 +66,7 @@ class CheckpointStore:
         What a removal has left that was cut short, by the end of its cluster for one, is removed.
         """
         self._marker = shared_fs.write_marker(self.folder, self._marker_id(self._rank))
-        saves = SaveRecorder(self.folder, lambda file: self.child.crc32(file, slowly=True), say=self._say)
+        saves = SaveRecorder(self.folder, say=self._say)
         SaveRecorderThread(saves, is_mine=self._is_leader).start()
         threading.Thread(target=self._heartbeat, name="cloudrl-marker", daemon=True).start()
         threading.Thread(target=self._purge_all, name="cloudrl-purge", daemon=True).start()
@@ -83,7 +84,7 @@ class CheckpointStore:
         return {
             "places": [
                 {**self._place(CHECKPOINTS, self.folder), "word": self._marker, "runs": scan(self.folder)},
-                {**self._place(LEFT, self.ray_root), "word": "", "runs": scan_left_behind(self.ray_root)},
+                {**self._place(LEFT, self.ray_root), "word": "", "runs": scan_working_dirs(self.ray_root)},
             ]
         }
 
@@ -96,7 +97,7 @@ class CheckpointStore:
         """
         if room == CHECKPOINTS:
             return open_below(self.folder, path)
-        if not LEFT_BEHIND.fullmatch(path):
+        if not IN_WORKING_DIR.fullmatch(path):
             raise Refused(path)
         return open_below(self.ray_root, path)
 
@@ -107,7 +108,7 @@ class CheckpointStore:
             Refused: it is no step.
             FileNotFoundError: there is none.
         """
-        if room == LEFT and not LEFT_BEHIND.fullmatch(path):
+        if room == LEFT and not IN_WORKING_DIR.fullmatch(path):
             raise Refused(path)
         root = self.folder if room == CHECKPOINTS else self.ray_root
         parent = tombstone(root, path)

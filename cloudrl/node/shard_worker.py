@@ -4,7 +4,7 @@ It lives as long as its agent, is asked over a Unix socket, and gets the open fi
 nothing by itself. Values go straight to the socket of whoever has asked the agent for them.
 
     question, one datagram of JSON, with descriptors    answer, JSON until the end of the stream
-    {"do": "crc32", "offset", "count", "start", "bytes_per_s"}   {"size_bytes", "crc32"}        [file, answer]
+    {"do": "crc32", "offset", "count", "start"}             {"size_bytes", "crc32"}             [file, answer]
     {"do": "cast", "offset", "count", "stored", "wanted"}   {"sent"}                            [file, answer, to]
     anything                                            {"error"}, and "unreadable" if the file is to blame
 
@@ -20,21 +20,14 @@ import json
 import os
 import socket
 import threading
-import time
 import zlib
 from typing import Any, Callable, Dict, List, Optional, Sequence
-
-from cloudrl.node.host_info import cpus
 
 CASTS = {("F32", "BF16"): 4, ("F32", "F16"): 4}
 """(stored, wanted), as safetensors names them -> bytes of a stored value. A cast that saves no byte is the reader's."""
 MAX_REQUEST_BYTES = 4096
 _CHUNK_BYTES = 1 << 20
 """Small enough for what is in work to stay in the processor's cache."""
-_NICE = 19
-_SLOW_SHARE = 0.02
-"""Of this node's processors: what a slow sum takes at most. Being nice alone does not do: Linux gives each session a
-share of its own (sched(7), autogroup)."""
 SEND_TIMEOUT_S = 60.0
 
 
@@ -59,12 +52,10 @@ def crc32(
     offset: int = 0,
     count: Optional[int] = None,
     start: int = 0,
-    bytes_per_s: Optional[float] = None,
     *,
-    sleep: Callable[[float], None] = time.sleep,
     alive: Callable[[], None] = lambda: None,
 ) -> Dict[str, int]:
-    """How many bytes there are from `offset` on, at most `count`, and their CRC-32; with `bytes_per_s`, see `pause_s`.
+    """How many bytes there are from `offset` on, at most `count`, and their CRC-32.
 
     `start` is the CRC-32 of what stands before them, if that is to be included. `alive` is called after each piece.
 
@@ -72,27 +63,14 @@ def crc32(
         Unreadable: see there.
     """
     size, value = 0, start
-    processors = cpus()
     while count is None or size < count:
-        begun_s = time.thread_time()
         wanted = _CHUNK_BYTES if count is None else min(_CHUNK_BYTES, count - size)
         chunk = _read(file, wanted, offset + size)
         if not chunk:
             break
         alive()
         size, value = size + len(chunk), zlib.crc32(chunk, value)
-        if bytes_per_s is not None:
-            sleep(pause_s(len(chunk), bytes_per_s, time.thread_time() - begun_s, processors))
     return {"size_bytes": size, "crc32": value}
-
-
-def pause_s(size_bytes: int, bytes_per_s: float, worked_s: float, processors: int) -> float:
-    """Seconds to rest after a piece: it gets no faster than `bytes_per_s`, and a training keeps 49 of 50 processors.
-
-    `worked_s` is what the piece took of one processor's time.
-    """
-    share = min(1.0, _SLOW_SHARE * processors)
-    return max(size_bytes / bytes_per_s, worked_s * (1 / share - 1))
 
 
 def cast(content: bytes, stored: str, wanted: str) -> bytes:
@@ -145,9 +123,7 @@ def _do(request: Dict[str, Any], descriptors: List[int]) -> Dict[str, Any]:
         os.write(descriptors[1], b" ")
 
     if request["do"] == "crc32":
-        if request["bytes_per_s"] is not None:  # of this thread alone, on Linux (setpriority(2))
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
-        which = (request["offset"], request["count"], request["start"], request["bytes_per_s"])
+        which = (request["offset"], request["count"], request["start"])
         return dict(crc32(descriptors[0], *which, alive=alive))
     to = socket.socket(fileno=os.dup(descriptors[2]))
     with to:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Dict, Optional, Tuple
 if TYPE_CHECKING:
     from cloudrl.node.process import Child
 
-SLOWLY_BYTES_PER_S = 200e6
 SILENT_S = 90.0
 """Without a sign of life: longer than any client waits (cloudrl/checkpoints/agent_files.py,
 `cloudrl.node.peer`), and than the
@@ -54,23 +53,16 @@ class ShardWorkerClient:
         return importlib.util.find_spec("numpy") is not None
 
     def crc32(
-        self,
-        file: BinaryIO,
-        *,
-        offset: int = 0,
-        count: Optional[int] = None,
-        start: int = 0,
-        slowly: bool = False,
+        self, file: BinaryIO, *, offset: int = 0, count: Optional[int] = None, start: int = 0
     ) -> Dict[str, int]:
-        """{"size_bytes", "crc32"} of an open file, or of a part of it; slowly, as not to be in anybody's way.
+        """{"size_bytes", "crc32"} of an open file, or of a part of it.
 
         `start` is the CRC-32 of what stands before the part, if that is to be included.
 
         Raises:
             ShardWorkerFailed: see there.
         """
-        pace = SLOWLY_BYTES_PER_S if slowly else None
-        request = {"do": "crc32", "offset": offset, "count": count, "start": start, "bytes_per_s": pace}
+        request = {"do": "crc32", "offset": offset, "count": count, "start": start}
         return self._ask(request, file.fileno())
 
     def cast(

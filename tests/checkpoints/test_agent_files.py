@@ -15,19 +15,18 @@ from small_step import write_step
 from spread_checkpoint import spread
 
 from cloudrl.checkpoints.agent_files import PermanentError, RangeClient
-from cloudrl.checkpoints.dtypes import DType
 from cloudrl.checkpoints.handle import Checkpoints
-from cloudrl.checkpoints.inventory import FileCopy, Location
 from cloudrl.checkpoints.remote import RemoteShard
-from cloudrl.checkpoints.source import FileRecord, LocalShard, Manifest, Sidecars
 from cloudrl.checkpoints.sources import ClusterSource
-from cloudrl.checkpoints.torch_zip import open_archive
-from cloudrl.checkpoints.verify import verify
 from cloudrl.errors import CheckpointError
+from cloudrl.saves.inventory import FileCopy, Location
+from cloudrl.shards.dtypes import DType
+from cloudrl.shards.source import LocalShard
+from cloudrl.shards.torch_zip import open_archive
 from cloudrl.transport import Connection
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from cloudrl.checkpoints.handle import CheckpointHandle
@@ -144,25 +143,6 @@ def test_a_merge_ends_at_once_at_what_cannot_be_read(cluster: FakeCluster, tmp_p
         found.merge(tmp_path / "model")
     assert said == []
     assert not (tmp_path / "model").exists()
-
-
-class Cracked(LocalShard):
-    """What lies between its storages cannot be read."""
-
-    def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        header_bytes = 30
-        if len(ranges) > 1 and any(length not in (0, header_bytes) for _, length in ranges):
-            raise CheckpointError(f"{self.label} cannot be read: Input/output error")
-        return super().read_many(ranges)
-
-
-def test_verify_reports_bytes_between_the_storages_that_cannot_be_read(actor: Path) -> None:
-    shards = {rank: Cracked(shard_path(actor, rank)) for rank in (0, 1)}
-    size = shards[1].size_bytes()
-    saved = Manifest(7, 1, 2, {shards[1].path.name: FileRecord(size, zlib.crc32(shards[1].read(0, size)))})
-    report = verify(shards, sidecars={1: Sidecars(manifest=saved)})
-    assert [(finding.rank, finding.fatal) for finding in report.findings] == [(1, True)]
-    assert "Input/output error" in report.findings[0].message
 
 
 # -- what a shard asks for -----------------------------------------------------------------------------------------

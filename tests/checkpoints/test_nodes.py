@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 import threading
-import zlib
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +23,7 @@ from cloudrl.checkpoints.sources import ClusterSource, LocalSource
 from cloudrl.errors import CheckpointError
 from cloudrl.node.tokens import derive
 from cloudrl.protocol.backoff import Backoff
+from cloudrl.saves.zip_directory import directory_digest
 from cloudrl.transport import Connection
 
 if TYPE_CHECKING:
@@ -215,12 +215,11 @@ def test_saves_are_written_down_on_the_node_that_has_them(lab: Lab, whole: Path)
     said = json.loads(records[0].read_text())
     shard = whole / "global_step_6" / "actor" / f"model_world_size_{WORLD_SIZE}_rank_2.pt"
     assert said["step"] == 6
-    assert said["files"][shard.name] == {
-        "size_bytes": shard.stat().st_size,
-        "crc32": zlib.crc32(shard.read_bytes()),
-    }
+    with shard.open("rb") as file:
+        directory = directory_digest(file.fileno())
+    assert said["files"][shard.name] == {"size_bytes": shard.stat().st_size, "directory": directory}
     until(lambda: len(lab.checkpoints().latest().info.saves) == WORLD_SIZE, "the others' records")
-    assert lab.checkpoints().latest().verify().step_source == "manifest"
+    assert lab.checkpoints().latest().verify().step_source == "record"
 
     latest = lab.checkpoints().latest()  # with the records: the node forgets one when it sees its file change
     older = lab.folders[1] / "my run/global_step_5/actor" / shard.name

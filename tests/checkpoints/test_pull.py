@@ -10,14 +10,14 @@ import pytest
 from small_step import write_step
 
 from cloudrl.checkpoints.handle import Checkpoints
-from cloudrl.checkpoints.source import LocalShard
 from cloudrl.checkpoints.sources import LocalSource
 from cloudrl.errors import CheckpointError, InputError
+from cloudrl.shards.source import LocalShard
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cloudrl.checkpoints.inventory import FileCopy
+    from cloudrl.saves.inventory import FileCopy
 
 SHARD = "actor/model_world_size_2_rank_1.pt"
 

@@ -13,12 +13,12 @@ from cut_link import CutLink
 from node.server_harness import TOKEN, Served
 
 from cloudrl.checkpoints.agent_files import RangeClient
-from cloudrl.checkpoints.dtypes import DType
-from cloudrl.checkpoints.inventory import FileCopy, Location
 from cloudrl.checkpoints.remote import RemoteShard
-from cloudrl.checkpoints.source import LocalShard, ShardSource
 from cloudrl.errors import CheckpointError, ConnectionFailed
 from cloudrl.protocol.backoff import Backoff
+from cloudrl.saves.inventory import FileCopy, Location
+from cloudrl.shards.dtypes import DType
+from cloudrl.shards.source import LocalShard, ShardSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cloudrl.checkpoints.cast import cast_bytes
-from cloudrl.checkpoints.dtypes import DType
-from cloudrl.node.shard_worker import _answer, cast, crc32, pause_s
+from cloudrl.node.shard_worker import _answer, cast, crc32
+from cloudrl.shards.cast import cast_bytes
+from cloudrl.shards.dtypes import DType
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,23 +53,6 @@ def test_the_sum_of_a_file_and_of_its_parts(tmp_path: Path) -> None:
         assert crc32(number, len(content) - 3, 10) == {"size_bytes": 3, "crc32": zlib.crc32(content[-3:])}
 
 
-def test_a_slow_sum_sleeps(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"x" * 3_000_000)
-    slept: list[float] = []
-    with (tmp_path / "file").open("rb") as file:
-        crc32(file.fileno(), 0, None, 0, 1e6, sleep=slept.append)
-    assert sum(slept) == pytest.approx(3.0)
-
-
-@pytest.mark.parametrize(
-    ("processors", "worked_s", "rests_s"),
-    [(64, 0.1, 1.0), (2, 0.01, 1.0), (2, 0.1, 2.4), (1, 0.1, 4.9), (64, 9.0, 1.0)],
-    ids=["by pace", "by pace on two", "a 25th of one of two", "a 50th of one", "all of one of 64"],
-)
-def test_a_slow_sum_leaves_the_processors_to_others(processors: int, worked_s: float, rests_s: float) -> None:
-    assert pause_s(1_000_000, 1e6, worked_s, processors) == pytest.approx(rests_s)
-
-
 def asked(descriptors: list[int], **request: object) -> bytes:
     """What the child writes for one question."""
     reading, writing = os.pipe()
@@ -80,7 +63,7 @@ def asked(descriptors: list[int], **request: object) -> bytes:
 
 def test_a_sign_of_life_for_each_piece(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(bytes(5 << 20))
-    of_file = {"offset": 0, "count": None, "start": 0, "bytes_per_s": None}
+    of_file = {"offset": 0, "count": None, "start": 0}
     said = asked([os.open(tmp_path / "file", os.O_RDONLY)], do="crc32", **of_file)
     assert said.startswith(b" " * 5 + b"{")
     assert json.loads(said)["size_bytes"] == 5 << 20
@@ -95,7 +78,7 @@ def test_a_sign_of_life_for_each_piece(tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_read_is_to_blame() -> None:
-    of_file = {"offset": 0, "count": 1, "start": 0, "bytes_per_s": None}
+    of_file = {"offset": 0, "count": 1, "start": 0}
     said = asked([os.open("/proc/self/mem", os.O_RDONLY)], do="crc32", **of_file)  # nothing is at address 0
     assert json.loads(said) == {"error": "Input/output error", "unreadable": True}
     assert "unreadable" not in json.loads(asked([os.open("/dev/null", os.O_RDONLY)], do="nothing"))

@@ -1,0 +1,291 @@
+"""Which checkpoints there are, and where each file of them lies."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from cloudrl.errors import CheckpointError, ConnectionFailed, InputError
+from cloudrl.saves.names import DATA, RECORD, SHARD
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+LATEST = "latest"
+_KINDS = {"model": "model", "optim": "optimizer", "extra_state": "extra state"}
+_BESIDE_MODEL = "huggingface/config.json"
+_CLOCKS_S = 60.0
+"""How far the clocks of two nodes may be apart."""
+
+
+@dataclass(frozen=True)
+class Location:
+    """A folder of checkpoints, on as many nodes as share it.
+
+    Attributes:
+        ranks: Nodes that have it, the first of them is asked for its bytes; none is this machine.
+        addresses: Of these nodes.
+        room: What the agent calls it (`cloudrl.node.checkpoint_store`).
+        folder: Its path there.
+    """
+
+    ranks: tuple[int, ...]
+    addresses: tuple[str, ...]
+    room: str
+    folder: str
+
+    @property
+    def label(self) -> str:
+        """For messages: `node 1 (10.0.0.2)`."""
+        if not self.ranks:
+            return "this machine"
+        return f"node {self.ranks[0]} ({self.addresses[0]})"
+
+    @property
+    def short(self) -> str:
+        """For a table; nothing for this machine."""
+        if not self.ranks:
+            return ""
+        return f"node{'s' * (len(self.ranks) > 1)} {', '.join(map(str, self.ranks))}"
+
+
+@dataclass(frozen=True)
+class FileCopy:
+    """One file in one location; `path` is relative to the location's folder."""
+
+    location: Location
+    path: str
+    size_bytes: int
+    modified_at: float
+
+    @property
+    def label(self) -> str:
+        """For messages."""
+        return f"{self.location.label}: {self.location.folder.rstrip('/')}/{self.path}"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One role of one step of a run, wherever its files lie.
+
+    Attributes:
+        run: The run's folder below the folder of checkpoints, "." for that itself.
+        world_size: How many ranks saved it; None for Megatron's, which do not say it in their names.
+        files: Name below the role's folder -> its copies, the newest first.
+        saves: Training rank -> what the agent wrote down when the save had finished.
+        finished: Whether verl's tracker or its `data.pt` says that all ranks had returned from saving.
+        resumes: Whether the newest tracker names it: where verl by itself would go on, on the node of that tracker.
+        tracked: Whether the tracker of any node names it.
+        step_files: Files of the step that belong to no role: `data.pt`, the state of the data loader.
+        tracker_at: When the newest tracker of the run was written, Unix seconds; None without one.
+    """
+
+    run: str
+    step: int
+    role: str
+    world_size: int | None
+    files: Mapping[str, tuple[FileCopy, ...]] = field(repr=False)
+    saves: Mapping[int, Mapping[str, Any]] = field(repr=False, default_factory=dict)
+    finished: bool = True
+    resumes: bool = False
+    tracked: bool = False
+    step_files: Mapping[str, tuple[FileCopy, ...]] = field(repr=False, default_factory=dict)
+    tracker_at: float | None = None
+
+    @property
+    def is_megatron(self) -> bool:
+        """Whether Megatron wrote it, in torch's distributed format."""
+        return any(name.endswith(".distcp") for name in self.files)
+
+    def shards(self, kind: str) -> dict[int, FileCopy]:
+        """Training rank -> its file of kind `model`, `optim` or `extra_state`."""
+        found = {}
+        for name, copies in self.files.items():
+            match = SHARD.fullmatch(name)
+            if match and match[1] == kind:
+                found[int(match[3])] = copies[0]
+        return dict(sorted(found.items()))
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Training ranks whose weights are here."""
+        return tuple(self.shards("model"))
+
+    @property
+    def locations(self) -> dict[Location, tuple[int, ...]]:
+        """Location -> the training ranks whose weights are read from there."""
+        found: dict[Location, list[int]] = defaultdict(list)
+        for rank, file in self.shards("model").items():
+            found[file.location].append(rank)
+        return {location: tuple(ranks) for location, ranks in found.items()}
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """What is not there, one phrase each; nothing for a complete checkpoint."""
+        gaps = self._metadata() if self.is_megatron else [*self._missing_ranks(), *self._partial_kinds()]
+        if _BESIDE_MODEL not in self.files:
+            gaps.append(_BESIDE_MODEL)
+        if not self.finished:
+            gaps.append("the end of its saving")
+        gaps += self._saved_again()
+        return tuple(gaps)
+
+    @property
+    def complete(self) -> bool:
+        """Whether all ranks are there, and what a model takes beside them."""
+        return not self.missing
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all files, each counted once."""
+        return sum(copies[0].size_bytes for copies in self.files.values())
+
+    @property
+    def modified_at(self) -> float:
+        """When the last of its files changed, Unix seconds; what the agents write down later is none of them."""
+        dates = (copies[0].modified_at for name, copies in self.files.items() if not RECORD.fullmatch(name))
+        return max(dates, default=0.0)
+
+    @property
+    def name(self) -> str:
+        """For messages: `demo, step 16, actor`."""
+        return f"{self.run}, step {self.step}, {self.role}"
+
+    def _saved_again(self) -> list[str]:
+        """Shards of a later attempt: a save writes `data.pt` last (verl 0.9.1, trainer/ppo/v1/trainer_base.py)."""
+        if DATA not in self.step_files:
+            return []
+        ended = self.step_files[DATA][0].modified_at
+        shards = (
+            (copies[0].modified_at - ended, name)
+            for name, copies in self.files.items()
+            if SHARD.fullmatch(name)
+        )
+        later_s, name = max(shards, default=(0.0, ""))
+        if later_s <= _CLOCKS_S:
+            return []
+        return [
+            f"the end of a later save ({name} is {later_s:.0f} s newer than {DATA}, which is written last)"
+        ]
+
+    def _missing_ranks(self) -> list[str]:
+        count = self.world_size or 0
+        gone, following = [], 0
+        for rank in (*(rank for rank in self.ranks if rank < count), count):
+            if rank > following:
+                gone.append((following, rank - 1))
+            following = rank + 1
+        several = sum(last - first + 1 for first, last in gone) > 1
+        return [f"rank{'s' * several} {', '.join(_span(*each) for each in gone)}"] if gone else []
+
+    def _metadata(self) -> list[str]:
+        """Megatron's `.metadata`, which is written last, beside the data files."""
+        folders = {name.rpartition("/")[0] for name in self.files if name.endswith(".distcp")}
+        names = sorted(f"{folder}/.metadata".lstrip("/") for folder in folders)
+        return [name for name in names if name not in self.files]
+
+    def _partial_kinds(self) -> list[str]:
+        """A kind that some ranks have saved and others have not; verl can be told to leave one out."""
+        found = []
+        for kind in ("optim", "extra_state"):
+            have = self.shards(kind)
+            gone = sorted(set(self.ranks) - set(have))
+            if have and gone:
+                found.append(f"{_KINDS[kind]} of rank{'s' * (len(gone) > 1)} {spans(gone)}")
+        return found
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """All that was found, runs in order and steps ascending, and what a user should know of it.
+
+    Attributes:
+        silent: Of the notes those on nodes that have not answered.
+    """
+
+    checkpoints: tuple[Checkpoint, ...]
+    notes: tuple[str, ...] = ()
+    silent: tuple[str, ...] = ()
+
+    def select(self, step: int | str = LATEST, *, run: str | None = None, role: str = "actor") -> Checkpoint:
+        """One of them.
+
+        Args:
+            step: Its number; `latest` is the newest complete one.
+            run: Its run, needed where several have the step.
+            role: `actor` or `critic`.
+
+        Raises:
+            CheckpointError: There is none.
+            InputError: There are several.
+            ConnectionFailed: The latest is asked for, and a node is silent that may have a later one.
+        """
+        if step == LATEST:
+            self.refuse_silent(
+                "it may have a later step than the others", "Try again when it answers, or name a step"
+            )
+        fitting = [each for each in self.checkpoints if each.role == role and run in (None, each.run)]
+        if not fitting:
+            known = ", ".join(sorted({each.run for each in self.checkpoints})) or "none"
+            asked = f" of run {run!r}" if run is not None else ""
+            raise CheckpointError(
+                f"there is no checkpoint of the {role}{asked}; runs: {known}", hint="cloudrl checkpoints list"
+            )
+        if step == LATEST:
+            return _latest(fitting)
+        found = [each for each in fitting if str(each.step) == str(step)]
+        if not found:
+            steps = ", ".join(str(each.step) for each in fitting)
+            raise CheckpointError(f"there is no step {step} of the {role}; there are {steps}")
+        return _only(found)
+
+    def refuse_silent(self, why: str, hint: str) -> None:
+        """Raises: ConnectionFailed: a node has not answered."""
+        if self.silent:
+            raise ConnectionFailed(f"{self.silent[0]}; {why}", hint=hint)
+
+
+def spans(numbers: Sequence[int]) -> str:
+    """Ascending numbers for a person: `0-3, 7`."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and parts[-1][1] == number - 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    return ", ".join(_span(first, last) for first, last in parts)
+
+
+def _span(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first}-{last}"
+
+
+def _latest(fitting: Sequence[Checkpoint]) -> Checkpoint:
+    """Of the run that was written to last: the complete step that a resume takes, or a later one.
+
+    Without such a step the highest one. An earlier attempt of the same name may have left higher steps, older ones.
+    """
+    complete = [each for each in fitting if each.complete]
+    if not complete:
+        newest = max(fitting, key=lambda each: (each.modified_at, each.step))
+        raise CheckpointError(
+            f"no checkpoint is complete; {newest.name} lacks {', '.join(newest.missing)}",
+            hint=f"Whether what is there is enough for a model: cloudrl checkpoints verify {newest.step}",
+        )
+    run = max(complete, key=lambda each: each.modified_at).run
+    mine = [each for each in complete if each.run == run]
+    resumed = max((each for each in mine if each.resumes), key=lambda each: each.modified_at, default=None)
+    if resumed is not None:
+        later = (each for each in mine if each.step > resumed.step and each.modified_at > resumed.modified_at)
+        mine = [resumed, *later]
+    return max(mine, key=lambda each: (each.step, each.modified_at))
+
+
+def _only(found: Sequence[Checkpoint]) -> Checkpoint:
+    runs = sorted({each.run for each in found})
+    if len(runs) > 1:
+        raise InputError(
+            f"several runs have step {found[0].step}: {', '.join(runs)}", hint=f"Choose one: --run {runs[0]}"
+        )
+    return max(found, key=lambda each: (each.complete, each.modified_at))

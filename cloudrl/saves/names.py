@@ -1,0 +1,38 @@
+"""The names of verl's files (0.9.1, trainer/ppo/v1/trainer_base.py and utils/checkpoint/fsdp_checkpoint_manager.py).
+
+::
+
+    RUN/latest_checkpointed_iteration.txt        on the driver's node
+    RUN/global_step_10/data.pt                   on the driver's node
+    RUN/global_step_10/actor/model_world_size_2_rank_0.pt, optim_..., extra_state_...
+    RUN/global_step_10/actor/huggingface/...     on the node of training rank 0
+
+A run may lie at any depth below the folder of checkpoints; "." is that folder itself.
+"""
+
+from __future__ import annotations
+
+import re
+
+STEP = re.compile(r"global_step_(0|[1-9][0-9]{0,17})")
+TRACKER = "latest_checkpointed_iteration.txt"
+DATA = "data.pt"
+"""The state of the data loader. A save writes it last, before the tracker."""
+SHARD = re.compile(r"(model|optim|extra_state)_world_size_([0-9]{1,9})_rank_([0-9]{1,9})\.pt")
+RECORD = re.compile(r"cloudrl_save_world_size_([0-9]{1,9})_rank_([0-9]{1,9})\.json")
+"""Ours: see `cloudrl.saves.records`."""
+
+
+def step_folder(run: str, step: int) -> str:
+    """The folder of a step below the folder of checkpoints."""
+    return f"global_step_{step}" if run == "." else f"{run}/global_step_{step}"
+
+
+def model_file(world_size: int | None, rank: int) -> str:
+    """The name of a rank's part of the model."""
+    return f"model_world_size_{world_size}_rank_{rank}.pt"
+
+
+def record_file(world_size: int, rank: int) -> str:
+    """The name of the record of a rank's save."""
+    return f"cloudrl_save_world_size_{world_size}_rank_{rank}.json"

@@ -1,0 +1,133 @@
+"""Which steps may go when only some are to be kept. Pure; `CheckpointSource.remove` does it."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cloudrl.errors import InputError
+from cloudrl.saves.names import step_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from cloudrl.saves.inventory import Checkpoint, Inventory, Location
+
+_STEP_PATH = re.compile(r"[^\s'\"=]*global_step_[0-9]+")
+
+
+@dataclass(frozen=True)
+class Removal:
+    """One step of one run, wherever parts of it lie."""
+
+    run: str
+    step: int
+    where: tuple[tuple[Location, str], ...]
+    size_bytes: int
+    complete: bool
+
+
+@dataclass(frozen=True)
+class PrunePlan:
+    """What goes, and why something stays that would have gone; in the order of runs and steps."""
+
+    removals: tuple[Removal, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def size_bytes(self) -> int:
+        """What it frees."""
+        return sum(removal.size_bytes for removal in self.removals)
+
+
+def plan_prune(
+    inventory: Inventory, keep: int, *, run: str | None = None, commands: Iterable[str] = ()
+) -> PrunePlan:
+    """Keep the newest complete steps of each run, and all that is newer or that somebody may go on from or writes now.
+
+    Args:
+        inventory: All nodes must have answered for it: what a silent node has is not known.
+        keep: How many complete steps of each run stay, at least one.
+        run: This run alone.
+        commands: Of the jobs that have not ended; a step that one of them names stays.
+
+    Raises:
+        InputError: `keep` is less than one.
+    """
+    if keep < 1:
+        raise InputError(
+            f"--keep {keep} would leave nothing to go on from", hint="--keep 1 keeps the newest one"
+        )
+    named = [path for command in commands for path in _STEP_PATH.findall(command)]
+    removals: list[Removal] = []
+    notes: list[str] = []
+    for name, steps in _by_run(inventory, run).items():
+        complete = sorted(
+            (step for step, roles in steps.items() if all(role.complete for role in roles)), reverse=True
+        )
+        if not complete:
+            notes.append(f"{name}: no step is complete, so all stay")
+            continue
+        oldest, newest = complete[:keep][-1], steps[complete[0]]
+        for step in sorted(step for step in steps if step < oldest):
+            reason = _pinned_by(steps[step], named) or _possibly_in_progress(steps[step], newest)
+            if reason:
+                notes.append(f"{name}: step {step} stays: {reason}")
+            else:
+                removals.append(_removal(steps[step]))
+    return PrunePlan(tuple(removals), tuple(notes))
+
+
+def _by_run(inventory: Inventory, run: str | None) -> dict[str, dict[int, list[Checkpoint]]]:
+    """Run -> step -> its roles."""
+    found: dict[str, dict[int, list[Checkpoint]]] = defaultdict(lambda: defaultdict(list))
+    for each in inventory.checkpoints:
+        if run in (None, each.run):
+            found[each.run][each.step].append(each)
+    return found
+
+
+def _pinned_by(roles: Sequence[Checkpoint], named: Sequence[str]) -> str | None:
+    """Why somebody may go on from this step."""
+    if any(role.tracked for role in roles):
+        return "a tracker names it, so a job would go on from it"
+    mine = step_folder(roles[0].run, roles[0].step)
+    if any(path == mine or path.endswith(f"/{mine}") for path in named):
+        return "a job that has not ended names it"
+    return None
+
+
+def _possibly_in_progress(roles: Sequence[Checkpoint], newest: Sequence[Checkpoint]) -> str | None:
+    """Why a job may be writing this step now, though there are higher ones: it has begun anew under the same name."""
+    written_at, tracker_at = _written_at(roles), roles[0].tracker_at
+    if written_at > _written_at(newest):
+        return f"it was written after step {newest[0].step}, so a job may be at it"
+    if tracker_at is not None and written_at > tracker_at:
+        return "it was written after the tracker, so a job may be at it"
+    return None
+
+
+def _written_at(roles: Sequence[Checkpoint]) -> float:
+    step_files = (copies[0].modified_at for role in roles for copies in role.step_files.values())
+    return max((*(role.modified_at for role in roles), *step_files))
+
+
+def _removal(roles: Sequence[Checkpoint]) -> Removal:
+    files = {
+        (file.location, file.path): file
+        for role in roles
+        for copies in (*role.files.values(), *role.step_files.values())
+        for file in copies
+    }
+    first = roles[0]
+    folder = step_folder(first.run, first.step)
+    locations = dict.fromkeys(location for location, _ in files)
+    return Removal(
+        first.run,
+        first.step,
+        tuple((location, folder) for location in locations),
+        sum(file.size_bytes for file in files.values()),
+        all(role.complete for role in roles),
+    )

@@ -1,0 +1,149 @@
+"""From where a job of a run's name goes on: planned before it is sent, from what lies on all nodes. Pure.
+
+verl itself looks for its tracker on the node where its controller happens to run, and lets each rank load its own
+file from its own node's disk. With disks of their own that ends in a job that begins anew without a word, or in one
+that breaks off after minutes.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cloudrl.errors import CheckpointError
+from cloudrl.saves.names import DATA, step_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from cloudrl.saves.inventory import Checkpoint, Inventory
+
+RESUME_MODE, RESUME_FROM = "trainer.resume_mode", "trainer.resume_from_path"
+"""verl's keys (0.9.1, trainer/config/ppo_trainer.yaml)."""
+_NOT_NEEDED = "huggingface/config.json"  # for a model, not to go on
+_ROOM = "checkpoints"
+_ONE_SAVE_S = 60.0
+"""Ranks of one save write within this time of each other, as far as the clocks of their nodes agree."""
+
+
+@dataclass(frozen=True)
+class ResumePlan:
+    """Where a job goes on.
+
+    Attributes:
+        step: its number.
+        folder: `global_step_N`, absolute, the same on every node.
+        notes: what the user should know, a sentence each.
+    """
+
+    step: int
+    folder: str
+    notes: tuple[str, ...] = ()
+
+    @property
+    def overrides(self) -> dict[str, str]:
+        """What has verl do it."""
+        return {RESUME_MODE: "resume_path", RESUME_FROM: self.folder}
+
+
+def plan_resume(
+    inventory: Inventory,
+    run: str,
+    *,
+    world_size: int,
+    addresses: Mapping[int, str],
+    checkpoint_dir: str,
+    cluster: str,
+) -> ResumePlan | None:
+    """The newest step that all ranks can load; None for a run without any, and for Megatron's, which are verl's matter.
+
+    Args:
+        inventory: of the cluster.
+        run: its name.
+        world_size: ranks of the job that is to go on.
+        addresses: node -> IP address, of all nodes; each runs as many ranks as the others.
+        checkpoint_dir: the folder of checkpoints, the same on every node.
+        cluster: its name, for messages.
+
+    Raises:
+        CheckpointError: there are steps, and none can be loaded.
+        ConnectionFailed: a node is silent that may have the newest one.
+    """
+    steps: dict[int, list[Checkpoint]] = defaultdict(list)
+    for each in inventory.checkpoints:
+        if each.run == run and all(location.room == _ROOM for location in each.locations):
+            steps[each.step].append(each)
+    if any(each.is_megatron for found in steps.values() for each in found):
+        return None
+    inventory.refuse_silent("it may have the newest step of the run", "Try again when it answers")
+    if not steps:
+        return None
+    order = _verl_node_order(addresses)
+    problems = []
+    for step in _candidates(steps):
+        roles = [each for each in steps[step] if each.world_size == world_size] or steps[step]
+        blockers = [text for each in roles for text in _blockers(each, world_size, order)]
+        if not blockers:
+            return ResumePlan(step, f"{checkpoint_dir}/{step_folder(run, step)}", _notes(roles[0], order))
+        problems.append(f"step {step}: {blockers[0]}")
+    shown = "; ".join(problems[:3])
+    raise CheckpointError(
+        f"run {run!r} cannot go on: {shown}",
+        hint=f"See it: cloudrl checkpoints list {cluster}\nBegin anew: another --name\n"
+        f"Or in its folder, from the start: {RESUME_MODE}=disable",
+    )
+
+
+def _candidates(steps: Mapping[int, Sequence[Checkpoint]]) -> list[int]:
+    """Steps in the order in which they are tried: as `Inventory.select` chooses the latest, then the lower ones.
+
+    That is the step of the newest tracker, or a higher one that is newer: an earlier attempt of the same name may have
+    left higher ones, which its user has given up.
+    """
+    tracked = [step for step, found in steps.items() if any(each.resumes for each in found)]
+    if not tracked:
+        return sorted(steps, reverse=True)
+    [step] = tracked
+    at = max(each.modified_at for each in steps[step])
+    fitting = [each for each in steps if each <= step or max(one.modified_at for one in steps[each]) > at]
+    return sorted(fitting, reverse=True)
+
+
+def _blockers(saved: Checkpoint, world_size: int, order: Sequence[int]) -> list[str]:
+    """Why a role of a step cannot be loaded by so many ranks on nodes in this order."""
+    if saved.world_size != world_size:
+        return [f"{saved.world_size} ranks have saved the {saved.role}, and {world_size} would load it"]
+    gaps = [each for each in saved.missing if each != _NOT_NEEDED]
+    if gaps:
+        return [f"the {saved.role} lacks {gaps[0]}"]
+    return _misplaced_files(saved, world_size // len(order), order)
+
+
+def _verl_node_order(addresses: Mapping[int, str]) -> Sequence[int]:
+    """Nodes as verl numbers its ranks: by address, as text (verl 0.9.1, single_controller/ray/base.py)."""
+    return sorted(addresses, key=lambda node: addresses[node])
+
+
+def _misplaced_files(saved: Checkpoint, per_node: int, order: Sequence[int]) -> list[str]:
+    """Files that lie on another node than the one where their rank is going to run."""
+    for kind in ("model", "optim", "extra_state"):
+        for rank, file in saved.shards(kind).items():
+            if rank >= (saved.world_size or 0):
+                continue
+            node, name = order[rank // per_node], file.path.rpartition("/")[2]
+            same = [copy for copy in saved.files[name] if file.modified_at - copy.modified_at <= _ONE_SAVE_S]
+            if not any(node in copy.location.ranks for copy in same):
+                return [
+                    f"rank {rank} is going to run on node {node}, and its {name} lies on {file.location.short}"
+                ]
+    return []
+
+
+def _notes(saved: Checkpoint, nodes: Sequence[int]) -> tuple[str, ...]:
+    """The controller runs on any node, and reads the state of the data loader from its disk."""
+    held = {node for copy in saved.step_files.get(DATA, ()) for node in copy.location.ranks}
+    if set(nodes) <= held:
+        return ()
+    where = f"lies on node {', '.join(map(str, sorted(held)))} alone" if held else "was not found"
+    return (f"its data.pt {where}: where verl's controller runs elsewhere, the data begins anew",)

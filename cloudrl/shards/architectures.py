@@ -1,0 +1,118 @@
+"""Which models can be merged by copying tensors: those whose names and shapes on disk are those in memory.
+
+Each of them is held against `save_pretrained` in tests/checkpoints/test_architectures.py (transformers 5.10). Others
+are renamed, fused or split when transformers saves them, or have never been tried.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from cloudrl.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cloudrl.shards.shard import Shard
+
+_CAUSAL, _CRITIC = "ForCausalLM", "ForTokenClassification"
+FAMILIES = ("Qwen2", "Qwen3", "Llama", "Mistral", "Gemma", "Gemma2", "Phi3", "Glm4", "SmolLM3", "Starcoder2")
+"""Without `ForCausalLM` and `ForTokenClassification`, of which both are covered."""
+WITHOUT_CRITIC = ("Granite", "Olmo2", "Olmo3")
+"""Families that transformers has as `ForCausalLM` only."""
+COVERED = frozenset(
+    {family + head for family in FAMILIES for head in (_CAUSAL, _CRITIC)}
+    | {family + _CAUSAL for family in WITHOUT_CRITIC}
+)
+_OTHER_ON_DISK = {
+    "Qwen3MoeForCausalLM": "its experts are fused in memory and apart on disk",
+    "Qwen2MoeForCausalLM": "its experts are fused in memory and apart on disk",
+    "MixtralForCausalLM": "its experts are fused in memory and apart on disk",
+    "DeepseekV3ForCausalLM": "its experts are fused in memory and apart on disk",
+    "Qwen2_5_VLForConditionalGeneration": "its tensors are renamed when transformers saves it",
+    "Qwen2VLForConditionalGeneration": "its tensors are renamed when transformers saves it",
+}
+VERL_MERGER = (
+    "verl's own merger loads the model to do this, with as much memory as it is large: "
+    "python -m verl.model_merger merge --backend fsdp --local_dir DIR --target_dir OUT"
+)
+_CRITIC_HEADS = {"score.weight", "score.bias"}
+_HEADS = {"lm_head.weight"} | _CRITIC_HEADS
+_LAYER = re.compile(r"model\.layers\.(\d{1,5})\.")
+
+
+def check_architecture(config: Mapping[str, Any], shard: Shard) -> str:
+    """Whether this model can be merged, by its `config.json` and the names of its tensors.
+
+    Returns:
+        The class that loads it. A critic's `config.json` still names that of the model it was made from (verl 0.9.1,
+        `load_valuehead_model`); with a `score` it is `ForTokenClassification`.
+
+    Raises:
+        CheckpointError: It cannot, and what can.
+    """
+    names = shard.tensors.keys()
+    _refuse_lora(names, shard.label)
+    architecture = architecture_of(config)
+    if _CRITIC_HEADS & names and "lm_head.weight" not in names:
+        architecture = architecture.removesuffix(_CAUSAL).removesuffix(_CRITIC) + _CRITIC
+    if reason := _OTHER_ON_DISK.get(architecture):
+        raise CheckpointError(f"{architecture} cannot be merged yet: {reason}", hint=VERL_MERGER)
+    if architecture not in COVERED:
+        raise CheckpointError(
+            f"{architecture} cannot be merged: it was never compared with what transformers saves. "
+            f"These were: {', '.join(FAMILIES + WITHOUT_CRITIC)}",
+            hint=VERL_MERGER,
+        )
+    odd = [name for name in names if name not in _HEADS and not name.startswith("model.")]
+    if odd or not any(_LAYER.match(name) for name in names):
+        example = f": {odd[0]}" if odd else ""
+        raise CheckpointError(
+            f"{shard.label}: these are not the tensors of a {architecture}{example}", hint=VERL_MERGER
+        )
+    _check_shapes(config, shard)
+    return architecture
+
+
+def architecture_of(config: Mapping[str, Any]) -> str:
+    """The class that `config.json` names.
+
+    Raises:
+        CheckpointError: It names none.
+    """
+    named = config.get("architectures")
+    if not isinstance(named, list) or not named or not isinstance(named[0], str):
+        raise CheckpointError(
+            f"config.json names no architecture (model_type {config.get('model_type')!r})", hint=VERL_MERGER
+        )
+    return named[0]
+
+
+def _refuse_lora(names: Any, label: str) -> None:
+    lora = [name for name in names if "lora_" in name]
+    if lora:
+        kind = "holds a LoRA adapter only" if len(lora) == len(names) else "holds a model with a LoRA adapter"
+        raise CheckpointError(
+            f"{label} {kind} ({len(lora)} tensors such as {lora[0]}), and adapters cannot be merged yet",
+            hint=VERL_MERGER
+            if len(lora) < len(names)
+            else "Load it with peft, over the base model it was trained on.",
+        )
+
+
+def _check_shapes(config: Mapping[str, Any], shard: Shard) -> None:
+    """Layers and vocabulary are as many as `config.json` says."""
+    layers = {int(found[1]) for name in shard.tensors if (found := _LAYER.match(name))}
+    expected = config.get("num_hidden_layers")
+    if isinstance(expected, int) and layers != set(range(expected)):
+        odd = sorted(layers ^ set(range(min(expected, 100_000))))
+        raise CheckpointError(
+            f"{shard.label} has {len(layers)} layers, and config.json says {expected}: look at layer {odd[0]}"
+        )
+    embedding = shard.tensors.get("model.embed_tokens.weight")
+    size = (config.get("vocab_size"), config.get("hidden_size"))
+    if embedding is not None and all(isinstance(each, int) for each in size) and embedding.shape != size:
+        raise CheckpointError(
+            f"{shard.label}: model.embed_tokens.weight is {embedding.shape}, and config.json says {size}"
+        )

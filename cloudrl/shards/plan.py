@@ -1,0 +1,137 @@
+"""What a merge will write, tensor by tensor and file by file, and from where each byte comes. Nothing is read."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cloudrl.shards.cast import result_type
+from cloudrl.shards.layout import part_range, shard_dim
+from cloudrl.shards.validate import same_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from collections.abc import Set as AbstractSet
+
+    from cloudrl.shards.dtypes import DType
+    from cloudrl.shards.shard import Shard
+    from cloudrl.shards.tensors import Tensor
+
+MAX_FILE_BYTES = 5_000_000_000
+"""Of tensors and header together: what Hugging Face's hub and transformers 4 take as the size of one file."""
+_HEADER_ROOM_BYTES = 1 << 20
+
+HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One rank's part of a tensor.
+
+    Its elements go to the whole in runs of `run` elements, the first of them at element `start`, each `step` elements
+    after the one before; a tensor that is cut along its first dimension makes one run.
+
+    Attributes:
+        storage: The key of the storage that has it, and with `check` the first piece that reads it.
+        offset: Of its first byte in the file.
+    """
+
+    shard: Shard
+    storage: str
+    offset: int
+    elements: int
+    start: int
+    run: int
+    step: int
+    check: bool
+
+
+@dataclass(frozen=True)
+class Output:
+    """A tensor of the merged model: the pieces make the whole, without gap or overlap."""
+
+    name: str
+    shape: tuple[int, ...]
+    stored: DType
+    dtype: DType
+    pieces: tuple[Piece, ...]
+
+    @property
+    def elements(self) -> int:
+        """How many."""
+        return math.prod(self.shape)
+
+    @property
+    def size_bytes(self) -> int:
+        """In the merged model."""
+        return self.elements * self.dtype.size_bytes
+
+
+def make_outputs(
+    parts: Sequence[Shard], wanted: DType | None, *, leave_out: AbstractSet[str] = frozenset()
+) -> list[Output]:
+    """Plan every tensor, in the order of the state dict.
+
+    Args:
+        parts: One shard for each part, in order; they fit together (`layout.check_together`).
+        wanted: The type of all floats; None keeps theirs.
+        leave_out: Names that are not written.
+    """
+    seen: set[tuple[int, str]] = set()
+    outputs = []
+    for name, tensor in parts[0].tensors.items():
+        if name not in leave_out:
+            stored = tensor.view.dtype
+            pieces = _pieces(name, tensor, parts, seen)
+            outputs.append(Output(name, tensor.shape, stored, result_type(stored, wanted), pieces))
+    return outputs
+
+
+def _pieces(
+    name: str, tensor: Tensor, parts: Sequence[Shard], seen: set[tuple[int, str]]
+) -> tuple[Piece, ...]:
+    dim = shard_dim(tensor)
+    if dim is None:
+        whole = math.prod(tensor.shape)
+        return (_piece(parts[0], name, (0, whole, whole), seen),) if whole else ()
+    inner = math.prod(tensor.shape[dim + 1 :])
+    pieces = []
+    for part, shard in enumerate(parts):
+        first, end = part_range(tensor.shape[dim], part, len(parts))
+        if shard.tensors[name].view.elements:
+            run = (first * inner, (end - first) * inner, tensor.shape[dim] * inner)
+            pieces.append(_piece(shard, name, run, seen))
+    return tuple(pieces)
+
+
+def _piece(shard: Shard, name: str, run: tuple[int, int, int], seen: set[tuple[int, str]]) -> Piece:
+    view = shard.tensors[name].view
+    key = (shard.rank, view.storage)
+    check = key not in seen
+    seen.add(key)
+    return Piece(shard, view.storage, shard.offset(view), view.elements, *run, check)
+
+
+def split_files(outputs: Sequence[Output], max_file_bytes: int = MAX_FILE_BYTES) -> list[tuple[Output, ...]]:
+    """Distribute tensors over files, in order; a tensor larger than a file gets one for itself."""
+    files: list[list[Output]] = [[]]
+    room = limit = max(1, max_file_bytes - _HEADER_ROOM_BYTES)
+    for output in outputs:
+        if files[-1] and output.size_bytes > room:
+            files.append([])
+            room = limit
+        files[-1].append(output)
+        room -= output.size_bytes
+    return [tuple(file) for file in files]
+
+
+def is_tied(parts: Sequence[Shard]) -> bool:
+    """Whether output head and embedding hold the same bytes on every rank."""
+    return all(
+        HEAD in shard.tensors
+        and EMBEDDING in shard.tensors
+        and shard.tensors[HEAD].shape == shard.tensors[EMBEDDING].shape
+        and same_bytes(shard, shard, EMBEDDING, HEAD)
+        for shard in parts
+    )

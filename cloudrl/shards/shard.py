@@ -1,0 +1,109 @@
+"""One rank's model file, opened: which tensors it has, and where their bytes lie."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cloudrl.errors import CheckpointError
+from cloudrl.saves.names import SHARD
+from cloudrl.shards.safe_pickle import read_pickle
+from cloudrl.shards.tensors import Tensor, Unreadable, View, is_allowed, read_tensor, refuse
+from cloudrl.shards.torch_zip import Archive, Member, open_archive
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cloudrl.shards.source import ShardSource
+
+_STREAM = "archive"  # the root of a file that was saved to a stream, so without a name
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A rank's part of the model.
+
+    Attributes:
+        rank: Which it was opened as.
+        world_size: Of the run that saved it; None if the file does not say.
+        tensors: By name, in the order of the model's state dict.
+    """
+
+    rank: int
+    world_size: int | None
+    archive: Archive
+    tensors: Mapping[str, Tensor]
+
+    @property
+    def label(self) -> str:
+        """For messages."""
+        return self.archive.source.label
+
+    def member(self, view: View) -> Member:
+        """The storage of a view; `open_shard` has checked that it is there and long enough."""
+        return self.archive.members[f"data/{view.storage}"]
+
+    def offset(self, view: View) -> int:
+        """Where the elements of a view begin in the file, in bytes."""
+        return self.member(view).offset + view.offset * view.dtype.size_bytes
+
+
+def open_shard(source: ShardSource, rank: int) -> Shard:
+    """Read directory and pickle of a model file. No tensor data are read.
+
+    Raises:
+        CheckpointError: It is cut off, damaged, of another rank, or holds what is not to be merged.
+    """
+    archive = open_archive(source)
+    world_size = saved_as(archive, "model", rank)
+    state = read_pickle(archive.pickled(), is_allowed, source.label)
+    if not isinstance(state, dict) or not state:
+        raise CheckpointError(f"{source.label} holds no state dict, but {type(state).__name__}")
+    tensors = {}
+    for name, value in state.items():
+        try:
+            tensors[str(name)] = read_tensor(value)
+        except Unreadable as why:
+            raise refuse(source.label, str(name), why) from why
+    _check_rank(source.label, rank, tensors)
+    shard = Shard(rank, world_size, archive, tensors)
+    for name, tensor in tensors.items():
+        _check_storage(shard, name, tensor.view)
+    return shard
+
+
+def saved_as(archive: Archive, kind: str, rank: int) -> int | None:
+    """The world size in the name that the file had when it was saved; None if it had none.
+
+    Raises:
+        CheckpointError: It was saved as another rank's file, or as something else.
+    """
+    if archive.root == _STREAM:
+        return None
+    found = SHARD.fullmatch(f"{archive.root}.pt")
+    if found is None or found[1] != kind or int(found[3]) != rank:
+        raise CheckpointError(
+            f"{archive.source.label} was saved as {archive.root}.pt, so it is not the {kind} file of rank {rank}: "
+            "it was renamed, or copied over another one",
+            hint=f"Put the file of rank {rank} back in its place, or take another step: cloudrl checkpoints list",
+        )
+    return int(found[2])
+
+
+def _check_rank(label: str, rank: int, tensors: Mapping[str, Tensor]) -> None:
+    writers = [tensor.mesh.rank for tensor in tensors.values() if tensor.mesh is not None]
+    if wrong := [each for each in writers if each is not None and each != rank]:
+        raise CheckpointError(
+            f"{label} was written by rank {wrong[0]}, not by rank {rank}: it was copied over another one",
+            hint=f"Put the file of rank {rank} back in its place, or take another step: cloudrl checkpoints list",
+        )
+
+
+def _check_storage(shard: Shard, name: str, view: View) -> None:
+    member = shard.archive.storage(view.storage)
+    needed = (view.offset + view.elements) * view.dtype.size_bytes
+    if member is None or needed > member.size_bytes:
+        has = "is missing" if member is None else f"has {member.size_bytes}"
+        raise CheckpointError(
+            f"{shard.label}: {name} needs {needed} bytes of storage {view.storage}, which {has}"
+        )

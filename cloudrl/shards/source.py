@@ -1,0 +1,118 @@
+"""One file of a checkpoint, wherever it lies: read by byte range, cast and checked where its bytes are."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from cloudrl.errors import CheckpointError
+from cloudrl.shards.cast import cast_bytes
+from cloudrl.shards.crc import crc32
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from cloudrl.saves.records import SaveRecord
+    from cloudrl.shards.dtypes import DType
+
+_PIECE_BYTES = 1 << 20
+
+
+class ShardSource(Protocol):
+    """One file of a checkpoint; threads share it.
+
+    Everything raises `CheckpointError`. Callers never retry: a source that can go on after a break does so by itself.
+    """
+
+    @property
+    def label(self) -> str:
+        """For messages: `rank 1 on 10.0.0.2: /checkpoints/.../model_world_size_2_rank_1.pt`."""
+
+    def size_bytes(self) -> int:
+        """Of the whole file."""
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Exactly `length` bytes, or an error."""
+
+    def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """Several short ranges `(offset, length)`: hundreds of headers should cost one round trip, not hundreds."""
+
+    def read_cast(self, offset: int, count: int, stored: DType, wanted: DType) -> bytes:
+        """`count` elements of type `stored` from the byte `offset` on, as little-endian `wanted` (`cast_bytes`)."""
+
+    def crc32(self, offset: int, length: int) -> int:
+        """CRC-32 (zlib) of these bytes, calculated where they lie."""
+
+
+@dataclass(frozen=True)
+class Sidecars:
+    """What lies beside a rank's model shard and tells which step it is from; any of it may be missing."""
+
+    optim: ShardSource | None = None
+    extra: ShardSource | None = None
+    record: SaveRecord | None = None
+
+
+class LocalShard:
+    """A file on this machine.
+
+    Args:
+        path: The file; it is opened at each read, so a source holds nothing.
+        label: For messages; the path, if not given.
+    """
+
+    def __init__(self, path: Path, *, label: str | None = None) -> None:
+        self.path = path
+        self.label = label or str(path)
+
+    def size_bytes(self) -> int:
+        """See `ShardSource.size_bytes`."""
+        try:
+            return self.path.stat().st_size
+        except OSError as error:
+            raise self._unreadable(error) from error
+
+    def read(self, offset: int, length: int) -> bytes:
+        """See `ShardSource.read`."""
+        return self.read_many([(offset, length)])[0]
+
+    def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """See `ShardSource.read_many`."""
+        try:
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                return [self._exactly(descriptor, offset, length) for offset, length in ranges]
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise self._unreadable(error) from error
+
+    def read_cast(self, offset: int, count: int, stored: DType, wanted: DType) -> bytes:
+        """See `ShardSource.read_cast`."""
+        return cast_bytes(self.read(offset, count * stored.size_bytes), stored, wanted)
+
+    def crc32(self, offset: int, length: int) -> int:
+        """See `ShardSource.crc32`."""
+        value, end = 0, offset + length
+        while offset < end:
+            piece = self.read(offset, min(_PIECE_BYTES, end - offset))
+            value, offset = crc32(piece, value), offset + len(piece)
+        return value
+
+    def _exactly(self, descriptor: int, offset: int, length: int) -> bytes:
+        pieces: list[bytes] = []
+        missing = length
+        while missing and (piece := os.pread(descriptor, missing, offset)):
+            pieces.append(piece)
+            missing, offset = missing - len(piece), offset + len(piece)
+        if missing:
+            raise CheckpointError(
+                f"{self.label} ends at byte {offset}, and {missing} more were expected: it is cut off",
+                hint="Take another copy, or another step: cloudrl checkpoints list",
+            )
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _unreadable(self, error: OSError) -> CheckpointError:
+        return CheckpointError(f"{self.label} cannot be read: {error.strerror or error}")

@@ -1,0 +1,164 @@
+"""Which training step each rank's files are from: by the record of the save, else by scheduler or optimizer."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from cloudrl.errors import CheckpointError
+from cloudrl.saves.names import record_file
+from cloudrl.shards.dtypes import DType
+from cloudrl.shards.report import Finding
+from cloudrl.shards.safe_pickle import read_pickle
+from cloudrl.shards.shard import Shard, saved_as
+from cloudrl.shards.tensors import Unreadable, is_allowed, read_view
+from cloudrl.shards.torch_zip import Archive, open_archive
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from cloudrl.saves.records import SaveRecord
+    from cloudrl.shards.source import ShardSource, Sidecars
+
+_NUMBERS = {DType.FLOAT32: "<f", DType.FLOAT64: "<d", DType.INT64: "<q", DType.INT32: "<i"}
+
+
+class StepConsistency:
+    """The step of each rank, by the first evidence that all ranks have; else by what some have.
+
+    Args:
+        shards: The model files.
+        sidecars: What lies beside them, by rank. What cannot be read there is a mild finding: the model needs it
+            not.
+    """
+
+    def __init__(self, shards: Mapping[int, Shard], sidecars: Mapping[int, Sidecars]) -> None:
+        self.findings: list[Finding] = []
+        self._by_evidence: dict[str, dict[int, int]] = {}
+        present = {rank: each for rank, each in sorted(sidecars.items()) if rank in shards}
+        for rank, each in present.items():
+            if each.record is not None:
+                self.findings += check_record(shards[rank], each.record)
+        for evidence in ("record", "scheduler", "optimizer"):  # an optimizer's pickle takes longest
+            found = {rank: self._ask(evidence, rank, each) for rank, each in present.items()}
+            self._by_evidence[evidence] = {rank: step for rank, step in found.items() if step is not None}
+            if len(self._by_evidence[evidence]) == len(shards):
+                break
+        self.findings += self._disagreements()
+        if not self.source and len(shards) > 1:
+            message = (
+                "nothing tells whether all ranks are from one step: no record, scheduler or optimizer state"
+            )
+            self.findings.append(Finding(message, fatal=False))
+
+    @property
+    def source(self) -> str | None:
+        """The best evidence that at least one rank has."""
+        return next((evidence for evidence, steps in self._by_evidence.items() if steps), None)
+
+    @property
+    def step(self) -> int | None:
+        """The step, if anything tells it. Scheduler and optimizer count updates, of which a step may have several."""
+        steps = self._by_evidence[self.source] if self.source else {}
+        return Counter(steps.values()).most_common(1)[0][0] if steps else None
+
+    def _ask(self, evidence: str, rank: int, sidecars: Sidecars) -> int | None:
+        if evidence == "record":
+            return sidecars.record.step if sidecars.record is not None else None
+        source = sidecars.extra if evidence == "scheduler" else sidecars.optim
+        if source is None:
+            return None
+        try:
+            return _scheduler_step(source, rank) if evidence == "scheduler" else _optimizer_step(source, rank)
+        except CheckpointError as error:
+            self.findings.append(Finding(error.message, rank, source.label, fatal=False))
+            return None
+
+    def _disagreements(self) -> Iterator[Finding]:
+        for evidence, steps in self._by_evidence.items():
+            common = Counter(steps.values()).most_common()
+            for step, _ in common[1:]:
+                ranks = [rank for rank, found in steps.items() if found == step]
+                others = [rank for rank, found in steps.items() if found == common[0][0]]
+                message = (
+                    f"rank {_list(ranks)} is from another step: {_unit(evidence)} {step}, "
+                    f"and rank {_list(others)} from {common[0][0]}"
+                )
+                yield Finding(message, ranks[0])
+
+
+def _unit(evidence: str) -> str:
+    return "step" if evidence == "record" else f"update (by its {evidence})"
+
+
+def _list(ranks: list[int]) -> str:
+    return ", ".join(map(str, ranks))
+
+
+def check_record(shard: Shard, record: SaveRecord) -> Iterator[Finding]:
+    """Whether a file is the one that was there when the save had finished: by size, and by its directory.
+
+    The directory has the CRC-32 of every byte; reading the bytes checks those.
+    """
+    source, rank, archive = shard.archive.source, shard.rank, shard.archive
+    name = record_file(record.world_size, record.rank)
+    doubt = f"; if nothing else disagrees, it is the record that is wrong: remove {name} beside it"
+    saved = next((each for file, each in record.files.items() if file.startswith("model_")), None)
+    if record.rank != rank or saved is None:
+        message = f"the record of the save beside it is of rank {record.rank}, not of rank {rank}"
+    elif (size := source.size_bytes()) != saved.size_bytes:
+        message = f"it has {size} bytes, and {saved.size_bytes} were saved at step {record.step}"
+    elif archive.digest != saved.directory:
+        was = f"{saved.directory[:12]} was saved at step {record.step}"
+        message = f"its directory has the SHA-256 {archive.digest[:12]}, and {was}: it is another file"
+    else:
+        return
+    yield Finding(message + doubt, rank, source.label)
+
+
+def _state(source: ShardSource, kind: str, rank: int) -> tuple[Archive, Any]:
+    archive = open_archive(source)
+    saved_as(archive, kind, rank)
+    return archive, read_pickle(archive.pickled(), is_allowed, source.label)
+
+
+def _scheduler_step(source: ShardSource, rank: int) -> int | None:
+    _, state = _state(source, "extra_state", rank)
+    scheduler = state.get("lr_scheduler") if isinstance(state, dict) else None
+    step = scheduler.get("last_epoch") if isinstance(scheduler, dict) else None
+    return step if isinstance(step, int) else None
+
+
+def _optimizer_step(source: ShardSource, rank: int) -> int | None:
+    """The `step` of the first parameter that has one (torch 2.13, torch/optim/adam.py)."""
+    archive, state = _state(source, "optim", rank)
+    parameters = state.get("state") if isinstance(state, dict) else None
+    for parameter in parameters.values() if isinstance(parameters, dict) else ():
+        step = parameter.get("step") if isinstance(parameter, dict) else None
+        if isinstance(step, int):
+            return step
+        if isinstance(step, float):
+            return int(step) if math.isfinite(step) else None
+        if step is not None and (number := _scalar(archive, step)) is not None:
+            return number
+    return None
+
+
+def _scalar(archive: Archive, value: Any) -> int | None:
+    try:
+        view = read_view(value)
+    except Unreadable:
+        return None
+    member = archive.storage(view.storage)
+    offset, size = view.offset * view.dtype.size_bytes, view.dtype.size_bytes
+    if (
+        view.elements != 1
+        or view.dtype not in _NUMBERS
+        or member is None
+        or offset + size > member.size_bytes
+    ):
+        return None
+    number = struct.unpack(_NUMBERS[view.dtype], archive.source.read(member.offset + offset, size))[0]
+    return int(number) if math.isfinite(number) else None

@@ -1,0 +1,321 @@
+"""From the inert records of a `.pt` file to tensors: shape, type, placement, and where their bytes lie."""
+
+from __future__ import annotations
+
+import math
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from cloudrl.errors import CheckpointError
+from cloudrl.shards.dtypes import DType
+from cloudrl.shards.safe_pickle import Name, PickledObject, Storage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_PREFIXES = (  # of torch 2.4 to 2.13; `_tensor` became `tensor` in 2.5
+    "torch.distributed.tensor.",
+    "torch.distributed._tensor.",
+    "torch.distributed.device_mesh.",
+    "torch.distributed._mesh_layout.",
+)
+_REFUSED_BY_NAME = ("torch.distributed._shard.", "torch.distributed.remote_device.")
+"""Of ShardedTensor, which FSDP1 saves without a device mesh: read, so that the message can say what it is."""
+_CLASSES = frozenset(
+    {
+        "DTensor",
+        "DTensorSpec",
+        "TensorMeta",
+        "ShardOrderEntry",
+        "DeviceMesh",
+        "_MeshLayout",
+        "_FlatLayout",
+        "Shard",
+        "Replicate",
+        "_StridedShard",
+        "Partial",
+        "_Partial",
+    }
+)
+_STORAGES = {
+    "torch.DoubleStorage": DType.FLOAT64,
+    "torch.FloatStorage": DType.FLOAT32,
+    "torch.BFloat16Storage": DType.BFLOAT16,
+    "torch.HalfStorage": DType.FLOAT16,
+    "torch.LongStorage": DType.INT64,
+    "torch.IntStorage": DType.INT32,
+    "torch.ShortStorage": DType.INT16,
+    "torch.CharStorage": DType.INT8,
+    "torch.ByteStorage": DType.UINT8,
+    "torch.BoolStorage": DType.BOOL,
+}
+_MAX_DIMENSIONS = 64  # torch 2.13, ATen/WrapDimUtilsMulti.h: dim_bitset_size
+_TENSOR = "torch._utils._rebuild_tensor_v2"
+_TENSOR_OF_TYPE = "torch._utils._rebuild_tensor_v3"  # of types that never had a storage class of their own
+_PARAMETER = "torch._utils._rebuild_parameter"
+_OF_TYPE = "torch._tensor._rebuild_from_type_v2"
+_WRAPPER = "torch._utils._rebuild_wrapper_subclass"
+_OTHERS = frozenset(
+    {
+        "collections.OrderedDict",
+        "collections.defaultdict",
+        "collections.Counter",
+        "builtins.set",
+        "builtins.complex",
+        "builtins.slice",
+        "_codecs.encode",
+        "numpy.dtype",
+        "numpy.ndarray",
+        "numpy.core.multiarray._reconstruct",
+        "numpy._core.multiarray._reconstruct",
+        "numpy.core.multiarray.scalar",
+        "numpy._core.multiarray.scalar",
+        "torch.Size",
+        "torch.device",
+        "torch.serialization._get_layout",
+        "torch.storage.UntypedStorage",
+        _TENSOR,
+        _TENSOR_OF_TYPE,
+        _PARAMETER,
+        _OF_TYPE,
+        _WRAPPER,
+    }
+)
+
+
+def is_allowed(name: str) -> bool:
+    """Whether a checkpoint of verl may name this: tensors, how they are sharded, random states, plain containers."""
+    if name in _OTHERS or name in _STORAGES:
+        return True
+    if name.startswith(_PREFIXES):
+        return name.rpartition(".")[2] in _CLASSES
+    return name.startswith(_REFUSED_BY_NAME) or dtype_named(name) is not None
+
+
+def dtype_named(name: str) -> DType | None:
+    """`torch.float32` as a type; None for a name that is none, or a type that is not supported."""
+    try:
+        return DType(name.removeprefix("torch.")) if name.startswith("torch.") else None
+    except ValueError:
+        return None
+
+
+@dataclass(frozen=True)
+class View:
+    """A tensor in one file: its elements lie one after the other in a storage.
+
+    Attributes:
+        storage: The key of the storage.
+        offset: Its first element, in elements.
+        shape: Elements in each dimension. The storage may be larger: FSDP2 pads uneven shards.
+    """
+
+    storage: str
+    dtype: DType
+    offset: int
+    shape: tuple[int, ...]
+
+    @property
+    def elements(self) -> int:
+        """How many."""
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Placement:
+    """How a tensor lies on one dimension of the mesh: `Shard` (of `dim`), `Replicate`, or what is not supported."""
+
+    kind: str
+    dim: int = 0
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """The ranks that share a tensor.
+
+    Attributes:
+        names: `("fsdp",)`, or `("ddp", "fsdp")` with replicas.
+        shape: Ranks in each dimension; rank = its coordinate, counted row by row.
+        rank: The rank that saved the file, where torch tells (2.9 on).
+    """
+
+    names: tuple[str, ...]
+    shape: tuple[int, ...]
+    rank: int | None
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor of the model as one rank's file has it.
+
+    Attributes:
+        shape: Of the whole.
+        view: This rank's part; the whole without a mesh.
+    """
+
+    shape: tuple[int, ...]
+    view: View
+    mesh: Mesh | None = None
+    placements: tuple[Placement, ...] = ()
+
+
+class Unreadable(Exception):
+    """A value of a state dict is no tensor that is known here; the message says what it is instead."""
+
+
+def read_tensor(value: Any) -> Tensor:
+    """Make a tensor of a record.
+
+    Raises:
+        Unreadable: It is something else.
+    """
+    with _readable():
+        return _tensor(value)
+
+
+def read_view(value: Any) -> View:
+    """Make a view of the record of a plain tensor.
+
+    Raises:
+        Unreadable: It is something else.
+    """
+    with _readable():
+        return _view(value)
+
+
+@contextmanager
+def _readable() -> Iterator[None]:
+    """A record may be of any form; one that nobody has thought of is no reason for a traceback."""
+    try:
+        yield
+    except (TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError) as error:
+        raise Unreadable(f"a tensor of a form that torch does not write ({error})") from error
+
+
+def _tensor(value: Any) -> Tensor:
+    if isinstance(value, PickledObject) and value.name == _PARAMETER and value.args:
+        value = value.args[0]  # once: torch makes no parameter of a parameter
+    if isinstance(value, PickledObject) and value.name == _OF_TYPE:
+        return _sharded(value)
+    view = _view(value)
+    return Tensor(view.shape, view)
+
+
+def _view(value: Any) -> View:
+    if not isinstance(value, PickledObject) or value.name not in {_TENSOR, _TENSOR_OF_TYPE}:
+        raise Unreadable(f"a {value.name if isinstance(value, PickledObject) else type(value).__name__}")
+    if len(value.args) < 4 or not isinstance(value.args[0], Storage):
+        raise Unreadable("a tensor without a storage")
+    storage, offset, size, stride = value.args[:4]
+    dtype = _STORAGES.get(storage.kind)
+    if value.name == _TENSOR_OF_TYPE:
+        dtype = _dtype(value.args[-1])
+    if dtype is None:
+        raise Unreadable(f"a tensor in a {storage.kind}")
+    shape, strides = _numbers(size), _numbers(stride)
+    if len(strides) != len(shape):
+        raise Unreadable(f"a tensor of shape {shape} with the strides {strides}")
+    if not _is_contiguous(shape, strides):
+        raise Unreadable(f"a tensor of shape {shape} with gaps (strides {strides})")
+    return View(storage.key, dtype, _numbers((offset,))[0], shape)
+
+
+def _is_contiguous(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Whether elements lie one after the other in the order of their indices."""
+    expected = 1
+    if 0 in shape:
+        return True
+    for count, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if count != 1 and stride != expected:
+            return False
+        expected *= count
+    return True
+
+
+def _sharded(value: PickledObject) -> Tensor:
+    maker, kind, args, state = value.args[:4] if len(value.args) >= 4 else (None,) * 4
+    name = kind.text if isinstance(kind, Name) else type(kind).__name__
+    if (
+        not isinstance(maker, Name)
+        or maker.text != _WRAPPER
+        or not name.endswith(".DTensor")
+        or not isinstance(args, tuple)
+        or len(args) < 3
+    ):
+        raise Unreadable(f"a {name}")
+    whole = PickledObject(name, ())
+    whole.state = state
+    spec, view = whole.get("_spec"), _view(whole.get("_local_tensor"))
+    if not isinstance(spec, PickledObject):
+        raise Unreadable("a DTensor without its placement")
+    if _dtype(args[1]) is not view.dtype:
+        raise Unreadable(f"a DTensor whose part on this rank is of another type, {view.dtype.value}")
+    placements = spec.get("placements")
+    if not isinstance(placements, tuple):
+        raise Unreadable("a DTensor without placements")
+    return Tensor(
+        _numbers(args[2]), view, _mesh(spec.get("mesh")), tuple(_placement(each) for each in placements)
+    )
+
+
+def _placement(value: Any) -> Placement:
+    if not isinstance(value, PickledObject):
+        raise Unreadable("a DTensor without placements")
+    dim = value.get("dim") if value.state is not None else (value.args[0] if value.args else 0)
+    return Placement(value.name.rpartition(".")[2], dim if isinstance(dim, int) else 0)
+
+
+def _mesh(value: Any) -> Mesh:
+    if not isinstance(value, PickledObject):
+        raise Unreadable("a DTensor without a mesh")
+    names = value.get("_mesh_dim_names") or value.get("mesh_dim_names") or ()
+    if not isinstance(names, tuple | list) or not all(isinstance(name, str) for name in names):
+        raise Unreadable("a DTensor whose mesh has impossible names")
+    rank, shape = value.get("_rank"), _mesh_shape(value)
+    if len(shape) > _MAX_DIMENSIONS or 0 in shape:
+        raise Unreadable("a DTensor whose mesh has an impossible shape")
+    return Mesh(tuple(names), shape, rank if isinstance(rank, int) else None)
+
+
+def _mesh_shape(mesh: PickledObject) -> tuple[int, ...]:
+    layout = mesh.get("_layout")
+    if isinstance(layout, PickledObject):  # torch 2.10 on; one flat layout a dimension from 2.12 on
+        axes = layout.get("axes")
+        if isinstance(axes, tuple):
+            return tuple(
+                math.prod(_one_or_more(axis.get("shape"))) for axis in axes if isinstance(axis, PickledObject)
+            )
+        return _one_or_more(layout.get("shape"))
+    return _view(mesh.get("mesh")).shape
+
+
+def _one_or_more(value: Any) -> tuple[int, ...]:
+    return _numbers(value if isinstance(value, tuple) else (value,))
+
+
+def _numbers(value: Any) -> tuple[int, ...]:
+    if isinstance(value, PickledObject) and value.name == "torch.Size":
+        value = value.args[0] if value.args else ()
+    if not isinstance(value, tuple) or len(value) > _MAX_DIMENSIONS:
+        raise Unreadable("a tensor with an impossible shape")
+    if not all(type(each) is int and 0 <= each < 1 << 62 for each in value):
+        raise Unreadable("a tensor with an impossible shape")
+    return value
+
+
+def _dtype(value: Any) -> DType:
+    found = dtype_named(value.text) if isinstance(value, Name) else None
+    if found is None:
+        raise Unreadable(
+            f"a tensor of the type {value.text if isinstance(value, Name) else type(value).__name__}"
+        )
+    return found
+
+
+def refuse(label: str, name: str, why: Unreadable) -> CheckpointError:
+    """The error for an entry of a state dict that is no tensor."""
+    return CheckpointError(
+        f"{label}: {name} is {why}, which cloudrl cannot merge",
+        hint="verl's own merger may: python -m verl.model_merger merge --backend fsdp --local_dir DIR --target_dir OUT",
+    )

@@ -1,0 +1,184 @@
+"""The zip file that `torch.save` writes, read through a `ShardSource`: where each storage lies, and its CRC.
+
+Members are not compressed, so a storage is one range of bytes of the file. Sizes past 4 GB are in zip64 records.
+Source: torch 2.4 to 2.13, caffe2/serialize/inline_container.cc (`PyTorchStreamWriter`); APPNOTE.TXT of PKWARE.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cloudrl.errors import CheckpointError
+from cloudrl.saves.zip_directory import NoDirectory, read_directory
+from cloudrl.shards.crc import crc32
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from cloudrl.shards.source import ShardSource
+
+_ENTRY = struct.Struct("<4s6H3L5H2L")
+_LOCAL = struct.Struct("<4s5H3L2H")
+_NONE32 = 0xFFFFFFFF
+_TAIL_BYTES = 1 << 16
+_MAX_PICKLE_BYTES = 1 << 26
+_ANOTHER_COPY = "Take another copy of this file, or another step: cloudrl checkpoints list"
+
+
+@dataclass(frozen=True)
+class Member:
+    """A member of the zip file: its bytes are `offset` to `offset + size_bytes` of the file."""
+
+    offset: int
+    size_bytes: int
+    crc32: int
+
+
+@dataclass(frozen=True)
+class Archive:
+    """A torch file.
+
+    Attributes:
+        root: The folder inside that holds everything: the file's name at save, without `.pt`; `archive` if it was
+            saved to a stream.
+        members: By name below the root: `data.pkl`, `byteorder`, `data/0`, ...
+        digest: SHA-256 of its directory, as the record of a save has it (`cloudrl.saves.records`).
+    """
+
+    source: ShardSource
+    root: str
+    members: Mapping[str, Member]
+    digest: str = ""
+
+    def storage(self, key: str) -> Member | None:
+        """Where the storage of this key lies."""
+        return self.members.get(f"data/{key}")
+
+    def pickled(self) -> bytes:
+        """The pickle, once its CRC is right.
+
+        Raises:
+            CheckpointError: It is damaged, absent or too large to be one.
+        """
+        member = self.members.get("data.pkl")
+        if member is None:
+            raise CheckpointError(f"{self.source.label} has no data.pkl: torch did not save it")
+        if member.size_bytes > _MAX_PICKLE_BYTES:
+            raise CheckpointError(
+                f"data.pkl of {self.source.label} has {member.size_bytes} bytes; {_MAX_PICKLE_BYTES} is the most"
+            )
+        return self._checked("data.pkl", member)
+
+    def _checked(self, name: str, member: Member) -> bytes:
+        data = self.source.read(member.offset, member.size_bytes)
+        if (found := crc32(data)) != member.crc32:
+            raise damaged(self.source, name, member.crc32, found)
+        return data
+
+    def check_byte_order(self) -> None:
+        """Raises: CheckpointError: a big-endian machine wrote it."""
+        member = self.members.get("byteorder")
+        if (
+            member is not None
+            and (order := self.source.read(member.offset, min(member.size_bytes, 16))) != b"little"
+        ):
+            raise CheckpointError(f"{self.source.label} was written with byte order {order!r}, not little")
+
+
+def damaged(source: ShardSource, name: str, expected: int, found: int) -> CheckpointError:
+    """The error for bytes that are not those that were saved."""
+    return CheckpointError(
+        f"{source.label} is damaged: {name} has CRC-32 {found:08x}, and {expected:08x} was saved",
+        hint=_ANOTHER_COPY,
+    )
+
+
+def open_archive(source: ShardSource) -> Archive:
+    """Read the directory of a torch file.
+
+    Raises:
+        CheckpointError: It is cut off, no torch file, or not as torch writes them.
+    """
+    directory = _directory(source)
+    entries = list(_entries(source, directory))
+    roots = sorted({root for root, _, _, _ in entries})
+    if len(roots) != 1:
+        raise CheckpointError(
+            f"{source.label} is no torch file: its members lie in {roots[:5]}, not in one folder"
+        )
+    if len({name for _, name, _, _ in entries}) != len(entries):
+        raise CheckpointError(f"{source.label} is no torch file: two members have one name")
+    archive = Archive(source, roots[0], _located(source, entries), hashlib.sha256(directory).hexdigest())
+    archive.check_byte_order()
+    return archive
+
+
+_Row = tuple[str, str, int, Member]
+"""Root, name below it, offset of the local header, and the member (whose own offset is not known yet)."""
+
+
+def _directory(source: ShardSource) -> bytes:
+    try:
+        return read_directory(source.size_bytes(), source.read, _TAIL_BYTES)
+    except NoDirectory as error:
+        raise _cut_off(source, str(error)) from error
+
+
+def _entries(source: ShardSource, directory: bytes) -> Iterator[_Row]:
+    at = 0
+    while at < len(directory):
+        if at + _ENTRY.size > len(directory) or directory[at : at + 4] != b"PK\1\2":
+            raise CheckpointError(f"{source.label} is no torch file: its directory is broken at byte {at}")
+        fields = _ENTRY.unpack_from(directory, at)
+        flags, method, crc, stored, size = fields[3], fields[4], fields[7], fields[8], fields[9]
+        name_length, extra_length, comment_length, header = fields[10], fields[11], fields[12], fields[16]
+        name_at = at + _ENTRY.size
+        at = name_at + name_length + extra_length + comment_length
+        if at > len(directory):
+            raise CheckpointError(f"{source.label} is no torch file: its directory is cut off")
+        name = directory[name_at : name_at + name_length].decode("utf-8", "replace")
+        extra = directory[name_at + name_length : at - comment_length]
+        size, stored, header = _wide(extra, [size, stored, header])
+        root, slash, below = name.partition("/")
+        if method or flags & 1 or size != stored or not slash:
+            raise CheckpointError(f"{source.label}: torch would not write the member {name!r} like this")
+        yield root, below, header, Member(0, size, crc)
+
+
+def _wide(extra: bytes, values: list[int]) -> list[int]:
+    """Put the zip64 field's numbers in place of those that did not fit into 32 bits, in this order."""
+    at = 0
+    while at + 4 <= len(extra):
+        kind, length = struct.unpack_from("<HH", extra, at)
+        body = extra[at + 4 : at + 4 + length]
+        if kind == 1:
+            wide = iter(struct.unpack_from(f"<{len(body) // 8}Q", body))
+            return [next(wide, value) if value == _NONE32 else value for value in values]
+        at += 4 + length
+    return values
+
+
+def _located(source: ShardSource, rows: list[_Row]) -> dict[str, Member]:
+    """Members with the place of their bytes, which the local headers tell: torch pads these to align the data."""
+    size = source.size_bytes()
+    if outside := [name for _, name, header, _ in rows if header + _LOCAL.size > size]:
+        raise _cut_off(source, f"{outside[0]} lies past the end")
+    headers = source.read_many([(header, _LOCAL.size) for _, _, header, _ in rows])
+    members = {}
+    for (_, name, header, member), data in zip(rows, headers, strict=True):
+        signature, *_, name_length, extra_length = _LOCAL.unpack(data)
+        start = header + _LOCAL.size + name_length + extra_length
+        if signature != b"PK\3\4" or start + member.size_bytes > size:
+            raise _cut_off(source, f"{name} is not where its directory says")
+        members[name] = Member(start, member.size_bytes, member.crc32)
+    return members
+
+
+def _cut_off(source: ShardSource, why: str) -> CheckpointError:
+    return CheckpointError(
+        f"{source.label} is not a complete torch file: {why}. It was cut off, or is still being written",
+        hint=_ANOTHER_COPY,
+    )

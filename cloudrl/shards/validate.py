@@ -1,0 +1,147 @@
+"""Opens the shards of a checkpoint and finds what is wrong with them, before any tensor is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cloudrl.errors import CheckpointError
+from cloudrl.shards.layout import Layout, check_together, read_layout, shard_dim
+from cloudrl.shards.report import Finding, Report
+from cloudrl.shards.shard import Shard, open_shard
+from cloudrl.shards.step_consistency import StepConsistency
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from cloudrl.shards.source import ShardSource, Sidecars
+
+
+@dataclass(frozen=True)
+class Validated:
+    """What was opened, and what was found.
+
+    Attributes:
+        shards: By rank; those that could not be opened are findings.
+        layout: None if it could not be read.
+    """
+
+    shards: Mapping[int, Shard]
+    layout: Layout | None
+    report: Report
+
+    def chosen(self) -> tuple[Shard, ...]:
+        """One shard for each part, in the order of the parts.
+
+        Raises:
+            CheckpointError: Something is wrong with the checkpoint.
+        """
+        raise_for(self.report)
+        layout = self.layout
+        if layout is None:
+            raise CheckpointError("there are no shards")
+        holders = (layout.holders(part) for part in range(layout.parts))
+        return tuple(next(self.shards[rank] for rank in ranks if rank in self.shards) for ranks in holders)
+
+
+def validate(
+    sources: Mapping[int, ShardSource], *, world_size: int | None, sidecars: Mapping[int, Sidecars]
+) -> Validated:
+    """Open all shards and check that they are whole, of their ranks, of one step, and fit together.
+
+    A shard that cannot be opened is no harm while a replica can.
+    """
+    shards, failures = _opened(sources)
+    findings: list[Finding] = []
+    layout: Layout | None = None
+    steps = StepConsistency(shards, {rank: beside for rank, beside in sidecars.items() if rank in shards})
+    if not sources:
+        findings.append(Finding("there are no model shards"))
+    try:
+        layout = read_layout(list(shards.values()), world_size) if shards else None
+        findings += check_together(shards, layout) if layout else ()
+        if layout and not any(finding.fatal for finding in findings):
+            findings += _replicas(shards, layout)
+    except CheckpointError as error:
+        findings.append(Finding(error.message))
+    findings = [*_failed(sources, failures, layout), *findings, *steps.findings]
+    report = Report(
+        world_size=layout.world_size if layout else world_size,
+        shards=layout.parts if layout else None,
+        ranks=tuple(sorted(shards)),
+        tensors=max((len(shard.tensors) for shard in shards.values()), default=0),
+        size_bytes=sum(shard.archive.source.size_bytes() for shard in shards.values()),
+        step=steps.step,
+        step_source=steps.source,
+        findings=tuple(findings),
+    )
+    return Validated(shards, layout, report)
+
+
+def _opened(sources: Mapping[int, ShardSource]) -> tuple[dict[int, Shard], dict[int, CheckpointError]]:
+    shards: dict[int, Shard] = {}
+    failures: dict[int, CheckpointError] = {}
+    for rank, source in sorted(sources.items()):
+        try:
+            shards[rank] = open_shard(source, rank)
+        except CheckpointError as error:
+            failures[rank] = error
+    return shards, failures
+
+
+def _failed(
+    sources: Mapping[int, ShardSource], failures: Mapping[int, CheckpointError], layout: Layout | None
+) -> Iterator[Finding]:
+    """A finding for each file that could not be opened: a mild one if a replica of its part was."""
+    opened = [rank for rank in sources if rank not in failures]
+    for rank, error in failures.items():
+        replaced = layout is not None and any(
+            other in opened for other in layout.holders(rank % layout.parts)
+        )
+        yield Finding(error.message, rank, sources[rank].label, fatal=not replaced)
+
+
+def _replicas(shards: Mapping[int, Shard], layout: Layout) -> Iterator[Finding]:
+    """Whether ranks that hold the same bytes really do."""
+    first: dict[tuple[int, str], Shard] = {}
+    for rank, shard in shards.items():
+        for name, tensor in shard.tensors.items():
+            part = rank % layout.parts if shard_dim(tensor) is not None else 0
+            other = first.setdefault((part, name), shard)
+            if other is not shard and not same_bytes(other, shard, name):
+                message = f"{name} differs from that of rank {other.rank}, and both should hold the same"
+                yield Finding(message, rank, shard.label)
+                break
+
+
+def same_bytes(one: Shard, other: Shard, name: str, other_name: str | None = None) -> bool:
+    """Whether two views hold equal bytes: by the CRCs of their storages, else by those of the views."""
+    mine, theirs = one.tensors[name].view, other.tensors[other_name or name].view
+    if (mine.dtype, mine.shape) != (theirs.dtype, theirs.shape):
+        return False
+    here, there = one.member(mine), other.member(theirs)
+    if (mine.offset, here.size_bytes, here.crc32) == (theirs.offset, there.size_bytes, there.crc32):
+        return True
+    length = mine.elements * mine.dtype.size_bytes
+    return one.archive.source.crc32(one.offset(mine), length) == other.archive.source.crc32(
+        other.offset(theirs), length
+    )
+
+
+def raise_for(report: Report) -> None:
+    """Raise the first fatal finding, and say how many more there are.
+
+    Raises:
+        CheckpointError: There is one.
+    """
+    fatal = [finding for finding in report.findings if finding.fatal]
+    if not fatal:
+        return
+    first, more = fatal[0], len(fatal) - 1
+    place = f"{first.file}: " if first.file and first.file not in first.message else ""
+    raise CheckpointError(
+        place
+        + first.message
+        + (f" (and {more} more {'problem' if more == 1 else 'problems'})" if more else ""),
+        hint="See all of it with `cloudrl checkpoints verify`, and other steps with `cloudrl checkpoints list`.",
+    )

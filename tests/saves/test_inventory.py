@@ -1,0 +1,270 @@
+"""What nodes say, put together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from node_inventories import files, node, run, step
+from small_step import write_names
+
+from cloudrl.errors import CheckpointError, InputError
+from cloudrl.saves.aggregate import aggregate, local_inventory
+from cloudrl.saves.inventory import spans
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_ranks_on_two_nodes_make_one_checkpoint() -> None:
+    found = aggregate(
+        [
+            node(0, run("r", step(10, (0, 1), 4, data=False))),
+            node(1, run("r", step(10, (2, 3), 4, config=False), tracker="10")),
+        ]
+    )
+    (checkpoint,) = found.checkpoints
+    assert (checkpoint.run, checkpoint.step, checkpoint.role, checkpoint.world_size) == ("r", 10, "actor", 4)
+    assert checkpoint.ranks == (0, 1, 2, 3)
+    assert {place.label: ranks for place, ranks in checkpoint.locations.items()} == {
+        "node 0 (10.0.0.1)": (0, 1), "node 1 (10.0.0.2)": (2, 3),
+    }  # fmt: skip
+    assert checkpoint.complete
+    assert checkpoint.resumes
+    assert checkpoint.size_bytes == 12 * 10 + 10
+    assert checkpoint.shards("model")[3].label == (
+        "node 1 (10.0.0.2): /checkpoints/r/global_step_10/actor/model_world_size_4_rank_3.pt"
+    )
+    assert found.notes == ()
+
+
+@pytest.mark.parametrize(
+    ("said", "missing"),
+    [
+        (step(1, (0,), 2), ("rank 1",)),
+        (step(1, (0, 3, 5), 8), ("ranks 1-2, 4, 6-7",)),
+        (step(1, config=False), ("huggingface/config.json",)),
+        (step(1, data=False), ("the end of its saving",)),
+        (step(1, kinds=("model",)), ()),
+        (step(1, kinds=("optim",)), ("ranks 0-1", "huggingface/config.json")[:1]),
+    ],
+)
+def test_what_is_missing(said: dict[str, object], missing: tuple[str, ...]) -> None:
+    (checkpoint,) = aggregate([node(0, run("r", said))]).checkpoints
+    assert checkpoint.missing == missing
+    assert checkpoint.complete == (not missing)
+
+
+def test_an_optimizer_that_one_rank_has_not_saved() -> None:
+    said = step(1)
+    said["roles"][0]["files"] = [
+        file for file in said["roles"][0]["files"] if file["path"] != "optim_world_size_2_rank_1.pt"
+    ]
+    (checkpoint,) = aggregate([node(0, run("r", said))]).checkpoints
+    assert checkpoint.missing == ("optimizer of rank 1",)
+
+
+def test_a_step_that_the_tracker_has_passed_is_finished_without_its_data() -> None:
+    five, six = aggregate(
+        [node(0, run("r", step(5, data=False), step(6, data=False), tracker="5"))]
+    ).checkpoints
+    assert five.finished
+    assert not six.finished
+
+
+# -- shared folders ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["kernel", "word"])
+def test_a_shared_folder_counts_once(how: str) -> None:
+    if how == "kernel":
+        known = [{"identity": "boot:1:2"}, {"identity": "boot:1:2"}]
+    else:
+        known = [{"word": word, "words": ("a", "b")} for word in "ab"]
+    said = run("r", step(1), tracker="1")
+    (checkpoint,) = aggregate([node(rank, said, **known[rank]) for rank in range(2)]).checkpoints
+    (place,) = checkpoint.locations
+    assert (place.ranks, place.short) == ((0, 1), "nodes 0, 1")
+    assert checkpoint.size_bytes == 70
+
+
+@pytest.mark.parametrize(
+    "known",
+    [
+        [{"word": "a", "words": ("a",)}, {"word": "b", "words": ("b",)}],
+        [{"word": "a", "words": ("a",)}, {"word": "b", "words": ("a", "b")}],  # a copy of the other's folder
+        [{"identity": ""}, {"identity": ""}],
+        [{}, {}],
+    ],
+)
+def test_other_folders_stay_apart(known: list[dict[str, object]]) -> None:
+    (checkpoint,) = aggregate([node(rank, run("r", step(1)), **known[rank]) for rank in range(2)]).checkpoints
+    assert all(len(copies) == 2 for copies in checkpoint.files.values())
+    assert checkpoint.size_bytes == 70
+
+
+def test_of_two_copies_the_newer_one_counts() -> None:
+    said = [node(0, run("r", step(1, at=5.0))), node(1, run("r", step(1, at=9.0)))]
+    (checkpoint,) = aggregate(said).checkpoints
+    assert [place.ranks for place in checkpoint.locations] == [(1,)]
+
+
+# -- runs, roles, sizes ------------------------------------------------------------------------------------------
+
+
+def test_roles_and_world_sizes_are_apart() -> None:
+    actor, critic = step(3), step(3, role="critic")
+    actor["roles"] += critic["roles"]
+    actor["roles"][0]["files"] += files((0, 1, 2), 4)
+    found = aggregate([node(0, run("r", actor))]).checkpoints
+    assert [(each.role, each.world_size, each.ranks) for each in found] == [
+        ("actor", 2, (0, 1)), ("actor", 4, (0, 1, 2)), ("critic", 2, (0, 1)),
+    ]  # fmt: skip
+    assert all("huggingface/config.json" in each.files for each in found)
+
+
+def test_megatron() -> None:
+    said = step(3, ())
+    said["roles"][0]["files"] += [
+        {"path": name, "size_bytes": 5, "modified_at": 1.0}
+        for name in ("model/dist_ckpt/__0_0.distcp", "model/dist_ckpt/.metadata")
+    ]
+    (checkpoint,) = aggregate([node(0, run("r", said))]).checkpoints
+    assert checkpoint.is_megatron
+    assert checkpoint.world_size is None
+    assert checkpoint.complete
+
+
+def test_records_of_saves_belong_to_their_world_size() -> None:
+    saves = [
+        {"rank": 1, "world_size": 2, "step": 3},
+        {"rank": 0, "world_size": 8},
+        {"rank": "x", "world_size": 2},
+    ]
+    (checkpoint,) = aggregate([node(0, run("r", step(3, saves=saves)))]).checkpoints
+    assert checkpoint.saves == {1: saves[0]}
+
+
+# -- what a resume would take ------------------------------------------------------------------------------------
+
+
+def notes(*nodes: object) -> tuple[str, ...]:
+    return aggregate(nodes).notes  # type: ignore[arg-type]
+
+
+def test_no_tracker() -> None:
+    (note,) = notes(node(0, run("r", step(3))))
+    assert "a resume would start from scratch" in note
+
+
+@pytest.mark.parametrize("text", ["", "x", "-1", "9" * 30])
+def test_a_damaged_tracker(text: str) -> None:
+    found = aggregate([node(0, run("r", step(3), tracker=text))])
+    assert f"holds {text!r}, no step: a resume would fail" in found.notes[0]
+    assert not found.checkpoints[0].resumes
+
+
+def test_a_tracker_that_names_what_is_not_there() -> None:
+    (note,) = notes(node(0, run("r", step(3), tracker="4")))
+    assert "a resume would look for step 4, which is not there" in note
+
+
+def test_trackers_that_differ() -> None:
+    nodes = [
+        node(0, run("r", step(3, (0,)), step(6, (0,)), tracker="3", at=1.0)),
+        node(1, run("r", step(3, (1,)), step(6, (1,)), tracker="6", at=2.0)),
+    ]
+    found = aggregate(nodes)
+    assert [each.resumes for each in found.checkpoints] == [False, True]
+    assert [each.tracked for each in found.checkpoints] == [True, True]
+    assert "trackers differ: 6 on node 1 (10.0.0.2), 3 on node 0 (10.0.0.1)" in found.notes[0]
+
+
+# -- selection ---------------------------------------------------------------------------------------------------
+
+
+def test_the_latest_is_the_newest_complete_one_of_the_newest_run() -> None:
+    found = aggregate(
+        [
+            node(
+                0,
+                run("new", step(2, at=50.0), step(4, at=60.0), step(6, (0,), at=70.0)),
+                run("old", step(99, at=9.0)),
+            )
+        ]
+    )
+    assert (found.select().run, found.select().step) == ("new", 4)
+    assert found.select(run="old").step == 99
+    assert found.select("6").step == found.select(6).step == 6
+
+
+def test_nothing_is_complete() -> None:
+    found = aggregate([node(0, run("r", step(2, (0,)), step(4, (1,))))])
+    with pytest.raises(CheckpointError, match="no checkpoint is complete; r, step 4, actor lacks rank 0"):
+        found.select()
+
+
+def test_what_is_not_there_is_told() -> None:
+    found = aggregate([node(0, run("r", step(2), step(4)))])
+    with pytest.raises(CheckpointError, match="there is no step 3 of the actor; there are 2, 4"):
+        found.select(3)
+    with pytest.raises(CheckpointError, match="no checkpoint of the critic; runs: r"):
+        found.select(2, role="critic")
+    with pytest.raises(CheckpointError, match="of run 'x'; runs: r"):
+        found.select(run="x")
+    with pytest.raises(CheckpointError, match="runs: none"):
+        aggregate([node(0)]).select()
+
+
+def test_a_step_of_several_runs() -> None:
+    found = aggregate([node(0, run("a", step(2)), run("b", step(2)))])
+    with pytest.raises(InputError, match="several runs have step 2: a, b") as raised:
+        found.select(2)
+    assert raised.value.hint == "Choose one: --run a"
+    assert found.select(2, run="b").run == "b"
+
+
+@pytest.mark.parametrize(
+    ("numbers", "text"), [([], ""), ([3], "3"), ([0, 1, 2], "0-2"), ([0, 2, 3, 7, 8, 9], "0, 2-3, 7-9")]
+)
+def test_spans(numbers: list[int], text: str) -> None:
+    assert spans(numbers) == text
+
+
+@pytest.mark.parametrize(
+    ("ranks", "world_size", "missing"),
+    [
+        ((0, 1), 2, ()),
+        ((1,), 2, ("rank 0",)),
+        ((0, 3, 9), 6, ("ranks 1-2, 4-5",)),
+        ((5,), 999_999_999, ("ranks 0-4, 6-999999998",)),  # a name may say any number
+    ],
+)
+def test_missing_ranks(ranks: tuple[int, ...], world_size: int, missing: tuple[str, ...]) -> None:
+    (found,) = aggregate([node(0, run("r", step(1, ranks, world_size)))]).checkpoints
+    assert found.missing == missing
+
+
+# -- a folder of this machine ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["", "project", "project/r", "project/r/global_step_3"])
+def test_a_folder_at_any_depth(tmp_path: Path, name: str) -> None:
+    for number in (3, 4):
+        write_names(tmp_path / "project/r", number)
+    found = local_inventory(tmp_path / name)
+    assert [each.step for each in found.checkpoints] == ([3] if name.endswith("_3") else [3, 4])
+    shard = found.checkpoints[0].shards("model")[0]
+    assert (
+        shard.label == f"this machine: {tmp_path}/project/r/global_step_3/actor/model_world_size_1_rank_0.pt"
+    )
+
+
+def test_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="is no folder"):
+        local_inventory(tmp_path / "file")
+    with pytest.raises(InputError, match="is not there"):
+        local_inventory(tmp_path / "x")
+    with pytest.raises(InputError, match="x cannot be read: File name too long"):
+        local_inventory(tmp_path / ("x" * 300))

@@ -1,0 +1,121 @@
+"""Shard files for tests: made by torch's own `torch.save` under a stand-in process group, and changed by hand."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cloudrl.checkpoints.merge_inputs import merge_inputs
+from cloudrl.checkpoints.sources import LocalSource
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import torch
+
+    from cloudrl.checkpoints.merge_inputs import MergeInputs
+
+FIXTURES = Path(__file__).parent / "shards" / "fixtures"
+HIDDEN, VOCABULARY = 6, 13
+
+
+def numbers(seed: int, count: int) -> list[float]:
+    """The values that make_fixtures.py gives parameter number `seed`, as float32."""
+    return [struct.unpack("<f", struct.pack("<f", (seed + i) * 0.37 % 3 - 1.5))[0] for i in range(count)]
+
+
+CONFIG = {
+    "architectures": ["Qwen2ForCausalLM"],
+    "model_type": "qwen2",
+    "hidden_size": HIDDEN,
+    "vocab_size": VOCABULARY,
+    "num_hidden_layers": 1,
+    "tie_word_embeddings": False,
+    "torch_dtype": "float32",
+}
+
+
+def config_files(**changes: Any) -> dict[str, bytes]:
+    """What lies in `huggingface/`."""
+    return {"config.json": json.dumps(CONFIG | changes).encode(), "tokenizer.json": b"{}"}
+
+
+def members(path: Path) -> dict[str, bytes]:
+    """Everything in a torch file, by its name below the root."""
+    with zipfile.ZipFile(path) as archive:
+        return {info.filename.partition("/")[2]: archive.read(info) for info in archive.infolist()}
+
+
+def write_members(path: Path, content: Mapping[str, bytes], root: str | None = None) -> None:
+    """Write a torch file; CRCs are right."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
+        for name, data in content.items():
+            archive.writestr(f"{root or path.stem}/{name}", data)
+
+
+def edit(path: Path, change: Callable[[dict[str, bytes]], None], root: str | None = None) -> None:
+    """Change members of a torch file; CRCs are right afterwards."""
+    with zipfile.ZipFile(path) as archive:
+        old_root = archive.namelist()[0].partition("/")[0]
+    content = members(path)
+    change(content)
+    write_members(path, content, root or old_root)
+
+
+def replace_in_pickle(old: bytes, new: bytes) -> Callable[[dict[str, bytes]], None]:
+    """A change for `edit`."""
+
+    def change(content: dict[str, bytes]) -> None:
+        assert old in content["data.pkl"]
+        content["data.pkl"] = content["data.pkl"].replace(old, new)
+
+    return change
+
+
+def shard_path(folder: Path, rank: int, world_size: int = 2, kind: str = "model") -> Path:
+    """As verl names it."""
+    return folder / f"{kind}_world_size_{world_size}_rank_{rank}.pt"
+
+
+def save_plain(folder: Path, states: list[dict[str, torch.Tensor]]) -> None:
+    """Each rank's state dict of tensors that are not sharded."""
+    import torch
+
+    for rank, state in enumerate(states):
+        torch.save(state, shard_path(folder, rank, len(states)))
+
+
+def copied(save: str, run: Path) -> Path:
+    """The files of a fixture, as the actor of a step of this run."""
+    return Path(shutil.copytree(FIXTURES / save, role_folder(run)))
+
+
+def role_folder(run: Path) -> Path:
+    """Where the actor of a step lies."""
+    return run / "global_step_1" / "actor"
+
+
+def opened(role: Path) -> MergeInputs:
+    """The folder of a role of a step, as all commands open it."""
+    origin = LocalSource(role.parent)
+    (found,) = [each for each in origin.inventory().checkpoints if each.role == role.name]
+    return merge_inputs(found, origin)
+
+
+def read_safetensors(folder: Path) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
+    """Type, shape and bytes of each tensor of a model, by name; without the safetensors library."""
+    found = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        data = path.read_bytes()
+        (length,) = struct.unpack_from("<Q", data)
+        header = json.loads(data[8 : 8 + length])
+        header.pop("__metadata__")
+        for name, entry in header.items():
+            start, end = entry["data_offsets"]
+            found[name] = (entry["dtype"], tuple(entry["shape"]), data[8 + length + start : 8 + length + end])
+        assert len(data) == 8 + length + max(entry["data_offsets"][1] for entry in header.values())
+    return found

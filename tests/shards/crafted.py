@@ -1,0 +1,164 @@
+"""Pickles as an attacker would craft them: read from a good file, changed in one place, and written again."""
+
+from __future__ import annotations
+
+import copy
+import io
+import struct
+import zipfile
+import zlib
+from typing import TYPE_CHECKING, Any
+
+from hypothesis import strategies as st
+
+from cloudrl.errors import CheckpointError
+from cloudrl.shards.cast import cast_bytes
+from cloudrl.shards.safe_pickle import Name, PickledObject, Storage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from cloudrl.shards.dtypes import DType
+
+Location = tuple[Any, ...]
+"""How to get from a value to one within it: ("args", 2), ("state", "_spec"), 0, "key", ..."""
+
+
+def dump(value: Any) -> bytes:
+    """The pickle of protocol 2 that `read_pickle` reads as this value."""
+    return b"\x80\x02" + _dump(value) + b"."
+
+
+def _dump(value: Any) -> bytes:
+    if isinstance(value, (tuple, list)):
+        inner = b"(" + b"".join(map(_dump, value))
+        return inner + b"t" if isinstance(value, tuple) else b"]" + inner + b"e"
+    if isinstance(value, dict):
+        return b"}(" + b"".join(_dump(key) + _dump(item) for key, item in value.items()) + b"u"
+    if isinstance(value, (Name, Storage, PickledObject)):
+        return _dump_object(value)
+    return _dump_plain(value)
+
+
+def _dump_plain(value: float | str | None) -> bytes:
+    if value is None or isinstance(value, bool):
+        return {None: b"N", True: b"\x88", False: b"\x89"}[value]
+    if isinstance(value, int):
+        data = value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)
+        return b"\x8a" + bytes([len(data)]) + data
+    if isinstance(value, float):
+        return b"G" + struct.pack(">d", value)
+    data = value.encode("utf-8", "surrogatepass")
+    return b"X" + struct.pack("<I", len(data)) + data
+
+
+def _dump_object(value: Name | Storage | PickledObject) -> bytes:
+    if isinstance(value, Name):
+        module, _, name = value.text.rpartition(".")
+        return f"c{module}\n{name}\n".encode()
+    if isinstance(value, Storage):
+        return _dump(("storage", Name(value.kind), value.key, "cpu", value.elements)) + b"Q"
+    state = b"" if value.state is None else _dump(value.state) + b"b"
+    return _dump(Name(value.name)) + _dump(value.args) + b"R" + state
+
+
+def locations(value: Any, here: Location = ()) -> Iterator[Location]:
+    """Every value within a value, and itself."""
+    yield here
+    if isinstance(value, PickledObject):
+        yield from locations(value.args, (*here, "args"))
+        yield from locations(value.state, (*here, "state"))
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from locations(item, (*here, ("key", key)))
+    elif isinstance(value, (tuple, list)):
+        for index, item in enumerate(value):
+            yield from locations(item, (*here, ("at", index)))
+
+
+def changed(value: Any, place: Location, change: Callable[[Any], Any]) -> Any:
+    """The same with one of the values within it changed; what other locations share with it stays as it is."""
+    if not place:
+        return change(value)
+    step, rest = place[0], place[1:]
+    if isinstance(value, PickledObject):
+        new = copy.copy(value)
+        setattr(new, step, changed(getattr(value, step), rest, change))
+        return new
+    if isinstance(value, dict):
+        return {**value, step[1]: changed(value[step[1]], rest, change)}
+    items = list(value)
+    items[step[1]] = changed(items[step[1]], rest, change)
+    return type(value)(items)
+
+
+NUMBERS = st.integers(-2, 9) | st.sampled_from(
+    [1 << 31, 1 << 40, (1 << 62) - 1, 1 << 62, -(1 << 63), 1 << 500]
+)
+NAMES = st.sampled_from(
+    [
+        "torch.float32", "torch.int4", "torch.Size", "torch.FloatStorage", "torch.device", "builtins.set",
+        "torch._utils._rebuild_tensor_v2", "torch._utils._rebuild_tensor_v3", "torch._utils._rebuild_parameter",
+        "torch._tensor._rebuild_from_type_v2", "torch._utils._rebuild_wrapper_subclass",
+        "torch.distributed.tensor.DTensor", "torch.distributed.tensor.placement_types.Shard",
+        "torch.distributed.device_mesh.DeviceMesh",
+    ]
+)  # fmt: skip
+LEAVES = (
+    st.none() | st.booleans() | NUMBERS | st.floats() | st.text(max_size=3) | NAMES.map(Name)
+    | st.builds(Storage, st.just("torch.FloatStorage"), st.sampled_from(["0", "99", ""]), NUMBERS)
+)  # fmt: skip
+SHAPES = st.lists(NUMBERS, max_size=4).map(tuple)
+VALUES = LEAVES | SHAPES | st.recursive(
+    LEAVES,
+    lambda inner: st.lists(inner, max_size=4) | st.lists(inner, max_size=4).map(tuple)
+    | st.dictionaries(st.sampled_from(["_spec", "dim", "shape", "x"]), inner, max_size=3)
+    | st.builds(PickledObject, NAMES, st.lists(inner, max_size=5).map(tuple)),
+    max_leaves=8,
+)  # fmt: skip
+
+
+@st.composite
+def changes(draw: st.DrawFn) -> Callable[[Any], Any]:
+    """Another value, or the same with one item more, one less, or none."""
+    how, new = draw(st.sampled_from(["longer", "shorter", "empty", "other", "other", "other"])), draw(VALUES)
+
+    def change(value: Any) -> Any:
+        if not isinstance(value, (tuple, list)) or how == "other":
+            return new
+        return {"longer": type(value)([*value, *value[-1:]]), "shorter": value[:-1], "empty": value[:0]}[how]
+
+    return change
+
+
+def archived(content: Mapping[str, bytes], root: str) -> bytes:
+    """A torch file; CRCs are right."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        for name, data in content.items():
+            archive.writestr(f"{root}/{name}", data)
+    return file.getvalue()
+
+
+class InMemory:
+    """A `ShardSource` of bytes."""
+
+    def __init__(self, data: bytes, label: str = "x.pt") -> None:
+        self.label, self._data = label, data
+
+    def size_bytes(self) -> int:
+        return len(self._data)
+
+    def read(self, offset: int, length: int) -> bytes:
+        if offset < 0 or length < 0 or offset + length > len(self._data):
+            raise CheckpointError(f"{self.label} is cut off")
+        return self._data[offset : offset + length]
+
+    def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        return [self.read(*each) for each in ranges]
+
+    def read_cast(self, offset: int, count: int, stored: DType, wanted: DType) -> bytes:
+        return cast_bytes(self.read(offset, count * stored.size_bytes), stored, wanted)
+
+    def crc32(self, offset: int, length: int) -> int:
+        return zlib.crc32(self.read(offset, length))

@@ -1,0 +1,356 @@
+"""Each way in which a checkpoint can be bad, and that it never becomes a model."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+from typing import TYPE_CHECKING
+
+import pytest
+from shard_files import (
+    config_files,
+    edit,
+    members,
+    opened,
+    read_safetensors,
+    replace_in_pickle,
+    role_folder,
+    shard_path,
+    write_members,
+)
+
+from cloudrl.checkpoints.merge import merge
+from cloudrl.errors import CheckpointError, InputError
+from cloudrl.saves.records import FileRecord, SaveRecord
+from cloudrl.saves.zip_directory import directory_digest
+from cloudrl.shards.merge import Merged
+from cloudrl.shards.shard import open_shard
+from cloudrl.shards.source import LocalShard
+from cloudrl.shards.verify import verify
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from cloudrl.shards.report import Report
+
+
+def merge_folder(folder: Path, target: Path, **options: object) -> Merged:
+    found = opened(folder)
+    return merge(
+        found.shards,
+        found.config_files,
+        target,
+        world_size=found.world_size,
+        sidecars=found.sidecars,
+        **options,  # type: ignore[arg-type]
+    )
+
+
+def verify_folder(folder: Path) -> Report:
+    found = opened(folder)
+    return verify(found.shards, world_size=found.world_size, sidecars=found.sidecars)
+
+
+def refused(folder: Path, *words: str) -> str:
+    """Both merge and verify say so, and nothing is written."""
+    before = sorted(path.name for path in folder.parent.iterdir())
+    with pytest.raises(CheckpointError) as caught:
+        merge_folder(folder, folder.parent / "model")
+    assert sorted(path.name for path in folder.parent.iterdir()) == before
+    report = verify_folder(folder)
+    assert not report.ok
+    messages = [finding.message for finding in report.findings if finding.fatal]
+    for word in words:
+        assert word in caught.value.message
+        assert any(word in message for message in messages)
+    return caught.value.message
+
+
+def name_in_pickle(old: str, new: str) -> object:
+    """Rename a tensor."""
+
+    def text(value: str) -> bytes:
+        return b"X" + len(value).to_bytes(4, "little") + value.encode()
+
+    return replace_in_pickle(text(old), text(new))
+
+
+def test_a_good_one_is_merged(actor: Path, tmp_path: Path) -> None:
+    done = merge_folder(actor, tmp_path / "model")
+    assert (done.files, done.tensors) == (("model.safetensors",), 8)
+    assert verify_folder(actor).ok
+    assert sorted(path.name for path in done.path.iterdir()) == [
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+    ]
+
+
+@pytest.mark.parametrize("kept", [0, 1, 21, 22, 3000, -1])
+def test_truncated_or_empty(actor: Path, kept: int) -> None:
+    path = shard_path(actor, 1)
+    path.write_bytes(path.read_bytes()[:kept])
+    refused(actor, "not a complete torch file", path.name)
+
+
+def test_missing_rank(actor: Path) -> None:
+    shard_path(actor, 1).unlink()
+    refused(actor, "no shard of rank 1", "have 0 of 2")
+
+
+def test_a_replica_stands_in_for_a_missing_or_broken_rank(replicated: Path, tmp_path: Path) -> None:
+    # Ranks 2 and 3 are not there: 0 and 1 stand in for them. Put rank 2's place in for rank 0.
+    expected = merge_folder(replicated, tmp_path / "first")
+    assert [finding.message for finding in expected.report.findings][:2] == [
+        "no shard of rank 2; rank 0 has the same part",
+        "no shard of rank 3; rank 1 has the same part",
+    ]
+    become_rank(shard_path(replicated, 0, 4), 2)
+    broken = shard_path(replicated, 0, 4)
+    broken.write_bytes(b"")
+    merge_folder(replicated, tmp_path / "second")
+    broken.unlink()
+    merge_folder(replicated, tmp_path / "third")
+    models = [read_safetensors(tmp_path / name) for name in ("first", "second", "third")]
+    assert models[0] == models[1] == models[2]
+
+
+def become_rank(path: Path, rank: int) -> None:
+    """Make rank 0's file what its replica would have saved."""
+    content = members(path)
+    old, new = (b"X\x05\0\0\0_rankq", b"K\0"), b"K" + bytes([rank])
+    start = content["data.pkl"].index(old[0])
+    at = content["data.pkl"].index(old[1], start)
+    content["data.pkl"] = content["data.pkl"][:at] + new + content["data.pkl"][at + 2 :]
+    write_members(path.with_name(path.name.replace("rank_0", f"rank_{rank}")), content)
+
+
+def test_replicas_that_differ(replicated: Path) -> None:
+    become_rank(shard_path(replicated, 0, 4), 2)
+
+    def change(content: dict[str, bytes]) -> None:
+        name = max(
+            (name for name in content if name.startswith("data/")), key=lambda name: len(content[name])
+        )
+        content[name] = b"\1" + content[name][1:]
+
+    edit(shard_path(replicated, 2, 4), change)
+    refused(replicated, "differs from that of rank 0")
+
+
+def test_both_replicas_missing(replicated: Path) -> None:
+    shard_path(replicated, 1, 4).unlink()
+    refused(replicated, "no shard of rank 1 or 3")
+
+
+def test_swapped_files(actor: Path) -> None:
+    one, other = shard_path(actor, 0), shard_path(actor, 1)
+    one.rename(actor / "x")
+    other.rename(one)
+    (actor / "x").rename(other)
+    refused(actor, "it is not the model file of rank 0")
+
+
+def test_swapped_files_that_were_saved_to_a_stream(actor: Path) -> None:
+    for rank in (0, 1):
+        edit(shard_path(actor, rank), lambda _: None, root="archive")
+    test_swapped = [members(shard_path(actor, rank)) for rank in (1, 0)]
+    for rank, content in enumerate(test_swapped):
+        write_members(shard_path(actor, rank), content, "archive")
+    refused(actor, "not by rank 0")
+
+
+def save_scheduler(folder: Path, rank: int, step: int) -> None:
+    state = pickle.dumps({"lr_scheduler": {"last_epoch": step}}, protocol=2)
+    write_members(shard_path(folder, rank, 2, "extra_state"), {"data.pkl": state})
+
+
+def test_one_rank_from_another_step_by_the_scheduler(actor: Path, tmp_path: Path) -> None:
+    for rank in (0, 1):
+        save_scheduler(actor, rank, 10)
+    assert (verify_folder(actor).step, verify_folder(actor).step_source) == (10, "scheduler")
+    merge_folder(actor, tmp_path / "good")
+    save_scheduler(actor, 1, 20)
+    refused(actor, "from another step", "(by its scheduler) 20", "rank 0 from 10")
+
+
+def test_a_scheduler_that_cannot_be_read_is_a_warning(actor: Path, tmp_path: Path) -> None:
+    save_scheduler(actor, 0, 10)
+    shard_path(actor, 1, 2, "extra_state").write_bytes(b"")
+    done = merge_folder(actor, tmp_path / "model")
+    assert any("not a complete torch file" in warning for warning in done.warnings)
+
+
+def test_each_problem_is_said_once(actor: Path) -> None:
+    for rank in (0, 1):
+        shard_path(actor, rank).write_bytes(b"")
+    findings = verify_folder(actor).findings
+    assert [finding.rank for finding in findings] == [0, 1]
+    assert [finding.message for finding in verify({}).findings] == ["there are no model shards"]
+
+
+def write_record(folder: Path, rank: int, step: int) -> None:
+    path = shard_path(folder, rank)
+    with path.open("rb") as file:
+        saved = FileRecord(path.stat().st_size, directory_digest(file.fileno()))
+    record = SaveRecord(step, "actor", rank, 2, 1.0, {path.name: saved})
+    (folder / f"cloudrl_save_world_size_2_rank_{rank}.json").write_text(json.dumps(record.to_json()))
+
+
+def test_one_rank_from_another_step_by_the_record(actor: Path, tmp_path: Path) -> None:
+    for rank in (0, 1):
+        edit(
+            shard_path(actor, rank), lambda _: None
+        )  # written by this zip, as it will be below: the size stays
+        write_record(actor, rank, 10)
+    assert (verify_folder(actor).step, verify_folder(actor).step_source) == (10, "record")
+    merge_folder(actor, tmp_path / "good")
+
+    def change(
+        content: dict[str, bytes],
+    ) -> None:  # the same tensors after some more steps: same size, other bytes
+        content["data/0"] = bytes(reversed(content["data/0"]))
+
+    edit(shard_path(actor, 1), change)
+    refused(actor, "was saved at step 10: it is another file")
+    refused(actor, "it is the record that is wrong: remove cloudrl_save_world_size_2_rank_1.json")
+    with shard_path(actor, 1).open("ab") as file:
+        file.write(b"\0")
+    report = verify_folder(actor)
+    assert not report.ok
+
+
+def test_records_of_two_steps(actor: Path) -> None:
+    write_record(actor, 0, 10)
+    write_record(actor, 1, 20)
+    refused(actor, "from another step")
+
+
+def test_a_flipped_bit_in_a_tensor(actor: Path) -> None:
+    path = shard_path(actor, 1)
+    stored = members(path)["data/0"]
+    data = bytearray(path.read_bytes())
+    data[data.index(stored) + 5] ^= 4
+    path.write_bytes(data)
+    refused(actor, "is damaged", "data/0", path.name)
+
+
+def test_a_plain_tensor_sorts_first(actor: Path, tmp_path: Path) -> None:
+    expected = read_safetensors(merge_folder(actor, tmp_path / "first").path)
+    for rank in (0, 1):
+        edit(shard_path(actor, rank), name_in_pickle("model.layers.0.self_attn.positions", "model._first"))
+        edit(shard_path(actor, rank), name_in_pickle("lm_head.weight", "score.weight"))
+    found = read_safetensors(merge_folder(actor, tmp_path / "second").path)
+    assert min(found) == "model._first"
+    assert found.pop("model._first") == expected.pop("model.layers.0.self_attn.positions")
+    assert found.pop("score.weight") == expected.pop("lm_head.weight")
+    assert found == expected
+
+
+def test_plain_tensors_that_differ_between_ranks(actor: Path) -> None:
+    def change(content: dict[str, bytes]) -> None:
+        name = next(name for name, data in content.items() if len(data) == 40 and name.startswith("data/"))
+        content[name] = b"\7" + content[name][1:]
+
+    edit(shard_path(actor, 1), change)
+    refused(actor, "model.layers.0.self_attn.positions differs from that of rank 0")
+
+
+@pytest.mark.parametrize(
+    ("only", "words"), [(True, "a LoRA adapter only"), (False, "a model with a LoRA adapter")]
+)
+def test_lora_is_refused_by_name(actor: Path, only: bool, words: str) -> None:
+    names = list(open_shard(LocalShard(shard_path(actor, 0)), 0).tensors)
+    for rank in (0, 1):
+        for name in names if only else names[:2]:
+            edit(shard_path(actor, rank), name_in_pickle(name, f"base_model.model.{name}.lora_A.weight"))
+    with pytest.raises(CheckpointError, match=words) as caught:
+        merge_folder(actor, actor.parent / "model")
+    assert caught.value.hint is not None
+    assert not (actor.parent / "model").exists()
+
+
+def test_megatron_is_recognised_and_refused(tmp_path: Path) -> None:
+    folder = role_folder(tmp_path) / "model" / "dist_ckpt"
+    folder.mkdir(parents=True)
+    (folder / "__0_0.distcp").write_bytes(b"")
+    with pytest.raises(CheckpointError, match="Megatron") as caught:
+        opened(role_folder(tmp_path))
+    assert "--backend megatron" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "word"),
+    [
+        ("Qwen3MoeForCausalLM", "fused in memory"),
+        ("MixtralForCausalLM", "fused in memory"),
+        ("Qwen2_5_VLForConditionalGeneration", "renamed"),
+        ("BrandNewForCausalLM", "never compared"),
+        (None, "names no architecture"),
+    ],
+)
+def test_architectures_that_are_not_covered(
+    actor: Path, tmp_path: Path, architecture: str | None, word: str
+) -> None:
+    found = opened(actor)
+    files = config_files(architectures=[architecture] if architecture else None)
+    with pytest.raises(CheckpointError, match=word) as caught:
+        merge(found.shards, files, tmp_path / "model")
+    assert "verl.model_merger" in str(caught.value.hint)
+    assert not (tmp_path / "model").exists()
+
+
+def test_other_shapes_than_the_config_says(actor: Path, tmp_path: Path) -> None:
+    found = opened(actor)
+    for changes, word in (
+        ({"vocab_size": 14}, "config.json says"),
+        ({"num_hidden_layers": 3}, "look at layer 1"),
+    ):
+        with pytest.raises(CheckpointError, match=word):
+            merge(found.shards, config_files(**changes), tmp_path / "model")
+
+
+def test_shards_of_runs_of_other_sizes(actor: Path, replicated: Path, tmp_path: Path) -> None:
+    shards = dict(opened(actor).shards)
+    shards[1] = opened(replicated).shards[1]
+    with pytest.raises(CheckpointError, match="from runs of 2 and 4 ranks"):
+        merge(shards, config_files(), tmp_path / "model")
+
+
+def test_no_config(actor: Path) -> None:
+    shutil.rmtree(actor / "huggingface")
+    with pytest.raises(CheckpointError, match=r"no huggingface/config\.json"):
+        merge_folder(actor, actor.parent / "model")
+
+
+def test_an_existing_target_is_refused(actor: Path, tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    with pytest.raises(InputError, match="exists already"):
+        merge_folder(actor, tmp_path / "model")
+
+
+def test_killed_midway_leaves_no_model_and_can_be_repeated(actor: Path, tmp_path: Path) -> None:
+    code = f"""
+    import os, signal
+    from pathlib import Path
+    from cloudrl.checkpoints.handle import Checkpoints
+    from cloudrl.checkpoints.sources import LocalSource
+    Checkpoints(LocalSource(Path({str(actor.parent)!r}))).select(1).merge(
+        {str(tmp_path / "model")!r}, on_progress=lambda done, total: os.kill(os.getpid(), signal.SIGKILL))
+    """
+    killed = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], timeout=60)
+    assert killed.returncode == -signal.SIGKILL
+    assert not (tmp_path / "model").exists()
+    assert (tmp_path / ".model.merging").is_dir()
+    merge_folder(actor, tmp_path / "model")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["global_step_1", "model"]
+    assert sorted(path.name for path in (tmp_path / "model").iterdir()) == [
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+    ]

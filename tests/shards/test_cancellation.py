@@ -1,0 +1,94 @@
+"""Ctrl-C ends a merge or a check at once, though a node stays silent."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from shard_files import config_files, opened
+
+from cloudrl.checkpoints.agent_files import RangeClient
+from cloudrl.checkpoints.merge import merge
+from cloudrl.protocol.backoff import Backoff
+from cloudrl.shards import cancellation
+from cloudrl.shards.verify import verify
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from cloudrl.shards.source import LocalShard
+
+pytestmark = pytest.mark.io
+
+
+class Silent:
+    """A shard whose node can still be read, but does not sum any more; the user loses backoff."""
+
+    def __init__(self, here: LocalShard) -> None:
+        self._here = here
+        self._interrupted = threading.Event()
+        backoff = Backoff(first_s=20.0, longest_s=20.0, give_up_s=30.0)
+        self._client = RangeClient("http://127.0.0.1:9", "t", backoff=backoff, on_break=self._interrupt)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._here, name)
+
+    def crc32(self, offset: int, length: int) -> int:
+        return len(self._client.call("GET", "/x", label="x"))
+
+    def _interrupt(self, _sentence: str) -> None:
+        if not self._interrupted.is_set():
+            self._interrupted.set()
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+
+@pytest.fixture
+def shards(actor: Path) -> dict[int, Any]:
+    whole = opened(actor).shards
+    return {0: Silent(whole[0]), 1: whole[1]}  # type: ignore[arg-type]
+
+
+def test_a_check_ends(shards: dict[int, Any]) -> None:
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        verify(shards)
+    assert time.monotonic() - began < 10
+
+
+def test_a_merge_ends_and_leaves_nothing(shards: dict[int, Any], tmp_path: Path) -> None:
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        merge(shards, config_files(), tmp_path / "model")
+    assert time.monotonic() - began < 10
+    assert [path.name for path in tmp_path.iterdir()] == ["global_step_1"]
+
+
+def test_an_error_of_one_thread_ends_the_others() -> None:
+    stop, waits = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        waits.set()
+        cancellation.sleep(30)
+        cancellation.check()
+
+    def fail() -> None:
+        waits.wait(5)
+        raise ValueError
+
+    def work() -> None:
+        with cancellation.workers(2, stop, "test") as pool:
+            others = [pool.submit(wait), pool.submit(fail)]
+            others[1].result()
+
+    began = time.monotonic()
+    with pytest.raises(ValueError):
+        work()
+    assert time.monotonic() - began < 10
+
+
+def test_elsewhere_nothing_is_stopped() -> None:
+    cancellation.check()
+    cancellation.sleep(0)

@@ -1,0 +1,178 @@
+"""Pickles that would run code, and pickles that are none."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import pickletools
+import struct
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from shard_files import config_files, edit, opened, shard_path
+
+from cloudrl.checkpoints.merge import merge
+from cloudrl.errors import CheckpointError
+from cloudrl.shards.safe_pickle import Name, PickledObject, Storage, read_pickle
+from cloudrl.shards.tensors import is_allowed
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner) | st.tuples(inner, inner) | st.dictionaries(st.text(), inner),
+    max_leaves=20,
+)
+
+
+def read(data: bytes) -> Any:
+    return read_pickle(data, is_allowed, "x.pt")
+
+
+@given(PLAIN)
+def test_plain_data_come_back(value: Any) -> None:
+    assert read(pickle.dumps(value, protocol=2)) == value
+
+
+def test_one_that_is_cut_off_is_told_as_that() -> None:
+    data = pickle.dumps([1, 1000, -5, 2**70, 0.5, "text", (), (1,), {"a": [True, None]}], protocol=2)
+    for end in range(2, len(data)):
+        with pytest.raises(CheckpointError, match="it is cut off"):
+            read(data[:end])
+
+
+def test_what_stands_twice_is_read_once() -> None:
+    inner = [1]
+    found = read(pickle.dumps([inner, inner], protocol=2))
+    assert found[0] is found[1]
+
+
+def test_calls_become_records() -> None:
+    data = b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\nq\0K\1\x85R}X\1\0\0\0aK\2sb."
+    record = read(data)
+    assert isinstance(record, PickledObject)
+    assert (record.name, record.args, record.get("a")) == ("torch._utils._rebuild_tensor_v2", (1,), 2)
+
+
+def test_storages_and_names() -> None:
+    data = b"\x80\x02(X\7\0\0\0storagectorch\nFloatStorage\nX\1\0\0\x000X\3\0\0\0cpuK\5tQ."
+    assert read(data) == Storage("torch.FloatStorage", "0", 5)
+    assert read(b"\x80\x02ctorch\nfloat32\n.") == Name("torch.float32")
+
+
+class Evil:
+    """What torch.load would call."""
+
+    def __init__(self, how: Any, *what: Any) -> None:
+        self._how, self._what = how, what
+
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        return self._how, self._what
+
+
+def hostile(canary: Path) -> list[bytes]:
+    touch = f"open({str(canary)!r}, 'w')"
+    values = [
+        Evil(os.system, f"touch {canary}"),
+        Evil(eval, touch),
+        Evil(exec, touch),
+        Evil(open, str(canary), "w"),
+    ]
+    plain = [pickle.dumps({"a": value}, protocol=protocol) for value in values for protocol in range(6)]
+    command = f"touch {canary}".encode()
+    string = b"X" + struct.pack("<I", len(command)) + command
+    return [
+        *plain,
+        b"\x80\x02(" + string + b"ios\nsystem\n.",  # INST
+        b"\x80\x02(cos\nsystem\n" + string + b"o.",  # OBJ
+        b"\x80\x02cos\nsystem\n" + string + b"\x85\x81.",  # NEWOBJ
+        b"\x80\x02\x8c\2os\x8c\6system\x93" + string + b"\x85R.",  # STACK_GLOBAL
+        b"\x80\x02ctorch.distributed.tensor\n_api.os.system\n"
+        + string
+        + b"\x85R.",  # a dotted way out of torch
+        b"\x80\x02ctorch.distributed.tensor.os\nsystem\n" + string + b"\x85R.",
+        b"\x80\x02cnumpy.testing._private.utils\nrunstring\n(" + string + b"}tR.",
+        b"\x80\x02ctorch.utils.cpp_extension\nload_inline\n" + string + b"\x85R.",
+        b"\x80\x02\x82\1.",  # EXT1
+    ]
+
+
+def test_hostile_pickles_run_nothing_and_write_nothing(actor: Path, tmp_path: Path) -> None:
+    canary = tmp_path / "canary"
+    for data in hostile(canary):
+
+        def change(content: dict[str, bytes], data: bytes = data) -> None:
+            content["data.pkl"] = data
+
+        edit(shard_path(actor, 1), change)
+        with pytest.raises(CheckpointError):
+            merge(opened(actor).shards, config_files(), tmp_path / "model")
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["global_step_1"]
+
+
+def test_sharded_tensors_are_refused_by_name(actor: Path, tmp_path: Path) -> None:
+    kind = b"ctorch.distributed._shard.sharded_tensor.api\nShardedTensor\n)\x81}b"
+    data = b"\x80\x02}X\1\0\0\0a" + kind + b"s."
+    edit(shard_path(actor, 1), lambda content: content.update({"data.pkl": data}))
+    with pytest.raises(CheckpointError, match=r"a is a .*\.ShardedTensor, which cloudrl cannot merge"):
+        merge(opened(actor).shards, config_files(), tmp_path / "model")
+
+
+def test_the_name_is_said() -> None:
+    with pytest.raises(CheckpointError, match=r"names posix\.system") as caught:
+        read(pickle.dumps(Evil(os.system, "true"), protocol=2))
+    assert "Take a copy that you trust" in str(caught.value.hint)
+
+
+def test_a_few_bytes_cannot_ask_for_much_memory_or_time() -> None:
+    nested = b"\x80\x02}K\1\x85q\0" + b"h\0\x86q\0" * 60 + b"K\1s."
+    assert isinstance(read(nested), dict)  # a key whose hash would take 2**60 steps
+    for huge in (
+        b"\x80\x02]r\xff\xff\xff\xff.",
+        b"\x80\x02X\xff\xff\xff\xff.",
+        b"\x80\x02\x8b\xff\xff\xff\x7f.",
+    ):
+        with suppress(CheckpointError):
+            assert read(huge) == []
+
+
+DEEP = 100_000
+PARAMETERS = b"h\0" * DEEP + b"N" + b"\x85R" * (DEEP + 1)
+DEEP_TUPLE = b")" + b"\x85" * DEEP
+NAMED = b"ctorch._utils\n_rebuild_parameter\nq\0"
+VIEW = b"(X\7\0\0\0storagectorch\nFloatStorage\nX\1\0\0\x000X\3\0\0\0cpuK\5tQK\0K\1\x85K\1\x85"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        NAMED + PARAMETERS,
+        b"ctorch._utils\n_rebuild_tensor_v3\n(" + VIEW + b"\x89)" + DEEP_TUPLE + b"tR",
+        b"ctorch._tensor\n_rebuild_from_type_v2\n(N" + DEEP_TUPLE + b"))tR",
+        b"(" + DEEP_TUPLE + b"NNNNtQ",
+        NAMED + DEEP_TUPLE + b"\x85R",
+    ],
+)
+def test_deep_nests_are_refused(actor: Path, tmp_path: Path, value: bytes) -> None:
+    data = b"\x80\x02}X\1\0\0\0a" + value + b"s."
+    edit(shard_path(actor, 1), lambda content: content.update({"data.pkl": data}))
+    with pytest.raises(CheckpointError, match=r"cannot merge|is not what torch writes"):
+        merge(opened(actor).shards, config_files(), tmp_path / "model")
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_end_well(data: bytes) -> None:
+    with suppress(CheckpointError):
+        read(b"\x80\x02" + data)
+
+
+OPCODES = [opcode.code.encode("latin1") for opcode in pickletools.opcodes]
+
+
+@given(st.lists(st.sampled_from([*OPCODES, b"\0", b"\1", b"os\n", b"torch\n", b"Size\n"]), max_size=60))
+def test_any_opcodes_end_well(codes: list[bytes]) -> None:
+    test_any_bytes_end_well.hypothesis.inner_test(b"".join(codes))

@@ -1,0 +1,115 @@
+"""Ours against verl's own merger, over checkpoints that verl's own manager wrote under real gloo."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from shard_files import edit, opened, read_safetensors, role_folder, shard_path
+from verl_saves import CASES, STEPS
+
+from cloudrl.checkpoints.merge import merge
+from cloudrl.checkpoints.merge_inputs import MergeInputs
+from cloudrl.shards.verify import verify
+
+pytestmark = pytest.mark.verl
+
+
+@pytest.fixture(scope="module")
+def saves(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for each case: a step as verl saved it, and `merged` as verl merged it."""
+    folder = tmp_path_factory.mktemp("saves")
+    script = Path(__file__).with_name("verl_saves.py")
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", script, folder],
+        capture_output=True,
+        text=True,
+        timeout=500,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    return folder
+
+
+def merge_into(target: Path, found: MergeInputs, shards: dict | None = None):
+    return merge(
+        shards or found.shards,
+        found.config_files,
+        target,
+        world_size=found.world_size,
+        sidecars=found.sidecars,
+    )
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_same_model_bit_for_bit(saves: Path, name: str, tmp_path: Path) -> None:
+    done = merge_into(tmp_path / "ours", opened(role_folder(saves / name)))
+    assert read_safetensors(tmp_path / "ours") == read_safetensors(saves / name / "merged")
+    assert done.warnings == ()
+    assert (done.report.step, done.report.step_source) == (STEPS, "scheduler")
+    assert all(entry[0] == "BF16" for entry in read_safetensors(tmp_path / "ours").values())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_same_files_beside_it(saves: Path, name: str, tmp_path: Path) -> None:
+    merge_into(tmp_path / "ours", opened(role_folder(saves / name)))
+    ours, theirs = tmp_path / "ours", saves / name / "merged"
+    expected = {path.name for path in theirs.iterdir()}
+    if CASES[name].critic:  # it generates nothing
+        expected -= {"generation_config.json"}
+    assert expected <= {path.name for path in ours.iterdir()}
+    config, other = (json.loads((folder / "config.json").read_text()) for folder in (ours, theirs))
+    if CASES[name].critic:  # verl's says Qwen2ForCausalLM, which it is not
+        other |= {"architectures": ["Qwen2ForTokenClassification"], "dtype": "bfloat16"}
+    assert config == other
+    for name_ in ("tokenizer.json", "chat_template.jinja"):
+        assert (ours / name_).read_bytes() == (theirs / name_).read_bytes()
+
+
+@pytest.mark.parametrize("name", ["fsdp1-replicas", "fsdp2-replicas"])
+@pytest.mark.parametrize("kept", [(0, 1), (2, 3), (1, 2), (0, 3)])
+def test_any_complete_replica_will_do(saves: Path, name: str, kept: tuple[int, int], tmp_path: Path) -> None:
+    found = opened(role_folder(saves / name))
+    merge_into(tmp_path / "ours", found, {rank: found.shards[rank] for rank in kept})
+    assert read_safetensors(tmp_path / "ours") == read_safetensors(saves / name / "merged")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_verify_finds_nothing(saves: Path, name: str) -> None:
+    found = opened(role_folder(saves / name))
+    report = verify(found.shards, world_size=found.world_size, sidecars=found.sidecars)
+    assert report.findings == ()
+    assert report.shards == CASES[name].world_size // CASES[name].replicas
+
+
+@pytest.mark.parametrize("name", ["fsdp1", "fsdp2-critic"])
+def test_an_optimizer_that_is_a_step_ahead_is_found(saves: Path, name: str, tmp_path: Path) -> None:
+    actor = Path(shutil.copytree(role_folder(saves / name), role_folder(tmp_path)))
+    shard_path(actor, 0, 2, "extra_state").unlink()
+
+    def change(content: dict[str, bytes]) -> None:
+        assert content["data/0"] == struct.pack("<f", STEPS)  # Adam's `step` of the first parameter
+        content["data/0"] = struct.pack("<f", STEPS + 1)
+
+    edit(shard_path(actor, 1, 2, "optim"), change)
+    found = opened(actor)
+    report = verify(found.shards, world_size=found.world_size, sidecars=found.sidecars)
+    assert [finding.message for finding in report.findings] == [
+        f"rank 1 is from another step: update (by its optimizer) {STEPS + 1}, and rank 0 from {STEPS}"
+    ]
+
+
+def test_transformers_loads_the_critic(saves: Path, tmp_path: Path) -> None:
+    import torch
+    from transformers import AutoModelForTokenClassification
+
+    merge_into(tmp_path / "ours", opened(role_folder(saves / "fsdp2-critic")))
+    model = AutoModelForTokenClassification.from_pretrained(tmp_path / "ours")
+    kept = read_safetensors(tmp_path / "ours")["score.weight"][2]
+    assert model.score.weight.view(torch.uint8).numpy().tobytes() == kept
