@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from cloudrl.spec.shape import ClusterShape
     from cloudrl.transport import AgentClient, Connection
 
-_PARTS = ("__init__.py", "errors.py", "protocol", "protocol", "saves", "shards", "data", "node", "checkpoints")
+_PARTS = ("__init__.py", "errors.py", "protocol", "saves", "shards", "node", "checkpoints")
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
