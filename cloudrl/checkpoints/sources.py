@@ -9,18 +9,17 @@ from typing import TYPE_CHECKING, Protocol
 
 from cloudrl.checkpoints.agent_files import RangeClient
 from cloudrl.checkpoints.remote import AHEAD_BYTES, RemoteShard
-from cloudrl.errors import CheckpointError, ConnectionFailed, InputError, Unauthorized
+from cloudrl.errors import CheckpointError, InputError
 from cloudrl.node.checkpoint_store import remove_step
 from cloudrl.node.files import Refused
-from cloudrl.saves.aggregate import aggregate, local_inventory
-from cloudrl.saves.inventory import Inventory
+from cloudrl.saves.aggregate import cluster_inventory, local_inventory
 from cloudrl.shards.source import LocalShard
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cloudrl.protocol.backoff import Backoff
-    from cloudrl.saves.inventory import FileCopy, Location
+    from cloudrl.saves.inventory import FileCopy, Inventory, Location
     from cloudrl.shards.source import ShardSource
     from cloudrl.transport import AgentClient, Connection
 
@@ -120,17 +119,7 @@ class ClusterSource:
 
     def inventory(self) -> Inventory:
         """See `CheckpointSource`. A node that does not answer is told in a note."""
-        answers, silent = [], []
-        for node in self._agent.status()["nodes"]:
-            try:
-                answers.append((node, self._agent.inventory(int(node["rank"]))))
-            except Unauthorized:
-                raise
-            except (ConnectionFailed, InputError) as failure:
-                who = f"node {node['rank']} ({node['ip']})"
-                silent.append(f"{who} says nothing of its checkpoints: {failure.message}")
-        found = aggregate(answers)
-        return Inventory(found.checkpoints, (*silent, *found.notes), tuple(silent))
+        return cluster_inventory(self._agent.status()["nodes"], self._agent.inventory)
 
     def open(
         self, file: FileCopy, *, label: str | None = None, ahead_bytes: int = AHEAD_BYTES

@@ -6,13 +6,13 @@ import os
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from cloudrl.errors import CheckpointError, InputError
+from cloudrl.errors import CheckpointError, ConnectionFailed, InputError, Unauthorized
 from cloudrl.saves.inventory import Checkpoint, FileCopy, Inventory, Location
 from cloudrl.saves.names import DATA, SHARD, TRACKER, model_file, step_folder
 from cloudrl.saves.scan import folder_identity, scan
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
 
@@ -50,6 +50,32 @@ def _refuse_unreadable(folder: Path) -> None:
         raise InputError(f"{folder} is no folder") from None
     except OSError as error:
         raise InputError(f"{folder} cannot be read: {error.strerror}") from error
+
+
+def cluster_inventory(
+    nodes: Iterable[Mapping[str, Any]], ask: Callable[[int], Mapping[str, Any]]
+) -> Inventory:
+    """What the nodes of a cluster have; one that does not answer is told in a note.
+
+    Args:
+        nodes: Their rows in the cluster's status.
+        ask: Gives the inventory of the node of this rank.
+
+    Raises:
+        Unauthorized: The token is refused.
+        CheckpointError: A node gives a name that is no path below a folder.
+    """
+    answers, silent = [], []
+    for node in nodes:
+        try:
+            answers.append((node, ask(int(node["rank"]))))
+        except Unauthorized:
+            raise
+        except (ConnectionFailed, InputError) as failure:
+            who = f"node {node['rank']} ({node['ip']})"
+            silent.append(f"{who} says nothing of its checkpoints: {failure.message}")
+    found = aggregate(answers)
+    return Inventory(found.checkpoints, (*silent, *found.notes), tuple(silent))
 
 
 def aggregate(answers: Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> Inventory:
