@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from cloudrl.jobs import Submission, SubmitOptions, plan
+from cloudrl.jobs import Submission, SubmitOptions, plan_job, submission_of
+from cloudrl.jobs.local_files import look
+from cloudrl.jobs.snapshot import Snapshot
 from cloudrl.spec import Job, parse_override
 from cloudrl.spec.shape import ClusterShape
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 NOW = datetime(2026, 11, 21, 10, 5, 9, tzinfo=timezone.utc)
 
@@ -41,8 +47,23 @@ def job(**changes: Any) -> Job:
     return Job(**{**base, **changes})
 
 
+def plan(
+    job_: Job,
+    shape: ClusterShape,
+    options: SubmitOptions | None = None,
+    *,
+    shell: Mapping[str, str] | None = None,
+    here: Path = Path("/nowhere"),
+    now: datetime = NOW,
+) -> Submission:
+    """What would be sent to a cluster of this shape; of this machine's files none is read."""
+    options = options or SubmitOptions()
+    snapshot = Snapshot(shape, look(job_, options, here=here), shell or {}, now)
+    return submission_of(plan_job(job_, options, snapshot))
+
+
 def planned(job_: Job | None = None, view: ClusterShape | None = None, **options: Any) -> Submission:
-    return plan(job_ or job(), view or cluster(), SubmitOptions(**options), now=NOW)
+    return plan(job_ or job(), view or cluster(), SubmitOptions(**options))
 
 
 def typed(*arguments: str) -> dict[str, str]:

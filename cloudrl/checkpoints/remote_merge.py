@@ -148,4 +148,4 @@ def _package(checkpoint: CheckpointHandle, agent: AgentClient) -> Package:
             info.compress_type, info.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
             archive.writestr(info, data)
     packed = content.getvalue()
-    return Package(f"_ray_pkg_{hashlib.sha256(packed).hexdigest()[:32]}.zip", packed, files=0)
+    return Package(f"_ray_pkg_{hashlib.sha256(packed).hexdigest()[:32]}.zip", packed)

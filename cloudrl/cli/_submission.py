@@ -14,9 +14,8 @@ if TYPE_CHECKING:
     from cloudrl.jobs import JobHandle, Progress, SubmitOptions
     from cloudrl.jobs.submission import Submission
     from cloudrl.jobs.submit import PreparedSubmission
-    from cloudrl.jobs.working_dir import Package
-    from cloudrl.spec import Job
-    from cloudrl.spec.shape import ClusterShape
+    from cloudrl.jobs.working_dir import PackagePlan
+    from cloudrl.spec import Cluster, Job
     from cloudrl.transport import Connection
 
 _MIB = 2**20
@@ -121,12 +120,16 @@ def prepared_for(connection: Connection, job: Job, options: SubmitOptions) -> Pr
     return prepared
 
 
-def assembled(cluster: ClusterShape, job: Job, options: SubmitOptions) -> Submission:
-    """The same for a cluster that is only expected, as a dry run shows it."""
-    from cloudrl.jobs.submit import build_submission
+def preview(cluster: Cluster, job: Job, options: SubmitOptions, *, on: str) -> Submission:
+    """The same for a cluster that is only declared, as a dry run shows it."""
+    from cloudrl.jobs import submission_of
+    from cloudrl.jobs.run_plan import expected_snapshot
+    from cloudrl.jobs.submit import read_and_plan
 
-    submission, package = build_submission(cluster, job, options, on_read=_say_what_is_read)
-    _say_what_is_coming(submission, package)
+    snapshot = expected_snapshot(cluster, job, options, on=on, shell=os.environ)
+    draft = read_and_plan(job, options, snapshot, on_read=_say_what_is_read)
+    submission = submission_of(draft)
+    _say_what_is_coming(submission, draft.package)
     return submission
 
 
@@ -135,20 +138,18 @@ def _say_what_is_read(text: str, size_bytes: int) -> None:
         _output.note(f"reading {text} ({size_bytes / _MIB:.1f} MiB) to see whether the cluster has it")
 
 
-def _say_what_is_coming(submission: Submission, package: Package | None) -> None:
+def _say_what_is_coming(submission: Submission, package: PackagePlan | None) -> None:
     from cloudrl.node.uploads import size_text
 
     for sentence in submission.notes:
         _output.note(f"note: {sentence}")
-    for item in submission.files:
+    for item in submission.uploads:
         way = "in the package" if item.by == "package" else "through the agents"
         _output.note(f"{item.text} ({size_text(item.size_bytes)}) -> {item.to}, {way}")
     if package is not None:
         excluded = f"; left out: {', '.join(package.excluded)}" if package.excluded else ""
-        size = (
-            f"{package.files} file{'' if package.files == 1 else 's'}, {len(package.content) / _MIB:.1f} MiB"
-        )
-        _output.note(f"working directory: {size} packed{excluded}")
+        size = f"{package.files} file{'' if package.files == 1 else 's'}, {package.size_bytes / _MIB:.1f} MiB"
+        _output.note(f"working directory: {size}{excluded}")
 
 
 def send(prepared: PreparedSubmission) -> JobHandle:

@@ -112,7 +112,7 @@ def stop(
     before = job.status().status
     if not before.is_terminal and not _output.confirm(f"Stop job {job.submission_id}?", yes=yes):
         raise InputError(f"{job.submission_id} goes on")
-    job.stop()
+    job.cancel()
     after = job.wait_terminal()
     if as_json:
         _output.as_json({"submission_id": job.submission_id, "status": str(after)})

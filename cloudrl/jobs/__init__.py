@@ -8,7 +8,8 @@ from cloudrl.jobs.handle import JobHandle as JobHandle
 from cloudrl.jobs.handle import find_job as find_job
 from cloudrl.jobs.handle import list_jobs as list_jobs
 from cloudrl.jobs.options import SubmitOptions as SubmitOptions
-from cloudrl.jobs.plan import plan as plan
+from cloudrl.jobs.pipeline import plan_job as plan_job
+from cloudrl.jobs.pipeline import submission_of as submission_of
 from cloudrl.jobs.submission import Submission as Submission
 from cloudrl.jobs.submit import prepare as prepare
 from cloudrl.jobs.submit import send as send

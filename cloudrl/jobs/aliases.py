@@ -2,69 +2,52 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from cloudrl.errors import InputError
 from cloudrl.jobs.defaults import CRITIC_MODEL, MODEL, TRAIN, VAL
 from cloudrl.jobs.environment import is_remote
+from cloudrl.jobs.local_files import PARTS, split_reward
 from cloudrl.jobs.local_paths import is_of_this_machine, not_here
-from cloudrl.jobs.overrides import unquoted
-from cloudrl.spec import Job, did_you_mean
-from cloudrl.spec.hydra import hydra_text, split_key
+from cloudrl.jobs.overrides import one_or_many, parse_overrides, unquoted
+from cloudrl.spec import did_you_mean
+from cloudrl.spec.hydra import hydra_text
 from cloudrl.verl.path_keys import REWARD_FUNCTION, REWARD_NAME, REWARD_PATH, PathKind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cloudrl.jobs.options import SubmitOptions
-    from cloudrl.jobs.working_dir import DirectoryListing
+    from cloudrl.jobs.draft import JobDraft
+    from cloudrl.jobs.local_files import LocalFiles
+    from cloudrl.jobs.snapshot import Snapshot
     from cloudrl.spec.shape import ClusterShape
 
-_FUNCTION = re.compile(r"(.+):([A-Za-z_]\w*)")
 _LEGACY_REWARD = ("custom_reward_function.path", "custom_reward_function.name")
 """verl up to 0.7; where 0.9.1 finds one of them, it wins (verl 0.9.1, experimental/reward_loop/reward_loop.py)."""
 
 
-def expand_aliases(
-    job: Job,
-    options: SubmitOptions,
-    cluster: ClusterShape,
-    *,
-    here: Path,
-    working_dir: DirectoryListing | None = None,
-) -> tuple[Job, SubmitOptions, tuple[str, ...]]:
-    """The same job and options, spelled out; and what the user should know of it.
-
-    Args:
-        job: The recipe; what an alias stands for takes the place of what the recipe says about it.
-        options: What the user asks for.
-        cluster: What data sets and models are prepared on.
-        here: What relative paths start from.
-        working_dir: The folder that is sent along.
+def expand_aliases(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
+    """Pass: write out what aliases stand for; it takes the place of what the recipe says about it.
 
     Raises:
         InputError: An alias and an override contradict each other, or there is no such data set or file.
     """
-    plain = replace(options, model=None, data=(), reward=None)
-    given = {split_key(key)[1]: str(hydra_text(value)) for key, value in options.overrides.items()}
-    added: dict[str, Any] = {}
-    notes: list[str] = []
+    options, files = draft.options, snapshot.files
+    given = parse_overrides({key: str(hydra_text(value)) for key, value in draft.overrides.items()})
+    typed, draft = draft.overrides, replace(draft, overrides={})
     if options.model is not None:
         _check_free(given, f"--model {options.model}", MODEL)
-        job, made = _model(job, options.model, cluster, here, working_dir)
-        added |= made
+        draft = _model(draft, options.model, files)
     if options.data:
         _check_free(given, f"--data {options.data[0]}", TRAIN)
-        job, made = _data(job, options.data, cluster, here, given, notes)
-        added |= made
+        draft = _data(draft, options.data, files, given)
     if options.reward is not None:
         _check_free(given, f"--reward {options.reward}", REWARD_PATH)
-        job = _drop_keys(job, REWARD_PATH, REWARD_NAME, *_LEGACY_REWARD)
-        added |= _reward(options.reward, given)
-    return job, replace(plain, overrides={**added, **plain.overrides}), tuple(notes)
+        draft = draft.without(REWARD_PATH, REWARD_NAME, *_LEGACY_REWARD)
+        draft = draft.overriding(_reward(options.reward, given))
+    return draft.overriding(typed)
 
 
 def _check_free(given: Mapping[str, str], alias: str, key: str) -> None:
@@ -74,74 +57,59 @@ def _check_free(given: Mapping[str, str], alias: str, key: str) -> None:
         )
 
 
-def _drop_keys(job: Job, *keys: str) -> Job:
-    kept = {key: value for key, value in job.overrides.items() if split_key(key)[1] not in keys}
-    return job.replace(overrides=kept)
-
-
-def _model(
-    job: Job, model: str, cluster: ClusterShape, here: Path, working_dir: DirectoryListing | None
-) -> tuple[Job, dict[str, Any]]:
-    old, critic = job.override(MODEL), job.override(CRITIC_MODEL)
+def _model(draft: JobDraft, model: str, files: LocalFiles) -> JobDraft:
+    old, critic = draft.job.override(MODEL), draft.job.override(CRITIC_MODEL)
     follows = critic is not None and old is not None and unquoted(critic) == unquoted(old)
-    job = _drop_keys(job, MODEL, *([CRITIC_MODEL] if follows else []))
-    if model in cluster.models:
-        return job.replace(model=model), {}
-    if is_of_this_machine(model, PathKind.MODEL, here, working_dir):
-        return job.replace(model=None), {MODEL: model}
-    return job.replace(model=model), {}
+    is_here = model not in draft.cluster.models and is_of_this_machine(model, PathKind.MODEL, files)
+    draft = draft.without(MODEL, *([CRITIC_MODEL] if follows else []))
+    draft = replace(draft, job=draft.job.replace(model=None if is_here else model))
+    return draft.overriding({MODEL: model}) if is_here else draft
 
 
-def _data(
-    job: Job,
-    names: tuple[str, ...],
-    cluster: ClusterShape,
-    here: Path,
-    given: Mapping[str, str],
-    notes: list[str],
-) -> tuple[Job, dict[str, Any]]:
-    job = _drop_keys(job, TRAIN, VAL)
+def _data(draft: JobDraft, names: tuple[str, ...], files: LocalFiles, given: Mapping[str, str]) -> JobDraft:
+    draft, cluster = draft.without(TRAIN, VAL), draft.cluster
     if all(name in cluster.data for name in names):
-        return job.replace(data=names), {}
-    pairs = [_files(name, cluster, here) for name in names]
-    train, val = ([pair[index] for pair in pairs] for index in (0, 1))
-    if train == val and VAL not in given:
-        notes.append(f"validation reads {train[0]}, too: {VAL}=... names another file for it")
-    made: dict[str, Any] = {TRAIN: _one_or_many(train)}
-    return job.replace(data=()), made if VAL in given else {**made, VAL: _one_or_many(val)}
+        return replace(draft, job=draft.job.replace(data=names))
+    train, val = zip(*(_files(name, cluster, files) for name in names), strict=True)
+    made: dict[str, Any] = {TRAIN: one_or_many(train)}
+    said = []
+    if VAL not in given:
+        made[VAL] = one_or_many(val)
+        if train == val:
+            said = [f"validation reads {train[0]}, too: {VAL}=... names another file for it"]
+    return draft.noting(*said, job=draft.job.replace(data=())).overriding(made)
 
 
-def _files(name: str, cluster: ClusterShape, here: Path) -> tuple[str, str]:
+def _files(name: str, cluster: ClusterShape, files: LocalFiles) -> tuple[str, str]:
     """(training file, validation file) of one data set."""
     if name in cluster.data:
         return cluster.data[name]["train"], cluster.data[name]["test"]
     if is_remote(name) or name.endswith((".parquet", ".json", ".jsonl")):
         return name, name
+    train, test = (str(PurePosixPath(name) / part) for part in PARTS)
     if name.startswith("/"):
-        return f"{name.rstrip('/')}/train.parquet", f"{name.rstrip('/')}/test.parquet"
-    folder = here / Path(name).expanduser()
-    if not folder.exists():
+        return train, test
+    folder = files.at(name)
+    if not folder.exists:
         if "/" in name and name.startswith((".", "~")):
-            raise not_here(f"--data {name}", name, here)
+            raise not_here(f"--data {name}", folder)
         has = ", ".join(cluster.data) or "none"
         raise InputError(
             f"--data {name} is neither a data set that cluster {cluster.name!r} has prepared (it has: {has}) nor a "
             f"file or folder here{did_you_mean(name, cluster.data)}",
             hint=f"cloudrl up ... --data {name}",
         )
-    found = {each.name for each in folder.iterdir()} if folder.is_dir() else set()
-    missing = [file for file in ("train.parquet", "test.parquet") if file not in found]
+    missing = [part for part in PARTS if part not in folder.children]
     if missing:
         raise InputError(
-            f"--data {name} has no {missing[0]} (it has: {', '.join(sorted(found)) or 'nothing'})",
+            f"--data {name} has no {missing[0]} (it has: {', '.join(folder.children) or 'nothing'})",
             hint=f"Name the files: {TRAIN}=[...] {VAL}=[...]",
         )
-    return str(PurePosixPath(name) / "train.parquet"), str(PurePosixPath(name) / "test.parquet")
+    return train, test
 
 
 def _reward(text: str, given: Mapping[str, str]) -> dict[str, Any]:
-    match = None if is_remote(text) and text.count(":") == 1 else _FUNCTION.fullmatch(text)
-    path, function = (match[1], match[2]) if match else (text, None)
+    path, function = split_reward(text)
     if function is not None and REWARD_NAME in given:
         raise InputError(
             f"--reward {text} and {REWARD_NAME}={given[REWARD_NAME]} say the same thing twice",
@@ -149,7 +117,3 @@ def _reward(text: str, given: Mapping[str, str]) -> dict[str, Any]:
         )
     name = {} if function is None and REWARD_NAME in given else {REWARD_NAME: function or REWARD_FUNCTION}
     return {REWARD_PATH: path, **name}
-
-
-def _one_or_many(paths: list[str]) -> str | list[str]:
-    return paths[0] if len(paths) == 1 else paths

@@ -12,40 +12,44 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from cloudrl.jobs.local_files import LocalFile
+
 _NEVER_BESIDE = frozenset({"verl", "torch", "ray", "transformers", "cloudrl"})
 """Packages of the image: a checkout of one that lies beside the file is not what it imports on the nodes."""
 
 
-def check_code(path: Path, name: str | None, *, said: str, root: Path | None = None) -> None:
+def check_code(file: LocalFile, name: str | None, *, said: str, is_in_root: bool = False) -> None:
     """Refuse a file that verl could not load on the nodes.
 
     verl executes the file by its path (verl 0.9.1, utils/import_utils.py: load_module): its folder is not on
     `sys.path`, and a relative import has no package to start from. On the nodes the working directory is on it.
 
     Args:
-        path: The file.
+        file: The file.
         name: What has to be defined in it; None when verl asks for nothing.
         said: The option or override, for the message.
-        root: The working directory that is sent along, if the file lies in it.
+        is_in_root: Whether it lies in the root of the working directory that is sent along.
 
     Raises:
         InputError: It is no Python, does not define `name`, or imports a file that does not come along.
     """
-    tree = _parsed(path, said)
+    tree = _parsed(file, said)
     if name is not None:
-        _check_defined(tree, name, path, said)
-    if root is None or path.parent.resolve() != root.resolve():
-        _check_imports(tree, path, said)
+        _check_defined(tree, name, file.path, said)
+    if not is_in_root:
+        _check_imports(tree, file, said)
 
 
-def _parsed(path: Path, said: str) -> ast.Module:
+def _parsed(file: LocalFile, said: str) -> ast.Module:
+    if file.source is None:
+        raise InputError(f"{said}: {file.path} cannot be read: {file.problem}")
     try:
-        return ast.parse(path.read_bytes(), filename=str(path))
+        return ast.parse(file.source, filename=str(file.path))
     except SyntaxError as failure:
         where = f"line {failure.lineno}: {failure.msg}"
-        raise InputError(f"{said}: {path} is not Python: {where}") from failure
-    except (OSError, ValueError) as failure:
-        raise InputError(f"{said}: {path} cannot be read: {failure}") from failure
+        raise InputError(f"{said}: {file.path} is not Python: {where}") from failure
+    except ValueError as failure:
+        raise InputError(f"{said}: {file.path} cannot be read: {failure}") from failure
 
 
 def _check_defined(tree: ast.Module, name: str, path: Path, said: str) -> None:
@@ -82,9 +86,8 @@ def _defined(body: list[ast.stmt]) -> Iterator[str]:
                 yield from _defined(handler.body)
 
 
-def _check_imports(tree: ast.Module, path: Path, said: str) -> None:
-    beside = {each.stem for each in path.parent.glob("*.py")}
-    beside |= {each.parent.name for each in path.parent.glob("*/*.py")}
+def _check_imports(tree: ast.Module, file: LocalFile, said: str) -> None:
+    path, beside = file.path, file.modules_beside
     for module, dots in _imported(tree):
         top = module.split(".")[0]
         if dots or (top in beside - _NEVER_BESIDE - {path.stem}):

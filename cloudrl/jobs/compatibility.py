@@ -14,6 +14,8 @@ from cloudrl.verl import has_key
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from cloudrl.jobs.draft import JobDraft
+    from cloudrl.jobs.snapshot import Snapshot
     from cloudrl.spec import Job
     from cloudrl.spec.shape import ClusterShape
 
@@ -27,30 +29,22 @@ _ELSEWHERE = (f"{_ROLLOUT}.nnodes", f"{_ROLLOUT}.disaggregation.")
 """Keys that give the rollout GPUs of its own, or replicas of another kind."""
 
 
-def check_compatibility(job: Job, cluster: ClusterShape, given: Mapping[str, str]) -> list[str]:
-    """What the user should know of running this job there, one sentence each.
-
-    Args:
-        job: With the user's overrides in it.
-        cluster: Where it goes.
-        given: Its overrides, bare key -> value.
+def check_compatibility(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
+    """Pass: refuse what cannot work; say what the user should know of running this job there.
 
     Raises:
         InputError: It cannot work; the message holds both values.
     """
+    job, cluster, given = draft.asked, draft.cluster, draft.values
     _check_shape(given, cluster)
     _check_replicas(given, cluster)
-    _rollout_check(job, cluster)
+    _check_rollout(job, cluster)
     notes = [*_device_notes(job, cluster), *_release_notes(job, cluster), *_shape_notes(job, cluster)]
-    release = release_of(job, cluster)
-    if not has_key(release, "trainer.resume_mode"):
-        notes.append(f"verl {release} cannot continue a run: one that breaks off starts from its model again")
-    return notes
-
-
-def release_of(job: Job, cluster: ClusterShape) -> str | None:
-    """The release of verl that is going to run: the nodes' or the fork's, as far as anybody knows."""
-    return cluster.verl_version or job.verl
+    if not has_key(cluster.verl_version, "trainer.resume_mode"):
+        notes.append(
+            f"verl {cluster.verl_version} cannot continue a run: one that breaks off starts from its model again"
+        )
+    return draft.noting(*notes)
 
 
 def _check_shape(given: Mapping[str, str], cluster: ClusterShape) -> None:
@@ -131,7 +125,7 @@ def _release_notes(job: Job, cluster: ClusterShape) -> list[str]:
     return [differ]
 
 
-def _rollout_check(job: Job, cluster: ClusterShape) -> None:
+def _check_rollout(job: Job, cluster: ClusterShape) -> None:
     """An engine is imported minutes after the start, in an actor of its own."""
     if job.rollout in ROLLOUTS and cluster.rollouts and job.rollout not in cluster.rollouts:
         raise InputError(

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cloudrl.errors import InputError
-from cloudrl.jobs.compatibility import GPUS, NODES, check_compatibility, release_of
-from cloudrl.jobs.overrides import integer, parse_overrides
-from cloudrl.spec import HydraText, Job, did_you_mean, hydra_text
+from cloudrl.jobs.compatibility import GPUS, NODES
+from cloudrl.jobs.overrides import integer, one_or_many
+from cloudrl.spec import Job, did_you_mean, hydra_text
 from cloudrl.verl import has_key
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
+    from cloudrl.jobs.draft import JobDraft
+    from cloudrl.jobs.snapshot import Snapshot
     from cloudrl.spec.shape import ClusterShape
 
 SAVE_FREQ = 20
@@ -27,60 +28,47 @@ MODEL, CRITIC_MODEL = "actor_rollout_ref.model.path", "critic.model.path"
 LOCAL_DIR = "trainer.default_local_dir"
 PACKAGE_FOLDER = "cloudrl_files"
 """Where the user's own files lie in a job's package, and so below its working directory."""
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
-@dataclass(frozen=True)
-class ClusterDefaults:
-    """Overrides that the cluster gives, for keys that neither recipe nor user has set."""
-
-    overrides: Mapping[str, HydraText]
-    notes: tuple[str, ...]
-    """What the user should know, one sentence each."""
-    offline: bool
-    """Whether every model lies on the nodes, so that nothing need be asked of the Hub."""
-
-
-def cluster_defaults(job: Job, cluster: ClusterShape, *, name: str, wandb: bool = False) -> ClusterDefaults:
-    """Complete a job for a cluster.
-
-    Args:
-        job: With the user's overrides already in it.
-        cluster: What it is going to run on.
-        name: The run's name: its checkpoint folder and its experiment name.
-        wandb: Whether the job has a key for Weights & Biases.
+def take_cluster_defaults(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
+    """Pass: complete a job with what the cluster gives, for keys that neither recipe nor user has set.
 
     Raises:
-        InputError: Job and cluster do not go together, or something is missing that only the user can say.
+        InputError: Something is missing that only the user can say, or checkpoints would be lost.
     """
-    given = parse_overrides(job.overrides)
+    job, cluster, given = draft.job, draft.cluster, draft.values
     _check_saving(given)
-    notes = check_compatibility(job, cluster, given)
     made: dict[str, str | int | list[str]] = {
         NODES: cluster.nodes,
         GPUS: cluster.gpus_per_node,
         "trainer.project_name": job.name,
-        "trainer.experiment_name": name,
-        "trainer.logger": ["console", "wandb"] if wandb else ["console"],
+        "trainer.experiment_name": draft.name,
+        "trainer.logger": ["console", "wandb"] if draft.variables.get("WANDB_API_KEY") else ["console"],
         "trainer.save_freq": SAVE_FREQ,
         "trainer.resume_mode": "auto",
     }
     if job.device == "cpu":
         made["trainer.device"] = "cpu"
     if cluster.checkpoint_dir is not None:
-        made[LOCAL_DIR] = f"{cluster.checkpoint_dir.rstrip('/')}/{name}"
+        made[LOCAL_DIR] = f"{cluster.checkpoint_dir.rstrip('/')}/{draft.name}"
     made |= _data(job, cluster, given)
-    made |= _model(job, cluster, given, notes)
-    _check_complete(job, cluster, {**made, **given})
-    release = release_of(job, cluster)
-    made = {key: value for key, value in made.items() if has_key(release, key)}
-    overrides = {key: hydra_text(value) for key, value in made.items() if key not in given}
+    made |= _model(job, cluster, given)
     chosen = {**made, **given}
+    _check_complete(job, cluster, chosen)
+    keys = [key for key in made if key not in given and has_key(cluster.verl_version, key)]
+    return draft.noting(
+        *_hub_note(job, cluster, given),
+        defaults={key: hydra_text(made[key]) for key in keys},
+        is_offline=_is_offline(chosen, given, cluster),
+    )
+
+
+def _is_offline(chosen: Mapping[str, object], given: Mapping[str, str], cluster: ClusterShape) -> bool:
     models = {str(chosen[key]) for key in (MODEL, CRITIC_MODEL) if key in chosen}
-    models |= {value for key, value in given.items() if key.endswith("path") and _HUB_ID.fullmatch(value)}
+    models |= {value for key, value in given.items() if key.endswith("path") and HUB_ID.fullmatch(value)}
     prepared = set(cluster.models.values())
-    offline = all(model.startswith(("/", f"{PACKAGE_FOLDER}/")) or model in prepared for model in models)
-    return ClusterDefaults(overrides, tuple(notes), offline)
+    return all(model.startswith(("/", f"{PACKAGE_FOLDER}/")) or model in prepared for model in models)
 
 
 def needs_critic(given: Mapping[str, str]) -> bool:
@@ -124,37 +112,42 @@ def _data(job: Job, cluster: ClusterShape, given: Mapping[str, str]) -> dict[str
     if unknown or not names:
         return {}
     return {
-        TRAIN: _one_or_many([cluster.data[name]["train"] for name in names]),
-        VAL: _one_or_many([cluster.data[name]["test"] for name in names]),
+        TRAIN: one_or_many([cluster.data[name]["train"] for name in names]),
+        VAL: one_or_many([cluster.data[name]["test"] for name in names]),
     }
 
 
-def _model(job: Job, cluster: ClusterShape, given: Mapping[str, str], notes: list[str]) -> dict[str, str]:
-    path = given.get(MODEL) or _model_path(job, cluster, notes)
+def _model(job: Job, cluster: ClusterShape, given: Mapping[str, str]) -> dict[str, str]:
+    path = given.get(MODEL) or _model_path(job, cluster)
     if path is None:
         return {}
     return {MODEL: path, CRITIC_MODEL: path} if needs_critic(given) else {MODEL: path}
 
 
-def _model_path(job: Job, cluster: ClusterShape, notes: list[str]) -> str | None:
+def _model_path(job: Job, cluster: ClusterShape) -> str | None:
     model = job.model or (next(iter(cluster.models)) if len(cluster.models) == 1 else None)
-    if model is None:
-        return None
-    if model in cluster.models:
-        return str(cluster.models[model])
-    if model.startswith("/"):
+    if model is None or model in cluster.models:
+        return str(cluster.models[model]) if model is not None else None
+    if "/" in model:
         return model
-    if "/" not in model and cluster.checkpoint_dir is None:
+    if cluster.checkpoint_dir is None:
         return None  # a plain Ray cluster makes none; what is missing is said in one message
-    if "/" not in model:
-        raise InputError(
-            f"model {model!r} is made by cloudrl, and cluster {cluster.name!r} has not made it",
-            hint=f"cloudrl up ... --model {model}, or give {MODEL}=/path",
-        )
-    notes.append(
-        f"model {model} is not prepared on cluster {cluster.name!r}: every worker asks the Hub for it"
+    raise InputError(
+        f"model {model!r} is made by cloudrl, and cluster {cluster.name!r} has not made it",
+        hint=f"cloudrl up ... --model {model}, or give {MODEL}=/path",
     )
-    return model
+
+
+def _hub_note(job: Job, cluster: ClusterShape, given: Mapping[str, str]) -> Iterator[str]:
+    model = job.model
+    if (
+        MODEL not in given
+        and model
+        and not model.startswith("/")
+        and "/" in model
+        and model not in cluster.models
+    ):
+        yield f"model {model} is not prepared on cluster {cluster.name!r}: every worker asks the Hub for it"
 
 
 def _check_complete(job: Job, cluster: ClusterShape, everything: Mapping[str, object]) -> None:
@@ -175,7 +168,3 @@ def _check_complete(job: Job, cluster: ClusterShape, everything: Mapping[str, ob
         f"{reason}: {', '.join(missing)}",
         hint="Add, with paths that every node sees: " + " ".join(f"{key}={example[key]}" for key in missing),
     )
-
-
-def _one_or_many(paths: list[str]) -> str | list[str]:
-    return paths[0] if len(paths) == 1 else paths

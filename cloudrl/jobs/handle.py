@@ -33,6 +33,8 @@ class JobHandle:
     checkpoint_dir: str | None = None
     """Absolute, on the nodes; None for a job that cloudrl did not submit."""
     total_steps: int | None = None
+    notes: tuple[str, ...] = ()
+    """What its planning has to say to the user, one sentence each; only whoever submitted it has them."""
 
     @property
     def url(self) -> str:
@@ -57,7 +59,11 @@ class JobHandle:
         """
         return _api(self.connection).get_job(self.submission_id)
 
-    def stop(self) -> bool:
+    def done(self) -> bool:
+        """Whether it has ended, however."""
+        return self.status().status.is_terminal
+
+    def cancel(self) -> bool:
         """Ask the job to stop and return at once; False when it was not running."""
         return _api(self.connection).stop_job(self.submission_id)
 
@@ -110,17 +116,44 @@ class JobHandle:
             yield from reader.read(line)
         yield Ended(looks[0].status, looks[0].message, reader.first_error)
 
-    def wait(self) -> Ended:
-        """Wait until the job has ended.
+    def wait(self, timeout_s: float | None = None) -> Ended:
+        """Wait until the job has ended, however; `result` raises when it failed.
+
+        Args:
+            timeout_s: The most to wait; None for as long as it takes.
 
         Raises:
-            JobFailed: It failed or was stopped; the message holds its first error and the end of its log.
+            ConnectionFailed: It has not ended after `timeout_s`, or nobody answers.
         """
+        if timeout_s is not None:
+            self.wait_terminal(timeout_s=timeout_s)
         last: deque[Event] = deque(self.follow(), maxlen=1)
         ended = last.pop()
         assert isinstance(ended, Ended)  # noqa: S101 - what `follow` promises
+        return ended
+
+    def result(self, timeout_s: float | None = None) -> Ended:
+        """Wait until the job has succeeded.
+
+        Raises:
+            JobFailed: It failed or was stopped; the message holds its first error and the end of its log.
+            ConnectionFailed: It has not ended after `timeout_s`, or nobody answers.
+        """
+        ended = self.wait(timeout_s)
         raise_for_status(self, ended)
         return ended
+
+    def exception(self, timeout_s: float | None = None) -> JobFailed | None:
+        """Wait until the job has ended; what `result` would raise, None when it succeeded.
+
+        Raises:
+            ConnectionFailed: It has not ended after `timeout_s`, or nobody answers.
+        """
+        try:
+            self.result(timeout_s)
+        except JobFailed as failure:
+            return failure
+        return None
 
     def wait_terminal(
         self,

@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from cloudrl.data.request import folder_name
 from cloudrl.errors import InputError
-from cloudrl.jobs.aliases import expand_aliases
-from cloudrl.jobs.environment import is_remote
+from cloudrl.jobs.local_files import look
 from cloudrl.jobs.local_paths import is_marked
-from cloudrl.jobs.plan import plan
-from cloudrl.jobs.submit import detect_verl_fork, scan_working_dir
-from cloudrl.jobs.uploads import validate_uploads
+from cloudrl.jobs.pipeline import plan_job
+from cloudrl.jobs.snapshot import Snapshot
 from cloudrl.node.replication import FILES
 from cloudrl.providers import provider
 from cloudrl.render.dstack import release_of
@@ -76,15 +74,22 @@ def validate(
         InputError: Job and cluster do not go together, or what the job brings along does not exist, is too large or
             is no Python that verl can load.
     """
-    here = here or Path.cwd()
-    folder = scan_working_dir(options)
-    expected, _ = detect_verl_fork(expected_shape(cluster, job, on=on), folder)
-    job, plain, _ = expand_aliases(job, options, expected, here=here, working_dir=folder)
-    validate_uploads(
-        job.with_overrides(plain.overrides), here=here, working_dir=folder,
-        remote_working_dir=is_remote(options.working_dir_source or ""), nodes_are_here=on == "local",
-    )  # fmt: skip
-    plan(job, expected, plain)
+    plan_job(job, options, expected_snapshot(cluster, job, options, on=on, here=here))
+
+
+def expected_snapshot(
+    cluster: Cluster,
+    job: Job,
+    options: SubmitOptions,
+    *,
+    on: str,
+    here: Path | None = None,
+    shell: Mapping[str, str] | None = None,
+) -> Snapshot:
+    """What planning the job is going to look at once the cluster is up."""
+    return Snapshot(
+        expected_shape(cluster, job, on=on), look(job, options, here=here), shell or {}, is_expected=True
+    )
 
 
 def expected_shape(cluster: Cluster, job: Job, *, on: str) -> ClusterShape:
@@ -92,10 +97,11 @@ def expected_shape(cluster: Cluster, job: Job, *, on: str) -> ClusterShape:
 
     A number of GPUs that is left open counts as the one that the recipe is made for.
     """
-    known = release_of(cluster) if on != "local" and cluster.device == "gpu" else None
     made_for = Gpu.parse(job.gpu).count if job.gpu is not None else None
     open_count = made_for.exact if made_for is not None and made_for.exact is not None else 8
     names, places = _names(cluster), provider(on).places(cluster)
+    # where the provider says what is installed, no image is taken
+    known = release_of(cluster) if places.ray is None and cluster.device == "gpu" else None
     return ClusterShape(
         name=cluster.name,
         id=None,

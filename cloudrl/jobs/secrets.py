@@ -11,17 +11,18 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from cloudrl.spec.hydra import hydra_text
+from cloudrl.spec.hydra import split_key
 from cloudrl.spec.names import is_secret
 from cloudrl.verl import release_number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cloudrl.spec.hydra import HydraText
+    from cloudrl.jobs.draft import JobDraft
+    from cloudrl.jobs.snapshot import Snapshot
     from cloudrl.spec.shape import ClusterShape
 
 _OF_LOGGERS = {
@@ -45,31 +46,20 @@ _VERL_TAKES_A_PYTHON = (0, 6)
 _PY_EXECUTABLE_SINCE = (2, 43)  # https://github.com/ray-project/ray/pull/50160
 
 
-def collect_secrets(
-    final: Mapping[str, str],
-    shell: Mapping[str, str],
-    variables: Mapping[str, str],
-    *,
-    offline: bool,
-    blocker: str | None = None,
-) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Secrets that the job is going to need and the user's shell has, and a sentence that names them.
+def collect_secrets(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
+    """Pass: take secrets that the job is going to need from the user's shell, and say which.
 
-    Args:
-        final: All overrides, bare key -> value.
-        shell: The shell's variables.
-        variables: What the job is given already; that is never replaced.
-        offline: Whether nothing is read from the Hub.
-        blocker: Why Ray would write them to its logs, if it would; then they stay here unless asked for.
+    What the job is given already is never replaced. Where Ray would write them to its logs, they stay here.
     """
+    final, shell, variables = draft.values, snapshot.shell, draft.variables
     loggers = set(re.findall(r"\w+", final.get("trainer.logger", "")))
     needed = {
         name: f"trainer.logger has {each}" for each in sorted(loggers) for name in _OF_LOGGERS.get(each, ())
     }
-    if not offline:
+    if not draft.is_offline:
         needed = {**dict.fromkeys(_OF_THE_HUB, "a model is read from the Hub"), **needed}
     taken = {name: shell[name] for name in needed if shell.get(name) and name not in variables}
-    notes = []
+    notes, blocker = [], delivery_blocker(draft.runtime_env, draft.cluster)
     listed = ", ".join(f"{name} ({needed[name]})" for name in taken)
     if taken and blocker is None:
         notes.append(f"passed on from this shell: {listed}; --env {next(iter(taken))}= keeps it here")
@@ -84,55 +74,42 @@ def collect_secrets(
             notes.append(
                 f"trainer.logger has {logger}, and there is no {key} in this shell: the nodes need one"
             )
-    return taken, tuple(notes)
+    return draft.noting(*notes, runtime_env=with_variables(draft.runtime_env, {**taken, **variables}))
 
 
-@dataclass(frozen=True)
-class SecretDelivery:
-    """How the secrets of a job reach it."""
-
-    runtime_env: Mapping[str, Any] = field(repr=False)
-    """As Ray gets it."""
-    values: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """What goes through the agents."""
-    wrapper_argv: tuple[str, ...] = ()
-    """Stands before the entry point: reads the values, then becomes what follows it."""
-    overrides: Mapping[str, HydraText] = field(default_factory=dict)
-    """Has every worker start behind the wrapper, too."""
-    notes: tuple[str, ...] = ()
-
-
-def plan_delivery(
-    runtime_env: Mapping[str, Any], overrides: Mapping[str, str], cluster: ClusterShape, submission_id: str
-) -> SecretDelivery:
-    """Take the secrets out of a runtime environment and say how they get to the job instead.
+def deliver_secrets(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
+    """Pass: take the secrets out of the runtime environment and say how they get to the job instead.
 
     verl sets `py_executable` in its own `ray.init`, to null unless told otherwise, and Ray refuses a field that both
     the job's environment and that of `ray.init` have. So verl is told, by its own key (verl 0.9.1,
     trainer/config/ppo_trainer.yaml: ray_kwargs; "inherited by the TaskRunner and every worker actor").
-
-    Args:
-        runtime_env: With all variables of the job.
-        overrides: Of the job, bare key -> value.
-        cluster: Where it goes.
-        submission_id: Its id; the secrets lie under it.
     """
-    variables: dict[str, str] = dict(runtime_env.get("env_vars") or {})
+    variables, cluster = draft.variables, draft.cluster
     secrets = {name: value for name, value in variables.items() if is_secret(name) and value}
-    reason = delivery_blocker(runtime_env, cluster) if secrets else None
-    if not secrets or reason is not None:
-        notes = (f"passed on by Ray: {', '.join(secrets)}; {reason}",) if secrets else ()
-        return SecretDelivery(runtime_env, notes=notes)
-    wrapper_argv = ("/bin/sh", f"{cluster.secrets_dir}/{submission_id}")
-    asked = overrides.get(PYTHON_KEY, "null")
-    python = (asked if asked != "null" else None) or runtime_env.get("py_executable") or "python3"
-    started = f"{shlex.join(wrapper_argv)} {python}"
+    blocker = delivery_blocker(draft.runtime_env, cluster)
+    if not secrets:
+        return draft
+    if blocker is not None:
+        return draft.noting(f"passed on by Ray: {', '.join(secrets)}; {blocker}")
+    wrapper = ("/bin/sh", f"{cluster.secrets_dir}/{draft.submission_id}")
+    asked = draft.values.get(PYTHON_KEY, "null")
+    python = (asked if asked != "null" else None) or draft.runtime_env.get("py_executable") or "python3"
+    started = f"{shlex.join(wrapper)} {python}"
     kept = {name: value for name, value in variables.items() if name not in secrets}
-    rest = {key: value for key, value in runtime_env.items() if key not in ("env_vars", "py_executable")}
-    rest |= {"env_vars": kept} if kept else {}
+    rest = {key: value for key, value in draft.runtime_env.items() if key != "py_executable"}
+    rest = with_variables(rest, kept)
     if release_number(cluster.verl_version) < _VERL_TAKES_A_PYTHON:
-        return SecretDelivery({**rest, "py_executable": started}, secrets, wrapper_argv)
-    return SecretDelivery(rest, secrets, wrapper_argv, {f"++{PYTHON_KEY}": hydra_text(started)})
+        rest["py_executable"] = started
+    else:
+        overrides = {key: each for key, each in draft.overrides.items() if split_key(key)[1] != PYTHON_KEY}
+        draft = replace(draft.without(PYTHON_KEY), overrides={**overrides, f"++{PYTHON_KEY}": started})
+    return replace(draft, runtime_env=rest, secrets=secrets, wrapper_argv=wrapper)
+
+
+def with_variables(runtime_env: Mapping[str, Any], variables: Mapping[str, str]) -> dict[str, Any]:
+    """A runtime environment with these variables alone."""
+    rest = {key: value for key, value in runtime_env.items() if key != "env_vars"}
+    return {**rest, "env_vars": dict(variables)} if variables else rest
 
 
 def delivery_blocker(runtime_env: Mapping[str, Any], cluster: ClusterShape) -> str | None:

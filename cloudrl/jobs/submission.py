@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 
+from cloudrl.errors import InputError
 from cloudrl.jobs.environment import redact, secret_values
 from cloudrl.jobs.redaction import redact_text, redact_words
 from cloudrl.node.uploads import size_text
@@ -15,12 +16,30 @@ from cloudrl.node.uploads import size_text
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cloudrl.jobs.uploads import UploadItem
+_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Upload:
+    """A file or folder of the user's, and where the job finds it."""
+
+    text: str
+    """As the user wrote it."""
+    to: str
+    """On the nodes: relative to the job's working directory in a package, absolute through the agents."""
+    by: Literal["package", "agents"]
+    size_bytes: int
+    address: str
+    """Made of its content; the agents keep it below this name."""
 
 
 @dataclass(frozen=True)
 class Submission:
-    """One job, ready to be sent. `request()` is what Ray gets, `render()` the same for reading."""
+    """One job, ready to be sent. `request()` is what Ray gets, `render()` the same for reading.
+
+    `to_json` and `from_json` are a round trip, for a journal from which the job can be sent once more. Secrets are no
+    part of it: their names are, and `with_secrets` puts the values back.
+    """
 
     submission_id: str
     name: str
@@ -34,10 +53,14 @@ class Submission:
     total_steps: int | None = None
     notes: tuple[str, ...] = ()
     """What the user should know, one sentence each."""
-    files: tuple[UploadItem, ...] = ()
+    uploads: tuple[Upload, ...] = ()
     """What the overrides name and this machine has."""
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Variables that reach the job's processes through the agents, and Ray never."""
+    absent: tuple[str, ...] = ()
+    """Names of secrets whose values are not here."""
+    absent_from_ray: tuple[str, ...] = ()
+    """The same for variables that Ray passes on, where no agent could."""
 
     @property
     def entrypoint(self) -> str:
@@ -63,7 +86,7 @@ class Submission:
         """What reaches the cluster before the request does; of secrets the names."""
         files = [
             {"path": item.text, "to": item.to, "by": item.by, "size_bytes": item.size_bytes}
-            for item in self.files
+            for item in self.uploads
         ]
         return {
             **({"files": files} if files else {}),
@@ -81,11 +104,92 @@ class Submission:
             shown, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10_000
         )
 
+    def to_json(self) -> dict[str, Any]:
+        """JSON-ready form, without the values of secrets.
+
+        Raises:
+            InputError: A secret is part of the command or of a field for Ray, and cannot be taken out.
+        """
+        variables = dict(self.runtime_env.get("env_vars") or {})
+        values = [*secret_values(variables), *self.secrets.values()]
+        kept = {
+            name: value for name, value in variables.items() if redact({name: value}, values)[name] == value
+        }
+        hidden = variables.keys() - kept.keys()
+        rest = {**self.runtime_env, **({"env_vars": kept} if variables else {})}
+        if redact_words(self.argv) != list(self.argv) or redact([rest, self.argv], values) != [
+            rest,
+            [*self.argv],
+        ]:
+            raise InputError(
+                f"job {self.submission_id} has a secret in its command or runtime environment, and cannot be journaled",
+                hint="Give it as a variable: --env NAME, which the job's processes read",
+            )
+        return {
+            "version": _VERSION,
+            **{
+                name: getattr(self, name)
+                for name in ("submission_id", "name", "checkpoint_dir", "total_steps")
+            },
+            "argv": list(self.argv),
+            "runtime_env": rest,
+            "metadata": dict(self.metadata),
+            "notes": list(self.notes),
+            "uploads": [asdict(each) for each in self.uploads],
+            "secrets": sorted({*self.secrets, *self.absent}),
+            "ray_secrets": sorted({*hidden, *self.absent_from_ray}),
+        }
+
+    @classmethod
+    def from_json(cls, value: Any) -> Submission:
+        """Read what `to_json` wrote; its secrets are absent.
+
+        Raises:
+            ValueError: This is no submission, or one of another release.
+        """
+        try:
+            if value["version"] != _VERSION:
+                raise ValueError(f"version {value['version']!r} of a submission is not {_VERSION}")
+            return cls(
+                submission_id=str(value["submission_id"]),
+                name=str(value["name"]),
+                argv=tuple(map(str, value["argv"])),
+                runtime_env=dict(value["runtime_env"]),
+                metadata=dict(value["metadata"]),
+                checkpoint_dir=str(value["checkpoint_dir"]),
+                total_steps=value["total_steps"],
+                notes=tuple(map(str, value["notes"])),
+                uploads=tuple(Upload(**each) for each in value["uploads"]),
+                absent=tuple(map(str, value["secrets"])),
+                absent_from_ray=tuple(map(str, value["ray_secrets"])),
+            )
+        except (KeyError, TypeError) as failure:
+            raise ValueError(f"this is no submission: {failure!r}") from failure
+
+    def with_secrets(self, values: Mapping[str, str]) -> Submission:
+        """The same with the values of its absent secrets.
+
+        Raises:
+            InputError: One of them is not among `values`.
+        """
+        missing = [name for name in (*self.absent, *self.absent_from_ray) if name not in values]
+        if missing:
+            raise InputError(f"job {self.submission_id} needs {missing[0]}, and nobody gives it")
+        passed = {name: values[name] for name in self.absent_from_ray}
+        variables = {**(self.runtime_env.get("env_vars") or {}), **passed}
+        return replace(
+            self,
+            secrets={**self.secrets, **{name: values[name] for name in self.absent}},
+            runtime_env={**self.runtime_env, **({"env_vars": variables} if variables else {})},
+            absent=(),
+            absent_from_ray=(),
+        )
+
     def _comments(self) -> str:
         lines = [
             f"#   {item.text} -> {item.to} ({size_text(item.size_bytes)}, "
             f"{'in the package' if item.by == 'package' else 'through the agents'})"
-            for item in self.files
+            for item in self.uploads
         ]
         lines = ["# Files of this machine, where the job finds them:", *lines] if lines else []
         if self.secrets:

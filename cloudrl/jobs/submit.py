@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import time
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cloudrl.errors import CloudrlError, ConnectionFailed, InputError, Unauthorized
-from cloudrl.jobs.aliases import expand_aliases
-from cloudrl.jobs.environment import is_remote
 from cloudrl.jobs.handle import JobHandle
+from cloudrl.jobs.local_files import read
 from cloudrl.jobs.options import SubmitOptions
-from cloudrl.jobs.plan import plan
+from cloudrl.jobs.pipeline import plan_job, submission_of
+from cloudrl.jobs.snapshot import Snapshot, take_snapshot
 from cloudrl.jobs.transfer import send_files, wait_replicated
-from cloudrl.jobs.uploads import plan_uploads
-from cloudrl.jobs.working_dir import DirectoryListing, Package, build_package, scan
-from cloudrl.transport import inspect_cluster
-from cloudrl.transport.ray_client import PACKAGE_LIMIT_BYTES, id_taken
+from cloudrl.jobs.working_dir import PackagePlan, zip_package
+from cloudrl.transport.ray_client import id_taken
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
 
+    from cloudrl.jobs.draft import JobDraft
     from cloudrl.jobs.submission import Submission
+    from cloudrl.jobs.uploads import UploadItem
     from cloudrl.spec import Job
-    from cloudrl.spec.shape import ClusterShape
     from cloudrl.transport import Connection, RayClient
     from cloudrl.transport.agent_client import AgentClient
 
@@ -40,7 +40,8 @@ class PreparedSubmission:
 
     connection: Connection
     submission: Submission
-    package: Package | None = None
+    uploads: tuple[UploadItem, ...] = ()
+    package: PackagePlan | None = None
     ray_session: str | None = None
     """Ray's own name for the cluster that this was made for."""
 
@@ -66,42 +67,35 @@ def prepare(
 
     Raises:
         InputError: Job, cluster and options do not go together, or what the job brings along is too large.
+        CheckpointError: The run of this name has steps, and its ranks could load none of them.
         ConnectionFailed: Nobody answers.
     """
-    cluster = inspect_cluster(connection)
-    submission, package = build_submission(cluster, job, options, here=here, shell=shell, on_read=on_read)
-    return PreparedSubmission(connection, submission, package, cluster.ray_session)
+    options = options or SubmitOptions()
+    snapshot = take_snapshot(connection, job, options, here=here, shell=shell)
+    draft = read_and_plan(job, options, snapshot, on_read=on_read)
+    session = snapshot.cluster.ray_session
+    return PreparedSubmission(connection, submission_of(draft), draft.uploads, draft.package, session)
 
 
-def build_submission(
-    cluster: ClusterShape,
+def read_and_plan(
     job: Job,
-    options: SubmitOptions | None = None,
+    options: SubmitOptions,
+    snapshot: Snapshot,
     *,
-    here: Path | None = None,
-    shell: Mapping[str, str] = os.environ,
     on_read: Callable[[str, int], None] = lambda _text, _size: None,
-) -> tuple[Submission, Package | None]:
-    """What `prepare` does, for a cluster that was looked at, or that is only expected; asks nobody.
+) -> JobDraft:
+    """Plan a job, and read what goes along once it is known that nothing is in the way.
 
     Raises:
-        InputError: Job, cluster and options do not go together, or what the job brings along is too large.
+        InputError: As `plan_job`, or a file cannot be read.
     """
-    options, here = options or SubmitOptions(), here or Path.cwd()
-    folder = scan_working_dir(options)
-    cluster, fork = detect_verl_fork(cluster, folder)
-    job, options, said = expand_aliases(job, options, cluster, here=here, working_dir=folder)
-    uploads = plan_uploads(
-        job.with_overrides(options.overrides), cluster, here=here, working_dir=folder,
-        remote_working_dir=is_remote(options.working_dir_source or ""),
-        limit_bytes=PACKAGE_LIMIT_BYTES, on_read=on_read,
-    )  # fmt: skip
-    added = uploads.packed
-    package = build_package(folder, added) if folder is not None or added else None
-    options = replace(options, overrides={**options.overrides, **dict(uploads.overrides)})
-    submission = plan(job, cluster, options, package=package, files=uploads.items, shell=shell)
-    notes = (*submission.notes, *fork, *said, *uploads.notes)
-    return replace(submission, notes=notes), package
+    draft = plan_job(job, options, snapshot)
+    folder = snapshot.files.working_dir
+    paths = [(item.text, item.entries) for item in draft.uploads]
+    if folder is not None:
+        paths.append((str(folder.folder), folder.entries))
+    files = read(snapshot.files, paths, on_read)
+    return plan_job(job, options, dataclasses.replace(snapshot, files=files)) if paths else draft
 
 
 def send(
@@ -121,13 +115,13 @@ def send(
         InputError: The submission id is taken, or a node has no room.
         ConnectionFailed: Nobody answers, or another cluster does.
     """
-    connection, submission = prepared.connection, prepared.submission
+    connection, submission, package = prepared.connection, prepared.submission, prepared.package
     api = connection.ray()
     _check_cluster(api, connection, prepared.ray_session)
     _check_free(api, submission)
-    _deliver(connection, submission, on_upload, on_wait)
-    if prepared.package is not None:
-        _upload(api, prepared.package, _with_activity_ping(connection.agent(), on_upload))
+    _deliver(prepared, on_upload, on_wait)
+    if package is not None:
+        _upload(api, package, _with_activity_ping(connection.agent(), on_upload))
     api.submit_job(submission.request())
     return JobHandle(
         connection=connection,
@@ -135,6 +129,7 @@ def send(
         name=submission.name,
         checkpoint_dir=submission.checkpoint_dir,
         total_steps=submission.total_steps,
+        notes=submission.notes,
     )
 
 
@@ -148,39 +143,14 @@ def submit(connection: Connection, job: Job, options: SubmitOptions | None = Non
     return send(prepare(connection, job, options))
 
 
-def scan_working_dir(options: SubmitOptions) -> DirectoryListing | None:
-    """The working directory of this machine, looked at."""
-    if options.working_dir_source is None or is_remote(options.working_dir_source):
-        return None
-    return scan(Path(options.working_dir_source), options.runtime_env.get("excludes") or ())
-
-
-def detect_verl_fork(
-    cluster: ClusterShape, folder: DirectoryListing | None
-) -> tuple[ClusterShape, tuple[str, ...]]:
-    """The cluster with the verl that the job is going to import.
-
-    The working directory stands before the image's packages on `sys.path`, for the entry point (`python3 -m`) and
-    for every actor on every node (seen with Ray 2.60), so a verl in it takes the place of the image's.
-    """
-    names = {entry.name for entry in folder.entries} if folder is not None else set()
-    if folder is None or "verl/__init__.py" not in names:
-        return cluster, ()
-    said = folder.folder / "verl" / "version" / "version"  # where verl's own __init__ reads it
-    version = said.read_text(encoding="utf-8").strip() if said.is_file() else None
-    note = f"the job runs the verl in {folder.folder} ({version or 'of unknown version'}), not the one of the nodes"
-    return replace(cluster, verl_version=version), (note,)
-
-
 def _deliver(
-    connection: Connection,
-    submission: Submission,
+    prepared: PreparedSubmission,
     on_upload: Callable[[int, int], None],
     on_wait: Callable[[str], None],
 ) -> None:
     """Bring to every node what goes through the agents."""
-    items = [item for item in submission.files if item.by == "agents"]
-    agent = connection.agent()
+    items, submission = [item for item in prepared.uploads if item.by == "agents"], prepared.submission
+    agent = prepared.connection.agent()
     if agent is None or not (items or submission.secrets):
         return
     for item in items:
@@ -229,7 +199,7 @@ def _check_free(api: RayClient, submission: Submission) -> None:
             )
 
 
-def _upload(api: RayClient, package: Package, on_upload: Callable[[int, int], None]) -> None:
+def _upload(api: RayClient, package: PackagePlan, on_upload: Callable[[int, int], None]) -> None:
     """Upload a package unless the cluster has it.
 
     Asking is part of it: Ray drops a package that no job uses, except for ten minutes after somebody asked
@@ -237,7 +207,8 @@ def _upload(api: RayClient, package: Package, on_upload: Callable[[int, int], No
     """
     if api.package_exists(package.name):
         return
-    api.put_package(package.name, _pieces(package.content, on_upload), len(package.content))
+    content = zip_package(package).content
+    api.put_package(package.name, _pieces(content, on_upload), len(content))
     if not api.package_exists(package.name):
         raise InputError(f"{api.ray_url} took package {package.name} and has lost it", hint="Submit again")
 

@@ -1,4 +1,4 @@
-"""The user's own files: found, looked at, and where they come to lie on the nodes.
+"""The user's own files: which of them go along with a job, how, and where they come to lie on the nodes.
 
 Small ones travel in the job's Ray package and are named relative to the job's working directory, which is the
 package on every node, for the entry point and for every actor (verified with Ray 2.60; verl's Hydra does not change
@@ -8,33 +8,33 @@ named after the content, so nothing is sent twice and a run that is continued fi
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from cloudrl.errors import InputError
 from cloudrl.jobs.code_check import check_code
 from cloudrl.jobs.defaults import PACKAGE_FOLDER
-from cloudrl.jobs.local_paths import LocalPath, each_once, find, is_list, items
-from cloudrl.jobs.overrides import parse_overrides
-from cloudrl.jobs.working_dir import Entry, check_size, scan
+from cloudrl.jobs.local_paths import LocalPath, find
+from cloudrl.jobs.overrides import items
+from cloudrl.jobs.working_dir import Entry, PackagePlan, check_size
 from cloudrl.node.manifest import Manifest, Part
 from cloudrl.node.uploads import size_text
 from cloudrl.spec.hydra import HydraText, hydra_text, split_key
 from cloudrl.verl.path_keys import REWARD_FUNCTION, REWARD_NAME, PathKind, name_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from cloudrl.jobs.working_dir import DirectoryListing
-    from cloudrl.spec import Job
+    from cloudrl.jobs.draft import JobDraft
+    from cloudrl.jobs.local_files import LocalFiles
+    from cloudrl.jobs.snapshot import Snapshot
     from cloudrl.spec.shape import ClusterShape
 
 SMALL_BYTES = 10 * 2**20
 """What is larger goes through the agents where there are some: a package is sent again whenever a line of code in
 it has changed."""
-_READ_BYTES = 2**20
+By = Literal["package", "agents"]
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class UploadItem:
     """As the user wrote it."""
     to: str
     """On the nodes: relative to the job's working directory in a package, absolute through the agents."""
-    by: Literal["package", "agents"]
+    by: By
     entries: tuple[Entry, ...]
     """Names start with the name of the file or folder."""
     manifest: Manifest
@@ -64,217 +64,103 @@ class UploadItem:
         )
 
 
-@dataclass(frozen=True)
-class UploadPlan:
-    """All that goes along, and the overrides that name it."""
-
-    items: tuple[UploadItem, ...] = ()
-    overrides: tuple[tuple[str, HydraText], ...] = ()
-    """Those that name a path of this machine, with the path on the nodes in its place."""
-    notes: tuple[str, ...] = ()
-
-    @property
-    def packed(self) -> tuple[Entry, ...]:
-        """What it adds to the package, in an order that depends on nothing but content and names."""
-        return tuple(
-            sorted((entry for item in self.items for entry in item.packed), key=lambda each: each.name)
-        )
-
-
-@dataclass(frozen=True)
-class _ScannedPath:
-    local: LocalPath
-    entries: tuple[Entry, ...]
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(entry.size_bytes for entry in self.entries)
-
-
-def validate_uploads(
-    job: Job,
-    *,
-    here: Path,
-    working_dir: DirectoryListing | None,
-    remote_working_dir: bool,
-    nodes_are_here: bool,
-) -> None:
-    """What `plan_uploads` refuses, before there is a cluster; no file but Python code is read.
-
-    Raises:
-        InputError: A path does not exist, Python code is not what verl needs, or the working directory is too large.
-    """
-    found = find(
-        job.overrides, here=here, working_dir=working_dir, remote_working_dir=remote_working_dir,
-        nodes_are_here=nodes_are_here,
-    )  # fmt: skip
-    inside = _inside(found.paths, working_dir)
-    _check_all_code(found.paths, job.overrides, working_dir, inside)
-    for path, each in each_once(found.paths).items():
-        if path not in inside:
-            _scan_path(each)
-    if working_dir is not None:
-        check_size(working_dir)
-
-
-def plan_uploads(
-    job: Job,
-    cluster: ClusterShape,
-    *,
-    here: Path,
-    working_dir: DirectoryListing | None = None,
-    remote_working_dir: bool = False,
-    limit_bytes: int,
-    on_read: Callable[[str, int], None] = lambda _text, _size: None,
-) -> UploadPlan:
-    """Find a job's files on this machine and decide how they travel. Sizes are known before anything is read.
-
-    Args:
-        job: With the user's overrides in it.
-        cluster: Where it goes.
-        here: What relative paths start from.
-        working_dir: The folder that is sent along; what lies in there travels with it.
-        remote_working_dir: It comes from a URL, and nothing can be added to it.
-        limit_bytes: The most that a package may hold.
-        on_read: Called with each path, and its size, before it is read.
+def plan_uploads(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
+    """Pass: decide how the job's own files travel, and name the places on the nodes in its overrides.
 
     Raises:
         InputError: A path does not exist, Python code is not what verl needs, or there is no way for something large.
     """
-    found = find(
-        job.overrides, here=here, working_dir=working_dir, remote_working_dir=remote_working_dir,
-        nodes_are_here=cluster.provider == "local",
-    )  # fmt: skip
-    inside = _inside(found.paths, working_dir)
-    _check_all_code(found.paths, job.overrides, working_dir, inside)
-    outside = [each for path, each in each_once(found.paths).items() if path not in inside]
-    scanned = [_scan_path(each) for each in outside]
-    remaining = None if remote_working_dir else limit_bytes - (working_dir.size_bytes if working_dir else 0)
-    by_agents = _too_large_for_the_package(scanned, cluster, remaining)
-    made = {}
-    for each in scanned:
-        on_read(each.local.text, each.size_bytes)
-        made[each.local.path] = _item(each, cluster, by_agents=each.local.path in by_agents)
+    files, folder = snapshot.files, snapshot.files.working_dir
+    paths, notes = find(draft.arguments, files)
+    inside = {path.file.path: name for path in paths if (name := files.name_inside(path.file)) is not None}
+    _check_all_code(paths, draft.values, inside)
+    if folder is not None:
+        check_size(folder, limit_bytes=snapshot.package_limit_bytes)
+    outside: dict[Path, LocalPath] = {}
+    for path in paths:
+        if path.file.path not in inside:
+            outside.setdefault(path.file.path, path)
+    remaining_bytes = snapshot.package_limit_bytes - (folder.size_bytes if folder is not None else 0)
+    by_agents = _too_large_for_the_package(
+        list(outside.values()), draft.cluster, None if files.working_dir_is_remote else remaining_bytes
+    )
+    made = {path: _item(each, draft.cluster, files, path in by_agents) for path, each in outside.items()}
     places = {**inside, **{path: item.to for path, item in made.items()}}
-    overrides = _rewritten(job.overrides, found.paths, places)
-    return UploadPlan(tuple(made.values()), tuple(overrides.items()), found.notes)
-
-
-def _inside(paths: Iterable[LocalPath], working_dir: DirectoryListing | None) -> dict[Path, str]:
-    """Those that travel with the working directory, by their names in it."""
-    return {each.path: name for each in paths if (name := _name_in(working_dir, each.path)) is not None}
-
-
-def _name_in(working_dir: DirectoryListing | None, path: Path) -> str | None:
-    """The path below the working directory of what is in it and travels with it as a whole."""
-    if working_dir is None or not path.resolve().is_relative_to(working_dir.folder.resolve()):
-        return None
-    name = path.resolve().relative_to(working_dir.folder.resolve()).as_posix()
-    travelling = {entry.name for entry in working_dir.entries}
-    if path.is_file():
-        return name if name in travelling else None
-    wanted = {f"{name}/{entry.name}" for entry in scan(path, what=str(path)).entries}
-    return name if wanted and wanted <= travelling else None
+    uploads = tuple(made.values())
+    draft = draft.noting(*notes, uploads=uploads, package=_package(files, uploads))
+    return draft.overriding(_rewritten(draft.arguments, paths, places))
 
 
 def _check_all_code(
-    paths: Iterable[LocalPath],
-    overrides: Mapping[str, str],
-    working_dir: DirectoryListing | None,
-    inside: Mapping[Path, str],
+    paths: Iterable[LocalPath], values: Mapping[str, str], inside: Mapping[Path, str]
 ) -> None:
-    given = parse_overrides(overrides)
     for each in paths:
         name = name_key(split_key(each.key)[1])
         if each.kind is PathKind.CODE and name is not None:
-            wanted = given.get(name) or (REWARD_FUNCTION if name == REWARD_NAME else None)
-            root = working_dir.folder if working_dir is not None and each.path in inside else None
-            check_code(each.path, wanted, said=f"{each.key}={each.text}", root=root)
-
-
-def _scan_path(each: LocalPath) -> _ScannedPath:
-    if each.path.is_dir():
-        entries = scan(each.path, what=f"{each.key}={each.text}").entries
-        named = [
-            replace(entry, name=f"{each.path.name}/{entry.name}")
-            for entry in entries
-            if entry.name[-1] != "/"
-        ]
-        if not named:
-            raise InputError(f"{each.key}={each.text} is an empty folder")
-    else:
-        found = each.path.stat()
-        named = [Entry(each.path.name, each.path, found.st_size, found.st_mode)]
-    return _ScannedPath(each, tuple(sorted(named, key=lambda entry: entry.name)))
+            wanted = values.get(name) or (REWARD_FUNCTION if name == REWARD_NAME else None)
+            is_in_root = "/" not in inside.get(each.file.path, "/")
+            check_code(each.file, wanted, said=str(each), is_in_root=is_in_root)
 
 
 def _too_large_for_the_package(
-    scanned: list[_ScannedPath], cluster: ClusterShape, remaining_bytes: int | None
+    paths: list[LocalPath], cluster: ClusterShape, remaining_bytes: int | None
 ) -> set[Path]:
     """Those that have to go through the agents, the largest first."""
     agents = cluster.files_dir is not None
     chosen = {
-        each.local.path
-        for each in scanned
-        if agents and (remaining_bytes is None or each.size_bytes > SMALL_BYTES)
+        each.file.path
+        for each in paths
+        if agents and (remaining_bytes is None or each.file.size_bytes > SMALL_BYTES)
     }
     kept = sorted(
-        (each for each in scanned if each.local.path not in chosen), key=lambda each: each.size_bytes
+        (each for each in paths if each.file.path not in chosen), key=lambda each: each.file.size_bytes
     )
-    while kept and (remaining_bytes is None or sum(each.size_bytes for each in kept) > remaining_bytes):
+    while kept and (remaining_bytes is None or sum(each.file.size_bytes for each in kept) > remaining_bytes):
         largest = kept.pop()
         if not agents:
             raise _no_way(largest, cluster, remaining_bytes)
-        chosen.add(largest.local.path)
+        chosen.add(largest.file.path)
     return chosen
 
 
-def _no_way(each: _ScannedPath, cluster: ClusterShape, remaining_bytes: int | None) -> InputError:
-    said = f"{each.local.key}={each.local.text} has {size_text(each.size_bytes)}"
+def _no_way(each: LocalPath, cluster: ClusterShape, remaining_bytes: int | None) -> InputError:
     if remaining_bytes is None:
         reason = "the working directory is a URL, to which nothing can be added"
     else:
         reason = f"Ray's package has room for {size_text(max(0, remaining_bytes))} of the job's own files"
     return InputError(
-        f"{said}; {reason}, and what answers at {cluster.name!r} is a plain Ray cluster without agents that "
-        "could take it",
+        f"{each} has {size_text(each.file.size_bytes)}; {reason}, and what answers at {cluster.name!r} is a plain "
+        "Ray cluster without agents that could take it",
         hint="Copy it to the same place on every node and give that absolute path, or a model on the Hub, or use a "
         "cluster that cloudrl has started",
     )
 
 
-def _item(each: _ScannedPath, cluster: ClusterShape, *, by_agents: bool) -> UploadItem:
-    manifest = _manifest(each)
-    name = each.local.path.name
-    if by_agents:
-        return UploadItem(
-            each.local.text,
-            f"{cluster.files_dir}/{manifest.address}/{name}",
-            "agents",
-            each.entries,
-            manifest,
-        )
-    to = f"{PACKAGE_FOLDER}/{manifest.address[:8]}/{name}"
-    return UploadItem(each.local.text, to, "package", each.entries, manifest)
-
-
-def _manifest(each: _ScannedPath) -> Manifest:
-    said = f"{each.local.key}={each.local.text}"
+def _item(each: LocalPath, cluster: ClusterShape, files: LocalFiles, by_agents: bool) -> UploadItem:
+    entries, name = each.file.entries, each.file.path.name
+    if not entries:
+        raise InputError(f"{each} is an empty folder")
     try:
-        parts = tuple(
-            Part(entry.name, entry.path.stat().st_size, _sha256(entry.path)) for entry in each.entries
-        )
-        return Manifest.from_json(Manifest(parts).to_json())
-    except (OSError, ValueError) as failure:
-        raise InputError(f"{said} cannot be sent: {failure}") from failure
+        parts = tuple(Part(entry.name, entry.size_bytes, files.digest(entry.path)) for entry in entries)
+        manifest = Manifest.from_json(Manifest(parts).to_json())
+    except ValueError as failure:
+        raise InputError(f"{each} cannot be sent: {failure}") from failure
+    if by_agents:
+        to = f"{cluster.files_dir}/{manifest.address}/{name}"
+        return UploadItem(each.text, to, "agents", entries, manifest)
+    to = f"{PACKAGE_FOLDER}/{manifest.address[:8]}/{name}"
+    return UploadItem(each.text, to, "package", entries, manifest)
 
 
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(_READ_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()
+def _package(files: LocalFiles, uploads: tuple[UploadItem, ...]) -> PackagePlan | None:
+    """In an order that depends on nothing but content and names."""
+    folder = files.working_dir
+    added = sorted((entry for item in uploads for entry in item.packed), key=lambda each: each.name)
+    if folder is None and not added:
+        return None
+    entries = (*(folder.entries if folder is not None else ()), *added)
+    digests = tuple(files.digest(entry.path) for entry in entries)
+    return PackagePlan(entries, digests, folder.excluded if folder is not None else ())
 
 
 def _rewritten(
@@ -282,9 +168,9 @@ def _rewritten(
 ) -> dict[str, HydraText]:
     by_key: dict[str, dict[str, str]] = {}
     for each in paths:
-        by_key.setdefault(each.key, {})[each.text] = places[each.path]
+        by_key.setdefault(each.key, {})[each.text] = places[each.file.path]
     made = {}
     for key, moved in by_key.items():
         texts = [moved.get(text, text) for text in items(overrides[key])]
-        made[key] = hydra_text(texts if is_list(overrides[key]) else texts[0])
+        made[key] = hydra_text(texts if overrides[key].strip().startswith("[") else texts[0])
     return made

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import os
 import stat
 import zipfile
@@ -54,12 +55,24 @@ class Entry:
     size_bytes: int
     mode: int
 
+    @property
+    def is_folder(self) -> bool:
+        """Whether it is an empty folder."""
+        return self.name.endswith("/")
+
+    @property
+    def is_executable(self) -> bool:
+        """All that counts of its mode, as in git: the umask of who submits should not."""
+        return bool(self.mode & 0o100)
+
 
 @dataclass(frozen=True)
 class DirectoryListing:
     """What would go along, before any of it is read."""
 
     folder: Path
+    resolved: Path
+    """Without links."""
     entries: tuple[Entry, ...]
     excluded: tuple[str, ...]
     """Those of `EXCLUDED_FOLDERS` that lie in the folder itself."""
@@ -71,13 +84,46 @@ class DirectoryListing:
 
 
 @dataclass(frozen=True)
+class PackagePlan:
+    """The zip file that is going to be made of a folder, and of files that come to lie in it."""
+
+    entries: tuple[Entry, ...]
+    digests: tuple[str, ...] = field(repr=False)
+    """SHA-256 of each."""
+    excluded: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """After its content, so that the same is uploaded once; Ray collects packages by the prefix."""
+        rows = [
+            [entry.name, entry.is_executable, digest]
+            for entry, digest in zip(self.entries, self.digests, strict=True)
+        ]
+        text = json.dumps(rows).encode("utf-8", "surrogatepass")
+        return f"_ray_pkg_{hashlib.sha256(text).hexdigest()[:32]}.zip"
+
+    @property
+    def uri(self) -> str:
+        """What `working_dir` says in the request."""
+        return f"gcs://{self.name}"
+
+    @property
+    def size_bytes(self) -> int:
+        """All files together, before they are compressed."""
+        return sum(entry.size_bytes for entry in self.entries)
+
+    @property
+    def files(self) -> int:
+        """How many files there are; an empty folder is none."""
+        return sum(not entry.is_folder for entry in self.entries)
+
+
+@dataclass(frozen=True)
 class Package:
-    """A zip file ready to be uploaded, named after its content."""
+    """A zip file ready to be uploaded."""
 
     name: str
     content: bytes = field(repr=False)
-    files: int
-    excluded: tuple[str, ...] = ()
 
     @property
     def uri(self) -> str:
@@ -85,46 +131,11 @@ class Package:
         return f"gcs://{self.name}"
 
 
-def pack(folder: Path, excludes: Sequence[str] = (), *, limit_bytes: int = PACKAGE_LIMIT_BYTES) -> Package:
-    """Make the package of a folder.
-
-    Args:
-        folder: What the job finds in its working directory.
-        excludes: Patterns as in `.gitignore`, relative to the folder.
-        limit_bytes: The most that the cluster takes.
-
-    Raises:
-        InputError: It is no folder, a file cannot be read, or it is too large.
-    """
-    return build_package(scan(folder, excludes), limit_bytes=limit_bytes)
-
-
-def build_package(
-    listing: DirectoryListing | None, added: Sequence[Entry] = (), *, limit_bytes: int = PACKAGE_LIMIT_BYTES
-) -> Package:
-    """Make the package of a folder that was looked at, and of files that come to lie in it.
-
-    Args:
-        listing: The folder; None for the files alone.
-        added: Files, named as they shall lie in the package.
-        limit_bytes: The most that the cluster takes.
-
-    Raises:
-        InputError: A file cannot be read, or it is too large.
-    """
-    entries = (*(listing.entries if listing is not None else ()), *added)
-    check_size(listing, added, limit_bytes=limit_bytes)
-    content = _zip(entries)
-    if len(content) > limit_bytes:
-        raise _too_large(listing, entries, limit_bytes)
-    # Ray collects packages by this prefix; the hash is over the bytes, so equal content is uploaded once.
-    name = f"_ray_pkg_{hashlib.sha256(content).hexdigest()[:32]}.zip"
-    files = sum(not entry.name.endswith("/") for entry in entries)
-    return Package(name, content, files, listing.excluded if listing is not None else ())
-
-
 def check_size(
-    listing: DirectoryListing | None, added: Sequence[Entry] = (), *, limit_bytes: int = PACKAGE_LIMIT_BYTES
+    listing: DirectoryListing | None,
+    added: Sequence[Entry] = (),
+    *,
+    limit_bytes: int = PACKAGE_LIMIT_BYTES,
 ) -> None:
     """Refuse what does not fit into a package, before any of it is read.
 
@@ -133,7 +144,8 @@ def check_size(
     """
     entries = (*(listing.entries if listing is not None else ()), *added)
     if sum(entry.size_bytes for entry in entries) > limit_bytes:
-        raise _too_large(listing, entries, limit_bytes)
+        what = f"--working-dir {listing.folder}" if listing is not None else "what the job brings along"
+        raise _too_large(what, entries, limit_bytes)
 
 
 def scan(folder: Path, excludes: Sequence[str] = (), *, what: str | None = None) -> DirectoryListing:
@@ -158,7 +170,7 @@ def scan(folder: Path, excludes: Sequence[str] = (), *, what: str | None = None)
         excluded = tuple(sorted(child.name for child in folder.iterdir() if child.name in EXCLUDED_FOLDERS))
     except OSError as failure:
         raise InputError(f"{said}: {failure.filename}: {failure.strerror}") from failure
-    return DirectoryListing(folder, entries, excluded)
+    return DirectoryListing(folder, folder.resolve(), entries, excluded)
 
 
 @dataclass(frozen=True)
@@ -203,27 +215,38 @@ def _ignore_files(folder: Path, base: str) -> Iterator[_Rules]:
             yield _Rules(base, GitIgnoreSpec.from_lines(lines))
 
 
-def _zip(entries: Sequence[Entry]) -> bytes:
+def zip_package(plan: PackagePlan, *, limit_bytes: int = PACKAGE_LIMIT_BYTES) -> Package:
+    """Make the zip file: the same bytes for the same files.
+
+    Args:
+        plan: What lies in it.
+        limit_bytes: The most that the cluster takes.
+
+    Raises:
+        InputError: A file cannot be read, is not what it was when it was planned, or all of it is too large.
+    """
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-        for entry in entries:
+        for entry, digest in zip(plan.entries, plan.digests, strict=True):
             info = zipfile.ZipInfo(entry.name, _EPOCH)
-            kind = stat.S_IFDIR if entry.name.endswith("/") else stat.S_IFREG
-            # Only whether it can be executed counts, as in git: the umask of who submits should not.
-            mode = 0o755 if kind == stat.S_IFDIR or entry.mode & 0o100 else 0o644
-            info.external_attr = (kind | mode) << 16
+            kind = stat.S_IFDIR if entry.is_folder else stat.S_IFREG
+            info.external_attr = (kind | (0o755 if entry.is_folder or entry.is_executable else 0o644)) << 16
             info.compress_type = zipfile.ZIP_DEFLATED
             try:
-                archive.writestr(info, b"" if kind == stat.S_IFDIR else entry.path.read_bytes())
+                content = b"" if entry.is_folder else entry.path.read_bytes()
+                archive.writestr(info, content)
             except (OSError, UnicodeEncodeError) as failure:
                 raise InputError(f"{entry.path} cannot be packed: {failure}") from failure
-    return packed.getvalue()
+            if not entry.is_folder and hashlib.sha256(content).hexdigest() != digest:
+                raise InputError(f"{entry.path} has changed since it was looked at", hint="Submit again")
+    if packed.tell() > limit_bytes:
+        raise _too_large("what the job brings along", plan.entries, limit_bytes)
+    return Package(plan.name, packed.getvalue())
 
 
-def _too_large(listing: DirectoryListing | None, entries: Sequence[Entry], limit_bytes: int) -> InputError:
+def _too_large(what: str, entries: Sequence[Entry], limit_bytes: int) -> InputError:
     largest = sorted(entries, key=lambda entry: (-entry.size_bytes, entry.name))[:_SHOWN_FILES]
     rows = "\n".join(f"  {_mib(entry.size_bytes):>10}  {entry.name}" for entry in largest)
-    what = f"--working-dir {listing.folder}" if listing is not None else "what the job brings along"
     size = _mib(sum(entry.size_bytes for entry in entries))
     return InputError(
         f"{what} has {size} in {len(entries)} files, "

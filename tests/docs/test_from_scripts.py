@@ -10,8 +10,9 @@ from urllib.parse import urlsplit
 
 import pytest
 import yaml
+from planning import plan
 
-from cloudrl.jobs import SubmitOptions, plan
+from cloudrl.jobs import SubmitOptions
 from cloudrl.jobs.overrides import parse_overrides
 from cloudrl.protocol.options import AgentOptions
 from cloudrl.protocol.options import Service as AgentsService

@@ -7,8 +7,12 @@ import pytest
 
 from cloudrl import recipes
 from cloudrl.errors import InputError
-from cloudrl.jobs import SubmitOptions, plan
+from cloudrl.jobs import SubmitOptions
 from cloudrl.jobs.aliases import expand_aliases
+from cloudrl.jobs.defaults import take_cluster_defaults
+from cloudrl.jobs.draft import JobDraft
+from cloudrl.jobs.local_files import LocalFiles, look
+from cloudrl.jobs.snapshot import Snapshot
 from cloudrl.spec import Job
 from cloudrl.spec.shape import ClusterShape
 
@@ -49,13 +53,15 @@ def here(tmp_path: Path) -> Path:
 def plain(
     here: Path, job: Job = JOB, overrides: dict[str, Any] | None = None, **options: Any
 ) -> dict[str, str]:
-    """The overrides that verl gets."""
-    job, rest, _ = expand_aliases(
-        job, SubmitOptions(overrides=overrides or {}, **options), CLUSTER, here=here
-    )
-    assert (rest.model, rest.data, rest.reward) == (None, (), None)
-    argv = plan(job, CLUSTER, rest).argv
-    return dict(word.split("=", 1) for word in argv if "=" in word)
+    """The overrides that verl would get if every path were one of the nodes."""
+    draft = expanded(here, job, overrides=overrides or {}, **options)
+    return take_cluster_defaults(draft, Snapshot(CLUSTER, LocalFiles(here))).arguments
+
+
+def expanded(here: Path, job: Job = JOB, **options: Any) -> JobDraft:
+    asked = SubmitOptions(**options)
+    draft = JobDraft(job=job, options=asked, cluster=CLUSTER, overrides=asked.overrides, name="run")
+    return expand_aliases(draft, Snapshot(CLUSTER, look(job, asked, here=here)))
 
 
 @pytest.mark.parametrize(
@@ -114,8 +120,9 @@ def test_data(here: Path, data: tuple[str, ...], train: str, val: str):
 
 
 def test_one_file_validates_too_and_a_note_says_so(here: Path):
-    _, _, notes = expand_aliases(JOB, SubmitOptions(data=("./x.parquet",)), CLUSTER, here=here)
-    assert notes == ("validation reads ./x.parquet, too: data.val_files=... names another file for it",)
+    assert expanded(here, data=("./x.parquet",)).notes == (
+        "validation reads ./x.parquet, too: data.val_files=... names another file for it",
+    )
 
     given = plain(here, data=("./x.parquet",), overrides={VAL: "/v.parquet"})
     assert (given[TRAIN], given[VAL]) == ("./x.parquet", "/v.parquet")

@@ -6,6 +6,8 @@ import pytest
 
 from cloudrl.errors import InputError
 from cloudrl.jobs.code_check import check_code
+from cloudrl.jobs.local_files import look_at
+from cloudrl.verl.path_keys import PathKind
 
 
 def written(folder: Path, source: str | bytes) -> Path:
@@ -14,8 +16,13 @@ def written(folder: Path, source: str | bytes) -> Path:
     return path
 
 
-def check(path: Path, name: str | None = "compute_score", root: Path | None = None) -> None:
-    check_code(path, name, said="--reward ./reward.py", root=root)
+def check(path: Path, name: str | None = "compute_score", *, is_in_root: bool = False) -> None:
+    check_code(
+        look_at(path.parent, path.name, PathKind.CODE),
+        name,
+        said="--reward ./reward.py",
+        is_in_root=is_in_root,
+    )
 
 
 @pytest.mark.parametrize(
@@ -95,9 +102,7 @@ def test_a_file_beside_it_is_not_sent(tmp_path: Path, line: str):
         check(path)
     assert str(caught.value.hint).startswith(f"--working-dir {tmp_path} sends the folder")
 
-    check(path, root=tmp_path)
-    with pytest.raises(InputError):
-        check(path, root=tmp_path.parent)
+    check(path, is_in_root=True)
 
 
 def test_relative_imports_have_no_package(tmp_path: Path):

@@ -137,7 +137,7 @@ class TestSubmit:
 
         _, _, err = run("submit", "grpo-tiny", *PATHS, "--working-dir", str(tmp_path))
 
-        assert "working directory: 2 files, 1.9 MiB packed; left out: .git" in err
+        assert "working directory: 2 files, 1.9 MiB; left out: .git" in err
         assert "uploaded 1.9 of 1.9 MiB" in err
         assert len(cluster.packages) == 1
 

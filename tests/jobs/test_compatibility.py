@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime, timezone
 from typing import Any
 
 import pytest
+from planning import plan
 
 from cloudrl import recipes
 from cloudrl.errors import InputError
 from cloudrl.jobs import SubmitOptions
-from cloudrl.jobs.plan import plan
 from cloudrl.spec import HydraText
 from cloudrl.spec.shape import ClusterShape
 
-NOW = datetime(2026, 11, 21, 10, 5, 9, tzinfo=timezone.utc)
 PATHS = {"train": "/d/train.parquet", "test": "/d/test.parquet"}
 
 
@@ -27,7 +25,7 @@ def notes(recipe: str, overrides: dict[str, HydraText] | None = None, **changes:
         name="lab", id="id-1", device="gpu", checkpoint_dir="/checkpoints", verl_version="0.9.1",
         data=dict.fromkeys(job.data, PATHS), models={str(job.model): "/m"}, **shape,
     )  # fmt: skip
-    return plan(job, view, SubmitOptions(overrides=overrides or {}), now=NOW).notes
+    return plan(job, view, SubmitOptions(overrides=overrides or {})).notes
 
 
 def test_an_image_without_the_engine_is_refused() -> None:
@@ -128,7 +126,7 @@ def test_a_key_is_filled_in_where_verl_has_it(release: str | None, keys: set[str
         name="lab", id="1", nodes=2, gpus_per_node=1, device="cpu", checkpoint_dir="/c", verl_version=release,
         data={"gsm8k": PATHS}, models={str(job.model): "/m"},
     )  # fmt: skip
-    sent = {word.partition("=")[0] for word in plan(job, view, SubmitOptions(), now=NOW).argv}
+    sent = {word.partition("=")[0] for word in plan(job, view, SubmitOptions()).argv}
     assert sent & {"trainer.nnodes", "trainer.resume_mode", "trainer.device"} == keys
 
 
@@ -138,4 +136,4 @@ def test_the_release_of_a_fork_of_unknown_number_is_the_recipes() -> None:
         name="lab", id="1", nodes=2, gpus_per_node=8, device="gpu", checkpoint_dir="/c", verl_version=None,
         data={"gsm8k": PATHS}, models={str(job.model): "/m"},
     )  # fmt: skip
-    assert not [word for word in plan(job, view, SubmitOptions(), now=NOW).argv if "resume_mode" in word]
+    assert not [word for word in plan(job, view, SubmitOptions()).argv if "resume_mode" in word]

@@ -9,7 +9,7 @@ from planning import PLAIN, cluster, job, overrides, planned, typed
 
 from cloudrl import recipes
 from cloudrl.errors import InputError
-from cloudrl.jobs.defaults import cluster_defaults, needs_critic
+from cloudrl.jobs.defaults import needs_critic
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -162,12 +162,3 @@ class TestPlainRay:
 
         assert submission.checkpoint_dir == "/c/run"
         assert submission.notes == ()
-
-
-def test_filling_changes_nothing_that_it_was_given():
-    recipe, lab = job(), cluster()
-    before = (recipe.model_dump(), repr(lab))
-
-    cluster_defaults(recipe, lab, name="run")
-
-    assert (recipe.model_dump(), repr(lab)) == before

@@ -151,11 +151,20 @@ def test_the_log_as_it_is_now(cluster: FakeCluster, connection: Connection):
     assert list(find_job(connection, "run").logs()) == (LOG + "�").splitlines()
 
 
-def test_waiting_for_success(cluster: FakeCluster, connection: Connection):
+def test_the_verbs_of_a_future(cluster: FakeCluster, connection: Connection):
+    """As of concurrent.futures, so that nobody has to look them up."""
     cluster.add("run", b"text\n")
+    job = find_job(connection, "run")
+    assert not job.done()
+    with pytest.raises(ConnectionFailed, match="job run is still RUNNING after 0 s"):
+        job.wait(timeout_s=0)
+
     cluster.end("run")
 
-    assert find_job(connection, "run").wait().succeeded
+    assert job.done()
+    assert job.wait(timeout_s=5).succeeded
+    assert job.result().succeeded
+    assert job.exception() is None
 
 
 def test_waiting_for_a_failure_names_the_first_error(cluster: FakeCluster, connection: Connection):
@@ -166,8 +175,10 @@ def test_waiting_for_a_failure_names_the_first_error(cluster: FakeCluster, conne
     with pytest.raises(
         JobFailed, match=r"job run ended as FAILED: its first error was KeyError: 'a'"
     ) as caught:
-        find_job(connection, "run").wait()
+        find_job(connection, "run").result()
     assert caught.value.exit_code == 4
+    assert str(find_job(connection, "run").exception()) == str(caught.value)
+    assert find_job(connection, "run").wait().first_error == "KeyError: 'a'"
     place = "lab" if connection.cluster_id else connection.ray_url.removeprefix("http://")
     assert caught.value.hint == f"The whole log: cloudrl jobs logs ray://{place}/run"
 
@@ -177,18 +188,18 @@ def test_waiting_for_a_failure_without_any_error(cluster: FakeCluster, connectio
     cluster.end("run", "FAILED", "runtime_env setup failed:\n" + "frame\n" * 50 + "OSError: no such package")
 
     with pytest.raises(JobFailed, match="OSError: no such package") as caught:
-        find_job(connection, "run").wait()
+        find_job(connection, "run").result()
     assert len(caught.value.message.splitlines()) <= 20
 
 
-def test_stopping(cluster: FakeCluster, connection: Connection):
+def test_cancelling(cluster: FakeCluster, connection: Connection):
     cluster.add("run")
     job = find_job(connection, "run")
 
-    assert job.stop() is True
+    assert job.cancel() is True
     assert job.status().status is JobStatus.STOPPED
     with pytest.raises(JobFailed, match="ended as STOPPED"):
-        job.wait()
+        job.result()
 
 
 def test_listing(cluster: FakeCluster, connection: Connection):

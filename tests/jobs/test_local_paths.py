@@ -7,8 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudrl.errors import InputError
-from cloudrl.jobs.local_paths import Found, find, items
-from cloudrl.jobs.working_dir import scan
+from cloudrl.jobs import SubmitOptions
+from cloudrl.jobs.local_files import LocalFiles, look
+from cloudrl.jobs.local_paths import LocalPath, find
+from cloudrl.jobs.overrides import items
+from cloudrl.spec import Job
 from cloudrl.spec.hydra import hydra_text
 from cloudrl.verl.path_keys import PathKind
 
@@ -29,11 +32,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def look(
-    here: Path, key: str, value: object, working_dir: str | None = None, *, nodes_are_here: bool = False
-) -> Found:
-    folder = scan(here / working_dir) if working_dir else None
-    return find({key: hydra_text(value)}, here=here, working_dir=folder, nodes_are_here=nodes_are_here)
+def found(
+    here: Path, key: str, value: object, working_dir: str | None = None, checkpoint_dir: Path | None = None
+) -> tuple[tuple[LocalPath, ...], tuple[str, ...]]:
+    """(the paths of this machine in one override, what is said of it)."""
+    options = SubmitOptions(overrides={key: value}, working_dir=working_dir and str(here / working_dir))
+    files = look(Job(name="x"), options, here=here, checkpoint_dir=checkpoint_dir and str(checkpoint_dir))
+    return find({key: hydra_text(value)}, files)
 
 
 @pytest.mark.parametrize(
@@ -52,9 +57,9 @@ def look(
     ],
 )
 def test_paths_of_this_machine(here: Path, key: str, text: str, path: str):
-    [found] = look(here, key, text).paths
-    assert (found.key, found.text) == (key, text)
-    assert found.path.resolve() == (here / path).resolve()
+    [[one], _] = found(here, key, text)
+    assert (one.key, one.text) == (key, text)
+    assert one.file.resolved == (here / path).resolve()
 
 
 @pytest.mark.parametrize(
@@ -74,44 +79,43 @@ def test_paths_of_this_machine(here: Path, key: str, text: str, path: str):
     ],
 )
 def test_what_is_left_as_it_is(here: Path, key: str, text: str):
-    assert look(here, key, text) == Found((), ())
+    assert found(here, key, text) == ((), ())
 
 
 def test_lists(here: Path):
-    found = look(here, TRAIN, ["./mine.parquet", "/data/x.parquet", "~/own.parquet"])
-    assert [each.text for each in found.paths] == ["./mine.parquet", "~/own.parquet"]
+    paths, _ = found(here, TRAIN, ["./mine.parquet", "/data/x.parquet", "~/own.parquet"])
+    assert [each.text for each in paths] == ["./mine.parquet", "~/own.parquet"]
 
 
 def test_an_absolute_path_is_of_the_nodes_and_a_note_says_so(here: Path):
     path = str(here / "mine.parquet")
-    found = look(here, TRAIN, path)
-    assert found.paths == ()
-    assert found.notes == (
-        f"{TRAIN}={path} is a path on the nodes; to send what this machine has there, give it relative to this folder",
-    )
-    assert look(here, TRAIN, path, nodes_are_here=True).notes == ()
+    said = f"{TRAIN}={path} is a path on the nodes; to send what this machine has there, give it relative to this "
+    said += "folder"
+    assert found(here, TRAIN, path) == ((), (said,))
+    assert found(here, TRAIN, path, checkpoint_dir=here / "nothing") == ((), (said,))
+    assert found(here, TRAIN, path, checkpoint_dir=here) == ((), ()), "the nodes have this machine's disk"
 
 
 def test_a_model_on_the_hub_with_a_folder_of_its_name(here: Path):
-    found = look(here, MODEL, "owner/name")
-    assert found.paths == ()
-    assert found.notes == (
-        f"{MODEL}=owner/name is a model on the Hub; the folder of that name here needs ./owner/name",
-    )
+    said = f"{MODEL}=owner/name is a model on the Hub; the folder of that name here needs ./owner/name"
+    assert found(here, MODEL, "owner/name") == ((), (said,))
 
 
 def test_the_working_directory_comes_first(here: Path):
-    [code] = look(here, "reward.custom_reward_function.path", "reward.py", "proj").paths
-    assert code.path == here / "proj" / "reward.py"
-    [model] = look(here, MODEL, "owner/name", "proj").paths
-    assert model.path == here / "proj" / "owner" / "name"
-    [marked] = look(here, "reward.custom_reward_function.path", "./reward.py", "proj").paths
-    assert marked.path == here / "reward.py"
+    for key, text, path in (
+        ("reward.custom_reward_function.path", "reward.py", "proj/reward.py"),
+        (MODEL, "owner/name", "proj/owner/name"),
+        ("reward.custom_reward_function.path", "./reward.py", "reward.py"),
+    ):
+        [[one], _] = found(here, key, text, "proj")
+        assert one.file.path == here / path
 
 
 def test_a_working_directory_that_nobody_here_knows(here: Path):
-    found = find({TRAIN: hydra_text("data/x.parquet")}, here=here, remote_working_dir=True)
-    assert found.paths == ()
+    assert find({TRAIN: hydra_text("data/x.parquet")}, LocalFiles(here, working_dir_is_remote=True)) == (
+        (),
+        (),
+    )
 
 
 @pytest.mark.parametrize(
@@ -131,12 +135,12 @@ def test_a_working_directory_that_nobody_here_knows(here: Path):
 )  # fmt: skip
 def test_what_cannot_be(here: Path, key: str, text: str, message: str):
     with pytest.raises(InputError, match=message):
-        look(here, key, text)
+        found(here, key, text)
 
 
 def test_a_folder_as_a_file_names_what_is_in_it(here: Path):
     with pytest.raises(InputError) as caught:
-        look(here, TRAIN, "./proj")
+        found(here, TRAIN, "./proj")
     assert caught.value.hint == "For example ./proj/reward.py"
 
 
@@ -155,4 +159,4 @@ def test_a_list_is_read_back_as_hydra_reads_it(texts: list[str]):
 
 
 def test_kinds_are_known_for_what_is_found(here: Path):
-    assert look(here, MODEL, "./model").paths[0].kind is PathKind.MODEL
+    assert found(here, MODEL, "./model")[0][0].kind is PathKind.MODEL

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from planning import NOW, cluster, job, overrides, planned, typed
+from planning import NOW, cluster, job, overrides, plan, planned, typed
 
 from cloudrl.errors import InputError
-from cloudrl.jobs import plan
 from cloudrl.spec import HydraText
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ import pytest
 
 from cloudrl.errors import InputError, JobFailed, Unauthorized
 from cloudrl.jobs import Line, Progress, SubmitOptions, find_job, list_jobs, submit
-from cloudrl.jobs.working_dir import pack
+from cloudrl.jobs.working_dir import Package
 from cloudrl.protocol.backoff import Backoff
 from cloudrl.providers.local.ports import free_ports
 from cloudrl.spec import HydraText, Job
@@ -261,7 +261,7 @@ def test_a_failed_job(connection: Connection, folder: Path):
     job = submit(connection, JOB, options(folder, overrides={"+fail": 1}))
 
     with pytest.raises(JobFailed, match="ended as FAILED: its first error was KeyError: 'first'"):
-        job.wait()
+        job.result()
     assert job.status().driver_exit_code == 1
 
 
@@ -272,16 +272,16 @@ def test_stopping_a_job(connection: Connection, folder: Path):
             break
     assert job.status().status is JobStatus.RUNNING
 
-    assert job.stop() is True
+    assert job.cancel() is True
     assert job.wait_terminal() is JobStatus.STOPPED
-    assert job.stop() is False
+    assert job.cancel() is False
 
 
 def test_a_job_whose_package_is_gone(connection: Connection, folder: Path):
     job = submit(connection, JOB, options(folder, working_dir="gcs://_ray_pkg_0123456789abcdef.zip"))
 
     with pytest.raises(JobFailed, match="Failed to download runtime_env file package"):
-        job.wait()
+        job.result()
 
 
 def test_an_id_is_taken(connection: Connection, folder: Path):
@@ -299,7 +299,7 @@ def test_an_id_is_taken(connection: Connection, folder: Path):
 
 
 def test_a_package_is_stored_byte_for_byte_and_once(connection: Connection, folder: Path):
-    api, package = RayClient(connection.ray_url, TOKEN), pack(folder, ["extra"])
+    api, package = RayClient(connection.ray_url, TOKEN), Package("_ray_pkg_one.zip", b"0123456789" * 9)
 
     assert api.package_exists("_ray_pkg_never.zip") is False
     api.put_package(package.name, [package.content[:10], package.content[10:]], len(package.content))

@@ -9,9 +9,14 @@ import pytest
 
 from cloudrl import recipes
 from cloudrl.errors import InputError
-from cloudrl.jobs import SubmitOptions
-from cloudrl.jobs.run_plan import cluster_for_job, expected_shape, fleet_for_cluster, validate
-from cloudrl.jobs.submit import build_submission
+from cloudrl.jobs import SubmitOptions, plan_job, submission_of
+from cloudrl.jobs.run_plan import (
+    cluster_for_job,
+    expected_shape,
+    expected_snapshot,
+    fleet_for_cluster,
+    validate,
+)
 from cloudrl.spec import Cluster, DataSet, Job
 from cloudrl.spec.shape import ClusterShape
 from cloudrl.transport.ray_client import PACKAGE_LIMIT_BYTES
@@ -31,10 +36,8 @@ def test_every_recipe_fits_the_cluster_that_is_made_for_it(name: str, tmp_path: 
     options = SubmitOptions(working_dir=fork(tmp_path, job.verl) if job.verl and job.verl < "0.7" else None)
     cluster = Cluster.load({"name": "lab", **cluster_for_job(job, options, here=tmp_path)})
     validate(cluster, job, options, on="dstack", here=tmp_path)
-    submission, _ = build_submission(
-        expected_shape(cluster, job, on="dstack"), job, options, here=tmp_path, shell={}
-    )
-    assert f"trainer.nnodes={job.nodes or 1}" in submission.argv
+    draft = plan_job(job, options, expected_snapshot(cluster, job, options, on="dstack", here=tmp_path))
+    assert f"trainer.nnodes={job.nodes or 1}" in submission_of(draft).argv
 
 
 class TestFields:

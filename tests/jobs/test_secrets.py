@@ -5,9 +5,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from planning import plan
 
 from cloudrl import recipes
-from cloudrl.jobs import SubmitOptions, plan
+from cloudrl.jobs import SubmitOptions
 from cloudrl.jobs.submission import Submission
 from cloudrl.spec.shape import ClusterShape
 

@@ -6,18 +6,19 @@ import json
 import shlex
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
-from planning import NOW, cluster, job, overrides, planned, typed
+from planning import cluster, job, overrides, plan, planned, typed
 
 from cloudrl.errors import InputError
-from cloudrl.jobs import Submission, SubmitOptions, plan
-from cloudrl.jobs.working_dir import Package
+from cloudrl.jobs import Submission, SubmitOptions
 
 if TYPE_CHECKING:
-    pass
+    from pathlib import Path
+
+    from cloudrl.spec.shape import ClusterShape
 
 
 class TestEnvironment:
@@ -47,17 +48,15 @@ class TestEnvironment:
     def test_an_empty_one_does_not(self):
         assert overrides(planned(env={"WANDB_API_KEY": ""}))["trainer.logger"] == "[console]"
 
-    def test_other_fields_are_passed_on_and_excludes_are_not(self):
-        runtime_env = {"excludes": ["/x/"], "working_dir": "./", "config": {"setup_timeout_seconds": 60}}
-        package = Package("_ray_pkg_1.zip", b"", files=0)
+    def test_other_fields_are_passed_on_and_excludes_are_not(self, tmp_path: Path):
+        config = {"setup_timeout_seconds": 60}
 
-        submission = plan(job(), cluster(), SubmitOptions(runtime_env=runtime_env), package=package, now=NOW)
+        sent = planned(
+            runtime_env={"excludes": ["/x/"], "working_dir": str(tmp_path), "config": config}
+        ).runtime_env
 
-        assert submission.runtime_env == {
-            "config": {"setup_timeout_seconds": 60},
-            "working_dir": "gcs://_ray_pkg_1.zip",
-            "env_vars": {"HF_HUB_OFFLINE": "1"},
-        }
+        assert sent.pop("working_dir").startswith("gcs://_ray_pkg_")
+        assert sent == {"config": config, "env_vars": {"HF_HUB_OFFLINE": "1"}}
 
     def test_a_working_directory_that_the_cluster_fetches(self):
         submission = planned(
@@ -111,6 +110,46 @@ class TestRendering:
             == sent
             == {key: value for key, value in submission.redacted_request().items() if key in sent}
         )
+
+
+class TestJournal:
+    ENV = {"MY_API_TOKEN": "marker-0123456789", "COPY": "is marker-0123456789", "A": "1"}  # noqa: RUF012
+
+    @pytest.mark.parametrize("view", [cluster(), cluster(secrets_dir="/dev/shm/x", ray_version="2.60.0")])
+    def test_there_and_back(self, view: ClusterShape, tmp_path: Path):
+        """Whoever passes the secrets on, Ray or the agents: they are no part of it, and can be put back."""
+        (tmp_path / "reward.py").write_text("def compute_score(): ...")
+        options = SubmitOptions(reward="./reward.py", env=self.ENV, steps=3)
+        submission = plan(job(), view, options, here=tmp_path)
+
+        written = json.dumps(submission.to_json())
+        read = Submission.from_json(json.loads(written))
+
+        assert "marker" not in written
+        assert json.dumps(read.to_json()) == written
+        assert read.with_secrets(self.ENV) == submission
+        assert read.uploads == submission.uploads
+        with pytest.raises(InputError, match=r"needs (COPY|MY_API_TOKEN), and nobody gives it"):
+            read.with_secrets({})
+
+    def test_without_secrets_it_is_the_same_at_once(self):
+        assert Submission.from_json(json.loads(json.dumps(planned().to_json()))) == planned()
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"overrides": {"+x.api_key": "deep-key-1"}},
+            {"runtime_env": {"pip": ["--index-url=https://me:pass-word@pypi.test/simple"]}},
+        ],
+    )
+    def test_a_secret_that_cannot_be_taken_out(self, options: dict[str, Any]):
+        with pytest.raises(InputError, match="has a secret in its command or runtime environment"):
+            planned(**options).to_json()
+
+    @pytest.mark.parametrize("value", [None, {}, {"version": 2}, {"version": 1}, []])
+    def test_what_is_no_submission(self, value: Any):
+        with pytest.raises(ValueError, match="submission"):
+            Submission.from_json(value)
 
 
 def words(entrypoint: str) -> list[str]:

@@ -9,7 +9,9 @@ import pytest
 from cloudrl import recipes
 from cloudrl.errors import ClusterFailed, ConnectionFailed, InputError, Unauthorized
 from cloudrl.jobs import SubmitOptions, prepare, send, submit
+from cloudrl.jobs.submit import PreparedSubmission
 from cloudrl.transport import Connection
+from cloudrl.transport.ray_client import PACKAGE_LIMIT_BYTES
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,6 +19,12 @@ if TYPE_CHECKING:
     from fake_cluster import FakeCluster
 
 JOB = recipes.load("grpo-tiny")
+PATHS = {
+    "data.train_files": "/d/train.parquet",
+    "data.val_files": "/d/test.parquet",
+    "actor_rollout_ref.model.path": "/m",
+    "trainer.default_local_dir": "/c/run",
+}
 
 
 def connect(cluster: FakeCluster, **changes: Any) -> Connection:
@@ -48,6 +56,24 @@ def test_what_the_dry_run_shows_is_what_ray_gets(cluster: FakeCluster, folder: P
     assert list(cluster.packages) == [prepared.submission.runtime_env["working_dir"].removeprefix("gcs://")]
     assert job.checkpoint_dir == f"/vol/checkpoints/{job.name}"
     assert job.total_steps == 3
+
+
+def test_nothing_is_read_before_it_is_known_that_it_can_go(cluster: FakeCluster, tmp_path: Path):
+    (tmp_path / "small.parquet").write_bytes(b"x")
+    with (tmp_path / "large.parquet").open("wb") as file:
+        file.truncate(PACKAGE_LIMIT_BYTES + 1)
+    read: list[tuple[str, int]] = []
+
+    def prepared(name: str) -> PreparedSubmission:
+        options = SubmitOptions(overrides={**PATHS, "data.val_files": name})
+        plain = Connection(cluster.url, cluster.url, cluster.token)
+        return prepare(plain, JOB, options, here=tmp_path, on_read=lambda *at: read.append(at))
+
+    with pytest.raises(InputError, match="has room for"):
+        prepared("./large.parquet")
+    assert read == []
+    [upload] = prepared("./small.parquet").submission.uploads
+    assert read == [(upload.text, upload.size_bytes)] == [("./small.parquet", 1)]
 
 
 def test_a_dry_run_only_looks(cluster: FakeCluster):
@@ -188,14 +214,7 @@ def test_a_wrong_token(cluster: FakeCluster):
 
 
 def test_a_plain_ray_cluster(cluster: FakeCluster):
-    given = {
-        "data.train_files": "/d/train.parquet",
-        "data.val_files": "/d/test.parquet",
-        "actor_rollout_ref.model.path": "/m",
-        "trainer.default_local_dir": "/c/run",
-    }
-
-    job = submit(Connection(cluster.url, cluster.url, cluster.token), JOB, SubmitOptions(overrides=given))
+    job = submit(Connection(cluster.url, cluster.url, cluster.token), JOB, SubmitOptions(overrides=PATHS))
 
     entrypoint = cluster.jobs[job.submission_id].body["entrypoint"]
     assert "trainer.nnodes=2 trainer.n_gpus_per_node=1" in entrypoint

@@ -15,6 +15,9 @@ from server_harness import TOKEN, Served
 
 from cloudrl.errors import ConnectionFailed, InputError, Unauthorized
 from cloudrl.jobs import SubmitOptions, prepare, send
+from cloudrl.jobs.draft import JobDraft
+from cloudrl.jobs.local_files import look, read
+from cloudrl.jobs.snapshot import Snapshot
 from cloudrl.jobs.transfer import send_files, wait_replicated
 from cloudrl.jobs.uploads import UploadItem, plan_uploads
 from cloudrl.node.uploads import SPARE_BYTES, Store
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.io
 
 MODEL = "actor_rollout_ref.model.path"
+JOB = Job(name="x")
 WEIGHTS = os.urandom(12_000_000)
 
 
@@ -52,9 +56,12 @@ def head(tmp_path: Path) -> Iterator[Served]:
 @pytest.fixture
 def item(here: Path, head: Served) -> UploadItem:
     lab = ClusterShape("lab", "1", 1, 1, "cpu", files_dir=str(head.replication.files.root))
-    return plan_uploads(Job(name="x", overrides={MODEL: "./model"}), lab, here=here, limit_bytes=2**30).items[
-        0
-    ]
+    files = look(JOB, SubmitOptions(model="./model"), here=here)
+    model = files.at("./model")
+    files = read(files, [("./model", model.entries)], lambda *_: None)
+    draft = JobDraft(job=JOB, options=SubmitOptions(), cluster=lab, overrides={MODEL: "./model"})
+    [item] = plan_uploads(draft, Snapshot(lab, files)).uploads
+    return item
 
 
 class Broken(httpx2.BaseTransport):
@@ -225,7 +232,7 @@ def test_a_job_is_sent_after_its_files_and_secrets(cluster: FakeCluster, head: S
     there: list[bool] = []
     cluster.on_submit = lambda _id: there.append(
         (head.replication.files.root / "x").parent.exists()
-        and all(Path(item.to).exists() for item in prepared.submission.files if item.by == "agents")
+        and all(Path(item.to).exists() for item in prepared.submission.uploads if item.by == "agents")
         and head.replication.secrets.read("one") is not None
         and len(cluster.packages) == 1
     )

@@ -10,8 +10,12 @@ from typing import Any
 import pytest
 
 from cloudrl.errors import InputError
-from cloudrl.jobs.uploads import SMALL_BYTES, UploadPlan, plan_uploads
-from cloudrl.jobs.working_dir import build_package, scan
+from cloudrl.jobs import SubmitOptions
+from cloudrl.jobs.draft import JobDraft
+from cloudrl.jobs.local_files import look, read
+from cloudrl.jobs.snapshot import Snapshot
+from cloudrl.jobs.uploads import SMALL_BYTES, plan_uploads
+from cloudrl.jobs.working_dir import PackagePlan, zip_package
 from cloudrl.spec import Job
 from cloudrl.spec.shape import ClusterShape
 
@@ -21,6 +25,7 @@ REWARD = "reward.custom_reward_function.path"
 PLAIN = ClusterShape(name="http://x", id=None, nodes=2, gpus_per_node=8, device=None)
 AGENTS = replace(PLAIN, name="lab", files_dir="/vol/data/user-files", provider="dstack")
 LIMIT = 100 * 2**20
+JOB = Job(name="x")
 
 
 @pytest.fixture
@@ -41,24 +46,33 @@ def large(path: Path, size_bytes: int) -> Path:
     return path
 
 
-def loaded(
+def planned(
     here: Path, cluster: ClusterShape = AGENTS, working_dir: str | None = None, **overrides: Any
-) -> UploadPlan:
+) -> JobDraft:
     keys = {"train": TRAIN, "val": VAL, "model": MODEL, "critic": CRITIC, "reward": REWARD}
-    job = Job(name="x", overrides={keys.get(key, key): value for key, value in overrides.items()})
-    folder = scan(here / working_dir) if working_dir else None
-    return plan_uploads(job, cluster, here=here, working_dir=folder, limit_bytes=LIMIT)
+    named = {keys.get(key, key): value for key, value in overrides.items()}
+    source = str(here / working_dir) if working_dir and "://" not in working_dir else working_dir
+    options = SubmitOptions(overrides=named, working_dir=source)
+    snapshot = Snapshot(cluster, look(JOB, options, here=here), package_limit_bytes=LIMIT)
+    draft = JobDraft(job=JOB, options=options, cluster=cluster, overrides=named)
+    seen = plan_uploads(draft, snapshot)
+    files = read(snapshot.files, [(item.text, item.entries) for item in seen.uploads], lambda *_: None)
+    return plan_uploads(draft, replace(snapshot, files=files))
+
+
+def package(draft: JobDraft) -> PackagePlan:
+    assert draft.package is not None
+    return draft.package
 
 
 def test_small_files_go_into_the_package(here: Path):
-    uploads = loaded(here, reward="./reward.py", train="./a b.parquet", model="./model")
+    draft = planned(here, reward="./reward.py", train="./a b.parquet", model="./model")
 
-    given = dict(uploads.overrides)
-    by_text = {item.text: item for item in uploads.items}
+    given = draft.values
+    by_text = {item.text: item for item in draft.uploads}
     assert given[REWARD] == by_text["./reward.py"].to
-    assert given[TRAIN] == f"'{by_text['./a b.parquet'].to}'"
-    package = build_package(None, uploads.packed)
-    packed = zipfile.ZipFile(io.BytesIO(package.content))
+    assert draft.arguments[TRAIN] == f"'{by_text['./a b.parquet'].to}'"
+    packed = zipfile.ZipFile(io.BytesIO(zip_package(package(draft)).content))
     found = {name.split("/", 2)[2]: packed.read(name) for name in packed.namelist()}
     assert found == {
         "reward.py": b"def compute_score(): ...\n",
@@ -71,23 +85,23 @@ def test_small_files_go_into_the_package(here: Path):
 
 
 def test_the_name_follows_the_content(here: Path):
-    first = loaded(here, train="./a b.parquet").items[0].to
-    assert loaded(here, train="./a b.parquet").items[0].to == first
+    first = planned(here, train="./a b.parquet").uploads[0].to
+    assert planned(here, train="./a b.parquet").uploads[0].to == first
     (here / "a b.parquet").write_bytes(b"b")
-    assert loaded(here, train="./a b.parquet").items[0].to != first
+    assert planned(here, train="./a b.parquet").uploads[0].to != first
 
 
 def test_large_ones_go_through_the_agents(here: Path):
     weights = large(here / "model" / "weights", SMALL_BYTES)
-    uploads = loaded(here, model="./model", critic="./model", reward="./reward.py")
+    draft = planned(here, model="./model", critic="./model", reward="./reward.py")
 
-    model, reward = uploads.items
+    model, reward = draft.uploads
     assert (model.by, reward.by) == ("agents", "package")
     assert model.to == f"/vol/data/user-files/{model.manifest.address}/model"
-    assert dict(uploads.overrides)[CRITIC] == dict(uploads.overrides)[MODEL] == model.to
+    assert draft.values[CRITIC] == draft.values[MODEL] == model.to
     part = model.manifest.part("model/weights")
     assert (part.size_bytes, part.sha256) == (SMALL_BYTES, hashlib.sha256(weights.read_bytes()).hexdigest())
-    assert [entry.name.split("/")[-1] for entry in uploads.packed] == ["reward.py"]
+    assert [entry.name.split("/")[-1] for entry in package(draft).entries] == ["reward.py"]
 
 
 def test_many_small_ones_leave_room_for_the_working_directory(here: Path):
@@ -95,21 +109,21 @@ def test_many_small_ones_leave_room_for_the_working_directory(here: Path):
     large(here / "proj" / "big", 85 * 2**20)
     names = [large(here / f"{size}.parquet", size * 2**20).name for size in (7, 9, 8)]
 
-    uploads = loaded(here, working_dir="proj", train=[f"./{name}" for name in names])
+    draft = planned(here, working_dir="proj", train=[f"./{name}" for name in names])
 
-    assert {item.text: item.by for item in uploads.items} == {
+    assert {item.text: item.by for item in draft.uploads} == {
         "./7.parquet": "package", "./8.parquet": "package", "./9.parquet": "agents",
     }  # fmt: skip
-    assert sum(entry.size_bytes for entry in uploads.packed) + 85 * 2**20 <= LIMIT
+    assert package(draft).size_bytes <= LIMIT
 
 
 def test_a_plain_ray_takes_what_fits(here: Path):
     large(here / "model" / "weights", 60 * 2**20)
-    assert {item.by for item in loaded(here, PLAIN, model="./model").items} == {"package"}
+    assert {item.by for item in planned(here, PLAIN, model="./model").uploads} == {"package"}
 
     large(here / "model" / "weights", LIMIT + 1)
     with pytest.raises(InputError) as caught:
-        loaded(here, PLAIN, model="./model")
+        planned(here, PLAIN, model="./model")
     assert caught.value.message == (
         f"{MODEL}=./model has 100.0 MiB; Ray's package has room for 100.0 MiB of the job's own files, and what answers "
         "at 'http://x' is a plain Ray cluster without agents that could take it"
@@ -118,11 +132,10 @@ def test_a_plain_ray_takes_what_fits(here: Path):
 
 
 def test_a_working_directory_from_a_url(here: Path):
-    job = Job(name="x", overrides={TRAIN: "./a b.parquet"})
-    uploads = plan_uploads(job, AGENTS, here=here, remote_working_dir=True, limit_bytes=LIMIT)
-    assert uploads.items[0].by == "agents"
+    [item] = planned(here, working_dir="s3://bucket/code.zip", train="./a b.parquet").uploads
+    assert item.by == "agents"
     with pytest.raises(InputError, match="the working directory is a URL, to which nothing can be added"):
-        plan_uploads(job, PLAIN, here=here, remote_working_dir=True, limit_bytes=LIMIT)
+        planned(here, PLAIN, working_dir="s3://bucket/code.zip", train="./a b.parquet")
 
 
 def test_what_lies_in_the_working_directory_travels_with_it(here: Path):
@@ -133,58 +146,38 @@ def test_what_lies_in_the_working_directory_travels_with_it(here: Path):
         (here / "proj" / name).write_bytes(b"x")
     (here / "proj" / ".gitignore").write_text("excluded.parquet\n")
 
-    uploads = loaded(
+    draft = planned(
         here, working_dir="proj", reward="./proj/reward.py", train=["data/x.parquet", "data/excluded.parquet"]
     )
 
-    assert [item.text for item in uploads.items] == ["data/excluded.parquet"]
-    given = dict(uploads.overrides)
+    assert [item.text for item in draft.uploads] == ["data/excluded.parquet"]
+    given = draft.values
     assert given[REWARD] == "reward.py"
-    assert given[TRAIN] == f"[data/x.parquet,{uploads.items[0].to}]"
+    assert given[TRAIN] == f"[data/x.parquet,{draft.uploads[0].to}]"
 
 
 def test_code_is_looked_at(here: Path):
     with pytest.raises(InputError, match="defines no 'compute_scor'; did you mean 'compute_score'"):
-        loaded(here, reward="./reward.py", **{"reward.custom_reward_function.name": "compute_scor"})
+        planned(here, reward="./reward.py", **{"reward.custom_reward_function.name": "compute_scor"})
     (here / "sampler.py").write_text("class Mine: ...")
     key = "trainer.v1.sampler.custom_sampler"
-    assert loaded(here, **{f"{key}.path": "./sampler.py", f"{key}.name": "Mine"}).items
+    assert planned(here, **{f"{key}.path": "./sampler.py", f"{key}.name": "Mine"}).uploads
     with pytest.raises(InputError, match=r"sampler\.py defines no 'Yours'"):
-        loaded(here, **{f"{key}.path": "./sampler.py", f"{key}.name": "Yours"})
-
-
-def test_sizes_are_known_before_anything_is_read(here: Path):
-    large(here / "model" / "weights", LIMIT + 1)
-    (here / "model" / "weights").chmod(0)
-    read: list[tuple[str, int]] = []
-    job = Job(name="x", overrides={MODEL: "./model", TRAIN: "./a b.parquet"})
-
-    with pytest.raises(InputError, match="has room for"):
-        plan_uploads(job, PLAIN, here=here, limit_bytes=LIMIT, on_read=lambda *at: read.append(at))
-    assert read == []
-
-    plan_uploads(
-        Job(name="x", overrides={TRAIN: "./a b.parquet"}),
-        PLAIN,
-        here=here,
-        limit_bytes=LIMIT,
-        on_read=lambda *at: read.append(at),
-    )
-    assert read == [("./a b.parquet", 1)]
+        planned(here, **{f"{key}.path": "./sampler.py", f"{key}.name": "Yours"})
 
 
 def test_a_folder_with_nothing_in_it(here: Path):
     (here / "adapter").mkdir()
     with pytest.raises(InputError, match="adapter is an empty folder"):
-        loaded(here, **{"actor_rollout_ref.model.lora_adapter_path": "./adapter"})
+        planned(here, **{"actor_rollout_ref.model.lora_adapter_path": "./adapter"})
 
 
 def test_a_link_keeps_the_name_that_the_user_gave(here: Path):
     (here / "link.parquet").symlink_to("a b.parquet")
-    [item] = loaded(here, train="./link.parquet").items
+    [item] = planned(here, train="./link.parquet").uploads
     assert item.to.endswith("/link.parquet")
     assert item.size_bytes == 1
 
 
 def test_a_job_without_own_files(here: Path):
-    assert loaded(here, train="/data/x.parquet", model="Qwen/Q") == UploadPlan()
+    assert planned(here, train="/data/x.parquet", model="Qwen/Q").uploads == ()

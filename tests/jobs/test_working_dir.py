@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cloudrl.errors import InputError
-from cloudrl.jobs.working_dir import EXCLUDED_FOLDERS, pack, scan
+from cloudrl.jobs.local_files import LocalFiles, read
+from cloudrl.jobs.working_dir import EXCLUDED_FOLDERS, Package, PackagePlan, check_size, scan, zip_package
+from cloudrl.transport.ray_client import PACKAGE_LIMIT_BYTES
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,6 +22,17 @@ def write(folder: Path, *names: str, text: str = "text") -> None:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
+
+
+def plan(folder: Path, limit_bytes: int = PACKAGE_LIMIT_BYTES) -> PackagePlan:
+    listing = scan(folder)
+    check_size(listing, limit_bytes=limit_bytes)
+    files = read(LocalFiles(folder), [("", listing.entries)], lambda *_: None)
+    return PackagePlan(listing.entries, tuple(files.digest(entry.path) for entry in listing.entries))
+
+
+def pack(folder: Path, limit_bytes: int = PACKAGE_LIMIT_BYTES) -> Package:
+    return zip_package(plan(folder, limit_bytes), limit_bytes=limit_bytes)
 
 
 def names(folder: Path, *excludes: str) -> list[str]:
@@ -148,7 +161,7 @@ def test_what_is_in_the_package(tmp_path: Path):
         }
         modes = {info.filename: stat.filemode(info.external_attr >> 16) for info in archive.infolist()}
     assert modes == {"run.sh": "-rwxr-xr-x", "täst/你.py": "-rw-r--r--", "empty/": "drwxr-xr-x"}
-    assert package.files == 2
+    assert plan(tmp_path).files == 2
     assert "content" not in repr(package)
 
 
@@ -197,8 +210,17 @@ def test_a_file_that_cannot_be_read(tmp_path: Path):
     write(tmp_path, "locked")
     (tmp_path / "locked").chmod(0)
 
-    with pytest.raises(InputError, match="'locked' cannot be packed"):
+    with pytest.raises(InputError, match="locked cannot be read"):
         pack(tmp_path)
+
+
+def test_a_file_that_changes_before_it_is_packed(tmp_path: Path):
+    write(tmp_path, "train.py")
+    planned = plan(tmp_path)
+    write(tmp_path, "train.py", text="diff")
+
+    with pytest.raises(InputError, match=r"train\.py has changed since it was looked at"):
+        zip_package(planned)
 
 
 def test_a_name_that_is_no_utf8(tmp_path: Path):

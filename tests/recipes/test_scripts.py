@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from planning import plan
 
 from cloudrl import recipes
-from cloudrl.jobs import SubmitOptions, plan
+from cloudrl.jobs import SubmitOptions
 from cloudrl.jobs.overrides import parse_overrides
 from cloudrl.spec import parse_override
 from cloudrl.spec.shape import ClusterShape

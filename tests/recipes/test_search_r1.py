@@ -11,11 +11,11 @@ from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import ConfigCompositionException
 from omegaconf import DictConfig, OmegaConf
-from planning import cluster
+from planning import cluster, plan
 
 from cloudrl import recipes
 from cloudrl.errors import InputError, RecipeError
-from cloudrl.jobs import Submission, SubmitOptions, plan
+from cloudrl.jobs import Submission, SubmitOptions
 from cloudrl.spec import HydraText
 
 if TYPE_CHECKING:

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from planning import plan
 
 from cloudrl import recipes
-from cloudrl.jobs import SubmitOptions, plan
+from cloudrl.jobs import SubmitOptions
 from cloudrl.spec import Gpu
 from cloudrl.spec.shape import ClusterShape
 from cloudrl.verl_cpu.tiny_model import make_tiny_model

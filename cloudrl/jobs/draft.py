@@ -1,0 +1,81 @@
+"""A job on its way from a recipe to what is sent: one value that every pass of the pipeline replaces."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from cloudrl.jobs.overrides import parse_overrides
+from cloudrl.spec.hydra import split_key
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cloudrl.jobs.options import SubmitOptions
+    from cloudrl.jobs.uploads import UploadItem
+    from cloudrl.jobs.working_dir import PackagePlan
+    from cloudrl.spec import HydraText, Job
+    from cloudrl.spec.shape import ClusterShape
+
+
+@dataclass(frozen=True)
+class JobDraft:
+    """What is known of a job so far. A pass takes one and returns another; nothing is filled in."""
+
+    job: Job
+    """The recipe, without what an alias takes the place of."""
+    options: SubmitOptions
+    """As the user gave them."""
+    cluster: ClusterShape
+    """Where it goes, with the release of verl that is going to run there."""
+    overrides: Mapping[str, Any]
+    """Of the user, in verl's keys; they win over recipe and cluster."""
+    defaults: Mapping[str, HydraText] = field(default_factory=dict)
+    """What the cluster gives for keys that nobody has set."""
+    name: str = ""
+    submission_id: str = ""
+    uploads: tuple[UploadItem, ...] = ()
+    package: PackagePlan | None = None
+    runtime_env: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """As Ray gets it."""
+    is_offline: bool = False
+    """Whether every model lies on the nodes, so that nothing need be asked of the Hub."""
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Variables that go through the agents."""
+    wrapper_argv: tuple[str, ...] = ()
+    """Stands before the entry point: reads the secrets, then becomes what follows it."""
+    notes: tuple[str, ...] = ()
+    """What the user should know, one sentence each."""
+
+    @property
+    def asked(self) -> Job:
+        """The job with what the user asked for, and without what the cluster gives."""
+        return self.job.with_overrides(self.overrides)
+
+    @property
+    def arguments(self) -> dict[str, str]:
+        """All overrides as Hydra text; what was asked for stands last, as it does on a command line."""
+        return {**self.defaults, **self.asked.overrides}
+
+    @property
+    def values(self) -> dict[str, str]:
+        """Bare key -> value of all overrides, without quotes."""
+        return parse_overrides(self.arguments)
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Of the job's environment, secrets among them until they are delivered."""
+        return dict(self.runtime_env.get("env_vars") or {})
+
+    def noting(self, *sentences: str, **changes: Any) -> JobDraft:
+        """The same with changes, and with what the user should know of them."""
+        return replace(self, notes=(*self.notes, *sentences), **changes)
+
+    def overriding(self, overrides: Mapping[str, Any]) -> JobDraft:
+        """The same with these overrides, in the place of those of the same key."""
+        return replace(self, overrides={**self.overrides, **overrides})
+
+    def without(self, *keys: str) -> JobDraft:
+        """The same without these bare keys in the recipe."""
+        kept = {key: text for key, text in self.job.overrides.items() if split_key(key)[1] not in keys}
+        return replace(self, job=self.job.replace(overrides=kept))

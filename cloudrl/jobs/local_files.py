@@ -1,0 +1,240 @@
+"""What lies on this machine where a job's paths point to: looked at once, before anything is planned."""
+
+from __future__ import annotations
+
+import hashlib
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+from cloudrl.errors import InputError
+from cloudrl.jobs.environment import is_remote
+from cloudrl.jobs.overrides import items
+from cloudrl.jobs.working_dir import DirectoryListing, Entry, scan
+from cloudrl.spec.hydra import hydra_text, split_key
+from cloudrl.verl.path_keys import PathKind, kind_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from cloudrl.jobs.options import SubmitOptions
+    from cloudrl.spec import Job
+
+UNREAD = "0" * 64
+"""Stands for the SHA-256 of what nobody has read yet."""
+PARTS = ("train.parquet", "test.parquet")
+_FOLDERS = (PathKind.MODEL, PathKind.FOLDER)
+_READ_BYTES = 2**20
+
+
+@dataclass(frozen=True)
+class LocalFile:
+    """What a path leads to. Of content only Python code is known."""
+
+    path: Path
+    """Absolute, by the name that the user gave."""
+    resolved: Path
+    exists: bool = False
+    is_folder: bool = False
+    children: tuple[str, ...] = ()
+    """Names in a folder; a folder's ends with `/`."""
+    entries: tuple[Entry, ...] = ()
+    """The file, or all of a folder, with names that start with its own; of folders only where one is sent."""
+    beside: tuple[str, ...] | None = None
+    """Names in the folder that it would lie in; None where there is no such folder."""
+    modules_beside: frozenset[str] = frozenset()
+    source: bytes | None = field(default=None, repr=False)
+    """Of Python code."""
+    problem: str | None = None
+    """Why it cannot be read."""
+
+    @property
+    def size_bytes(self) -> int:
+        """All its files together."""
+        return sum(entry.size_bytes for entry in self.entries)
+
+
+@dataclass(frozen=True)
+class LocalFiles:
+    """Frozen answers to all that planning a job asks of this machine's disk."""
+
+    here: Path
+    """What relative paths start from."""
+    working_dir: DirectoryListing | None = None
+    """The folder that is sent along."""
+    working_dir_is_remote: bool = False
+    """It comes from a URL: nobody here knows what is in it, and nothing can be added."""
+    verl_fork: str | None = None
+    """The release of the verl in the working directory; "" where it does not say."""
+    nodes_are_here: bool = False
+    """Whether the nodes have this machine's disk, so that an absolute path is the same for both."""
+    found: Mapping[str, LocalFile] = field(default_factory=dict, repr=False)
+    """By the text that the user gave, seen from `here`."""
+    found_inside: Mapping[str, LocalFile] = field(default_factory=dict, repr=False)
+    """The same, seen from the working directory; only what is in there."""
+    digests: Mapping[Path, str] = field(default_factory=dict, repr=False)
+    """SHA-256 of what has been read."""
+
+    def at(self, text: str) -> LocalFile:
+        """What a text of job or options leads to; nothing for others, such as paths that the cluster has named."""
+        return self.found.get(text) or LocalFile(self.here / text, self.here / text)
+
+    def digest(self, path: Path) -> str:
+        """SHA-256 of a file, `UNREAD` before `read`."""
+        return self.digests.get(path, UNREAD)
+
+    def name_inside(self, file: LocalFile) -> str | None:
+        """The path below the working directory of what is in it and travels with it as a whole."""
+        if self.working_dir is None or not file.resolved.is_relative_to(self.working_dir.resolved):
+            return None
+        name = file.resolved.relative_to(self.working_dir.resolved).as_posix()
+        travelling = {entry.name for entry in self.working_dir.entries}
+        if not file.is_folder:
+            return name if name in travelling else None
+        wanted = {f"{name}/{entry.name.partition('/')[2]}" for entry in file.entries}
+        return name if wanted and wanted <= travelling else None
+
+
+def look(
+    job: Job, options: SubmitOptions, *, here: Path | None = None, checkpoint_dir: str | None = None
+) -> LocalFiles:
+    """Look at the working directory and at every path that job or options name.
+
+    Args:
+        job: The recipe.
+        options: What the user asks for.
+        here: What relative paths start from; None is the current directory.
+        checkpoint_dir: Of the cluster; where this machine has it, the nodes' disk is this machine's.
+
+    Raises:
+        InputError: The working directory is none, or cannot be listed.
+    """
+    here, source = here or Path.cwd(), options.working_dir_source
+    is_url = is_remote(source or "")
+    folder = scan(Path(source), options.runtime_env.get("excludes") or ()) if source and not is_url else None
+    paths = dict(_paths(job, options))
+    inside = {text: look_at(folder.folder, text, kind) for text, kind in paths.items()} if folder else {}
+    return LocalFiles(
+        here=here,
+        working_dir=folder,
+        working_dir_is_remote=is_url,
+        verl_fork=_verl_of(folder),
+        nodes_are_here=checkpoint_dir is not None and Path(checkpoint_dir).is_dir(),
+        found={text: look_at(here, text, kind) for text, kind in paths.items()},
+        found_inside={text: file for text, file in inside.items() if file.exists},
+    )
+
+
+def look_at(base: Path, text: str, kind: PathKind) -> LocalFile:
+    """Look at one path, as far as something of this kind is asked for there."""
+    path = base / text
+    try:
+        path = base / Path(text).expanduser()
+        resolved = path.resolve()
+        # `.`, `..` and `~` have no name of their own; any other is kept, also that of a link
+        named = resolved if path.name in ("", "..") or text in (".", "~") else path.absolute()
+        beside = tuple(sorted(each.name for each in path.parent.iterdir())) if path.parent.is_dir() else None
+        if not path.exists():
+            return LocalFile(named, resolved, beside=beside)
+        file = LocalFile(named, resolved, exists=True, is_folder=resolved.is_dir(), beside=beside)
+        if file.is_folder:
+            return _folder(file, kind)
+        found = resolved.stat()
+        file = replace(file, entries=(Entry(named.name, named, found.st_size, found.st_mode),))
+        return _code(file) if kind is PathKind.CODE else file
+    except (
+        OSError,
+        RuntimeError,
+        ValueError,
+    ):  # a name that no file can have, a loop of links, a closed folder
+        return LocalFile(path, path)
+
+
+def read(
+    files: LocalFiles, paths: Iterable[tuple[str, tuple[Entry, ...]]], on_read: Callable[[str, int], None]
+) -> LocalFiles:
+    """Read what is going to be sent, for its digests.
+
+    Args:
+        files: As they were looked at.
+        paths: What the user named, and its files.
+        on_read: Called with each of them, and its size, before it is read.
+
+    Raises:
+        InputError: One cannot be read.
+    """
+    digests = dict(files.digests)
+    for text, entries in paths:
+        on_read(text, sum(entry.size_bytes for entry in entries))
+        for entry in entries:
+            if not entry.is_folder and entry.path not in digests:
+                digests[entry.path] = _sha256(entry)
+    return replace(files, digests=digests)
+
+
+def split_reward(text: str) -> tuple[str, str | None]:
+    """`FILE.py:function` in two; the colon of `pkg://` is none."""
+    path, colon, function = text.rpartition(":")
+    if not colon or not function.isidentifier() or (is_remote(text) and text.count(":") == 1):
+        return text, None
+    return path, function
+
+
+def _paths(job: Job, options: SubmitOptions) -> Iterator[tuple[str, PathKind]]:
+    """Every text that may be a path of this machine."""
+    for name in options.data:
+        yield name, PathKind.DATA
+        yield from ((str(PurePosixPath(name) / part), PathKind.DATA) for part in PARTS)
+    written = {**job.overrides, **{key: hydra_text(value) for key, value in options.overrides.items()}}
+    for key, value in written.items():
+        kind = kind_of(split_key(key)[1])
+        yield from ((text, kind) for text in items(value) if kind is not None)
+    if options.reward is not None:
+        yield split_reward(options.reward)[0], PathKind.CODE
+    if options.model is not None:
+        yield options.model, PathKind.MODEL
+
+
+def _folder(file: LocalFile, kind: PathKind) -> LocalFile:
+    children = tuple(sorted(each.name + "/" * each.is_dir() for each in file.resolved.iterdir()))
+    file = replace(file, children=children)
+    if kind not in _FOLDERS:
+        return file
+    try:
+        entries = scan(file.path, what=str(file.path)).entries
+    except InputError as failure:
+        return replace(file, problem=failure.message)
+    below = (replace(each, name=f"{file.path.name}/{each.name}") for each in entries if not each.is_folder)
+    return replace(file, entries=tuple(sorted(below, key=lambda each: each.name)))
+
+
+def _code(file: LocalFile) -> LocalFile:
+    folder = file.path.parent
+    modules = {each.stem for each in folder.glob("*.py")} | {
+        each.parent.name for each in folder.glob("*/*.py")
+    }
+    file = replace(file, modules_beside=frozenset(modules))
+    try:
+        return replace(file, source=file.path.read_bytes())
+    except OSError as failure:
+        return replace(file, problem=str(failure))
+
+
+def _verl_of(folder: DirectoryListing | None) -> str | None:
+    if folder is None or "verl/__init__.py" not in {entry.name for entry in folder.entries}:
+        return None
+    with suppress(OSError, UnicodeDecodeError):  # where verl's own __init__ reads it
+        return (folder.folder / "verl" / "version" / "version").read_text(encoding="utf-8").strip()
+    return ""
+
+
+def _sha256(entry: Entry) -> str:
+    digest = hashlib.sha256()
+    try:
+        with entry.path.open("rb") as file:
+            while chunk := file.read(_READ_BYTES):
+                digest.update(chunk)
+    except (OSError, ValueError) as failure:
+        raise InputError(f"{entry.path} cannot be read: {failure}") from failure
+    return digest.hexdigest()

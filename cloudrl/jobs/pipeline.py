@@ -1,0 +1,200 @@
+"""From a recipe to what is sent: pure passes over one snapshot, so that what a dry run shows is what is sent.
+
+A pass takes a draft and the snapshot and returns another draft. Their order, and why it is this one:
+
+1. `name_run`: names are part of folders and of notes.
+2. `choose_verl`: which keys there are, and whether job and cluster agree, depends on the verl that is going to run.
+3. `expand_aliases`, `limit_steps`: from here on there are only overrides in verl's own keys.
+4. `plan_uploads`: from here on every path is one on the nodes.
+5. `plan_resume`: where a run of this name goes on; wins over the default `resume_mode`.
+6. `set_environment`: variables decide about loggers.
+7. `check_compatibility`, `take_cluster_defaults`: refuses what cannot work, then completes the job.
+8. `note_surprises`: looks at the complete job.
+9. `collect_secrets`, `deliver_secrets`: what the complete job needs, and how it gets there.
+
+Validating before there is a cluster is the same pipeline over the snapshot that is expected.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from cloudrl.errors import InputError
+from cloudrl.jobs.aliases import expand_aliases
+from cloudrl.jobs.compatibility import check_compatibility
+from cloudrl.jobs.defaults import LOCAL_DIR, take_cluster_defaults
+from cloudrl.jobs.draft import JobDraft
+from cloudrl.jobs.environment import checked_env, is_secret_override
+from cloudrl.jobs.overrides import integer, parse_overrides
+from cloudrl.jobs.secrets import collect_secrets, deliver_secrets, with_variables
+from cloudrl.jobs.submission import Submission, Upload
+from cloudrl.jobs.uploads import plan_uploads
+from cloudrl.spec import override_argument
+from cloudrl.spec.hydra import split_key
+from cloudrl.spec.names import is_secret
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from cloudrl.jobs.options import SubmitOptions
+    from cloudrl.jobs.snapshot import Snapshot
+    from cloudrl.spec import Job
+
+STEPS, EPOCHS = "trainer.total_training_steps", "trainer.total_epochs"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+def name_run(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
+    """Pass: the run's name and the submission id."""
+    stamp, options = f"{snapshot.now:%Y%m%d-%H%M%S}", draft.options
+    if options.name is None:
+        run = default_id = f"{draft.job.name[:80]}-{stamp}"
+    else:
+        run = _checked_name("--name", options.name)
+        default_id = f"{run[:80]}-{stamp}"
+    wanted = default_id if options.submission_id is None else options.submission_id
+    return replace(draft, name=run, submission_id=_checked_name("--submission-id", wanted))
+
+
+def choose_verl(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
+    """Pass: the release of verl that is going to run: a fork's, the nodes', or what the recipe is written for.
+
+    The working directory stands before the image's packages on `sys.path`, for the entry point (`python3 -m`) and
+    for every actor on every node (seen with Ray 2.60), so a verl in it takes the place of the image's.
+    """
+    fork, files = snapshot.files.verl_fork, snapshot.files
+    release = draft.cluster.verl_version if fork is None else fork or None
+    draft = replace(draft, cluster=replace(draft.cluster, verl_version=release or draft.job.verl))
+    if fork is None or files.working_dir is None:
+        return draft
+    place = f"{files.working_dir.folder} ({fork or 'of unknown version'})"
+    return draft.noting(f"the job runs the verl in {place}, not the one of the nodes")
+
+
+def limit_steps(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
+    """Pass: `--steps` in verl's keys.
+
+    verl ends at whichever comes first, epochs or steps (verl 0.9.1, v1/trainer_base.py: fit), and an epoch
+    has at least one step: as many epochs as steps are never too few.
+    """
+    steps = draft.options.steps
+    if steps is None:
+        return draft
+    if steps < 1:
+        raise InputError(f"--steps {steps} is less than 1", hint="For example --steps 100")
+    given = parse_overrides({key: str(value) for key, value in draft.overrides.items()})
+    if STEPS in given and integer(given[STEPS]) != steps:
+        raise InputError(f"--steps {steps} and {STEPS}={given[STEPS]} differ", hint="Give one of the two")
+    return replace(draft, overrides={STEPS: steps, EPOCHS: steps, **draft.overrides})
+
+
+def set_environment(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
+    """Pass: the runtime environment; `excludes` has done its work by then."""
+    options = draft.options
+    written = options.runtime_env.get("env_vars") or {}
+    variables = checked_env({**draft.job.env, **written, **options.env}, "environment")
+    kept = {key: value for key, value in options.runtime_env.items() if key != "excludes"}
+    source = draft.package.uri if draft.package is not None else options.working_dir
+    if source is not None:
+        kept["working_dir"] = source
+    return replace(draft, runtime_env=with_variables(kept, variables))
+
+
+def set_offline(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
+    """Pass: nothing is asked of the Hub where every model lies on the nodes."""
+    variables = {"HF_HUB_OFFLINE": "1", **draft.variables} if draft.is_offline else draft.variables
+    return replace(draft, runtime_env=with_variables(draft.runtime_env, variables))
+
+
+def note_surprises(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
+    """Pass: what a user may not expect of the finished job."""
+    return draft.noting(*_surprises(draft))
+
+
+PASSES: tuple[Callable[[JobDraft, Snapshot], JobDraft], ...] = (
+    name_run,
+    choose_verl,
+    expand_aliases,
+    limit_steps,
+    plan_uploads,
+    set_environment,
+    check_compatibility,
+    take_cluster_defaults,
+    set_offline,
+    note_surprises,
+    collect_secrets,
+    deliver_secrets,
+)
+
+
+def plan_job(job: Job, options: SubmitOptions, snapshot: Snapshot) -> JobDraft:
+    """All passes, one after the other.
+
+    Raises:
+        InputError: Job, cluster and options do not go together; the message holds both values.
+        CheckpointError: The run of this name has steps, and its ranks could load none of them.
+    """
+    draft = JobDraft(job=job, options=options, cluster=snapshot.cluster, overrides=options.overrides)
+    for each in PASSES:
+        draft = each(draft, snapshot)
+    return draft
+
+
+def submission_of(draft: JobDraft) -> Submission:
+    """What a finished draft says is sent."""
+    final = draft.values
+    steps = integer(final.get(STEPS))
+    said = {
+        "job_name": draft.name,  # Ray's own key: the name in the dashboard
+        "cloudrl_recipe": draft.job.name,
+        "cloudrl_checkpoints": final[LOCAL_DIR],
+        **({"cloudrl_total_steps": str(steps)} if steps is not None else {}),
+    }
+    overrides = (override_argument(key, value) for key, value in draft.arguments.items())
+    return Submission(
+        submission_id=draft.submission_id,
+        name=draft.name,
+        argv=(*draft.wrapper_argv, *draft.job.entrypoint, *overrides),
+        runtime_env=draft.runtime_env,
+        metadata=said,
+        checkpoint_dir=final[LOCAL_DIR],
+        total_steps=steps,
+        notes=draft.notes,
+        uploads=tuple(
+            Upload(each.text, each.to, each.by, each.size_bytes, each.manifest.address)
+            for each in draft.uploads
+        ),
+        secrets=draft.secrets,
+    )
+
+
+def _surprises(draft: JobDraft) -> Iterator[str]:
+    final, options, checkpoint_dir = draft.values, draft.options, draft.cluster.checkpoint_dir
+    folder = final[LOCAL_DIR]
+    if options.name is not None and final.get("trainer.resume_mode") == "auto":
+        yield f"run {draft.name!r} continues from the newest checkpoint in {folder}, if there is one"
+    if checkpoint_dir is not None and not f"{folder}/".startswith(checkpoint_dir.rstrip("/") + "/"):
+        yield f"{folder} lies outside {checkpoint_dir}: cloudrl can neither list nor merge it"
+    if "console" not in final["trainer.logger"]:
+        yield f"trainer.logger={final['trainer.logger']} has no console: no progress can be shown"
+    secrets = [
+        key for key, value in draft.asked.overrides.items() if value and is_secret_override(split_key(key)[1])
+    ]
+    if secrets:
+        yield f"{secrets[0]} is part of the command, which Ray's dashboard and log show; --env hides it"
+    expanded = [key for key, value in options.env.items() if "$" in value and not is_secret(key)]
+    if expanded:
+        yield f"Ray expands $NAME and ${{NAME}} in the value of {expanded[0]}"
+
+
+def _checked_name(option: str, value: str) -> str:
+    if _NAME.fullmatch(value):
+        return value
+    slug = re.sub(r"[^A-Za-z0-9._-]+", "-", value).strip("-._")[:100]
+    meant = f"; did you mean {slug!r}?" if _NAME.fullmatch(slug) else ""
+    raise InputError(
+        f"{option} {value!r} cannot be the name of a folder and a log file{meant}",
+        hint="Letters, digits, dots, dashes and _; 1 to 100 of them, a letter or digit first",
+    )

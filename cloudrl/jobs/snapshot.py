@@ -1,0 +1,56 @@
+"""The one look at the world on which a job is planned: the cluster, what it has saved, and this machine's files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from cloudrl.jobs.local_files import LocalFiles, look
+from cloudrl.transport import inspect_cluster
+from cloudrl.transport.ray_client import PACKAGE_LIMIT_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from cloudrl.jobs.options import SubmitOptions
+    from cloudrl.spec import Job
+    from cloudrl.spec.shape import ClusterShape
+    from cloudrl.transport import Connection
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """All that the passes look at. They ask nobody, so the same snapshot gives the same submission."""
+
+    cluster: ClusterShape
+    files: LocalFiles
+    shell: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """The variables from which secrets that the job needs are taken."""
+    now: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
+    """For names."""
+    package_limit_bytes: int = PACKAGE_LIMIT_BYTES
+    """The most that the cluster takes in one package."""
+    is_expected: bool = False
+    """Whether there is no cluster yet, so that nobody knows what it has saved."""
+
+
+def take_snapshot(
+    connection: Connection,
+    job: Job,
+    options: SubmitOptions,
+    *,
+    here: Path | None = None,
+    shell: Mapping[str, str] | None = None,
+) -> Snapshot:
+    """Look at the cluster and at this machine; nothing changes, and of files only Python code is read.
+
+    Raises:
+        InputError: The working directory is none.
+        ConnectionFailed: Nobody answers, or another cluster does.
+        ClusterFailed: The cluster has failed, or is not ready yet.
+    """
+    cluster = inspect_cluster(connection)
+    files = look(job, options, here=here, checkpoint_dir=cluster.checkpoint_dir)
+    return Snapshot(cluster, files, shell or {})
