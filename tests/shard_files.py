@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from cloudrl.checkpoints.merge_inputs import MergeInputs
+    from cloudrl.shards.inputs import MergeInputs
 
 FIXTURES = Path(__file__).parent / "shards" / "fixtures"
 HIDDEN, VOCABULARY = 6, 13

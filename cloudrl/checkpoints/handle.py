@@ -76,12 +76,9 @@ class CheckpointHandle:
             CheckpointError: It is incomplete, damaged, mixed, of a kind that cannot be merged, or a node stays silent;
                 or the folder cannot be written.
         """
-        found = merge_inputs(self.info, self.source)
         tuning = Tuning(threads=self.source.threads, sync=sync)
-        return merge(
-            found.shards, found.config_files, Path(path), dtype=dtype, world_size=found.world_size,
-            sidecars=found.sidecars, tuning=tuning, on_progress=on_progress,
-        )  # fmt: skip
+        inputs = merge_inputs(self.info, self.source)
+        return merge(inputs, Path(path), dtype=dtype, tuning=tuning, on_progress=on_progress)
 
     def verify(self, *, on_progress: OnProgress = silent) -> Report:
         """Check it as far as a machine can tell; what is wrong is in the report, not an exception.
@@ -91,10 +88,7 @@ class CheckpointHandle:
         """
         if self.info.is_megatron:
             return verify_megatron(self.info, self.source)
-        found = merge_inputs(self.info, self.source)
-        return verify(
-            found.shards, world_size=found.world_size, sidecars=found.sidecars, on_progress=on_progress
-        )
+        return verify(merge_inputs(self.info, self.source), on_progress=on_progress)
 
     def pull(self, path: str | os.PathLike[str], *, on_progress: OnProgress = silent) -> Pulled:
         """Copy the whole step as it is, other roles too, so that a job can go on from it elsewhere.

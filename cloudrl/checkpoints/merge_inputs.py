@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cloudrl.errors import CheckpointError
 from cloudrl.saves.records import SaveRecord
-from cloudrl.shards.source import Sidecars
+from cloudrl.shards.inputs import MergeInputs, Sidecars
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -18,23 +17,6 @@ if TYPE_CHECKING:
 
 _HUGGINGFACE = "huggingface/"
 _MAX_SMALL_BYTES = 64 << 20
-
-
-@dataclass(frozen=True)
-class MergeInputs:
-    """What `merge` and `verify` take.
-
-    Attributes:
-        shards: The model file of each rank that is there.
-        config_files: What lies in `huggingface/`, by its path in there.
-        world_size: Ranks of the run.
-        sidecars: What else is there of each rank.
-    """
-
-    shards: Mapping[int, ShardSource]
-    config_files: Mapping[str, bytes]
-    world_size: int
-    sidecars: Mapping[int, Sidecars]
 
 
 def merge_inputs(checkpoint: Checkpoint, files: FileOpener) -> MergeInputs:

@@ -68,11 +68,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = json.loads(Path(FILE).read_text(encoding="utf-8"))
     client = RangeClient(given["agent_url"], os.environ[TOKEN], on_break=lambda sentence: _say(note=sentence))
     try:
-        found = merge_inputs(checkpoint_from_json(given["checkpoint"]), HeadFileOpener(client))
-        merged = merge(
-            found.shards, found.config_files, args.to, dtype=args.dtype, world_size=found.world_size,
-            sidecars=found.sidecars, tuning=Tuning(threads=8, sync=args.sync), on_progress=progress,
-        )  # fmt: skip
+        inputs = merge_inputs(checkpoint_from_json(given["checkpoint"]), HeadFileOpener(client))
+        tuning = Tuning(threads=8, sync=args.sync)
+        merged = merge(inputs, args.to, dtype=args.dtype, tuning=tuning, on_progress=progress)
     except CloudrlError as error:
         _say(error=error.message, hint=error.hint)
         return error.exit_code

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from cloudrl.shards.inputs import MergeInputs
     from cloudrl.shards.report import Report
     from cloudrl.shards.shard import Shard
-    from cloudrl.shards.source import ShardSource, Sidecars
 
 
 @dataclass(frozen=True)
@@ -99,23 +99,12 @@ class Plan:
         return weights + sum(len(text) for text in self.texts.values())
 
 
-def plan_merge(
-    shards: Mapping[int, ShardSource],
-    config_files: Mapping[str, bytes],
-    *,
-    dtype: str = "bf16",
-    world_size: int | None = None,
-    sidecars: Mapping[int, Sidecars] | None = None,
-    max_file_bytes: int = MAX_FILE_BYTES,
-) -> Plan:
+def plan_merge(inputs: MergeInputs, *, dtype: str = "bf16", max_file_bytes: int = MAX_FILE_BYTES) -> Plan:
     """Check everything and decide what is written; only directories and pickles are read.
 
     Args:
-        shards: The model file of each rank; with replicas (HSDP), at least one rank of each part.
-        config_files: What lies in `huggingface/` beside them, by name.
+        inputs: The files.
         dtype: Of all floats: `bf16` (as verl's own merger), `fp16`, `fp32`, or `keep`. Other types are kept.
-        world_size: Ranks of the run, from `fsdp_config.json`; without it, what the files say.
-        sidecars: What else lies there of each rank, to make sure that all are from one step.
         max_file_bytes: The most that a weight file may have.
 
     Raises:
@@ -123,8 +112,8 @@ def plan_merge(
         CheckpointError: The checkpoint is incomplete, damaged, mixed, or not of a kind that can be merged.
     """
     wanted = _wanted(dtype)
-    config = read_config(config_files)
-    validated = validate(shards, world_size=world_size, sidecars=sidecars or {})
+    config = read_config(inputs.config_files)
+    validated = validate(inputs)
     parts = validated.chosen()
     architecture = check_architecture(config, parts[0])
     leave_out, tied, warnings = _tied(config, parts)
@@ -132,7 +121,7 @@ def plan_merge(
     files = [in_file_order(file) for file in split_files(outputs, max_file_bytes)]
     named = dict(zip(file_names(len(files)), files, strict=True))
     texts = output_files(
-        config_files, config, wanted or _common_type(outputs), architecture=architecture, tied=tied
+        inputs.config_files, config, wanted or _common_type(outputs), architecture=architecture, tied=tied
     )
     if len(named) > 1:
         texts[INDEX] = index(named)

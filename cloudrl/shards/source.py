@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from cloudrl.errors import CheckpointError
@@ -14,7 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from cloudrl.saves.records import SaveRecord
     from cloudrl.shards.dtypes import DType
 
 _PIECE_BYTES = 1 << 20
@@ -44,15 +42,6 @@ class ShardSource(Protocol):
 
     def crc32(self, offset: int, length: int) -> int:
         """CRC-32 (zlib) of these bytes, calculated where they lie."""
-
-
-@dataclass(frozen=True)
-class Sidecars:
-    """What lies beside a rank's model shard and tells which step it is from; any of it may be missing."""
-
-    optim: ShardSource | None = None
-    extra: ShardSource | None = None
-    record: SaveRecord | None = None
 
 
 class LocalShard:

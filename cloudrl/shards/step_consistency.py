@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from cloudrl.saves.records import SaveRecord
-    from cloudrl.shards.source import ShardSource, Sidecars
+    from cloudrl.shards.inputs import Sidecars
+    from cloudrl.shards.source import ShardSource
 
 _NUMBERS = {DType.FLOAT32: "<f", DType.FLOAT64: "<d", DType.INT64: "<q", DType.INT32: "<i"}
 
@@ -40,7 +41,7 @@ class StepConsistency:
         present = {rank: each for rank, each in sorted(sidecars.items()) if rank in shards}
         for rank, each in present.items():
             if each.record is not None:
-                self.findings += check_record(shards[rank], each.record)
+                self.findings += check_record(shards[rank].archive, "model", rank, each.record)
         for evidence in ("record", "scheduler", "optimizer"):  # an optimizer's pickle takes longest
             found = {rank: self._ask(evidence, rank, each) for rank, each in present.items()}
             self._by_evidence[evidence] = {rank: step for rank, step in found.items() if step is not None}
@@ -97,15 +98,15 @@ def _list(ranks: list[int]) -> str:
     return ", ".join(map(str, ranks))
 
 
-def check_record(shard: Shard, record: SaveRecord) -> Iterator[Finding]:
+def check_record(archive: Archive, kind: str, rank: int, record: SaveRecord) -> Iterator[Finding]:
     """Whether a file is the one that was there when the save had finished: by size, and by its directory.
 
     The directory has the CRC-32 of every byte; reading the bytes checks those.
     """
-    source, rank, archive = shard.archive.source, shard.rank, shard.archive
+    source = archive.source
     name = record_file(record.world_size, record.rank)
     doubt = f"; if nothing else disagrees, it is the record that is wrong: remove {name} beside it"
-    saved = next((each for file, each in record.files.items() if file.startswith("model_")), None)
+    saved = next((each for file, each in record.files.items() if file.startswith(f"{kind}_")), None)
     if record.rank != rank or saved is None:
         message = f"the record of the save beside it is of rank {record.rank}, not of rank {rank}"
     elif (size := source.size_bytes()) != saved.size_bytes:

@@ -14,7 +14,8 @@ from cloudrl.shards.step_consistency import StepConsistency
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from cloudrl.shards.source import ShardSource, Sidecars
+    from cloudrl.shards.inputs import MergeInputs
+    from cloudrl.shards.source import ShardSource
 
 
 @dataclass(frozen=True)
@@ -44,17 +45,16 @@ class Validated:
         return tuple(next(self.shards[rank] for rank in ranks if rank in self.shards) for ranks in holders)
 
 
-def validate(
-    sources: Mapping[int, ShardSource], *, world_size: int | None, sidecars: Mapping[int, Sidecars]
-) -> Validated:
+def validate(inputs: MergeInputs) -> Validated:
     """Open all shards and check that they are whole, of their ranks, of one step, and fit together.
 
     A shard that cannot be opened is no harm while a replica can.
     """
+    sources, world_size = inputs.shards, inputs.world_size
     shards, failures = _opened(sources)
     findings: list[Finding] = []
     layout: Layout | None = None
-    steps = StepConsistency(shards, {rank: beside for rank, beside in sidecars.items() if rank in shards})
+    steps = StepConsistency(shards, inputs.sidecars)
     if not sources:
         findings.append(Finding("there are no model shards"))
     try:

@@ -10,63 +10,77 @@ from cloudrl.errors import CheckpointError
 from cloudrl.shards.cancellation import Cancelled, check, workers
 from cloudrl.shards.progress import Meter, OnProgress, silent
 from cloudrl.shards.report import Finding, Report
-from cloudrl.shards.torch_zip import damaged
+from cloudrl.shards.step_consistency import check_record
+from cloudrl.shards.torch_zip import Archive, damaged, open_archive
 from cloudrl.shards.validate import validate
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator
 
-    from cloudrl.shards.shard import Shard
-    from cloudrl.shards.source import ShardSource, Sidecars
+    from cloudrl.shards.inputs import MergeInputs
 
 _THREADS = 4
+_RankFile = tuple[int, Archive]
 
 
-def verify(
-    shards: Mapping[int, ShardSource],
-    *,
-    world_size: int | None = None,
-    sidecars: Mapping[int, Sidecars] | None = None,
-    read_all: bool = True,
-    on_progress: OnProgress = silent,
-) -> Report:
-    """Check the model shards of one role of one step. Nothing is written, and nothing found is an exception.
+def verify(inputs: MergeInputs, *, on_progress: OnProgress = silent) -> Report:
+    """Check the files of one role of one step, those for a resume too. Nothing found is an exception.
 
-    Args:
-        shards: The model file of each rank.
-        world_size: Ranks of the run, from `fsdp_config.json`; without it, what the files say.
-        sidecars: What else lies there of each rank, to tell the step.
-        read_all: Also check the CRC-32 of every storage, where its file lies.
-        on_progress: Called with bytes.
+    Every byte is read, where its file lies, and compared with the CRC-32 that the file's directory has of it; the
+    directory with the record of the save.
     """
-    validated = validate(shards, world_size=world_size, sidecars=sidecars or {})
-    if not read_all:
-        return validated.report
-    meter = Meter(sum(_bytes(shard) for shard in validated.shards.values()), on_progress)
+    validated = validate(inputs)
+    models = [(rank, shard.archive) for rank, shard in validated.shards.items()]
+    beside, wrong = _open_sidecars(inputs)
+    files = [*models, *beside]
+    meter = Meter(sum(_bytes(archive) for _, archive in files), on_progress)
     with workers(_THREADS, threading.Event(), "cloudrl-verify") as threads:
-        rotten = list(threads.map(lambda shard: _rotten(shard, meter), validated.shards.values()))
+        rotten = list(threads.map(lambda file: _rotten(file, meter), files))
     meter.finish()
-    findings = (*validated.report.findings, *(finding for each in rotten for finding in each))
-    return replace(validated.report, findings=findings)
+    wrong += [finding for each in rotten for finding in each]
+    said = {finding.file for finding in wrong}
+    findings = [each for each in validated.report.findings if each.fatal or each.file not in said]
+    return replace(validated.report, findings=(*findings, *wrong))
 
 
-def _bytes(shard: Shard) -> int:
-    return sum(member.size_bytes for member in shard.archive.members.values())
+def _open_sidecars(inputs: MergeInputs) -> tuple[list[_RankFile], list[Finding]]:
+    """The optimizer's and the other state of each rank, and what is wrong with them before they are read."""
+    opened: list[_RankFile] = []
+    findings: list[Finding] = []
+    for rank, sidecars in inputs.sidecars.items():
+        for kind, source in (("optim", sidecars.optim), ("extra_state", sidecars.extra)):
+            if source is None:
+                continue
+            try:
+                archive = open_archive(source)
+                if sidecars.record is not None:
+                    findings += check_record(archive, kind, rank, sidecars.record)
+            except CheckpointError as error:
+                findings.append(Finding(error.message, rank, source.label))
+            else:
+                opened.append((rank, archive))
+    return opened, findings
 
 
-def _rotten(shard: Shard, meter: Meter) -> list[Finding]:
-    source, found = shard.archive.source, []
-    for name, member in shard.archive.members.items():
+def _bytes(archive: Archive) -> int:
+    return sum(member.size_bytes for member in archive.members.values())
+
+
+def _rotten(file: _RankFile, meter: Meter) -> list[Finding]:
+    return list(_find_rotten(*file, meter))
+
+
+def _find_rotten(rank: int, archive: Archive, meter: Meter) -> Iterator[Finding]:
+    source = archive.source
+    for name, member in archive.members.items():
         check()
         try:
             crc = source.crc32(member.offset, member.size_bytes)
         except Cancelled:
             raise
         except CheckpointError as error:
-            found.append(Finding(f"{name} cannot be read: {error.message}", shard.rank, source.label))
+            yield Finding(f"{name} cannot be read: {error.message}", rank, source.label)
         else:
             if crc != member.crc32:
-                message = damaged(source, name, member.crc32, crc).message
-                found.append(Finding(message, shard.rank, source.label))
+                yield Finding(damaged(source, name, member.crc32, crc).message, rank, source.label)
         meter.add(member.size_bytes)
-    return found

@@ -58,7 +58,7 @@ def test_as_save_pretrained(family: str, head: str, tied: bool, tmp_path: Path) 
     model.config.architectures = [family + head]
     model.config.save_pretrained(actor / "huggingface")
     found = opened(actor)
-    merge(found.shards, found.config_files, tmp_path / "ours", dtype="keep")
+    merge(found, tmp_path / "ours", dtype="keep")
     assert read_safetensors(tmp_path / "ours") == read_safetensors(tmp_path / "theirs")
     assert (tmp_path / "ours" / "model.safetensors").read_bytes() == (
         tmp_path / "theirs" / "model.safetensors"
@@ -80,7 +80,7 @@ def test_transformers_loads_it(family: str, tmp_path: Path) -> None:
     model.config.architectures = [f"{family}ForCausalLM"]
     model.config.save_pretrained(actor / "huggingface")
     found = opened(actor)
-    merge(found.shards, found.config_files, tmp_path / "ours")
+    merge(found, tmp_path / "ours")
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "ours")
     assert loaded.dtype is torch.bfloat16
     state = loaded.state_dict()

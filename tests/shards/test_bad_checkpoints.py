@@ -26,8 +26,10 @@ from shard_files import (
 
 from cloudrl.checkpoints.merge import merge
 from cloudrl.errors import CheckpointError, InputError
+from cloudrl.saves.names import record_file
 from cloudrl.saves.records import FileRecord, SaveRecord
 from cloudrl.saves.zip_directory import directory_digest
+from cloudrl.shards.inputs import MergeInputs
 from cloudrl.shards.merge import Merged
 from cloudrl.shards.shard import open_shard
 from cloudrl.shards.source import LocalShard
@@ -40,20 +42,11 @@ if TYPE_CHECKING:
 
 
 def merge_folder(folder: Path, target: Path, **options: object) -> Merged:
-    found = opened(folder)
-    return merge(
-        found.shards,
-        found.config_files,
-        target,
-        world_size=found.world_size,
-        sidecars=found.sidecars,
-        **options,  # type: ignore[arg-type]
-    )
+    return merge(opened(folder), target, **options)  # type: ignore[arg-type]
 
 
 def verify_folder(folder: Path) -> Report:
-    found = opened(folder)
-    return verify(found.shards, world_size=found.world_size, sidecars=found.sidecars)
+    return verify(opened(folder))
 
 
 def refused(folder: Path, *words: str) -> str:
@@ -191,15 +184,17 @@ def test_each_problem_is_said_once(actor: Path) -> None:
         shard_path(actor, rank).write_bytes(b"")
     findings = verify_folder(actor).findings
     assert [finding.rank for finding in findings] == [0, 1]
-    assert [finding.message for finding in verify({}).findings] == ["there are no model shards"]
+    assert [finding.message for finding in verify(MergeInputs({})).findings] == ["there are no model shards"]
 
 
-def write_record(folder: Path, rank: int, step: int) -> None:
-    path = shard_path(folder, rank)
-    with path.open("rb") as file:
-        saved = FileRecord(path.stat().st_size, directory_digest(file.fileno()))
-    record = SaveRecord(step, "actor", rank, 2, 1.0, {path.name: saved})
-    (folder / f"cloudrl_save_world_size_2_rank_{rank}.json").write_text(json.dumps(record.to_json()))
+def write_record(folder: Path, rank: int, step: int, kinds: tuple[str, ...] = ("model",)) -> None:
+    files = {}
+    for kind in kinds:
+        path = shard_path(folder, rank, 2, kind)
+        with path.open("rb") as file:
+            files[path.name] = FileRecord(path.stat().st_size, directory_digest(file.fileno()))
+    record = SaveRecord(step, "actor", rank, 2, 1.0, files)
+    (folder / record_file(2, rank)).write_text(json.dumps(record.to_json()))
 
 
 def test_one_rank_from_another_step_by_the_record(actor: Path, tmp_path: Path) -> None:
@@ -223,6 +218,24 @@ def test_one_rank_from_another_step_by_the_record(actor: Path, tmp_path: Path) -
         file.write(b"\0")
     report = verify_folder(actor)
     assert not report.ok
+
+
+def test_what_a_resume_needs_is_verified_too(actor: Path, tmp_path: Path) -> None:
+    """The optimizer's state is no part of a model: a merge does not read it."""
+    optim = shard_path(actor, 1, 2, "optim")
+    write_members(optim, {"data.pkl": pickle.dumps({"state": {}}, protocol=2), "data/0": b"moments"})
+    write_record(actor, 1, 10, kinds=("model", "optim"))
+    assert verify_folder(actor).ok
+    optim.write_bytes(optim.read_bytes().replace(b"moments", b"momentS"))
+    (rotten,) = [each for each in verify_folder(actor).findings if each.fatal]
+    assert (rotten.rank, "data/0 has CRC-32" in rotten.message) == (1, True)
+    merge_folder(actor, tmp_path / "model")
+    write_members(optim, {"data.pkl": pickle.dumps({"state": {}}, protocol=2), "data/0": b"another"})
+    (other,) = [each for each in verify_folder(actor).findings if each.fatal]
+    assert "was saved at step 10: it is another file" in other.message
+    optim.write_bytes(b"PK")
+    (short,) = [each for each in verify_folder(actor).findings if each.file == other.file]
+    assert "not a complete torch file" in short.message
 
 
 def test_records_of_two_steps(actor: Path) -> None:
@@ -300,7 +313,7 @@ def test_architectures_that_are_not_covered(
     found = opened(actor)
     files = config_files(architectures=[architecture] if architecture else None)
     with pytest.raises(CheckpointError, match=word) as caught:
-        merge(found.shards, files, tmp_path / "model")
+        merge(MergeInputs(found.shards, files), tmp_path / "model")
     assert "verl.model_merger" in str(caught.value.hint)
     assert not (tmp_path / "model").exists()
 
@@ -312,14 +325,14 @@ def test_other_shapes_than_the_config_says(actor: Path, tmp_path: Path) -> None:
         ({"num_hidden_layers": 3}, "look at layer 1"),
     ):
         with pytest.raises(CheckpointError, match=word):
-            merge(found.shards, config_files(**changes), tmp_path / "model")
+            merge(MergeInputs(found.shards, config_files(**changes)), tmp_path / "model")
 
 
 def test_shards_of_runs_of_other_sizes(actor: Path, replicated: Path, tmp_path: Path) -> None:
     shards = dict(opened(actor).shards)
     shards[1] = opened(replicated).shards[1]
     with pytest.raises(CheckpointError, match="from runs of 2 and 4 ranks"):
-        merge(shards, config_files(), tmp_path / "model")
+        merge(MergeInputs(shards, config_files()), tmp_path / "model")
 
 
 def test_no_config(actor: Path) -> None:

@@ -14,6 +14,7 @@ from cloudrl.checkpoints.agent_files import RangeClient
 from cloudrl.checkpoints.merge import merge
 from cloudrl.protocol.backoff import Backoff
 from cloudrl.shards import cancellation
+from cloudrl.shards.inputs import MergeInputs
 from cloudrl.shards.verify import verify
 
 if TYPE_CHECKING:
@@ -54,14 +55,14 @@ def shards(actor: Path) -> dict[int, Any]:
 def test_a_check_ends(shards: dict[int, Any]) -> None:
     began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        verify(shards)
+        verify(MergeInputs(shards))
     assert time.monotonic() - began < 10
 
 
 def test_a_merge_ends_and_leaves_nothing(shards: dict[int, Any], tmp_path: Path) -> None:
     began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        merge(shards, config_files(), tmp_path / "model")
+        merge(MergeInputs(shards, config_files()), tmp_path / "model")
     assert time.monotonic() - began < 10
     assert [path.name for path in tmp_path.iterdir()] == ["global_step_1"]
 

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from shard_files import FIXTURES, config_files, members, shard_path
 
 from cloudrl.errors import CheckpointError
+from cloudrl.shards.inputs import MergeInputs, Sidecars
 from cloudrl.shards.merge import plan_merge
 from cloudrl.shards.safe_pickle import Name, PickledObject, read_pickle
 from cloudrl.shards.shard import open_shard
-from cloudrl.shards.source import Sidecars
 from cloudrl.shards.tensors import Unreadable, is_allowed, read_tensor
 from cloudrl.shards.verify import verify
 
@@ -71,7 +71,7 @@ def shard(save: tuple[str, int], rank: int, tensors: dict[str, Any]) -> InMemory
 @pytest.mark.parametrize("save", SAVES)
 def test_what_is_written_again_unchanged_is_as_good(save: tuple[str, int]) -> None:
     shards = {rank: good(save, rank) for rank in (0, 1)}
-    assert verify(shards).ok
+    assert verify(MergeInputs(shards)).ok
     for rank, source in shards.items():
         again = read_pickle(open_shard(source, rank).archive.pickled(), is_allowed, "again")
         assert dump(again) == dump(state(save, rank))
@@ -91,9 +91,9 @@ def test_a_record_that_was_changed_in_one_place(
         rank: crafted(save, rank, name, place, change) if rank in ranks else good(save, rank)
         for rank in (0, 1)
     }
-    if verify(shards).ok:
+    if verify(MergeInputs(shards)).ok:
         with suppress(CheckpointError):
-            plan_merge(shards, config_files())
+            plan_merge(MergeInputs(shards, config_files()))
 
 
 OFFSET, SIZE, STRIDES = 1, 2, 3
@@ -159,7 +159,9 @@ def test_a_run_of_more_ranks_than_there_can_be() -> None:
     """Each missing rank would be a finding."""
     tensors = {WHOLE: state(SAVES[2], 0)[WHOLE]}
     data = {**content(SAVES[2], 0), "data.pkl": dump(tensors)}
-    (finding,) = verify({0: InMemory(archived(data, "model_world_size_999999999_rank_0"))}).findings
+    (finding,) = verify(
+        MergeInputs({0: InMemory(archived(data, "model_world_size_999999999_rank_0"))})
+    ).findings
     assert (finding.fatal, "from a run of 999999999 ranks" in finding.message) == (True, True)
 
 
@@ -169,6 +171,7 @@ def test_a_run_of_more_ranks_than_there_can_be() -> None:
 def test_the_step_of_an_optimizer_may_be_anything(step: Any) -> None:
     data = {"data.pkl": dump({"state": {0: {"step": step}}})}
     optim = InMemory(archived(data, "optim_world_size_2_rank_1"))
-    report = verify({rank: good(SAVES[2], rank) for rank in (0, 1)}, sidecars={1: Sidecars(optim=optim)})
+    shards = {rank: good(SAVES[2], rank) for rank in (0, 1)}
+    report = verify(MergeInputs(shards, sidecars={1: Sidecars(optim=optim)}))
     assert report.ok
     assert report.step == (step if isinstance(step, int) else None)

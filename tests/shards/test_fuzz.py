@@ -17,6 +17,7 @@ from shard_files import FIXTURES, config_files, copied, edit, members, opened, r
 
 from cloudrl.checkpoints.merge import merge
 from cloudrl.errors import CheckpointError
+from cloudrl.shards.inputs import MergeInputs
 from cloudrl.shards.verify import verify
 
 CASES = 2_500 if os.environ.get("CLOUDRL_SLOW") == "1" else 30
@@ -27,7 +28,9 @@ SAVES = [("torch-2.4.1/fsdp1", 2), ("torch-2.6.0/hsdp", 4), ("torch-2.13.0/fsdp2
 def good_model(save: str) -> dict[str, object]:
     with tempfile.TemporaryDirectory() as folder:
         actor = copied(save, Path(folder))
-        return read_safetensors(merge(opened(actor).shards, config_files(), Path(folder) / "good").path)
+        return read_safetensors(
+            merge(MergeInputs(opened(actor).shards, config_files()), Path(folder) / "good").path
+        )
 
 
 def attempt(
@@ -42,8 +45,10 @@ def attempt(
         spoil(shard_path(actor, 1, world_size))  # type: ignore[operator]
         result = None
         with suppress(CheckpointError):
-            result = read_safetensors(merge(opened(actor).shards, config_files(), here / "bad").path)
-        report = verify(opened(actor).shards)
+            result = read_safetensors(
+                merge(MergeInputs(opened(actor).shards, config_files()), here / "bad").path
+            )
+        report = verify(opened(actor))
         assert {path.name for path in here.iterdir()} == {"global_step_1"} | ({"bad"} if result else set())
         return result, good_model(save), report.ok
 

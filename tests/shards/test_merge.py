@@ -14,6 +14,7 @@ from cloudrl.checkpoints.merge import merge
 from cloudrl.errors import CheckpointError, InputError
 from cloudrl.shards.cast import cast_bytes
 from cloudrl.shards.dtypes import DType
+from cloudrl.shards.inputs import MergeInputs
 from cloudrl.shards.merge import Merged, Tuning, plan_merge
 from cloudrl.shards.source import LocalShard
 from cloudrl.shards.verify import verify
@@ -52,7 +53,7 @@ class FarShard:
 def merge_folder(
     folder: Path, target: Path, files: dict[str, bytes] | None = None, **options: object
 ) -> Merged:
-    return merge(opened(folder).shards, files or config_files(), target, **options)  # type: ignore[arg-type]
+    return merge(MergeInputs(opened(folder).shards, files or config_files()), target, **options)  # type: ignore[arg-type]
 
 
 def set_head(actor: Path, change: object) -> None:
@@ -99,7 +100,7 @@ def test_an_unknown_type(actor: Path, tmp_path: Path) -> None:
 def test_shards_on_other_machines_give_the_same_bytes_and_are_cast_there(actor: Path, tmp_path: Path) -> None:
     merge_folder(actor, tmp_path / "near")
     far = {rank: FarShard(shard_path(actor, rank)) for rank in (0, 1)}
-    merge(far, config_files(), tmp_path / "far")
+    merge(MergeInputs(far, config_files()), tmp_path / "far")
     near, other = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("near", "far"))
     assert near == other
     assert set(far[0].casts) == {(DType.FLOAT32, DType.BFLOAT16), (DType.INT64, DType.INT64)}
@@ -110,8 +111,9 @@ def test_a_damaged_shard_on_another_machine_is_found_there(actor: Path, tmp_path
     data = bytearray(path.read_bytes())
     data[open_offset(path)] ^= 1
     path.write_bytes(data)
+    shards = {0: FarShard(path), 1: FarShard(shard_path(actor, 1))}
     with pytest.raises(CheckpointError, match=r"rank on another node: .* is damaged"):
-        merge({0: FarShard(path), 1: FarShard(shard_path(actor, 1))}, config_files(), tmp_path / "model")
+        merge(MergeInputs(shards, config_files()), tmp_path / "model")
     assert not (tmp_path / "model").exists()
 
 
@@ -136,7 +138,7 @@ def test_progress_ends_at_the_total(actor: Path, tmp_path: Path) -> None:
     assert seen[-1] == (done.read_bytes, done.read_bytes)
     assert [pair for pair in seen if pair[0] >= pair[1]] == seen[-1:]
     assert [pair[0] for pair in seen] == sorted(pair[0] for pair in seen)
-    verify(opened(actor).shards, on_progress=lambda *pair: seen.append(pair))
+    verify(opened(actor), on_progress=lambda *pair: seen.append(pair))
     assert seen[-1][0] == seen[-1][1]
 
 
@@ -145,7 +147,7 @@ def test_nan_is_a_warning(actor: Path, tmp_path: Path) -> None:
     for dtype in ("bf16", "keep"):
         assert f"{HEAD} has NaN" in merge_folder(actor, tmp_path / dtype, dtype=dtype).warnings
     far = {rank: FarShard(shard_path(actor, rank)) for rank in (0, 1)}
-    assert f"{HEAD} has NaN" in merge(far, config_files(), tmp_path / "far").warnings
+    assert f"{HEAD} has NaN" in merge(MergeInputs(far, config_files()), tmp_path / "far").warnings
 
 
 def test_tied_embeddings_are_written_once(actor: Path, tmp_path: Path) -> None:
@@ -218,7 +220,7 @@ def test_a_config_that_is_none(actor: Path, tmp_path: Path, text: bytes) -> None
 
 
 def test_the_plan_reads_no_tensor(actor: Path) -> None:
-    plan = plan_merge(opened(actor).shards, config_files())
+    plan = plan_merge(MergeInputs(opened(actor).shards, config_files()))
     assert sum(output.elements for output in plan.outputs) == sum(
         (
             2 * VOCABULARY * HIDDEN,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -46,15 +47,7 @@ def expected() -> dict[str, tuple[str, tuple[int, ...], bytes]]:
 
 
 def merged(folder: Path, target: Path, dtype: str = "keep") -> dict[str, tuple[str, tuple[int, ...], bytes]]:
-    found = opened(folder)
-    merge(
-        found.shards,
-        config_files(),
-        target,
-        dtype=dtype,
-        world_size=found.world_size,
-        sidecars=found.sidecars,
-    )
+    merge(replace(opened(folder), config_files=config_files()), target, dtype=dtype)
     return read_safetensors(target)
 
 

@@ -8,6 +8,7 @@ import shutil
 import struct
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from shard_files import edit, opened, read_safetensors, role_folder, shard_path
 from verl_saves import CASES, STEPS
 
 from cloudrl.checkpoints.merge import merge
-from cloudrl.checkpoints.merge_inputs import MergeInputs
+from cloudrl.shards.inputs import MergeInputs
 from cloudrl.shards.verify import verify
 
 pytestmark = pytest.mark.verl
@@ -38,13 +39,7 @@ def saves(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def merge_into(target: Path, found: MergeInputs, shards: dict | None = None):
-    return merge(
-        shards or found.shards,
-        found.config_files,
-        target,
-        world_size=found.world_size,
-        sidecars=found.sidecars,
-    )
+    return merge(replace(found, shards=shards or found.shards), target)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -83,7 +78,7 @@ def test_any_complete_replica_will_do(saves: Path, name: str, kept: tuple[int, i
 @pytest.mark.parametrize("name", CASES)
 def test_verify_finds_nothing(saves: Path, name: str) -> None:
     found = opened(role_folder(saves / name))
-    report = verify(found.shards, world_size=found.world_size, sidecars=found.sidecars)
+    report = verify(found)
     assert report.findings == ()
     assert report.shards == CASES[name].world_size // CASES[name].replicas
 
@@ -99,7 +94,7 @@ def test_an_optimizer_that_is_a_step_ahead_is_found(saves: Path, name: str, tmp_
 
     edit(shard_path(actor, 1, 2, "optim"), change)
     found = opened(actor)
-    report = verify(found.shards, world_size=found.world_size, sidecars=found.sidecars)
+    report = verify(found)
     assert [finding.message for finding in report.findings] == [
         f"rank 1 is from another step: update (by its optimizer) {STEPS + 1}, and rank 0 from {STEPS}"
     ]
