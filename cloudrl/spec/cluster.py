@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import PlainValidator, model_validator
@@ -18,9 +18,11 @@ from cloudrl.spec.fields import (
     absolute_path,
     dollars,
     mount_path,
+    node_count,
     one_of,
     optional,
     release,
+    spelled,
     unique_list_of,
 )
 from cloudrl.spec.gpu import Cpu, Gpu
@@ -28,7 +30,7 @@ from cloudrl.spec.names import image_name, resource_name, secret_in, secret_name
 from cloudrl.spec.ports import Port, all_ports, port_texts
 from cloudrl.spec.section import Section
 from cloudrl.spec.services import service_texts
-from cloudrl.spec.sizes import Size, SizeRange
+from cloudrl.spec.sizes import Size, size_range
 from cloudrl.spec.vendors import vendor_of
 from cloudrl.spec.volume import Mount, mount_list, parse_mount
 
@@ -41,21 +43,10 @@ PLANNED_SECTIONS = ("slurm",)
 _VISIBLE_DEVICES = ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 
 
-def _nodes(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise SpecError(f"{value!r} is not a number of nodes", hint="A whole number from 1, for example 2")
-    return value
-
-
 def _gpu(value: object) -> str:
     gpu = str(Gpu.parse(value))
     vendor_of(gpu)  # refuses names and vendors that contradict each other
     return gpu
-
-
-def _written(parse: Callable[[object], object]) -> PlainValidator:
-    """Check with `parse` and keep the text in its usual spelling."""
-    return PlainValidator(optional(lambda value: str(parse(value))))
 
 
 _price = dollars("a price", "US dollars an hour, for example 24.5")
@@ -72,7 +63,7 @@ class Cluster(Spec):
     sections: ClassVar[tuple[str, ...]] = ("dstack",)
 
     name: Annotated[str, PlainValidator(resource_name)]
-    nodes: Annotated[int, PlainValidator(_nodes)] = 1
+    nodes: Annotated[int, PlainValidator(node_count)] = 1
     verl: Annotated[str | None, PlainValidator(optional(release))] = None
     """Release of verl, which decides the image; None means the one that cloudrl is for."""
     rollout: Annotated[
@@ -94,12 +85,12 @@ class Cluster(Spec):
     """Names of dstack's secrets that become variables of the same name. Their values stand nowhere."""
     ports: Annotated[Sequence[str | int], PlainValidator(port_texts)] = ()
     """Forwarded besides Ray's dashboard (8265) and the agent (8266); `9265:8265` moves one of those."""
-    gpu: Annotated[str | None, PlainValidator(optional(_gpu))] = None
+    gpu: Annotated[str | None, spelled(_gpu)] = None
     """GPUs of each node, for example `80GB:8`; None means a cluster without GPUs."""
-    cpu: Annotated[str | None, _written(Cpu.parse)] = None
-    memory: Annotated[str | None, _written(SizeRange.parse)] = None
-    disk: Annotated[str | None, _written(SizeRange.parse)] = None
-    shm_size: Annotated[str | None, _written(Size.parse)] = None
+    cpu: Annotated[str | None, spelled(Cpu.parse)] = None
+    memory: Annotated[str | None, spelled(size_range)] = None
+    disk: Annotated[str | None, spelled(size_range)] = None
+    shm_size: Annotated[str | None, spelled(Size.parse)] = None
     """Shared memory of each container; see `shared_memory` for what None means."""
     data: DataSets = ()
     """Names (`gsm8k`), `owner/name` on the Hub, absolute paths of the nodes, or a `DataSet` with more to say."""

@@ -11,7 +11,16 @@ from pydantic import PlainValidator, model_validator
 
 from cloudrl.errors import SpecError
 from cloudrl.spec.base import Spec
-from cloudrl.spec.fields import absolute_path, data_name, list_of, one_line, optional, text, yes_or_no
+from cloudrl.spec.fields import (
+    absolute_path,
+    at_least,
+    data_name,
+    list_of,
+    one_line,
+    optional,
+    text,
+    yes_or_no,
+)
 from cloudrl.spec.nearest import did_you_mean
 
 if TYPE_CHECKING:
@@ -92,13 +101,7 @@ def _system(value: object) -> str:
     return text(value)
 
 
-def _test_rows(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        meant = f"; did you mean {int(value)}?" if isinstance(value, str) and value.isdecimal() else ""
-        raise SpecError(
-            f"{value!r} is not a number of rows{meant}", hint="A whole number from 1, for example 500"
-        )
-    return value
+_rows = at_least(1, "a number of rows", "A whole number from 1, for example 500")
 
 
 class DataSet(Spec):
@@ -129,7 +132,7 @@ class DataSet(Spec):
     """The split to train on; None means `train`, or the only one."""
     test_split: Annotated[str | None, PlainValidator(optional(_split))] = None
     """The split to test on; None means `test`, `validation` or the like, and without one rows are held out."""
-    test_rows: Annotated[int | None, PlainValidator(optional(_test_rows))] = None
+    test_rows: Annotated[int | None, PlainValidator(optional(_rows))] = None
     """Hold out so many rows of `split`, always the same ones, instead of taking a split for testing."""
     data_source: Annotated[str | None, PlainValidator(optional(one_line))] = None
     """Decides verl's reward function; None means the Hub id, or the name (of a path, its stem)."""

@@ -118,6 +118,18 @@ def yes_or_no(value: object) -> bool:
     return value
 
 
+def at_least(low: int, what: str, hint: str) -> Callable[[object], int]:
+    """A check for a whole number from `low`; `what` says in the message what the value should be."""
+
+    def checked(value: object) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or value < low:
+            meant = f"; did you mean {value}?" if isinstance(value, str) and value.isdecimal() else ""
+            raise SpecError(f"{value!r} is not {what}{meant}", hint=hint)
+        return value
+
+    return checked
+
+
 def dollars(what: str, hint: str) -> Callable[[object], float]:
     """A check for an amount of money above zero."""
 
@@ -193,6 +205,14 @@ def optional(check: Callable[[Any], T]) -> Callable[[object], T | None]:
         return None if value is None else check(value)
 
     return checked
+
+
+node_count = at_least(1, "a number of nodes", "A whole number from 1, for example 2")
+
+
+def spelled(parse: Callable[[object], object]) -> PlainValidator:
+    """Check with `parse`, if there is a value, and keep its text in the usual spelling."""
+    return PlainValidator(optional(lambda value: str(parse(value))))
 
 
 # Sequence and Mapping rather than tuple and dict: what is written is a list or dict, what is kept is frozen.

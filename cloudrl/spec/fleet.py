@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -11,25 +10,21 @@ from pydantic import PlainValidator, model_validator
 from cloudrl.errors import SpecError
 from cloudrl.spec.base import FrozenDict, Spec
 from cloudrl.spec.durations import Duration
-from cloudrl.spec.fields import one_of, optional
+from cloudrl.spec.fields import at_least, one_of, optional, spelled
 from cloudrl.spec.gpu import Cpu, Gpu
 from cloudrl.spec.names import resource_name
 from cloudrl.spec.section import Section
-from cloudrl.spec.sizes import SizeRange
+from cloudrl.spec.sizes import count_range, size_range
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 IDLE_DURATION = "1h"
-_RANGE = re.compile(r"([0-9]*)\.\.([0-9]*)")
 _EXAMPLES = "For example 2 (at most two), '0..4', '2..2' (always two) or {'min': 0, 'target': 2, 'max': 4}"
 _CLOUD_ONLY = ("nodes", "gpu", "cpu", "memory", "disk", "idle_duration")
 
 
-def _count(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise SpecError(f"{value!r} is not a number of nodes", hint=_EXAMPLES)
-    return value
+_count = at_least(0, "a number of nodes", _EXAMPLES)
 
 
 class NodeRange(Spec):
@@ -85,25 +80,19 @@ class NodeRange(Spec):
             return value
         if isinstance(value, Mapping):
             return cls.load(value)
-        written = value.replace(" ", "") if isinstance(value, str) else value
-        if isinstance(written, str) and (match := _RANGE.fullmatch(written)) and written != "..":
-            low, high = int(match[1] or 0), int(match[2]) if match[2] else None
-            if high is not None and high < low:
-                raise SpecError(f"{value!r} runs backwards; did you mean '{high}..{low}'?")
-            return cls(min=low, target=low, max=high)
-        most = int(written) if isinstance(written, str) and re.fullmatch(r"[0-9]+", written) else written
-        if isinstance(most, bool) or not isinstance(most, int) or most < 1:
-            raise SpecError(f"{value!r} is not a number of nodes", hint=_EXAMPLES)
-        return cls(min=0, target=0, max=most)
+        try:
+            given = count_range(value)
+        except SpecError as wrong:
+            raise SpecError(wrong.message, hint=_EXAMPLES) from None
+        low = given.min or 0
+        if ".." not in str(value):
+            return cls(max=given.max)
+        return cls(min=low, target=low, max=given.max)
 
     @property
     def is_fixed(self) -> bool:
         """Whether no machine is ever given back."""
         return self.min == self.max
-
-
-def _written(kind: type[Gpu | Cpu | SizeRange]) -> PlainValidator:
-    return PlainValidator(optional(lambda value: str(kind.parse(value))))
 
 
 def _idle_duration(value: object) -> str:
@@ -128,12 +117,12 @@ class Fleet(Spec):
         None
     )
     """None means `cluster` where there can be several machines: dstack runs multi-node tasks nowhere else."""
-    gpu: Annotated[str | None, _written(Gpu)] = None
+    gpu: Annotated[str | None, spelled(Gpu.parse)] = None
     """GPUs of each machine; None leaves them to the runs."""
-    cpu: Annotated[str | None, _written(Cpu)] = None
-    memory: Annotated[str | None, _written(SizeRange)] = None
-    disk: Annotated[str | None, _written(SizeRange)] = None
-    idle_duration: Annotated[str | None, PlainValidator(optional(_idle_duration))] = None
+    cpu: Annotated[str | None, spelled(Cpu.parse)] = None
+    memory: Annotated[str | None, spelled(size_range)] = None
+    disk: Annotated[str | None, spelled(size_range)] = None
+    idle_duration: Annotated[str | None, spelled(_idle_duration)] = None
     """Rented machines are given back when idle for so long; None means `1h`, where dstack has three days."""
     dstack: Section = FrozenDict()
     """All else that dstack knows of a fleet: backends, regions, spot_policy, max_price, blocks, tags, ..."""

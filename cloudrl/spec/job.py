@@ -10,15 +10,23 @@ from pydantic import PlainValidator, model_validator
 
 from cloudrl.errors import SpecError
 from cloudrl.spec.base import FrozenDict, Spec
-from cloudrl.spec.fields import DataNames, Environment, Words, model_name, optional, release, text
+from cloudrl.spec.fields import (
+    DataNames,
+    Environment,
+    Words,
+    model_name,
+    node_count,
+    one_of,
+    optional,
+    release,
+    text,
+)
 from cloudrl.spec.gpu import Gpu
 from cloudrl.spec.hydra import HydraText, hydra_text, override_key, split_key
-from cloudrl.spec.nearest import did_you_mean
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-DEVICES = ("gpu", "cpu")
 _JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -28,20 +36,6 @@ def _job_name(value: object) -> str:
     slug = re.sub(r"[^A-Za-z0-9._-]+", "-", str(value)).strip("-._")[:100]
     meant = f"; did you mean {slug!r}?" if _JOB_NAME.fullmatch(slug) else ""
     raise SpecError(f"{value!r} is not the name of a job{meant}", hint="Letters, digits, dots, dashes and _")
-
-
-def _device(value: object) -> str:
-    if value not in DEVICES:
-        raise SpecError(
-            f"{value!r} is not a device{did_you_mean(str(value), DEVICES)}", hint="One of gpu, cpu"
-        )
-    return str(value)
-
-
-def _nodes(value: object) -> int | None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-        raise SpecError(f"{value!r} is not a number of nodes", hint="A whole number from 1, for example 2")
-    return value
 
 
 def _gpu(value: object) -> str:
@@ -98,8 +92,8 @@ class Job(Spec):
     model: Annotated[str | None, PlainValidator(optional(model_name))] = None
     verl: Annotated[str | None, PlainValidator(optional(release))] = None
     """The release of verl that the overrides are written for."""
-    device: Annotated[Literal["gpu", "cpu"], PlainValidator(_device)] = "gpu"
-    nodes: Annotated[int | None, PlainValidator(_nodes)] = None
+    device: Annotated[Literal["gpu", "cpu"], PlainValidator(one_of(("gpu", "cpu"), "a device"))] = "gpu"
+    nodes: Annotated[int | None, PlainValidator(optional(node_count))] = None
     """How many nodes the numbers are made for; None means any."""
     gpu: Annotated[str | None, PlainValidator(optional(_gpu))] = None
     """The GPUs of each node that the numbers are made for, as dstack writes them: `80GB..:8`."""

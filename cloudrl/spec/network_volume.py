@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 from pydantic import PlainValidator
 
 from cloudrl.spec.base import FrozenDict, Spec
-from cloudrl.spec.fields import one_line, optional
+from cloudrl.spec.fields import one_line, optional, spelled
 from cloudrl.spec.names import resource_name
 from cloudrl.spec.section import Section
 from cloudrl.spec.sizes import Size
@@ -26,7 +26,7 @@ class NetworkVolume(Spec):
     backend: Annotated[str, PlainValidator(one_line)]
     region: Annotated[str | None, PlainValidator(optional(one_line))] = None
     """Where the machines are going to be: a volume can be mounted there only."""
-    size: Annotated[str | None, PlainValidator(optional(lambda value: str(Size.parse(value))))] = None
+    size: Annotated[str | None, spelled(Size.parse)] = None
     volume_id: Annotated[str | None, PlainValidator(optional(one_line))] = None
     """The cloud's id of a disk that exists. dstack never deletes such a disk."""
     dstack: Section = FrozenDict()

@@ -1,21 +1,25 @@
-"""Sizes and counts as dstack writes them: `128GB`, `1TB..`, `16..64GB`, `8`, `2..`.
+"""Sizes, counts and ranges of them: `128GB`, `1TB..`, `16..64GB`, `8`, `2..`.
 
-Source of the rules: dstack 0.22.5, core/models/resources.py (Memory, Range). We take what dstack takes, less
-what can only be a slip: negative or zero sizes, `nan`, exponents.
+The spelling is dstack 0.22.5's (core/models/resources.py: Memory, Range), less what can only be a slip: negative
+or zero sizes, `nan`, exponents.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from cloudrl.errors import SpecError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _UNIT_GB = {"MB": 1 / 1024, "GB": 1.0, "TB": 1024.0}
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)(MB|GB|TB)?", re.IGNORECASE)
 _NEARLY_A_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)([MGT])(i?B?|[a-z]*)", re.IGNORECASE)
-_COUNT = re.compile(r"[0-9]+")
-_EXAMPLES = "For example '128GB', '512MB' or '1TB'"
+_SIZES = "For example '128GB', '512MB' or '1TB'"
+_COUNTS = "For example '8', '2..' or '1..8'"
 
 
 @dataclass(frozen=True, order=True)
@@ -35,98 +39,77 @@ class Size:
         written = _digits(value)
         match = _SIZE.fullmatch(written)
         if match is None:
-            raise SpecError(f"{value!r} is not a size{_nearest_size(written)}", hint=_EXAMPLES)
+            near = _NEARLY_A_SIZE.fullmatch(written)
+            meant = f"; did you mean '{near[1]}{near[2].upper()}B'?" if near else ""
+            raise SpecError(f"{value!r} is not a size{meant}", hint=_SIZES)
         number, unit = match[1], (match[2] or "GB").upper()
         size_gb = float(number) * _UNIT_GB[unit]
         if not 0 < size_gb < float("inf"):
-            raise SpecError(f"{value!r} is no amount above zero", hint=_EXAMPLES)
+            raise SpecError(f"{value!r} is no amount above zero", hint=_SIZES)
         return cls(size_gb, f"{number}{unit}")
 
     def __str__(self) -> str:
         return self.text or f"{self.size_gb!r}GB"
 
 
+N = TypeVar("N", Size, int)
+
+
 @dataclass(frozen=True)
-class SizeRange:
+class Range(Generic[N]):
     """From `min` to `max`, both included; None is no bound. Never both None."""
 
-    min: Size | None
-    max: Size | None
-
-    @classmethod
-    def parse(cls, value: object) -> SizeRange:
-        """Read `128GB`, `128GB..`, `..1TB` or `16GB..64GB`.
-
-        Raises:
-            SpecError: A bound is no size, there is none, or they stand in the wrong order.
-        """
-        low, high = _bounds(value, _EXAMPLES)
-        made = cls(Size.parse(low) if low else None, Size.parse(high) if high else None)
-        if made.min and made.max and made.min > made.max:
-            raise SpecError(f"{value!r} runs backwards; did you mean '{made.max}..{made.min}'?")
-        return made
-
-    def __str__(self) -> str:
-        return _range_text(self.min, self.max)
-
-
-@dataclass(frozen=True)
-class CountRange:
-    """From `min` to `max` things, both included; None is no bound. Never both None."""
-
-    min: int | None
-    max: int | None
-
-    @classmethod
-    def parse(cls, value: object) -> CountRange:
-        """Read `8`, `2..`, `..8` or `1..8`.
-
-        Raises:
-            SpecError: A bound is no whole number, there is none, or they stand in the wrong order.
-        """
-        low, high = _bounds(value, "For example '8', '2..' or '1..8'")
-        made = cls(_count(low) if low else None, _count(high) if high else None)
-        if made.min is not None and made.max is not None and made.min > made.max:
-            raise SpecError(f"{value!r} runs backwards; did you mean '{made.max}..{made.min}'?")
-        return made
+    min: N | None
+    max: N | None
 
     @property
-    def exact(self) -> int | None:
-        """The number, when the range holds only one."""
+    def exact(self) -> N | None:
+        """The one value, when the range holds no other."""
         return self.min if self.min == self.max else None
 
     def __str__(self) -> str:
-        return _range_text(self.min, self.max)
+        if self.min == self.max:
+            return str(self.min)
+        return f"{'' if self.min is None else self.min}..{'' if self.max is None else self.max}"
+
+
+def size_range(value: object) -> Range[Size]:
+    """Read `128GB`, `128GB..`, `..1TB` or `16GB..64GB`.
+
+    Raises:
+        SpecError: A bound is no size, there is none, or they stand in the wrong order.
+    """
+    return _range(value, Size.parse, _SIZES)
+
+
+def count_range(value: object) -> Range[int]:
+    """Read `8`, `2..`, `..8` or `1..8`.
+
+    Raises:
+        SpecError: A bound is no whole number, there is none, or they stand in the wrong order.
+    """
+    return _range(value, _count, _COUNTS)
+
+
+def _range(value: object, parse: Callable[[object], N], examples: str) -> Range[N]:
+    parts = _digits(value).split("..")
+    if len(parts) > 2 or not any(parts):
+        raise SpecError(f"{value!r} is not a range", hint=examples)
+    low, high = (parse(part) if part else None for part in (parts[0], parts[-1]))
+    if low is not None and high is not None and low > high:
+        raise SpecError(f"{value!r} runs backwards; did you mean '{high}..{low}'?", hint=examples)
+    return Range(low, high)
 
 
 def _digits(value: object) -> str:
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return format(value, "f").rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
-    if not isinstance(value, str):
-        raise SpecError(f"{value!r} is neither text nor a number", hint=_EXAMPLES)
-    return value.replace(" ", "")
+    if isinstance(value, float):
+        return format(value, "f").rstrip("0").rstrip(".")
+    if not isinstance(value, (str, int)) or isinstance(value, bool):
+        raise SpecError(f"{value!r} is neither text nor a number", hint=_SIZES)
+    return str(value).replace(" ", "")
 
 
-def _bounds(value: object, examples: str) -> tuple[str, str]:
-    written = _digits(value)
-    parts = written.split("..")
-    if len(parts) > 2 or not any(parts):
-        raise SpecError(f"{value!r} is not a range", hint=examples)
-    return (parts[0], parts[-1])
-
-
-def _count(written: str) -> int:
-    if not _COUNT.fullmatch(written):
-        raise SpecError(f"{written!r} is not a whole number", hint="For example '8', '2..' or '1..8'")
-    return int(written)
-
-
-def _nearest_size(written: str) -> str:
-    match = _NEARLY_A_SIZE.fullmatch(written)
-    return f"; did you mean '{match[1]}{match[2].upper()}B'?" if match else ""
-
-
-def _range_text(low: object | None, high: object | None) -> str:
-    if low == high:
-        return str(low)
-    return f"{'' if low is None else low}..{'' if high is None else high}"
+def _count(value: object) -> int:
+    if not re.fullmatch(r"[0-9]+", str(value)):
+        raise SpecError(f"{value!r} is not a whole number", hint=_COUNTS)
+    return int(str(value))

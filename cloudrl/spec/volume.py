@@ -10,7 +10,7 @@ from pydantic import PlainValidator
 
 from cloudrl.errors import SpecError
 from cloudrl.spec.base import Spec
-from cloudrl.spec.fields import mount_path, text, unique_list_of, yes_or_no
+from cloudrl.spec.fields import list_of, mount_path, text, unique_list_of, yes_or_no
 from cloudrl.spec.names import RESOURCE_NAME
 
 _EXAMPLE = "For example '/checkpoints:/checkpoints'"
@@ -20,7 +20,14 @@ _NETWORK_EXAMPLE = "For example 'checkpoints:/checkpoints', or 'data-${{ dstack.
 _RANK = re.compile(r"\$\{\{\s*dstack\.(node_rank|job_num)\s*\}\}")
 
 
-class Volume(Spec):
+class _Mount(Spec):
+    def holds(self, path: str) -> bool:
+        """Whether `path`, in the container, lies on this volume."""
+        volume: str = self.path  # type: ignore[attr-defined]
+        return volume in ("/", path) or path.startswith(volume + "/")
+
+
+class Volume(_Mount):
     """An instance volume: `instance_path` on each host appears as `path` in its container.
 
     It belongs to its host and vanishes with a cloud instance. Field names are dstack's (InstanceMountPoint).
@@ -30,24 +37,6 @@ class Volume(Spec):
     path: Annotated[str, PlainValidator(mount_path)]
     optional: Annotated[bool, PlainValidator(yes_or_no)] = False
     """Run without it where the backend has no instance volumes."""
-
-    @classmethod
-    def parse(cls, value: object) -> Volume:
-        """Read `/host:/container`.
-
-        Raises:
-            SpecError: `value` is not two absolute paths with a colon between them.
-        """
-        if isinstance(value, Volume):
-            return value
-        parts = value.split(":") if isinstance(value, str) else []
-        if len(parts) != 2:
-            raise SpecError(f"{value!r} is not /host:/container", hint=_EXAMPLE)
-        return cls(instance_path=mount_path(parts[0]), path=mount_path(parts[1]))
-
-    def holds(self, path: str) -> bool:
-        """Whether `path`, in the container, lies on this volume."""
-        return _holds(self.path, path)
 
     def __str__(self) -> str:
         return f"{self.instance_path}:{self.path}"
@@ -67,7 +56,7 @@ def _volume_names(value: object) -> tuple[str, ...]:
     return names
 
 
-class NetworkMount(Spec):
+class NetworkMount(_Mount):
     """A network volume, made by `cloudrl volume create`, that appears as `path` in the container.
 
     Its name may hold `${{ dstack.node_rank }}`: then each node has one of its own, as most clouds ask for, whose
@@ -78,28 +67,10 @@ class NetworkMount(Spec):
     name: Annotated[Sequence[str], PlainValidator(_volume_names)]
     path: Annotated[str, PlainValidator(mount_path)]
 
-    @classmethod
-    def parse(cls, value: object) -> NetworkMount:
-        """Read `name:/container`.
-
-        Raises:
-            SpecError: `value` is not a name and an absolute path with a colon between them.
-        """
-        if isinstance(value, NetworkMount):
-            return value
-        parts = value.split(":") if isinstance(value, str) else []
-        if len(parts) != 2:
-            raise SpecError(f"{value!r} is not name:/container", hint=_NETWORK_EXAMPLE)
-        return cls(name=[parts[0]], path=mount_path(parts[1]))
-
     @property
     def is_per_node(self) -> bool:
         """Whether each node has a volume of its own."""
         return all(_RANK.search(name) for name in self.name)
-
-    def holds(self, path: str) -> bool:
-        """Whether `path`, in the container, lies on this volume."""
-        return _holds(self.path, path)
 
     def __str__(self) -> str:
         return f"{','.join(self.name)}:{self.path}"
@@ -109,7 +80,7 @@ Mount = Volume | NetworkMount
 
 
 def parse_mount(value: object) -> Mount:
-    """Read a volume in dstack's spelling: `/host:/container`, `name:/container`, or a mapping.
+    """Read a volume: `/host:/container`, `name:/container`, or a mapping with the fields of one.
 
     Raises:
         SpecError: `value` is none of these.
@@ -118,26 +89,22 @@ def parse_mount(value: object) -> Mount:
         return value
     if isinstance(value, Mapping):
         return Volume.load(value) if "instance_path" in value else NetworkMount.load(value)
-    if isinstance(value, str) and "/" not in value.split(":", maxsplit=1)[0] and value.count(":") == 1:
-        source = value.split(":", maxsplit=1)[0]
-        if source:
-            return NetworkMount.parse(value)
-    return Volume.parse(value)
+    parts = value.split(":") if isinstance(value, str) else []
+    if len(parts) != 2:
+        raise SpecError(f"{value!r} is neither /host:/container nor name:/container", hint=_EXAMPLE)
+    source, path = parts[0], mount_path(parts[1])
+    if "/" in source or not source:
+        return Volume(instance_path=mount_path(source), path=path)
+    return NetworkMount(name=[source], path=path)
 
 
 def mount_list(value: object) -> tuple[str | Mount, ...]:
-    """A list of volumes: the short form where dstack has one, else the parsed value.
+    """A list of volumes: the short form where there is one, else the parsed value.
 
     Raises:
         SpecError: it is no list, an item is no volume, or two have the same place in the container.
     """
-    if isinstance(value, str):
-        raise SpecError(f"{value!r} is one text where a list is expected; write [{value!r}]")
-    if not isinstance(value, Sequence):
-        raise SpecError(
-            f"{value!r} is not a list of volumes", hint="For example ['/checkpoints:/checkpoints']"
-        )
-    parsed = [parse_mount(item) for item in value]
+    parsed = list_of(parse_mount)(value)
     for index, mount in enumerate(parsed):
         if any(mount.path == other.path for other in parsed[:index]):
             raise SpecError(f"{mount.path!r} is the place of two volumes")
@@ -146,7 +113,3 @@ def mount_list(value: object) -> tuple[str | Mount, ...]:
 
 def _has_short_form(mount: Mount) -> bool:
     return not mount.optional if isinstance(mount, Volume) else len(mount.name) == 1
-
-
-def _holds(volume: str, path: str) -> bool:
-    return volume in ("/", path) or path.startswith(volume + "/")

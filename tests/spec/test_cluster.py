@@ -4,6 +4,7 @@ import pytest
 
 from cloudrl.errors import SpecError
 from cloudrl.spec import Cluster, FrozenDict, NetworkMount, Volume
+from cloudrl.spec.volume import parse_mount
 
 
 def test_the_ten_lines_of_the_design():
@@ -50,7 +51,7 @@ def test_checkpoints_lie_on_the_host_unless_told_otherwise():
     mounts = Cluster(
         name="one", checkpoints="/scratch/ckpt", volumes=["/big:/scratch", "/hf:/root/.cache"]
     ).mounts
-    assert mounts == (Volume.parse("/big:/scratch"), Volume.parse("/hf:/root/.cache"))
+    assert mounts == (parse_mount("/big:/scratch"), parse_mount("/hf:/root/.cache"))
 
 
 def test_checkpoints_beside_all_volumes_are_refused():
@@ -81,7 +82,7 @@ WRONG = [
     ("name", None, "None is not a name; did you mean 'none'?"),
     ("nodes", 0, "0 is not a number of nodes"),
     ("nodes", -2, "-2 is not a number of nodes"),
-    ("nodes", "2", "'2' is not a number of nodes"),
+    ("nodes", "2", "'2' is not a number of nodes; did you mean 2?"),
     ("nodes", 1.5, "1.5 is not a number of nodes"),
     ("nodes", True, "True is not a number of nodes"),
     ("image", "a b", "'a b' is not the name of an image"),
@@ -126,8 +127,8 @@ WRONG = [
     ("checkpoints", "", "'' is empty"),
     ("checkpoints", 7, "7 is not text"),
     ("volumes", "/a:/b", "'/a:/b' is one text where a list is expected; write ['/a:/b']"),
-    ("volumes", 7, "7 is not a list of volumes"),
-    ("volumes", ["/a"], "'/a' is not /host:/container"),
+    ("volumes", 7, "7 is not a list"),
+    ("volumes", ["/a"], "'/a' is neither /host:/container nor name:/container"),
     ("volumes", ["/a:/checkpoints", "/b:/checkpoints"], "'/checkpoints' is the place of two volumes"),
     ("volumes", ["Data:/checkpoints"], "NetworkMount.name: 'Data' is not the name of a network volume"),
     ("volumes", ["data-${{ dstack.rank }}:/checkpoints"],

@@ -91,10 +91,10 @@ def test_ones_own_machines_are_not_given_back():
 
 WRONG = [
     ("name", "My Fleet", "'My Fleet' is not a name; did you mean 'my-fleet'?"),
-    ("nodes", 0, "0 is not a number of nodes"),
-    ("nodes", True, "True is not a number of nodes"),
-    ("nodes", "two", "'two' is not a number of nodes"),
-    ("nodes", "..", "'..' is not a number of nodes"),
+    ("nodes", 0, "NodeRange: max is 0, so there would never be a node"),
+    ("nodes", True, "True is neither text nor a number"),
+    ("nodes", "two", "'two' is not a whole number"),
+    ("nodes", "..", "'..' is not a range"),
     ("nodes", "4..2", "'4..2' runs backwards; did you mean '2..4'?"),
     ("nodes", "0..0", "NodeRange: max is 0, so there would never be a node"),
     ("nodes", {"min": 3, "max": 2}, "NodeRange: min 3, target 3 and max 2 are not in this order"),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from cloudrl.errors import SpecError
-from cloudrl.spec import CountRange, Cpu, Gpu, SizeRange
+from cloudrl.spec import Cpu, Gpu, Range, size_range
 
 SEEN_IN_THE_WILD = [
     "80GB:8", "H100:8", "A100,H100:80GB:4", "24GB..40GB:2", "nvidia:24GB", "amd:MI300X:8", "8", "1..8",
@@ -30,7 +30,7 @@ def meaning(gpu: GPUSpec) -> tuple[object, ...]:
 
 def our_meaning(gpu: Gpu) -> tuple[object, ...]:
     memory = gpu.memory and tuple(bound and bound.size_gb for bound in (gpu.memory.min, gpu.memory.max))
-    count = gpu.count or CountRange(1, None)  # dstack's default: one or more
+    count = gpu.count or Range(1, None)  # dstack's default: one or more
     return gpu.vendor, gpu.name, memory, (count.min, count.max)
 
 
@@ -80,7 +80,7 @@ def test_what_we_take_dstack_takes_too(text):
 def test_the_usual_spelling():
     assert str(Gpu.parse("8 : 80gb : h100,a100 : NVIDIA")) == "nvidia:h100,a100:80GB:8"
     assert str(Gpu.parse(8)) == "8"
-    assert Gpu.parse("24GB..40GB:2") == Gpu(memory=SizeRange.parse("24GB..40GB"), count=CountRange(2, 2))
+    assert Gpu.parse("24GB..40GB:2") == Gpu(memory=size_range("24GB..40GB"), count=Range(2, 2))
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_the_usual_spelling():
         ("80G:8", "'80G:8': '80G' is not a size; did you mean '80GB'?"),
         ("80GB:8:4", "'80GB:8:4' gives the count twice: '8' and '4'"),
         ("H100:A100", "'H100:A100' gives the name twice: 'H100' and 'A100'"),
-        ("H100,", "'H100,': '' is not the name of a GPU"),
+        ("H100,", "'H100,' is not the name of a GPU"),
         ("H\u00e9:8", "'H\u00e9:8': 'H\u00e9' is not the name of a GPU"),
         ("nvidia,H100", "'nvidia,H100': 'nvidia' is a vendor; it stands alone, before a colon"),
         ("H100:-1", "'H100:-1': '-1' is not a whole number"),
@@ -130,8 +130,8 @@ def test_a_cpu_means_to_dstack_what_it_means_to_us(text):
         ("aarch64:8", "'aarch64:8': 'aarch64' is not an architecture; did you mean 'arm'?"),
         ("x68", "'x68' is not an architecture; did you mean 'x86'?"),
         ("sparc:8", "'sparc:8': 'sparc' is not an architecture"),
-        ("x86:arm", "'x86:arm' gives the architecture twice"),
-        ("8:4", "'8:4' gives the count twice"),
+        ("x86:arm", "'x86:arm' gives the architecture twice: 'x86' and 'arm'"),
+        ("8:4", "'8:4' gives the count twice: '8' and '4'"),
         ("8.5", "'8.5' is not a whole number"),
         (":8", "':8' has an empty part beside a colon"),
         (2.0, "2.0 is neither text nor a count"),

@@ -120,7 +120,7 @@ WRONG = [
     ("device", "cuda", "'cuda' is not a device"),
     ("nodes", 0, "0 is not a number of nodes"),
     ("nodes", True, "True is not a number of nodes"),
-    ("nodes", "2", "'2' is not a number of nodes"),
+    ("nodes", "2", "'2' is not a number of nodes; did you mean 2?"),
     ("gpu", "H100x8", "'H100x8' is not the name of a GPU; did you mean 'H100:8'?"),
     ("gpu", "H100", "'H100' leaves the number of GPUs of a node open"),
     ("gpu", "H100:4..8", "'H100:4..8' leaves the number of GPUs of a node open"),

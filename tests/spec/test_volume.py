@@ -18,40 +18,39 @@ paths = st.lists(st.text("ab ._-'\"$#é", min_size=1, max_size=4), max_size=3).m
 @given(paths, paths)
 def test_a_volume_means_to_dstack_what_it_means_to_us(host, container):
     try:
-        ours = Volume.parse(f"{host}:{container}")
+        ours = parse_mount(f"{host}:{container}")
     except SpecError as error:
         assert "'..' in it" in error.message  # noqa: PT017
         return
     theirs = parse_mount_point(str(ours))
     assert theirs == InstanceMountPoint(instance_path=ours.instance_path, path=ours.path)
-    assert Volume.parse(str(ours)) == ours
+    assert parse_mount(str(ours)) == ours
 
 
 def test_paths_are_kept_in_their_shortest_spelling():
-    assert str(Volume.parse("//data/./x/:/y//z/")) == "/data/x:/y/z"
-    assert Volume(instance_path="/a/", path="/b") == Volume.parse("/a:/b")
+    assert str(parse_mount("//data/./x/:/y//z/")) == "/data/x:/y/z"
+    assert Volume(instance_path="/a/", path="/b") == parse_mount("/a:/b")
 
 
 def test_a_volume_is_parsed_once():
-    volume = Volume.parse("/a:/b")
-    assert Volume.parse(volume) is volume
+    volume = parse_mount("/a:/b")
+    assert parse_mount(volume) is volume
 
 
 @pytest.mark.parametrize(
     ("path", "holds"), [("/b", True), ("/b/c", True), ("/bc", False), ("/", False), ("/a", False)]
 )
 def test_a_volume_knows_what_lies_on_it(path, holds):
-    assert Volume.parse("/a:/b").holds(path) is holds
-    assert Volume.parse("/a:/").holds(path)
+    assert parse_mount("/a:/b").holds(path) is holds
+    assert parse_mount("/a:/").holds(path)
 
 
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ("/a", "'/a' is not /host:/container"),
-        ("/a:/b:ro", "'/a:/b:ro' is not /host:/container"),
-        (7, "7 is not /host:/container"),
-        ("data:/b", "'data' is not an absolute path"),
+        ("/a", "'/a' is neither /host:/container nor name:/container"),
+        ("/a:/b:ro", "'/a:/b:ro' is neither /host:/container nor name:/container"),
+        (7, "7 is neither /host:/container nor name:/container"),
         ("/a:b", "'b' is not an absolute path"),
         (":/b", "'' is empty"),
         ("/a/../b:/c", "'/a/../b' has '..' in it"),
@@ -60,7 +59,7 @@ def test_a_volume_knows_what_lies_on_it(path, holds):
 )
 def test_a_wrong_volume_is_refused(value, message):
     with pytest.raises(SpecError) as caught:
-        Volume.parse(value)
+        parse_mount(value)
     assert caught.value.message == message
 
 
@@ -73,14 +72,14 @@ def test_a_colon_in_a_path_is_refused():
 
 
 names = st.lists(
-    st.sampled_from(["data", "ckpt", "-", "0", "${{ dstack.node_rank }}", "${{dstack.job_num}}"])
+    st.sampled_from(["data", "ckpt", "-", "0", "${{ dstack.node_rank }}", "${{dstack.job_num}}"]), min_size=1
 ).map("".join)
 
 
 @given(names, paths)
 def test_a_network_volume_means_to_dstack_what_it_means_to_us(name, container):
     try:
-        ours = NetworkMount.parse(f"{name}:{container}")
+        ours = parse_mount(f"{name}:{container}")
     except SpecError as error:
         assert "is not the name of a network volume" in error.message or "'..' in it" in error.message  # noqa: PT017
         return
@@ -104,8 +103,8 @@ def test_a_network_volume_of_several_names():
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ("data", "'data' is not /host:/container"),
-        ("data:/b:ro", "'data:/b:ro' is not /host:/container"),
+        ("data", "'data' is neither /host:/container nor name:/container"),
+        ("data:/b:ro", "'data:/b:ro' is neither /host:/container nor name:/container"),
         ("data:b", "'b' is not an absolute path"),
         ("-data:/b", "NetworkMount.name: '-data' is not the name of a network volume"),
         ("${{ dstack.node_rank }}:/b",
@@ -113,7 +112,7 @@ def test_a_network_volume_of_several_names():
         ({"name": [], "path": "/b"}, "NetworkMount.name: there is no name of a network volume"),
         ({"name": ["aa", "aa"], "path": "/b"}, "NetworkMount.name: 'aa' stands twice"),
         ({"name": "aa", "path": "b"}, "NetworkMount.path: 'b' is not an absolute path"),
-        (None, "None is not /host:/container"),
+        (None, "None is neither /host:/container nor name:/container"),
     ],
 )  # fmt: skip
 def test_a_wrong_mount_is_refused(value, message):
