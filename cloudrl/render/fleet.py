@@ -32,7 +32,7 @@ def fleet_to_dstack(fleet: Fleet) -> str:
         The text of a `.dstack.yml` file, ending in a line break.
 
     Raises:
-        SpecError: dstack refuses what stands in `ssh_config` or in the section `dstack`.
+        SpecError: dstack refuses it.
     """
     header = (_CLOUD_HEADER if fleet.ssh_config is None else _SSH_HEADER).format(name=fleet.name)
     machines = _rented(fleet) if fleet.ssh_config is None else [Section({"ssh_config": fleet.ssh_config})]
@@ -51,8 +51,7 @@ def fleet_to_dstack(fleet: Fleet) -> str:
             Section({"tags": fleet.dstack.get("tags")}),
         ],
     )
-    if fleet.dstack or fleet.ssh_config is not None:  # without them nothing of dstack is imported
-        check_with_dstack(text, fleet.dstack)
+    check_with_dstack(text, fleet.dstack)
     return text
 
 

@@ -16,6 +16,7 @@ from cloudrl.spec.fields import (
     at_least,
     data_name,
     list_of,
+    matching,
     one_line,
     optional,
     text,
@@ -31,7 +32,6 @@ BUILT_IN = ("addition", "gsm8k", "math", "nq_search")
 GENERATED = ("addition",)
 _HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
 _HUB_URL = re.compile(r"(?:https?://[^/]+/|hf://)?datasets/([^/]+/[^/?#]+).*")
-_SPLIT = re.compile(r"\w+(\.\w+)*")  # datasets 5.2, splits.py: _split_re
 _FILE = re.compile(r".*\.(jsonl|json|csv|parquet)")
 _ANY_PLACE = "One of {}, owner/name on the Hugging Face Hub, or an absolute path of the nodes".format(
     ", ".join(BUILT_IN)
@@ -72,27 +72,16 @@ def _name(value: object) -> str:
     except SpecError as wrong:
         url = _HUB_URL.fullmatch(str(value))
         slug = url[1] if url else re.sub(r"[^A-Za-z0-9._-]+", "-", str(value)).strip("-._")
-        meant = f"; did you mean {slug!r}?" if slug and slug != value else ""
+        meant = f"; did you mean {slug!r}?" if slug and slug != value and isinstance(value, str) else ""
         raise SpecError(f"{wrong.message}{meant}", hint="Letters, digits, dots, dashes and _") from None
 
 
-def _field(value: object) -> str:
-    path = one_line(value)
-    if "" in path.split("."):
-        slug = ".".join(part for part in path.split(".") if part)
-        meant = f"; did you mean {slug!r}?" if slug else ""
-        raise SpecError(
-            f"{value!r} is not a field{meant}", hint="A column, or a path into one: 'answers.text.0'"
-        )
-    return path
-
-
-def _split(value: object) -> str:
-    if isinstance(value, str) and _SPLIT.fullmatch(value):
-        return value
-    found = re.match(r"\w+", value) if isinstance(value, str) else None
-    meant = f"; did you mean {found[0]!r}?" if found else ""
-    raise SpecError(f"{value!r} is not the name of a split{meant}", hint="For example 'train'")
+_field = matching(
+    r"[^.\x00-\x1f]+(\.[^.\x00-\x1f]+)*", "a field", "A column, or a path into one: 'answers.text.0'"
+)
+_split = matching(
+    r"\w+(\.\w+)*", "the name of a split", "For example 'train'"
+)  # datasets 5.2, splits.py: _split_re
 
 
 def _system(value: object) -> str:

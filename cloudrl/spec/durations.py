@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from fractions import Fraction
 
 from cloudrl.errors import SpecError
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _DURATION = re.compile(r"([0-9]+) *([smhdw])?")
-# What people write for the same: `30min`, `1.5h`, `1h30m`, `2 days`.
-_PART = r"([0-9]+(?:\.[0-9]+)?) *(s|m|h|d|w|sec|min|hr|second|minute|hour|day|week)s?"
-_NEARLY = re.compile(rf"(?:{_PART} *)+", re.IGNORECASE)
+_NEARLY = re.compile(r"([0-9]+) *([smhdw])[a-z]*", re.IGNORECASE)  # `30min`, `2 days`
 _EXAMPLES = "For example '30m', '2h' or '1d'"
 
 
@@ -35,7 +32,9 @@ class Duration:
         written = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
         match = _DURATION.fullmatch(written) if isinstance(written, str) else None
         if match is None:
-            raise SpecError(f"{value!r} is not a duration{_nearest(written)}", hint=_EXAMPLES)
+            near = _NEARLY.fullmatch(written) if isinstance(written, str) else None
+            meant = f"; did you mean '{near[1]}{near[2].lower()}'?" if near else ""
+            raise SpecError(f"{value!r} is not a duration{meant}", hint=_EXAMPLES)
         number, unit = match[1], match[2] or "s"
         return cls(int(number) * _SECONDS[unit], f"{number}{unit}")
 
@@ -49,12 +48,3 @@ def some_time(value: object) -> str:
     if parsed.seconds == 0:
         raise SpecError(f"{value!r} is no time at all", hint=_EXAMPLES)
     return str(parsed)
-
-
-def _nearest(written: object) -> str:
-    if not isinstance(written, str) or not _NEARLY.fullmatch(written.strip()):
-        return ""
-    parts = re.findall(_PART, written, re.IGNORECASE)
-    seconds = sum(Fraction(number) * _SECONDS[unit[0].lower()] for number, unit in parts)
-    whole = [unit for unit, size in _SECONDS.items() if seconds % size == 0]
-    return f"; did you mean '{seconds // _SECONDS[whole[-1]]}{whole[-1]}'?" if whole and seconds else ""

@@ -16,10 +16,7 @@ from cloudrl.spec.nearest import did_you_mean
 
 T = TypeVar("T")
 
-_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_DATA_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?")
-_RELEASE = re.compile(r"[0-9]+\.[0-9]+(\.[0-9]+)?([a-z0-9.]+)?")
-_HUB_MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?")
+_WORD = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 
 
 def text(value: object) -> str:
@@ -72,25 +69,28 @@ def command(value: object) -> str:
     return checked
 
 
-def env_name(value: object) -> str:
-    """The name of an environment variable."""
-    if not isinstance(value, str) or not _ENV_NAME.fullmatch(value):
-        raise SpecError(f"{value!r} is not a variable name", hint="Letters, digits and _, no digit first")
-    return value
+def matching(pattern: str, what: str, hint: str) -> Callable[[object], str]:
+    """A check for a text of one form; `what` says in the message what the value should be."""
+
+    def checked(value: object) -> str:
+        if not isinstance(value, str) or not re.fullmatch(pattern, value):
+            is_number = isinstance(value, (int, float)) and re.fullmatch(pattern, str(value))
+            meant = f"; did you mean '{value}', in quotes?" if is_number else ""
+            raise SpecError(f"{value!r} is not {what}{meant}", hint=hint)
+        return value
+
+    return checked
 
 
-def data_name(value: object) -> str:
-    """The name of a data set: `gsm8k`, or `owner/name` on the Hugging Face Hub."""
-    if not isinstance(value, str) or not _DATA_NAME.fullmatch(value):
-        raise SpecError(f"{value!r} is not the name of a data set", hint="For example 'gsm8k'")
-    return value
+env_name = matching(r"[A-Za-z_][A-Za-z0-9_]*", "a variable name", "Letters, digits and _, no digit first")
+data_name = matching(f"{_WORD}(/{_WORD})?", "the name of a data set", "For example 'gsm8k'")
 
 
 def model_name(value: object) -> str:
     """A model: `Qwen/Qwen2.5-7B-Instruct` on the Hub, an absolute folder, or `tiny-qwen2`."""
     if isinstance(value, str) and value.startswith("/"):
         return absolute_path(value)
-    if not isinstance(value, str) or not _HUB_MODEL.fullmatch(value):
+    if not isinstance(value, str) or not re.fullmatch(f"{_WORD}(/{_WORD})?", value):
         raise SpecError(
             f"{value!r} is neither a model on the Hugging Face Hub nor an absolute path",
             hint="For example 'Qwen/Qwen2.5-7B-Instruct'",
@@ -189,15 +189,6 @@ def _env_value(name: str, value: object) -> str:
     return text(value)
 
 
-def release(value: object) -> str:
-    """A release of verl."""
-    if isinstance(value, float):
-        raise SpecError(f"{value!r} is a number; did you mean '{value}', in quotes?")
-    if not isinstance(value, str) or not _RELEASE.fullmatch(value):
-        raise SpecError(f"{value!r} is not a release of verl", hint="For example '0.9.1'")
-    return value
-
-
 def optional(check: Callable[[Any], T]) -> Callable[[object], T | None]:
     """`check`, or None for None."""
 
@@ -207,6 +198,7 @@ def optional(check: Callable[[Any], T]) -> Callable[[object], T | None]:
     return checked
 
 
+release = matching(r"[0-9]+\.[0-9]+(\.[0-9]+)?([a-z0-9.]+)?", "a release of verl", "For example '0.9.1'")
 node_count = at_least(1, "a number of nodes", "A whole number from 1, for example 2")
 
 

@@ -44,7 +44,7 @@ class NodeRange(Spec):
 
     min: Annotated[int, PlainValidator(_count)] = 0
     target: Annotated[int, PlainValidator(_count)] = 0
-    max: Annotated[int | None, PlainValidator(optional(_count))] = None
+    max: Annotated[int | None, PlainValidator(optional(at_least(1, "a number of nodes", _EXAMPLES)))] = None
 
     @model_validator(mode="before")
     @classmethod
@@ -54,17 +54,6 @@ class NodeRange(Spec):
         if values.get("target") is not None or not isinstance(least, int) or least < 0:
             return values
         return {**values, "target": least}
-
-    @model_validator(mode="after")
-    def _check_together(self) -> Self:
-        if self.max == 0:
-            raise SpecError("max is 0, so there would never be a node", hint=_EXAMPLES)
-        if self.target < self.min or (self.max is not None and self.max < self.target):
-            raise SpecError(
-                f"min {self.min}, target {self.target} and max {self.max} are not in this order",
-                hint=_EXAMPLES,
-            )
-        return self
 
     @classmethod
     def parse(cls, value: object) -> NodeRange:

@@ -5,13 +5,10 @@ from __future__ import annotations
 import re
 
 from cloudrl.errors import SpecError
-from cloudrl.spec.fields import one_line
+from cloudrl.spec.fields import matching
 
 # dstack 0.22.5, core/services/__init__.py: validate_dstack_resource_name
 RESOURCE_NAME = re.compile(r"[a-z][a-z0-9-]{1,40}")
-# dstack 0.22.5, core/models/unix.py: name or number, and the same for the group
-_USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(:[A-Za-z0-9_][A-Za-z0-9_.-]*)?")
-_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*")
 _SECRET = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
 _SECRET_VARIABLE = re.compile(
     r"(^|_)(TOKEN|KEY|APIKEY|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?)(_|$)|SECRET", re.IGNORECASE
@@ -30,21 +27,20 @@ def resource_name(value: object) -> str:
     raise SpecError(f"{value!r} is not a name{_slug(value)}", hint=f"A name is {rule}")
 
 
-def image_name(value: object) -> str:
-    """A container image."""
-    if not _IMAGE.fullmatch(one_line(value)):
-        raise SpecError(
-            f"{value!r} is not the name of an image", hint="For example 'verlai/verl:vllm024.dev2'"
-        )
-    return str(value)
+image_name = matching(
+    r"[A-Za-z0-9][A-Za-z0-9._/:@-]*", "the name of an image", "For example 'verlai/verl:vllm024.dev2'"
+)
+# dstack 0.22.5, core/models/unix.py: name or number, and the same for the group
+_unix_user = matching(
+    r"[A-Za-z0-9_][A-Za-z0-9_.-]*(:[A-Za-z0-9_][A-Za-z0-9_.-]*)?",
+    "user or user:group",
+    "For example 'root' or '1000:1000'",
+)
 
 
 def unix_user(value: object) -> str:
     """Who the container runs as: `user` or `user:group`, names or numbers."""
-    user = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
-    if not isinstance(user, str) or not _USER.fullmatch(user):
-        raise SpecError(f"{value!r} is not user or user:group", hint="For example 'root' or '1000:1000'")
-    return user
+    return _unix_user(str(value) if isinstance(value, int) and value >= 0 else value)
 
 
 def secret_name(value: object) -> str:

@@ -9,10 +9,10 @@ import re
 from dataclasses import dataclass
 
 from cloudrl.errors import SpecError
+from cloudrl.protocol.options import Ports
 from cloudrl.spec.fields import list_of
 
-RAY_PORT = 8265
-AGENT_PORT = 8266
+RAY_PORT, AGENT_PORT = Ports().dashboard, Ports().agent
 _PORT = re.compile(r"(?:([0-9]{1,5}|\*):)?([0-9]{1,5})")
 _EXAMPLES = "For example 6006, '16006:6006' (local:container) or '*:6006' (any free local port)"
 

@@ -16,7 +16,7 @@ from cloudrl.jobs import SubmitOptions
 from cloudrl.jobs.overrides import parse_overrides
 from cloudrl.protocol.options import AgentOptions
 from cloudrl.protocol.options import Service as AgentsService
-from cloudrl.spec.services import Service
+from cloudrl.spec.services import parse_service as declared_service
 from cloudrl.spec.shape import ClusterShape
 
 PAGE = (Path(__file__).parents[2] / "docs/from-scripts.md").read_text()
@@ -111,7 +111,7 @@ def test_the_job_fits_on_the_cluster(names: dict[str, Any]) -> None:
 
 def test_the_server_that_the_job_asks_is_the_clusters(names: dict[str, Any]) -> None:
     cluster, guide = names["cluster"], GUIDES[names["cluster"].name]
-    services = [Service.parse(each) for each in cluster.services]
+    services = [declared_service(each) for each in cluster.services]
     assert len(services) == ("service" in guide)
     for service in services:
         url = parse_overrides(names["job"].overrides)["retriever.url"]

@@ -146,6 +146,7 @@ def test_a_fleet_of_ones_own_means_to_dstack_what_it_means_to_us(fleet):
         ({"dstack": {"spot_policy": "spt"}}, "dstack.spot_policy: 'spt': Input should be 'spot', "),
         ({"dstack": {"regoins": ["a"]}},
          "dstack.regoins: dstack knows no 'regoins' of a fleet; did you mean 'regions'?"),
+        ({"nodes": {"min": 3, "max": 2}}, "nodes: "),
         ({"dstack": {"nodes": 2}}, "dstack.nodes: cloudrl writes 'nodes' itself"),
     ],
 )  # fmt: skip

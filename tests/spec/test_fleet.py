@@ -41,15 +41,12 @@ def test_nodes_in_each_of_their_spellings(written, low, now, most):
 
 @given(st.integers(0, 9), st.none() | st.integers(0, 9), st.none() | st.integers(1, 9))
 def test_a_mapping_of_nodes_means_to_dstack_what_it_means_to_us(low, now, most):
-    given_ = {"min": low, "target": now, "max": most}
+    fields = {"min": low, "target": now, "max": most}
+    ours = NodeRange.parse({key: value for key, value in fields.items() if value is not None})
     try:
-        ours = NodeRange.parse({key: value for key, value in given_.items() if value is not None})
-    except SpecError as error:
-        assert "are not in this order" in error.message  # noqa: PT017
-        with pytest.raises(ValueError, match="must not be"):
-            FleetNodesSpec.model_validate(given_)
-        return
-    theirs = FleetNodesSpec.model_validate(given_)
+        theirs = FleetNodesSpec.model_validate(fields)
+    except ValueError:
+        return  # refused when the fleet is rendered
     assert (theirs.min, theirs.target, theirs.max) == (ours.min, ours.target, ours.max)
 
 
@@ -91,13 +88,11 @@ def test_ones_own_machines_are_not_given_back():
 
 WRONG = [
     ("name", "My Fleet", "'My Fleet' is not a name; did you mean 'my-fleet'?"),
-    ("nodes", 0, "NodeRange: max is 0, so there would never be a node"),
+    ("nodes", "0..0", "NodeRange.max: 0 is not a number of nodes"),
     ("nodes", True, "True is neither text nor a number"),
     ("nodes", "two", "'two' is not a whole number"),
     ("nodes", "..", "'..' is not a range"),
     ("nodes", "4..2", "'4..2' runs backwards; did you mean '2..4'?"),
-    ("nodes", "0..0", "NodeRange: max is 0, so there would never be a node"),
-    ("nodes", {"min": 3, "max": 2}, "NodeRange: min 3, target 3 and max 2 are not in this order"),
     ("nodes", {"min": -1}, "NodeRange.min: -1 is not a number of nodes"),
     ("nodes", {"minimum": 1}, "NodeRange: unknown field 'minimum'; did you mean 'min'?"),
     ("ssh_config", ["a"], "['a'] is not a mapping"),

@@ -114,7 +114,7 @@ WRONG = [
     ("data", ["x y"], "'x y' is not the name of a data set"),
     ("model", "a b", "'a b' is neither a model on the Hugging Face Hub nor an absolute path"),
     ("model", 1, "1 is neither a model on the Hugging Face Hub nor an absolute path"),
-    ("verl", 0.9, "0.9 is a number; did you mean '0.9', in quotes?"),
+    ("verl", 0.9, "0.9 is not a release of verl; did you mean '0.9', in quotes?"),
     ("verl", "main", "'main' is not a release of verl"),
     ("device", "gpus", "'gpus' is not a device; did you mean 'gpu'?"),
     ("device", "cuda", "'cuda' is not a device"),

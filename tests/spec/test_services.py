@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudrl.errors import SpecError
-from cloudrl.protocol.options import Ports, parse_service
-from cloudrl.protocol.options import Service as AgentsService
+from cloudrl.protocol.options import Ports
+from cloudrl.protocol.options import parse_service as as_the_agent_reads
 from cloudrl.spec import Cluster
-from cloudrl.spec.services import Service
+from cloudrl.spec.services import parse_service
 
 
 def refusal(services: object) -> SpecError:
@@ -77,7 +77,7 @@ def test_every_port_of_ray_and_the_agent_is_refused() -> None:
 @given(st.integers(1, 9999).filter(lambda port: port not in (6379, 8265, 8266)), st.text(min_size=1))
 def test_the_agent_reads_what_is_kept(port: int, text: str) -> None:
     try:
-        kept = str(Service.parse(f"{port}:{text}"))
+        service = parse_service(f"{port}:{text}")
     except SpecError:
         return
-    assert parse_service(kept) == AgentsService(port, text.strip())
+    assert as_the_agent_reads(str(service)) == service
