@@ -58,7 +58,7 @@ def plan(
 ) -> Submission:
     """What would be sent to a cluster of this shape; of this machine's files none is read."""
     options = options or SubmitOptions()
-    snapshot = Snapshot(shape, look(job_, options, here=here), shell or {}, now)
+    snapshot = Snapshot(shape, look(job_, options, here=here), shell=shell or {}, now=now)
     return submission_of(plan_job(job_, options, snapshot))
 
 

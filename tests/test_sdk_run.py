@@ -41,10 +41,10 @@ def test_one_that_is_declared_otherwise_is_refused(lab: FakeLocal) -> None:
 def test_a_refused_resume_ends_a_cluster_that_was_started_for_it(
     lab: FakeLocal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise cloudrl.CheckpointError("run 'mine' cannot go on")
 
-    monkeypatch.setattr("cloudrl.checkpoints.resume.apply_resume", refuse)
+    monkeypatch.setattr("cloudrl.saves.resume.plan_resume", refuse)
     owned = cloudrl.RunningCluster(provider("local").attach("lab"), provider="local", owned=True)
     monkeypatch.setattr(cloudrl.Cluster, "up", lambda *_, **__: owned)
     monkeypatch.setattr("cloudrl.jobs.run_plan.find_running", lambda *_, **__: None)

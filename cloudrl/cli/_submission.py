@@ -109,12 +109,8 @@ def load(recipe: str, overrides: list[str] | None, given: dict[str, Any]) -> tup
 
 def prepared_for(connection: Connection, job: Job, options: SubmitOptions) -> PreparedSubmission:
     """Read what goes along, and say what is coming."""
-    from cloudrl.checkpoints.resume import apply_resume
     from cloudrl.jobs import prepare
 
-    options, said = apply_resume(connection, job, options)
-    for sentence in said:
-        _output.note(f"note: {sentence}")
     prepared = prepare(connection, job, options, on_read=_say_what_is_read)
     _say_what_is_coming(prepared.submission, prepared.package)
     return prepared

@@ -206,8 +206,6 @@ def _validate_and_preview(request: RunRequest, *, dry_run: bool) -> bool:
     run_plan.validate(request.cluster, request.job, request.options, on=request.on)
     if dry_run:
         submission = _submission.preview(request.cluster, request.job, request.options, on=request.on)
-        if request.options.name is not None:
-            _output.note("note: from which step the run continues is seen once the cluster is up")
         _output.data(request.home.plan(request.cluster).render())
         _output.data(submission.render())
     return dry_run

@@ -28,6 +28,7 @@ from cloudrl.jobs.defaults import LOCAL_DIR, take_cluster_defaults
 from cloudrl.jobs.draft import JobDraft
 from cloudrl.jobs.environment import checked_env, is_secret_override
 from cloudrl.jobs.overrides import integer, parse_overrides
+from cloudrl.jobs.resume import plan_resume
 from cloudrl.jobs.secrets import collect_secrets, deliver_secrets, with_variables
 from cloudrl.jobs.submission import Submission, Upload
 from cloudrl.jobs.uploads import plan_uploads
@@ -119,6 +120,7 @@ PASSES: tuple[Callable[[JobDraft, Snapshot], JobDraft], ...] = (
     expand_aliases,
     limit_steps,
     plan_uploads,
+    plan_resume,
     set_environment,
     check_compatibility,
     take_cluster_defaults,

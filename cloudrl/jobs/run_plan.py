@@ -88,7 +88,10 @@ def expected_snapshot(
 ) -> Snapshot:
     """What planning the job is going to look at once the cluster is up."""
     return Snapshot(
-        expected_shape(cluster, job, on=on), look(job, options, here=here), shell or {}, is_expected=True
+        expected_shape(cluster, job, on=on),
+        look(job, options, here=here),
+        shell=shell or {},
+        is_expected=True,
     )
 
 

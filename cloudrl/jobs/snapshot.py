@@ -7,6 +7,8 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from cloudrl.jobs.local_files import LocalFiles, look
+from cloudrl.jobs.resume import continues_a_run
+from cloudrl.saves.aggregate import cluster_inventory
 from cloudrl.transport import inspect_cluster
 from cloudrl.transport.ray_client import PACKAGE_LIMIT_BYTES
 
@@ -15,9 +17,19 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cloudrl.jobs.options import SubmitOptions
+    from cloudrl.saves.inventory import Inventory
     from cloudrl.spec import Job
     from cloudrl.spec.shape import ClusterShape
-    from cloudrl.transport import Connection
+    from cloudrl.transport import AgentClient, Connection
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What the nodes of a cluster have saved."""
+
+    inventory: Inventory
+    addresses: Mapping[int, str]
+    """Node -> IP address."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +38,8 @@ class Snapshot:
 
     cluster: ClusterShape
     files: LocalFiles
+    saved: Saved | None = None
+    """None where it does not matter, or nobody can say."""
     shell: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The variables from which secrets that the job needs are taken."""
     now: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
@@ -48,9 +62,17 @@ def take_snapshot(
 
     Raises:
         InputError: The working directory is none.
+        CheckpointError: A node names a file that is no path below a folder.
         ConnectionFailed: Nobody answers, or another cluster does.
         ClusterFailed: The cluster has failed, or is not ready yet.
     """
     cluster = inspect_cluster(connection)
     files = look(job, options, here=here, checkpoint_dir=cluster.checkpoint_dir)
-    return Snapshot(cluster, files, shell or {})
+    agent = connection.agent() if continues_a_run(job, options) else None
+    return Snapshot(cluster, files, None if agent is None else _saved(agent), shell or {})
+
+
+def _saved(agent: AgentClient) -> Saved:
+    nodes = agent.status()["nodes"]
+    addresses = {int(node["rank"]): str(node["ip"]) for node in nodes}
+    return Saved(cluster_inventory(nodes, agent.inventory), addresses)

@@ -97,7 +97,7 @@ class RunningCluster:
             data=(data,) if isinstance(data, str) else tuple(data), reward=reward, env=env or {},
             working_dir=working_dir, submission_id=submission_id,
         )  # fmt: skip
-        return submit_resuming(self.connection, recipes.load(job) if isinstance(job, str) else job, options)
+        return submit(self.connection, recipes.load(job) if isinstance(job, str) else job, options)
 
     def job(self, submission_id: str) -> JobHandle:
         """The handle of a job that was submitted before.
@@ -152,11 +152,3 @@ def attach(name: str, on: str | None = None) -> RunningCluster:
 def connect(ray_url: str, token: str | None = None) -> RunningCluster:
     """Connect to any Ray cluster by the address of its dashboard, for example `http://localhost:8265`."""
     return RunningCluster(Connection(name=ray_url, ray_url=ray_url, ray_token=token))
-
-
-def submit_resuming(connection: Connection, job: Job, options: SubmitOptions) -> JobHandle:
-    """Submit a job; one whose name has steps on the cluster continues from the newest that its ranks can load."""
-    from cloudrl.checkpoints.resume import apply_resume
-
-    options, _ = apply_resume(connection, job, options)
-    return submit(connection, job, options)

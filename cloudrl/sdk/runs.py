@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from cloudrl import recipes
 from cloudrl.errors import CheckpointError, CloudrlError, InputError, Interrupted
-from cloudrl.jobs import JobHandle, SubmitOptions
+from cloudrl.jobs import JobHandle, SubmitOptions, submit
 from cloudrl.sdk.cluster import Cluster
 from cloudrl.sdk.fleet import Fleet
-from cloudrl.sdk.running import RunningCluster, submit_resuming
+from cloudrl.sdk.running import RunningCluster
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -84,7 +84,7 @@ def _submitted(cluster: RunningCluster, job: Job, options: SubmitOptions) -> Job
     """Submit; whoever gets an error instead has no handle of a cluster that was started just now."""
     name = cluster.connection.name
     try:
-        return submit_resuming(cluster.connection, job, options)
+        return submit(cluster.connection, job, options)
     except (InputError, CheckpointError) as error:  # refused: nothing was submitted
         if cluster.owned:
             cluster.down()

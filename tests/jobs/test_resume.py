@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from fake_cluster import FakeCluster, wait_until
@@ -12,9 +12,12 @@ from small_step import write_step
 from spread_checkpoint import spread
 
 from cloudrl import RunningCluster
-from cloudrl.checkpoints.resume import apply_resume
 from cloudrl.errors import CheckpointError, ConnectionFailed, InputError
 from cloudrl.jobs import SubmitOptions
+from cloudrl.jobs.draft import JobDraft
+from cloudrl.jobs.pipeline import choose_verl, name_run
+from cloudrl.jobs.resume import plan_resume
+from cloudrl.jobs.snapshot import take_snapshot
 from cloudrl.spec import Job
 from cloudrl.transport import Connection
 
@@ -44,13 +47,7 @@ class Lab:
     def resume(self, name: str | None = "mine", **overrides: str | int) -> tuple[str | None, tuple[str, ...]]:
         """The folder that the job is told to go on from, and what is said."""
         named = {f"trainer.{key}": value for key, value in overrides.items()}
-        options, said = apply_resume(self.connection, JOB, SubmitOptions(name=name, overrides=named))
-        if "trainer.resume_from_path" not in options.overrides:
-            assert options.overrides == named
-            return None, said
-        assert named.items() <= options.overrides.items()
-        assert options.overrides["trainer.resume_mode"] == "resume_path"
-        return options.overrides["trainer.resume_from_path"], said
+        return resumed(self.connection, name, named)
 
     def refused(self) -> str:
         with pytest.raises(CheckpointError) as caught:
@@ -58,6 +55,22 @@ class Lab:
         assert "cloudrl checkpoints list lab" in str(caught.value.hint)
         assert "trainer.resume_mode=disable" in str(caught.value.hint)
         return caught.value.message
+
+
+def resumed(
+    connection: Connection, name: str | None, named: dict[str, Any]
+) -> tuple[str | None, tuple[str, ...]]:
+    options = SubmitOptions(name=name, overrides=named)
+    snapshot = take_snapshot(connection, JOB, options)
+    draft = JobDraft(job=JOB, options=options, cluster=snapshot.cluster, overrides=named)
+    draft = choose_verl(name_run(draft, snapshot), snapshot)
+    planned = plan_resume(draft, snapshot)
+    if planned.overrides == named:
+        assert planned == draft
+        return None, ()
+    assert named.items() <= planned.overrides.items()
+    assert planned.overrides["trainer.resume_mode"] == "resume_path"
+    return planned.overrides["trainer.resume_from_path"], planned.notes
 
 
 @pytest.fixture
@@ -152,12 +165,9 @@ def test_a_node_that_is_silent_may_have_the_newest(lab: Lab) -> None:
     ],
     ids=lambda overrides: next(iter(overrides)),
 )
-def test_who_says_it_decides(lab: Lab, overrides: dict[str, str]) -> None:
+def test_who_says_it_decides(lab: Lab, overrides: dict[str, Any]) -> None:
     shutil.rmtree(lab.disks[1])
-    options = SubmitOptions(
-        name="mine", overrides={f"trainer.{key}": value for key, value in overrides.items()}
-    )
-    assert apply_resume(lab.connection, JOB, options) == (options, ())
+    assert lab.resume(**overrides) == (None, ())
 
 
 def test_a_run_that_is_new(lab: Lab) -> None:
@@ -171,8 +181,7 @@ def test_a_verl_that_cannot_go_on(lab: Lab) -> None:
 
 
 def test_a_plain_ray_cluster(lab: Lab) -> None:
-    options = SubmitOptions(name="mine")
-    assert apply_resume(Connection(lab.fake.url, lab.fake.url, lab.fake.token), JOB, options) == (options, ())
+    assert resumed(Connection(lab.fake.url, lab.fake.url, lab.fake.token), "mine", {}) == (None, ())
 
 
 def test_a_job_from_python_is_sent_with_it(lab: Lab) -> None:
