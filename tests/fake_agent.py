@@ -82,13 +82,13 @@ class Agent(Handler):
         disk = self.disk(rank)
         if disk is not None:
             place = {
-                "room": "checkpoints",
+                "root": "checkpoints",
                 "folder": str(disk),
                 "identity": f"boot:{rank}:1",
-                "words": [],
-                "word": "",
+                "markers": [],
+                "marker": "",
             }
-            self.json({"rank": int(rank), "places": [{**place, "runs": scan(disk)}]})
+            self.json({"rank": int(rank), "locations": [{**place, "runs": scan(disk)}]})
 
     def checkpoint_file(self, rank: str, path: str) -> None:
         """Ranges and sums; values are sent as they are, as by an agent that cannot cast."""

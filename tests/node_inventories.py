@@ -52,11 +52,15 @@ def run(name: str, *steps: dict[str, Any], tracker: str | None = None, at: float
 
 
 def node(
-    rank: int, *runs: dict[str, Any], identity: str | None = None, word: str = "", words: tuple[str, ...] = ()
+    rank: int,
+    *runs: dict[str, Any],
+    identity: str | None = None,
+    marker: str = "",
+    markers: tuple[str, ...] = (),
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """A node with these runs in its checkpoint folder, and nothing left behind."""
     place = {
-        "room": "checkpoints", "folder": "/checkpoints", "runs": list(runs), "word": word, "words": list(words),
+        "root": "checkpoints", "folder": "/checkpoints", "runs": list(runs), "marker": marker, "markers": list(markers),
         "identity": f"boot-{rank}:1:2" if identity is None else identity,
     }  # fmt: skip
-    return {"rank": rank, "ip": f"10.0.0.{rank + 1}"}, {"places": [place]}
+    return {"rank": rank, "ip": f"10.0.0.{rank + 1}"}, {"locations": [place]}

@@ -46,7 +46,7 @@ class RemoteShard:
         self.label = label or file.label
         self._client, self._size = client, file.size_bytes
         rank = file.location.ranks[0]
-        self._path = f"/v1/nodes/{rank}/{file.location.room}/{quote(os.fsencode(file.path))}"
+        self._path = f"/v1/nodes/{rank}/{file.location.root}/{quote(os.fsencode(file.path))}"
         self._ahead_bytes = ahead_bytes
         self._lock = threading.Lock()
         self._kept: dict[str, tuple[int, bytes]] = {}

@@ -100,7 +100,7 @@ def checkpoint_to_json(checkpoint: Checkpoint) -> dict[str, Any]:
     }
     return {
         "run": checkpoint.run, "step": checkpoint.step, "role": checkpoint.role, "world_size": checkpoint.world_size,
-        "places": [asdict(location) for location in locations], "files": files,
+        "locations": [asdict(location) for location in locations], "files": files,
         "saves": {str(rank): save for rank, save in checkpoint.saves.items()},
     }  # fmt: skip
 
@@ -108,8 +108,8 @@ def checkpoint_to_json(checkpoint: Checkpoint) -> dict[str, Any]:
 def checkpoint_from_json(value: Mapping[str, Any]) -> Checkpoint:
     """Read what `checkpoint_to_json` wrote."""
     locations = [
-        Location(tuple(each["ranks"]), tuple(each["addresses"]), each["room"], each["folder"])
-        for each in value["places"]
+        Location(tuple(each["ranks"]), tuple(each["addresses"]), each["root"], each["folder"])
+        for each in value["locations"]
     ]
     files = {
         name: tuple(

@@ -130,7 +130,7 @@ class ClusterSource:
     def remove(self, location: Location, path: str) -> None:
         """See `CheckpointSource`."""
         try:
-            self._agent.remove_step(location.ranks[0], location.room, path)
+            self._agent.remove_step(location.ranks[0], location.root, path)
         except InputError as error:
             raise CheckpointError(f"{location.label}: {path} cannot be removed: {error.message}") from error
 

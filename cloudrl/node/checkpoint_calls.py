@@ -1,11 +1,11 @@
 """The calls of `cloudrl.node.server` about checkpoints.
 
 GET    /v1/nodes/{rank}/inventory       runs, steps and files (`cloudrl.node.checkpoint_store`)
-GET    /v1/nodes/{rank}/{room}/{path}   a file, with `Range: bytes=a-b`
+GET    /v1/nodes/{rank}/{root}/{path}   a file, with `Range: bytes=a-b`
     ...?cast=F32,BF16                   its values in fewer bits; the range counts stored bytes
     ...?crc32=START                     {"size_bytes", "crc32"} of the range, calculated here
-POST   /v1/nodes/{rank}/{room}/{path}   {"ranges": [[offset, length], ...]}: these, one after the other
-DELETE /v1/nodes/{rank}/{room}/{path}   remove one step
+POST   /v1/nodes/{rank}/{root}/{path}   {"ranges": [[offset, length], ...]}: these, one after the other
+DELETE /v1/nodes/{rank}/{root}/{path}   remove one step
 
 A file that the node cannot read is answered with 422, as far as that is known before the bytes begin.
 """
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     import socket
     from email.message import Message
 
-_ROOM = r"/v1/nodes/(\d{1,4})/(checkpoints|left)/(.+)"
+_FILE = r"/v1/nodes/(\d{1,4})/(checkpoints|ray_tmp)/(.+)"
 ROUTES = (
     ("GET", re.compile(r"/v1/nodes/(\d{1,4})/inventory"), "inventory"),
-    ("GET", re.compile(_ROOM, re.DOTALL), "checkpoint_file"),
-    ("POST", re.compile(_ROOM, re.DOTALL), "checkpoint_ranges"),
-    ("DELETE", re.compile(_ROOM, re.DOTALL), "remove_checkpoint"),
+    ("GET", re.compile(_FILE, re.DOTALL), "checkpoint_file"),
+    ("POST", re.compile(_FILE, re.DOTALL), "checkpoint_ranges"),
+    ("DELETE", re.compile(_FILE, re.DOTALL), "remove_checkpoint"),
 )
 TRANSFERS = {"checkpoint_file", "checkpoint_ranges"}
 CAST_HEADER = "X-Cloudrl-Cast"
@@ -60,11 +60,11 @@ class CheckpointCalls:
         if not self._passed_on(int(rank)):
             self._json({"rank": int(rank), **self.context.checkpoint_store.inventory()})
 
-    def _checkpoint_file(self, rank: str, room: str, path: str) -> None:
+    def _checkpoint_file(self, rank: str, root: str, path: str) -> None:
         if self._passed_on(int(rank)):
             return
         asked = parse_qs(urlsplit(self.path).query)
-        with self._opened(room, path) as file:
+        with self._opened(root, path) as file:
             with _unreadable():
                 span = self._span(file)
             if "cast" in asked:
@@ -76,7 +76,7 @@ class CheckpointCalls:
                     os.pread(file.fileno(), 1, span.first)  # after the head nothing can be said any more
                 self._send(file, span)
 
-    def _checkpoint_ranges(self, rank: str, room: str, path: str) -> None:
+    def _checkpoint_ranges(self, rank: str, root: str, path: str) -> None:
         body = self._body(_MAX_BODY_BYTES, "a list of ranges")
         if self._passed_on(int(rank), body):
             return
@@ -84,7 +84,7 @@ class CheckpointCalls:
             ranges = parse_ranges(body)
         except ValueError as error:
             raise HttpError(400, str(error)) from error
-        with self._opened(room, path) as file:
+        with self._opened(root, path) as file:
             with _unreadable():
                 pieces = [os.pread(file.fileno(), length, offset) for offset, length in ranges]
             size = os.fstat(file.fileno()).st_size
@@ -92,17 +92,17 @@ class CheckpointCalls:
             raise HttpError(416, f"the file has {size} bytes, and a range lies outside it")
         self._bytes(b"".join(pieces), {"Content-Type": "application/octet-stream"})
 
-    def _remove_checkpoint(self, rank: str, room: str, path: str) -> None:
+    def _remove_checkpoint(self, rank: str, root: str, path: str) -> None:
         if self._passed_on(int(rank)):
             return
         with _as_http():
-            self.context.checkpoint_store.remove(room, path)
+            self.context.checkpoint_store.remove(root, path)
         self._json({"removed": path})
 
     @contextlib.contextmanager
-    def _opened(self, room: str, path: str) -> Iterator[BinaryIO]:
+    def _opened(self, root: str, path: str) -> Iterator[BinaryIO]:
         with _as_http():
-            file = self.context.checkpoint_store.open(room, path)
+            file = self.context.checkpoint_store.open(root, path)
         with file:
             yield file
 

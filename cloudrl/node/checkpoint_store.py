@@ -1,6 +1,6 @@
 """The checkpoints of this node, as its agent shows them: what there is, bytes of it, and which step goes.
 
-There are two roots: `checkpoints`, the folder that jobs of this cluster write to, and `left`, Ray's folder, of which
+There are two roots: `checkpoints`, the folder that jobs of this cluster write to, and `ray_tmp`, Ray's folder, of which
 only those files are shown that earlier jobs have left in their working directories.
 """
 
@@ -24,10 +24,10 @@ from cloudrl.saves.scan import IN_WORKING_DIR, folder_identity, scan, scan_worki
 if TYPE_CHECKING:
     from cloudrl.node.shard_worker_client import ShardWorkerClient
 
-CHECKPOINTS, LEFT = "checkpoints", "left"
+CHECKPOINTS, RAY_TMP = "checkpoints", "ray_tmp"
 _ASIDE = ".cloudrl-pruned-"
 _LIVES_S = 60.0
-"""An older word was left by a node that was killed, in a volume that another rank has now."""
+"""An older marker was left by a node that was killed, in a volume that another rank has now."""
 _RENEW_EVERY_S = 10.0
 
 
@@ -80,44 +80,52 @@ class CheckpointStore:
             self._marker = ""
 
     def inventory(self) -> Dict[str, Any]:
-        """Both roots; two nodes have the same folder if each sees the other's word, or one kernel says so."""
+        """Both roots; two nodes have the same folder if each sees the other's marker, or one kernel says so."""
         return {
-            "places": [
-                {**self._place(CHECKPOINTS, self.folder), "word": self._marker, "runs": scan(self.folder)},
-                {**self._place(LEFT, self.ray_root), "word": "", "runs": scan_working_dirs(self.ray_root)},
+            "locations": [
+                {
+                    **self._location(CHECKPOINTS, self.folder),
+                    "marker": self._marker,
+                    "runs": scan(self.folder),
+                },
+                {
+                    **self._location(RAY_TMP, self.ray_root),
+                    "marker": "",
+                    "runs": scan_working_dirs(self.ray_root),
+                },
             ]
         }
 
-    def open(self, room: str, path: str) -> BinaryIO:
-        """Open a file of a room.
+    def open(self, root: str, path: str) -> BinaryIO:
+        """Open a file below a root.
 
         Raises:
             Refused: it is none that is shown.
             FileNotFoundError: there is none.
         """
-        if room == CHECKPOINTS:
+        if root == CHECKPOINTS:
             return open_below(self.folder, path)
         if not IN_WORKING_DIR.fullmatch(path):
             raise Refused(path)
         return open_below(self.ray_root, path)
 
-    def remove(self, room: str, path: str) -> None:
-        """Remove one step, `RUN/global_step_10`, of a room.
+    def remove(self, root: str, path: str) -> None:
+        """Remove one step, `RUN/global_step_10`, below a root.
 
         Raises:
             Refused: it is no step.
             FileNotFoundError: there is none.
         """
-        if room == LEFT and not IN_WORKING_DIR.fullmatch(path):
+        if root == RAY_TMP and not IN_WORKING_DIR.fullmatch(path):
             raise Refused(path)
-        root = self.folder if room == CHECKPOINTS else self.ray_root
-        parent = tombstone(root, path)
+        folder = self.folder if root == CHECKPOINTS else self.ray_root
+        parent = tombstone(folder, path)
         # of hundreds of GB: seconds
-        threading.Thread(target=self._purge, args=(root, parent), daemon=True).start()
+        threading.Thread(target=self._purge, args=(folder, parent), daemon=True).start()
 
-    def _place(self, room: str, folder: Path) -> Dict[str, Any]:
-        words = self._markers(folder) if room == CHECKPOINTS else []
-        return {"room": room, "folder": str(folder), "identity": folder_identity(folder), "words": words}
+    def _location(self, root: str, folder: Path) -> Dict[str, Any]:
+        markers = self._markers(folder) if root == CHECKPOINTS else []
+        return {"root": root, "folder": str(folder), "identity": folder_identity(folder), "markers": markers}
 
     def _markers(self, folder: Path) -> List[str]:
         """Those of all nodes of this run that have left one here."""

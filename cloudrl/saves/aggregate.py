@@ -27,12 +27,12 @@ def local_inventory(folder: Path) -> Inventory:
     if root.name.startswith("global_step_"):
         root, only = root.parent, root.name
     location = {
-        "room": "checkpoints",
+        "root": "checkpoints",
         "folder": str(root),
         "identity": folder_identity(root),
         "runs": scan(root),
     }
-    found = aggregate([({}, {"places": [location]})])
+    found = aggregate([({}, {"locations": [location]})])
     if only is None:
         return found
     steps = tuple(
@@ -91,7 +91,7 @@ def aggregate(answers: Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]]) ->
     for location, runs in _locations(answers):
         for run in runs:
             name = "." if run["run"] == "." else _checked(location, run["run"])
-            gathered.setdefault((location.room, name), _Run(name)).add(location, run)
+            gathered.setdefault((location.root, name), _Run(name)).add(location, run)
     checkpoints: list[Checkpoint] = []
     notes: list[str] = []
     for key in sorted(gathered):
@@ -106,7 +106,7 @@ def _locations(
     """Every folder once, with all nodes that have it."""
     groups: list[list[tuple[Mapping[str, Any], Mapping[str, Any]]]] = []
     for node, answer in answers:
-        for said in answer["places"]:
+        for said in answer["locations"]:
             same = next((group for group in groups if _is_same(group[0][1], said)), None)
             if same is None:
                 groups.append([(node, said)])
@@ -134,13 +134,13 @@ def _can_be_a_path(name: str) -> bool:
 
 
 def _is_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two nodes speak of one folder: one kernel says so, or each sees the word that the other has left."""
-    if one["room"] != other["room"]:
+    """Whether two nodes speak of one folder: one kernel says so, or each sees the marker that the other has left."""
+    if one["root"] != other["root"]:
         return False
     if one["identity"] and one["identity"] == other["identity"]:
         return True
-    words = (one.get("word"), other.get("word"))
-    return all(words) and words[1] in one["words"] and words[0] in other["words"]
+    markers = (one.get("marker"), other.get("marker"))
+    return all(markers) and markers[1] in one["markers"] and markers[0] in other["markers"]
 
 
 def _location(group: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> Location:
@@ -148,7 +148,7 @@ def _location(group: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> L
     return Location(
         tuple(int(node["rank"]) for node in nodes),
         tuple(str(node["ip"]) for node in nodes),
-        str(group[0][1]["room"]),
+        str(group[0][1]["root"]),
         str(group[0][1]["folder"]),
     )
 

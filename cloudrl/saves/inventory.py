@@ -26,13 +26,13 @@ class Location:
     Attributes:
         ranks: Nodes that have it, the first of them is asked for its bytes; none is this machine.
         addresses: Of these nodes.
-        room: What the agent calls it (`cloudrl.node.checkpoint_store`).
+        root: What the agent calls it (`cloudrl.node.checkpoint_store`).
         folder: Its path there.
     """
 
     ranks: tuple[int, ...]
     addresses: tuple[str, ...]
-    room: str
+    root: str
     folder: str
 
     @property

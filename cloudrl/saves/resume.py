@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 RESUME_MODE, RESUME_FROM = "trainer.resume_mode", "trainer.resume_from_path"
 """verl's keys (0.9.1, trainer/config/ppo_trainer.yaml)."""
 _NOT_NEEDED = "huggingface/config.json"  # for a model, not to go on
-_ROOM = "checkpoints"
+_ROOT = "checkpoints"
 _ONE_SAVE_S = 60.0
 """Ranks of one save write within this time of each other, as far as the clocks of their nodes agree."""
 
@@ -72,7 +72,7 @@ def plan_resume(
     """
     steps: dict[int, list[Checkpoint]] = defaultdict(list)
     for each in inventory.checkpoints:
-        if each.run == run and all(location.room == _ROOM for location in each.locations):
+        if each.run == run and all(location.root == _ROOT for location in each.locations):
             steps[each.step].append(each)
     if any(each.is_megatron for found in steps.values() for each in found):
         return None

@@ -59,17 +59,17 @@ class AgentClient:
             return None
 
     def inventory(self, rank: int) -> Mapping[str, Any]:
-        """The checkpoints of one rank: {"places": [...]}, see `cloudrl.node.checkpoint_store`."""
-        return self._object(f"/v1/nodes/{rank}/inventory", "places", timeout_s=_LISTING_TIMEOUT_S)
+        """The checkpoints of one rank: {"locations": [...]}, see `cloudrl.node.checkpoint_store`."""
+        return self._object(f"/v1/nodes/{rank}/inventory", "locations", timeout_s=_LISTING_TIMEOUT_S)
 
-    def remove_step(self, rank: int, room: str, path: str) -> None:
+    def remove_step(self, rank: int, root: str, path: str) -> None:
         """Remove `RUN/global_step_10` of a rank; its files go in the background.
 
         Raises:
             InputError: There is no such step, or its volume does not let the node remove it.
         """
         self._object(
-            f"/v1/nodes/{rank}/{room}/{quote(os.fsencode(path))}",
+            f"/v1/nodes/{rank}/{root}/{quote(os.fsencode(path))}",
             "removed",
             method="DELETE",
             refusals=(*_REFUSALS, 403, 409),

@@ -194,7 +194,7 @@ def test_checkpoints_come_through_the_head(cluster: Nodes) -> None:
     role.mkdir(parents=True)
     (role / "model_world_size_1_rank_0.pt").write_bytes(b"12345")
     for rank in range(3):
-        [run] = _api(cluster).inventory(rank)["places"][0]["runs"]
+        [run] = _api(cluster).inventory(rank)["locations"][0]["runs"]
         [file] = run["steps"][0]["roles"][0]["files"]
         assert (run["run"], file["path"], file["size_bytes"]) == ("run", "model_world_size_1_rank_0.pt", 5)
 

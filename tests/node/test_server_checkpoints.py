@@ -25,7 +25,7 @@ SHARD = "run/global_step_3/actor/model_world_size_2_rank_0.pt"
 PACKAGE = (
     "session_2025-05-28_15-53-09_958478_132003/runtime_resources/working_dir_files/_ray_pkg_c461f3378ff510ed"
 )
-LEFT = f"{PACKAGE}/checkpoints"
+IN_RAY_TMP = f"{PACKAGE}/checkpoints"
 VALUES = struct.pack("<200000f", *(index / 7 for index in range(200_000)))
 
 
@@ -48,15 +48,15 @@ def worker(head: Served, tmp_path: Path) -> Iterator[Served]:
 
 
 def fill(served: Served) -> None:
-    for root in (served.checkpoints, served.folder / "ray" / LEFT):
+    for root in (served.checkpoints, served.folder / "ray" / IN_RAY_TMP):
         (root / SHARD).parent.mkdir(parents=True)
         (root / SHARD).write_bytes(VALUES)
     (served.folder / "ray" / "secret").write_bytes(SECRET)
     (served.folder / "secret").write_bytes(SECRET)
 
 
-def at(rank: int, path: str = SHARD, room: str = "checkpoints") -> str:
-    return f"/v1/nodes/{rank}/{room}/{path}"
+def at(rank: int, path: str = SHARD, root: str = "checkpoints") -> str:
+    return f"/v1/nodes/{rank}/{root}/{path}"
 
 
 def ranges(head: Served, rank: int, *wanted: tuple[int, int], path: str = SHARD) -> Answer:
@@ -66,11 +66,11 @@ def ranges(head: Served, rank: int, *wanted: tuple[int, int], path: str = SHARD)
 @pytest.mark.parametrize("rank", [0, 1])
 def test_the_inventory_of_any_node(head: Served, worker: Served, rank: int) -> None:
     answer = head.get(f"/v1/nodes/{rank}/inventory").json()
-    ours, left = answer["places"]
+    ours, left = answer["locations"]
     assert answer["rank"] == rank
     assert ours["folder"] == str((head, worker)[rank].checkpoints)
     assert [run["run"] for run in ours["runs"]] == ["run"]
-    assert [run["run"] for run in left["runs"]] == [f"{LEFT}/run"]
+    assert [run["run"] for run in left["runs"]] == [f"{IN_RAY_TMP}/run"]
 
 
 def test_nodes_know_a_shared_folder_by_each_others_word(tmp_path: Path) -> None:
@@ -79,10 +79,10 @@ def test_nodes_know_a_shared_folder_by_each_others_word(tmp_path: Path) -> None:
         node.checkpoint_store.folder = nodes[0].checkpoints
     for node in nodes:
         node.checkpoint_store.start()
-    places = [node.checkpoint_store.inventory()["places"][0] for node in nodes]
-    assert places[0]["words"] == places[1]["words"] == [places[0]["word"], places[1]["word"]]
-    assert places[2]["words"] == [places[2]["word"]]
-    assert len({place["word"] for place in places}) == 3
+    places = [node.checkpoint_store.inventory()["locations"][0] for node in nodes]
+    assert places[0]["markers"] == places[1]["markers"] == [places[0]["marker"], places[1]["marker"]]
+    assert places[2]["markers"] == [places[2]["marker"]]
+    assert len({place["marker"] for place in places}) == 3
     assert [node.checkpoint_store._is_leader() for node in nodes] == [True, False, True]
     killed = next(nodes[0].checkpoints.glob("*cloudrl-marker-run-0"))
     os.utime(killed, (1.0, 1.0))
@@ -92,10 +92,10 @@ def test_nodes_know_a_shared_folder_by_each_others_word(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("*cloudrl-marker*"))
 
 
-@pytest.mark.parametrize("room", ["checkpoints", "left"])
+@pytest.mark.parametrize("root", ["checkpoints", "ray_tmp"])
 @pytest.mark.parametrize("rank", [0, 1])
-def test_values_in_fewer_bits(head: Served, worker: Served, rank: int, room: str) -> None:
-    path = at(rank, SHARD if room == "checkpoints" else f"{LEFT}/{SHARD}", room)
+def test_values_in_fewer_bits(head: Served, worker: Served, rank: int, root: str) -> None:
+    path = at(rank, SHARD if root == "checkpoints" else f"{IN_RAY_TMP}/{SHARD}", root)
     for asked, stored, wanted in (("F32,BF16", "F32", "BF16"), ("F32,F16", "F32", "F16")):
         answer = head.get(f"{path}?cast={asked}", Range="bytes=8-799999")
         assert (answer.status, answer.headers["X-Cloudrl-Cast"]) == (200, asked)
@@ -157,8 +157,8 @@ def test_a_file_that_cannot_be_read_is_no_matter_of_the_connection(
 class LengthOnly(CheckpointStore):
     """Files whose length can be told, and which cannot be read."""
 
-    def open(self, room: str, path: str) -> BinaryIO:
-        with super().open(room, path) as file:
+    def open(self, root: str, path: str) -> BinaryIO:
+        with super().open(root, path) as file:
             return os.fdopen(os.open(f"/proc/self/fd/{file.fileno()}", os.O_WRONLY), "wb")
 
 
@@ -207,15 +207,17 @@ def test_what_is_no_list_of_ranges(head: Served, body: bytes) -> None:
 LEAVING = ["../secret", "%2e%2e/secret", "/etc/passwd", "run/../../secret", "run", "run/global_step_3", "etc"]
 
 
-@pytest.mark.parametrize("room", ["checkpoints", "left"])
-@pytest.mark.parametrize("path", [*LEAVING, "secret", f"{LEFT}/../secret", f"{LEFT}/../../../../secret"])
-def test_no_call_leaves_the_folder(head: Served, path: str, room: str) -> None:
+@pytest.mark.parametrize("root", ["checkpoints", "ray_tmp"])
+@pytest.mark.parametrize(
+    "path", [*LEAVING, "secret", f"{IN_RAY_TMP}/../secret", f"{IN_RAY_TMP}/../../../../secret"]
+)
+def test_no_call_leaves_the_folder(head: Served, path: str, root: str) -> None:
     body = json.dumps({"ranges": [[0, 1]]}).encode()
     answers: list[Any] = [
-        head.get(at(0, path, room)),
-        head.get(f"{at(0, path, room)}?cast=F32,BF16", Range="bytes=0-3"),
-        head.get(f"{at(0, path, room)}?crc32=0"),
-        head.call("POST", at(0, path, room), body=body),
+        head.get(at(0, path, root)),
+        head.get(f"{at(0, path, root)}?cast=F32,BF16", Range="bytes=0-3"),
+        head.get(f"{at(0, path, root)}?crc32=0"),
+        head.call("POST", at(0, path, root), body=body),
     ]
     assert {answer.status for answer in answers} <= {403, 404}
 
@@ -232,8 +234,8 @@ def test_a_step_is_removed(head: Served, worker: Served, rank: int) -> None:
 
 
 def test_a_step_that_was_left_is_removed(head: Served) -> None:
-    assert head.call("DELETE", at(0, f"{LEFT}/run/global_step_3", "left")).status == 200
-    assert not (head.folder / "ray" / LEFT / "run" / "global_step_3").exists()
+    assert head.call("DELETE", at(0, f"{IN_RAY_TMP}/run/global_step_3", "ray_tmp")).status == 200
+    assert not (head.folder / "ray" / IN_RAY_TMP / "run" / "global_step_3").exists()
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -260,4 +262,4 @@ def test_a_link_that_looks_like_a_step_is_not_followed(head: Served) -> None:
     (head.checkpoints / "run" / "global_step_9").symlink_to(head.folder)
     assert head.call("DELETE", at(0, "run/global_step_9")).status == 403
     assert (head.folder / "secret").exists()
-    assert head.call("DELETE", at(0, f"{LEFT}/../x/global_step_9", "left")).status == 403
+    assert head.call("DELETE", at(0, f"{IN_RAY_TMP}/../x/global_step_9", "ray_tmp")).status == 403

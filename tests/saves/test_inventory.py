@@ -75,12 +75,12 @@ def test_a_step_that_the_tracker_has_passed_is_finished_without_its_data() -> No
 # -- shared folders ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", ["kernel", "word"])
+@pytest.mark.parametrize("how", ["kernel", "marker"])
 def test_a_shared_folder_counts_once(how: str) -> None:
     if how == "kernel":
         known = [{"identity": "boot:1:2"}, {"identity": "boot:1:2"}]
     else:
-        known = [{"word": word, "words": ("a", "b")} for word in "ab"]
+        known = [{"marker": word, "markers": ("a", "b")} for word in "ab"]
     said = run("r", step(1), tracker="1")
     (checkpoint,) = aggregate([node(rank, said, **known[rank]) for rank in range(2)]).checkpoints
     (place,) = checkpoint.locations
@@ -91,8 +91,11 @@ def test_a_shared_folder_counts_once(how: str) -> None:
 @pytest.mark.parametrize(
     "known",
     [
-        [{"word": "a", "words": ("a",)}, {"word": "b", "words": ("b",)}],
-        [{"word": "a", "words": ("a",)}, {"word": "b", "words": ("a", "b")}],  # a copy of the other's folder
+        [{"marker": "a", "markers": ("a",)}, {"marker": "b", "markers": ("b",)}],
+        [
+            {"marker": "a", "markers": ("a",)},
+            {"marker": "b", "markers": ("a", "b")},
+        ],  # a copy of the other's folder
         [{"identity": ""}, {"identity": ""}],
         [{}, {}],
     ],

@@ -54,9 +54,9 @@ def test_a_job_without_a_log(head: Served, job: str) -> None:
 
 
 def test_checkpoints(head: Served) -> None:
-    ours, left = _api(head).inventory(0)["places"]
-    assert (ours["room"], ours["folder"]) == ("checkpoints", str(head.checkpoints))
-    assert (left["room"], left["runs"]) == ("left", [])
+    ours, left = _api(head).inventory(0)["locations"]
+    assert (ours["root"], ours["folder"]) == ("checkpoints", str(head.checkpoints))
+    assert (left["root"], left["runs"]) == ("ray_tmp", [])
 
 
 def test_a_rank_that_is_not_there(head: Served) -> None:
