@@ -57,7 +57,7 @@ _EXAMPLES = {
     "([0-9a-f]{32})": "0" * 32,
     "([^/]+)": "x",
     "(.+)": "file",
-    "(checkpoints|left)": "checkpoints",
+    "(checkpoints|ray_tmp)": "checkpoints",
 }
 
 
