@@ -162,28 +162,16 @@ def test_a_chat_stays_as_it_is(tmp_path: Path) -> None:
         ({"question": "q"}, {}, "it has no field 'answer'; it has question"),
         ({"question": CHAT[:3], "answer": "a"}, {}, "its prompt ends with the assistant's message"),
         ({"question": CHAT, "answer": "a"}, {"system": "S"}, "its prompt has a system message already"),
-        (
-            {"question": [{"from": "human", "value": "q"}], "answer": "a"},
-            {},
-            "a message of its prompt should have role and content, not 'from, value'",
-        ),
-        (
-            {"question": [{"role": "human", "content": "q"}], "answer": "a"},
-            {},
-            "a message of its prompt has role 'human'; verl's chat templates know system, ",
-        ),
-        (
-            {"question": [{"role": "user", "content": ""}], "answer": "a"},
-            {},
-            "the user's message of its prompt is empty",
-        ),
-        (
-            {"question": [{"role": "user", "content": "q", "tool_calls": [1]}], "answer": "a"},
-            {},
-            "a message of its prompt has tool_calls besides role and content",
-        ),
+        ({"question": [{"from": "human", "value": "q"}], "answer": "a"}, {},
+         "a message of its prompt should have role and content, not 'from, value'"),
+        ({"question": [{"role": "human", "content": "q"}], "answer": "a"}, {},
+         "a message of its prompt has role 'human'; verl's chat templates know system, "),
+        ({"question": [{"role": "user", "content": ""}], "answer": "a"}, {},
+         "the user's message of its prompt is empty"),
+        ({"question": [{"role": "user", "content": "q", "tool_calls": [1]}], "answer": "a"}, {},
+         "a message of its prompt has tool_calls besides role and content"),
     ],
-)
+)  # fmt: skip
 def test_a_row_that_cannot_be_used_is_named(
     row: dict[str, Any], fields: dict[str, str], problem: str, tmp_path: Path
 ) -> None:
@@ -323,17 +311,9 @@ def test_the_hub_id_of_a_built_in_data_set_means_that_one(tmp_path: Path) -> Non
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(lambda text: text.strip())
 HOSTILE = [
-    "' OR 1=1",
-    "${{ secrets.x }}",
-    "$(rm -rf /)",
-    "\0",
-    "a\u2028b",
-    "<|im_end|>",
-    "\x1b[31m",
-    "\\boxed{",
-    "\ufeffa",
+    "' OR 1=1", "${{ secrets.x }}", "$(rm -rf /)", "\0", "a\u2028b", "<|im_end|>", "\x1b[31m", "\\boxed{", "\ufeffa",
     "a\r\nb",
-]
+]  # fmt: skip
 
 
 @settings(max_examples=50)
@@ -377,13 +357,8 @@ def test_verls_own_data_set_reads_it(tmp_path: Path) -> None:
     )
     model = make_tiny_model(tmp_path / "tiny")
     result = tmp_path / "result.json"
-    env = {
-        "HF_HOME": str(tmp_path / "hf"),
-        "HF_HUB_OFFLINE": "1",
-        "PATH": "/usr/bin:/bin",
-        "HOME": str(tmp_path),
-        "TMPDIR": str(tmp_path),
-    }
+    here = dict.fromkeys(("HF_HOME", "HOME", "TMPDIR"), str(tmp_path))
+    env = {**here, "HF_HUB_OFFLINE": "1", "PATH": "/usr/bin:/bin"}
     subprocess.run(
         [sys.executable, "-c", READ_WITH_VERL, model, paths["train"], str(tmp_path / "cache"), str(result)],
         env=env, capture_output=True, timeout=240, check=True,

@@ -1,31 +1,23 @@
-"""`gsm8k` against the rows of verl's own script.
-
-gsm8k/*.verl.jsonl is what verl 0.9.0's examples/data_preprocess/gsm8k.py makes of gsm8k/*.jsonl with
-`--local_dataset_path`, read row by row; the questions are ours.
-"""
+"""`gsm8k`: its final answers, wrong files, and what a node says that has no network. Rows: `test_built_in.py`."""
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from cloudrl import data
 from cloudrl.data import gsm8k
 from cloudrl.data.parquet import SPLITS
 from cloudrl.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    pass
 
 pytestmark = pytest.mark.io
 
@@ -44,36 +36,6 @@ def source(tmp_path: Path) -> Path:
     for split in SPLITS:
         shutil.copy(RAW / f"{split}.jsonl", folder)
     return folder
-
-
-def spoil(source: Path, row: dict[str, Any]) -> None:
-    """Make `row` the third of the training split."""
-    rows = rows_of(source / "train.jsonl")
-    rows[2] = row
-    (source / "train.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rows))
-
-
-@pytest.mark.parametrize("split", SPLITS)
-def test_rows_are_those_of_verls_script(split: str, tmp_path: Path) -> None:
-    paths = gsm8k.prepare(tmp_path, source=RAW)
-    rows = pq.read_table(paths[split]).to_pylist()
-    assert len(rows) == {"train": 7, "test": 2}[split]
-    for row, wanted in zip(rows, rows_of(RAW / f"{split}.verl.jsonl"), strict=True):
-        assert row == wanted
-        assert list(row) == list(wanted)
-
-
-def test_columns_have_the_types_that_verl_writes(tmp_path: Path) -> None:
-    text = pa.string()
-    columns = {
-        "data_source": text,
-        "prompt": pa.list_(pa.struct({"role": text, "content": text})),
-        "ability": text,
-        "reward_model": pa.struct({"style": text, "ground_truth": text}),
-        "extra_info": pa.struct({"split": text, "index": pa.int64(), "answer": text, "question": text}),
-    }
-    schema = pq.read_schema(gsm8k.prepare(tmp_path, source=RAW)["train"])
-    assert [(field.name, field.type) for field in schema] == list(columns.items())
 
 
 @pytest.mark.parametrize(
@@ -109,32 +71,6 @@ def test_verls_reward_finds_the_ground_truth_in_the_answer() -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        (
-            {"question": "How many?", "answer": "I think it is seven."},
-            "gsm8k train row 2: no '#### <number>' in its answer, which ends 'I think it is seven.'",
-        ),
-        (
-            {"question": "How many?", "solution": "#### 7"},
-            "gsm8k train row 2: question and answer should be texts; it has question, solution",
-        ),
-        (
-            {"question": "How many?", "answer": 7},
-            "gsm8k train row 2: question and answer should be texts; it has answer, question",
-        ),
-    ],
-)
-def test_a_bad_row_is_named_and_nothing_is_written(
-    row: dict[str, Any], message: str, source: Path, tmp_path: Path
-) -> None:
-    spoil(source, row)
-    with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
-        gsm8k.prepare(tmp_path / "out", source=source)
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
     ("text", "message"),
     [
         ("", "gsm8k test: there are no rows"),
@@ -154,18 +90,6 @@ def test_a_missing_split_is_named(source: Path, tmp_path: Path) -> None:
         gsm8k.prepare(tmp_path / "out", source=source)
 
 
-def test_a_copy_of_the_hubs_repository_is_a_source(tmp_path: Path) -> None:
-    copy = tmp_path / "gsm8k" / "main"
-    copy.mkdir(parents=True)
-    for split in SPLITS:
-        table = pa.Table.from_pylist(rows_of(RAW / f"{split}.jsonl"))
-        pq.write_table(table, copy / f"{split}-00000-of-00001.parquet")
-    from_hub = gsm8k.prepare(tmp_path / "a", source=tmp_path / "gsm8k")
-    from_lines = gsm8k.prepare(tmp_path / "b", source=RAW)
-    for split in SPLITS:
-        assert Path(from_hub[split]).read_bytes() == Path(from_lines[split]).read_bytes()
-
-
 def test_files_are_whole_readable_by_all_and_the_same_again(tmp_path: Path) -> None:
     first = {name: Path(path).read_bytes() for name, path in gsm8k.prepare(tmp_path, source=RAW).items()}
     again = gsm8k.prepare(str(tmp_path), source=str(RAW))
@@ -174,13 +98,6 @@ def test_files_are_whole_readable_by_all_and_the_same_again(tmp_path: Path) -> N
         assert Path(path).is_absolute()
         assert Path(path).read_bytes() == first[split]
         assert Path(path).stat().st_mode & 0o777 == 0o644
-
-
-def test_it_is_known_by_name_and_imports_the_standard_library_only(run_python: Callable[[str], str]) -> None:
-    assert "gsm8k" in data.names()
-    heavy = "{'pyarrow', 'datasets', 'pandas', 'huggingface_hub'}"
-    code = f"import sys, cloudrl.data.gsm8k; print(sorted({heavy} & set(sys.modules)))"
-    assert run_python(code) == "[]\n"
 
 
 def test_a_failed_download_ends_the_agents_child_with_one_line_that_says_what_to_do(tmp_path: Path) -> None:

@@ -41,18 +41,8 @@ json.dump({source: takes(source) for source in {*json.load(sys.stdin), *written}
 @pytest.mark.verl
 def test_verl_takes_the_same_function() -> None:
     """For all sources that we know, and for all texts that stand in verl's own function."""
-    known = [source for sources in BY_FUNCTION.values() for source in sources]
-    asked = [
-        *known,
-        "aime",
-        "aime_2024",
-        "aime25",
-        "mine",
-        "owner/name",
-        "openai/GSM8K",
-        "cloudrl/addition",
-        "",
-    ]
+    others = ["aime", "aime_2024", "aime25", "mine", "owner/name", "openai/GSM8K", "cloudrl/addition", ""]
+    asked = [*(source for sources in BY_FUNCTION.values() for source in sources), *others]
     done = subprocess.run(
         [sys.executable, "-c", ASK_VERL],
         input=json.dumps(asked),

@@ -65,28 +65,9 @@ def test_what_is_not_there_cannot_be_shown():
 
 @pytest.mark.parametrize(
     "value",
-    [
-        "1e-6",
-        "0.9",
-        "0.9.1",
-        "on",
-        "no",
-        "null",
-        "~",
-        "",
-        "1_000",
-        "010",
-        "1:30",
-        "a: b",
-        "# a",
-        "é",
-        "x\ny",
-        1e-7,
-        3,
-        None,
-        [1, "1"],
-    ],
-)
+    ["1e-6", "0.9", "0.9.1", "on", "no", "null", "~", "", "1_000", "010", "1:30", "a: b", "# a", "é", "x\ny",
+     1e-7, 3, None, [1, "1"]],
+)  # fmt: skip
 def test_values_are_read_as_they_were_written(tmp_path, value):
     path = tmp_path / "values.yml"
     path.write_text(dump_mapping({"key": value}))

@@ -1,0 +1,134 @@
+"""`gsm8k`, `math` and `nq_search` against the rows of the scripts that verl and Search-R1 have for them.
+
+*.verl.jsonl is what verl 0.9.0's examples/data_preprocess/gsm8k.py and math_dataset.py make of the raw rows beside it
+with `--local_dataset_path`; *.search-r1.jsonl what scripts/data_process/nq_search.py of PeterGriffinJin/Search-R1 at
+a14dc3a does. Read row by row; questions and problems are ours.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from cloudrl.data import gsm8k, math, nq_search
+from cloudrl.data.catalog import BUILT_IN, built_in
+from cloudrl.data.parquet import SPLITS
+from cloudrl.data.request import parse_request
+from cloudrl.errors import InputError
+
+pytestmark = pytest.mark.io
+
+MODULES = {"gsm8k": gsm8k, "math": math, "nq_search": nq_search}
+COUNTS = {"gsm8k": (7, 2), "math": (12, 3), "nq_search": (4, 2)}
+TEXT = pa.string()
+PROMPT = pa.list_(pa.struct({"role": TEXT, "content": TEXT}))
+RULE = pa.struct({"style": TEXT, "ground_truth": TEXT})
+PLACE = {"split": TEXT, "index": pa.int64()}
+COLUMNS = {
+    "gsm8k": {
+        "data_source": TEXT, "prompt": PROMPT, "ability": TEXT, "reward_model": RULE,
+        "extra_info": pa.struct({**PLACE, "answer": TEXT, "question": TEXT}),
+    },
+    "math": {
+        "level": TEXT, "type": TEXT, "data_source": TEXT, "prompt": PROMPT, "ability": TEXT, "reward_model": RULE,
+        "extra_info": pa.struct(PLACE),
+    },
+    "nq_search": {
+        "id": TEXT, "question": TEXT, "golden_answers": pa.list_(TEXT), "data_source": TEXT, "prompt": PROMPT,
+        "ability": TEXT,
+        "reward_model": pa.struct({"style": TEXT, "ground_truth": pa.struct({"target": pa.list_(TEXT)})}),
+        "extra_info": pa.struct(PLACE),
+    },
+}  # fmt: skip
+
+
+def raw(name: str) -> Path:
+    return Path(__file__).parent / name
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_rows_and_columns_are_those_of_the_script(name: str, tmp_path: Path) -> None:
+    paths = MODULES[name].prepare(tmp_path, source=raw(name))
+    for split, count in zip(SPLITS, COUNTS[name], strict=True):
+        rows = pq.read_table(paths[split]).to_pylist()
+        [wanted] = raw(name).glob(f"{split}.*.jsonl")
+        assert rows == rows_of(wanted)
+        assert [list(row) for row in rows] == [list(COLUMNS[name])] * count
+        assert [(field.name, field.type) for field in pq.read_schema(paths[split])] == [
+            *COLUMNS[name].items()
+        ]
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "parts"), [("gsm8k", "main", 1), ("math", "data", 2), ("nq_search", "nq", 0)]
+)
+def test_a_copy_of_the_hubs_repository_is_a_source(name: str, place: str, parts: int, tmp_path: Path) -> None:
+    copy = tmp_path / "repository" / place
+    copy.mkdir(parents=True)
+    for split in SPLITS:
+        rows = rows_of(raw(name) / f"{split}.jsonl")
+        for part in range(parts):
+            some = rows[: 2 * (parts - 1)] if part == 0 and parts > 1 else rows[2 * (parts - 1) :]
+            pq.write_table(pa.Table.from_pylist(some), copy / f"{split}-0000{part}-of-0000{parts}.parquet")
+        if not parts:
+            shutil.copy(raw(name) / f"{split}.jsonl", copy)
+    from_copy = MODULES[name].prepare(tmp_path / "a", source=copy.parent)
+    from_lines = MODULES[name].prepare(tmp_path / "b", source=raw(name))
+    for split in SPLITS:
+        assert Path(from_copy[split]).read_bytes() == Path(from_lines[split]).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "message"),
+    [
+        ("gsm8k", {"question": "How many?", "answer": "I think it is seven."},
+         "no '#### <number>' in its answer, which ends 'I think it is seven.'"),
+        ("gsm8k", {"question": "How many?", "solution": "#### 7"},
+         "question and answer should be texts; it has question, solution"),
+        ("gsm8k", {"question": "How many?", "answer": 7},
+         "question and answer should be texts; it has answer, question"),
+        ("math", {"problem": "How many?", "solution": r"It is $\fbox{7}$."},
+         r"no \boxed{...} in its solution, which ends 'It is $\\fbox{7}$.'"),
+        ("math", {"problem": "How many?", "answer": r"\boxed{7}"},
+         "problem and solution should be texts; it has answer, problem"),
+        ("math", {"problem": None, "solution": r"\boxed{7}"},
+         "problem and solution should be texts; it has problem, solution"),
+        ("nq_search", {"question": "who", "answer": "x"},
+         "question should be a text and golden_answers a list; it has answer, question"),
+        ("nq_search", {"question": "who", "golden_answers": "x"},
+         "question should be a text and golden_answers a list; it has golden_answers, question"),
+        ("nq_search", {"question": " ", "golden_answers": ["x"]}, "its question or its list of answers is empty"),
+        ("nq_search", {"question": "who", "golden_answers": []}, "its question or its list of answers is empty"),
+    ],
+)  # fmt: skip
+def test_a_bad_row_is_named_and_nothing_is_written(
+    name: str, row: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "raw"
+    folder.mkdir()
+    for split in SPLITS:
+        rows = rows_of(raw(name) / f"{split}.jsonl")
+        written = [*rows[:2], row, *rows[3:]] if split == "train" else rows
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps(each) + "\n" for each in written))
+    with pytest.raises(InputError, match=f"^{name} train row 2: {re.escape(message)}$"):
+        MODULES[name].prepare(tmp_path / "out", source=folder)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["raw"]
+
+
+def test_the_name_of_nq_search_means_it_and_the_hubs_collection_does_not() -> None:
+    """The repository on the Hub holds dozens of data sets."""
+    known = BUILT_IN["nq_search"]
+    assert built_in(parse_request("nq_search")) is known
+    assert known.hub_id == nq_search.HUB_ID
+    assert built_in(parse_request(nq_search.HUB_ID)) is None
