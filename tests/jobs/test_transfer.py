@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from cloudrl.jobs.draft import JobDraft
 from cloudrl.jobs.local_files import look, read
 from cloudrl.jobs.snapshot import Snapshot
 from cloudrl.jobs.transfer import send_files, wait_replicated
-from cloudrl.jobs.uploads import UploadItem, plan_uploads
+from cloudrl.jobs.uploads import Upload, plan_uploads
 from cloudrl.node.uploads import SPARE_BYTES, Store
 from cloudrl.spec import Job
 from cloudrl.spec.shape import ClusterShape
@@ -54,7 +55,7 @@ def head(tmp_path: Path) -> Iterator[Served]:
 
 
 @pytest.fixture
-def item(here: Path, head: Served) -> UploadItem:
+def item(here: Path, head: Served) -> Upload:
     lab = ClusterShape("lab", "1", 1, 1, "cpu", files_dir=str(head.replication.files.root))
     files = look(JOB, SubmitOptions(model="./model"), here=here)
     model = files.at("./model")
@@ -99,12 +100,12 @@ def api(head: Served, transport: httpx2.BaseTransport | None = None, token: str 
     return AgentClient(f"http://127.0.0.1:{head.port}", token, transport=transport)
 
 
-def whole(head: Served, item: UploadItem) -> bool:
+def whole(head: Served, item: Upload) -> bool:
     place = head.replication.files.root / item.manifest.address / "model"
     return Path(item.to) == place and (place / "weights").read_bytes() == WEIGHTS
 
 
-def test_sent_once(head: Served, item: UploadItem):
+def test_sent_once(head: Served, item: Upload):
     seen: list[tuple[int, int]] = []
     first, second = Broken(), Broken()
 
@@ -118,7 +119,7 @@ def test_sent_once(head: Served, item: UploadItem):
     assert second.calls == [f"PUT {item.manifest.address}"]
 
 
-def test_it_goes_on_where_it_broke_off(head: Served, item: UploadItem):
+def test_it_goes_on_where_it_broke_off(head: Served, item: Upload):
     transport, pauses = Broken(99, 5_000_000, 2_500_000), []  # config.json comes first
 
     send_files(api(head, transport), item, sleep=pauses.append)
@@ -129,25 +130,25 @@ def test_it_goes_on_where_it_broke_off(head: Served, item: UploadItem):
     assert transport.sent < item.size_bytes + len(pauses) * in_flight, "nothing else was sent twice"
 
 
-def test_a_connection_that_never_holds(head: Served, item: UploadItem):
+def test_a_connection_that_never_holds(head: Served, item: Upload):
     with pytest.raises(ConnectionFailed):
-        send_files(api(head, Broken(*[0] * 99)), item, sleep=lambda _s: None)
+        send_files(api(head, Broken(*[0] * 99)), item, clock=count().__next__, sleep=lambda _s: None)
 
 
-def test_a_refused_token_is_not_tried_again(head: Served, item: UploadItem):
+def test_a_refused_token_is_not_tried_again(head: Served, item: Upload):
     transport = Broken()
     with pytest.raises(Unauthorized):
         send_files(api(head, transport, token="wrong"), item)
     assert len(transport.calls) == 1
 
 
-def test_no_room(head: Served, item: UploadItem):
+def test_no_room(head: Served, item: Upload):
     head.replication.files = Store(head.folder / "small", free_bytes=lambda _folder: SPARE_BYTES)
     with pytest.raises(InputError, match=r"model: 11\.4 MiB are to come"):
         send_files(api(head), item)
 
 
-def test_a_file_that_changes_meanwhile(head: Served, item: UploadItem, here: Path):
+def test_a_file_that_changes_meanwhile(head: Served, item: Upload, here: Path):
     (here / "model" / "weights").write_bytes(WEIGHTS[:-1] + b"!")
     with pytest.raises(InputError, match="arrived damaged") as caught:
         send_files(api(head), item)
