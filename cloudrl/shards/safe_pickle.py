@@ -82,31 +82,43 @@ def read_pickle(data: bytes, allowed: Callable[[str], bool], label: str) -> Any:
 
 
 class _Machine:
-    """Opcodes by the name of their methods in CPython's pickle.py."""
+    """What the opcodes do, whose codes are those of CPython's pickle.py."""
 
     def __init__(self, data: bytes, allowed: Callable[[str], bool], label: str) -> None:
         self._allowed, self._label = allowed, label
         self._pickle = io.BytesIO(data)
-        self._read = self._pickle.read
+        self.read = self._pickle.read
         self._stack: list[Any] = []
-        self._memo: dict[int, Any] = {}
+        self.memo: dict[int, Any] = {}
         self._names: dict[bytes, Name] = {}
 
     def run(self) -> Any:
-        read, operations = self._read, _OPERATIONS
+        read, stack, memo = self.read, self._stack, self.memo
         if (start := read(2)) != b"\x80\x02":
             raise _Malformed(f"it begins with {start!r}, not with protocol 2")
         while (code := read(1)) != b".":  # STOP
-            operation = operations.get(code)
-            if operation is None:
+            if code == b"q":  # BINPUT; it and its long form are every third opcode
+                memo[_UINT8.unpack(read(1))[0]] = stack[-1]
+            elif code == b"r":
+                memo[_UINT32.unpack(read(4))[0]] = stack[-1]
+            elif (value := _VALUES.get(code)) is not None:
+                stack.append(value(self))
+            elif (operation := _OPERATIONS.get(code)) is not None:
+                operation(self)
+            else:
                 raise _Malformed(
                     f"opcode {code!r} before byte {self._pickle.tell()}" if code else "it is cut off"
                 )
-            operation(self)
-        return self._stack.pop()
+        return stack.pop()
+
+    def text(self) -> str:
+        return self._bytes(_UINT32.unpack(self.read(4))[0]).decode("utf-8", "surrogatepass")
+
+    def long(self) -> int:
+        return int.from_bytes(self._bytes(_UINT8.unpack(self.read(1))[0]), "little", signed=True)
 
     def _bytes(self, count: int) -> bytes:
-        data = self._read(count)
+        data = self.read(count)
         if len(data) < count:
             raise _Malformed("it is cut off")
         return data
@@ -117,7 +129,7 @@ class _Machine:
             raise _Malformed("it is cut off")
         return line[:-1]
 
-    def _since_mark(self) -> list[Any]:
+    def since_mark(self) -> list[Any]:
         stack = self._stack
         for at in range(len(stack) - 1, -1, -1):
             if stack[at] is _MARK:
@@ -126,112 +138,26 @@ class _Machine:
                 return values
         raise _Malformed("a mark is missing")
 
-    # what is pushed
-    def mark(self) -> None:
-        self._stack.append(_MARK)
-
-    def none(self) -> None:
-        self._stack.append(None)
-
-    def true(self) -> None:
-        self._stack.append(True)
-
-    def false(self) -> None:
-        self._stack.append(False)
-
-    def binint(self) -> None:
-        self._stack.append(_INT32.unpack(self._read(4))[0])
-
-    def binint1(self) -> None:
-        self._stack.append(_UINT8.unpack(self._read(1))[0])
-
-    def binint2(self) -> None:
-        self._stack.append(_UINT16.unpack(self._read(2))[0])
-
-    def long1(self) -> None:
-        self._stack.append(
-            int.from_bytes(self._bytes(_UINT8.unpack(self._read(1))[0]), "little", signed=True)
-        )
-
-    def binfloat(self) -> None:
-        self._stack.append(_FLOAT64.unpack(self._read(8))[0])
-
-    def binunicode(self) -> None:
-        self._stack.append(self._bytes(_UINT32.unpack(self._read(4))[0]).decode("utf-8", "surrogatepass"))
-
-    def empty_dict(self) -> None:
-        self._stack.append({})
-
-    def empty_list(self) -> None:
-        self._stack.append([])
-
-    def empty_tuple(self) -> None:
-        self._stack.append(())
-
-    def tuple_(self) -> None:
-        self._stack.append(tuple(self._since_mark()))
-
-    def tuple1(self) -> None:
-        self._stack.append((self._stack.pop(),))
-
-    def tuple2(self) -> None:
-        self._stack[-2:] = [tuple(self._at_least(2))]
-
-    def tuple3(self) -> None:
-        self._stack[-3:] = [tuple(self._at_least(3))]
-
-    def _at_least(self, count: int) -> list[Any]:
+    def last(self, count: int) -> list[Any]:
         values = self._stack[-count:]
         if len(values) < count:
             raise _Malformed("its stack is empty")
+        del self._stack[-count:]
         return values
 
-    # the memo
-    def binput(self) -> None:
-        self._memo[_UINT8.unpack(self._read(1))[0]] = self._stack[-1]
-
-    def long_binput(self) -> None:
-        self._memo[_UINT32.unpack(self._read(4))[0]] = self._stack[-1]
-
-    def binget(self) -> None:
-        self._stack.append(self._memo[_UINT8.unpack(self._read(1))[0]])
-
-    def long_binget(self) -> None:
-        self._stack.append(self._memo[_UINT32.unpack(self._read(4))[0]])
-
-    def pop(self) -> None:
-        self._stack.pop()
-
-    def pop_mark(self) -> None:
-        self._since_mark()
-
     # containers
-    def append(self) -> None:
-        self._append([self._stack.pop()])
-
-    def appends(self) -> None:
-        self._append(self._since_mark())
-
-    def _append(self, values: list[Any]) -> None:
+    def extend(self, values: list[Any]) -> None:
         target = self._stack[-1]
         (target.items if isinstance(target, PickledObject) else _expect(target, list)).extend(values)
 
-    def setitem(self) -> None:
-        pair = self._at_least(2)
-        del self._stack[-2:]
-        self._set(pair)
-
-    def setitems(self) -> None:
-        self._set(self._since_mark())
-
-    def _set(self, pairs: list[Any]) -> None:
+    def update(self, pairs: list[Any]) -> None:
         target = _expect(self._stack[-1], dict)
         for key, value in zip(pairs[::2], pairs[1::2], strict=True):
             # A record or a tuple as key is kept under a made-up one: hashing nested tuples may take for ever.
             target[key if isinstance(key, _PLAIN_KEYS) else f"#{len(target)}"] = value
 
     # names and records
-    def global_(self) -> None:
+    def name(self) -> Name:
         line = self._line() + b"." + self._line()
         name = self._names.get(line)
         if name is None:
@@ -242,12 +168,12 @@ class _Machine:
                     hint="Loading it with torch.load could run somebody's code. Take a copy that you trust.",
                 )
             name = self._names[line] = Name(text)
-        self._stack.append(name)
+        return name
 
-    def reduce(self) -> None:
+    def reduce(self) -> Any:
         args = _expect(self._stack.pop(), tuple)
         name = _expect(self._stack.pop(), Name).text
-        self._stack.append({} if name in _DICTS else PickledObject(name, args))
+        return {} if name in _DICTS else PickledObject(name, args)
 
     def build(self) -> None:
         state = self._stack.pop()
@@ -258,13 +184,13 @@ class _Machine:
         else:
             _expect(self._stack[-1], dict)
 
-    def binpersid(self) -> None:
+    def storage(self) -> Storage:
         tag, kind, key, _, elements = _expect(self._stack.pop(), tuple)
         if tag != "storage":
             raise _Malformed(
                 f"a persistent id of kind {tag[:40] if isinstance(tag, str) else type(tag).__name__!r}"
             )
-        self._stack.append(Storage(_expect(kind, Name).text, str(_expect(key, str)), _expect(elements, int)))
+        return Storage(_expect(kind, Name).text, str(_expect(key, str)), _expect(elements, int))
 
 
 def _expect(value: Any, kind: type[Any]) -> Any:
@@ -273,37 +199,37 @@ def _expect(value: Any, kind: type[Any]) -> Any:
     return value
 
 
-_OPERATIONS: dict[bytes, Callable[[_Machine], None]] = {
-    b"(": _Machine.mark,
-    b"N": _Machine.none,
-    b"\x88": _Machine.true,
-    b"\x89": _Machine.false,
-    b"J": _Machine.binint,
-    b"K": _Machine.binint1,
-    b"M": _Machine.binint2,
-    b"\x8a": _Machine.long1,
-    b"G": _Machine.binfloat,
-    b"X": _Machine.binunicode,
-    b"}": _Machine.empty_dict,
-    b"]": _Machine.empty_list,
-    b")": _Machine.empty_tuple,
-    b"t": _Machine.tuple_,
-    b"\x85": _Machine.tuple1,
-    b"\x86": _Machine.tuple2,
-    b"\x87": _Machine.tuple3,
-    b"q": _Machine.binput,
-    b"r": _Machine.long_binput,
-    b"h": _Machine.binget,
-    b"j": _Machine.long_binget,
-    b"0": _Machine.pop,
-    b"1": _Machine.pop_mark,
-    b"a": _Machine.append,
-    b"e": _Machine.appends,
-    b"s": _Machine.setitem,
-    b"u": _Machine.setitems,
-    b"c": _Machine.global_,
+_VALUES: dict[bytes, Callable[[_Machine], Any]] = {  # what is pushed
+    b"(": lambda _: _MARK,
+    b"N": lambda _: None,
+    b"\x88": lambda _: True,
+    b"\x89": lambda _: False,
+    b"J": lambda machine: _INT32.unpack(machine.read(4))[0],
+    b"K": lambda machine: _UINT8.unpack(machine.read(1))[0],
+    b"M": lambda machine: _UINT16.unpack(machine.read(2))[0],
+    b"G": lambda machine: _FLOAT64.unpack(machine.read(8))[0],
+    b"\x8a": _Machine.long,
+    b"X": _Machine.text,
+    b"}": lambda _: {},
+    b"]": lambda _: [],
+    b")": lambda _: (),
+    b"t": lambda machine: tuple(machine.since_mark()),
+    b"\x85": lambda machine: tuple(machine.last(1)),
+    b"\x86": lambda machine: tuple(machine.last(2)),
+    b"\x87": lambda machine: tuple(machine.last(3)),
+    b"h": lambda machine: machine.memo[_UINT8.unpack(machine.read(1))[0]],
+    b"j": lambda machine: machine.memo[_UINT32.unpack(machine.read(4))[0]],
+    b"c": _Machine.name,
     b"R": _Machine.reduce,
     b"\x81": _Machine.reduce,  # NEWOBJ: the same two values
+    b"Q": _Machine.storage,
+}
+_OPERATIONS: dict[bytes, Callable[[_Machine], Any]] = {  # what changes values or the memo
+    b"0": lambda machine: machine.last(1),
+    b"1": _Machine.since_mark,
+    b"a": lambda machine: machine.extend(machine.last(1)),
+    b"e": lambda machine: machine.extend(machine.since_mark()),
+    b"s": lambda machine: machine.update(machine.last(2)),
+    b"u": lambda machine: machine.update(machine.since_mark()),
     b"b": _Machine.build,
-    b"Q": _Machine.binpersid,
 }

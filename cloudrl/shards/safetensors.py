@@ -17,17 +17,9 @@ INDEX = "model.safetensors.index.json"
 _ALIGN_BYTES = 8
 # Larger elements first, so that all are aligned; then by name (safetensors 0.8, tensor.rs, `prepare`).
 _ORDER = [
-    DType.FLOAT64,
-    DType.INT64,
-    DType.FLOAT32,
-    DType.INT32,
-    DType.BFLOAT16,
-    DType.FLOAT16,
-    DType.INT16,
-    DType.UINT8,
-    DType.INT8,
-    DType.BOOL,
-]
+    DType.FLOAT64, DType.INT64, DType.FLOAT32, DType.INT32, DType.BFLOAT16, DType.FLOAT16, DType.INT16, DType.UINT8,
+    DType.INT8, DType.BOOL,
+]  # fmt: skip
 
 
 def in_file_order(outputs: Sequence[Output]) -> list[Output]:

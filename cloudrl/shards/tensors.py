@@ -22,22 +22,10 @@ _PREFIXES = (  # of torch 2.4 to 2.13; `_tensor` became `tensor` in 2.5
 )
 _REFUSED_BY_NAME = ("torch.distributed._shard.", "torch.distributed.remote_device.")
 """Of ShardedTensor, which FSDP1 saves without a device mesh: read, so that the message can say what it is."""
-_CLASSES = frozenset(
-    {
-        "DTensor",
-        "DTensorSpec",
-        "TensorMeta",
-        "ShardOrderEntry",
-        "DeviceMesh",
-        "_MeshLayout",
-        "_FlatLayout",
-        "Shard",
-        "Replicate",
-        "_StridedShard",
-        "Partial",
-        "_Partial",
-    }
-)
+_CLASSES = frozenset({
+    "DTensor", "DTensorSpec", "TensorMeta", "ShardOrderEntry", "DeviceMesh", "_MeshLayout", "_FlatLayout", "Shard",
+    "Replicate", "_StridedShard", "Partial", "_Partial",
+})  # fmt: skip
 _STORAGES = {
     "torch.DoubleStorage": DType.FLOAT64,
     "torch.FloatStorage": DType.FLOAT32,
@@ -56,32 +44,13 @@ _TENSOR_OF_TYPE = "torch._utils._rebuild_tensor_v3"  # of types that never had a
 _PARAMETER = "torch._utils._rebuild_parameter"
 _OF_TYPE = "torch._tensor._rebuild_from_type_v2"
 _WRAPPER = "torch._utils._rebuild_wrapper_subclass"
-_OTHERS = frozenset(
-    {
-        "collections.OrderedDict",
-        "collections.defaultdict",
-        "collections.Counter",
-        "builtins.set",
-        "builtins.complex",
-        "builtins.slice",
-        "_codecs.encode",
-        "numpy.dtype",
-        "numpy.ndarray",
-        "numpy.core.multiarray._reconstruct",
-        "numpy._core.multiarray._reconstruct",
-        "numpy.core.multiarray.scalar",
-        "numpy._core.multiarray.scalar",
-        "torch.Size",
-        "torch.device",
-        "torch.serialization._get_layout",
-        "torch.storage.UntypedStorage",
-        _TENSOR,
-        _TENSOR_OF_TYPE,
-        _PARAMETER,
-        _OF_TYPE,
-        _WRAPPER,
-    }
-)
+_OTHERS = frozenset({
+    "collections.OrderedDict", "collections.defaultdict", "collections.Counter", "builtins.set", "builtins.complex",
+    "builtins.slice", "_codecs.encode", "numpy.dtype", "numpy.ndarray", "numpy.core.multiarray._reconstruct",
+    "numpy._core.multiarray._reconstruct", "numpy.core.multiarray.scalar", "numpy._core.multiarray.scalar",
+    "torch.Size", "torch.device", "torch.serialization._get_layout", "torch.storage.UntypedStorage", _TENSOR,
+    _TENSOR_OF_TYPE, _PARAMETER, _OF_TYPE, _WRAPPER,
+})  # fmt: skip
 
 
 def is_allowed(name: str) -> bool:

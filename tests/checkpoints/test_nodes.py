@@ -83,7 +83,7 @@ class Lab:
         self.link = CutLink(cluster.agent_ports[0])
         self.said: list[str] = []
 
-    def origin(self, give_up_s: float = 30.0) -> ClusterSource:
+    def source(self, give_up_s: float = 30.0) -> ClusterSource:
         connection = Connection(
             name="test", ray_url="http://127.0.0.1:9", agent_url=self.link.url, agent_token=derive(KEY).agent
         )

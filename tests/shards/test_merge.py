@@ -77,11 +77,7 @@ def test_types(actor: Path, tmp_path: Path, dtype: str, stored: str) -> None:
     assert found[EMBEDDING][0] == stored
     assert (
         json.loads((done.path / "config.json").read_text())["torch_dtype"]
-        == {
-            "BF16": "bfloat16",
-            "F16": "float16",
-            "F32": "float32",
-        }[stored]
+        == {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}[stored]
     )
     merge_folder(actor, tmp_path / "kept", dtype="keep")
     kept, wanted = (
@@ -222,13 +218,7 @@ def test_a_config_that_is_none(actor: Path, tmp_path: Path, text: bytes) -> None
 def test_the_plan_reads_no_tensor(actor: Path) -> None:
     plan = plan_merge(MergeInputs(opened(actor).shards, config_files()))
     assert sum(output.elements for output in plan.outputs) == sum(
-        (
-            2 * VOCABULARY * HIDDEN,
-            2 * HIDDEN * HIDDEN,
-            2 * HIDDEN,
-            1,
-            5,
-        )
+        (2 * VOCABULARY * HIDDEN, 2 * HIDDEN * HIDDEN, 2 * HIDDEN, 1, 5)
     )
     assert list(plan.files) == ["model.safetensors"]
     assert plan.size_bytes > sum(output.size_bytes for output in plan.outputs)
