@@ -38,13 +38,14 @@ JOB = recipes.load("grpo-tiny").replace(data=("a",))
 
 @pytest.fixture
 def here(tmp_path: Path) -> Path:
-    for name in (
+    files = (
         "mine/train.parquet",
         "mine/test.parquet",
         "half/train.parquet",
         "x.parquet",
         "model/config.json",
-    ):
+    )
+    for name in files:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     return tmp_path
@@ -96,23 +97,15 @@ def test_the_critic_follows_unless_the_recipe_has_another(here: Path):
     ("data", "train", "val"),
     [
         (("b",), "/vol/b/train.parquet", "/vol/b/test.parquet"),
-        (
-            ("a", "b"),
-            "[/vol/a/train.parquet,/vol/b/train.parquet]",
-            "[/vol/a/test.parquet,/vol/b/test.parquet]",
-        ),
+        (("a", "b"), "[/vol/a/train.parquet,/vol/b/train.parquet]", "[/vol/a/test.parquet,/vol/b/test.parquet]"),
         (("./mine",), "mine/train.parquet", "mine/test.parquet"),
         (("mine/",), "mine/train.parquet", "mine/test.parquet"),
         (("./x.parquet",), "./x.parquet", "./x.parquet"),
         (("/data/set",), "/data/set/train.parquet", "/data/set/test.parquet"),
         (("/data/x.parquet",), "/data/x.parquet", "/data/x.parquet"),
-        (
-            ("a", "./mine"),
-            "[/vol/a/train.parquet,mine/train.parquet]",
-            "[/vol/a/test.parquet,mine/test.parquet]",
-        ),
+        (("a", "./mine"), "[/vol/a/train.parquet,mine/train.parquet]", "[/vol/a/test.parquet,mine/test.parquet]"),
     ],
-)
+)  # fmt: skip
 def test_data(here: Path, data: tuple[str, ...], train: str, val: str):
     job = JOB.with_overrides({TRAIN: "/recipe/train.parquet", VAL: "/recipe/test.parquet"})
     given = plain(here, job, data=data)
@@ -153,11 +146,7 @@ def test_the_reward_takes_the_place_of_an_older_spelling(here: Path):
 @pytest.mark.parametrize(
     ("options", "overrides", "message"),
     [
-        (
-            {"model": "Qwen/Q"},
-            {MODEL: "/m"},
-            r"--model Qwen/Q and actor_rollout_ref\.model\.path=/m say the same",
-        ),
+        ({"model": "Qwen/Q"}, {MODEL: "/m"}, r"--model Qwen/Q and actor_rollout_ref\.model\.path=/m say the same"),
         ({"data": ("a",)}, {TRAIN: "/t"}, r"--data a and data\.train_files=/t say the same"),
         ({"reward": "./r.py"}, {PATH: "/r"}, r"--reward \./r\.py and .*=/r say the same"),
         ({"reward": "./r.py:f"}, {NAME: "g"}, r"--reward \./r\.py:f and .*name=g say the same"),
@@ -166,7 +155,7 @@ def test_the_reward_takes_the_place_of_an_older_spelling(here: Path):
         ({"data": ("./half",)}, {}, r"--data \./half has no test\.parquet \(it has: train\.parquet\)"),
         ({"model": "a b"}, {}, r"'a b' is neither a model on the Hugging Face Hub nor an absolute path"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be(here: Path, options: dict[str, Any], overrides: dict[str, Any], message: str):
     with pytest.raises(InputError, match=message):
         plain(here, overrides=overrides, **options)

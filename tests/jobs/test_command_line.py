@@ -71,6 +71,8 @@ class TestSubmit:
         assert "error: job one ended as FAILED: its first error was ValueError: no" in err
         place = cluster.url.replace("http", "ray")
         assert err.endswith(f"  → The whole log: cloudrl jobs logs {place}/one\n")
+        code, out, _ = run("submit", "grpo-tiny", *PATHS, "--json")
+        assert (code, json.loads(out)["status"]) == (4, "FAILED")
 
     def test_a_dry_run(self, cluster: FakeCluster, run: Run, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setenv("HF_TOKEN", "hf_secret_1234")
@@ -110,24 +112,11 @@ class TestSubmit:
         _, out, _ = run("submit", "grpo-tiny", *PATHS, "--json", "--submission-id", "two", "--no-wait")
 
         assert result == {
-            "submission_id": "one",
-            "url": cluster.url.replace("http", "ray") + "/one",
-            "name": result["name"],
-            "checkpoint_dir": "/c/run",
-            "total_steps": 2,
-            "status": "SUCCEEDED",
-            "step": 2,
-            "reward": 0.2,
-        }
+            "submission_id": "one", "url": cluster.url.replace("http", "ray") + "/one", "name": result["name"],
+            "checkpoint_dir": "/c/run", "total_steps": 2, "status": "SUCCEEDED", "step": 2, "reward": 0.2,
+        }  # fmt: skip
         assert json.loads(out)["submission_id"] == "two"
         assert "step" not in json.loads(out)
-
-    def test_a_failure_for_a_program(self, cluster: FakeCluster, run: Run):
-        ends(cluster, LOG, "FAILED")
-
-        code, out, _ = run("submit", "grpo-tiny", *PATHS, "--json")
-
-        assert (code, json.loads(out)["status"]) == (4, "FAILED")
 
     def test_a_folder_goes_along(self, cluster: FakeCluster, run: Run, tmp_path: Path):
         (tmp_path / ".git").mkdir()
@@ -161,12 +150,7 @@ class TestSubmit:
         (["submit", "grpo-tiny", "nonsense"], 2, "'nonsense' is not key=value", "trainer."),
         (["submit", "grpo-tiny", "a b=1"], 2, "is not the key of an override", "trainer."),
         (["submit", "grpo-tiny"], 2, "plain Ray cluster, which prepares nothing", "data.train_files=/"),
-        (
-            ["submit", "grpo-tiny", *PATHS, "trainer.nnodes=3"],
-            2,
-            "trainer.nnodes=3, but cluster",
-            "cloudrl up",
-        ),
+        (["submit", "grpo-tiny", *PATHS, "trainer.nnodes=3"], 2, "=3, but cluster", "cloudrl up"),
         (["submit", "grpo-tiny", *PATHS, "--steps", "0"], 2, "--steps 0 is less than 1", "--steps 100"),
         (["submit", "grpo-tiny", *PATHS, "--name", "a/b"], 2, "did you mean 'a-b'", "Letters"),
         (["submit", "grpo-tiny", *PATHS, "-e", "NOT_HERE"], 2, "this shell has no variable", "export"),
@@ -210,11 +194,8 @@ class TestJobs:
         code, out, _ = run("jobs", "list")
 
         assert code == 0
-        assert [line.split()[:2] for line in out.splitlines()] == [
-            ["id", "status"],
-            ["one", "RUNNING"],
-            ["two", "FAILED"],
-        ]
+        rows = [line.split()[:2] for line in out.splitlines()]
+        assert rows == [["id", "status"], ["one", "RUNNING"], ["two", "FAILED"]]
 
     def test_status_hides_secrets(self, cluster: FakeCluster, run: Run):
         cluster.add(
@@ -223,12 +204,8 @@ class TestJobs:
             runtime_env={"env_vars": {"HF_TOKEN": "abc-secret"}},
         )
 
-        for arguments in (
-            ["jobs", "status", "one"],
-            ["jobs", "status", "--json"],
-            ["jobs", "list", "--json"],
-        ):
-            code, out, _ = run(*arguments)
+        for arguments in (["status", "one"], ["status", "--json"], ["list", "--json"]):
+            code, out, _ = run("jobs", *arguments)
             assert code == 0
             assert "+a.api_key=***" in out
             assert "sesame" not in out
@@ -272,13 +249,8 @@ class TestJobs:
         events = [json.loads(line, parse_constant=pytest.fail) for line in out.splitlines()]
         assert [event["event"] for event in events] == ["line"] + ["line", "step", "progress"] * 3 + ["ended"]
         assert events[3] == {
-            "event": "progress",
-            "step": 1,
-            "total_steps": None,
-            "reward": 0.1,
-            "step_s": 2.0,
-            "eta_s": None,
-        }
+            "event": "progress", "step": 1, "total_steps": None, "reward": 0.1, "step_s": 2.0, "eta_s": None,
+        }  # fmt: skip
         assert events[-1]["status"] == "SUCCEEDED"
 
     def test_the_url_that_submit_printed_names_the_job(self, cluster: FakeCluster, run: Run):

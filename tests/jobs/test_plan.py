@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,9 +12,6 @@ from planning import NOW, cluster, job, overrides, plan, planned, typed
 
 from cloudrl.errors import InputError
 from cloudrl.spec import HydraText
-
-if TYPE_CHECKING:
-    pass
 
 
 class TestNames:
@@ -110,42 +107,25 @@ class TestRefusals:
         assert caught.value.exit_code == 2
         assert caught.value.hint
 
-    def test_of_two_nodes_on_a_cluster_of_one(self):
-        with pytest.raises(InputError, match=r"trainer\.nnodes=2, but cluster 'lab' has 1 node:") as caught:
-            planned(view=cluster(nodes=1), overrides=typed("trainer.nnodes=2"))
-        assert "cloudrl up" in str(caught.value.hint)
-
-    def test_of_a_recipe_that_never_saves(self):
-        with pytest.raises(InputError, match="never saves"):
-            planned(job(overrides={"trainer.save_freq": -1}))
-
-    def test_of_data_that_is_not_there(self):
-        with pytest.raises(
-            InputError, match=r"reads data set 'gsm8', which .*'lab' has not prepared"
-        ) as caught:
-            planned(job(data=["gsm8"]))
-        assert "it has: gsm8k; did you mean 'gsm8k'?" in caught.value.message
-        assert "--data gsm8" in str(caught.value.hint)
-
-    def test_of_a_model_that_only_cloudrl_makes(self):
-        with pytest.raises(InputError, match="model 'tiny-qwen2' is made by cloudrl"):
-            planned(job(model="tiny-qwen2"))
-
-    def test_of_a_gpu_recipe_on_cpus(self):
-        with pytest.raises(InputError, match="computes on GPUs, and cluster 'lab' on CPUs"):
-            planned(view=cluster(device="cpu"))
-
-    def test_of_a_cluster_without_any_gpu(self):
-        with pytest.raises(InputError, match="no node of cluster 'lab' offers a GPU to Ray"):
-            planned(view=cluster(nodes=0, gpus_per_node=0))
-
-    def test_of_another_release_of_verl(self):
-        with pytest.raises(InputError, match=r"written for verl 0\.9\.1, and cluster 'lab' has 0\.8\.0"):
-            planned(view=cluster(verl_version="0.8.0"))
-
-    def test_of_nothing_to_train_on(self):
-        with pytest.raises(InputError, match="neither recipe 'grpo' nor cluster 'lab' says: "):
-            planned(job(data=[]), cluster(data={}))
+    @pytest.mark.parametrize(
+        ("of_job", "of_cluster", "says", "hint"),
+        [
+            ({"overrides": {"trainer.nnodes": 2}}, {"nodes": 1}, "=2, but cluster 'lab' has 1 node:", "cloudrl up"),
+            ({"overrides": {"trainer.save_freq": -1}}, {}, "never saves", ""),
+            ({"data": ["gsm8"]}, {}, r"reads data set 'gsm8', .* \(it has: gsm8k; did you mean 'gsm8k'", "--data gsm8"),
+            ({"model": "tiny-qwen2"}, {}, "model 'tiny-qwen2' is made by cloudrl", ""),
+            ({}, {"device": "cpu"}, "computes on GPUs, and cluster 'lab' on CPUs", ""),
+            ({}, {"nodes": 0, "gpus_per_node": 0}, "no node of cluster 'lab' offers a GPU to Ray", ""),
+            ({}, {"verl_version": "0.8.0"}, r"for verl 0\.9\.1, and cluster 'lab' has 0\.8\.0", ""),
+            ({"data": []}, {"data": {}}, "neither recipe 'grpo' nor cluster 'lab' says: ", ""),
+        ],
+    )  # fmt: skip
+    def test_of_job_and_cluster(
+        self, of_job: dict[str, Any], of_cluster: dict[str, Any], says: str, hint: str
+    ):
+        with pytest.raises(InputError, match=says) as caught:
+            planned(job(**of_job), cluster(**of_cluster))
+        assert hint in str(caught.value.hint)
 
 
 class TestNotes:
@@ -169,14 +149,16 @@ class TestNotes:
 
         assert notes == ("/checkpoints-2/x lies outside /checkpoints: cloudrl can neither list nor merge it",)
 
-    def test_on_a_logger_that_shows_nothing(self):
-        assert "no progress can be shown" in planned(overrides=typed("trainer.logger=[wandb]")).notes[0]
-
-    def test_on_a_secret_in_the_command(self):
-        assert "--env hides it" in planned(overrides=typed("+x.api_key=abc")).notes[0]
-
-    def test_on_what_ray_expands(self):
-        assert "Ray expands" in planned(env={"P": "a$HOME"}).notes[0]
+    @pytest.mark.parametrize(
+        ("options", "says"),
+        [
+            ({"overrides": typed("trainer.logger=[wandb]")}, "no progress can be shown"),
+            ({"overrides": typed("+x.api_key=abc")}, "--env hides it"),
+            ({"env": {"P": "a$HOME"}}, "Ray expands"),
+        ],
+    )
+    def test_on_options(self, options: dict[str, Any], says: str):
+        assert says in planned(**options).notes[0]
 
 
 @given(st.text(max_size=30))

@@ -22,7 +22,7 @@ import httpx2
 import pytest
 
 from cloudrl.errors import InputError, JobFailed, Unauthorized
-from cloudrl.jobs import Line, Progress, SubmitOptions, find_job, list_jobs, submit
+from cloudrl.jobs import JobHandle, Line, Progress, SubmitOptions, find_job, list_jobs, submit
 from cloudrl.jobs.working_dir import Package
 from cloudrl.protocol.backoff import Backoff
 from cloudrl.providers.local.ports import free_ports
@@ -38,13 +38,9 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.ray
 TOKEN = "a-token-for-the-tests-0123456789"
 PORTS = (
-    "dashboard-agent-listen",
-    "dashboard-agent-grpc",
-    "metrics-export",
-    "node-manager",
-    "object-manager",
+    "dashboard-agent-listen", "dashboard-agent-grpc", "metrics-export", "node-manager", "object-manager",
     "runtime-env-agent",
-)
+)  # fmt: skip
 
 TRAIN = """
 import json, os, sys, time
@@ -120,15 +116,16 @@ def processes_of(folder: str) -> list[int]:
     return found
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    (tmp_path / "train.py").write_text(TRAIN)
-    (tmp_path / "sub dir").mkdir()
-    (tmp_path / "sub dir/你.txt").write_text("x")
-    (tmp_path / "run.sh").write_text("#!/bin/sh\n")
-    (tmp_path / "run.sh").chmod(0o755)
-    (tmp_path / "__pycache__").mkdir()
-    return tmp_path
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("folder")
+    (folder / "train.py").write_text(TRAIN)
+    (folder / "sub dir").mkdir()
+    (folder / "sub dir/你.txt").write_text("x")
+    (folder / "run.sh").write_text("#!/bin/sh\n")
+    (folder / "run.sh").chmod(0o755)
+    (folder / "__pycache__").mkdir()
+    return folder
 
 
 def options(folder: Path, **changes: Any) -> SubmitOptions:
@@ -148,6 +145,12 @@ def options(folder: Path, **changes: Any) -> SubmitOptions:
 JOB = Job(name="fake-train", entrypoint=["python3", "train.py"], device="cpu")
 
 
+@pytest.fixture(scope="module")
+def job(connection: Connection, folder: Path) -> JobHandle:
+    """One for all tests that only look at it."""
+    return submit(connection, JOB, options(folder, submission_id="mine-1"))
+
+
 def test_a_cluster_without_an_agent(connection: Connection):
     look = inspect_cluster(connection)
 
@@ -155,8 +158,7 @@ def test_a_cluster_without_an_agent(connection: Connection):
     assert RayClient(connection.ray_url, TOKEN).version()["ray_version"].startswith("2.")
 
 
-def test_from_submit_to_the_end(connection: Connection, folder: Path):
-    job = submit(connection, JOB, options(folder))
+def test_from_submit_to_the_end(connection: Connection, job: JobHandle):
     events = list(job.follow())
 
     text = "\n".join(event.text for event in events if isinstance(event, Line))
@@ -174,8 +176,7 @@ def test_from_submit_to_the_end(connection: Connection, folder: Path):
     ]
 
 
-def test_a_log_taken_up_in_the_middle_of_a_character(connection: Connection, folder: Path):
-    job = submit(connection, JOB, options(folder))
+def test_a_log_taken_up_in_the_middle_of_a_character(connection: Connection, job: JobHandle):
     job.wait()
     source = RayLog(RayClient(connection.ray_url, TOKEN), job.submission_id, longest_s=0.1)
     whole = b"".join(follow_log(source, lambda: True))
@@ -230,8 +231,7 @@ class CuttingProxy:
         self._socket.close()
 
 
-def test_through_a_tunnel_that_keeps_breaking(connection: Connection, folder: Path):
-    job = submit(connection, JOB, options(folder))
+def test_through_a_tunnel_that_keeps_breaking(connection: Connection, job: JobHandle):
     proxy = CuttingProxy(int(connection.ray_url.rsplit(":", 1)[1]))
     through = replace(job, connection=replace(connection, ray_url=f"http://127.0.0.1:{proxy.port}"))
 
@@ -243,9 +243,8 @@ def test_through_a_tunnel_that_keeps_breaking(connection: Connection, folder: Pa
     assert proxy.cut > 3
 
 
-def test_why_the_bytes_are_read_and_not_the_text(connection: Connection, folder: Path):
+def test_why_the_bytes_are_read_and_not_the_text(connection: Connection, job: JobHandle):
     """Ray's endpoint for logs gives nothing at all of a log that holds one byte which is no UTF-8."""
-    job = submit(connection, JOB, options(folder))
     job.wait()
 
     headers = {"Authorization": f"Bearer {TOKEN}"}
@@ -284,8 +283,7 @@ def test_a_job_whose_package_is_gone(connection: Connection, folder: Path):
         job.result()
 
 
-def test_an_id_is_taken(connection: Connection, folder: Path):
-    job = submit(connection, JOB, options(folder, submission_id="mine-1"))
+def test_an_id_is_taken(connection: Connection, folder: Path, job: JobHandle):
     api = RayClient(connection.ray_url, TOKEN)
 
     with pytest.raises(InputError, match="submission id 'mine-1' is taken"):

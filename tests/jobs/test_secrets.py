@@ -99,11 +99,7 @@ def test_a_verl_that_leaves_the_runtime_environment_alone():
         (OLD, {}, "cluster 'lab' has no agents that could pass it otherwise"),
         (LAB, {"pip": ["x"]}, "with 'pip' in the runtime environment"),
         (LAB, {"conda": "x"}, "with 'conda' in the runtime environment"),
-        (
-            replace(LAB, ray_version="2.42.1"),
-            {},
-            r"only Ray 2.43 and later can be told otherwise \(this is 2.42.1\)",
-        ),
+        (replace(LAB, ray_version="2.42.1"), {}, r"only Ray 2.43 and later can be .* \(this is 2.42.1\)"),
     ],
 )
 def test_where_only_ray_can_pass_them(cluster: ClusterShape, runtime_env: dict[str, Any], reason: str):

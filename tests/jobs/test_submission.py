@@ -42,11 +42,9 @@ class TestEnvironment:
         assert "env_vars" not in mine.runtime_env
         assert local.runtime_env["env_vars"] == {"HF_HUB_OFFLINE": "1"}
 
-    def test_a_key_for_wandb_switches_it_on(self):
-        assert overrides(planned(env={"WANDB_API_KEY": "k"}))["trainer.logger"] == "[console,wandb]"
-
-    def test_an_empty_one_does_not(self):
-        assert overrides(planned(env={"WANDB_API_KEY": ""}))["trainer.logger"] == "[console]"
+    @pytest.mark.parametrize(("key", "logger"), [("k", "[console,wandb]"), ("", "[console]")])
+    def test_a_key_for_wandb_switches_it_on(self, key: str, logger: str):
+        assert overrides(planned(env={"WANDB_API_KEY": key}))["trainer.logger"] == logger
 
     def test_other_fields_are_passed_on_and_excludes_are_not(self, tmp_path: Path):
         config = {"setup_timeout_seconds": 60}
@@ -161,23 +159,8 @@ def words(entrypoint: str) -> list[str]:
 
 
 HOSTILE = [
-    "it's",
-    'say "hi"',
-    "$(id)",
-    "`id`",
-    "a\nb",
-    "a;b",
-    "a b",
-    "\\",
-    "*",
-    "a=b",
-    "{x}",
-    "[1",
-    "#",
-    "é你",
-    "!h",
-    "~",
-]
+    "it's", 'say "hi"', "$(id)", "`id`", "a\nb", "a;b", "a b", "\\", "*", "a=b", "{x}", "[1", "#", "é你", "!h", "~",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("hostile", HOSTILE)

@@ -99,24 +99,9 @@ def test_ray_itself_would_send_the_same_files(tmp_path: Path):
     packaging = pytest.importorskip("ray._private.runtime_env.packaging")
     work = tmp_path / "work"
     write(
-        work,
-        "a.py",
-        "data/big.bin",
-        "data/keep.bin",
-        "src/data/x",
-        "src/gen.py",
-        "venv/x",
-        "src/__pycache__/y",
-    )
-    write(
-        work,
-        "sub dir/\u4f60.txt",
-        ".git/config",
-        "logs/1/out.log",
-        "logs/keep/out.log",
-        ".hidden",
-        "a.egg-info/x",
-    )
+        work, "a.py", "data/big.bin", "data/keep.bin", "src/data/x", "src/gen.py", "venv/x", "src/__pycache__/y",
+        "sub dir/\u4f60.txt", ".git/config", "logs/1/out.log", "logs/keep/out.log", ".hidden", "a.egg-info/x",
+    )  # fmt: skip
     (work / ".gitignore").write_text("*.bin\n!keep.bin\n/logs/*\n!/logs/keep\n*.egg-info/\n")
     (work / "src/.rayignore").write_text("gen.py\n")
     (work / "linked").symlink_to(work / "src")
