@@ -96,48 +96,6 @@ def test_the_rollout_engine_is_read_from_the_overrides(given, engine):
     assert Job(name="one").rollout is None
 
 
-WRONG = [
-    ("name", "my job", "'my job' is not the name of a job; did you mean 'my-job'?"),
-    ("name", "", "'' is not the name of a job"),
-    ("name", "../x", "'../x' is not the name of a job; did you mean 'x'?"),
-    ("name", "a\n", "'a\\n' is not the name of a job; did you mean 'a'?"),
-    ("summary", 3, "3 is not text"),
-    ("source", None, "None is not text"),
-    ("entrypoint", "x.py", "'x.py' is one text where a list is expected; write ['x.py']"),
-    ("entrypoint", ["python3", ""], "'' is empty"),
-    ("overrides", ["a=1"], "['a=1'] is not a mapping of keys to values"),
-    ("overrides", {"a b": 1}, "'a b' is not the key of an override"),
-    ("overrides", {1: 1}, "1 is not the key of an override"),
-    ("overrides", {"a": {"é": 1}}, "'é' cannot be the key of a mapping in a Hydra override"),
-    ("overrides", {"a": b"x"}, "b'x' (bytes) cannot be written as a Hydra value"),
-    ("env", {"A": None}, "A has no value"),
-    ("data", ["x y"], "'x y' is not the name of a data set"),
-    ("model", "a b", "'a b' is neither a model on the Hugging Face Hub nor an absolute path"),
-    ("model", 1, "1 is neither a model on the Hugging Face Hub nor an absolute path"),
-    ("verl", 0.9, "0.9 is not a release of verl; did you mean '0.9', in quotes?"),
-    ("verl", "main", "'main' is not a release of verl"),
-    ("device", "gpus", "'gpus' is not a device; did you mean 'gpu'?"),
-    ("device", "cuda", "'cuda' is not a device"),
-    ("nodes", 0, "0 is not a number of nodes"),
-    ("nodes", True, "True is not a number of nodes"),
-    ("nodes", "2", "'2' is not a number of nodes; did you mean 2?"),
-    ("gpu", "H100x8", "'H100x8' is not the name of a GPU; did you mean 'H100:8'?"),
-    ("gpu", "H100", "'H100' leaves the number of GPUs of a node open"),
-    ("gpu", "H100:4..8", "'H100:4..8' leaves the number of GPUs of a node open"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("field", "value", "message"), WRONG)
-def test_a_wrong_value_is_refused_with_its_field(field, value, message):
-    with pytest.raises(SpecError) as caught:
-        Job(**{"name": "one", field: value})
-    assert caught.value.message == f"Job.{field}: {message}"
-
-
-def test_each_field_has_a_test_of_a_wrong_value():
-    assert {field for field, _, _ in WRONG} == set(Job.model_fields)
-
-
 def test_an_empty_entrypoint_is_refused():
     with pytest.raises(SpecError) as caught:
         Job(name="one", entrypoint=[])
