@@ -30,6 +30,7 @@ class FakeDstack:
             list=lambda _project: self._answer([SimpleNamespace(name=name) for name in self.held_secrets])
         )
         self.runs = SimpleNamespace(get=self._run, list=self._list, stop=self._stop)
+        self.logs = SimpleNamespace(poll=lambda *_: self._answer(SimpleNamespace(logs=[])))
         self.users = SimpleNamespace(get_my_user=lambda: self._answer(SimpleNamespace(username=ME)))
 
     @property
@@ -99,7 +100,8 @@ def attempt(number: int = 0, **changes: Any) -> SimpleNamespace:
         hostname=chosen["host"], price=chosen["price"], backend=SimpleNamespace(value=chosen["backend"])
     )
     return SimpleNamespace(
-        id=f"submission-{number}", submission_num=number, status=SimpleNamespace(value=chosen["status"]),
+        id=f"00000000-0000-4000-8000-{number:012d}", submission_num=number,
+        status=SimpleNamespace(value=chosen["status"]),
         submitted_at=datetime(2026, 1, 1, tzinfo=timezone.utc), finished_at=None, exit_status=None, error=None,
         termination_reason=chosen["code"], termination_reason_message=chosen["said"], job_provisioning_data=machine,
     )  # fmt: skip

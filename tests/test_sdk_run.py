@@ -8,7 +8,8 @@ import pytest
 from fake_local import FakeLocal
 
 import cloudrl
-from cloudrl.providers import provider
+from cloudrl.providers.local.provider import LocalProvider
+from cloudrl.providers.registry import provider
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,8 +83,7 @@ class TestAJobThatIsNotSubmitted:
 
     @pytest.fixture(autouse=True)
     def starts(self, lab: FakeLocal, monkeypatch: pytest.MonkeyPatch) -> None:
-        home = provider("local")
-        monkeypatch.setattr(home, "up", lambda _plan, **_: home.attach("lab"))
+        monkeypatch.setattr(LocalProvider, "up", lambda self, _plan, **_: self.attach("lab"))
         monkeypatch.setattr("cloudrl.jobs.run_plan.find_running", lambda *_, **__: None)
 
     def test_a_refused_one_takes_its_cluster_with_it(self, lab: FakeLocal) -> None:

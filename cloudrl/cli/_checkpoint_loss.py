@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cloudrl.cli import _output
-from cloudrl.cli._interrupts import OVER
 from cloudrl.errors import CloudrlError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cloudrl.providers import Provider
     from cloudrl.providers.model import CheckpointRetention, Status
     from cloudrl.transport import Connection
 
@@ -37,17 +35,15 @@ def saved(connection: Connection) -> list[str]:
     return [*lines, *found.notes]
 
 
-def look(
-    home: Provider, status: Status, connection: Connection | None
-) -> tuple[CheckpointRetention | None, list[str]]:
+def look(status: Status, connection: Connection | None) -> tuple[CheckpointRetention | None, list[str]]:
     """What becomes of a cluster's checkpoints, and which there are, as far as it matters for whoever ends it.
 
     Nothing where none was saved yet; those that stay are not listed.
     """
     if connection is None and not may_have_run_jobs(status):
         return None, []
-    keeping = home.keeping(status.name)
-    if not keeping.destroyed:
+    keeping = status.retention
+    if keeping is None or not keeping.destroyed:
         return keeping, []
     if connection is None:
         return keeping, ["they cannot be listed: the cluster cannot be reached"]
@@ -60,7 +56,7 @@ def look(
 
 def may_have_run_jobs(status: Status) -> bool:
     """Whether jobs may have run on a cluster that does not answer, and is not over; "running" is all dstack sees."""
-    if status.phase in OVER:
+    if status.is_over:
         return False
     return (
         status.phase in ("ready", "running") or status.ready_at is not None or bool(status.previous_attempts)

@@ -11,10 +11,7 @@ from cloudrl.errors import CloudrlError, ConnectionFailed, Interrupted
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from cloudrl.providers import Provider
-
-OVER = ("ended", "down", "failed")
-"""Phases of a cluster that nothing runs on any more."""
+    from cloudrl.providers.model import Provider
 
 
 @contextmanager
@@ -130,4 +127,4 @@ def ended(home: Provider, name: str) -> str:
         look = home.status(name)
     except CloudrlError:
         return ""
-    return (look.reason or look.phase) if look.phase in OVER else ""
+    return (look.reason or look.phase) if look.is_over else ""

@@ -1,8 +1,8 @@
-"""What a cluster on dstack is going to cost, before the question whether to start it."""
+"""What a cluster is going to cost, before the question whether to start it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from cloudrl.cli import _output
 from cloudrl.cli._write_file import duration, money
@@ -11,45 +11,39 @@ from cloudrl.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from cloudrl.providers.dstack.fleets import FleetState, Offer
-    from cloudrl.providers.dstack.provider import DstackPlan
-    from cloudrl.providers.dstack.runs import RunPlan
-    from cloudrl.providers.model import Plan, Status
+    from cloudrl.providers.model import Notice, Offer, Plan, Status
 
 _SHOWN_OFFERS = 3
 
 
-def ask(plan: Plan, *, yes: bool) -> None:
-    """Show offers and the price of the whole cluster, and ask.
+def ask(plan: Plan, *, yes: bool) -> Plan:
+    """Show offers and the price of the whole cluster, and ask. Returns the plan that was shown.
 
     Raises:
         InputError: the user said no, or a run of that name is going on.
         CapacityError: there is no such machine.
     """
-    from cloudrl.providers.dstack import diagnostics
-    from cloudrl.providers.dstack.provider import quote
-    from cloudrl.providers.dstack.server import connect
-
-    server = connect()
-    quoted = quote(cast("DstackPlan", plan), server)
-    diagnostics.check(server, quoted)
-    say(quoted)
-    warn_of(diagnostics.fleets_for(server, quoted.text))
-    cost = f" for about {money(quoted.price)}/h" if quoted.price else ""
-    if not _output.confirm(f"Start {quoted.name}{cost}?", yes=yes):
+    priced = plan.priced()
+    price = priced.price
+    if price is None:
+        return priced
+    say_offers(price.offers, price.total_offers)
+    if price.per_hour:
+        _output.note(f"{plan.cluster.nodes} nodes together: from {money(price.per_hour)}/h")
+    for notice in price.notices:
+        say(notice)
+    cost = f" for about {money(price.per_hour)}/h" if price.per_hour else ""
+    if not _output.confirm(f"Start {plan.name}{cost}?", yes=yes):
         raise InputError("nothing was started")
+    return priced
 
 
-def say(quoted: RunPlan) -> None:
-    """Offers, the price of all nodes together, and what does not work on those backends."""
-    say_offers(quoted.offers, quoted.total_offers)
-    if quoted.price:
-        _output.note(f"{quoted.nodes} nodes together: from {money(quoted.price)}/h")
-    if quoted.without_instance_volumes:
-        backends = ", ".join(quoted.without_instance_volumes)
-        _output.note(
-            f"note: {backends} cannot mount a folder of the host: checkpoints need a network volume there"
-        )
+def say(notice: Notice | None) -> None:
+    """A notice and what may be done about it; nothing for None."""
+    if notice is not None:
+        _output.note(notice.text)
+        if notice.hint:
+            _output.hint(notice.hint)
 
 
 def so_far(look: Status) -> str:
@@ -98,19 +92,3 @@ def say_offers(offers: Iterable[Offer], total: int) -> None:
         _output.note(f"offer: {where}: {offer.resources}{spot}, {money(offer.price)}/h")
     if total > _SHOWN_OFFERS:
         _output.note(f"and {total - _SHOWN_OFFERS} more")
-
-
-def warn_of(fleets: Iterable[FleetState]) -> None:
-    """Name the fleets whose idle machines are paid for until somebody deletes them."""
-    for fleet in fleets:
-        warn(fleet.name, fleet.never_released_reason)
-
-
-def warn(fleet: str, never_released_reason: str) -> None:
-    """Say that a fleet never gives its machines back, and why; nothing for "", where it does."""
-    if never_released_reason:
-        _output.note(
-            f"warning: fleet {fleet} never gives all of its machines back, and they cost money while idle: "
-            f"{never_released_reason}"
-        )
-        _output.hint(f"cloudrl fleet delete {fleet}, when it is no longer needed")

@@ -11,7 +11,7 @@ import typer
 from cloudrl.cli import _output
 from cloudrl.cli._target import connect, running_clusters
 from cloudrl.errors import InputError
-from cloudrl.providers import locate, provider
+from cloudrl.providers.registry import find
 
 if TYPE_CHECKING:
     from cloudrl.checkpoints.sources import CheckpointSource
@@ -69,7 +69,7 @@ def step_and_where(step: str | None, where: str | None) -> tuple[str, str | None
 
 def _only_cluster() -> str:
     """The cluster that is up; these commands take its name as an argument, not as an option."""
-    running = list(running_clusters())
+    running = running_clusters()
     if not running:
         raise InputError(
             "there is no cluster", hint="Name a folder, for example: cloudrl checkpoints list ./checkpoints"
@@ -83,14 +83,9 @@ def _only_cluster() -> str:
 
 
 def _kept_folder(where: str | None) -> Path | None:
-    """What a cluster of this machine that is down has left."""
-    local = provider("local")
-    if where is None or where not in local.names():
+    """What a cluster that is over has left on this machine."""
+    if where is None:
         return None
-    look = local.status(where)
-    if look.checkpoint_dir is None or look.phase not in ("down", "failed", "ended"):
-        return None
-    if locate.providers_of(where) != ["local"]:
-        return None
-    folder = Path(look.checkpoint_dir)
-    return folder if folder.is_dir() else None
+    looks = find(where).clusters
+    folder = looks[0].checkpoint_dir if looks and looks[0].is_over and looks[0].nodes_are_here else None
+    return Path(folder) if folder is not None and Path(folder).is_dir() else None

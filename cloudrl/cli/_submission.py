@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from cloudrl.jobs.submission import Submission
     from cloudrl.jobs.submit import PreparedSubmission
     from cloudrl.jobs.working_dir import PackagePlan
-    from cloudrl.spec import Cluster, Job
+    from cloudrl.providers.model import Plan
+    from cloudrl.spec import Job
     from cloudrl.transport import Connection
 
 _MIB = 2**20
@@ -116,13 +117,13 @@ def prepared_for(connection: Connection, job: Job, options: SubmitOptions) -> Pr
     return prepared
 
 
-def preview(cluster: Cluster, job: Job, options: SubmitOptions, *, on: str) -> Submission:
+def preview(planned: Plan, job: Job, options: SubmitOptions) -> Submission:
     """The same for a cluster that is only declared, as a dry run shows it."""
     from cloudrl.jobs import submission_of
     from cloudrl.jobs.run_plan import expected_snapshot
     from cloudrl.jobs.submit import read_and_plan
 
-    snapshot = expected_snapshot(cluster, job, options, on=on, shell=os.environ)
+    snapshot = expected_snapshot(planned, job, options, shell=os.environ)
     draft = read_and_plan(job, options, snapshot, on_read=_say_what_is_read)
     submission = submission_of(draft)
     _say_what_is_coming(submission, draft.package)

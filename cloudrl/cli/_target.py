@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cloudrl.cli import _output
-from cloudrl.errors import ConnectionFailed, InputError
-from cloudrl.providers import locate, provider
+from cloudrl.errors import InputError
+from cloudrl.providers.registry import find, locate, names_in_use, provider
 
 if TYPE_CHECKING:
+    from cloudrl.providers.model import Status
     from cloudrl.transport import Connection
 
 PLAIN_URL = "http://localhost:8265"
@@ -52,7 +53,7 @@ def connect(cluster: str | None, address: str | None, *, keep: bool = False) -> 
     if len(running) > 1:
         raise InputError(
             f"several clusters are up: {', '.join(running)}",
-            hint=f"Choose one: --cluster {next(iter(running))}",
+            hint=f"Choose one: --cluster {running[0]}",
         )
     for name in running:
         return _attach(name, keep=keep)
@@ -60,56 +61,35 @@ def connect(cluster: str | None, address: str | None, *, keep: bool = False) -> 
 
 
 def _attach(name: str, *, keep: bool) -> Connection:
-    home = provider(locate.provider_of(name))
-    if keep:
-        home.keep_open(name)
-    return home.attach(name)
+    ref = locate(name)
+    return provider(ref.provider).attach(ref.name, keep_open=keep)
 
 
-def running_clusters() -> dict[str, str]:
-    """Name -> provider, of the clusters that are up or coming up. A local one hides a dstack one of its name.
+def running_clusters() -> list[str]:
+    """Those that are up or coming up, as commands name them.
 
     Raises:
-        ConnectionFailed: the dstack server does not answer, and nothing runs here.
+        CloudrlError: a provider could not be asked, and nothing runs with the others.
     """
-    here = dict.fromkeys(locate.active("local"), "local")
-    try:
-        return {**dict.fromkeys(locate.active("dstack"), "dstack"), **here}
-    except ConnectionFailed:
-        if here:
-            return here
-        raise
+    found = find()
+    if found.silent and not found.running:
+        raise found.silent[0].error
+    return names_in_use(found.running)
 
 
-def all_clusters() -> list[tuple[str, str]]:
-    """Name and provider of every cluster, also of local ones that are down.
+def all_clusters() -> tuple[Status, ...]:
+    """Every cluster, also those that are over and have left something.
 
-    One that is down here makes room for one on dstack; a name that is alive in both places stands there twice. While
-    the dstack server does not answer, those of this machine are all, and a note says so.
+    One that is over makes room for a living one of its name. A note says which provider could not be asked.
 
     Raises:
-        ConnectionFailed: the dstack server does not answer, and there is none here.
+        CloudrlError: a provider could not be asked, and the others have none.
     """
-    local = provider("local").names()
-    try:
-        there = locate.active("dstack")
-    except ConnectionFailed as error:
-        if not local:
-            raise
-        _output.note(f"clusters on dstack are not shown: {error.message}")
-        there = []
-    here = locate.active("local")
-    dead = [name for name in local if name not in here and name not in there]
-    return [
-        *((name, "local") for name in dead),
-        *((name, "dstack") for name in there),
-        *((name, "local") for name in here),
-    ]
-
-
-def known_clusters() -> dict[str, str]:
-    """Name -> provider: a local one that is down first, then one on dstack, then a living local one."""
-    return dict(all_clusters())
+    found = find()
+    found.refuse_silent()
+    for each in found.silent:
+        _output.note(f"clusters on {each.provider} are not shown: {each.error.message}")
+    return found.clusters
 
 
 def one_cluster(name: str | None) -> str:
@@ -120,7 +100,7 @@ def one_cluster(name: str | None) -> str:
     """
     if name is not None:
         return name
-    known = list(running_clusters() or known_clusters())
+    known = running_clusters() or names_in_use(all_clusters())
     if len(known) == 1:
         return known[0]
     if not known:

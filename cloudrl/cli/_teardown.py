@@ -7,15 +7,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cloudrl.cli import _checkpoint_loss, _output, _price
-from cloudrl.cli._interrupts import OVER, costs, ended, ending
+from cloudrl.cli._interrupts import costs, ended, ending
 from cloudrl.cli._retry import retry
 from cloudrl.errors import ConnectionFailed, InputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from cloudrl.providers import Provider
-    from cloudrl.providers.model import CheckpointRetention, Status
+    from cloudrl.providers.model import CheckpointRetention, Provider, Status
     from cloudrl.transport import Connection
 
     Again = Callable[[Callable[[], Any]], Any]
@@ -47,7 +46,7 @@ class TeardownImpact:
     @property
     def others(self) -> list[str]:
         """What somebody else may lose: a sentence each, none for a cluster that is over."""
-        if self.look.phase in OVER:
+        if self.look.is_over:
             return []
         whose = [f"it is {self.whose}'s"] if self.whose else []
         if self.jobs is None:
@@ -64,7 +63,7 @@ def assess(home: Provider, name: str) -> TeardownImpact:
     look = home.status(name)
     connection = _reach(home, look)
     jobs = _running_jobs(look, connection)
-    return TeardownImpact(look, jobs, home.whose(name), *_checkpoint_loss.look(home, look, connection))
+    return TeardownImpact(look, jobs, look.owner, *_checkpoint_loss.look(look, connection))
 
 
 def ask(impact: TeardownImpact, *, yes: bool) -> None:
@@ -94,19 +93,13 @@ def end(home: Provider, impact: TeardownImpact, *, again: Again = _once) -> None
         impact: the look at it before.
         again: makes a request, and repeats it while nobody answers.
     """
-    name, keeping = impact.look.name, impact.keeping
+    name, look = impact.look.name, impact.look
     # of a request that got through, and its answer did not, the next one finds the cluster over
-    was_running = again(partial(home.down, name)) or impact.look.phase not in OVER
+    was_running = again(partial(home.down, name)) or not look.is_over
     what = "is down" if was_running else "was not running"
-    _output.note(f"{name} {what}; {home.what_stays(name)}")
-    if keeping is not None and not keeping.destroyed and impact.look.provider != "local":
-        _output.note(f"checkpoints stay {keeping.location}")
-    if impact.look.provider == "dstack":
-        try:
-            _after_dstack(name)
-        except ConnectionFailed as error:  # the cluster is down nevertheless
-            _output.note(f"whether its fleet gives the machines back cannot be seen: {error.message}")
-            _output.hint("cloudrl fleet list")
+    _output.note(f"{name} {what}; {look.teardown_summary}")
+    for notice in look.teardown_notices:
+        _price.say(notice)
 
 
 def after_run(
@@ -150,7 +143,7 @@ def after_run(
 def _wanted(home: Provider, impact: TeardownImpact, *, down: bool | None, yes: bool, reused: bool) -> bool:
     """Whether the cluster of a run shall end: see `after_run`."""
     name = impact.look.name
-    if down is None and impact.look.phase in OVER:
+    if down is None and impact.look.is_over:
         return False
     reasons = reasons_to_confirm(impact, yes=yes, reused=reused)
     if impact.keeping is not None and impact.is_lost:
@@ -161,7 +154,7 @@ def _wanted(home: Provider, impact: TeardownImpact, *, down: bool | None, yes: b
 def reasons_to_confirm(impact: TeardownImpact, *, yes: bool, reused: bool) -> list[str]:
     """Why not to end a cluster without a question, a sentence each."""
     reasons = impact.others if reused or impact.jobs else []  # on one of its own are its own jobs
-    if impact.look.phase in OVER or yes:
+    if impact.look.is_over or yes:
         return reasons
     if reused:
         reasons.append("it was up before this command")
@@ -187,16 +180,6 @@ def report_still_running(home: Provider, name: str) -> None:
     else:
         _output.note(f"cluster {name} goes on{costs(home, name)}")
         _output.hint(f"cloudrl down {name}")
-
-
-def _after_dstack(name: str) -> None:
-    """Name its fleet if that never gives its machines back."""
-    from cloudrl.providers.dstack import fleets, runs
-    from cloudrl.providers.dstack.server import connect
-
-    server = connect()
-    run = runs.get(server, name)
-    _price.warn_of(each for each in fleets.list_all(server) if each.name == run.fleet)
 
 
 def _reach(home: Provider, look: Status) -> Connection | None:

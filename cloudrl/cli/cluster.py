@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from contextlib import closing
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,55 +18,43 @@ from cloudrl.cli._target import (
     one_cluster,
     running_clusters,
 )
-from cloudrl.errors import CloudrlError, ClusterFailed, ConnectionFailed, InputError
-from cloudrl.providers import locate, provider
+from cloudrl.errors import ClusterFailed, InputError
+from cloudrl.providers.registry import ClusterRef, find, locate, names_in_use, provider
 
 if TYPE_CHECKING:
-    from cloudrl.providers import Provider
-    from cloudrl.providers.model import Status
+    from cloudrl.providers.model import Provider, Status
 
 NameArgument = Annotated[str | None, typer.Argument(help="The cluster; not needed when there is one.")]
-_ON = Annotated[
-    str | None,
-    typer.Option(
-        "--on", metavar="PROVIDER", help="local or dstack, where there is one of that name in both."
-    ),
-]
 
 
 def status(
     name: NameArgument = None,
-    on: _ON = None,
     *,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Redraw until Ctrl-C.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
 ) -> None:
     """Show clusters, or the nodes and phases of one. Exit code 4 when it has failed."""
-    known = all_clusters() if name is None else []
-    if name is None and len(known) != 1:
-        _list([provider(home).status(each) for each, home in known], as_json=as_json)
+    known = all_clusters() if name is None else find(name).clusters if "/" not in name else ()
+    if (name is None and len(known) != 1) or len(known) > 1:
+        _list([provider(each.provider).status(each.name) for each in known], as_json=as_json)
+        if name is not None:
+            _output.hint(f"One of them: cloudrl status {names_in_use(known)[-1]}")
         return
-    chosen = name if name is not None else known[0][0]
-    homes = [provider(each) for each in ([on] if on else locate.providers_of(chosen))]
-    if len(homes) > 1:
-        _list([each.status(chosen) for each in homes], as_json=as_json)
-        _output.hint(f"One of them: cloudrl status {chosen} --on dstack")
-        return
-    [home] = homes
+    ref = locate(name) if name is not None else ClusterRef(known[0].provider, known[0].name)
+    where = provider(ref.provider)
     if watch:
-        look = _watch(home, chosen)
+        look = _watch(where, ref.name)
     else:
-        look = home.status(chosen)
+        look = where.status(ref.name)
         _output.as_json(asdict(look)) if as_json else _show(look)
     if look.has_failed:
         raise ClusterFailed(
-            f"cluster {look.name!r} failed: {look.reason}", hint=f"Its logs: {home.logs(chosen)}"
+            f"cluster {look.name!r} failed: {look.reason}", hint=f"Its logs: {look.logs_command}"
         )
 
 
 def down(
     name: NameArgument = None,
-    on: _ON = None,
     *,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
@@ -74,28 +63,26 @@ def down(
     Without a name it is the only one of yours; another user's is ended by its name, after a question.
     """
     from cloudrl.cli import _teardown
-    from cloudrl.cli._interrupts import OVER, ending
+    from cloudrl.cli._interrupts import ending
 
     chosen = one_cluster(name)
-    home = provider(on or locate.provider_of(chosen))
-    with ending(home, chosen):
-        impact = _teardown.assess(home, chosen)
-    with ending(home, chosen, impact.look.price_per_hour):
+    ref = locate(chosen)
+    where = provider(ref.provider)
+    with ending(where, ref.name):
+        impact = _teardown.assess(where, ref.name)
+    with ending(where, ref.name, impact.look.price_per_hour):
         _teardown.ask(impact, yes=yes)
-        _teardown.end(home, impact)
-    if on is None and impact.look.provider == "local" and impact.look.phase in OVER:
-        _say_if_dstack_is_silent(chosen)
+        _teardown.end(where, impact)
+    if impact.look.is_over and "/" not in chosen:
+        _say_who_is_silent(chosen)
 
 
-def _say_if_dstack_is_silent(name: str) -> None:
-    """Say that the cluster that was over here may not be the one that was meant."""
-    try:
-        locate.active("dstack")
-    except ConnectionFailed as error:
-        _output.note(f"{error.message}; if there is a cluster {name} on dstack, it goes on")
-        _output.hint(f"When it answers: cloudrl down {name} --on dstack")
-    except CloudrlError:  # there is none to be asked
-        return
+def _say_who_is_silent(name: str) -> None:
+    """Say that the cluster that was over may not be the one that was meant."""
+    for each in find(name).silent:
+        ref = ClusterRef(each.provider, name)
+        _output.note(f"{each.error.message}; if there is a cluster {ref}, it goes on")
+        _output.hint(f"When it answers: cloudrl down {ref}")
 
 
 def env(cluster: ClusterOption = None, address: AddressOption = None) -> None:
@@ -145,20 +132,16 @@ def _show(look: Status) -> None:
         _output.note(f"dashboard {dashboard}, checkpoints {look.checkpoint_dir}")
 
 
-def _watch(home: Provider, name: str) -> Status:
+def _watch(where: Provider, name: str) -> Status:
     """Redraw until the cluster is down or Ctrl-C; returns the last look."""
-    import time
-
     from cloudrl.cli._status_table import watching
 
-    with watching() as on_status:
-        look = home.status(name)
+    with watching() as on_status, closing(where.watch(name)) as looks:
+        look = next(looks)
         try:
-            while look.phase not in ("down", "failed"):
+            on_status(look)
+            for look in looks:
                 on_status(look)
-                time.sleep(0.5)
-                look = home.status(name)
         except KeyboardInterrupt:
             return look
-        on_status(look)
         return look

@@ -29,7 +29,6 @@ def demo(
 ) -> None:
     """Start two Ray nodes here, train a tiny model with real verl, show that it learned, and clean up."""
     from cloudrl.cli._status_table import watching
-    from cloudrl.providers import provider
     from cloudrl.sdk import Cluster
 
     with watching() as on_status:
@@ -37,7 +36,7 @@ def demo(
     _output.note(
         f"READY: {NAME} with {nodes} node{'s' * (nodes > 1)}, dashboard {cluster.connection.ray_url}"
     )
-    folder = provider("local").folder(NAME)
+    folder = Path(cluster.status().state_dir)
     try:
         job = cluster.submit(RECIPE)
         rewards = _train(job)

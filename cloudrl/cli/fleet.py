@@ -157,11 +157,11 @@ def _lost_with(looks: list[FleetState]) -> str:
 
 
 def _warn(fleet: Fleet) -> None:
-    from cloudrl.providers.dstack.fleets import never_released_reason
+    from cloudrl.providers.dstack.fleets import never_released
 
     if fleet.node_range is not None:
         is_off = fleet.idle_duration == "off"
-        _price.warn(fleet.name, never_released_reason(None if is_off else 0, fleet.node_range.min))
+        _price.say(never_released(fleet.name, None if is_off else 0, fleet.node_range.min))
 
 
 def _now(nodes: str | None) -> dict[str, int]:
@@ -201,7 +201,7 @@ def make(text: str, *, yes: bool, project: str | None, replace: bool = True) -> 
     planned = fleets.plan(server, text)
     if planned.action == "nothing":
         _output.note(f"fleet {planned.name} is there, as declared")
-        _price.warn(planned.name, planned.never_released_reason)
+        _price.say(planned.never_released)
         return
     if not replace:
         fleets.refuse_replacing(planned)
@@ -245,7 +245,7 @@ def _say(planned: FleetPlan) -> None:
     if planned.offers and planned.nodes:
         least = planned.nodes * planned.offers[0].price
         _output.note(f"{planned.nodes} machines at once: from {money(least)}/h")
-    _price.warn(planned.name, planned.never_released_reason)
+    _price.say(planned.never_released)
 
 
 class _Machines:

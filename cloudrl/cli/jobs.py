@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 import typer
 
 from cloudrl.cli import _output
-from cloudrl.cli._target import AddressOption, ClusterOption, connect, running_clusters
-from cloudrl.providers import locate, provider
+from cloudrl.cli._target import AddressOption, ClusterOption, connect
+from cloudrl.providers.registry import find, provider
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -161,9 +161,8 @@ def _connect_to(place: str, scheme: str) -> Connection:
     if not {":", "."} & set(place):  # the name of a cluster, also of one that is over or another user's
         return connect(place, None)
     if scheme == "http":
-        known = [(home, name) for name in running_clusters() for home in locate.providers_of(name)]
-        for home, name in known:
-            connection = provider(home).attach(name)
+        for each in find().running:
+            connection = provider(each.provider).attach(each.name)
             if urlsplit(connection.ray_url).netloc == place.replace("localhost:", "127.0.0.1:"):
                 return connection
     return connect(None, f"{scheme}://{place}")

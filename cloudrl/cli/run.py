@@ -19,15 +19,15 @@ from cloudrl.cli._option_groups import with_options
 from cloudrl.cli._teardown import after_run, report_still_running
 from cloudrl.cli._write_file import YesOption  # noqa: TC001 - Typer reads the annotations
 from cloudrl.errors import CloudrlError, ConnectionFailed, Interrupted, JobFailed
-from cloudrl.providers.locate import ensure_name_free
+from cloudrl.providers.model import NoFleet
+from cloudrl.providers.registry import default_provider, ensure_name_free, provider
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cloudrl.jobs import SubmitOptions
-    from cloudrl.providers import Provider
-    from cloudrl.sdk import Cluster
-    from cloudrl.spec import Job
+    from cloudrl.providers.model import Plan, Provider
+    from cloudrl.spec import Cluster, Job
     from cloudrl.transport import Connection
 
 _NAME = Annotated[str, typer.Option("--cluster", "-c", metavar="NAME", help="Name of the cluster.")]
@@ -60,16 +60,18 @@ class RunRequest:
 
     job: Job
     options: SubmitOptions
-    cluster: Cluster
+    plan: Plan
     asked: dict[str, Any]
-    on: str
+
+    @property
+    def cluster(self) -> Cluster:
+        """As it is declared."""
+        return self.plan.cluster
 
     @property
     def home(self) -> Provider:
         """Where the cluster is going to be."""
-        from cloudrl.providers import provider
-
-        return provider(self.on)
+        return provider(self.plan.provider)
 
 
 @dataclass
@@ -116,7 +118,7 @@ def run(
         _refuse_existing(to)
         if _validate_and_preview(request, dry_run=dry_run):
             return
-        ensure_name_free(cluster, request.on)
+        ensure_name_free(cluster, request.plan.provider)
         there = _find_running(request)
     end = partial(after_run, request.home, cluster, down=down, yes=yes, reused=there is not None)
     _train_and_end(
@@ -191,22 +193,23 @@ def _build_request(
     fields["gpu"] = options.gpus(fields.get("gpu"))
     if shape["image"] is not None:  # it decides by itself
         fields.pop("verl", None)
-    place = on or ("dstack" if fields["gpu"] is not None else "local")
+    place = provider(on) if on is not None else default_provider(gpus=fields["gpu"] is not None)
     given = any(value for value in described.values())
     sets = job_options.data if given else fields.get("data") or ()
-    fields["data"] = of_data.described(list(sets), described, local=place == "local") or None
+    fields["data"] = of_data.described(list(sets), described, local=place.nodes_are_here) or None
     shape = {key: value for key, value in shape.items() if value is not None}
-    return RunRequest(job, job_options, options.cluster({**fields, **shape}), asked, place)
+    return RunRequest(job, job_options, place.plan(options.cluster({**fields, **shape})), asked)
 
 
 def _validate_and_preview(request: RunRequest, *, dry_run: bool) -> bool:
     """Check whether job and cluster go together; show both in a dry run."""
     from cloudrl.jobs import run_plan
 
-    run_plan.validate(request.cluster, request.job, request.options, on=request.on)
+    run_plan.validate(request.plan, request.job, request.options)
     if dry_run:
-        submission = _submission.preview(request.cluster, request.job, request.options, on=request.on)
-        _output.data(request.home.plan(request.cluster).render())
+        submission = _submission.preview(request.plan, request.job, request.options)
+        plan = request.plan
+        _output.data((plan.priced() if plan.needs_price else plan).render())
         _output.data(submission.render())
     return dry_run
 
@@ -214,24 +217,21 @@ def _validate_and_preview(request: RunRequest, *, dry_run: bool) -> bool:
 def _find_running(request: RunRequest) -> Connection | None:
     from cloudrl.jobs.run_plan import find_running
 
-    connection = find_running(request.cluster, request.asked, on=request.on)
+    connection = find_running(request.cluster, request.asked, on=request.plan.provider)
     if connection is not None:
         _output.note(f"cluster {request.cluster.name} is up, and is used")
     return connection
 
 
-def _fleet_if_none_fits(cluster: Cluster, *, yes: bool) -> str | None:
-    """Offer to create a fleet where no machine can be had without one; its name, if it was created."""
+def _create_fleet(error: NoFleet, name: str, *, yes: bool) -> str:
+    """Offer to create a fleet where no machine can be had without one; its name."""
     from cloudrl.cli.fleet import make
-    from cloudrl.jobs.run_plan import fleet_for_cluster
-    from cloudrl.providers.dstack.provider import lacks_fleet
     from cloudrl.render.fleet import fleet_to_dstack
 
-    with nothing_started():
-        if not lacks_fleet(cluster):
-            return None
-    fleet = fleet_for_cluster(cluster)
-    _output.note(f"no fleet has or can get the machines of {cluster.name}; {fleet.name} would")
+    fleet = error.fleet
+    if fleet is None:
+        raise error
+    _output.note(f"no fleet has or can get the machines of {name}; {fleet.name} would")
     with nothing_started(fleet.name):
         make(fleet_to_dstack(fleet), yes=yes, project=None, replace=False)
     return fleet.name
@@ -240,10 +240,14 @@ def _fleet_if_none_fits(cluster: Cluster, *, yes: bool) -> str | None:
 def _start(request: RunRequest, *, yes: bool) -> Connection:
     from cloudrl.cli.up import confirm_cost, start_and_watch
 
-    fleet = _fleet_if_none_fits(request.cluster, yes=yes) if request.on == "dstack" else None
-    with nothing_started(fleet):
-        plan = request.home.plan(request.cluster)
-        confirm_cost(plan, on=request.on, yes=yes)
+    fleet = None
+    try:
+        with nothing_started():
+            plan = confirm_cost(request.plan, yes=yes)
+    except NoFleet as error:
+        fleet = _create_fleet(error, request.cluster.name, yes=yes)
+        with nothing_started(fleet):
+            plan = confirm_cost(request.plan, yes=yes)
     connection = start_and_watch(request.home, plan)
     _output.note(f"READY: {plan.name}, dashboard {connection.ray_url}")
     return connection
@@ -273,6 +277,7 @@ def _train(request: RunRequest, connection: Connection, to: Path | None, stage: 
 def _kept(home: Provider, name: str) -> str:
     """Where checkpoints stay, as the end of a sentence; "" while the server that knows is away."""
     try:
-        return f", {home.keeping(name).location}"
+        kept = home.status(name).retention
     except ConnectionFailed:
         return ""
+    return f", {kept.location}" if kept is not None else ""

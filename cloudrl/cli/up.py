@@ -16,8 +16,7 @@ from cloudrl.cli._write_file import YesOption  # noqa: TC001 - Typer reads the a
 from cloudrl.errors import CloudrlError
 
 if TYPE_CHECKING:
-    from cloudrl.providers import Provider
-    from cloudrl.providers.model import Plan
+    from cloudrl.providers.model import Plan, Provider
     from cloudrl.transport import Connection
 
 _PORT = Annotated[int | None, typer.Option(help="For Ray's dashboard; 8265 if free.")]
@@ -44,20 +43,19 @@ def up(
     Ctrl-C leaves a cluster on dstack as it is, and says what it costs and how to end it; one on this machine ends.
     """
     from cloudrl.cli.attach import say_other_port
-    from cloudrl.providers import provider
-    from cloudrl.providers.locate import ensure_name_free
+    from cloudrl.providers.registry import ensure_name_free, provider
 
     where = provider(on)
-    sets = of_data.described(data or [], described, local=on == "local")
+    sets = of_data.described(data or [], described, local=where.nodes_are_here)
     values = {"name": name, "nodes": nodes, "gpu": options.gpus(gpu), "data": sets or None, "models": model}
     cluster = options.cluster({**shape, **values}, env=env)
     with nothing_started():
         plan = where.plan(cluster, dashboard_port=dashboard_port)
         if dry_run:
-            _output.data(plan.render())
+            _output.data((plan.priced() if plan.needs_price else plan).render())
             return
         ensure_name_free(name, on)
-        confirm_cost(plan, on=on, yes=yes)
+        plan = confirm_cost(plan, yes=yes)
     connection = start_and_watch(where, plan)
     _output.note(f"READY: {name} with {nodes} node{'s' * (nodes > 1)}, dashboard {connection.ray_url}")
     if dashboard_port is None:
@@ -68,14 +66,13 @@ def up(
     _output.data(connection.ray_url)
 
 
-def confirm_cost(plan: Plan, *, on: str, yes: bool) -> None:
-    """Ask if it costs money; say what of the declaration has no effect there."""
+def confirm_cost(plan: Plan, *, yes: bool) -> Plan:
+    """Ask if it costs money; say what of the declaration has no effect there. Returns the plan that was shown."""
+    from cloudrl.cli import _price
+
     for note in plan.notes:
         _output.note(f"note: {note}")
-    if on == "dstack":
-        from cloudrl.cli import _price
-
-        _price.ask(plan, yes=yes)
+    return _price.ask(plan, yes=yes)
 
 
 def start_and_watch(where: Provider, plan: Plan) -> Connection:
@@ -86,7 +83,7 @@ def start_and_watch(where: Provider, plan: Plan) -> Connection:
     with watching() as on_status:
         connection = where.up(plan, on_status=on_status)
     with cluster_goes_on(where, plan.name, f"cloudrl status {plan.name}"):
-        if "--max-cost" in plan.render():
+        if plan.cluster.max_cost is not None:
             with suppress(CloudrlError):  # a warning is not worth a cluster that is up
                 _price.compare(where.status(plan.name))
     return connection

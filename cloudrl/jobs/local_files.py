@@ -97,7 +97,7 @@ class LocalFiles:
 
 
 def look(
-    job: Job, options: SubmitOptions, *, here: Path | None = None, checkpoint_dir: str | None = None
+    job: Job, options: SubmitOptions, *, here: Path | None = None, nodes_are_here: bool = False
 ) -> LocalFiles:
     """Look at the working directory and at every path that job or options name.
 
@@ -105,7 +105,7 @@ def look(
         job: The recipe.
         options: What the user asks for.
         here: What relative paths start from; None is the current directory.
-        checkpoint_dir: Of the cluster; where this machine has it, the nodes' disk is this machine's.
+        nodes_are_here: Whether the cluster's nodes read this machine's own files.
 
     Raises:
         InputError: The working directory is none, or cannot be listed.
@@ -120,7 +120,7 @@ def look(
         working_dir=folder,
         working_dir_is_remote=is_url,
         verl_fork=_verl_of(folder),
-        nodes_are_here=checkpoint_dir is not None and Path(checkpoint_dir).is_dir(),
+        nodes_are_here=nodes_are_here,
         found={text: look_at(here, text, kind) for text, kind in paths.items()},
         found_inside={text: file for text, file in inside.items() if file.exists},
     )

@@ -13,9 +13,8 @@ from cloudrl.jobs.local_paths import is_marked
 from cloudrl.jobs.pipeline import plan_job
 from cloudrl.jobs.snapshot import Snapshot
 from cloudrl.node.replication import FILES
-from cloudrl.providers import provider
-from cloudrl.render.dstack import release_of
-from cloudrl.spec import Cluster, DataSet, Fleet, Gpu
+from cloudrl.providers.registry import provider
+from cloudrl.spec import Cluster, DataSet, Gpu
 from cloudrl.spec.cluster import ROLLOUTS
 from cloudrl.spec.data import BUILT_IN
 from cloudrl.spec.shape import ClusterShape
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from cloudrl.jobs.options import SubmitOptions
+    from cloudrl.providers.model import Plan
     from cloudrl.spec import Job
     from cloudrl.transport import Connection
 
@@ -58,53 +58,47 @@ def cluster_for_job(job: Job, options: SubmitOptions, *, here: Path | None = Non
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def validate(
-    cluster: Cluster, job: Job, options: SubmitOptions, *, on: str, here: Path | None = None
-) -> None:
+def validate(planned: Plan, job: Job, options: SubmitOptions, *, here: Path | None = None) -> None:
     """Check what is going to be sent to a cluster once it is up. Of this machine's files only Python code is read.
 
     Args:
-        cluster: As it is declared.
+        planned: The cluster that would be started.
         job: The recipe.
         options: What the user asks for beyond it.
-        on: The provider.
         here: What relative paths start from; None is the current directory.
 
     Raises:
         InputError: Job and cluster do not go together, or what the job brings along does not exist, is too large or
             is no Python that verl can load.
     """
-    plan_job(job, options, expected_snapshot(cluster, job, options, on=on, here=here))
+    plan_job(job, options, expected_snapshot(planned, job, options, here=here))
 
 
 def expected_snapshot(
-    cluster: Cluster,
+    planned: Plan,
     job: Job,
     options: SubmitOptions,
     *,
-    on: str,
     here: Path | None = None,
     shell: Mapping[str, str] | None = None,
 ) -> Snapshot:
     """What planning the job is going to look at once the cluster is up."""
     return Snapshot(
-        expected_shape(cluster, job, on=on),
-        look(job, options, here=here),
+        expected_shape(planned, job),
+        look(job, options, here=here, nodes_are_here=planned.nodes_are_here),
         shell=shell or {},
         is_expected=True,
     )
 
 
-def expected_shape(cluster: Cluster, job: Job, *, on: str) -> ClusterShape:
+def expected_shape(planned: Plan, job: Job) -> ClusterShape:
     """The cluster as a job is going to find it.
 
     A number of GPUs that is left open counts as the one that the recipe is made for.
     """
+    cluster, places, software = planned.cluster, planned.node_paths, planned.software
     made_for = Gpu.parse(job.gpu).count if job.gpu is not None else None
     open_count = made_for.exact if made_for is not None and made_for.exact is not None else 8
-    names, places = _names(cluster), provider(on).places(cluster)
-    # where the provider says what is installed, no image is taken
-    known = release_of(cluster) if places.ray is None and cluster.device == "gpu" else None
     return ClusterShape(
         name=cluster.name,
         id=None,
@@ -114,18 +108,19 @@ def expected_shape(cluster: Cluster, job: Job, *, on: str) -> ClusterShape:
         checkpoint_dir=places.checkpoints,
         data={
             name: {part: f"{places.data}/{folder_name(name)}/{part}.parquet" for part in ("train", "test")}
-            for name in names
+            for name in _names(cluster)
         },
         models={
             model: f"{places.data}/models/{model}" if model == _MADE_HERE else model
             for model in cluster.models
         },
-        verl_version=known.verl if known else None,
-        rollouts=(known.rollout,) if known else (),
-        provider=on,
+        verl_version=software.verl,
+        rollouts=software.rollouts,
+        provider=planned.provider,
         files_dir=f"{places.data}/{FILES}",
         secrets_dir=places.secrets,
-        ray_version=places.ray or (known.ray if known else None),
+        ray_version=software.ray,
+        nodes_are_here=planned.nodes_are_here,
     )
 
 
@@ -141,10 +136,10 @@ def find_running(declared: Cluster, asked: Mapping[str, Any], *, on: str) -> Con
         InputError: It is not READY, or another one than is asked for.
     """
     where, name = provider(on), declared.name
-    if name not in where.names():
+    if not any(each.name == name for each in where.list()):
         return None
     look = where.status(name)
-    if look.phase in ("down", "failed"):
+    if look.is_over:
         return None
     if not look.is_ready:
         raise InputError(
@@ -156,19 +151,6 @@ def find_running(declared: Cluster, asked: Mapping[str, Any], *, on: str) -> Con
     _check_same(asked, seen)
     _check_prepared(declared, seen)
     return connection
-
-
-def fleet_for_cluster(cluster: Cluster) -> Fleet:
-    """A fleet of rented machines that a cluster fits on: none before it runs, none for long afterwards."""
-    of_machines = (
-        "backends", "regions", "availability_zones", "instance_types", "reservation", "spot_policy", "max_price",
-    )  # fmt: skip
-    names = ("gpu", "cpu", "memory", "disk")
-    given = {name: getattr(cluster, name) for name in names if name in cluster.explicit_fields()}
-    section = {name: cluster.dstack[name] for name in of_machines if name in cluster.dstack}
-    return Fleet.load(
-        {"name": f"{cluster.name[:35]}-fleet", "nodes": cluster.nodes, **given, "dstack": section}
-    )
 
 
 def _check_same(wanted: Mapping[str, Any], cluster: ClusterShape) -> None:

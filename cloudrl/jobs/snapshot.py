@@ -67,7 +67,7 @@ def take_snapshot(
         ClusterFailed: The cluster has failed, or is not ready yet.
     """
     cluster = inspect_cluster(connection)
-    files = look(job, options, here=here, checkpoint_dir=cluster.checkpoint_dir)
+    files = look(job, options, here=here, nodes_are_here=cluster.nodes_are_here)
     agent = connection.agent() if continues_a_run(job, options) else None
     return Snapshot(cluster, files, None if agent is None else _saved(agent), shell or {})
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import errno
 import functools
-import json
 import os
 import shutil
 import sys
@@ -28,6 +27,8 @@ from cloudrl.node.shutdown import Shutdown
 from cloudrl.node.tokens import Tokens, derive, node_key
 from cloudrl.node.worker import Worker
 from cloudrl.protocol.options import AgentOptions
+from cloudrl.protocol.outcome import FILE as OUTCOME_FILE
+from cloudrl.protocol.outcome import Outcome
 
 if TYPE_CHECKING:
     from cloudrl.node.agent import Agent
@@ -99,7 +100,7 @@ def _serve_and_walk(agent: Agent, options: AgentOptions, identity: Identity) -> 
         return _conclude(agent, agent.agree_on_outcome(agent.state.fail(failed.failure)))
     except Shutdown as ended:
         agent.log.line(str(ended))
-        _write_outcome(agent, None, str(ended))
+        _write_outcome(agent, Outcome("ended", str(ended), final=False, at=time.time()))
         return ended.exit_code
     except Exception as error:  # noqa: BLE001  unjudged, it would be retried for ever at the user's cost
         return _conclude(agent, agent.agree_on_outcome(agent.state.fail(_own_fault(agent, error))))
@@ -205,7 +206,10 @@ def _conclude(agent: Agent, failure: Failure) -> int:
         agent.log.verdict(f"CLOUDRL FAILED: {_where(failure)}")
     else:
         agent.log.line(f"failed: {_where(failure)}")
-    _write_outcome(agent, failure, _where(failure))
+    phase = "down" if failure.kind == DOWN else "failed"
+    outcome = Outcome(phase, _where(failure), failure.final, time.time(), failure.to_json())
+    agent.log.verdict(outcome.to_line())
+    _write_outcome(agent, outcome)
     return 0 if failure.final else 1
 
 
@@ -217,11 +221,11 @@ def _where(failure: Failure) -> str:
     )
 
 
-def _write_outcome(agent: Agent, failure: Optional[Failure], text: str) -> None:
-    value = {"at": time.time(), "text": text, "failure": failure.to_json() if failure else None}
-    folder = agent.options.run_dir
+def _write_outcome(agent: Agent, outcome: Outcome) -> None:
+    path = agent.options.run_dir / OUTCOME_FILE
+    part = path.with_name(f".{path.name}.part")
     try:
-        (folder / ".outcome.part").write_text(json.dumps(value))
-        (folder / ".outcome.part").replace(folder / "outcome.json")
+        part.write_text(outcome.to_json())
+        part.replace(path)
     except OSError as error:  # a full disk; the exit code counts for more
-        agent.log.line(f"warning: {folder / 'outcome.json'} cannot be written: {error}")
+        agent.log.line(f"warning: {path} cannot be written: {error}")

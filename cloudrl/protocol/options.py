@@ -7,7 +7,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Tuple, Type
 
 from cloudrl.errors import InputError
 
@@ -135,10 +135,23 @@ class AgentOptions:
     @classmethod
     def from_argv(cls, argv: Sequence[str]) -> AgentOptions:
         """Read the words after `run`. Wrong ones end the process with argparse's message and exit code 2."""
-        parser = _parser()
+        parser = _parser(argparse.ArgumentParser)
         given = vars(parser.parse_args(argv))
         if given.get("limits.max_cost") is not None and not given.get("limits.price_per_hour"):
             parser.error("--max-cost needs --price-per-hour, of all nodes together")
+        return cls._of(given)
+
+    @classmethod
+    def recognized(cls, argv: Sequence[str]) -> AgentOptions:
+        """Those of the words that this release knows: another one may have written them.
+
+        Raises:
+            InputError: one of them has no value, or one that is none.
+        """
+        return cls._of(vars(_parser(_RaisingParser).parse_known_args(argv)[0]))
+
+    @classmethod
+    def _of(cls, given: Mapping[str, Any]) -> AgentOptions:
         flat: Dict[str, Any] = {"ports": {}, "limits": {}}
         for name, value in given.items():
             group, _, inner = name.rpartition(".")
@@ -238,10 +251,15 @@ _OPTIONS = (
 _DEFAULTS = AgentOptions()
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="cloudrl-node.pyz run", allow_abbrev=False, argument_default=argparse.SUPPRESS
-    )
+class _RaisingParser(argparse.ArgumentParser):
+    """Raises where argparse would end the process."""
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(message)
+
+
+def _parser(of_class: Type[argparse.ArgumentParser]) -> argparse.ArgumentParser:
+    parser = of_class(prog="cloudrl-node.pyz run", allow_abbrev=False, argument_default=argparse.SUPPRESS)
     for option in _OPTIONS:
         parser.add_argument(
             f"--{option.name}",

@@ -1,31 +1,46 @@
-"""What every provider answers with."""
+"""What a provider is, what it takes and what it answers with."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from cloudrl.errors import CapacityError
+from cloudrl.protocol.phases import Phase
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Generator, Mapping, Sequence
+
+    from typing_extensions import Self
+
+    from cloudrl.spec import Cluster, Fleet
+    from cloudrl.transport import Connection
 
 
 UP_TIMEOUT_S = 86_400.0
 """For a cluster to come up: each of its phases has a deadline of its own, which its agents watch."""
 
 
-class Plan(Protocol):
-    """What `up` would do. Each provider has its own, with what its `up` needs."""
+class NoFleet(CapacityError):
+    """There is no machine for a cluster, and a new fleet might have some.
 
-    @property
-    def name(self) -> str:
-        """The cluster's name."""
+    Args:
+        message: what is missing.
+        hint: the next command.
+        fleet: one that the cluster would fit on.
+    """
 
-    @property
-    def notes(self) -> Sequence[str]:
-        """What the user should know before it starts, a sentence each."""
+    def __init__(self, message: str, *, hint: str | None = None, fleet: Fleet | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.fleet = fleet
 
-    def render(self) -> str:
-        """The exact text, commands or requests, as `--dry-run` prints them."""
+
+@dataclass(frozen=True)
+class Notice:
+    """A sentence that the user should read, and what may be done about it."""
+
+    text: str
+    hint: str = ""
 
 
 @dataclass(frozen=True)
@@ -36,13 +51,102 @@ class NodePaths:
         checkpoints: absolute, on every node.
         data: below it, one folder a data set.
         secrets: below it, one file a job. `RUN-ID` in it is what the provider gives the cluster when it starts.
-        ray: release of Ray on the nodes; None where nobody says it before they run.
     """
 
     checkpoints: str
     data: str
     secrets: str
+
+
+@dataclass(frozen=True)
+class Software:
+    """What nodes are going to have; None and empty where nobody says it before they run."""
+
     ray: str | None = None
+    verl: str | None = None
+    rollouts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A machine that could be had. `price` is in US dollars an hour."""
+
+    backend: str
+    region: str
+    instance_type: str
+    resources: str
+    price: float
+    spot: bool
+
+
+@dataclass(frozen=True)
+class Price:
+    """What a cluster is going to cost.
+
+    Attributes:
+        per_hour: US dollars of all nodes together at the cheapest offer; None where there is none.
+        offers: for one node, cheapest first.
+        total_offers: how many there are.
+        notices: what else costs money, or does not work on those machines.
+    """
+
+    per_hour: float | None
+    offers: tuple[Offer, ...] = ()
+    total_offers: int = 0
+    notices: tuple[Notice, ...] = ()
+
+
+class Plan(Protocol):
+    """What `up` would do, decided without asking anybody. Each provider has its own, with what its `up` needs."""
+
+    @property
+    def name(self) -> str:
+        """The cluster's name."""
+
+    @property
+    def cluster(self) -> Cluster:
+        """What is going to be started; once priced, with the price that its agents count with."""
+
+    @property
+    def provider(self) -> str:
+        """The name of the provider that made it."""
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What the user should know before it starts, a sentence each."""
+
+    @property
+    def node_paths(self) -> NodePaths:
+        """Where nodes are going to keep what jobs read and write."""
+
+    @property
+    def software(self) -> Software:
+        """What is known of the nodes' software."""
+
+    @property
+    def nodes_are_here(self) -> bool:
+        """Whether nodes read this machine's own files."""
+
+    @property
+    def needs_price(self) -> bool:
+        """Whether it cannot be rendered in full before it is priced: the cost is limited, and nobody has said it."""
+
+    @property
+    def price(self) -> Price | None:
+        """What it costs; None before `priced`, and where nothing has a price."""
+
+    def render(self) -> str:
+        """The exact text, commands or requests, as `--dry-run` prints them."""
+
+    def priced(self) -> Self:
+        """The same, checked by whoever has the machines, with its price: what `up` then applies as it is.
+
+        Raises:
+            InputError: it cannot be started: a run of its name is going on, a secret is missing, ...
+            NoFleet: there is no machine for it, and no fleet.
+            CapacityError: there is no such machine.
+            ConnectionFailed: nobody answers.
+        """
 
 
 @dataclass(frozen=True)
@@ -60,24 +164,31 @@ class CheckpointRetention:
 
 @dataclass(frozen=True)
 class Status:
-    """One look at a cluster.
+    """One look at a cluster. `Provider.list` fills in what it knows without asking the cluster itself.
 
     Attributes:
-        phase: of rank 0 (see `cloudrl.protocol.phases`).
+        phase: of rank 0, or what the provider says where no agent answers.
         reason: why it failed or ended, one line.
         nodes: one mapping a known node: rank, ip, phase, detail, seen_s_ago.
         ready_at: seconds since the epoch.
+        dashboard_url: where Ray's dashboard is reached from here; None while no way to it is kept open.
         previous_attempts: those of all nodes before the present one, oldest first, where a lost node makes the provider
             start the cluster again: attempt, submitted_at, ended_at, reason, nodes.
-        dashboard_url: where Ray's dashboard is reached from here; None while no way to it is kept open.
         price_per_hour: US dollars for all machines that it has now; None where nobody says.
         cost: US dollars so far, those of earlier attempts included; None where nobody says.
         limits: when it ends by itself, as its agents see it (`cloudrl.node.head`): down_when_idle_s, idle_s, max_cost.
+        owner: the user that it belongs to; "" for oneself.
+        retention: what becomes of its checkpoints when it ends; None where nobody says.
+        teardown_summary: what `down` leaves, in half a sentence.
+        teardown_notices: what goes on costing money after `down`.
+        logs_command: how to read the cluster's own logs: a command, or a folder.
+        state_dir: where this machine keeps what it knows of it.
+        nodes_are_here: whether its nodes read this machine's own files.
     """
 
     name: str
     provider: str
-    phase: str
+    phase: Phase
     nodes_wanted: int = 0
     reason: str = ""
     nodes: Sequence[Mapping[str, Any]] = field(default_factory=tuple)
@@ -88,13 +199,93 @@ class Status:
     price_per_hour: float | None = None
     cost: float | None = None
     limits: Mapping[str, Any] = field(default_factory=dict)
+    owner: str = ""
+    retention: CheckpointRetention | None = None
+    teardown_summary: str = ""
+    teardown_notices: tuple[Notice, ...] = ()
+    logs_command: str = ""
+    state_dir: str = ""
+    nodes_are_here: bool = False
 
     @property
     def is_ready(self) -> bool:
         """Whether jobs can be submitted."""
-        return self.phase == "ready"
+        return self.phase is Phase.READY
 
     @property
     def has_failed(self) -> bool:
         """Whether it ended by itself; commands report that with exit code 4."""
-        return self.phase == "failed"
+        return self.phase is Phase.FAILED
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing runs on it any more."""
+        return self.phase.is_terminal
+
+
+class Provider(Protocol):
+    """Where clusters live. All verbs raise errors of `cloudrl.errors` only.
+
+    A class that derives from this and is named in `cloudrl.providers.registry` is a provider; mypy checks the rest.
+    """
+
+    @property
+    def name(self) -> str:
+        """Its name in the registry."""
+
+    @property
+    def nodes_are_here(self) -> bool:
+        """Whether nodes read this machine's own files."""
+
+    @property
+    def has_gpus(self) -> bool:
+        """Whether a cluster with GPUs is meant for it where the user names no provider."""
+
+    def is_configured(self) -> bool:
+        """Whether there is anybody to ask. Asks nobody."""
+
+    def plan(self, cluster: Cluster, *, dashboard_port: int | None = None) -> Plan:
+        """What `up` would do. Pure: no network, nothing is started or written.
+
+        Raises:
+            InputError: the provider cannot do what is declared.
+        """
+
+    def up(
+        self,
+        plan: Plan,
+        *,
+        on_status: Callable[[Status], None] | None = None,
+        timeout_s: float = UP_TIMEOUT_S,
+        detach: bool = True,
+    ) -> Connection:
+        """Start the cluster and return once it is READY; where something is left when it fails, the error says so.
+
+        A plan that has not been priced yet is priced first. Without `detach` the cluster also ends when this program
+        does, however that comes about, where the provider can do that.
+        """
+
+    def attach(self, name: str, *, keep_open: bool = False) -> Connection:
+        """Connect to a running cluster; with `keep_open` the addresses are of use after this program has ended, too."""
+
+    def detach(self, name: str) -> bool:
+        """Close what `attach` or `up` keeps open; False when there is nothing. The cluster goes on."""
+
+    def status(self, name: str) -> Status:
+        """One look at a cluster, running or not.
+
+        Raises:
+            InputError: there is none of that name.
+        """
+
+    def watch(self, name: str) -> Generator[Status, None, None]:
+        """Looks at a cluster, one each time that the caller asks, until it is over; close it when that is enough.
+
+        The way to the cluster is opened once and used for all of them.
+        """
+
+    def down(self, name: str) -> bool:
+        """End a cluster; False when nothing of it was running. Checkpoints and logs stay."""
+
+    def list(self, name: str | None = None) -> Sequence[Status]:
+        """One's own clusters that are running or have left something, or the one of a name, whoever's it is."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cloudrl import spec
-from cloudrl.providers import locate, provider
+from cloudrl.providers.registry import ensure_name_free, provider
 from cloudrl.render.dstack import to_dstack
 from cloudrl.sdk.running import RunningCluster
 
@@ -51,6 +51,6 @@ class Cluster(spec.Cluster):
         """
         where = provider(on)
         plan = where.plan(self)
-        locate.ensure_name_free(self.name, on)
+        ensure_name_free(self.name, on)
         connection = where.up(plan, on_status=on_status, detach=detach)
         return RunningCluster(connection, provider=on, owned=True)

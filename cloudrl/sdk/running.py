@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from cloudrl import recipes
 from cloudrl.errors import InputError
 from cloudrl.jobs import JobHandle, SubmitOptions, find_job, list_jobs, submit
-from cloudrl.providers import locate, provider
+from cloudrl.providers.registry import ClusterRef, locate, provider
 from cloudrl.transport import Connection, inspect_cluster
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from cloudrl.checkpoints.handle import Checkpoints
+    from cloudrl.providers.model import Provider, Status
     from cloudrl.spec import Job
     from cloudrl.spec.shape import ClusterShape
     from cloudrl.transport.ray_job import RayJob
@@ -123,15 +124,26 @@ class RunningCluster:
 
         return Checkpoints(ClusterSource(self.connection))
 
+    def status(self) -> Status:
+        """One look at the cluster and its nodes.
+
+        Raises:
+            InputError: it is a plain Ray cluster.
+        """
+        return self._provider().status(self.connection.name)
+
     def down(self) -> bool:
         """End the cluster; checkpoints and logs stay. False when nothing was running.
 
         Raises:
             InputError: it is a plain Ray cluster.
         """
+        return self._provider().down(self.connection.name)
+
+    def _provider(self) -> Provider:
         if self.provider is None:
             raise InputError(f"{self.connection.name} is a plain Ray cluster; cloudrl did not start it")
-        return provider(self.provider).down(self.connection.name)
+        return provider(self.provider)
 
 
 def attach(name: str, on: str | None = None) -> RunningCluster:
@@ -145,8 +157,8 @@ def attach(name: str, on: str | None = None) -> RunningCluster:
         InputError: there is none of that name, or one in two places and no provider was named.
         ConnectionFailed: nobody answers.
     """
-    where = on or locate.provider_of(name)
-    return RunningCluster(provider(where).attach(name), provider=where)
+    ref = ClusterRef(on, name) if on is not None else locate(name)
+    return RunningCluster(provider(ref.provider).attach(ref.name), provider=ref.provider)
 
 
 def connect(ray_url: str, token: str | None = None) -> RunningCluster:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from cloudrl import recipes
 from cloudrl.errors import CheckpointError, CloudrlError, InputError, Interrupted
 from cloudrl.jobs import JobHandle, SubmitOptions, submit
+from cloudrl.providers.model import NoFleet
+from cloudrl.providers.registry import default_provider
 from cloudrl.sdk.cluster import Cluster
 from cloudrl.sdk.fleet import Fleet
 from cloudrl.sdk.running import RunningCluster
@@ -15,7 +17,7 @@ from cloudrl.sdk.running import RunningCluster
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from cloudrl.providers.model import Status
+    from cloudrl.providers.model import Plan, Status
     from cloudrl.spec import Job
 
 
@@ -67,11 +69,12 @@ def run(
     asked = cluster.explicit_fields() if isinstance(cluster, Cluster) else {}
     if isinstance(cluster, str):
         cluster = Cluster.load({"name": cluster, **run_plan.cluster_for_job(job, wished)})
-    where = on or ("dstack" if cluster.device == "gpu" else "local")
-    run_plan.validate(cluster, job, wished, on=where)
+    where = on or default_provider(gpus=cluster.device == "gpu").name
+    plan = cluster.plan(where)
+    run_plan.validate(plan, job, wished)
     there = run_plan.find_running(cluster, asked, on=where)
-    if there is None and create_fleet and where == "dstack":
-        _create_fleet_if_none_fits(cluster)
+    if there is None and create_fleet:
+        _create_fleet_if_none_fits(plan)
     running = (
         RunningCluster(there, provider=where)
         if there is not None
@@ -99,9 +102,10 @@ def _submitted(cluster: RunningCluster, job: Job, options: SubmitOptions) -> Job
         ) from error
 
 
-def _create_fleet_if_none_fits(cluster: Cluster) -> None:
-    from cloudrl.jobs import run_plan
-    from cloudrl.providers.dstack.provider import lacks_fleet
-
-    if lacks_fleet(cluster):
-        Fleet.load(run_plan.fleet_for_cluster(cluster).explicit_fields()).create()
+def _create_fleet_if_none_fits(plan: Plan) -> None:
+    try:
+        plan.priced()
+    except NoFleet as error:
+        if error.fleet is None:
+            raise
+        Fleet.load(error.fleet.explicit_fields()).create()

@@ -26,6 +26,7 @@ class ClusterShape:
         secrets_dir: where the secrets of jobs lie on every node; None where no agent takes them.
         ray_version: the release of Ray; None for a plain Ray cluster.
         ray_session: what Ray calls this start of itself; None where no agent says it.
+        nodes_are_here: whether its nodes read this machine's own files.
     """
 
     name: str
@@ -43,3 +44,4 @@ class ClusterShape:
     secrets_dir: str | None = None
     ray_version: str | None = None
     ray_session: str | None = None
+    nodes_are_here: bool = False

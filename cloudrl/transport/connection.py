@@ -41,6 +41,7 @@ class Connection:
         agent_url: the agent of rank 0, None for a plain Ray cluster.
         cluster_id: checked before every submit, so that a job never reaches another cluster on the same port.
         token_source: who can read new tokens after a restart; None where tokens never change.
+        nodes_are_here: whether its nodes read this machine's own files.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Connection:
     agent_token: str | None = field(default=None, repr=False)
     cluster_id: str | None = None
     token_source: TokenSource | None = field(default=None, repr=False, compare=False)
+    nodes_are_here: bool = False
 
     @property
     def env(self) -> dict[str, str]:

@@ -52,6 +52,7 @@ def inspect_cluster(connection: Connection) -> ClusterShape:
         secrets_dir=status.get("secrets_dir"),
         ray_version=status["ray"]["version"],
         ray_session=status["ray"].get("session_name"),
+        nodes_are_here=connection.nodes_are_here,
     )
 
 

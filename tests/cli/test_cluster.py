@@ -9,6 +9,7 @@ import pytest
 from fake_local import KEY, FakeLocal
 
 from cloudrl.node.tokens import derive
+from cloudrl.protocol.outcome import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -102,7 +103,7 @@ def test_status_of_one_that_has_failed(run: Callable[..., Typed], lab: FakeLocal
     lab.__exit__()
     folder = lab.state.node_dir(0)
     folder.mkdir()
-    (folder / "outcome.json").write_text(json.dumps({"text": "rank 1 was lost", "failure": {"rank": 1}}))
+    (folder / "outcome.json").write_text(Outcome("failed", "rank 1 was lost", final=False, at=1.0).to_json())
     for words in (["status", "lab"], ["status", "lab", "--watch"]):
         done = run(*words)
         assert done.code == 4
@@ -132,7 +133,7 @@ def test_a_second_up_of_the_same_name_is_refused(run: Callable[..., Typed], lab:
 def test_down_of_what_is_not_there(run: Callable[..., Typed]) -> None:
     done = run("down", "nothing")
     assert done.code == 2
-    assert "no local cluster 'nothing'" in done.err
+    assert "there is no cluster 'nothing'" in done.err
 
 
 def test_down_ends_the_agent(run: Callable[..., Typed], lab: FakeLocal) -> None:

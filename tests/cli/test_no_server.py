@@ -33,7 +33,7 @@ def nobody(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [UP, ("run", "grpo", "-y"), ("fleet", "list"), ("volume", "list"), ("attach", "lab")]
+    "words", [UP, ("run", "grpo", "-y"), ("fleet", "list"), ("volume", "list"), ("attach", "dstack/lab")]
 )
 def test_no_server_is_configured(run: Callable[..., Typed], words: tuple[str, ...]) -> None:
     done = run(*words)
@@ -41,6 +41,13 @@ def test_no_server_is_configured(run: Callable[..., Typed], words: tuple[str, ..
     assert "no dstack server is configured" in done.err
     assert "dstack server" in done.err
     assert "dstack project add" in done.err
+
+
+def test_who_is_not_asked_for_a_cluster_is_said(run: Callable[..., Typed]) -> None:
+    done = run("attach", "lab")
+    assert done.code == 2
+    assert "there is no cluster 'lab'\n" in done.err
+    assert "Not asked, since it is not configured: dstack" in done.err
 
 
 def test_a_limit_of_the_cost_needs_the_server_or_a_price(run: Callable[..., Typed]) -> None:

@@ -15,6 +15,7 @@ from fake_local import FakeLocal
 from small_step import write_step
 
 from cloudrl.cli import _price
+from cloudrl.protocol.outcome import Outcome
 from cloudrl.providers.model import Status
 
 if TYPE_CHECKING:
@@ -264,8 +265,8 @@ class TestMoneyInStatus:
         lab.__exit__()
         folder = lab.state.node_dir(0)
         folder.mkdir()
-        outcome = {"text": "idle for 30m", "failure": {"kind": "down", "rank": 0, "reason": "idle for 30m"}}
-        (folder / "outcome.json").write_text(json.dumps(outcome))
+        outcome = Outcome("down", "idle for 30m", final=True, at=1.0)
+        (folder / "outcome.json").write_text(outcome.to_json())
         done = run("status", "lab")
         assert done.code == 0
         assert done.out.split()[-1] == "down"

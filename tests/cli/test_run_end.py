@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +15,9 @@ from cloudrl.cli._interrupts import ending, typed_again
 from cloudrl.cli._retry import retry
 from cloudrl.cli._teardown import after_run
 from cloudrl.errors import ConnectionFailed, Interrupted, Unauthorized
-from cloudrl.providers import provider
+from cloudrl.providers.local.provider import LocalProvider
 from cloudrl.providers.model import CheckpointRetention, Status
+from cloudrl.spec import Cluster
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,7 +29,7 @@ pytestmark = pytest.mark.io
 
 LOG = "step:1 - training/global_step:1 - critic/score/mean:0.25\n"
 RUN = ("run", "grpo-tiny", "--cluster", "lab", "--steps", "1")
-HOME: Any = provider("local")
+HOME = LocalProvider()
 
 
 @pytest.fixture
@@ -40,7 +42,7 @@ def lab(home: Path) -> Iterator[FakeLocal]:
 @pytest.fixture
 def started(lab: FakeLocal, monkeypatch: pytest.MonkeyPatch) -> FakeLocal:
     """The cluster counts as one that the command has started."""
-    monkeypatch.setattr(HOME, "up", lambda _plan, **_: HOME.attach("lab"))
+    monkeypatch.setattr(LocalProvider, "up", lambda self, _plan, **_: self.attach("lab"))
     monkeypatch.setattr("cloudrl.jobs.run_plan.find_running", lambda *_, **__: None)
     return lab
 
@@ -48,10 +50,10 @@ def started(lab: FakeLocal, monkeypatch: pytest.MonkeyPatch) -> FakeLocal:
 @pytest.fixture
 def rented(lab: FakeLocal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What its disks hold goes with it."""
+    really = LocalProvider.status
+    lost = CheckpointRetention(destroyed=True, location="on the machines' own disks")
     monkeypatch.setattr(
-        HOME,
-        "keeping",
-        lambda _name: CheckpointRetention(destroyed=True, location="on the machines' own disks"),
+        LocalProvider, "status", lambda self, name: replace(really(self, name), retention=lost)
     )
     actor = tmp_path / "disk" / "grpo" / "global_step_1" / "actor"
     actor.mkdir(parents=True)
@@ -69,7 +71,7 @@ def ends(lab: FakeLocal, status: str = "SUCCEEDED", *, on_end: Callable[[], obje
 
 
 def is_up() -> bool:
-    return bool(HOME.status("lab").phase == "ready")
+    return bool(HOME.status("lab").is_ready)
 
 
 def answers(monkeypatch: pytest.MonkeyPatch, *, answer: bool) -> list[str]:
@@ -176,8 +178,8 @@ class Away:
         self.now, self.back_at_s = 0.0, float("inf")
         self.error: type[ConnectionFailed] = ConnectionFailed
         self._is_away = False
-        for verb in ("status", "keeping", "down"):
-            monkeypatch.setattr(HOME, verb, partial(self._asked, getattr(HOME, verb)))
+        for verb in ("status", "down"):
+            monkeypatch.setattr(LocalProvider, verb, self._asking(getattr(LocalProvider, verb)))
         again = partial(retry, clock=lambda: self.now, sleep=self._sleep)
         monkeypatch.setattr("cloudrl.cli.run.after_run", partial(after_run, again=again))
         lab.cluster.status["money"] = {"price_per_hour": 12.3, "cost": 4.5}
@@ -190,10 +192,13 @@ class Away:
         self.now += seconds
         self._is_away = self.now < self.back_at_s
 
-    def _asked(self, ask: Callable[[str], Any], name: str) -> Any:
-        if self._is_away:
-            raise self.error("no dstack server answers", hint="Is it running?")
-        return ask(name)
+    def _asking(self, really: Callable[[LocalProvider, str], Any]) -> Callable[[LocalProvider, str], Any]:
+        def ask(provider: LocalProvider, name: str) -> Any:
+            if self._is_away:
+                raise self.error("no dstack server answers", hint="Is it running?")
+            return really(provider, name)
+
+        return ask
 
 
 GOES_ON = "no dstack server answers; cluster lab goes on and costs about $12.30/h"
@@ -239,24 +244,24 @@ class TestAServerThatIsAwayAtTheEnd:
         self, run: Callable[..., Typed], away: Away, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The cluster ends, and the answer is lost."""
-        really, lost = HOME.down, ["the answer"]
+        really, lost = LocalProvider.down, ["the answer"]
         away.back_at_s = 0
 
-        def down(name: str) -> bool:
-            was_running = bool(really(name))
+        def down(provider: LocalProvider, name: str) -> bool:
+            was_running = really(provider, name)
             if lost:
                 lost.clear()
                 raise ConnectionFailed("no answer")
             return was_running
 
-        monkeypatch.setattr(HOME, "down", down)
+        monkeypatch.setattr(LocalProvider, "down", down)
         done = run(*RUN, "--down")
         assert done.code == 0
         assert "lab is down" in done.err
 
 
 class TestDownWithAServerThatIsAway:
-    def gone(self, _name: str) -> Any:
+    def gone(self, *_: Any) -> Any:
         raise ConnectionFailed("no dstack server answers")
 
     @pytest.mark.parametrize(
@@ -267,8 +272,8 @@ class TestDownWithAServerThatIsAway:
         self, run: Callable[..., Typed], lab: FakeLocal, monkeypatch: pytest.MonkeyPatch, verb: str, said: str
     ) -> None:
         lab.cluster.status["money"] = {"price_per_hour": 12.3, "cost": 4.5}
-        monkeypatch.setattr(HOME, verb, self.gone)
-        done = run("down", "lab", "--on", "local", "-y")
+        monkeypatch.setattr(LocalProvider, verb, self.gone)
+        done = run("down", "local/lab", "-y")
         assert done.code == 5
         assert f"error: {said}" in done.err
         assert "End it: cloudrl down lab\n" in done.err
@@ -277,18 +282,13 @@ class TestDownWithAServerThatIsAway:
 def test_a_price_that_cannot_be_had_is_not_worth_a_cluster(
     lab: FakeLocal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def status(_name: str) -> Status:
+    def status(*_: Any) -> Status:
         raise ConnectionFailed("no answer")
 
-    class Plan:
-        name = "lab"
-
-        def render(self) -> str:
-            return "--max-cost 9"
-
-    monkeypatch.setattr(HOME, "up", lambda _plan, **_: HOME.attach("lab"))
-    monkeypatch.setattr(HOME, "status", status)
-    assert up_command.start_and_watch(HOME, Plan()).name == "lab"
+    plan = HOME.plan(Cluster(name="lab", max_cost=9, price_per_hour=1))
+    monkeypatch.setattr(LocalProvider, "up", lambda self, _plan, **_: self.attach("lab"))
+    monkeypatch.setattr(LocalProvider, "status", status)
+    assert up_command.start_and_watch(HOME, plan).name == "lab"
 
 
 class TestCtrlC:
@@ -299,7 +299,7 @@ class TestCtrlC:
         self, run: Callable[..., Typed], lab: FakeLocal, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         lab.cluster.status["money"] = {"price_per_hour": 12.3, "cost": 4.5}
-        monkeypatch.setattr(HOME, "down", self.press)
+        monkeypatch.setattr(LocalProvider, "down", self.press)
         for words in (["down", "lab", "-y"], [*RUN, "--down", "-y"]):
             done = run(*words)
             assert done.code == 130

@@ -12,9 +12,10 @@ from fake_local import FakeLocal
 
 from cloudrl.cli import _output, _teardown
 from cloudrl.errors import ConnectionFailed, InputError
-from cloudrl.providers import provider as provider_of
-from cloudrl.providers.dstack import fleets, provider, server
-from cloudrl.providers.model import CheckpointRetention, Status
+from cloudrl.protocol.phases import Phase
+from cloudrl.providers.dstack import access, fleets, plan, provider, server
+from cloudrl.providers.model import Status
+from cloudrl.providers.registry import provider as provider_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,12 +36,10 @@ def dstack(home: Path, monkeypatch: pytest.MonkeyPatch) -> FakeDstack:
         raise ConnectionFailed("run 'theirs' was started with another SSH key")
 
     monkeypatch.setenv("DSTACK_SERVER_URL", "http://server")
-    monkeypatch.setattr(provider, "connect", lambda: fake.server)
-    monkeypatch.setattr(server, "connect", lambda: fake.server)
+    for module in (server, provider, plan):
+        monkeypatch.setattr(module, "connect", lambda _project=None: fake.server)
+    monkeypatch.setattr(access.route, "route", refused)
     monkeypatch.setattr(provider, "open_access", refused)
-    monkeypatch.setattr(
-        provider, "keeping", lambda _name: CheckpointRetention(destroyed=False, location="on a volume")
-    )
     return fake
 
 
@@ -78,7 +77,9 @@ def test_what_cannot_be_seen_of_its_fleet_afterwards_is_no_failure(
     done = run("down", "mine")
     assert done.code == 0
     assert "mine is down" in done.err
-    assert "whether its fleet gives the machines back cannot be seen: no dstack server answers" in done.err
+    assert (
+        "whether fleet gpu-fleet gives the machines back cannot be seen: no dstack server answers" in done.err
+    )
     assert "goes on" not in done.err
 
 
@@ -124,18 +125,18 @@ def test_a_local_one_whose_ray_is_silent_is_asked_about(run: Callable[..., Typed
         done = run("down", "lab")
         assert done.code == 2
         assert "Whether jobs run on it cannot be seen" in done.err
-        assert provider_of("local").status("lab").phase == "ready"
+        assert provider_of("local").status("lab").is_ready
 
 
 def test_one_that_is_over_is_nobodys_question() -> None:
     for jobs in ([], None):
-        impact = _teardown.TeardownImpact(Status("lab", "dstack", "failed"), jobs, "alice", None, [])
+        impact = _teardown.TeardownImpact(Status("lab", "dstack", Phase.FAILED), jobs, "alice", None, [])
         assert impact.others == []
         _teardown.ask(impact, yes=False)
 
 
 def test_jobs_that_are_seen_need_nobody_to_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    impact = _teardown.TeardownImpact(Status("lab", "dstack", "ready"), ["Job-1"], "", None, [])
+    impact = _teardown.TeardownImpact(Status("lab", "dstack", Phase.READY), ["Job-1"], "", None, [])
     _teardown.ask(impact, yes=False)
     asked: list[str] = []
     monkeypatch.setattr(_output, "confirm", lambda question, **_: asked.append(question))
@@ -146,7 +147,7 @@ def test_jobs_that_are_seen_need_nobody_to_be_there(monkeypatch: pytest.MonkeyPa
 
 def test_a_run_keeps_one_that_was_there_and_does_not_answer() -> None:
     """With -y, too: the jobs may be those of others. On one that it has started itself they are its own."""
-    impact = _teardown.TeardownImpact(Status("lab", "dstack", "running"), None, "", None, [])
+    impact = _teardown.TeardownImpact(Status("lab", "dstack", Phase.RUNNING), None, "", None, [])
     assert _teardown.reasons_to_confirm(impact, yes=True, reused=True) == [
         "whether jobs run on it cannot be seen"
     ]

@@ -1,4 +1,4 @@
-"""A name that is a cluster on this machine and one on dstack."""
+"""A name that is a cluster on this machine and one of another provider."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from small_step import write_step
 
 import cloudrl
 from cloudrl.errors import ConnectionFailed, InputError
-from cloudrl.providers import PROVIDERS
-from cloudrl.providers.model import CheckpointRetention, NodePaths, Status
+from cloudrl.protocol.phases import Phase
+from cloudrl.providers.dstack.plan import make_plan
+from cloudrl.providers.model import CheckpointRetention, Status
+from cloudrl.providers.registry import PROVIDERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,7 +28,11 @@ pytestmark = pytest.mark.io
 
 
 class Rented:
-    """A provider with one cluster, in the place of dstack's."""
+    """A provider with one cluster, in the place of one on dstack: all that it needs is a line in the registry."""
+
+    name = "rented"
+    nodes_are_here = False
+    has_gpus = True
 
     def __init__(self) -> None:
         self.ended: list[str] = []
@@ -34,50 +40,38 @@ class Rented:
         self.running = ["lab"]
         self.is_silent = False
 
-    def plan(self, cluster: cloudrl.Cluster) -> str:
-        return cluster.name
+    def is_configured(self) -> bool:
+        return True
 
-    def places(self, _cluster: cloudrl.Cluster) -> NodePaths:
-        return NodePaths("/checkpoints", "/data", "/dev/shm/RUN-ID")
+    def plan(self, cluster: cloudrl.Cluster, **_: Any) -> Any:
+        return make_plan(cluster)
 
-    def names(self) -> list[str]:
+    def list(self, name: str | None = None) -> tuple[Status, ...]:
         if self.is_silent:
-            raise ConnectionFailed("no dstack server answers at http://nowhere", hint="Is it running?")
-        return self.running
+            raise ConnectionFailed("no server answers at http://nowhere", hint="Is it running?")
+        return tuple(self.status(each) for each in self.running if name in (None, each))
 
     def status(self, name: str) -> Status:
-        return Status(name, "rented", "fetch", nodes_wanted=8, price_per_hour=98.0, cost=12.0)
+        return Status(
+            name, "rented", Phase.FETCH, nodes_wanted=8, price_per_hour=98.0, cost=12.0,
+            retention=CheckpointRetention(destroyed=False, location="on a volume"),
+        )  # fmt: skip
 
-    def attach(self, name: str) -> Any:
+    def attach(self, name: str, *, keep_open: bool = False) -> Any:
+        if keep_open:
+            self.kept.append(name)
         raise InputError(f"{name} is not there yet")
-
-    def keep_open(self, name: str) -> None:
-        self.kept.append(name)
 
     def down(self, name: str) -> bool:
         self.ended.append(name)
         return True
 
-    def whose(self, _name: str) -> str:
-        return ""
-
-    def keeping(self, _name: str) -> CheckpointRetention:
-        return CheckpointRetention(destroyed=False, location="on a volume")
-
-    def what_stays(self, _name: str) -> str:
-        return "nothing stays"
-
 
 @pytest.fixture
 def rented(home: Path, monkeypatch: pytest.MonkeyPatch) -> Rented:
     made = Rented()
-    monkeypatch.setenv("DSTACK_SERVER_URL", "http://nowhere")
-    names = (
-        "plan", "places", "names", "status", "attach", "keep_open", "down", "whose", "keeping", "what_stays",
-    )  # fmt: skip
-    module = SimpleNamespace(**{name: getattr(made, name) for name in names})
-    monkeypatch.setitem(sys.modules, "rented_provider", module)
-    monkeypatch.setitem(PROVIDERS, "dstack", "rented_provider")
+    monkeypatch.setitem(sys.modules, "rented_provider", SimpleNamespace(RentedProvider=lambda: made))
+    monkeypatch.setitem(PROVIDERS, "rented", "rented_provider:RentedProvider")
     return made
 
 
@@ -101,21 +95,21 @@ def test_status_shows_both(run: Callable[..., Typed], rented: Rented, lab: FakeL
     for words in (["status"], ["status", "lab"]):
         looks = json.loads(run(*words, "--json").out)
         assert [(each["provider"], each["phase"]) for each in looks] == [
-            ("rented", "fetch"),
             ("local", "ready"),
+            ("rented", "fetch"),
         ]
-    assert json.loads(run("status", "lab", "--on", "dstack", "--json").out)["provider"] == "rented"
+    assert json.loads(run("status", "rented/lab", "--json").out)["provider"] == "rented"
 
 
 def test_down_has_to_be_told_which(run: Callable[..., Typed], rented: Rented, lab: FakeLocal) -> None:
     done = run("down", "lab", "-y")
     assert done.code == 2
-    assert "there are two clusters lab: on this machine and on dstack" in done.err
-    assert "cloudrl down lab --on dstack" in done.err
+    assert "there are 2 clusters lab: local/lab, rented/lab" in done.err
+    assert "cloudrl down rented/lab" in done.err
     assert rented.ended == []
-    assert run("down", "lab", "--on", "dstack").code == 0
+    assert run("down", "rented/lab").code == 0
     assert rented.ended == ["lab"]
-    assert json.loads(run("status", "lab", "--on", "local", "--json").out)["phase"] == "ready"
+    assert json.loads(run("status", "local/lab", "--json").out)["phase"] == "ready"
 
 
 @pytest.mark.parametrize("words", [["--cluster", "lab"], []], ids=["named", "the only name"])
@@ -124,7 +118,7 @@ def test_a_job_goes_to_neither_by_chance(
 ) -> None:
     done = run("submit", "grpo-tiny", "--no-wait", *words)
     assert done.code == 2
-    assert "there are two clusters lab: on this machine and on dstack" in done.err
+    assert "local/lab, rented/lab" in done.err
     assert lab.cluster.jobs == {}
 
 
@@ -137,35 +131,37 @@ def test_env_is_of_use_after_its_end(run: Callable[..., Typed], rented: Rented) 
 
 
 def test_attach_finds_the_provider(rented: Rented, lab: FakeLocal) -> None:
-    with pytest.raises(InputError, match="there are two clusters lab"):
+    with pytest.raises(InputError, match="there are 2 clusters lab"):
         cloudrl.attach("lab")
     assert cloudrl.attach("lab", on="local").provider == "local"
     rented.running = []
     assert cloudrl.attach("lab").provider == "local"
     rented.running = ["big"]
-    with pytest.raises(InputError, match="big is not there yet"):  # dstack's own words
+    with pytest.raises(InputError, match="big is not there yet"):
         cloudrl.attach("big")
+    with pytest.raises(InputError, match="there is no cluster 'other'; running: lab, big"):
+        cloudrl.attach("other")
 
 
 def test_a_second_of_its_name_is_refused_from_python(rented: Rented, lab: FakeLocal) -> None:
     rented.running = ["lab", "big"]
-    for name, on, where in (("big", "local", "on dstack"), ("lab", "dstack", "on this machine")):
-        with pytest.raises(InputError, match=f"a cluster {name} is there already, {where}"):
+    for name, on, where in (("big", "local", "rented/big"), ("lab", "rented", "local/lab")):
+        with pytest.raises(InputError, match=f"a cluster {name} is there already: {where}"):
             cloudrl.Cluster(name=name, nodes=1).up(on=on)
 
 
-def test_a_name_that_is_taken_on_dstack(run: Callable[..., Typed], rented: Rented) -> None:
+def test_a_name_that_is_taken_elsewhere(run: Callable[..., Typed], rented: Rented) -> None:
     for words in (["up", "lab"], ["run", "grpo-tiny", "--cluster", "lab"]):
         done = run(*words)
         assert done.code == 2
-        assert "a cluster lab is there already, on dstack" in done.err
+        assert "a cluster lab is there already: rented/lab" in done.err
 
 
 def test_a_name_that_is_taken_here(run: Callable[..., Typed], rented: Rented, lab: FakeLocal) -> None:
     rented.running = []
-    done = run("run", "grpo", "--on", "dstack", "--cluster", "lab", "-y")
+    done = run("run", "grpo", "--on", "rented", "--cluster", "lab", "-y")
     assert done.code == 2
-    assert "a cluster lab is there already, on this machine" in done.err
+    assert "a cluster lab is there already: local/lab" in done.err
 
 
 class TestAServerThatDoesNotAnswer:
@@ -179,10 +175,10 @@ class TestAServerThatDoesNotAnswer:
         done = run("status", "--json")
         assert done.code == 0
         assert [(each["name"], each["phase"]) for each in json.loads(done.out)] == [
-            ("old", "down"),
             ("lab", "ready"),
+            ("old", "down"),
         ]
-        assert "clusters on dstack are not shown: no dstack server answers at http://nowhere\n" in done.err
+        assert "clusters on rented are not shown: no server answers at http://nowhere\n" in done.err
 
     def test_leaves_one_that_is_down_here_to_be_used(self, run: Callable[..., Typed], lab: FakeLocal) -> None:
         lab.__exit__()
@@ -197,16 +193,16 @@ class TestAServerThatDoesNotAnswer:
     def test_is_named_by_down_where_nothing_ran_here(
         self, run: Callable[..., Typed], rented: Rented, lab: FakeLocal
     ) -> None:
-        silent = "if there is a cluster lab on dstack, it goes on"
+        silent = "if there is a cluster rented/lab, it goes on"
         assert silent not in run("down", "lab").err  # it ran here
         done = run("down", "lab")
         assert done.code == 0
         assert "lab was not running" in done.err
-        assert f"no dstack server answers at http://nowhere; {silent}" in done.err
-        assert "When it answers: cloudrl down lab --on dstack" in done.err
-        assert silent not in run("down", "lab", "--on", "local").err
+        assert f"no server answers at http://nowhere; {silent}" in done.err
+        assert "When it answers: cloudrl down rented/lab" in done.err
+        assert silent not in run("down", "local/lab").err
 
     def test_is_the_error_where_there_is_nothing_else(self, run: Callable[..., Typed]) -> None:
         done = run("status")
         assert (done.code, done.out) == (5, "")
-        assert "error: no dstack server answers at http://nowhere" in done.err
+        assert "error: no server answers at http://nowhere" in done.err

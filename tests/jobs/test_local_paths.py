@@ -33,11 +33,11 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def found(
-    here: Path, key: str, value: object, working_dir: str | None = None, checkpoint_dir: Path | None = None
+    here: Path, key: str, value: object, working_dir: str | None = None, nodes_are_here: bool = False
 ) -> tuple[tuple[LocalPath, ...], tuple[str, ...]]:
     """(the paths of this machine in one override, what is said of it)."""
     options = SubmitOptions(overrides={key: value}, working_dir=working_dir and str(here / working_dir))
-    files = look(Job(name="x"), options, here=here, checkpoint_dir=checkpoint_dir and str(checkpoint_dir))
+    files = look(Job(name="x"), options, here=here, nodes_are_here=nodes_are_here)
     return find({key: hydra_text(value)}, files)
 
 
@@ -92,8 +92,8 @@ def test_an_absolute_path_is_of_the_nodes_and_a_note_says_so(here: Path):
     said = f"{TRAIN}={path} is a path on the nodes; to send what this machine has there, give it relative to this "
     said += "folder"
     assert found(here, TRAIN, path) == ((), (said,))
-    assert found(here, TRAIN, path, checkpoint_dir=here / "nothing") == ((), (said,))
-    assert found(here, TRAIN, path, checkpoint_dir=here) == ((), ()), "the nodes have this machine's disk"
+    assert found(here, TRAIN, path) == ((), (said,))
+    assert found(here, TRAIN, path, nodes_are_here=True) == ((), ()), "the nodes have this machine's disk"
 
 
 def test_a_model_on_the_hub_with_a_folder_of_its_name(here: Path):

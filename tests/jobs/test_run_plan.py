@@ -14,9 +14,10 @@ from cloudrl.jobs.run_plan import (
     cluster_for_job,
     expected_shape,
     expected_snapshot,
-    fleet_for_cluster,
     validate,
 )
+from cloudrl.providers.dstack.provider import DstackProvider
+from cloudrl.providers.local.provider import LocalProvider
 from cloudrl.spec import Cluster, DataSet, Job
 from cloudrl.spec.shape import ClusterShape
 from cloudrl.transport.ray_client import PACKAGE_LIMIT_BYTES
@@ -35,8 +36,9 @@ def test_every_recipe_fits_the_cluster_that_is_made_for_it(name: str, tmp_path: 
     job = recipes.load(name)
     options = SubmitOptions(working_dir=fork(tmp_path, job.verl) if job.verl and job.verl < "0.7" else None)
     cluster = Cluster.load({"name": "lab", **cluster_for_job(job, options, here=tmp_path)})
-    validate(cluster, job, options, on="dstack", here=tmp_path)
-    draft = plan_job(job, options, expected_snapshot(cluster, job, options, on="dstack", here=tmp_path))
+    plan = DstackProvider().plan(cluster)
+    validate(plan, job, options, here=tmp_path)
+    draft = plan_job(job, options, expected_snapshot(plan, job, options, here=tmp_path))
     assert f"trainer.nnodes={job.nodes or 1}" in submission_of(draft).argv
 
 
@@ -66,7 +68,10 @@ class TestRehearsal:
     def refused(self, cluster: Cluster, recipe: str = "grpo", **options: object) -> str:
         with pytest.raises(InputError) as caught:
             validate(
-                cluster, recipes.load(recipe), SubmitOptions(**options), on="dstack", here=Path("/nowhere")
+                DstackProvider().plan(cluster),
+                recipes.load(recipe),
+                SubmitOptions(**options),
+                here=Path("/nowhere"),
             )
         return caught.value.message
 
@@ -87,30 +92,18 @@ class TestRehearsal:
         assert "reward.py" in self.refused(cluster, reward="./reward.py")
 
     def test_a_number_of_gpus_that_is_left_open_counts_as_the_recipes(self) -> None:
-        seen = expected_shape(Cluster(name="lab", gpu="80GB:4..8"), recipes.load("grpo"), on="dstack")
+        seen = expected_shape(
+            DstackProvider().plan(Cluster(name="lab", gpu="80GB:4..8")), recipes.load("grpo")
+        )
         assert isinstance(seen, ClusterShape)
         assert seen.gpus_per_node == 8
 
     def test_a_data_set_with_a_description_goes_by_its_name(self) -> None:
         mine = DataSet(name="mine", source="owner/name", prompt_field="q", answer_field="a")
-        seen = expected_shape(Cluster(name="lab", data=[mine]), recipes.load("grpo-tiny"), on="local")
+        seen = expected_shape(
+            LocalProvider().plan(Cluster(name="lab", data=[mine])), recipes.load("grpo-tiny")
+        )
         assert list(seen.data) == ["mine"]
-
-
-def test_a_fleet_that_fits_costs_nothing_before_and_little_after() -> None:
-    cluster = Cluster(
-        name="a" * 41,
-        nodes=4,
-        gpu="H100:8",
-        dstack={"regions": ["us-east-1"], "max_price": 99.0, "spot_policy": "spot", "priority": 5},
-    )
-    fleet = fleet_for_cluster(cluster)
-    assert fleet.nodes is not None
-    assert (fleet.nodes.min, fleet.nodes.target, fleet.nodes.max) == (0, 0, 4)
-    assert (fleet.gpu, fleet.placed) == ("H100:8", "cluster")
-    assert fleet.dstack == {"regions": ("us-east-1",), "max_price": 99.0, "spot_policy": "spot"}
-    assert fleet.idle_after == "1h"
-    assert len(fleet.name) <= 41
 
 
 class TestWhatIsBroughtAlong:
@@ -120,7 +113,7 @@ class TestWhatIsBroughtAlong:
     def validate(here: Path, **options: Any) -> None:
         job, wished = recipes.load("grpo"), SubmitOptions(**options)
         cluster = Cluster.load({"name": "lab", **cluster_for_job(job, wished, here=here)})
-        validate(cluster, job, wished, on="dstack", here=here)
+        validate(DstackProvider().plan(cluster), job, wished, here=here)
 
     def test_python_that_verl_cannot_load(self, tmp_path: Path) -> None:
         (tmp_path / "reward.py").write_text("def other():\n    pass\n")

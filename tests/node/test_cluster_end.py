@@ -49,7 +49,7 @@ def the_starter_dies(nodes: Maker, phase: str) -> None:
     assert node.exit_code() == 1
     assert time.monotonic() - before < 10
     assert DIED in node.text()
-    assert node.outcome()["text"] == DIED
+    assert node.outcome()["reason"] == DIED
     assert cluster.processes() == {}
 
 

@@ -31,7 +31,7 @@ def _reason(node: Node) -> str:
         for line in node.text().splitlines()
         if "] failed: " in line or line.startswith("CLOUDRL FAILED: ")
     ]
-    assert node.outcome()["text"] == line
+    assert node.outcome()["reason"] == line
     return line
 
 

@@ -15,7 +15,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "node"))
 from dstack_hosts.fixtures import first, user  # noqa: F401 - fixtures
 from node_harness import Image, make_image, marked
 
-from cloudrl.providers.local import ports, provider
+from cloudrl.providers.local import ports
+from cloudrl.providers.local.provider import LocalProvider
 from cloudrl.spec import Cluster
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class Home:
         fields = {"models": [str(self.folder / "model")], **fields}
         # not 8265, which another Ray on this machine may take as soon as ours has let go of it
         [dashboard_port] = ports.free_ports(1, cluster=name)
-        plan = provider.plan(
+        plan = LocalProvider().plan(
             Cluster.load({"name": name, "nodes": nodes, **fields}), dashboard_port=dashboard_port
         )
         commands = tuple((str(self.image.python), *command[1:], *options) for command in plan.commands)
@@ -51,7 +52,7 @@ class Home:
         return self.plans[-1]
 
     def up(self, name: str = "one", *options: str, **fields: Any) -> Connection:
-        return provider.up(self.plan(name, *options, **fields), timeout_s=60)
+        return LocalProvider().up(self.plan(name, *options, **fields), timeout_s=60)
 
 
 @pytest.fixture(scope="session")

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from fake_dstack import FakeDstack, attempt, fleet, run
 
-from cloudrl.errors import CapacityError, InputError
-from cloudrl.providers.dstack import diagnostics, fleets, provider, retention, runs, up_errors
-from cloudrl.providers.dstack.fleets import Offer
+from cloudrl.errors import InputError
+from cloudrl.providers.dstack import diagnostics, fleets, retention, runs, up_errors
+from cloudrl.providers.dstack.plan import make_plan, with_price
 from cloudrl.providers.dstack.runs import Attempt, RunPlan, RunState
+from cloudrl.providers.model import CheckpointRetention, Offer
 from cloudrl.spec import Cluster
 
 TASK = """\
@@ -65,32 +66,24 @@ class TestBeforeTheStart:
     def test_a_run_that_is_over_is_in_nobodys_way(self, dstack: FakeDstack) -> None:
         diagnostics.check(dstack.server, planned(offers=1, current=held(dstack, status="terminated")))
 
-    def test_no_fleet_at_all(self, dstack: FakeDstack) -> None:
-        with pytest.raises(CapacityError, match="project 'main' has no fleet that it may run on") as caught:
-            diagnostics.check(dstack.server, planned())
-        assert caught.value.exit_code == 3
-
-    def test_no_fleet_with_such_machines(self, dstack: FakeDstack) -> None:
-        dstack.held_fleets = [fleet("small"), fleet("other")]
-        with pytest.raises(
-            CapacityError, match=r"no fleet has or can get such a machine \(there is: small, other\)"
-        ):
-            diagnostics.check(dstack.server, planned())
-
-    def test_a_fleet_without_cluster_placement(self, dstack: FakeDstack) -> None:
-        dstack.held_fleets = [fleet("apart", placement="any")]
-        with pytest.raises(CapacityError, match="placement: cluster; apart has not"):
-            diagnostics.check(dstack.server, planned())
-
-    def test_one_node_needs_no_placement(self, dstack: FakeDstack) -> None:
-        dstack.held_fleets = [fleet("apart", placement="any")]
-        with pytest.raises(CapacityError, match="such a machine"):
-            diagnostics.check(dstack.server, planned(nodes=1))
-
-    def test_only_the_named_fleets_count(self, dstack: FakeDstack) -> None:
-        dstack.held_fleets = [fleet("apart", placement="any"), fleet("near")]
-        with pytest.raises(CapacityError, match=r"there is: near\)"):
-            diagnostics.check(dstack.server, planned(more="fleets: [near]"))
+    @pytest.mark.parametrize(
+        ("there", "nodes", "more", "said"),
+        [
+            ([], 2, "", "project 'main' has no fleet that it may run on"),
+            ([fleet("small"), fleet("other")], 2, "", "or can get such a machine (there is: small, other)"),
+            ([fleet("apart", placement="any")], 2, "", "placement: cluster; apart has not"),
+            ([fleet("apart", placement="any")], 1, "", "such a machine (there is: apart)"),
+            ([fleet("apart", placement="any"), fleet("near")], 2, "fleets: [near]", "(there is: near)"),
+        ],
+    )
+    def test_why_there_is_no_machine(
+        self, dstack: FakeDstack, there: list[Any], nodes: int, more: str, said: str
+    ) -> None:
+        dstack.held_fleets = there
+        plan = planned(nodes, more)
+        error = diagnostics.no_machines(dstack.server, plan, diagnostics.check(dstack.server, plan))
+        assert said in error.message
+        assert error.exit_code == 3
 
     def test_a_secret_that_is_not_set_and_the_file_that_asks_for_it(self, dstack: FakeDstack) -> None:
         dstack.held_secrets = ["HF_TOKEN"]
@@ -104,16 +97,16 @@ class TestBeforeTheStart:
 
 class TestALimitOfTheCost:
     def test_the_agents_count_with_all_nodes_at_the_cheapest_offer(self) -> None:
-        capped = provider.with_price(Cluster(name="lab", nodes=2, max_cost=200.0), planned(offers=1))
+        capped = with_price(Cluster(name="lab", nodes=2, max_cost=200.0), planned(offers=1))
         assert capped.price_per_hour == 196.64
-        text = provider.plan(capped).render()
+        text = make_plan(capped).render()
         assert "--max-cost 200 \\\n      --price-per-hour 196.64" in text
 
     def test_machines_that_cost_nothing(self) -> None:
         offer = Offer("remote", "remote", "instance", "", 0.0, spot=False)
         free = RunPlan(TASK.format(nodes=2, more=""), "lab", 2, (offer,), 1)
         with pytest.raises(InputError, match="would get cost nothing an hour") as caught:
-            provider.with_price(Cluster(name="lab", nodes=2, max_cost=200.0), free)
+            with_price(Cluster(name="lab", nodes=2, max_cost=200.0), free)
         assert caught.value.hint is not None
         assert "--price-per-hour" in caught.value.hint
 
@@ -193,31 +186,35 @@ class TestCtrlC:
 MOUNT = SimpleNamespace(instance_path="/checkpoints", path="/checkpoints")
 
 
-class TestKeeping:
+class TestRetention:
+    def of(self, dstack: FakeDstack, folder: str = "/checkpoints", **changes: Any) -> CheckpointRetention:
+        mine = held(dstack, attempt(backend=changes.pop("backend", "aws")), **{"volumes": [MOUNT], **changes})
+        known = fleets.list_all(dstack.server)
+        return retention.retention(mine, folder, known[0] if known else None)
+
     def test_ssh_hosts_keep_theirs(self, dstack: FakeDstack) -> None:
-        mine = held(dstack, attempt(backend="remote"), volumes=[MOUNT])
-        kept = retention.retention(dstack.server, mine, "/checkpoints")
+        kept = self.of(dstack, backend="remote")
         assert (kept.destroyed, kept.location) == (False, "in /checkpoints of your hosts 10.0.0.1")
 
-    def test_rented_machines_go_with_their_disks(self, dstack: FakeDstack) -> None:
-        dstack.held_fleets = [fleet(idle_s=1800)]
-        kept = retention.retention(dstack.server, held(dstack, volumes=[MOUNT]), "/checkpoints/mine")
+    @pytest.mark.parametrize(
+        ("idle_s", "said"),
+        [
+            (1800, "gives the machines back when they were idle for 30m"),
+            (-1, "when fleet gpu-fleet is deleted"),
+        ],
+    )
+    def test_rented_machines_go_with_their_disks(self, dstack: FakeDstack, idle_s: int, said: str) -> None:
+        dstack.held_fleets = [fleet(idle_s=idle_s)]
+        kept = self.of(dstack, "/checkpoints/mine")
         assert kept.destroyed
-        assert "fleet gpu-fleet gives the machines back when they were idle for 30m" in kept.location
-
-    def test_a_fleet_that_keeps_its_machines(self, dstack: FakeDstack) -> None:
-        dstack.held_fleets = [fleet(idle_s=-1)]
-        kept = retention.retention(dstack.server, held(dstack, volumes=[MOUNT]), "/checkpoints")
-        assert kept.destroyed
-        assert "when fleet gpu-fleet is deleted" in kept.location
+        assert said in kept.location
 
     def test_network_volumes_stay(self, dstack: FakeDstack) -> None:
-        volume = SimpleNamespace(name=["ckpt-0", "ckpt-1"], path="/checkpoints")
-        kept = retention.retention(dstack.server, held(dstack, volumes=[volume]), "/checkpoints")
+        kept = self.of(dstack, volumes=[SimpleNamespace(name=["ckpt-0", "ckpt-1"], path="/checkpoints")])
         assert (kept.destroyed, kept.location) == (False, "on network volume ckpt-0, ckpt-1")
 
     def test_a_folder_that_is_on_no_volume(self, dstack: FakeDstack) -> None:
-        assert retention.retention(dstack.server, held(dstack, volumes=[MOUNT]), "/elsewhere").destroyed
+        assert self.of(dstack, "/elsewhere").destroyed
 
 
 class TestFleetsThatNeverIdleOut:
@@ -235,4 +232,6 @@ class TestFleetsThatNeverIdleOut:
     def test_why(self, dstack: FakeDstack, changes: dict[str, Any], said: str) -> None:
         dstack.held_fleets = [fleet(**changes)]
         [look] = fleets.list_all(dstack.server)
-        assert look.never_released_reason == said
+        notice = look.never_released
+        assert (notice is not None) == bool(said)
+        assert notice is None or notice.text.endswith(f"while idle: {said}")

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from cloudrl.errors import InputError
+from cloudrl.protocol.outcome import Outcome
 from cloudrl.providers.dstack import history, runs
 
 
@@ -113,7 +114,9 @@ def test_attempts_that_ended() -> None:
 def test_the_agents_own_words_come_first() -> None:
     server = lost("container_exited_with_error")
     words = "rank 1 (b, 10.0.0.12) was lost in phase ready: no heartbeat for 30 s"
-    server.outputs[server.submissions[0][0].id] = f"[16:00:02 rank 0] failed: {words}\r\n"
+    server.outputs[server.submissions[0][0].id] = (
+        f"{Outcome('failed', words, final=False, at=1.0).to_line()}\r\n"
+    )
     [attempt] = history.previous_attempts(server, runs.get(server, "one"))  # type: ignore[arg-type]
     assert attempt["reason"] == words
 

@@ -14,7 +14,8 @@ import pytest
 from node_harness import kill_all, until
 
 from cloudrl.errors import CloudrlError, ClusterFailed, ConnectionFailed, InputError, Interrupted
-from cloudrl.providers.local import processes, provider, state
+from cloudrl.providers.local import processes, state
+from cloudrl.providers.local.provider import LocalProvider
 from cloudrl.transport import AgentClient, inspect_cluster
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from cloudrl.providers.model import Status
 
 pytestmark = pytest.mark.agents
+provider = LocalProvider()
 
 
 def _is_gone(plan: LocalPlan) -> bool:
@@ -48,7 +50,7 @@ def test_from_up_to_down(home: Home) -> None:
         "ready",
     }
     assert (connection.name, connection.cluster_id) == ("one", plan.state.id)
-    assert provider.names() == ["one"]
+    assert provider.list() == provider.list("one") == (provider.status("one"),)
     assert provider.attach("one") == connection
 
     look = provider.status("one")
@@ -56,7 +58,7 @@ def test_from_up_to_down(home: Home) -> None:
     assert look.dashboard_url == connection.ray_url == f"http://127.0.0.1:{plan.state.dashboard_port}"
     seen = inspect_cluster(connection)
     assert (seen.nodes, seen.gpus_per_node, seen.device) == (2, 1, "cpu")
-    assert seen.checkpoint_dir == str(provider.folder("one") / "checkpoints")
+    assert seen.checkpoint_dir == str((state.root() / "one") / "checkpoints")
     assert Path(seen.data["addition"]["train"]).is_file()
 
     # a second one of that name
@@ -67,13 +69,13 @@ def test_from_up_to_down(home: Home) -> None:
     assert provider.attach("one") == connection
     assert inspect_cluster(connection).id == plan.state.id
 
-    (provider.folder("one") / "checkpoints" / "shard").write_text("x")
+    ((state.root() / "one") / "checkpoints" / "shard").write_text("x")
     assert provider.down("one") is True
     assert _is_gone(plan)
     assert provider.down("one") is False
     assert provider.status("one").phase == "down"
-    assert (provider.folder("one") / "checkpoints" / "shard").read_text() == "x"
-    assert "READY" in (provider.folder("one") / "node-0" / "agent.log").read_text()
+    assert ((state.root() / "one") / "checkpoints" / "shard").read_text() == "x"
+    assert "READY" in ((state.root() / "one") / "node-0" / "agent.log").read_text()
     with pytest.raises(InputError, match="local cluster 'one' is not running") as caught:
         provider.attach("one")
     assert "cloudrl up one" in str(caught.value.hint)
@@ -91,10 +93,10 @@ def test_two_clusters_at_once(home: Home) -> None:
     )
     assert one.agent_token != two.agent_token
     assert one.ray_token != two.ray_token
-    assert provider.names() == ["one", "two"]
+    assert [each.name for each in provider.list()] == ["one", "two"]
     with pytest.raises(ConnectionFailed, match="refuses the token"):
         AgentClient(str(one.agent_url), str(two.agent_token)).status()
-    with pytest.raises(InputError, match="local cluster 'three' does not exist; running: one, two"):
+    with pytest.raises(InputError, match="local cluster 'three' does not exist"):
         provider.attach("three")
     provider.down("one")
     assert _is_gone(home.plans[0])
@@ -107,7 +109,7 @@ def test_a_set_up_that_fails(home: Home) -> None:
     with pytest.raises(ClusterFailed, match=r"setup: `echo about to fail; exit 3` exited with 3") as caught:
         provider.up(plan, timeout_s=60)
     assert caught.value.exit_code == 4
-    assert str(provider.folder("one")) in str(caught.value.hint)
+    assert str(state.root() / "one") in str(caught.value.hint)
     assert _is_gone(plan)
     look = provider.status("one")
     assert look.has_failed
@@ -199,7 +201,7 @@ def test_a_port_that_was_taken_since_the_plan(home: Home) -> None:
         ),
     ):
         provider.up(plan, timeout_s=60)
-    assert provider.names() == []
+    assert provider.list() == ()
     assert _is_gone(plan)
 
 
@@ -234,7 +236,7 @@ def test_a_state_whose_processes_are_long_dead(home: Home) -> None:
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "{}", '{"name": "one"}', '{"agent_ports": 5}', "\0"])
 def test_a_state_that_cannot_be_read(home: Home, text: str) -> None:
     home.plan().state.write()
-    file = provider.folder("one") / "cluster.json"
+    file = (state.root() / "one") / "cluster.json"
     file.write_text(text)
     for verb in (provider.status, provider.down, provider.attach):
         with pytest.raises(CloudrlError, match="cannot be read") as caught:
@@ -243,7 +245,7 @@ def test_a_state_that_cannot_be_read(home: Home, text: str) -> None:
 
 
 def test_up_over_a_state_that_cannot_be_read(home: Home) -> None:
-    file = provider.folder("one") / "cluster.json"
+    file = (state.root() / "one") / "cluster.json"
     file.parent.mkdir(parents=True)
     file.write_text("{")
     with pytest.raises(CloudrlError, match="cannot be read"):

@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 
 from cloudrl.errors import InputError
-from cloudrl.providers.local import provider, spec_support
+from cloudrl.providers.local import spec_support
+from cloudrl.providers.local.provider import LocalProvider
 from cloudrl.spec import Cluster
+
+provider = LocalProvider()
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +35,7 @@ def test_where_checkpoints_go(tmp_path: Path, fields: dict[str, object], folder:
     wanted = Path(folder) if folder else tmp_path / "home" / "clusters" / "lab" / "checkpoints"
     assert plan.state.checkpoints == wanted
     assert f"--checkpoints={wanted}" in plan.commands[0]
-    assert provider.places(Cluster.load({"name": "lab", **fields})).checkpoints == str(wanted)
+    assert plan.node_paths.checkpoints == str(wanted)
 
 
 def test_what_has_no_effect_is_named() -> None:
@@ -55,11 +58,14 @@ def test_a_secret_comes_from_this_shell() -> None:
     assert "export HF_TOKEN=" in str(caught.value.hint)
 
 
-def test_what_is_said_of_a_declared_folder_is_its_place(tmp_path: Path) -> None:
-    assert str(tmp_path / "home" / "clusters" / "lab" / "checkpoints") in provider.keeping("lab").location
-    plan = provider.plan(Cluster.load({"name": "lab", "checkpoints": str(tmp_path / "nvme")}))
+@pytest.mark.parametrize("declared", [False, True])
+def test_what_stays_is_said_with_its_place(tmp_path: Path, declared: bool) -> None:
+    nvme = tmp_path / "nvme"
+    plan = provider.plan(Cluster.load({"name": "lab", **({"checkpoints": str(nvme)} if declared else {})}))
     plan.state.write()
-    assert provider.keeping("lab").location == f"in {tmp_path / 'nvme'}"
-    assert (
-        provider.what_stays("lab") == f"checkpoints stay in {tmp_path / 'nvme'}, logs in {plan.state.folder}"
+    look, own = provider.status("lab"), plan.state.folder
+    assert look.retention is not None
+    assert look.retention.location == f"in {nvme if declared else own / 'checkpoints'}"
+    assert look.teardown_summary == (
+        f"checkpoints stay in {nvme}, logs in {own}" if declared else f"checkpoints and logs stay in {own}"
     )

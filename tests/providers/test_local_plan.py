@@ -7,17 +7,16 @@ import shlex
 import socket
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cloudrl.errors import CapacityError, InputError
-from cloudrl.providers import PROVIDERS, provider
+from cloudrl.protocol.options import AgentOptions, Ports
 from cloudrl.providers.local import launch, ports, processes
+from cloudrl.providers.registry import PROVIDERS, provider
 from cloudrl.spec import Cluster
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture(autouse=True)
@@ -40,33 +39,27 @@ def test_one_command_a_node(tmp_path: Path) -> None:
     plan = _plan(setup=["pip install 'a b'"], env={"A": "x y"})
     folder, state = tmp_path / "home" / "clusters" / "one", plan.state
     for rank, command in enumerate(plan.commands):
-        assert command == (
-            sys.executable,
-            f"{folder}/cloudrl-node.pyz",
-            "run",
-            "--device=cpu",
-            "--gpus-per-node=1",
-            "--cpus-per-node=8",
-            "--setup=pip install 'a b'",
-            "--data=addition",
-            "--model=tiny-qwen2",
-            f"--checkpoints={folder}/checkpoints",
-            f"--data-dir={folder}/data",
-            f"--run-dir={folder}/node-{rank}",
-            f"--key-file={folder}/key",
-            f"--ray-temp-dir=/tmp/cloudrl-{state.id[:8]}/{rank}",
-            f"--object-store-bytes={256 * 1024**2}",
-            f"--agent-port={state.agent_ports[rank]}",
-            f"--head-agent-port={state.agent_ports[0]}",
-            f"--gcs-port={state.gcs_port}",
-            f"--dashboard-port={state.dashboard_port}",
-            f"--client-port={state.client_port}",
-            "--dashboard-agent-port=0",
-            "--node-manager-port=0",
-            "--object-manager-port=0",
-            "--worker-ports=0-0",
-            "--join-timeout-s=120",
-        )
+        assert command[:3] == (sys.executable, f"{folder}/cloudrl-node.pyz", "run")
+        assert AgentOptions.from_argv(command[3:]) == AgentOptions(
+            device="cpu",
+            gpus=1,
+            cpus=8,
+            setup=("pip install 'a b'",),
+            data=("addition",),
+            models=("tiny-qwen2",),
+            checkpoints=folder / "checkpoints",
+            data_dir=folder / "data",
+            run_dir=folder / f"node-{rank}",
+            key_file=folder / "key",
+            ray_temp_dir=Path(f"/tmp/cloudrl-{state.id[:8]}/{rank}"),
+            object_store_bytes=256 * 1024**2,
+            join_timeout_s=120,
+            ports=Ports(
+                agent=state.agent_ports[rank], head_agent=state.agent_ports[0], gcs=state.gcs_port,
+                dashboard=state.dashboard_port, client=state.client_port, dashboard_agent=0, node_manager=0,
+                object_manager=0, worker=(0, 0),
+            ),
+        )  # fmt: skip
 
 
 def test_nodes_of_one_machine_share_the_services_of_rank_0() -> None:
@@ -110,8 +103,6 @@ def test_unix_sockets_fit_into_rays_folder() -> None:
 
 
 def test_no_port_is_one_that_an_outgoing_connection_may_take() -> None:
-    from pathlib import Path
-
     first, last = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
     state = _plan(nodes=5).state
     assert not [
@@ -184,7 +175,7 @@ def test_an_unknown_data_set() -> None:
 
 
 def test_an_unknown_provider() -> None:
-    assert provider("local").names() == []
+    assert provider("local").list() == ()
     with pytest.raises(InputError, match="no provider 'slrum'") as caught:
         provider("slrum")
     assert ", ".join(PROVIDERS) in caught.value.message

@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from cloudrl.providers.dstack.server import Server
 
 _HEALING_S, _LOOK_S = 15.0, 0.2
-_TRY_S = 20.0
-_UNREACHABLE_S = 600.0
-"""From `running` until there is a way in; the agent listens within seconds of the container's start."""
 # node/tokens.py: node_key. A single node has no dstack_job; the agent keeps a key of its own.
 _KEY_OF_RUN, _KEY_OF_NODE = "~/.ssh/dstack_job", "~/.cloudrl/run/key"
 
@@ -64,10 +61,12 @@ def open_access(server: Server, run: RunState, *, timeout_s: float = 60.0) -> Ac
 
 
 class AccessPoller:
-    """One access to a run, once there is one.
+    """One access to a run, opened once and used until it is closed.
 
     Args:
         server: the run's.
+        try_s: how long one attempt to open it may take.
+        give_up_s: how long a run may be running and not be reached.
         opener: opens the way.
         clock: seconds that never go back.
     """
@@ -76,21 +75,28 @@ class AccessPoller:
         self,
         server: Server,
         *,
+        try_s: float = 20.0,
+        give_up_s: float = float("inf"),
         opener: Callable[..., Access] = open_access,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.problem = ""
         """Why there is none although the run is running."""
         self._server, self._opener, self._clock = server, opener, clock
+        self._try_s, self._give_up_s = try_s, give_up_s
         self._access: Access | None = None
+        self._run_id = ""
         self._running: tuple[int, float] | None = None
 
     def poll(self, run: RunState) -> Access | None:
-        """The way in, or None while the agent has not started.
+        """The way in, or None while the agent has not started. A new run of the name is another cluster.
 
         Raises:
             ConnectionFailed: this attempt of the run has been running for long, and cannot be reached.
         """
+        if run.id != self._run_id:
+            self.close()
+            self._run_id = run.id
         if run.status != "running":
             self._running = None
             return None
@@ -99,10 +105,10 @@ class AccessPoller:
         if self._running is None or self._running[0] != run.attempt:
             self._running = (run.attempt, self._clock())
         try:
-            self._access = self._opener(self._server, run, timeout_s=_TRY_S)
+            self._access = self._opener(self._server, run, timeout_s=self._try_s)
         except ConnectionFailed as error:
             self.problem = error.message
-            if self._clock() - self._running[1] > _UNREACHABLE_S:
+            if self._clock() - self._running[1] > self._give_up_s:
                 raise self._unreachable(run, error) from error
         return self._access
 

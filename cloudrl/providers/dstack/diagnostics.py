@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+import yaml
+
 from cloudrl.errors import CapacityError, ClusterFailed, InputError
 from cloudrl.providers.dstack import fleets, runs
-from cloudrl.providers.dstack.server import parse
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
     from cloudrl.providers.dstack.fleets import FleetState
     from cloudrl.providers.dstack.runs import Attempt, RunPlan, RunState
     from cloudrl.providers.dstack.server import Server
@@ -29,18 +32,17 @@ _MEANING = {
 _ENOUGH = 2
 
 
-def check(server: Server, planned: RunPlan) -> None:
-    """Refuse what cannot be started, before anybody pays for it.
+def check(server: Server, planned: RunPlan) -> list[FleetState]:
+    """Refuse what cannot be started, before anybody pays for it. Returns the fleets that it may run on.
 
     Raises:
         InputError: a run of this name is going on or ending, or the task names a secret that the server does not have.
-        CapacityError: no fleet and no backend has such machines; the message says which fleet nearly would.
     """
     _check_not_anothers(server, planned)
     runs.check_free(planned)
-    _check_secrets(server, planned)
-    if planned.total_offers == 0:
-        raise _no_machines(server, planned)
+    task = yaml.safe_load(planned.text)
+    _check_secrets(server, planned, referenced_secrets(task))
+    return _fleets_for(server, task.get("fleets") or ())
 
 
 def describe_failure(attempt: Attempt) -> str:
@@ -68,9 +70,10 @@ def unrecoverable_error(run: RunState) -> ClusterFailed | None:
     return None
 
 
-def referenced_secrets(text: str) -> tuple[str, ...]:
-    """The dstack secrets that a task's YAML asks for."""
-    return tuple(dict.fromkeys(_SECRET.findall(text)))
+def referenced_secrets(task: Mapping[str, Any]) -> tuple[str, ...]:
+    """The dstack secrets that a task asks for, where dstack fills them in."""
+    values = [*(task.get("env") or {}).values(), *(task.get("registry_auth") or {}).values()]
+    return tuple(dict.fromkeys(name for value in values for name in _SECRET.findall(str(value))))
 
 
 def _check_not_anothers(server: Server, planned: RunPlan) -> None:
@@ -83,8 +86,7 @@ def _check_not_anothers(server: Server, planned: RunPlan) -> None:
         )
 
 
-def _check_secrets(server: Server, planned: RunPlan) -> None:
-    wanted = referenced_secrets(planned.text)
+def _check_secrets(server: Server, planned: RunPlan, wanted: Sequence[str]) -> None:
     if not wanted:
         return
     there = {each.name for each in server.call(server.api.secrets.list, server.project)}
@@ -97,8 +99,8 @@ def _check_secrets(server: Server, planned: RunPlan) -> None:
         )
 
 
-def _no_machines(server: Server, planned: RunPlan) -> CapacityError:
-    known = fleets_for(server, planned.text)
+def no_machines(server: Server, planned: RunPlan, known: Sequence[FleetState]) -> CapacityError:
+    """That nobody has such machines, and which of the fleets that a task may run on nearly would."""
     if not known:
         return CapacityError(
             f"cluster {planned.name!r}: project {server.project!r} has no fleet that it may run on",
@@ -119,10 +121,7 @@ def _no_machines(server: Server, planned: RunPlan) -> CapacityError:
     )
 
 
-def fleets_for(server: Server, text: str) -> list[FleetState]:
-    """The fleets of the project that a task may run on, by name."""
-    configuration: Any = parse(text)
-    named = [
-        (getattr(each, "name", None) or str(each)).rpartition("/")[2] for each in configuration.fleets or ()
-    ]
+def _fleets_for(server: Server, wanted: Iterable[Any]) -> list[FleetState]:
+    """The fleets of the project that a task may run on: all, or those that it names, with or without a project."""
+    named = [str(each.get("name") if isinstance(each, dict) else each).rpartition("/")[2] for each in wanted]
     return [each for each in fleets.list_all(server) if not named or each.name in named]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from cloudrl.errors import CapacityError, InputError
 from cloudrl.providers.dstack.server import parse
+from cloudrl.providers.model import Notice, Offer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -18,18 +19,6 @@ _POLL_S = 1.0
 _WAIT_S = 1200.0
 """A bare-metal host gets Docker and dstack's own programs installed; a cloud one boots first."""
 _COMING = ("pending", "provisioning", "terminating")
-
-
-@dataclass(frozen=True)
-class Offer:
-    """A machine that a backend would rent out. `price` is in US dollars an hour."""
-
-    backend: str
-    region: str
-    instance_type: str
-    resources: str
-    price: float
-    spot: bool
 
 
 @dataclass(frozen=True)
@@ -62,9 +51,9 @@ class FleetState:
     """So many rented machines are never given back."""
 
     @property
-    def never_released_reason(self) -> str:
-        """Why idle machines are paid for until somebody deletes the fleet; "" where they are given back."""
-        return "" if self.is_ssh else never_released_reason(self.idle_duration_s, self.least)
+    def never_released(self) -> Notice | None:
+        """That idle machines are paid for until somebody deletes the fleet; None where they are given back."""
+        return None if self.is_ssh else never_released(self.name, self.idle_duration_s, self.least)
 
     @property
     def price(self) -> float:
@@ -99,8 +88,8 @@ class FleetPlan:
     total_offers: int
     current: FleetState | None = None
     answer: Any = field(default=None, repr=False)
-    never_released_reason: str = ""
-    """Why idle machines are going to be paid for until somebody deletes the fleet; "" where they are given back."""
+    never_released: Notice | None = None
+    """That idle machines are going to be paid for until somebody deletes the fleet."""
 
     def render(self) -> str:
         """The text that `--dry-run` prints."""
@@ -136,9 +125,9 @@ def plan(server: Server, text: str) -> FleetPlan:
         total_offers=answer.total_offers,
         current=_state(answer.current_resource) if answer.current_resource is not None else None,
         answer=answer,
-        never_released_reason=""
+        never_released=None
         if configuration.ssh_config
-        else never_released_reason(_idle_duration_s(spec), _least(spec)),
+        else never_released(configuration.name, _idle_duration_s(spec), _least(spec)),
     )
 
 
@@ -349,19 +338,21 @@ def _state(fleet: Any) -> FleetState:
     )
 
 
-def never_released_reason(idle_duration_s: int | None, least: int) -> str:
-    """Why rented machines are paid for until somebody deletes their fleet; "" where idle ones are given back.
+def never_released(fleet: str, idle_duration_s: int | None, least: int) -> Notice | None:
+    """That rented machines are paid for until somebody deletes their fleet; None where idle ones are given back.
 
     Args:
+        fleet: its name.
         idle_duration_s: None for `off`.
         least: the fleet's minimum.
     """
-    if idle_duration_s is None:
-        return "its idle_duration is off"
-    return (
-        f"it keeps {least} machine{'' if least == 1 else 's'} at any time (nodes: min {least})"
-        if least
-        else ""
+    if idle_duration_s is not None and not least:
+        return None
+    kept = f"it keeps {least} machine{'' if least == 1 else 's'} at any time (nodes: min {least})"
+    reason = "its idle_duration is off" if idle_duration_s is None else kept
+    return Notice(
+        f"warning: fleet {fleet} never gives all of its machines back, and they cost money while idle: {reason}",
+        f"cloudrl fleet delete {fleet}, when it is no longer needed",
     )
 
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cloudrl.errors import CloudrlError
-from cloudrl.providers.dstack.logs import agent_reason, tail
+from cloudrl.protocol.outcome import from_output
+from cloudrl.providers.dstack.logs import tail
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -60,8 +61,8 @@ def _said(server: Server, run: RunState, ended: list[_Ended]) -> str:
             output = tail(server, run, each.rank, attempt=each.attempt.number)
         except CloudrlError:  # the log may be gone; the state of the cluster is worth more
             continue
-        if words := agent_reason(output):
-            return words
+        if (outcome := from_output(output)) is not None:
+            return outcome.reason
     return ""
 
 

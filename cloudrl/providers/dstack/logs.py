@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import base64
-import re
 from typing import TYPE_CHECKING
 
+from cloudrl.protocol.outcome import from_output
+from cloudrl.protocol.phases import Phase
 from cloudrl.providers.dstack.diagnostics import describe_failure
 
 if TYPE_CHECKING:
     from cloudrl.providers.dstack.runs import Node, RunState
     from cloudrl.providers.dstack.server import Server
 
-_DOWN = re.compile(r"^CLOUDRL DOWN: (.+?)\s*$", re.MULTILINE)
-_VERDICT = re.compile(r"^CLOUDRL FAILED: (.+?)\s*$", re.MULTILINE)
-_FAILED = re.compile(r"^\[[\d:]+ rank \d+\] failed: (.+?)\s*$", re.MULTILINE)
 _PAGE = 1000  # the most that the server gives at once (server/schemas/logs.py: PollLogsRequest)
 
 
@@ -35,37 +33,24 @@ def tail(server: Server, run: RunState, rank: int, lines: int = _PAGE, *, attemp
     return b"".join(pieces).decode("utf-8", "replace").replace("\r\n", "\n")
 
 
-def agent_reason(output: str) -> str:
-    """Why an agent has ended, as it says itself; "" when it did not."""
-    for pattern in (_VERDICT, _FAILED):
-        if found := pattern.findall(output):
-            return str(found[-1])
-    return ""
+def exit_reason(server: Server, run: RunState) -> tuple[Phase, str]:
+    """Phase and reason in one line of a run that is over; no reason when it was stopped or done.
 
-
-def exit_reason(server: Server, run: RunState) -> tuple[str, str]:
-    """Phase, "failed" or "down", and reason in one line of a run that is over; no reason when it was stopped or done.
-
-    The agent says it in its own output: a permanent failure ends with exit status 0, so that dstack does not try
-    for ever, and then only that line tells; so does a cluster that has ended by itself to save money. Otherwise it
-    is what dstack says of the node that ended first.
+    The agent says it in its output: a final failure ends with exit status 0, so that dstack does not try for ever,
+    and then only that tells; so does a cluster that has ended by itself to save money. Otherwise it is what dstack
+    says of the node that ended first.
     """
     ended = sorted(run.nodes, key=lambda node: node.latest.finished_at or 0.0)
     outputs = [tail(server, run, node.rank) for node in ended]
-    for output in outputs:
-        if found := _DOWN.findall(output):
-            return "down", str(found[-1])
-    reason = _why_failed(run, ended, outputs)
-    return "failed" if reason else "down", reason
+    outcomes = [each for each in map(from_output, outputs) if each is not None]
+    if outcomes:
+        told = min(outcomes, key=lambda each: (each.phase != Phase.DOWN, not each.final))
+        return Phase(told.phase), told.reason
+    reason = _provider_reason(run, ended, outputs) if run.status == "failed" else ""
+    return Phase.FAILED if reason else Phase.DOWN, reason
 
 
-def _why_failed(run: RunState, ended: list[Node], outputs: list[str]) -> str:
-    for pattern in (_VERDICT, _FAILED):
-        for output in outputs:
-            if found := pattern.findall(output):
-                return str(found[-1])
-    if run.status != "failed":
-        return ""
+def _provider_reason(run: RunState, ended: list[Node], outputs: list[str]) -> str:
     for node, output in zip(ended, outputs, strict=True):
         if node.latest.status == "failed":
             said = [line.strip() for line in output.splitlines() if line.strip()]

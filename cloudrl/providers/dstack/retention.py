@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from cloudrl.errors import CloudrlError
 from cloudrl.node.budget import duration
-from cloudrl.providers.dstack import fleets
 from cloudrl.providers.model import CheckpointRetention
 
 if TYPE_CHECKING:
+    from cloudrl.providers.dstack.fleets import FleetState
     from cloudrl.providers.dstack.runs import RunState
-    from cloudrl.providers.dstack.server import Server
 
 _OWN_HOSTS = "remote"
 """dstack's word for the backend of SSH hosts (core/models/backends/base.py)."""
 
 
-def retention(server: Server, run: RunState, checkpoint_dir: str) -> CheckpointRetention:
-    """What becomes of a run's checkpoints when it ends."""
+def retention(run: RunState, checkpoint_dir: str, fleet: FleetState | None) -> CheckpointRetention:
+    """What becomes of a run's checkpoints when it ends; `fleet` is the one that its machines belong to."""
     mount = _mount(run, checkpoint_dir)
     if mount is None:
         return CheckpointRetention(destroyed=True, location="in the containers, which go with the run")
@@ -32,7 +30,7 @@ def retention(server: Server, run: RunState, checkpoint_dir: str) -> CheckpointR
             destroyed=False, location=f"in {mount.instance_path} of your hosts {hosts}"
         )
     return CheckpointRetention(
-        destroyed=True, location=f"on the machines' own disks: {_until(server, run.fleet)}"
+        destroyed=True, location=f"on the machines' own disks: {_until(run.fleet, fleet)}"
     )
 
 
@@ -44,15 +42,14 @@ def _mount(run: RunState, folder: str) -> Any:
     return None
 
 
-def _until(server: Server, fleet: str | None) -> str:
+def _until(name: str | None, fleet: FleetState | None) -> str:
     """When a fleet's machines are given back."""
-    if fleet is None:
+    if name is None:
         return "they go with the machines"
-    try:
-        look = fleets.get(server, fleet)
-    except CloudrlError:  # of another project, or gone; only the words are poorer
-        return f"they go with the machines of fleet {fleet}"
-    if look.never_released_reason:
-        return f"they go when fleet {fleet} is deleted"
-    idle = duration(look.idle_duration_s or 0)
-    return f"fleet {fleet} gives the machines back when they were idle for {idle}"
+    if fleet is None:  # of another project, or gone; only the words are poorer
+        return f"they go with the machines of fleet {name}"
+    if fleet.never_released:
+        return f"they go when fleet {name} is deleted"
+    return (
+        f"fleet {name} gives the machines back when they were idle for {duration(fleet.idle_duration_s or 0)}"
+    )

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from cloudrl.errors import CapacityError, InputError
-from cloudrl.providers.dstack.fleets import Offer, offers_of
+from cloudrl.errors import InputError
+from cloudrl.providers.dstack.fleets import offers_of
 from cloudrl.providers.dstack.server import parse
 
 if TYPE_CHECKING:
@@ -15,10 +15,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cloudrl.providers.dstack.server import Server
+    from cloudrl.providers.model import Offer
 
 _POLL_S = 1.0
-_NO_INSTANCE_VOLUMES = ("runpod", "vastai")
-"""Backends whose containers see no folder of the host (dstack.ai/docs/concepts/volumes, "Instance volumes")."""
 
 
 @dataclass(frozen=True)
@@ -122,14 +121,10 @@ class RunPlan:
         """Of all nodes together at the cheapest offer; None where there is none."""
         return self.nodes * self.offers[0].price if self.offers else None
 
-    @property
-    def without_instance_volumes(self) -> tuple[str, ...]:
-        """Backends among the offers where a folder of the host cannot be mounted."""
-        return tuple(sorted({each.backend for each in self.offers} & set(_NO_INSTANCE_VOLUMES)))
-
-    def render(self) -> str:
-        """The text that `--dry-run` prints."""
-        return self.text
+    def with_text(self, text: str) -> RunPlan:
+        """The same for a YAML that differs in its commands alone, which no offer depends on; nobody is asked again."""
+        self.answer.run_spec.configuration = parse(text)
+        return replace(self, text=text)
 
 
 def plan(server: Server, text: str, folder: Path) -> RunPlan:
@@ -166,30 +161,13 @@ def apply(server: Server, planned: RunPlan) -> RunState:
     """Start what was planned.
 
     Raises:
-        InputError: a run of this name is going on.
-        CapacityError: no fleet and no backend has such machines.
+        InputError: the server refuses it: something has changed since the plan was made.
     """
     from dstack.api import Client
 
-    check(planned)
     client = Client(api_client=server.api, project_name=server.project)
     server.call(client.runs.apply_plan, planned.answer, reserve_ports=False)
     return get(server, planned.name)
-
-
-def check(planned: RunPlan) -> None:
-    """Refuse what cannot be started.
-
-    Raises:
-        InputError: a run of this name is going on.
-        CapacityError: no fleet and no backend has such machines.
-    """
-    check_free(planned)
-    if planned.total_offers == 0:
-        raise CapacityError(
-            f"cluster {planned.name!r}: no fleet has or can get such a machine",
-            hint="cloudrl fleet list\ncloudrl fleet create --gpu 80GB:8 --nodes 2",
-        )
 
 
 def check_free(planned: RunPlan) -> None:
@@ -220,12 +198,20 @@ def get(server: Server, name: str) -> RunState:
     Raises:
         InputError: there is none.
     """
-    try:
-        return _state(server.call(server.api.runs.get, server.project, name))
-    except InputError as error:
+    run = find(server, name)
+    if run is None:
         raise InputError(
             f"project {server.project!r} has no run {name!r}", hint="cloudrl status, or dstack ps -a"
-        ) from error
+        )
+    return run
+
+
+def find(server: Server, name: str) -> RunState | None:
+    """One look at the latest run of a name; None where there is none."""
+    try:
+        return _state(server.call(server.api.runs.get, server.project, name))
+    except InputError:  # all that the server refuses of a name
+        return None
 
 
 def present_user(server: Server) -> str:

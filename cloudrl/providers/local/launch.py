@@ -8,26 +8,28 @@ import shlex
 import sys
 from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cloudrl.errors import CapacityError, InputError
 from cloudrl.node.host_info import count_gpus
 from cloudrl.node.identity import address_towards
+from cloudrl.node.job_secrets import folder_of
 from cloudrl.node.shutdown import RELEASE
 from cloudrl.node.tokens import read_or_make_key
 from cloudrl.protocol.options import AgentOptions, Ports, parse_service
+from cloudrl.protocol.outcome import FILE as OUTCOME_FILE
 from cloudrl.providers.local import ports, spec_support
 from cloudrl.providers.local.processes import MARK
 from cloudrl.providers.local.state import LocalState, make_folder
+from cloudrl.providers.model import NodePaths, Price, Software
 from cloudrl.render.agent import AGENT_FILE, write_agent
 from cloudrl.render.dstack import CPU_SLOTS, budget_limits
 from cloudrl.spec import data_argument
 from cloudrl.spec.names import is_secret
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from cloudrl.spec import Cluster
 
 OBJECT_STORE_BYTES = 256 * 1024**2
@@ -39,22 +41,41 @@ MODELS = ("tiny-qwen2",)
 class LocalPlan:
     """The agents that `up` would start."""
 
+    cluster: Cluster = field(repr=False)
     state: LocalState
     commands: tuple[tuple[str, ...], ...]
-    env: Mapping[str, str] = field(repr=False)
     notes: tuple[str, ...] = ()
     """What the user should know of it, a sentence each."""
+    provider: str = "local"
+    nodes_are_here: bool = True
+    needs_price: bool = False
+    price: Price | None = None
 
     @property
     def name(self) -> str:
         """The cluster's name."""
         return self.state.name
 
+    @property
+    def node_paths(self) -> NodePaths:
+        """See `Plan`."""
+        state = self.state
+        return NodePaths(str(state.checkpoints), str(state.data), str(folder_of("RUN-ID")))
+
+    @property
+    def software(self) -> Software:
+        """See `Plan`."""
+        return Software(ray=version("ray"))
+
+    def priced(self) -> LocalPlan:
+        """This machine costs nothing that anybody could say."""
+        return self
+
     def node_env(self, rank: int) -> dict[str, str]:
         """What one agent gets in addition to the environment of this command."""
         state = self.state
         return {
-            **self.env,
+            **self.cluster.env,
             "CLOUDRL_PROVIDER": "local",
             "CLOUDRL_CLUSTER": state.name,
             MARK: state.id,
@@ -107,7 +128,7 @@ def make_plan(cluster: Cluster, *, dashboard_port: int | None = None) -> LocalPl
     commands = tuple(_command(cluster, state, rank) for rank in range(cluster.nodes))
     unused = ", ".join(spec_support.unsupported_fields(cluster))
     notes = (f"without effect on this machine: {unused}",) if unused else ()
-    return LocalPlan(state, commands, dict(cluster.env), notes)
+    return LocalPlan(cluster, state, commands, notes)
 
 
 @dataclass
@@ -163,7 +184,7 @@ def start_agent(plan: LocalPlan, rank: int) -> AgentProcess:
     """Start one agent in its own session. It ends by itself when the lease is dropped before its release."""
     folder = plan.state.node_dir(rank)
     folder.mkdir(parents=True, exist_ok=True)
-    for old in ("outcome.json", "agent.log"):
+    for old in (OUTCOME_FILE, "agent.log"):
         (folder / old).unlink(missing_ok=True)
     reading, writing = os.pipe()
     os.set_inheritable(reading, True)

@@ -1,0 +1,98 @@
+"""Looks at a cluster of this machine: its head agent where that answers, else what its agents have left."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from cloudrl.errors import ConnectionFailed
+from cloudrl.node.tokens import derive
+from cloudrl.protocol import outcome
+from cloudrl.protocol.phases import Phase
+from cloudrl.providers.local import processes
+from cloudrl.providers.model import CheckpointRetention, Status
+from cloudrl.transport import AgentClient, Connection
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cloudrl.protocol.outcome import Outcome
+    from cloudrl.providers.local.state import LocalState
+
+
+def look(known: LocalState) -> Status:
+    """One look. A cluster that has ended by itself is "failed" with its reason until `down` or the next `up`.
+
+    One that has ended to save money is "down", with its reason.
+    """
+    coming_or_going = processes.agents(known.id)
+    if coming_or_going:
+        with suppress(ConnectionFailed):  # it does not listen yet, or no more: then it has left its reason
+            return _ask(known)
+    phase, reason = exit_reason(known)
+    if not reason:
+        phase = Phase.START if coming_or_going else Phase.DOWN
+    return Status(phase=phase, reason=reason, checkpoint_dir=str(known.checkpoints), **_common(known))
+
+
+def exit_reason(known: LocalState) -> tuple[Phase, str]:
+    """How a cluster has ended, and why: as an agent has left it, rank 0's word first; no reason where none has."""
+    found = [each for each in (_outcome(known, rank) for rank in range(known.nodes)) if each is not None]
+    for each in found:
+        if Phase(each.phase) is not Phase.ENDED:
+            return Phase(each.phase), each.reason
+    return Phase.FAILED, found[0].reason if found else ""
+
+
+def connection(known: LocalState) -> Connection:
+    """Addresses and tokens of a cluster that runs."""
+    tokens = derive(known.key_file.read_bytes())
+    return Connection(
+        name=known.name,
+        ray_url=f"http://127.0.0.1:{known.dashboard_port}",
+        ray_token=tokens.ray,
+        agent_url=f"http://127.0.0.1:{known.agent_ports[0]}",
+        agent_token=tokens.agent,
+        cluster_id=known.id,
+        nodes_are_here=True,
+    )
+
+
+def _outcome(known: LocalState, rank: int) -> Outcome | None:
+    try:
+        return outcome.from_json((known.node_dir(rank) / outcome.FILE).read_text())
+    except FileNotFoundError:
+        return None
+
+
+def _ask(known: LocalState) -> Status:
+    way = connection(known)
+    value = AgentClient(str(way.agent_url), str(way.agent_token), timeout_s=5.0).status()
+    failure, money = value["failure"], value.get("money", {})
+    return Status(
+        phase=Phase(value["phase"]),
+        reason=failure["reason"] if failure else value["detail"],
+        nodes=value["nodes"],
+        ready_at=value.get("ready_at"),
+        dashboard_url=way.ray_url,
+        checkpoint_dir=value["checkpoint_dir"],
+        price_per_hour=money.get("price_per_hour"),
+        cost=money.get("cost"),
+        limits=money,
+        **_common(known),
+    )
+
+
+def _common(known: LocalState) -> Mapping[str, Any]:
+    saved, own = known.checkpoints, known.folder
+    stay = "checkpoints and logs stay" if own in saved.parents else f"checkpoints stay in {saved}, logs"
+    return {
+        "name": known.name,
+        "provider": "local",
+        "nodes_wanted": known.nodes,
+        "retention": CheckpointRetention(destroyed=False, location=f"in {saved}"),
+        "teardown_summary": f"{stay} in {own}",
+        "logs_command": str(own),
+        "state_dir": str(own),
+        "nodes_are_here": True,
+    }

@@ -1,0 +1,155 @@
+"""Which providers there are, and which of them has the cluster of a name. A provider's module is imported when used."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, cast
+
+from cloudrl.errors import CloudrlError, InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cloudrl.providers.model import Provider, Status
+
+PROVIDERS = {
+    "local": "cloudrl.providers.local.provider:LocalProvider",
+    "dstack": "cloudrl.providers.dstack.provider:DstackProvider",
+}
+"""Name -> module and class. Of clusters that are over, the first provider's counts."""
+
+
+@dataclass(frozen=True)
+class ClusterRef:
+    """A cluster: its provider, and its name there. As text, `dstack/ray-cluster`."""
+
+    provider: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.provider}/{self.name}"
+
+
+@dataclass(frozen=True)
+class Silent:
+    """A provider that could not be asked, and why."""
+
+    provider: str
+    error: CloudrlError
+
+
+@dataclass(frozen=True)
+class Found:
+    """Clusters of several providers, and those of which nobody knows now."""
+
+    clusters: tuple[Status, ...]
+    silent: tuple[Silent, ...] = ()
+
+    @property
+    def running(self) -> tuple[Status, ...]:
+        """Those that are up or coming up."""
+        return tuple(each for each in self.clusters if not each.is_over)
+
+    def refuse_silent(self) -> None:
+        """Raises: CloudrlError: nothing was found, and a provider could not be asked."""
+        if self.silent and not self.clusters:
+            raise self.silent[0].error
+
+
+def provider(name: str) -> Provider:
+    """Look a provider up by name.
+
+    Raises:
+        InputError: there is none of that name.
+    """
+    if name not in PROVIDERS:
+        from cloudrl.spec import did_you_mean
+
+        raise InputError(
+            f"no provider {name!r}{did_you_mean(name, PROVIDERS)}; this release has: {', '.join(PROVIDERS)}",
+            hint=f"For example: --on {next(iter(PROVIDERS))}",
+        )
+    module, _, of_class = PROVIDERS[name].partition(":")
+    return cast("Provider", getattr(import_module(module), of_class)())
+
+
+def default_provider(*, gpus: bool) -> Provider:
+    """The provider of a cluster for which the user names none: one that is configured, if any is."""
+    fitting = [each for each in map(provider, PROVIDERS) if each.has_gpus == gpus]
+    return next((each for each in fitting if each.is_configured()), fitting[0])
+
+
+def find(name: str | None = None) -> Found:
+    """One's own clusters with all providers, or those of one name.
+
+    A name that is over with one provider makes room for one that is alive with another.
+    """
+    clusters: list[Status] = []
+    silent: list[Silent] = []
+    for each in map(provider, PROVIDERS):
+        if not each.is_configured():
+            continue
+        try:
+            clusters += each.list(name)
+        except CloudrlError as error:
+            silent.append(Silent(each.name, error))
+    alive = {each.name for each in clusters if not each.is_over}
+    kept: list[Status] = []
+    for look in clusters:
+        if not look.is_over or look.name not in alive | {other.name for other in kept}:
+            kept.append(look)
+    return Found(tuple(kept), tuple(silent))
+
+
+def locate(name: str) -> ClusterRef:
+    """The one cluster that a name means: `ray-cluster`, or `dstack/ray-cluster` where two providers have one.
+
+    Raises:
+        InputError: there is none, or it is alive with two providers.
+        ConnectionFailed: there is none, as far as the providers that answer know.
+    """
+    if "/" in name:
+        of_provider, _, plain = name.partition("/")
+        return ClusterRef(provider(of_provider).name, plain)
+    found = find(name)
+    found.refuse_silent()
+    refs = [ClusterRef(each.provider, each.name) for each in found.clusters]
+    if not refs:
+        running = ", ".join(names_in_use(find().running))
+        others = f"; running: {running}" if running else ""
+        unasked = [each.name for each in map(provider, PROVIDERS) if not each.is_configured()]
+        hint = f"\nNot asked, since it is not configured: {', '.join(unasked)}" if unasked else ""
+        raise InputError(
+            f"there is no cluster {name!r}{others}", hint=f"See what there is: cloudrl status{hint}"
+        )
+    if len(refs) > 1:
+        raise InputError(
+            f"there are {len(refs)} clusters {name}: {', '.join(map(str, refs))}",
+            hint="\n".join(f"End one of them: cloudrl down {each}" for each in refs),
+        )
+    return refs[0]
+
+
+def ensure_name_free(name: str, on: str) -> None:
+    """One name for one cluster: with two of them nobody knows which one a later command means.
+
+    Raises:
+        InputError: a cluster of that name is alive with another provider. One that does not answer has none.
+    """
+    others = [each for each in find(name).running if each.provider != on and not each.owner]
+    if others:
+        ref = ClusterRef(others[0].provider, name)
+        raise InputError(
+            f"a cluster {name} is there already: {ref}",
+            hint=f"Choose another name\nEnd it first: cloudrl down {ref}",
+        )
+
+
+def names_in_use(clusters: Sequence[Status]) -> list[str]:
+    """How to call each of them: by its name alone, or with its provider where there are two of a name."""
+    names = [each.name for each in clusters]
+    return [
+        each.name if names.count(each.name) == 1 else str(ClusterRef(each.provider, each.name))
+        for each in clusters
+    ]
