@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cloudrl.errors import CheckpointError
-from cloudrl.saves.records import SaveRecord
 from cloudrl.shards.inputs import MergeInputs, Sidecars
 
 if TYPE_CHECKING:
@@ -65,7 +64,7 @@ def _sidecars(
         rank: Sidecars(
             optim=opened(rank, optim[rank]) if rank in optim else None,
             extra=opened(rank, extra[rank]) if rank in extra else None,
-            record=SaveRecord.from_json(checkpoint.saves[rank]) if rank in checkpoint.saves else None,
+            record=checkpoint.records.get(rank),
         )
         for rank in checkpoint.ranks
     }

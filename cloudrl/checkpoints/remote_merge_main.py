@@ -22,6 +22,7 @@ from cloudrl.checkpoints.merge_inputs import merge_inputs
 from cloudrl.checkpoints.remote import AHEAD_BYTES, RemoteShard
 from cloudrl.errors import CloudrlError
 from cloudrl.saves.inventory import Checkpoint, FileCopy, Location
+from cloudrl.saves.records import SaveRecord
 from cloudrl.shards.merge import Tuning
 from cloudrl.shards.source import LocalShard
 
@@ -101,7 +102,7 @@ def checkpoint_to_json(checkpoint: Checkpoint) -> dict[str, Any]:
     return {
         "run": checkpoint.run, "step": checkpoint.step, "role": checkpoint.role, "world_size": checkpoint.world_size,
         "locations": [asdict(location) for location in locations], "files": files,
-        "saves": {str(rank): save for rank, save in checkpoint.saves.items()},
+        "records": [record.to_json() for record in checkpoint.records.values()],
     }  # fmt: skip
 
 
@@ -117,8 +118,8 @@ def checkpoint_from_json(value: Mapping[str, Any]) -> Checkpoint:
         )
         for name, copies in value["files"].items()
     }
-    saves = {int(rank): save for rank, save in value["saves"].items()}
-    return Checkpoint(value["run"], value["step"], value["role"], value["world_size"], files, saves)
+    records = {each["rank"]: SaveRecord.from_json(each) for each in value["records"]}
+    return Checkpoint(value["run"], value["step"], value["role"], value["world_size"], files, records)
 
 
 def _say(**what: Any) -> None:

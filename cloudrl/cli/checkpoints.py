@@ -260,7 +260,7 @@ def _fields(info: Checkpoint) -> dict[str, Any]:
         "complete": info.complete,
         "missing": list(info.missing),
         "resumes": info.resumes,
-        "recorded_ranks": sorted(info.saves),
+        "recorded_ranks": sorted(info.records),
     }
 
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Tuple
 
 from cloudrl.errors import CheckpointError, ConnectionFailed, InputError, Unauthorized
 from cloudrl.saves.inventory import Checkpoint, FileCopy, Inventory, Location
 from cloudrl.saves.names import DATA, SHARD, TRACKER, model_file, step_folder
+from cloudrl.saves.records import SaveRecord
 from cloudrl.saves.scan import folder_identity, scan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
 
@@ -153,45 +155,61 @@ def _location(group: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> L
     )
 
 
+class _Tracker(NamedTuple):
+    """verl's word of the step that is complete, on one node."""
+
+    written_at: float
+    text: str
+    location: Location
+
+    @property
+    def step(self) -> int | None:
+        """None for what is no step."""
+        return int(self.text) if self.text.isdecimal() and len(self.text) <= 18 else None
+
+
+_Copies = Dict[str, List[FileCopy]]
+_Key = Tuple[int, Optional[str], Optional[int]]
+"""Step, role and world size; None where a file belongs to no role, or to no rank."""
+
+
 class _Run:
     """One run, while it is put together."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._files: dict[tuple[int, str, int | None], dict[str, list[FileCopy]]] = {}
-        self._saves: dict[tuple[int, str], list[tuple[Location, Mapping[str, Any]]]] = defaultdict(list)
-        self._trackers: list[tuple[float, str, Location]] = []
-        self._step_files: dict[int, dict[str, list[FileCopy]]] = defaultdict(dict)
+        self._files: dict[_Key, _Copies] = defaultdict(lambda: defaultdict(list))
+        self._records: dict[tuple[int, str], list[tuple[Location, SaveRecord]]] = defaultdict(list)
+        self._trackers: list[_Tracker] = []
 
     def add(self, location: Location, run: Mapping[str, Any]) -> None:
         tracker = run["tracker"]
         if tracker is not None:
-            self._trackers.append((float(tracker["modified_at"]), str(tracker["text"]), location))
+            self._trackers.append(_Tracker(float(tracker["modified_at"]), str(tracker["text"]), location))
         for step in run["steps"]:
             number = int(step["step"])
             base = step_folder(self.name, number)
             for file in step["files"]:
-                path = _checked(location, file["path"])
-                self._step_files[number].setdefault(path, []).append(_file_at(location, base, file))
+                self._add_file((number, None, None), _copy(location, base, file), base)
             for role in step["roles"]:
                 name = _checked(location, role["role"])
-                self._saves[number, name] += [(location, save) for save in role["saves"]]
-                self._add_files(location, (number, name), f"{base}/{name}", role["files"])
+                for file in role["files"]:
+                    match = SHARD.fullmatch(str(file["path"]))
+                    copy = _copy(location, f"{base}/{name}", file)
+                    self._add_file((number, name, int(match[2]) if match else None), copy, f"{base}/{name}")
+                for value in role["saves"]:
+                    with contextlib.suppress(CheckpointError):  # one that cannot be read is as good as none
+                        self._records[number, name].append((location, SaveRecord.from_json(value)))
 
-    def _add_files(
-        self, location: Location, of: tuple[int, str], base: str, files: Iterable[Mapping[str, Any]]
-    ) -> None:
-        for file in files:
-            path = _checked(location, file["path"])
-            match = SHARD.fullmatch(path)
-            key = (*of, int(match[2]) if match else None)
-            self._files.setdefault(key, {}).setdefault(path, []).append(_file_at(location, base, file))
+    def _add_file(self, key: _Key, copy: FileCopy, base: str) -> None:
+        self._files[key][copy.path[len(base) + 1 :]].append(copy)
 
     def checkpoints(self) -> list[Checkpoint]:
         """One for each step, role and world size; what is of no world size belongs to all of them."""
         sizes: dict[tuple[int, str], set[int | None]] = defaultdict(set)
         for step, role, world_size in self._files:
-            sizes[step, role].add(world_size)
+            if role is not None:
+                sizes[step, role].add(world_size)
         return [
             self._checkpoint(step, role, world_size)
             for (step, role), found in sorted(sizes.items())
@@ -199,73 +217,55 @@ class _Run:
         ]
 
     def _checkpoint(self, step: int, role: str, world_size: int | None) -> Checkpoint:
-        files = _newest_first(
-            {**self._files.get((step, role, None), {}), **self._files.get((step, role, world_size), {})}
-        )
-        resumed, step_files = self._resumed(), self._step_files.get(step, {})
+        files = self._newest_first((step, role, None), (step, role, world_size))
+        step_files, newest = self._newest_first((step, None, None)), self._newest_tracker()
+        resumed = newest.step if newest else None
+        records = {
+            record.rank: record
+            for location, record in self._records.get((step, role), ())
+            # of several copies, the record where the chosen model file lies
+            for copy in files.get(model_file(world_size, record.rank), ())[:1]
+            if record.world_size == world_size and copy.location == location
+        }
         return Checkpoint(
-            run=self.name,
-            step=step,
-            role=role,
-            world_size=world_size,
-            files=files,
-            saves=self._saves_of(step, role, world_size, files),
+            self.name, step, role, world_size, files, records,
             finished=DATA in step_files or (resumed is not None and step <= resumed),
             resumes=step == resumed,
-            tracked=any(text == str(step) for _, text, _ in self._trackers),
-            step_files=_newest_first(step_files),
-            tracker_at=max((at for at, _, _ in self._trackers), default=None),
-        )
+            tracked=any(tracker.text == str(step) for tracker in self._trackers),
+            step_files=step_files,
+            tracker_at=newest.written_at if newest else None,
+        )  # fmt: skip
 
-    def _saves_of(
-        self, step: int, role: str, world_size: int | None, files: Mapping[str, Sequence[FileCopy]]
-    ) -> dict[int, Mapping[str, Any]]:
-        """By rank; of several copies, what was written down where the chosen model file lies."""
-        found = {}
-        for location, save in self._saves[step, role]:
-            rank = save.get("rank")
-            if isinstance(rank, int) and save.get("world_size") == world_size:
-                copies = files.get(model_file(world_size, rank))
-                if copies and copies[0].location == location:
-                    found[rank] = save
-        return found
+    def _newest_first(self, *keys: _Key) -> dict[str, tuple[FileCopy, ...]]:
+        found = {name: copies for key in keys for name, copies in self._files.get(key, {}).items()}
+        return {
+            name: tuple(sorted(found[name], key=lambda copy: -copy.modified_at)) for name in sorted(found)
+        }
 
-    def _resumed(self) -> int | None:
-        """The step that the newest tracker names."""
-        if not self._trackers:
-            return None
-        text = max(self._trackers, key=lambda tracker: tracker[0])[1]
-        return int(text) if text.isdecimal() and len(text) <= 18 else None
+    def _newest_tracker(self) -> _Tracker | None:
+        """The one that counts."""
+        return max(self._trackers, key=lambda tracker: tracker.written_at, default=None)
 
-    def notes(self) -> list[str]:
+    def notes(self) -> Iterator[str]:
         """What a resume would meet."""
-        steps = {step for step, _, _ in self._files}
-        if not self._trackers:
-            return (
-                [f"{self.name}: there is no {TRACKER}, so a resume would start from scratch"] if steps else []
-            )
-        newest = max(self._trackers, key=lambda tracker: tracker[0])
-        found = []
-        if self._resumed() is None:
-            found.append(
-                f"{self.name}: {TRACKER} on {newest[2].label} holds {newest[1]!r}, no step: a resume would fail"
-            )
-        elif self._resumed() not in steps:
-            found.append(f"{self.name}: a resume would look for step {newest[1]}, which is not there")
+        steps, newest = {step for step, role, _ in self._files if role is not None}, self._newest_tracker()
+        if newest is None:
+            if steps:
+                yield f"{self.name}: there is no {TRACKER}, so a resume would start from scratch"
+            return
+        if newest.step is None:
+            where = f"{TRACKER} on {newest.location.label}"
+            yield f"{self.name}: {where} holds {newest.text!r}, no step: a resume would fail"
+        elif newest.step not in steps:
+            yield f"{self.name}: a resume would look for step {newest.text}, which is not there"
         others = sorted(
-            {f"{text} on {location.label}" for _, text, location in self._trackers if text != newest[1]}
+            {f"{each.text} on {each.location.label}" for each in self._trackers if each.text != newest.text}
         )
         if others:
-            found.append(
-                f"{self.name}: trackers differ: {newest[1]} on {newest[2].label}, {', '.join(others)}; a resume takes "
-                "that of the node where its driver runs"
-            )
-        return found
+            said = ", ".join((f"{newest.text} on {newest.location.label}", *others))
+            yield f"{self.name}: trackers differ: {said}; a resume takes that of the node where its driver runs"
 
 
-def _file_at(location: Location, base: str, file: Mapping[str, Any]) -> FileCopy:
-    return FileCopy(location, f"{base}/{file['path']}", int(file["size_bytes"]), float(file["modified_at"]))
-
-
-def _newest_first(files: Mapping[str, Sequence[FileCopy]]) -> dict[str, tuple[FileCopy, ...]]:
-    return {name: tuple(sorted(files[name], key=lambda copy: -copy.modified_at)) for name in sorted(files)}
+def _copy(location: Location, base: str, file: Mapping[str, Any]) -> FileCopy:
+    path = _checked(location, file["path"])
+    return FileCopy(location, f"{base}/{path}", int(file["size_bytes"]), float(file["modified_at"]))

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cloudrl.errors import CheckpointError, ConnectionFailed, InputError
 from cloudrl.saves.names import DATA, RECORD, SHARD
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from cloudrl.saves.records import SaveRecord
 
 LATEST = "latest"
 _KINDS = {"model": "model", "optim": "optimizer", "extra_state": "extra state"}
@@ -73,7 +75,7 @@ class Checkpoint:
         run: The run's folder below the folder of checkpoints, "." for that itself.
         world_size: How many ranks saved it; None for Megatron's, which do not say it in their names.
         files: Name below the role's folder -> its copies, the newest first.
-        saves: Training rank -> what the agent wrote down when the save had finished.
+        records: Training rank -> what the agent recorded when the save had finished.
         finished: Whether verl's tracker or its `data.pt` says that all ranks had returned from saving.
         resumes: Whether the newest tracker names it: where verl by itself would go on, on the node of that tracker.
         tracked: Whether the tracker of any node names it.
@@ -86,7 +88,7 @@ class Checkpoint:
     role: str
     world_size: int | None
     files: Mapping[str, tuple[FileCopy, ...]] = field(repr=False)
-    saves: Mapping[int, Mapping[str, Any]] = field(repr=False, default_factory=dict)
+    records: Mapping[int, SaveRecord] = field(repr=False, default_factory=dict)
     finished: bool = True
     resumes: bool = False
     tracked: bool = False

@@ -163,4 +163,4 @@ def test_what_cannot_be_done_there(
 def test_a_checkpoint_as_json(head: Head) -> None:
     info = latest(head).info
     again = checkpoint_from_json(checkpoint_to_json(info))
-    assert (again.files, again.saves, again.name) == (info.files, info.saves, info.name)
+    assert (again.files, again.records, again.name) == (info.files, info.records, info.name)

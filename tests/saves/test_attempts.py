@@ -11,6 +11,7 @@ from cloudrl.errors import CheckpointError, ConnectionFailed
 from cloudrl.saves.aggregate import aggregate
 from cloudrl.saves.inventory import Inventory
 from cloudrl.saves.prune import plan_prune
+from cloudrl.saves.records import SaveRecord
 
 BAD = ["", "/", "/etc/passwd", "..", ".", "../x", "a/../../x", "a//b", "a/", "./a", "a\0b", "a\ud800b"]
 
@@ -105,13 +106,12 @@ def test_clocks_of_nodes_may_be_a_minute_apart() -> None:
 
 
 def test_of_two_copies_the_record_beside_the_chosen_one_counts() -> None:
-    def save(crc32: int) -> dict[str, Any]:
-        return {"rank": 0, "world_size": 2, "crc32": crc32}
-
-    newer = node(0, run("r", step(1, at=9.0, saves=[save(9)])))
-    older = node(1, run("r", step(1, at=5.0, saves=[save(5)])))
+    saved = {at: SaveRecord(1, "actor", 0, 2, at) for at in (9.0, 5.0)}
+    newer, older = (
+        node(rank, run("r", step(1, at=at, saves=[saved[at].to_json()]))) for rank, at in enumerate(saved)
+    )
     for order in ([newer, older], [older, newer]):
-        assert aggregate(order).checkpoints[0].saves == {0: save(9)}
+        assert aggregate(order).checkpoints[0].records == {0: saved[9.0]}
 
 
 # -- pruning while a job begins anew -----------------------------------------------------------------------------

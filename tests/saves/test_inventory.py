@@ -11,6 +11,7 @@ from small_step import write_names
 from cloudrl.errors import CheckpointError, InputError
 from cloudrl.saves.aggregate import aggregate, local_inventory
 from cloudrl.saves.inventory import spans
+from cloudrl.saves.records import SaveRecord
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -139,13 +140,10 @@ def test_megatron() -> None:
 
 
 def test_records_of_saves_belong_to_their_world_size() -> None:
-    saves = [
-        {"rank": 1, "world_size": 2, "step": 3},
-        {"rank": 0, "world_size": 8},
-        {"rank": "x", "world_size": 2},
-    ]
+    mine, other = SaveRecord(3, "actor", 1, 2, 1.0), SaveRecord(3, "actor", 0, 8, 1.0)
+    saves = [mine.to_json(), other.to_json(), {"rank": "x", "world_size": 2}]
     (checkpoint,) = aggregate([node(0, run("r", step(3, saves=saves)))]).checkpoints
-    assert checkpoint.saves == {1: saves[0]}
+    assert checkpoint.records == {1: mine}
 
 
 # -- what a resume would take ------------------------------------------------------------------------------------
