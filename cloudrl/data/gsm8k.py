@@ -11,48 +11,16 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from cloudrl.data.parquet import write_splits
-from cloudrl.data.progress import silent
-from cloudrl.data.raw import built_in_rows
+from cloudrl.data.raw import HubData
 from cloudrl.data.rows import BadRow, verl_row
 
 if TYPE_CHECKING:
-    from pathlib import Path
-    from typing import Any, Callable, Dict, Mapping, Optional, Union
+    from typing import Any, Dict, Mapping, Optional
 
 DATA_SOURCE = "openai/gsm8k"
 
-_CONFIG = "main"
 _INSTRUCTION = 'Let\'s think step by step and output the final answer after "####".'
 _FINAL_ANSWER = re.compile(r"#### (-?[0-9.,]+)")
-
-
-def prepare(
-    folder: Union[str, Path],
-    *,
-    source: Optional[Union[str, Path]] = None,
-    say: Callable[[str], None] = silent,
-) -> Dict[str, str]:
-    """Write train.parquet and test.parquet, in the columns that verl reads.
-
-    Args:
-        folder: Where to write; made if need be.
-        source: A folder of the raw rows (`question`, `answer`), as `train.jsonl` or `train.parquet` and the
-            same for `test`; a copy of the Hub's repository will do (`main/train-00000-of-00001.parquet`), and
-            so will the id of another one on the Hub. None downloads the original, or takes it from the cache of
-            `datasets`.
-        say: Is called with lines about the progress.
-
-    Returns:
-        The absolute paths by split: `train` and `test`.
-
-    Raises:
-        ConnectionFailed: The download failed; the message is one line and says what to look at.
-        InputError: A split is missing or empty, or a row lacks its question or its final answer. Nothing is
-            written then.
-    """
-    place = DATA_SOURCE if source is None else source
-    return write_splits("gsm8k", folder, built_in_rows("gsm8k", place, _CONFIG, _row, say), say=say)
 
 
 def final_answer(answer: str) -> Optional[str]:
@@ -75,3 +43,6 @@ def _row(split: str, index: int, raw: Mapping[str, Any]) -> Dict[str, object]:
         truth=solution,
         extra={"split": split, "index": index, "answer": answer, "question": question},
     )
+
+
+prepare = HubData("gsm8k", DATA_SOURCE, "main", _row).prepare

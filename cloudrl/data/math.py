@@ -11,47 +11,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cloudrl.data.parquet import write_splits
-from cloudrl.data.progress import silent
-from cloudrl.data.raw import built_in_rows
+from cloudrl.data.raw import HubData
 from cloudrl.data.rows import BadRow, verl_row
 
 if TYPE_CHECKING:
-    from pathlib import Path
-    from typing import Any, Callable, Dict, Mapping, Optional, Union
+    from typing import Any, Dict, Mapping, Optional
 
 DATA_SOURCE = "DigitalLearningGmbH/MATH-lighteval"
 
 _INSTRUCTION = "Let's think step by step and output the final answer within \\boxed{}."
 _OPEN, _SPACED = "\\boxed{", "\\boxed "
-
-
-def prepare(
-    folder: Union[str, Path],
-    *,
-    source: Optional[Union[str, Path]] = None,
-    say: Callable[[str], None] = silent,
-) -> Dict[str, str]:
-    """Write train.parquet and test.parquet, in the columns that verl reads.
-
-    Args:
-        folder: Where to write; made if need be.
-        source: A folder of the raw rows (`problem`, `solution`, and others that are kept), as `train.jsonl` or
-            `train.parquet` and the same for `test`; a copy of the Hub's repository will do
-            (`data/train-00000-of-00001.parquet`), and so will the id of another one on the Hub. None downloads
-            the original, or takes it from the cache of `datasets`.
-        say: Is called with lines about the progress.
-
-    Returns:
-        The absolute paths by split: `train` and `test`.
-
-    Raises:
-        ConnectionFailed: The download failed; the message is one line and says what to look at.
-        InputError: A split is missing or empty, or a row lacks its problem or its boxed answer. Nothing is
-            written then.
-    """
-    place = DATA_SOURCE if source is None else source
-    return write_splits("math", folder, built_in_rows("math", place, None, _row, say), say=say)
 
 
 def final_answer(solution: str) -> Optional[str]:
@@ -101,3 +70,6 @@ def _row(split: str, index: int, raw: Mapping[str, Any]) -> Dict[str, object]:
             extra={"split": split, "index": index},
         ),
     }
+
+
+prepare = HubData("math", DATA_SOURCE, None, _row).prepare

@@ -10,19 +10,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cloudrl.data.parquet import write_splits
-from cloudrl.data.progress import silent
-from cloudrl.data.raw import built_in_rows
+from cloudrl.data.raw import HubData
 from cloudrl.data.rows import BadRow, verl_row
 
 if TYPE_CHECKING:
-    from pathlib import Path
-    from typing import Any, Callable, Dict, Mapping, Optional, Union
+    from typing import Any, Dict, Mapping
 
 DATA_SOURCE = "nq"
 HUB_ID = "RUC-NLPIR/FlashRAG_datasets"
 
-_CONFIG = "nq"
 _INSTRUCTION = (
     "Answer the given question. "
     "You must conduct reasoning inside <think> and </think> first every time you get new information. "
@@ -32,34 +28,6 @@ _INSTRUCTION = (
     "If you find no further external knowledge needed, you can directly provide the answer inside <answer> and "
     "</answer>, without detailed illustrations. For example, <answer> Beijing </answer>. Question: "
 )
-
-
-def prepare(
-    folder: Union[str, Path],
-    *,
-    source: Optional[Union[str, Path]] = None,
-    say: Callable[[str], None] = silent,
-) -> Dict[str, str]:
-    """Write train.parquet and test.parquet, in the columns that Search-R1 reads.
-
-    Args:
-        folder: Where to write; made if need be.
-        source: A folder of the raw rows (`question`, `golden_answers`, and others that are kept), as `train.jsonl`
-            or `train.parquet` and the same for `test`; a copy of the Hub's repository will do (`nq/train.jsonl`),
-            and so will the id of another one on the Hub. None downloads the original, or takes it from the cache
-            of `datasets`.
-        say: Is called with lines about the progress.
-
-    Returns:
-        The absolute paths by split: `train` and `test`.
-
-    Raises:
-        ConnectionFailed: The download failed; the message is one line and says what to look at.
-        InputError: A split is missing or empty, or a row lacks its question or its answers. Nothing is written
-            then.
-    """
-    place = HUB_ID if source is None else source
-    return write_splits("nq_search", folder, built_in_rows("nq_search", place, _CONFIG, _row, say), say=say)
 
 
 def _row(split: str, index: int, raw: Mapping[str, Any]) -> Dict[str, object]:
@@ -83,3 +51,6 @@ def _row(split: str, index: int, raw: Mapping[str, Any]) -> Dict[str, object]:
             extra={"split": split, "index": index},
         ),
     }
+
+
+prepare = HubData("nq_search", HUB_ID, "nq", _row).prepare

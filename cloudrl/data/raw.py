@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cloudrl.data.files import read_files
 from cloudrl.data.hub import download
+from cloudrl.data.parquet import SPLITS, write_splits
 from cloudrl.data.progress import silent
 from cloudrl.data.request import is_hub_id, is_path
 from cloudrl.data.rows import made
@@ -41,20 +43,50 @@ def open_raw(
     return read_files(Path(place).expanduser(), config)
 
 
-def built_in_rows(
-    name: str, place: Union[str, Path], config: Optional[str], make: MakeRow, say: Callable[[str], None]
-) -> Iterator[Tuple[str, Dict[str, object]]]:
-    """The (split, row) pairs of a built-in data set, which has both splits.
+@dataclass(frozen=True)
+class HubData:
+    """A built-in data set from the Hub, which has both splits, and of whose raw rows one function makes verl's."""
 
-    Raises:
-        InputError: A split is not there, or a row is bad.
-        ConnectionFailed: The Hub could not be reached.
-    """
-    tables = open_raw(name, place, config, say=say)
-    for split in ("train", "test"):
-        if split not in tables:
-            raise InputError(f"{place} has no {split} split of {name}: its splits are {', '.join(tables)}")
-    return chain(
-        made(f"{name} train", tables["train"], make, to=lambda _: "train"),
-        made(f"{name} test", tables["test"], make, to=lambda _: "test"),
-    )
+    name: str
+    hub_id: str
+    config: Optional[str]
+    make: MakeRow
+
+    def prepare(
+        self,
+        folder: Union[str, Path],
+        *,
+        source: Optional[Union[str, Path]] = None,
+        say: Callable[[str], None] = silent,
+    ) -> Dict[str, str]:
+        """Write train.parquet and test.parquet, in the columns that verl reads.
+
+        Args:
+            folder: Where to write; made if need be.
+            source: A folder of the raw rows, as `train.jsonl` or `train.parquet` and the same for `test`; a copy of
+                the Hub's repository will do, and so will the id of another one on the Hub. None downloads the
+                original, or takes it from the cache of `datasets`.
+            say: Is called with lines about the progress.
+
+        Returns:
+            The absolute paths by split: `train` and `test`.
+
+        Raises:
+            ConnectionFailed: The download failed; the message is one line and says what to look at.
+            InputError: A split is missing or empty, or a row is bad. Nothing is written then.
+        """
+        rows = self._rows(self.hub_id if source is None else source, say)
+        return write_splits(self.name, folder, rows, say=say)
+
+    def _rows(
+        self, place: Union[str, Path], say: Callable[[str], None]
+    ) -> Iterator[Tuple[str, Dict[str, object]]]:
+        tables = open_raw(self.name, place, self.config, say=say)
+        for split in SPLITS:
+            if split not in tables:
+                has = ", ".join(tables)
+                raise InputError(f"{place} has no {split} split of {self.name}: its splits are {has}")
+        return chain(
+            made(f"{self.name} train", tables["train"], self.make, to=lambda _: "train"),
+            made(f"{self.name} test", tables["test"], self.make, to=lambda _: "test"),
+        )
