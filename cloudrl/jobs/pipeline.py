@@ -8,11 +8,12 @@ A pass takes a draft and the snapshot and returns another draft. Their order, an
 4. `plan_uploads`: from here on every path is one on the nodes.
 5. `plan_resume`: where a run of this name goes on; wins over the default `resume_mode`.
 6. `set_environment`: variables decide about loggers.
-7. `check_compatibility`, `take_cluster_defaults`: refuses what cannot work, then completes the job.
+7. `check_compatibility`, `take_cluster_defaults`, `set_offline`: refuse what cannot work, then complete the job.
 8. `note_surprises`: looks at the complete job.
 9. `collect_secrets`, `deliver_secrets`: what the complete job needs, and how it gets there.
 
-Validating before there is a cluster is the same pipeline over the snapshot that is expected.
+Validating before there is a cluster is the same pipeline over the snapshot that is expected. Since passes are cheap,
+`submit.read_and_plan` runs them twice: what is going to be sent is read only when nothing is in the way.
 """
 
 from __future__ import annotations
