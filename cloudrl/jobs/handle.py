@@ -126,7 +126,7 @@ class JobHandle:
             ConnectionFailed: It has not ended after `timeout_s`, or nobody answers.
         """
         if timeout_s is not None:
-            self.wait_terminal(timeout_s=timeout_s)
+            self.wait_terminal(timeout_s)
         last: deque[Event] = deque(self.follow(), maxlen=1)
         ended = last.pop()
         assert isinstance(ended, Ended)  # noqa: S101 - what `follow` promises
@@ -155,26 +155,20 @@ class JobHandle:
             return failure
         return None
 
-    def wait_terminal(
-        self,
-        *,
-        timeout_s: float = 180.0,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> JobStatus:
+    def wait_terminal(self, timeout_s: float = 180.0) -> JobStatus:
         """Wait, without reading the log, until the job has ended; returns how.
 
         Raises:
             ConnectionFailed: It has not ended after `timeout_s`.
         """
-        deadline_s = clock() + timeout_s
+        deadline_s = time.monotonic() + timeout_s
         while not (status := self.status().status).is_terminal:
-            if clock() > deadline_s:
+            if time.monotonic() > deadline_s:
                 raise ConnectionFailed(
                     f"job {self.submission_id} is still {status} after {timeout_s:g} s",
                     hint=f"Look again: cloudrl jobs status {self.submission_id}",
                 )
-            sleep(0.5)
+            time.sleep(0.5)
         return status
 
     def _guard_job_exists(self, chunks: Iterator[bytes]) -> Iterator[bytes]:

@@ -6,7 +6,7 @@ A pass takes a draft and the snapshot and returns another draft. Their order, an
 2. `choose_verl`: which keys there are, and whether job and cluster agree, depends on the verl that is going to run.
 3. `expand_aliases`, `limit_steps`: from here on there are only overrides in verl's own keys.
 4. `plan_uploads`: from here on every path is one on the nodes.
-5. `plan_resume`: where a run of this name goes on; wins over the default `resume_mode`.
+5. `plan_resume`: where a run of this name goes on; wins over what would be filled in.
 6. `set_environment`: variables decide about loggers.
 7. `check_compatibility`, `take_cluster_defaults`, `set_offline`: refuse what cannot work, then complete the job.
 8. `note_surprises`: looks at the complete job.

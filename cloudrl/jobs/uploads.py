@@ -89,7 +89,7 @@ def plan_uploads(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
     inside = {path.file.path: name for path in paths if (name := files.name_inside(path.file)) is not None}
     _check_all_code(paths, draft.values, inside)
     if folder is not None:
-        check_size(folder, limit_bytes=snapshot.package_limit_bytes)
+        check_size(folder, snapshot.package_limit_bytes)
     outside: dict[Path, LocalPath] = {}
     for path in paths:
         if path.file.path not in inside:

@@ -131,21 +131,14 @@ class Package:
         return f"gcs://{self.name}"
 
 
-def check_size(
-    listing: DirectoryListing | None,
-    added: Sequence[Entry] = (),
-    *,
-    limit_bytes: int = PACKAGE_LIMIT_BYTES,
-) -> None:
+def check_size(listing: DirectoryListing, limit_bytes: int) -> None:
     """Refuse what does not fit into a package, before any of it is read.
 
     Raises:
         InputError: It is too large.
     """
-    entries = (*(listing.entries if listing is not None else ()), *added)
-    if sum(entry.size_bytes for entry in entries) > limit_bytes:
-        what = f"--working-dir {listing.folder}" if listing is not None else "what the job brings along"
-        raise _too_large(what, entries, limit_bytes)
+    if listing.size_bytes > limit_bytes:
+        raise _too_large(f"--working-dir {listing.folder}", listing.entries, limit_bytes)
 
 
 def scan(folder: Path, excludes: Sequence[str] = (), *, what: str | None = None) -> DirectoryListing:

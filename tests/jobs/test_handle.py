@@ -48,13 +48,9 @@ def test_a_handle_prints_as_one_word(cluster: FakeCluster, connection: Connectio
     assert (job.name, job.checkpoint_dir, job.total_steps) == ("run", "/c/run", 7)
     assert cluster.token not in repr(job)
 
-
-def test_a_job_that_somebody_else_submitted(cluster: FakeCluster, connection: Connection):
     cluster.add("raysubmit_1", metadata={"cloudrl_total_steps": "many"})
-
     job = find_job(connection, "raysubmit_1")
-
-    assert (job.name, job.checkpoint_dir, job.total_steps) == ("raysubmit_1", None, None)
+    assert (job.name, job.checkpoint_dir, job.total_steps) == ("raysubmit_1", None, None), "somebody else's"
 
 
 def test_following_to_the_end(cluster: FakeCluster, connection: Connection):
@@ -210,9 +206,6 @@ def test_listing(cluster: FakeCluster, connection: Connection):
 
     assert [job.submission_id for job in list_jobs(connection)] == ["first", "second"]
     assert newest_job(connection).submission_id == "second"
-
-
-def test_a_job_that_is_not_there(connection: Connection):
     with pytest.raises(InputError, match="knows no job 'x'"):
         find_job(connection, "x")
 
@@ -226,13 +219,6 @@ def test_a_log_that_is_on_another_node_than_the_agents(cluster: FakeCluster):
     assert lines(list(find_job(connection, "run").follow(sleep=lambda _: None))) == ["text"]
 
 
-def test_handles_are_values(cluster: FakeCluster):
-    one, two = (JobHandle(plain(cluster), "run", "run") for _ in range(2))
-
-    assert one == two
-    assert hash(one) == hash(two)
-
-
 @pytest.mark.parametrize(
     ("address", "url"),
     [
@@ -241,4 +227,6 @@ def test_handles_are_values(cluster: FakeCluster):
     ],
 )
 def test_the_url_on_a_plain_ray_has_all_of_its_address(address: str, url: str):
-    assert JobHandle(Connection(address, address), "run-1", "run-1").url == url
+    one, two = (JobHandle(Connection(address, address), "run-1", "run-1") for _ in range(2))
+    assert one.url == url
+    assert (one, hash(one)) == (two, hash(two)), "a handle is a value"

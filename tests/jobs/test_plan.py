@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shlex
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,9 @@ from hypothesis import strategies as st
 from planning import NOW, cluster, job, overrides, plan, planned, typed
 
 from cloudrl.errors import InputError
+from cloudrl.jobs import SubmitOptions, pipeline
+from cloudrl.jobs.local_files import look
+from cloudrl.jobs.snapshot import Snapshot
 from cloudrl.spec import HydraText
 
 
@@ -159,6 +164,22 @@ class TestNotes:
     )
     def test_on_options(self, options: dict[str, Any], says: str):
         assert says in planned(**options).notes[0]
+
+
+class TestPasses:
+    def test_their_order_is_documented(self):
+        said = re.findall(r"`(\w+)`", str(pipeline.__doc__).partition("Validating")[0])
+        assert said == [each.__name__ for each in pipeline.PASSES]
+
+    def test_the_same_snapshot_gives_the_same_submission(self, tmp_path: Path):
+        (tmp_path / "reward.py").write_text("def compute_score(): ...")
+        options = SubmitOptions(reward="./reward.py", env={"MY_TOKEN": "x" * 9}, steps=3)
+        snapshot = Snapshot(cluster(), look(job(), options, here=tmp_path), now=NOW)
+        first = pipeline.plan_job(job(), options, snapshot)
+        (tmp_path / "reward.py").unlink()
+        assert pipeline.plan_job(job(), options, snapshot) == first, (
+            "a pass looks at nothing but the snapshot"
+        )
 
 
 @given(st.text(max_size=30))

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -28,15 +29,8 @@ PATHS = {
 
 
 def connect(cluster: FakeCluster, **changes: Any) -> Connection:
-    lab: dict[str, Any] = {
-        "name": "lab",
-        "ray_url": cluster.url,
-        "ray_token": cluster.token,
-        "agent_url": cluster.agent_url,
-        "agent_token": cluster.token,
-        "cluster_id": "id-1",
-    }
-    return Connection(**{**lab, **changes})
+    lab = Connection("lab", cluster.url, cluster.token, cluster.agent_url, cluster.token, "id-1")
+    return replace(lab, **changes)
 
 
 @pytest.fixture
@@ -47,8 +41,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_what_the_dry_run_shows_is_what_ray_gets(cluster: FakeCluster, folder: Path):
     prepared = prepare(connect(cluster), JOB, SubmitOptions(working_dir=str(folder), steps=3, env={"A": "1"}))
-    assert not cluster.jobs
-    assert not cluster.packages
+    assert {method for method, _ in cluster.requests} == {"GET"}, "a dry run only looks"
 
     job = send(prepared)
 
@@ -56,6 +49,7 @@ def test_what_the_dry_run_shows_is_what_ray_gets(cluster: FakeCluster, folder: P
     assert list(cluster.packages) == [prepared.submission.runtime_env["working_dir"].removeprefix("gcs://")]
     assert job.checkpoint_dir == f"/vol/checkpoints/{job.name}"
     assert job.total_steps == 3
+    assert job.notes == prepared.submission.notes
 
 
 def test_nothing_is_read_before_it_is_known_that_it_can_go(cluster: FakeCluster, tmp_path: Path):
@@ -76,44 +70,27 @@ def test_nothing_is_read_before_it_is_known_that_it_can_go(cluster: FakeCluster,
     assert read == [(upload.text, upload.size_bytes)] == [("./small.parquet", 1)]
 
 
-def test_a_dry_run_only_looks(cluster: FakeCluster):
-    prepare(connect(cluster), JOB)
-
-    assert {method for method, _ in cluster.requests} == {"GET"}
-
-
 def test_a_package_that_is_there_is_not_sent_again(cluster: FakeCluster, folder: Path):
-    options = SubmitOptions(working_dir=str(folder))
-    submit(connect(cluster), JOB, SubmitOptions(working_dir=str(folder), submission_id="one"))
-    cluster.end("one")
+    job = submit(connect(cluster), JOB, SubmitOptions(working_dir=str(folder)))
+    cluster.end(job.submission_id)
     cluster.requests.clear()
 
-    submit(connect(cluster), JOB, options)
+    submit(connect(cluster), JOB, SubmitOptions(working_dir=str(folder), submission_id="two"))
 
     assert "PUT" not in {method for method, _ in cluster.requests}
 
 
-def test_progress_of_an_upload(cluster: FakeCluster, folder: Path):
-    (folder / "noise").write_bytes(os.urandom(600_000))
-    seen: list[tuple[int, int]] = []
-
-    send(
-        prepare(connect(cluster), JOB, SubmitOptions(working_dir=str(folder))),
-        on_upload=lambda *at: seen.append(at),
-    )
-
-    total = seen[-1][1]
-    assert [done for done, _ in seen] == [262144, 524288, total]
-
-
-def test_the_agent_is_told_of_an_upload_that_it_does_not_see(
+def test_progress_of_an_upload_also_for_the_agent_that_does_not_see_it(
     cluster: FakeCluster, folder: Path, monkeypatch: pytest.MonkeyPatch
 ):
     (folder / "noise").write_bytes(os.urandom(600_000))
     monkeypatch.setattr(sys.modules["cloudrl.jobs.submit"], "_NOTE_EVERY_S", 0.0)
+    seen: list[tuple[int, int]] = []
 
-    submit(connect(cluster), JOB, SubmitOptions(working_dir=str(folder)))
+    prepared = prepare(connect(cluster), JOB, SubmitOptions(working_dir=str(folder)))
+    send(prepared, on_upload=lambda *at: seen.append(at))
 
+    assert [done for done, _ in seen] == [262144, 524288, seen[-1][1]]
     assert cluster.requests.count(("POST", "/v1/transfers")) == 3
 
 

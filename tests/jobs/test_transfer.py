@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "node"))
 from server_harness import TOKEN, Served
 
 from cloudrl.errors import ConnectionFailed, InputError, Unauthorized
-from cloudrl.jobs import SubmitOptions, prepare, send
+from cloudrl.jobs import Submission, SubmitOptions, prepare, send
 from cloudrl.jobs.draft import JobDraft
 from cloudrl.jobs.local_files import look, read
 from cloudrl.jobs.snapshot import Snapshot
@@ -237,6 +238,9 @@ def test_a_job_is_sent_after_its_files_and_secrets(cluster: FakeCluster, head: S
         and head.replication.secrets.read("one") is not None
         and len(cluster.packages) == 1
     )
+    from_a_journal = Submission.from_json(prepared.submission.to_json())
+    with pytest.raises(InputError, match="job one needs MY_TOKEN, and nobody gives it"):
+        send(replace(prepared, submission=from_a_journal))
     send(prepared)
 
     assert there == [True]

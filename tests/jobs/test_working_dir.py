@@ -26,7 +26,7 @@ def write(folder: Path, *names: str, text: str = "text") -> None:
 
 def plan(folder: Path, limit_bytes: int = PACKAGE_LIMIT_BYTES) -> PackagePlan:
     listing = scan(folder)
-    check_size(listing, limit_bytes=limit_bytes)
+    check_size(listing, limit_bytes)
     files = read(LocalFiles(folder), [("", listing.entries)], lambda *_: None)
     return PackagePlan(listing.entries, tuple(files.digest(entry.path) for entry in listing.entries))
 
