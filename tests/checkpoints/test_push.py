@@ -73,38 +73,28 @@ def test_a_merged_model_with_its_card(latest: CheckpointHandle, tmp_path: Path) 
     assert list((tmp_path / "push").iterdir()) == [], "nothing is left on this machine"
 
 
-def test_public_only_when_asked(latest: CheckpointHandle, tmp_path: Path) -> None:
-    hub = FakeHub()
-    plan = plan_push(latest, "me/tiny", tmp_path / "push", private=False)
-    assert "PUBLIC" in plan.render()
-    assert "private" in plan_push(latest, "me/tiny", tmp_path / "push").render()
+@pytest.mark.parametrize("private", [True, False])
+def test_public_only_when_asked(latest: CheckpointHandle, tmp_path: Path, private: bool) -> None:
+    hub, plan = FakeHub(), plan_push(latest, "me/tiny", tmp_path / "push", private=private)
+    assert ("private" if private else "PUBLIC") in plan.render()
     push(plan, hub=hub)
-    assert hub.repos == {"me/tiny": False}
+    assert hub.repos == {"me/tiny": private}
 
 
-def test_a_public_repository_is_left_alone_unless_asked(latest: CheckpointHandle, tmp_path: Path) -> None:
-    hub = FakeHub()
-    hub.repos = {"me/tiny": False}
-    plan = plan_push(latest, "me/tiny", tmp_path / "push")
-    with pytest.raises(InputError, match="me/tiny exists and is PUBLIC") as raised:
-        push(plan, hub=hub)
-    assert "--public" in str(raised.value.hint)
-    assert (hub.files, plan.staging.exists()) == ({}, False)
-    push(plan_push(latest, "me/tiny", tmp_path / "push", private=False), hub=hub)
-    assert "model.safetensors" in hub.files
-
-
-def test_a_private_repository_does_not_become_public_by_itself(
-    latest: CheckpointHandle, tmp_path: Path
+@pytest.mark.parametrize(
+    ("there", "hint"), [("is PUBLIC", "--public"), ("is private", "hf repos settings me/tiny --public")]
+)
+def test_a_repository_stays_as_visible_as_it_is(
+    latest: CheckpointHandle, tmp_path: Path, there: str, hint: str
 ) -> None:
-    hub = FakeHub()
-    hub.repos = {"me/tiny": True}
-    plan = plan_push(latest, "me/tiny", tmp_path / "push", private=False)
-    with pytest.raises(InputError, match="me/tiny exists and is private") as raised:
+    hub, is_private = FakeHub(), there == "is private"
+    hub.repos = {"me/tiny": is_private}
+    plan = plan_push(latest, "me/tiny", tmp_path / "push", private=not is_private)
+    with pytest.raises(InputError, match=f"me/tiny exists and {there}") as raised:
         push(plan, hub=hub)
-    assert "hf repos settings me/tiny --public" in str(raised.value.hint)
+    assert hint in str(raised.value.hint)
     assert (hub.files, plan.staging.exists()) == ({}, False)
-    push(plan_push(latest, "me/tiny", tmp_path / "push"), hub=hub)
+    push(plan_push(latest, "me/tiny", tmp_path / "push", private=is_private), hub=hub)
     assert "model.safetensors" in hub.files
 
 

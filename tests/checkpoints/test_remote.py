@@ -78,8 +78,14 @@ def shard(link: CutLink, clock: Clock, *, ahead_bytes: int = 64 << 10, size: int
         link.url, token, backoff=Backoff(give_up_s=60.0), clock=lambda: clock.now_s, sleep=clock.sleep,
         on_break=(said if said is not None else []).append,
     )  # fmt: skip
-    place = Location((1,), ("10.0.0.2",), "checkpoints", "/checkpoints")
-    return RemoteShard(client, FileCopy(place, path, size, 0.0), ahead_bytes=ahead_bytes)
+    return at(client, path, size, ahead_bytes=ahead_bytes)
+
+
+def at(
+    client: RangeClient, path: str = PATH, size: int = SIZE, *, ahead_bytes: int = 64 << 10
+) -> RemoteShard:
+    location = Location((1,), ("10.0.0.2",), "checkpoints", "/checkpoints")
+    return RemoteShard(client, FileCopy(location, path, size, 0.0), ahead_bytes=ahead_bytes)
 
 
 @pytest.fixture
@@ -93,18 +99,9 @@ def same(one: ShardSource, other: ShardSource) -> None:
     for offset, length in ((0, 10), (10, 10), (20, 100_000), (SIZE - 5, 5), (3, 7), (0, SIZE)):
         assert one.read(offset, length) == other.read(offset, length)
     for wanted in FLOATS:
-        for offset, count in (
-            (0, 100),
-            (400, 100),
-            (800, 90_000),
-            (64, 3),
-            (SIZE - 4, 1),
-            (SIZE, 0),
-            (0, 500_000),
-        ):
-            assert one.read_cast(offset, count, DType.FLOAT32, wanted) == other.read_cast(
-                offset, count, DType.FLOAT32, wanted
-            )
+        for span in ((0, 100), (400, 100), (800, 90_000), (64, 3), (SIZE - 4, 1), (SIZE, 0), (0, 500_000)):
+            cast = (*span, DType.FLOAT32, wanted)
+            assert one.read_cast(*cast) == other.read_cast(*cast)
     assert one.read_cast(8, 20, DType.INT64, DType.BFLOAT16) == VALUES[8:168]
     ranges = [(0, 3), (SIZE - 3, 3), (7, 0), (100, 30)]
     assert one.read_many(ranges) == other.read_many(ranges)
@@ -211,8 +208,7 @@ def test_a_token_that_was_renewed(link: CutLink) -> None:
     client = RangeClient(
         link.url, "old", renew=lambda refused: TOKEN if refused == "old" else refused, sleep=lambda _: None
     )
-    place = Location((1,), ("10.0.0.2",), "checkpoints", "/checkpoints")
-    assert RemoteShard(client, FileCopy(place, PATH, SIZE, 0.0)).read(0, 5) == VALUES[:5]
+    assert at(client).read(0, 5) == VALUES[:5]
 
 
 def test_a_cluster_that_is_being_started_again(link: CutLink, clock: Clock) -> None:
@@ -222,8 +218,7 @@ def test_a_cluster_that_is_being_started_again(link: CutLink, clock: Clock) -> N
         return TOKEN
 
     client = RangeClient(link.url, "old", renew=renew, clock=lambda: clock.now_s, sleep=clock.sleep)
-    place = Location((1,), ("10.0.0.2",), "checkpoints", "/checkpoints")
-    assert RemoteShard(client, FileCopy(place, PATH, SIZE, 0.0)).read(0, 5) == VALUES[:5]
+    assert at(client).read(0, 5) == VALUES[:5]
     assert len(clock.slept) == 4
 
 

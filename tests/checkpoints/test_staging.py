@@ -14,6 +14,7 @@ from cloudrl.checkpoints.staging import staged
 from cloudrl.errors import CheckpointError, InputError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -69,46 +70,47 @@ def test_a_dangling_link_is_something_too(tmp_path: Path) -> None:
         pass
 
 
+def refused(
+    tmp_path: Path, words: str, size_bytes: int = 10, in_it: Callable[[Path], object] = lambda _: None
+) -> str:
+    """Nothing is left behind; returns the hint."""
+    failing = pytest.raises((CheckpointError, InputError), match=words)
+    with failing as caught, staged(tmp_path / "model", size_bytes) as folder:
+        in_it(folder)
+    assert list(tmp_path.iterdir()) == []
+    return str(caught.value.hint)
+
+
 def test_no_room(tmp_path: Path) -> None:
-    with (
-        pytest.raises(CheckpointError, match=r"needs 1152921504\.61 GB") as caught,
-        staged(tmp_path / "model", 1 << 60),
-    ):
-        pass
-    assert caught.value.hint is not None
-    assert list(tmp_path.iterdir()) == []
+    assert "another disk" in refused(tmp_path, r"needs 1152921504\.61 GB", 1 << 60)
 
 
-def test_what_the_file_system_refuses_is_named_and_leaves_nothing(tmp_path: Path) -> None:
-    with (
-        pytest.raises(CheckpointError, match=r"x{300} cannot be written: File name too long") as caught,
-        staged(tmp_path / "model", 10) as folder,
-    ):
-        (folder / ("x" * 300)).write_text("1")
-    assert "Nothing is left behind" in str(caught.value.hint)
-    assert list(tmp_path.iterdir()) == []
+def test_what_the_file_system_refuses_is_named(tmp_path: Path) -> None:
+    words = r"x{300} cannot be written: File name too long"
+    assert "Nothing is left behind" in refused(
+        tmp_path, words, in_it=lambda at: (at / ("x" * 300)).write_text("1")
+    )
 
 
 def test_a_folder_that_is_removed_meanwhile(tmp_path: Path) -> None:
-    with (
-        pytest.raises(CheckpointError, match=r"\.lock cannot be written: No such file"),
-        staged(tmp_path / "model", 10) as folder,
-    ):
-        shutil.rmtree(folder)
-    assert list(tmp_path.iterdir()) == []
+    refused(tmp_path, r"\.lock cannot be written: No such file", in_it=shutil.rmtree)
+
+
+def fails(number: int) -> Callable[..., None]:
+    def fail(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return fail
 
 
 def test_a_disk_that_cannot_say_how_much_room_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(_: Path) -> None:
-        raise OSError(errno.EIO, "Input/output error")
+    monkeypatch.setattr(shutil, "disk_usage", fails(errno.EIO))
+    refused(tmp_path, "model cannot be written: Input/output error")
 
-    monkeypatch.setattr(shutil, "disk_usage", fail)
-    with (
-        pytest.raises(CheckpointError, match="model cannot be written: Input/output error"),
-        staged(tmp_path / "model", 10),
-    ):
-        pass
-    assert list(tmp_path.iterdir()) == []
+
+def test_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fcntl, "flock", fails(errno.ENOLCK))
+    assert "on a local disk" in refused(tmp_path, "its file system has no locks")
 
 
 @pytest.mark.parametrize("sync", [True, False])
@@ -131,20 +133,6 @@ def test_no_such_place(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot be written"), staged(tmp_path / "file" / "model", 1):
         pass
-
-
-def test_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: int) -> None:
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr(fcntl, "flock", refuse)
-    with (
-        pytest.raises(InputError, match="its file system has no locks") as caught,
-        staged(tmp_path / "model", 10),
-    ):
-        pass
-    assert "on a local disk" in str(caught.value.hint)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_lock_is_given_back(tmp_path: Path) -> None:

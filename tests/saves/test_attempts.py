@@ -59,19 +59,25 @@ def test_what_an_agent_writes_down_later_makes_a_run_no_newer() -> None:
     assert found.select(99).modified_at == 9.0
 
 
-def test_after_a_new_start_the_higher_steps_of_the_old_attempt_do_not_count() -> None:
-    found = aggregate([node(0, run("r", step(10, at=1000.0), step(50, at=500.0), tracker="10", at=1001.0))])
-    assert found.select().step == 10
-
-
-def test_a_later_step_than_the_tracked_one_counts_if_it_was_written_later() -> None:
-    found = aggregate([node(0, run("r", step(10, at=100.0), step(20, at=200.0), tracker="10", at=101.0))])
-    assert found.select().step == 20
-
-
-def test_without_a_tracked_one_the_highest_counts() -> None:
-    found = aggregate([node(0, run("r", step(10, at=1000.0), step(50, at=500.0)))])
-    assert found.select().step == 50
+@pytest.mark.parametrize(
+    ("steps", "tracker", "latest"),
+    [
+        (
+            (step(10, at=1000.0), step(50, at=500.0)),
+            "10",
+            10,
+        ),  # after a new start: those of the old attempt do not count
+        ((step(10, at=100.0), step(20, at=200.0)), "10", 20),  # later than the tracked one, and written later
+        ((step(10, at=1000.0), step(50, at=500.0)), None, 50),
+    ],
+)
+def test_which_step_is_the_latest(
+    steps: tuple[dict[str, Any], ...], tracker: str | None, latest: int
+) -> None:
+    found = aggregate(
+        [node(0, run("r", *steps, tracker=tracker, at=steps[0]["files"][0]["modified_at"] + 1))]
+    )
+    assert found.select().step == latest
 
 
 def test_a_silent_node_may_have_the_latest() -> None:

@@ -43,7 +43,10 @@ def test_ranks_on_two_nodes_make_one_checkpoint() -> None:
     ("said", "missing"),
     [
         (step(1, (0,), 2), ("rank 1",)),
+        (step(1, (1,), 2), ("rank 0",)),
         (step(1, (0, 3, 5), 8), ("ranks 1-2, 4, 6-7",)),
+        (step(1, (0, 3, 9), 6), ("ranks 1-2, 4-5",)),
+        (step(1, (5,), 999_999_999), ("ranks 0-4, 6-999999998",)),  # a name may say any number
         (step(1, config=False), ("huggingface/config.json",)),
         (step(1, data=False), ("the end of its saving",)),
         (step(1, kinds=("model",)), ()),
@@ -230,20 +233,6 @@ def test_a_step_of_several_runs() -> None:
 )
 def test_spans(numbers: list[int], text: str) -> None:
     assert spans(numbers) == text
-
-
-@pytest.mark.parametrize(
-    ("ranks", "world_size", "missing"),
-    [
-        ((0, 1), 2, ()),
-        ((1,), 2, ("rank 0",)),
-        ((0, 3, 9), 6, ("ranks 1-2, 4-5",)),
-        ((5,), 999_999_999, ("ranks 0-4, 6-999999998",)),  # a name may say any number
-    ],
-)
-def test_missing_ranks(ranks: tuple[int, ...], world_size: int, missing: tuple[str, ...]) -> None:
-    (found,) = aggregate([node(0, run("r", step(1, ranks, world_size)))]).checkpoints
-    assert found.missing == missing
 
 
 # -- a folder of this machine ------------------------------------------------------------------------------------

@@ -25,22 +25,27 @@ def gone(pruning: PrunePlan) -> list[tuple[str, int]]:
     return [(each.run, each.step) for each in pruning.removals]
 
 
-def test_the_newest_complete_ones_stay() -> None:
-    found = aggregate([node(0, run("r", *map(step, (1, 2, 3, 4)), tracker="4"))])
-    assert gone(plan_prune(found, 1)) == [("r", 1), ("r", 2), ("r", 3)]
-    assert gone(plan_prune(found, 3)) == [("r", 1)]
-    assert gone(plan_prune(found, 9)) == []
-
-
-def test_what_is_newer_than_the_newest_complete_one_may_still_be_written() -> None:
-    found = aggregate([node(0, run("r", step(1), step(2), step(3, (0,)), step(4, data=False), tracker="2"))])
-    assert gone(plan_prune(found, 1)) == [("r", 1)]
-
-
-def test_incomplete_old_ones_do_not_count_and_go() -> None:
-    found = aggregate([node(0, run("r", step(1), step(2, (0,)), step(3), tracker="3"))])
-    assert gone(plan_prune(found, 1)) == [("r", 1), ("r", 2)]
-    assert gone(plan_prune(found, 2)) == []
+@pytest.mark.parametrize(
+    ("steps", "keep", "goes"),
+    [
+        ((step(1), step(2), step(3), step(4)), 1, [1, 2, 3]),
+        ((step(1), step(2), step(3), step(4)), 3, [1]),
+        ((step(1), step(2), step(3), step(4)), 9, []),
+        (
+            (step(1), step(2), step(3, (0,)), step(4, data=False)),
+            1,
+            [1],
+        ),  # what is newer may still be written
+        ((step(1), step(2, (0,)), step(3)), 1, [1, 2]),  # what is incomplete does not count, and goes
+        ((step(1), step(2, (0,)), step(3)), 2, []),
+    ],
+)
+def test_the_newest_complete_ones_stay(
+    steps: tuple[dict[str, object], ...], keep: int, goes: list[int]
+) -> None:
+    tracker = "2" if len(steps) == 4 and "data.pt" not in str(steps[3]) else str(len(steps))
+    found = aggregate([node(0, run("r", *steps, tracker=tracker))])
+    assert gone(plan_prune(found, keep)) == [("r", number) for number in goes]
 
 
 def test_a_critic_that_is_not_whole_makes_the_step_incomplete() -> None:
