@@ -99,14 +99,9 @@ class TestRehearsal:
         assert seen.gpus_per_node == 8
 
     def test_where_a_run_goes_on_is_not_known_yet(self) -> None:
-        lab, job, options = (
-            Cluster(name="lab", gpu="80GB:8", nodes=2, data=["gsm8k"]),
-            recipes.load("grpo"),
-            SubmitOptions(name="mine"),
-        )
-        draft = plan_job(
-            job, options, expected_snapshot(lab, job, options, on="dstack", here=Path("/nowhere"))
-        )
+        job, options = recipes.load("grpo"), SubmitOptions(name="mine")
+        planned = DstackProvider().plan(Cluster(name="lab", gpu="80GB:8", nodes=2, data=["gsm8k"]))
+        draft = plan_job(job, options, expected_snapshot(planned, job, options, here=Path("/nowhere")))
         assert "from which step the run continues is seen once the cluster is up" in draft.notes
 
     def test_a_data_set_with_a_description_goes_by_its_name(self) -> None:
