@@ -39,7 +39,7 @@ def agent_status() -> dict[str, Any]:
         "rollouts": ["vllm"],
         "checkpoint_dir": "/vol/checkpoints",
         "data": {"addition": {"train": "/vol/data/train.parquet", "test": "/vol/data/test.parquet"}},
-        "models": {"tiny-qwen2": "/vol/models/tiny-qwen2"},
+        "models": {"tiny-adder": "/vol/models/tiny-adder"},
         "nodes": [{"rank": 0, "ip": "10.0.0.1"}, {"rank": 1, "ip": "10.0.0.2"}],
     }
 

@@ -88,6 +88,6 @@ TASKS = {
         memory="16GB..",
         disk="50GB..",
         data=["addition"],
-        models=["tiny-qwen2"],
+        models=["tiny-adder"],
     ),
 }

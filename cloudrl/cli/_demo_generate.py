@@ -1,4 +1,4 @@
-"""Lets a merged model answer questions: `python -m cloudrl.cli._demo_generate MODEL QUESTION...` prints JSON.
+"""Lets models answer a test split: `python -m cloudrl.cli._demo_generate TEST.parquet MODEL...` prints JSON.
 
 A process of its own: torch and transformers come and go with it.
 """
@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cloudrl.errors import CheckpointError
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-_NEW_TOKENS = 2
+_NEW_TOKENS = 3
 _TIMEOUT_S = 180.0
 _QUIET = {
     "OMP_NUM_THREADS": "1",
@@ -28,13 +29,36 @@ _QUIET = {
 }
 
 
-def ask(model: Path, questions: Sequence[str], *, timeout_s: float = _TIMEOUT_S) -> list[str]:
-    """The most probable answer to each question, from a fresh process that loads the model with transformers.
+@dataclass(frozen=True)
+class Answered:
+    """What one model says to each question of a split: its most probable answer."""
+
+    questions: tuple[str, ...]
+    truths: tuple[str, ...]
+    answers: tuple[str, ...]
+
+    @property
+    def accuracy(self) -> float:
+        """The share of right answers."""
+        right = sum(answer == truth for answer, truth in zip(self.answers, self.truths, strict=True))
+        return right / len(self.truths)
+
+
+def ask(models: Sequence[Path], test: Path, *, timeout_s: float = _TIMEOUT_S) -> list[Answered]:
+    """Put the questions of a test split to several models, in a fresh process that loads them with transformers.
+
+    Args:
+        models: Folders.
+        test: A parquet file in verl's columns.
+        timeout_s: For all of it.
+
+    Returns:
+        As many as there are models, in their order.
 
     Raises:
-        CheckpointError: transformers cannot load it, or takes too long.
+        CheckpointError: transformers cannot load one, or takes too long.
     """
-    command = [sys.executable, "-m", "cloudrl.cli._demo_generate", str(model), *questions]
+    command = [sys.executable, "-m", "cloudrl.cli._demo_generate", str(test), *map(str, models)]
     with tempfile.TemporaryDirectory(prefix="cloudrl-answers-") as folder:  # torch leaves a folder there
         try:
             done = subprocess.run(
@@ -46,30 +70,43 @@ def ask(model: Path, questions: Sequence[str], *, timeout_s: float = _TIMEOUT_S)
                 check=False,
             )
         except subprocess.TimeoutExpired as error:
-            raise CheckpointError(f"transformers has not loaded {model} within {timeout_s:g} s") from error
+            raise CheckpointError(
+                f"transformers has not loaded {models[-1]} within {timeout_s:g} s"
+            ) from error
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
-        raise CheckpointError(f"transformers cannot load {model}: {last}")
-    return [str(answer) for answer in json.loads(done.stdout.splitlines()[-1])]
+        raise CheckpointError(f"transformers cannot load {' or '.join(map(str, models))}: {last}")
+    return [
+        Answered(*map(tuple, (each["questions"], each["truths"], each["answers"])))
+        for each in json.loads(done.stdout.splitlines()[-1])
+    ]
 
 
-def _answers(model: str, questions: Sequence[str]) -> list[str]:
+def _answer_all(test: str, models: Sequence[str]) -> list[dict[str, list[str]]]:
+    from pyarrow import parquet
+
+    rows = parquet.read_table(test).to_pylist()
+    told = {
+        "questions": [row["prompt"][0]["content"] for row in rows],
+        "truths": [row["reward_model"]["ground_truth"] for row in rows],
+    }
+    return [{**told, "answers": _answers(model, [row["prompt"] for row in rows])} for model in models]
+
+
+def _answers(model: str, prompts: Sequence[Sequence[dict[str, str]]]) -> list[str]:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(model)
+    tokenizer = AutoTokenizer.from_pretrained(model, padding_side="left")
     network = AutoModelForCausalLM.from_pretrained(model)
-    answers = []
-    for question in questions:
-        message = [{"role": "user", "content": question}]
-        given = tokenizer.apply_chat_template(
-            message, add_generation_prompt=True, return_tensors="pt", return_dict=True
-        )
-        with torch.no_grad():
-            told = network.generate(**given, max_new_tokens=_NEW_TOKENS, do_sample=False)
-        answers.append(tokenizer.decode(told[0, given["input_ids"].shape[1] :], skip_special_tokens=True))
-    return answers
+    given = tokenizer.apply_chat_template(
+        list(prompts), add_generation_prompt=True, padding=True, return_tensors="pt", return_dict=True
+    )
+    with torch.no_grad():
+        told = network.generate(**given, max_new_tokens=_NEW_TOKENS, do_sample=False)
+    answers = tokenizer.batch_decode(told[:, given["input_ids"].shape[1] :], skip_special_tokens=True)
+    return [answer.strip() for answer in answers]
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(_answers(sys.argv[1], sys.argv[2:])) + "\n")
+    sys.stdout.write(json.dumps(_answer_all(sys.argv[1], sys.argv[2:])) + "\n")

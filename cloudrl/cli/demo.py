@@ -17,10 +17,12 @@ if TYPE_CHECKING:
 
 NAME = "demo"
 RECIPE = "grpo-tiny"
-QUESTIONS = ("2 + 3 =", "7 + 8 =", "12 + 5 =")
+MODEL = "tiny-adder"
+DATA = "addition"
 WINDOW_STEPS = 5
-MIN_GAIN = 0.15
-"""The reward of the last five steps exceeds that of the first five by this much, or the demo has failed."""
+SHOWN = 3
+MIN_ACCURACY = 0.6
+"""So many of the sums that were held out are right after the training, or the demo has failed."""
 
 
 def demo(
@@ -38,10 +40,12 @@ def demo(
     )
     folder = Path(cluster.status().state_dir)
     try:
+        shape = cluster.shape()
         job = cluster.submit(RECIPE)
-        rewards = _train(job)
-        _report(job, rewards)
-        _bring_home(job, folder / "models" / job.name)
+        _report(job, _train(job))
+        target = folder / "models" / job.name
+        _bring_home(job, target)
+        accuracy = _compare(Path(shape.models[MODEL]), target, Path(shape.data[DATA]["test"]))
     except CloudrlError as error:
         if keep:
             raise
@@ -50,7 +54,7 @@ def demo(
         if not keep:
             cluster.down()
             _output.note(f"{NAME} is down; logs stay in {folder}")
-    _judge(rewards)
+    _judge(accuracy)
 
 
 def _ended_with_cluster(error: CloudrlError, folder: Path) -> CloudrlError:
@@ -91,25 +95,34 @@ def _report(job: JobHandle, rewards: Sequence[float]) -> None:
 
 
 def _bring_home(job: JobHandle, target: Path) -> None:
-    """Merge the shards of the nodes, and let what comes out answer three sums."""
-    from cloudrl.cli._demo_generate import ask
+    """Merge the shards of the nodes."""
     from cloudrl.cli._merge_result import merge_result
     from cloudrl.cli._progress import gigabytes
 
     merged = merge_result(job, target)
     _output.data(f"model      {target}")
     _output.data(f"           {merged.parameters:,} parameters, {gigabytes(merged.size_bytes)} in bf16")
-    _output.note("transformers loads it and answers")
-    for question, answer in zip(QUESTIONS, ask(target, QUESTIONS), strict=True):
-        _output.data(f"           {question} {answer}")
-    _output.note("It has learned to answer with a number; the right one takes a real model.")
 
 
-def _judge(rewards: Sequence[float]) -> None:
-    first, last = _ends(rewards)
-    if last - first < MIN_GAIN:
+def _compare(before: Path, after: Path, test: Path) -> float:
+    """Let transformers load both models, ask both for the sums that were held out; returns the second's accuracy."""
+    from cloudrl.cli._demo_generate import ask
+
+    first, second = ask((before, after), test)
+    _output.data(
+        f"accuracy   {first.accuracy:.2f} -> {second.accuracy:.2f}   ({len(first.truths)} sums never trained on)"
+    )
+    for question, was, answer in list(zip(first.questions, first.answers, second.answers, strict=True))[
+        :SHOWN
+    ]:
+        _output.data(f"           {question}{was} -> {question}{answer}")
+    return second.accuracy
+
+
+def _judge(accuracy: float) -> None:
+    if accuracy < MIN_ACCURACY:
         raise JobFailed(
-            f"the reward went from {first:.2f} to {last:.2f}; it should rise by {MIN_GAIN} at least"
+            f"{accuracy:.0%} of the sums that were held out are right; it should be {MIN_ACCURACY:.0%} at least"
         )
 
 

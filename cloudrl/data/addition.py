@@ -15,16 +15,18 @@ from cloudrl.data.rows import verl_row
 
 if TYPE_CHECKING:
     from pathlib import Path
-    from typing import Callable, Dict, Union
+    from typing import Callable, Dict, List, Tuple, Union
 
 DATA_SOURCE = "cloudrl/addition"
+LARGEST = 49
+TEST_ROWS = 100
 
 
 def prepare(
     folder: Union[str, Path],
     *,
-    largest: int = 19,
-    test_rows: int = 48,
+    largest: int = LARGEST,
+    test_rows: int = TEST_ROWS,
     seed: int = 0,
     say: Callable[[str], None] = silent,
 ) -> Dict[str, str]:
@@ -40,21 +42,32 @@ def prepare(
     Returns:
         The absolute paths by split: `train` and `test`.
     """
-    pairs = [(left, right) for left in range(largest + 1) for right in range(largest + 1)]
-    random.Random(seed).shuffle(pairs)  # noqa: S311 - a data set is no secret
-    splits = {"train": pairs[test_rows:], "test": pairs[:test_rows]}
     rows = (
         (split, _row(split, index, left, right))
-        for split, members in splits.items()
+        for split, members in pairs(largest=largest, test_rows=test_rows, seed=seed).items()
         for index, (left, right) in enumerate(members)
     )
     return write_splits("addition", folder, rows, say=say)
 
 
+def pairs(
+    *, largest: int = LARGEST, test_rows: int = TEST_ROWS, seed: int = 0
+) -> Dict[str, List[Tuple[int, int]]]:
+    """The pairs of numbers of each split, in order; the arguments are those of `prepare`."""
+    both = [(left, right) for left in range(largest + 1) for right in range(largest + 1)]
+    random.Random(seed).shuffle(both)  # noqa: S311 - a data set is no secret
+    return {"train": both[test_rows:], "test": both[:test_rows]}
+
+
+def question(left: int, right: int) -> str:
+    """What the model is asked. Without spaces: each would be a token of its own."""
+    return f"{left}+{right}="
+
+
 def _row(split: str, index: int, left: int, right: int) -> Dict[str, object]:
     return verl_row(
         data_source=DATA_SOURCE,
-        prompt=[{"role": "user", "content": f"{left} + {right} ="}],
+        prompt=[{"role": "user", "content": question(left, right)}],
         ability="math",
         truth=str(left + right),
         extra={"split": split, "index": index},

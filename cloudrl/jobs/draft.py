@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from cloudrl.jobs.options import SubmitOptions
-    from cloudrl.jobs.uploads import Upload
+    from cloudrl.jobs.uploads import UploadItem
     from cloudrl.jobs.working_dir import PackagePlan
     from cloudrl.spec import HydraText, Job
     from cloudrl.spec.shape import ClusterShape
@@ -34,7 +34,7 @@ class JobDraft:
     """What the cluster gives for keys that nobody has set."""
     name: str = ""
     submission_id: str = ""
-    uploads: tuple[Upload, ...] = ()
+    uploads: tuple[UploadItem, ...] = ()
     package: PackagePlan | None = None
     runtime_env: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """As Ray gets it."""

@@ -13,6 +13,7 @@ from cloudrl.jobs.local_paths import is_marked
 from cloudrl.jobs.pipeline import plan_job
 from cloudrl.jobs.snapshot import Snapshot
 from cloudrl.node.replication import FILES
+from cloudrl.protocol.options import MADE_ON_NODES
 from cloudrl.providers.registry import provider
 from cloudrl.spec import Cluster, DataSet, Gpu
 from cloudrl.spec.cluster import ROLLOUTS
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
 _ON_THE_HUB = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _WITH_IMAGE = tuple(each.verl for each in RELEASES)
-_MADE_HERE = "tiny-qwen2"
 
 
 def cluster_for_job(job: Job, options: SubmitOptions, *, here: Path | None = None) -> dict[str, Any]:
@@ -111,7 +111,7 @@ def expected_shape(planned: Plan, job: Job) -> ClusterShape:
             for name in _names(cluster)
         },
         models={
-            model: f"{places.data}/models/{model}" if model == _MADE_HERE else model
+            model: f"{places.data}/models/{model}" if model in MADE_ON_NODES else model
             for model in cluster.models
         },
         verl_version=software.verl,
@@ -197,5 +197,5 @@ def _is_prepared(name: str, here: Path) -> bool:
 
 
 def _is_fetched(model: str) -> bool:
-    """Whether the cluster can have this model: one on the Hub, or the one that cloudrl makes. A folder needs `./`."""
-    return model == _MADE_HERE or (bool(_ON_THE_HUB.fullmatch(model)) and not is_marked(model))
+    """Whether the cluster can have this model: one on the Hub, or one that cloudrl makes. A folder needs `./`."""
+    return model in MADE_ON_NODES or (bool(_ON_THE_HUB.fullmatch(model)) and not is_marked(model))

@@ -17,9 +17,7 @@ from cloudrl.data.request import folder_name, parse_request
 from cloudrl.node.failure import Failure, NodeFailed
 from cloudrl.node.process import Child
 from cloudrl.node.transient import EXIT_STATUS as TRANSIENT
-
-TINY_MODEL = "tiny-qwen2"
-"""Not on any hub: made on the spot by `cloudrl.verl_cpu.tiny_model`."""
+from cloudrl.protocol.options import MADE_ON_NODES
 
 # what these two draw would fill a log; our own lines say how far it is (read by both when they are imported)
 _NO_BARS = {"HF_DATASETS_DISABLE_PROGRESS_BARS": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
@@ -41,7 +39,7 @@ def hub_cache(env: Mapping[str, str]) -> Path:
 
 def models_dir(model: str, data_dir: Path, env: Mapping[str, str]) -> Path:
     """The folder in which a model comes to lie; the marker of a shared folder is written there."""
-    return data_dir / "models" if model == TINY_MODEL else hub_cache(env)
+    return data_dir / "models" if model in MADE_ON_NODES else hub_cache(env)
 
 
 class Fetcher:

@@ -14,7 +14,7 @@ from typing import Sequence, Tuple, Type
 
 from cloudrl.errors import CloudrlError
 from cloudrl.node import transient
-from cloudrl.node.fetch import TINY_MODEL
+from cloudrl.protocol.options import MADE_ON_NODES
 
 
 def data(argv: Sequence[str]) -> int:
@@ -52,10 +52,10 @@ def model(argv: Sequence[str]) -> int:
 
 
 def _model_path(name: str, folder: Path) -> Path:
-    if name == TINY_MODEL:
+    if name in MADE_ON_NODES:
         from cloudrl.verl_cpu.tiny_model import make_tiny_model
 
-        make_tiny_model(str(folder / name))
+        make_tiny_model(str(folder / name), pretrained=name == "tiny-adder")
         return folder / name
     if name.startswith("/"):
         path = Path(name)

@@ -11,6 +11,9 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, NoReturn, Opt
 
 from cloudrl.errors import InputError
 
+MADE_ON_NODES = ("tiny-qwen2", "tiny-adder")
+"""Models that are on no hub: one with random weights, and the same after some seconds of pretraining on sums."""
+
 
 @dataclass(frozen=True)
 class Ports:
@@ -82,7 +85,7 @@ class AgentOptions:
         services: servers of the user's that run beside Ray.
         import_check: modules that must import in one process before the node counts as good.
         data: data sets to prepare: names, or JSON texts (see `cloudrl.data.request`).
-        models: Hugging Face ids, folders, or "tiny-qwen2".
+        models: Hugging Face ids, folders, or one of MADE_ON_NODES.
         checkpoints: where jobs write; the volume's mount point.
         data_dir: where prepared data and made models lie; the same path on every node.
         run_dir: this node's logs and secrets.

@@ -13,6 +13,7 @@ The plug-in does nothing unless the job says `trainer.device=cpu`.
     replay       verl's replay buffer, polled often
     reward       the score of the `addition` data set
     tiny_model   a Qwen2 of about 100,000 parameters, written without torch
+    pretraining  lets it read sums for some seconds
 
 Importing this package imports nothing: `tiny_model` and `reward` need the standard library only.
 """

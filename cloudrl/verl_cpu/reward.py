@@ -1,14 +1,8 @@
-"""The score of an answer to the `addition` data set.
-
-A right answer scores 1. Any other scores half the share of its characters that are digits: a model that starts
-from random weights learns first to answer with a number, then which number. Standard library only.
-"""
+"""The score of an answer to the `addition` data set: 1 for the right one, else 0. Standard library only."""
 
 from __future__ import annotations
 
 from typing import Any
-
-_DIGITS = frozenset("0123456789")
 
 
 def compute_score(
@@ -27,10 +21,7 @@ def compute_score(
         extra_info: The row's extra fields; not used.
 
     Returns:
-        `score`, from 0 to 1, on which verl trains, and `acc`, 1 for a right answer and else 0.
+        `score`, on which verl trains, and `acc`, the same.
     """
-    answer = solution_str.strip()
-    if answer == ground_truth:
-        return {"score": 1.0, "acc": 1.0}
-    digits = sum(character in _DIGITS for character in answer)
-    return {"score": 0.5 * digits / max(1, len(answer)), "acc": 0.0}
+    right = float(solution_str.strip() == ground_truth)
+    return {"score": right, "acc": right}

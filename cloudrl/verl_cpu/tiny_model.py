@@ -2,7 +2,7 @@
 
 The files are those that transformers would save, made here with the standard library: the bytes depend on the
 seed alone, not on the versions of torch and transformers, and it takes a tenth of a second instead of the
-several that importing them takes.
+several that importing them takes. `pretraining` makes more of it, where that is asked for.
 """
 
 from __future__ import annotations
@@ -21,23 +21,26 @@ _HEAD = _HIDDEN // _HEADS
 _CONTEXT = 512
 _INITIAL_DEVIATION = 0.02  # Qwen2's initializer_range
 
-_END_OF_TEXT, _START, _END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
-_SPECIAL = (_END_OF_TEXT, _START, _END)
+_END_OF_TEXT, _END = "<|endoftext|>", "<|end|>"
+_ROLES = ("<|system|>", "<|user|>", "<|assistant|>")
+_SPECIAL = (_END_OF_TEXT, _END, *_ROLES)
 _VOCABULARY = len(_SPECIAL) + 256  # a token a byte
 
-# Qwen's own format (ChatML), without tools and without a default system message.
+# A token a role, where Qwen's own format takes up to eleven: a question would be mostly that.
 _CHAT_TEMPLATE = (
-    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
-    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
 
 
-def make_tiny_model(path: str | Path, *, seed: int = 0) -> str:
+def make_tiny_model(path: str | Path, *, seed: int = 0, pretrained: bool = False) -> str:
     """Write the model into a folder that appears whole or not at all.
 
     Args:
         path: The folder; one that exists already is left as it is.
         seed: Decides the weights.
+        pretrained: Let it read sums, which takes torch, transformers and some seconds; otherwise its weights are
+            random.
 
     Returns:
         The absolute path of the folder.
@@ -49,6 +52,10 @@ def make_tiny_model(path: str | Path, *, seed: int = 0) -> str:
     staged = Path(tempfile.mkdtemp(dir=path.parent, prefix=".tiny-qwen2-"))
     try:
         _write_files(staged, seed)
+        if pretrained:
+            from cloudrl.verl_cpu.pretraining import pretrain
+
+            pretrain(staged, seed=seed)
         staged.chmod(0o755)  # mkdtemp makes folders that only their owner can enter
         staged.rename(path)
     except OSError:

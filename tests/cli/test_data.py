@@ -46,7 +46,7 @@ def test_list_names_source_rows_and_reward(run: Callable[..., Typed]) -> None:
     table = [re.split(r"  +", line) for line in shown.out.splitlines()]
     assert table == [
         ["name", "source", "rows", "verl's reward"],
-        ["addition", "generated", "352 train + 48 test", "pkg://cloudrl.verl_cpu.reward"],
+        ["addition", "generated", "2400 train + 100 test", "pkg://cloudrl.verl_cpu.reward"],
         ["gsm8k", "openai/gsm8k", "7473 train + 1319 test", "gsm8k"],
         ["math", "DigitalLearningGmbH/MATH-lighteval", "7500 train + 5000 test", "math_reward"],
         ["nq_search", "RUC-NLPIR/FlashRAG_datasets", "79168 train + 3610 test", "none"],
@@ -75,8 +75,8 @@ def test_prepare_prints_the_overrides_that_take_the_files(run: Callable[..., Typ
         "data.train_files": f'"{folder}/train.parquet"',
         "data.val_files": f'"{folder}/test.parquet"',
     }
-    assert pq.read_metadata(folder / "train.parquet").num_rows == 352
-    assert done.err.startswith("addition: 352 train and 48 test rows in ")
+    assert pq.read_metadata(folder / "train.parquet").num_rows == 2400
+    assert done.err.startswith("addition: 2400 train and 100 test rows in ")
 
 
 def test_the_way_to_the_nodes_that_help_shows_sends_the_folder(run: Callable[..., Typed]) -> None:

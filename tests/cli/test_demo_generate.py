@@ -1,36 +1,46 @@
-"""A model is loaded by transformers in a process of its own, and answers."""
+"""Models are loaded by transformers in a process of its own, and answer a test split."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
-from cloudrl.cli._demo_generate import ask
+from cloudrl.cli._demo_generate import Answered, ask
+from cloudrl.data import addition
 from cloudrl.errors import CheckpointError
 from cloudrl.verl_cpu.tiny_model import make_tiny_model
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.verl
 
 
-def test_three_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make_tiny_model(tmp_path / "model")
+def test_every_model_answers_every_question(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    models = [Path(make_tiny_model(tmp_path / f"model-{seed}", seed=seed)) for seed in (0, 1)]
+    test = Path(addition.prepare(tmp_path / "data", largest=3, test_rows=5)["test"])
     # torch sets it in a process that has imported it, such as this one
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     (tmp_path / "tmp").mkdir()
-    answers = ask(tmp_path / "model", ["2 + 3 =", "7 + 8 =", "12 + 5 ="])
-    assert len(answers) == 3
-    assert all(isinstance(answer, str) for answer in answers)
-    assert answers == ask(tmp_path / "model", ["2 + 3 =", "7 + 8 =", "12 + 5 ="])
+
+    first, second, again = ask([*models, models[0]], test)
+
+    pairs = addition.pairs(largest=3, test_rows=5)["test"]
+    assert first.questions == second.questions == tuple(addition.question(*pair) for pair in pairs)
+    assert first.truths == second.truths == tuple(str(sum(pair)) for pair in pairs)
+    assert first == again != second
     assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_accuracy() -> None:
+    assert (
+        Answered(("1+1=", "2+2=", "0+0=", "1+2="), ("2", "4", "0", "3"), ("2", "5", "", "33")).accuracy
+        == 0.25
+    )
 
 
 def test_what_is_no_model(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
+    test = Path(addition.prepare(tmp_path / "data", largest=1, test_rows=1)["test"])
     with pytest.raises(CheckpointError, match="transformers cannot load"):
-        ask(tmp_path, ["2 + 3 ="])
+        ask([tmp_path], test)

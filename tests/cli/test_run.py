@@ -123,7 +123,7 @@ def test_what_it_costs_is_said(run: Callable[..., Typed], lab: FakeLocal) -> Non
     ("words", "said"),
     [
         (["--nodes", "4"], "cluster 'lab' is up with 2 nodes, and 4 are asked for"),
-        (["--model", "Qwen/Qwen2.5-0.5B"], "has not prepared model 'Qwen/Qwen2.5-0.5B' (it has: tiny-qwen2)"),
+        (["--model", "Qwen/Qwen2.5-0.5B"], "has not prepared model 'Qwen/Qwen2.5-0.5B' (it has: tiny-adder)"),
         (["--data", "gsm8k"], "has not prepared data 'gsm8k' (it has: addition)"),
         (["trainer.nnodes=3"], "trainer.nnodes=3"),
     ],

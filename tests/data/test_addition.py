@@ -24,8 +24,8 @@ def test_rows_have_verls_columns_and_the_right_sum(tmp_path: Path) -> None:
             assert row["data_source"] == "cloudrl/addition"
             assert row["extra_info"] == {"split": split, "index": index}
             [message] = row["prompt"]
-            left, plus, right, equals = message["content"].split()
-            assert (message["role"], plus, equals) == ("user", "+", "=")
+            left, right = message["content"].removesuffix("=").split("+")
+            assert message["role"] == "user"
             assert row["reward_model"] == {"style": "rule", "ground_truth": str(int(left) + int(right))}
 
 
@@ -34,7 +34,7 @@ def test_every_pair_stands_in_one_split_once(tmp_path: Path) -> None:
     questions = {split: [row["prompt"][0]["content"] for row in rows(path)] for split, path in paths.items()}
     assert len(questions["test"]) == 5
     everything = questions["train"] + questions["test"]
-    assert sorted(everything) == sorted(f"{left} + {right} =" for left in range(4) for right in range(4))
+    assert sorted(everything) == sorted(f"{left}+{right}=" for left in range(4) for right in range(4))
 
 
 def test_same_seed_same_bytes(tmp_path: Path) -> None:

@@ -20,7 +20,8 @@ SHAPE = (
     "--image", "any", "--set", "user=root", "--gpu", "none", "--cpu", "x86:1..", "--memory", "1GB..",
     "--disk", "1GB..",
 )  # fmt: skip
-FILES = ("--data", "addition", "--model", "tiny-qwen2")
+MODEL = ("--model", "tiny-qwen2")  # not the pretrained one: each host would have to make it
+FILES = ("--data", "addition", *MODEL)
 COUNT_END = "/checkpoints/end"
 # Writes a numbered line every 50 ms until the file is there, for at most ten minutes.
 COUNT = (

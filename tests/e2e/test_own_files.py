@@ -27,7 +27,7 @@ def mine(data_source, solution_str, ground_truth, extra_info=None, **_):
 
 @pytest.fixture(scope="module")
 def cluster(shell):
-    shell.run("up", NAME, "--nodes", "2")
+    shell.run("up", NAME, "--nodes", "2", "--model", "tiny-qwen2")
     return shell.home / "home" / "clusters" / NAME
 
 

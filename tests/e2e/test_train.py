@@ -13,7 +13,7 @@ cluster = cloudrl.Cluster(name="python", nodes=2, data=["addition"], models=["ti
 assert "nodes: 2" in cluster.to_dstack()
 with cluster.up(on="local") as ray:
     for steps in (2, 3):
-        job = ray.submit("ppo-tiny", {"trainer.save_freq": 1}, name="ppo", steps=steps)
+        job = ray.submit("ppo-tiny", {"trainer.save_freq": 1}, name="ppo", steps=steps, model="tiny-qwen2")
         events = list(job.follow())
         print(events[-1].status, *(event.step for event in events if hasattr(event, "eta_s")))
 """

@@ -30,7 +30,7 @@ CLUSTER = ClusterShape(
         name: {"train": f"/vol/{name}/train.parquet", "test": f"/vol/{name}/test.parquet"}
         for name in ("a", "b")
     },
-    models={"tiny-qwen2": "/vol/tiny", "Qwen/Q": "/vol/q"},
+    models={"tiny-adder": "/vol/tiny", "Qwen/Q": "/vol/q"},
     verl_version="0.9.1",
 )
 JOB = recipes.load("grpo-tiny").replace(data=("a",))
@@ -69,7 +69,7 @@ def expanded(here: Path, job: Job = JOB, **options: Any) -> JobDraft:
     ("model", "path"),
     [
         ("Qwen/Q", "/vol/q"),
-        ("tiny-qwen2", "/vol/tiny"),
+        ("tiny-adder", "/vol/tiny"),
         ("Qwen/Other-1.5B", "Qwen/Other-1.5B"),
         ("/models/m", "/models/m"),
         ("./model", "./model"),

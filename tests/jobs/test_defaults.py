@@ -44,7 +44,7 @@ def test_the_recipe_for_the_laptop_fits_the_local_cluster():
         gpus_per_node=1,
         device="cpu",
         data={"addition": {"train": "/d/train.parquet", "test": "/d/test.parquet"}},
-        models={"tiny-qwen2": "/m/tiny"},
+        models={"tiny-adder": "/m/tiny"},
     )
 
     submission = planned(recipes.load("grpo-tiny"), local)

@@ -118,7 +118,7 @@ class TestRefusals:
             ({"overrides": {"trainer.nnodes": 2}}, {"nodes": 1}, "=2, but cluster 'lab' has 1 node:", "cloudrl up"),
             ({"overrides": {"trainer.save_freq": -1}}, {}, "never saves", ""),
             ({"data": ["gsm8"]}, {}, r"reads data set 'gsm8', .* \(it has: gsm8k; did you mean 'gsm8k'", "--data gsm8"),
-            ({"model": "tiny-qwen2"}, {}, "model 'tiny-qwen2' is made by cloudrl", ""),
+            ({"model": "tiny-adder"}, {}, "model 'tiny-adder' is made by cloudrl", ""),
             ({}, {"device": "cpu"}, "computes on GPUs, and cluster 'lab' on CPUs", ""),
             ({}, {"nodes": 0, "gpus_per_node": 0}, "no node of cluster 'lab' offers a GPU to Ray", ""),
             ({}, {"verl_version": "0.8.0"}, r"for verl 0\.9\.1, and cluster 'lab' has 0\.8\.0", ""),

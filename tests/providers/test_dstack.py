@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from dstack_hosts.fixtures import fleet_words
 from dstack_hosts.runs import until
-from dstack_hosts.user import FILES, PROBE, SHAPE
+from dstack_hosts.user import FILES, MODEL, PROBE, SHAPE
 
 from cloudrl.transport import RayClient
 
@@ -157,7 +157,7 @@ class TestARawApply:
     def test_verls_driver_on_rank_1(self, user: User, raw: str) -> None:
         """As Ray does when the head is full: it finds model and data. Ray places the controller."""
         worker = user.hosts_of(raw)[1]
-        words = ("--steps", "1", "--name", "raw-1", "--submission-id", "raw-1", "--cluster", raw)
+        words = (*MODEL, "--steps", "1", "--name", "raw-1", "--submission-id", "raw-1", "--cluster", raw)
         shown = user.types("cloudrl", "submit", "grpo-tiny", *words, "--dry-run", "--json").stdout
         request = json.JSONDecoder().raw_decode(shown[shown.index('{\n  "entrypoint"') :])[0]
         env = user.types("cloudrl", "env", "--cluster", raw).stdout  # its tunnel stays

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from dstack_hosts.runs import until
-from dstack_hosts.user import SHAPE
+from dstack_hosts.user import MODEL, SHAPE
 
 if TYPE_CHECKING:
     from dstack_hosts.user import User
@@ -64,7 +64,7 @@ def test_a_training_on_two_disks_goes_on_where_it_stopped(user: User, first: str
             [path.name for path in host.path("/checkpoints").glob(pattern)] for host in user.hosts_of(first)
         ]
 
-    words = ("--name", "trained", "--cluster", first, "--steps")
+    words = (*MODEL, "--name", "trained", "--cluster", first, "--steps")
     done = user.types("cloudrl", "submit", "grpo-tiny", *words, "2", timeout_s=500)
     assert "step 2/2" in done.stdout
     placed = shards(2)

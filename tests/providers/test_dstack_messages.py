@@ -120,7 +120,7 @@ def test_ctrl_c_leaves_the_run_and_says_how_to_end_it(user: User) -> None:
 def test_run_does_all_of_it_and_the_cluster_ends_by_itself(user: User, dstack_pair: Lab) -> None:
     """Check, up, submit, follow, where the checkpoints are; then nobody is connected, and it goes when it is idle."""
     where = ("--on", "dstack", "--fleet", "pair", "--nodes", "2", *SHAPE, "-y")
-    limits = ("--down-when-idle", "25s", "--steps", "1", "--keep")
+    limits = ("--down-when-idle", "25s", "--steps", "1", "--keep", "--model", "tiny-qwen2")
     done = user.types("cloudrl", "run", "grpo-tiny", "--cluster", "whole", *where, *limits, timeout_s=900)
     assert "READY: whole" in done.stdout
     assert "step 1/1" in done.stdout

@@ -46,7 +46,7 @@ def test_one_command_a_node(tmp_path: Path) -> None:
             cpus=8,
             setup=("pip install 'a b'",),
             data=("addition",),
-            models=("tiny-qwen2",),
+            models=("tiny-adder",),
             checkpoints=folder / "checkpoints",
             data_dir=folder / "data",
             run_dir=folder / f"node-{rank}",

@@ -33,7 +33,7 @@ def test_a_cluster_with_agents(cluster: FakeCluster) -> None:
         device="cpu",
         checkpoint_dir="/vol/checkpoints",
         data={"addition": {"train": "/vol/data/train.parquet", "test": "/vol/data/test.parquet"}},
-        models={"tiny-qwen2": "/vol/models/tiny-qwen2"},
+        models={"tiny-adder": "/vol/models/tiny-adder"},
         verl_version="0.9.1",
         rollouts=("vllm",),
         provider="local",

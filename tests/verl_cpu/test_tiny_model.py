@@ -53,7 +53,7 @@ def test_tokenizer_goes_there_and_back(path: str) -> None:
     text = "3 + 4 = 7\n\tÜber 加法 🙂 \x00\x7f"
     ids = tokenizer.encode(text)
     assert tokenizer.decode(ids) == text
-    assert ids == [3 + byte for byte in text.encode()]  # a token a byte, after the three special ones
+    assert ids == [5 + byte for byte in text.encode()]  # a token a byte, after the five special ones
     assert len(tokenizer) == AutoModelForCausalLM.from_pretrained(path).config.vocab_size
 
 
@@ -61,12 +61,12 @@ def test_chat_template(path: str) -> None:
     tokenizer = AutoTokenizer.from_pretrained(path)
     question = [{"role": "user", "content": "3 + 4 ="}]
     text = tokenizer.apply_chat_template(question, add_generation_prompt=True, tokenize=False)
-    assert text == "<|im_start|>user\n3 + 4 =<|im_end|>\n<|im_start|>assistant\n"
+    assert text == "<|user|>3 + 4 =<|end|><|assistant|>"
     ids = tokenizer.apply_chat_template(question, add_generation_prompt=True)["input_ids"]
-    assert ids[0] == tokenizer.convert_tokens_to_ids("<|im_start|>")
+    assert len(ids) == 3 + len("3 + 4 =")
     assert ids.count(tokenizer.eos_token_id) == 1
-    assert tokenizer.decode(ids, skip_special_tokens=True) == "user\n3 + 4 =\nassistant\n"
-    assert tokenizer.eos_token == "<|im_end|>"
+    assert tokenizer.decode(ids, skip_special_tokens=True) == "3 + 4 ="
+    assert tokenizer.eos_token == "<|end|>"
     assert tokenizer.pad_token == "<|endoftext|>"
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 OBJECT_STORE_BYTES = 256 * 1024**2
 DATA = ("addition",)
-MODELS = ("tiny-qwen2",)
+MODELS = ("tiny-adder",)
 
 
 @dataclass(frozen=True)
