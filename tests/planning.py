@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloudrl.jobs import Submission, SubmitOptions, plan_job, submission_of
+from cloudrl.jobs.draft import Snapshot
 from cloudrl.jobs.local_files import look
-from cloudrl.jobs.snapshot import Snapshot
 from cloudrl.spec import Job, parse_override
 from cloudrl.spec.shape import ClusterShape
 

@@ -19,7 +19,6 @@ from cloudrl.checkpoints.sources import ClusterSource
 from cloudrl.errors import CheckpointError, InputError, JobFailed
 from cloudrl.jobs import Ended, Line
 from cloudrl.jobs.handle import find_job, raise_for_status
-from cloudrl.jobs.working_dir import Package
 from cloudrl.render.agent import python_sources
 from cloudrl.shards.progress import OnProgress, silent
 from cloudrl.transport import inspect_cluster
@@ -80,19 +79,17 @@ def _submit(connection: Connection, checkpoint: CheckpointHandle, options: list[
         raise InputError(
             f"{connection.name} has no place where secrets of jobs can lie", hint="Leave out --on head"
         )
-    package = _package(checkpoint, agent)
+    name, content = _package(checkpoint, agent)
     submission_id = f"merge-{checkpoint.step}-{secrets.token_hex(4)}"
     agent.put_secrets(submission_id, {TOKEN: connection.agent_token or ""})
     ray = connection.ray()
-    if not ray.package_exists(package.name):
-        ray.put_package(package.name, iter([package.content]), len(package.content))
-    ray.submit_job(_request(cluster, package, submission_id, options))
+    if not ray.package_exists(name):
+        ray.put_package(name, iter([content]), len(content))
+    ray.submit_job(_request(cluster, name, submission_id, options))
     return find_job(connection, submission_id)
 
 
-def _request(
-    cluster: ClusterShape, package: Package, submission_id: str, options: list[str]
-) -> dict[str, Any]:
+def _request(cluster: ClusterShape, package: str, submission_id: str, options: list[str]) -> dict[str, Any]:
     words = [
         "/bin/sh",
         f"{cluster.secrets_dir}/{submission_id}",
@@ -103,7 +100,7 @@ def _request(
     return {
         "entrypoint": shlex.join([*words, *options]),
         "submission_id": submission_id,
-        "runtime_env": {"working_dir": package.uri},
+        "runtime_env": {"working_dir": f"gcs://{package}"},
         "metadata": {"job_name": submission_id, "cloudrl_recipe": "merge"},
     }
 
@@ -136,7 +133,7 @@ def _said(line: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _package(checkpoint: CheckpointHandle, agent: AgentClient) -> Package:
+def _package(checkpoint: CheckpointHandle, agent: AgentClient) -> tuple[str, bytes]:
     """Our code and what it is to do; the same bytes for the same checkpoint."""
     head = next(node for node in agent.status()["nodes"] if int(node["rank"]) == 0)
     port = int(head.get("agent_port") or urlsplit(agent.url).port or 80)
@@ -148,4 +145,4 @@ def _package(checkpoint: CheckpointHandle, agent: AgentClient) -> Package:
             info.compress_type, info.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
             archive.writestr(info, data)
     packed = content.getvalue()
-    return Package(f"_ray_pkg_{hashlib.sha256(packed).hexdigest()[:32]}.zip", packed)
+    return f"_ray_pkg_{hashlib.sha256(packed).hexdigest()[:32]}.zip", packed

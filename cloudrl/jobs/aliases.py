@@ -19,9 +19,8 @@ from cloudrl.verl.path_keys import REWARD_FUNCTION, REWARD_NAME, REWARD_PATH, Pa
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cloudrl.jobs.draft import JobDraft
+    from cloudrl.jobs.draft import JobDraft, Snapshot
     from cloudrl.jobs.local_files import LocalFiles
-    from cloudrl.jobs.snapshot import Snapshot
     from cloudrl.spec.shape import ClusterShape
 
 _LEGACY_REWARD = ("custom_reward_function.path", "custom_reward_function.name")

@@ -41,8 +41,6 @@ def check_code(file: LocalFile, name: str | None, *, said: str, is_in_root: bool
 
 
 def _parsed(file: LocalFile, said: str) -> ast.Module:
-    if file.source is None:
-        raise InputError(f"{said}: {file.path} cannot be read: {file.problem}")
     try:
         return ast.parse(file.source, filename=str(file.path))
     except SyntaxError as failure:

@@ -14,8 +14,7 @@ from cloudrl.verl import has_key
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cloudrl.jobs.draft import JobDraft
-    from cloudrl.jobs.snapshot import Snapshot
+    from cloudrl.jobs.draft import JobDraft, Snapshot
     from cloudrl.spec import Job
     from cloudrl.spec.shape import ClusterShape
 

@@ -14,8 +14,7 @@ from cloudrl.verl import has_key
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from cloudrl.jobs.draft import JobDraft
-    from cloudrl.jobs.snapshot import Snapshot
+    from cloudrl.jobs.draft import JobDraft, Snapshot
     from cloudrl.spec.shape import ClusterShape
 
 SAVE_FREQ = 20
@@ -139,14 +138,8 @@ def _model_path(job: Job, cluster: ClusterShape) -> str | None:
 
 
 def _hub_note(job: Job, cluster: ClusterShape, given: Mapping[str, str]) -> Iterator[str]:
-    model = job.model
-    if (
-        MODEL not in given
-        and model
-        and not model.startswith("/")
-        and "/" in model
-        and model not in cluster.models
-    ):
+    model = job.model or ""
+    if MODEL not in given and "/" in model and model[0] != "/" and model not in cluster.models:
         yield f"model {model} is not prepared on cluster {cluster.name!r}: every worker asks the Hub for it"
 
 
@@ -158,12 +151,8 @@ def _check_complete(job: Job, cluster: ClusterShape, everything: Mapping[str, ob
         reason = f"what answers at {cluster.name!r} is a plain Ray cluster, which prepares nothing"
     else:
         reason = f"neither recipe {job.name!r} nor cluster {cluster.name!r} says"
-    example = {
-        TRAIN: "/data/train.parquet",
-        VAL: "/data/test.parquet",
-        MODEL: "/models/NAME",
-        LOCAL_DIR: "/ckpt/NAME",
-    }
+    files = ("/data/train.parquet", "/data/test.parquet", "/models/NAME", "/ckpt/NAME")
+    example = dict(zip((TRAIN, VAL, MODEL, LOCAL_DIR), files, strict=True))
     raise InputError(
         f"{reason}: {', '.join(missing)}",
         hint="Add, with paths that every node sees: " + " ".join(f"{key}={example[key]}" for key in missing),

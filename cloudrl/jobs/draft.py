@@ -1,21 +1,52 @@
-"""A job on its way from a recipe to what is sent: one value that every pass of the pipeline replaces."""
+"""What a pass of the pipeline takes: a job on its way, and the one look at the world on which it is planned."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from cloudrl.jobs.overrides import parse_overrides
 from cloudrl.spec.hydra import split_key
+from cloudrl.transport.ray_client import PACKAGE_LIMIT_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from cloudrl.jobs.local_files import LocalFiles
     from cloudrl.jobs.options import SubmitOptions
     from cloudrl.jobs.uploads import UploadItem
     from cloudrl.jobs.working_dir import PackagePlan
+    from cloudrl.saves.inventory import Inventory
     from cloudrl.spec import HydraText, Job
     from cloudrl.spec.shape import ClusterShape
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What the nodes of a cluster have saved."""
+
+    inventory: Inventory
+    addresses: Mapping[int, str]
+    """Node -> IP address."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """All that the passes look at. They ask nobody, so the same snapshot gives the same submission."""
+
+    cluster: ClusterShape
+    files: LocalFiles
+    saved: Saved | None = None
+    """None where it does not matter, or nobody can say."""
+    shell: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """The variables from which secrets that the job needs are taken."""
+    now: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
+    """For names."""
+    package_limit_bytes: int = PACKAGE_LIMIT_BYTES
+    """The most that the cluster takes in one package."""
+    is_expected: bool = False
+    """Whether there is no cluster yet, so that nobody knows what it has saved."""
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import defaultdict
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
@@ -16,7 +17,7 @@ from cloudrl.spec.hydra import hydra_text, split_key
 from cloudrl.verl.path_keys import PathKind, kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 
     from cloudrl.jobs.options import SubmitOptions
     from cloudrl.spec import Job
@@ -24,8 +25,7 @@ if TYPE_CHECKING:
 UNREAD = "0" * 64
 """Stands for the SHA-256 of what nobody has read yet."""
 PARTS = ("train.parquet", "test.parquet")
-_FOLDERS = (PathKind.MODEL, PathKind.FOLDER)
-_READ_BYTES = 2**20
+_FOLDERS = {PathKind.MODEL, PathKind.FOLDER}
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,8 @@ class LocalFile:
     beside: tuple[str, ...] | None = None
     """Names in the folder that it would lie in; None where there is no such folder."""
     modules_beside: frozenset[str] = frozenset()
-    source: bytes | None = field(default=None, repr=False)
+    source: bytes = field(default=b"", repr=False)
     """Of Python code."""
-    problem: str | None = None
-    """Why it cannot be read."""
 
     @property
     def size_bytes(self) -> int:
@@ -113,21 +111,27 @@ def look(
     here, source = here or Path.cwd(), options.working_dir_source
     is_url = is_remote(source or "")
     folder = scan(Path(source), options.runtime_env.get("excludes") or ()) if source and not is_url else None
-    paths = dict(_paths(job, options))
-    inside = {text: look_at(folder.folder, text, kind) for text, kind in paths.items()} if folder else {}
+    kinds: dict[str, set[PathKind]] = defaultdict(set)
+    for text, kind in _paths(job, options):
+        kinds[text].add(kind)
+    inside = {text: look_at(folder.folder, text, asked) for text, asked in kinds.items()} if folder else {}
     return LocalFiles(
         here=here,
         working_dir=folder,
         working_dir_is_remote=is_url,
         verl_fork=_verl_of(folder),
         nodes_are_here=nodes_are_here,
-        found={text: look_at(here, text, kind) for text, kind in paths.items()},
+        found={text: look_at(here, text, asked) for text, asked in kinds.items()},
         found_inside={text: file for text, file in inside.items() if file.exists},
     )
 
 
-def look_at(base: Path, text: str, kind: PathKind) -> LocalFile:
-    """Look at one path, as far as something of this kind is asked for there."""
+def look_at(base: Path, text: str, kinds: Set[PathKind]) -> LocalFile:
+    """Look at one path, as far as something of these kinds is asked for there.
+
+    Raises:
+        InputError: What may be sent cannot be read.
+    """
     path = base / text
     try:
         path = base / Path(text).expanduser()
@@ -135,20 +139,20 @@ def look_at(base: Path, text: str, kind: PathKind) -> LocalFile:
         # `.`, `..` and `~` have no name of their own; any other is kept, also that of a link
         named = resolved if path.name in ("", "..") or text in (".", "~") else path.absolute()
         beside = tuple(sorted(each.name for each in path.parent.iterdir())) if path.parent.is_dir() else None
-        if not path.exists():
-            return LocalFile(named, resolved, beside=beside)
-        file = LocalFile(named, resolved, exists=True, is_folder=resolved.is_dir(), beside=beside)
+        file = LocalFile(named, resolved, path.exists(), resolved.is_dir(), beside=beside)
         if file.is_folder:
-            return _folder(file, kind)
-        found = resolved.stat()
-        file = replace(file, entries=(Entry(named.name, named, found.st_size, found.st_mode),))
-        return _code(file) if kind is PathKind.CODE else file
-    except (
-        OSError,
-        RuntimeError,
-        ValueError,
-    ):  # a name that no file can have, a loop of links, a closed folder
+            children = sorted(each.name + "/" * each.is_dir() for each in resolved.iterdir())
+            return replace(
+                file, children=tuple(children), entries=_entries(named) if kinds & _FOLDERS else ()
+            )
+        found = resolved.stat() if file.exists else None
+    except (OSError, RuntimeError, ValueError):
+        # a name that no file can have, a loop of links, or a folder that is closed to us
         return LocalFile(path, path)
+    if found is None:
+        return file
+    file = replace(file, entries=(Entry(named.name, named, found.st_size, found.st_mode),))
+    return _code(file) if PathKind.CODE in kinds else file
 
 
 def read(
@@ -196,17 +200,10 @@ def _paths(job: Job, options: SubmitOptions) -> Iterator[tuple[str, PathKind]]:
         yield options.model, PathKind.MODEL
 
 
-def _folder(file: LocalFile, kind: PathKind) -> LocalFile:
-    children = tuple(sorted(each.name + "/" * each.is_dir() for each in file.resolved.iterdir()))
-    file = replace(file, children=children)
-    if kind not in _FOLDERS:
-        return file
-    try:
-        entries = scan(file.path, what=str(file.path)).entries
-    except InputError as failure:
-        return replace(file, problem=failure.message)
-    below = (replace(each, name=f"{file.path.name}/{each.name}") for each in entries if not each.is_folder)
-    return replace(file, entries=tuple(sorted(below, key=lambda each: each.name)))
+def _entries(folder: Path) -> tuple[Entry, ...]:
+    entries = scan(folder, what=str(folder)).entries
+    below = (replace(each, name=f"{folder.name}/{each.name}") for each in entries if not each.is_folder)
+    return tuple(sorted(below, key=lambda each: each.name))
 
 
 def _code(file: LocalFile) -> LocalFile:
@@ -214,11 +211,10 @@ def _code(file: LocalFile) -> LocalFile:
     modules = {each.stem for each in folder.glob("*.py")} | {
         each.parent.name for each in folder.glob("*/*.py")
     }
-    file = replace(file, modules_beside=frozenset(modules))
     try:
-        return replace(file, source=file.path.read_bytes())
+        return replace(file, modules_beside=frozenset(modules), source=file.path.read_bytes())
     except OSError as failure:
-        return replace(file, problem=str(failure))
+        raise InputError(f"{file.path} cannot be read: {failure}") from failure
 
 
 def _verl_of(folder: DirectoryListing | None) -> str | None:
@@ -233,7 +229,7 @@ def _sha256(entry: Entry) -> str:
     digest = hashlib.sha256()
     try:
         with entry.path.open("rb") as file:
-            while chunk := file.read(_READ_BYTES):
+            while chunk := file.read(2**20):
                 digest.update(chunk)
     except (OSError, ValueError) as failure:
         raise InputError(f"{entry.path} cannot be read: {failure}") from failure

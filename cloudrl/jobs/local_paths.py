@@ -115,8 +115,6 @@ def _check(path: LocalPath) -> None:
         )
     if path.key.lstrip("+") in _WHOLE_MODELS and "config.json" not in file.children:
         raise InputError(f"{path} has no config.json, so it is no Hugging Face model folder")
-    if file.problem is not None and path.kind is not PathKind.CODE:
-        raise InputError(file.problem)
 
 
 def _notes(key: str, text: str, kind: PathKind, files: LocalFiles) -> Iterator[str]:

@@ -21,8 +21,7 @@ from cloudrl.verl import release_number
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cloudrl.jobs.draft import JobDraft
-    from cloudrl.jobs.snapshot import Snapshot
+    from cloudrl.jobs.draft import JobDraft, Snapshot
     from cloudrl.spec.shape import ClusterShape
 
 _OF_LOGGERS = {

@@ -10,13 +10,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cloudrl.errors import CloudrlError, ConnectionFailed, InputError, Unauthorized
+from cloudrl.jobs.draft import Saved, Snapshot
 from cloudrl.jobs.handle import JobHandle
-from cloudrl.jobs.local_files import read
+from cloudrl.jobs.local_files import look, read
 from cloudrl.jobs.options import SubmitOptions
 from cloudrl.jobs.pipeline import plan_job, submission_of
-from cloudrl.jobs.snapshot import Snapshot, take_snapshot
+from cloudrl.jobs.resume import continues_a_run
 from cloudrl.jobs.transfer import send_files, wait_replicated
 from cloudrl.jobs.working_dir import PackagePlan, zip_package
+from cloudrl.saves.aggregate import cluster_inventory
+from cloudrl.transport import inspect_cluster
 from cloudrl.transport.ray_client import id_taken
 
 if TYPE_CHECKING:
@@ -75,6 +78,34 @@ def prepare(
     draft = read_and_plan(job, options, snapshot, on_read=on_read)
     session = snapshot.cluster.ray_session
     return PreparedSubmission(connection, submission_of(draft), draft.uploads, draft.package, session)
+
+
+def take_snapshot(
+    connection: Connection,
+    job: Job,
+    options: SubmitOptions,
+    *,
+    here: Path | None = None,
+    shell: Mapping[str, str] | None = None,
+) -> Snapshot:
+    """Look at the cluster and at this machine; nothing changes, and of files only Python code is read.
+
+    Raises:
+        InputError: The working directory is none.
+        CheckpointError: A node names a file that is no path below a folder.
+        ConnectionFailed: Nobody answers, or another cluster does.
+        ClusterFailed: The cluster has failed, or is not ready yet.
+    """
+    cluster = inspect_cluster(connection)
+    files = look(job, options, here=here, nodes_are_here=cluster.nodes_are_here)
+    agent = connection.agent() if continues_a_run(job, options) else None
+    return Snapshot(cluster, files, None if agent is None else _saved(agent), shell or {})
+
+
+def _saved(agent: AgentClient) -> Saved:
+    nodes = agent.status()["nodes"]
+    addresses = {int(node["rank"]): str(node["ip"]) for node in nodes}
+    return Saved(cluster_inventory(nodes, agent.inventory), addresses)
 
 
 def read_and_plan(
@@ -207,7 +238,7 @@ def _upload(api: RayClient, package: PackagePlan, on_upload: Callable[[int, int]
     """
     if api.package_exists(package.name):
         return
-    content = zip_package(package).content
+    content = zip_package(package)
     api.put_package(package.name, _pieces(content, on_upload), len(content))
     if not api.package_exists(package.name):
         raise InputError(f"{api.ray_url} took package {package.name} and has lost it", hint="Submit again")

@@ -26,9 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from cloudrl.jobs.draft import JobDraft
+    from cloudrl.jobs.draft import JobDraft, Snapshot
     from cloudrl.jobs.local_files import LocalFiles
-    from cloudrl.jobs.snapshot import Snapshot
     from cloudrl.spec.shape import ClusterShape
 
 SMALL_BYTES = 10 * 2**20

@@ -118,19 +118,6 @@ class PackagePlan:
         return sum(not entry.is_folder for entry in self.entries)
 
 
-@dataclass(frozen=True)
-class Package:
-    """A zip file ready to be uploaded."""
-
-    name: str
-    content: bytes = field(repr=False)
-
-    @property
-    def uri(self) -> str:
-        """What `working_dir` says in the request."""
-        return f"gcs://{self.name}"
-
-
 def check_size(listing: DirectoryListing, limit_bytes: int) -> None:
     """Refuse what does not fit into a package, before any of it is read.
 
@@ -208,7 +195,7 @@ def _ignore_files(folder: Path, base: str) -> Iterator[_Rules]:
             yield _Rules(base, GitIgnoreSpec.from_lines(lines))
 
 
-def zip_package(plan: PackagePlan, *, limit_bytes: int = PACKAGE_LIMIT_BYTES) -> Package:
+def zip_package(plan: PackagePlan, *, limit_bytes: int = PACKAGE_LIMIT_BYTES) -> bytes:
     """Make the zip file: the same bytes for the same files.
 
     Args:
@@ -234,7 +221,7 @@ def zip_package(plan: PackagePlan, *, limit_bytes: int = PACKAGE_LIMIT_BYTES) ->
                 raise InputError(f"{entry.path} has changed since it was looked at", hint="Submit again")
     if packed.tell() > limit_bytes:
         raise _too_large("what the job brings along", plan.entries, limit_bytes)
-    return Package(plan.name, packed.getvalue())
+    return packed.getvalue()
 
 
 def _too_large(what: str, entries: Sequence[Entry], limit_bytes: int) -> InputError:

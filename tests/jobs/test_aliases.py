@@ -10,9 +10,8 @@ from cloudrl.errors import InputError
 from cloudrl.jobs import SubmitOptions
 from cloudrl.jobs.aliases import expand_aliases
 from cloudrl.jobs.defaults import take_cluster_defaults
-from cloudrl.jobs.draft import JobDraft
+from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.jobs.local_files import LocalFiles, look
-from cloudrl.jobs.snapshot import Snapshot
 from cloudrl.spec import Job
 from cloudrl.spec.shape import ClusterShape
 

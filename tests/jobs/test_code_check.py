@@ -18,7 +18,7 @@ def written(folder: Path, source: str | bytes) -> Path:
 
 def check(path: Path, name: str | None = "compute_score", *, is_in_root: bool = False) -> None:
     check_code(
-        look_at(path.parent, path.name, PathKind.CODE),
+        look_at(path.parent, path.name, {PathKind.CODE}),
         name,
         said="--reward ./reward.py",
         is_in_root=is_in_root,

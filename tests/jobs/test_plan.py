@@ -14,8 +14,8 @@ from planning import NOW, cluster, job, overrides, plan, planned, typed
 
 from cloudrl.errors import InputError
 from cloudrl.jobs import SubmitOptions, pipeline
+from cloudrl.jobs.draft import Snapshot
 from cloudrl.jobs.local_files import look
-from cloudrl.jobs.snapshot import Snapshot
 from cloudrl.spec import HydraText
 
 

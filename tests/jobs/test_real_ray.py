@@ -23,7 +23,6 @@ import pytest
 
 from cloudrl.errors import InputError, JobFailed, Unauthorized
 from cloudrl.jobs import JobHandle, Line, Progress, SubmitOptions, find_job, list_jobs, submit
-from cloudrl.jobs.working_dir import Package
 from cloudrl.protocol.backoff import Backoff
 from cloudrl.providers.local.ports import free_ports
 from cloudrl.spec import HydraText, Job
@@ -297,11 +296,11 @@ def test_an_id_is_taken(connection: Connection, folder: Path, job: JobHandle):
 
 
 def test_a_package_is_stored_byte_for_byte_and_once(connection: Connection, folder: Path):
-    api, package = RayClient(connection.ray_url, TOKEN), Package("_ray_pkg_one.zip", b"0123456789" * 9)
+    api, name, content = RayClient(connection.ray_url, TOKEN), "_ray_pkg_one.zip", b"0123456789" * 9
 
     assert api.package_exists("_ray_pkg_never.zip") is False
-    api.put_package(package.name, [package.content[:10], package.content[10:]], len(package.content))
-    assert api.package_exists(package.name) is True
+    api.put_package(name, [content[:10], content[10:]], len(content))
+    assert api.package_exists(name) is True
 
 
 def test_the_limit_is_the_servers(connection: Connection):

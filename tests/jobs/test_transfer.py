@@ -17,9 +17,8 @@ from server_harness import TOKEN, Served
 
 from cloudrl.errors import ConnectionFailed, InputError, Unauthorized
 from cloudrl.jobs import Submission, SubmitOptions, prepare, send
-from cloudrl.jobs.draft import JobDraft
+from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.jobs.local_files import look, read
-from cloudrl.jobs.snapshot import Snapshot
 from cloudrl.jobs.transfer import send_files, wait_replicated
 from cloudrl.jobs.uploads import Upload, plan_uploads
 from cloudrl.node.uploads import SPARE_BYTES, Store

@@ -11,9 +11,8 @@ import pytest
 
 from cloudrl.errors import InputError
 from cloudrl.jobs import SubmitOptions
-from cloudrl.jobs.draft import JobDraft
+from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.jobs.local_files import look, read
-from cloudrl.jobs.snapshot import Snapshot
 from cloudrl.jobs.uploads import SMALL_BYTES, plan_uploads
 from cloudrl.jobs.working_dir import PackagePlan, zip_package
 from cloudrl.spec import Job
@@ -72,7 +71,7 @@ def test_small_files_go_into_the_package(here: Path):
     by_text = {item.text: item for item in draft.uploads}
     assert given[REWARD] == by_text["./reward.py"].to
     assert draft.arguments[TRAIN] == f"'{by_text['./a b.parquet'].to}'"
-    packed = zipfile.ZipFile(io.BytesIO(zip_package(package(draft)).content))
+    packed = zipfile.ZipFile(io.BytesIO(zip_package(package(draft))))
     found = {name.split("/", 2)[2]: packed.read(name) for name in packed.namelist()}
     assert found == {
         "reward.py": b"def compute_score(): ...\n",
