@@ -166,7 +166,7 @@ def with_set(kind: type[S], given: Mapping[str, Any], assignments: Iterable[str]
         path = each.partition("=")[0]
         if _stands_in(values, path.split(".")):
             raise InputError(f"--set {path}: {path} is given twice", hint=f"Leave out --set {path}=...")
-        values = assigned(values, [each], kind.model_fields)
+        values = assigned(values, [each])
     return kind.load(values)
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from cloudrl.jobs.local_files import LocalFiles
     from cloudrl.jobs.options import SubmitOptions
-    from cloudrl.jobs.uploads import UploadItem
+    from cloudrl.jobs.uploads import Upload
     from cloudrl.jobs.working_dir import PackagePlan
     from cloudrl.saves.inventory import Inventory
     from cloudrl.spec import HydraText, Job
@@ -65,7 +65,7 @@ class JobDraft:
     """What the cluster gives for keys that nobody has set."""
     name: str = ""
     submission_id: str = ""
-    uploads: tuple[UploadItem, ...] = ()
+    uploads: tuple[Upload, ...] = ()
     package: PackagePlan | None = None
     runtime_env: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """As Ray gets it."""

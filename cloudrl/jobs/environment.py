@@ -117,9 +117,9 @@ def redact(value: Any, secrets: Iterable[str] = ()) -> Any:
     return _redact(value, known)
 
 
-def secret_values(env: Mapping[str, str]) -> tuple[str, ...]:
+def secret_values(env: Mapping[str, str | None]) -> tuple[str, ...]:
     """The values of variables that hold secrets."""
-    return tuple(value for name, value in env.items() if is_secret(name))
+    return tuple(value for name, value in env.items() if value and is_secret(name))
 
 
 def _redact(value: Any, secrets: list[str]) -> Any:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from cloudrl.protocol.backoff import Backoff
-    from cloudrl.transport import Connection, RayClient
+    from cloudrl.transport import Connection
     from cloudrl.transport.ray_job import JobStatus, RayJob
 
 _TAIL_LINES = 20
@@ -57,7 +57,7 @@ class JobHandle:
         Raises:
             InputError: The cluster does not know it.
         """
-        return _api(self.connection).get_job(self.submission_id)
+        return self.connection.ray().get_job(self.submission_id)
 
     def done(self) -> bool:
         """Whether it has ended, however."""
@@ -65,7 +65,7 @@ class JobHandle:
 
     def cancel(self) -> bool:
         """Ask the job to stop and return at once; False when it was not running."""
-        return _api(self.connection).stop_job(self.submission_id)
+        return self.connection.ray().stop_job(self.submission_id)
 
     def logs(self) -> Iterator[str]:
         """The lines of the log as it is now."""
@@ -211,12 +211,12 @@ def find_job(connection: Connection, submission_id: str) -> JobHandle:
     Raises:
         InputError: The cluster does not know it.
     """
-    return _handle(connection, _api(connection).get_job(submission_id))
+    return _handle(connection, connection.ray().get_job(submission_id))
 
 
 def list_jobs(connection: Connection) -> tuple[RayJob, ...]:
     """All submitted jobs, the oldest first."""
-    return _api(connection).list_jobs()
+    return connection.ray().list_jobs()
 
 
 def newest_job(connection: Connection) -> JobHandle:
@@ -240,7 +240,3 @@ def _handle(connection: Connection, job: RayJob) -> JobHandle:
         checkpoint_dir=job.metadata.get("cloudrl_checkpoints"),
         total_steps=int(steps) if steps.isdecimal() and len(steps) <= 18 else None,
     )
-
-
-def _api(connection: Connection) -> RayClient:
-    return connection.ray()

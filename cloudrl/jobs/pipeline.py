@@ -31,7 +31,7 @@ from cloudrl.jobs.environment import checked_env, is_secret_override
 from cloudrl.jobs.overrides import integer, parse_overrides
 from cloudrl.jobs.resume import plan_resume
 from cloudrl.jobs.secrets import collect_secrets, deliver_secrets, with_variables
-from cloudrl.jobs.submission import Submission, Upload
+from cloudrl.jobs.submission import Submission
 from cloudrl.jobs.uploads import plan_uploads
 from cloudrl.spec import override_argument
 from cloudrl.spec.hydra import split_key
@@ -165,10 +165,7 @@ def submission_of(draft: JobDraft) -> Submission:
         checkpoint_dir=final[LOCAL_DIR],
         total_steps=steps,
         notes=draft.notes,
-        uploads=tuple(
-            Upload(each.text, each.to, each.by, each.size_bytes, each.manifest.address)
-            for each in draft.uploads
-        ),
+        uploads=draft.uploads,
         secrets=draft.secrets,
     )
 

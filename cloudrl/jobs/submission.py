@@ -3,34 +3,21 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from cloudrl.errors import InputError
 from cloudrl.jobs.environment import redact, secret_values
 from cloudrl.jobs.redaction import redact_text, redact_words
+from cloudrl.jobs.uploads import Upload
 from cloudrl.node.uploads import size_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _VERSION = 1
-
-
-@dataclass(frozen=True)
-class Upload:
-    """A file or folder of the user's, and where the job finds it."""
-
-    text: str
-    """As the user wrote it."""
-    to: str
-    """On the nodes: relative to the job's working directory in a package, absolute through the agents."""
-    by: Literal["package", "agents"]
-    size_bytes: int
-    address: str
-    """Made of its content; the agents keep it below this name."""
 
 
 @dataclass(frozen=True)
@@ -55,12 +42,8 @@ class Submission:
     """What the user should know, one sentence each."""
     uploads: tuple[Upload, ...] = ()
     """What the overrides name and this machine has."""
-    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Variables that reach the job's processes through the agents, and Ray never."""
-    absent: tuple[str, ...] = ()
-    """Names of secrets whose values are not here."""
-    absent_from_ray: tuple[str, ...] = ()
-    """The same for variables that Ray passes on, where no agent could."""
+    secrets: Mapping[str, str | None] = field(default_factory=dict, repr=False)
+    """Variables that reach the job's processes through the agents, and Ray never; None where only the name is here."""
 
     @property
     def entrypoint(self) -> str:
@@ -79,7 +62,7 @@ class Submission:
     def redacted_request(self) -> dict[str, Any]:
         """The body with `***` in place of secrets."""
         shown = {**self.request(), "entrypoint": shlex.join(redact_words(self.argv))}
-        secrets = secret_values({**(self.runtime_env.get("env_vars") or {}), **self.secrets})
+        secrets = secret_values({**self._variables, **self.secrets})
         return {str(key): value for key, value in redact(shown, secrets).items()}
 
     def sent_before(self) -> dict[str, Any]:
@@ -104,40 +87,39 @@ class Submission:
             shown, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10_000
         )
 
+    @property
+    def absent(self) -> tuple[str, ...]:
+        """Names of secrets whose values are not here."""
+        return tuple(
+            name for name, value in (*self._variables.items(), *self.secrets.items()) if value is None
+        )
+
     def to_json(self) -> dict[str, Any]:
         """JSON-ready form, without the values of secrets.
 
         Raises:
             InputError: A secret is part of the command or of a field for Ray, and cannot be taken out.
         """
-        variables = dict(self.runtime_env.get("env_vars") or {})
-        values = [*secret_values(variables), *self.secrets.values()]
+        known = secret_values({**self._variables, **self.secrets})
         kept = {
-            name: value for name, value in variables.items() if redact({name: value}, values)[name] == value
+            name: value if redact({name: value}, known)[name] == value else None
+            for name, value in self._variables.items()
         }
-        hidden = variables.keys() - kept.keys()
-        rest = {**self.runtime_env, **({"env_vars": kept} if variables else {})}
-        if redact_words(self.argv) != list(self.argv) or redact([rest, self.argv], values) != [
-            rest,
-            [*self.argv],
-        ]:
+        rest = {**self.runtime_env, **({"env_vars": kept} if kept else {})}
+        argv = list(self.argv)
+        if redact_words(argv) != argv or redact([rest, argv], known) != [rest, argv]:
             raise InputError(
                 f"job {self.submission_id} has a secret in its command or runtime environment, and cannot be journaled",
                 hint="Give it as a variable: --env NAME, which the job's processes read",
             )
+        plain = ("submission_id", "name", "metadata", "checkpoint_dir", "total_steps", "notes")
         return {
             "version": _VERSION,
-            **{
-                name: getattr(self, name)
-                for name in ("submission_id", "name", "checkpoint_dir", "total_steps")
-            },
-            "argv": list(self.argv),
+            **{name: getattr(self, name) for name in plain},
+            "argv": argv,
             "runtime_env": rest,
-            "metadata": dict(self.metadata),
-            "notes": list(self.notes),
-            "uploads": [asdict(each) for each in self.uploads],
-            "secrets": sorted({*self.secrets, *self.absent}),
-            "ray_secrets": sorted({*hidden, *self.absent_from_ray}),
+            "uploads": [each.to_json() for each in self.uploads],
+            "secrets": sorted(self.secrets),
         }
 
     @classmethod
@@ -148,21 +130,13 @@ class Submission:
             ValueError: This is no submission, or one of another release.
         """
         try:
-            if value["version"] != _VERSION:
-                raise ValueError(f"version {value['version']!r} of a submission is not {_VERSION}")
-            return cls(
-                submission_id=str(value["submission_id"]),
-                name=str(value["name"]),
-                argv=tuple(map(str, value["argv"])),
-                runtime_env=dict(value["runtime_env"]),
-                metadata=dict(value["metadata"]),
-                checkpoint_dir=str(value["checkpoint_dir"]),
-                total_steps=value["total_steps"],
-                notes=tuple(map(str, value["notes"])),
-                uploads=tuple(Upload(**each) for each in value["uploads"]),
-                absent=tuple(map(str, value["secrets"])),
-                absent_from_ray=tuple(map(str, value["ray_secrets"])),
-            )
+            fields = dict(value)
+            if fields.pop("version") != _VERSION:
+                raise ValueError(f"this submission is not of version {_VERSION}")
+            fields["argv"], fields["notes"] = tuple(fields["argv"]), tuple(fields["notes"])
+            fields["uploads"] = tuple(Upload.from_json(each) for each in fields["uploads"])
+            fields["secrets"] = dict.fromkeys(fields["secrets"])
+            return cls(**fields)
         except (KeyError, TypeError) as failure:
             raise ValueError(f"this is no submission: {failure!r}") from failure
 
@@ -172,18 +146,19 @@ class Submission:
         Raises:
             InputError: One of them is not among `values`.
         """
-        missing = [name for name in (*self.absent, *self.absent_from_ray) if name not in values]
+        missing = [name for name in self.absent if name not in values]
         if missing:
             raise InputError(f"job {self.submission_id} needs {missing[0]}, and nobody gives it")
-        passed = {name: values[name] for name in self.absent_from_ray}
-        variables = {**(self.runtime_env.get("env_vars") or {}), **passed}
-        return replace(
-            self,
-            secrets={**self.secrets, **{name: values[name] for name in self.absent}},
-            runtime_env={**self.runtime_env, **({"env_vars": variables} if variables else {})},
-            absent=(),
-            absent_from_ray=(),
-        )
+
+        def filled(names: Mapping[str, str | None]) -> dict[str, str | None]:
+            return {name: values[name] if value is None else value for name, value in names.items()}
+
+        variables = {"env_vars": filled(self._variables)} if self._variables else {}
+        return replace(self, secrets=filled(self.secrets), runtime_env={**self.runtime_env, **variables})
+
+    @property
+    def _variables(self) -> Mapping[str, str | None]:
+        return self.runtime_env.get("env_vars") or {}
 
     def _comments(self) -> str:
         lines = [

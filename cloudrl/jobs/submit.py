@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from cloudrl.jobs.draft import JobDraft
     from cloudrl.jobs.submission import Submission
-    from cloudrl.jobs.uploads import UploadItem
     from cloudrl.spec import Job
     from cloudrl.transport import Connection, RayClient
     from cloudrl.transport.agent_client import AgentClient
@@ -43,7 +42,6 @@ class PreparedSubmission:
 
     connection: Connection
     submission: Submission
-    uploads: tuple[UploadItem, ...] = ()
     package: PackagePlan | None = None
     ray_session: str | None = None
     """Ray's own name for the cluster that this was made for."""
@@ -77,7 +75,7 @@ def prepare(
     snapshot = take_snapshot(connection, job, options, here=here, shell=shell)
     draft = read_and_plan(job, options, snapshot, on_read=on_read)
     session = snapshot.cluster.ray_session
-    return PreparedSubmission(connection, submission_of(draft), draft.uploads, draft.package, session)
+    return PreparedSubmission(connection, submission_of(draft), draft.package, session)
 
 
 def take_snapshot(
@@ -143,10 +141,12 @@ def send(
         on_wait: Called with a sentence when nodes are waited for.
 
     Raises:
-        InputError: The submission id is taken, or a node has no room.
+        InputError: The submission id is taken, a node has no room, or a secret is absent.
         ConnectionFailed: Nobody answers, or another cluster does.
     """
     connection, submission, package = prepared.connection, prepared.submission, prepared.package
+    if submission.absent:
+        raise InputError(f"job {submission.submission_id} needs {submission.absent[0]}, and nobody gives it")
     api = connection.ray()
     _check_cluster(api, connection, prepared.ray_session)
     _check_free(api, submission)
@@ -175,19 +175,18 @@ def submit(connection: Connection, job: Job, options: SubmitOptions | None = Non
 
 
 def _deliver(
-    prepared: PreparedSubmission,
-    on_upload: Callable[[int, int], None],
-    on_wait: Callable[[str], None],
+    prepared: PreparedSubmission, on_upload: Callable[[int, int], None], on_wait: Callable[[str], None]
 ) -> None:
     """Bring to every node what goes through the agents."""
-    items, submission = [item for item in prepared.uploads if item.by == "agents"], prepared.submission
-    agent = prepared.connection.agent()
+    agent, submission = prepared.connection.agent(), prepared.submission
+    items = [item for item in submission.uploads if item.by == "agents"]
     if agent is None or not (items or submission.secrets):
         return
     for item in items:
         send_files(agent, item, on_upload=on_upload)
     if submission.secrets:
-        agent.put_secrets(submission.submission_id, submission.secrets)
+        values = {name: value for name, value in submission.secrets.items() if value is not None}
+        agent.put_secrets(submission.submission_id, values)
     for item in items:
         address = item.manifest.address
         wait_replicated(lambda address=address: agent.files_state(address), item.text, on_wait=on_wait)  # type: ignore[misc]
@@ -257,9 +256,7 @@ def _with_activity_ping(
         on_upload(done, total)
         if time.monotonic() >= next_at:
             next_at = time.monotonic() + _NOTE_EVERY_S
-            with contextlib.suppress(
-                CloudrlError
-            ):  # an agent of an older release; the upload itself says the rest
+            with contextlib.suppress(CloudrlError):  # the upload itself says the rest
                 agent.note_transfer()
 
     return note

@@ -7,26 +7,27 @@ from typing import TYPE_CHECKING, Any
 
 from cloudrl.errors import ConnectionFailed, InputError, Unauthorized
 from cloudrl.node.replication import COMPLETE, FAILED
+from cloudrl.protocol.backoff import Attempts, Backoff, retry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from cloudrl.jobs.uploads import UploadItem
+    from cloudrl.jobs.uploads import Upload
     from cloudrl.jobs.working_dir import Entry
     from cloudrl.transport import AgentClient
 
 _CHUNK_BYTES = 2**20
-_TRIES = 8
-_PAUSE_S = 1.0
+_BACKOFF = Backoff(first_s=1.0, longest_s=1.0, give_up_s=10.0)
 _STANDS_STILL_S = 180.0
 """A node reports each 32 MiB; this long without any of it, at the slowest link that is worth using."""
 
 
 def send_files(
     agent: AgentClient,
-    item: UploadItem,
+    item: Upload,
     *,
     on_upload: Callable[[int, int], None] = lambda _done, _total: None,
+    clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
     """Send what rank 0 has not got of a file or folder. A broken connection is taken up again.
@@ -36,22 +37,21 @@ def send_files(
         ConnectionFailed: Nobody answers, again and again.
     """
     address = item.manifest.address
-    state = agent.announce_files(address, item.manifest.to_json())
-    left = _TRIES
-    while (part := _missing(item, state["files"])) is not None:
-        before = sum(state["files"].values())
+    attempts = Attempts(_BACKOFF, clock=clock, sleep=sleep)
+    here: Mapping[str, int] = agent.announce_files(address, item.manifest.to_json())["files"]
+    while (part := _missing(item, here)) is not None:
         try:
-            _send_part(agent, item, part, state["files"], on_upload)
+            _send_part(agent, item, part, here, on_upload)
         except Unauthorized:
             raise
         except ConnectionFailed:
-            left -= 1
-            if not left:
+            if attempts.are_exhausted:
                 raise
-            sleep(_PAUSE_S)
-        state = _query_state(agent, address, sleep)
-        if sum(state["files"].values()) > before:
-            left = _TRIES
+            attempts.pause()
+        before = sum(here.values())
+        here = retry(lambda: agent.files_state(address)["files"], _BACKOFF, clock=clock, sleep=sleep)
+        if sum(here.values()) > before:
+            attempts.progress()
 
 
 def wait_replicated(
@@ -97,14 +97,14 @@ def wait_replicated(
         sleep(0.2)
 
 
-def _missing(item: UploadItem, here: Mapping[str, int]) -> Entry | None:
+def _missing(item: Upload, here: Mapping[str, int]) -> Entry | None:
     sizes = {part.path: part.size_bytes for part in item.manifest.parts}
     return next((entry for entry in item.entries if here.get(entry.name, 0) < sizes[entry.name]), None)
 
 
 def _send_part(
     agent: AgentClient,
-    item: UploadItem,
+    item: Upload,
     entry: Entry,
     here: Mapping[str, int],
     on_upload: Callable[[int, int], None],
@@ -126,16 +126,3 @@ def _pieces(entry: Entry, offset: int, size_bytes: int, on_sent: Callable[[int],
             yield piece
             at += len(piece)
             on_sent(at - offset)
-
-
-def _query_state(agent: AgentClient, address: str, sleep: Callable[[float], None]) -> Mapping[str, Any]:
-    for left in reversed(range(_TRIES)):
-        try:
-            return agent.files_state(address)
-        except Unauthorized:
-            raise
-        except ConnectionFailed:
-            if not left:
-                raise
-            sleep(_PAUSE_S)
-    raise AssertionError

@@ -8,8 +8,8 @@ named after the content, so nothing is sent twice and a run that is continued fi
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
 
 from cloudrl.errors import InputError
 from cloudrl.jobs.code_check import check_code
@@ -37,7 +37,7 @@ By = Literal["package", "agents"]
 
 
 @dataclass(frozen=True)
-class UploadItem:
+class Upload:
     """One file or folder that is sent with the job."""
 
     text: str
@@ -45,9 +45,9 @@ class UploadItem:
     to: str
     """On the nodes: relative to the job's working directory in a package, absolute through the agents."""
     by: By
-    entries: tuple[Entry, ...]
-    """Names start with the name of the file or folder."""
     manifest: Manifest
+    entries: tuple[Entry, ...] = field(default=(), repr=False, compare=False)
+    """On this machine; names start with the name of the file or folder."""
 
     @property
     def size_bytes(self) -> int:
@@ -61,6 +61,20 @@ class UploadItem:
         return tuple(
             replace(entry, name=f"{folder}/{entry.name}") for entry in self.entries if self.by == "package"
         )
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-ready form: what the nodes have of it."""
+        return {"text": self.text, "to": self.to, "by": self.by, **self.manifest.to_json()}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Upload:
+        """Read what `to_json` wrote.
+
+        Raises:
+            KeyError: A field is missing.
+            ValueError: It names no files.
+        """
+        return cls(value["text"], value["to"], value["by"], Manifest.from_json(value))
 
 
 def plan_uploads(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
@@ -135,7 +149,7 @@ def _no_way(each: LocalPath, cluster: ClusterShape, remaining_bytes: int | None)
     )
 
 
-def _item(each: LocalPath, cluster: ClusterShape, files: LocalFiles, by_agents: bool) -> UploadItem:
+def _item(each: LocalPath, cluster: ClusterShape, files: LocalFiles, by_agents: bool) -> Upload:
     entries, name = each.file.entries, each.file.path.name
     if not entries:
         raise InputError(f"{each} is an empty folder")
@@ -146,12 +160,12 @@ def _item(each: LocalPath, cluster: ClusterShape, files: LocalFiles, by_agents: 
         raise InputError(f"{each} cannot be sent: {failure}") from failure
     if by_agents:
         to = f"{cluster.files_dir}/{manifest.address}/{name}"
-        return UploadItem(each.text, to, "agents", entries, manifest)
+        return Upload(each.text, to, "agents", manifest, entries)
     to = f"{PACKAGE_FOLDER}/{manifest.address[:8]}/{name}"
-    return UploadItem(each.text, to, "package", entries, manifest)
+    return Upload(each.text, to, "package", manifest, entries)
 
 
-def _package(files: LocalFiles, uploads: tuple[UploadItem, ...]) -> PackagePlan | None:
+def _package(files: LocalFiles, uploads: tuple[Upload, ...]) -> PackagePlan | None:
     """In an order that depends on nothing but content and names."""
     folder = files.working_dir
     added = sorted((entry for item in uploads for entry in item.packed), key=lambda each: each.name)

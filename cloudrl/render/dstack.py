@@ -180,7 +180,7 @@ def _resources(cluster: Cluster, known: Release | None) -> list[Section]:
         **{name: getattr(cluster, name) for name in ("cpu", "memory", "disk")},
         "shm_size": cluster.shared_memory,
     }
-    volumes = [_volume(mount) for mount in cluster.volumes]
+    volumes = [_volume(mount) for mount in cluster.mounts]
     resources = {name: plain(value) for name, value in wanted.items() if value is not None}
     return [
         Section({"resources": resources or None}),
@@ -200,12 +200,13 @@ def _gpu(cluster: Cluster, known: Release | None) -> str | None:
     return cluster.gpu if gpu.vendor or gpu.name else f"{known.vendor}:{cluster.gpu}"
 
 
-def _volume(mount: str | Volume | NetworkMount) -> str | dict[str, Any]:
-    if isinstance(mount, Volume):
-        return {"instance_path": mount.instance_path, "path": mount.path, "optional": mount.optional}
-    if isinstance(mount, NetworkMount):
+def _volume(mount: Volume | NetworkMount) -> str | dict[str, Any]:
+    """The short form where dstack has one."""
+    if isinstance(mount, Volume) and mount.optional:
+        return {"instance_path": mount.instance_path, "path": mount.path, "optional": True}
+    if isinstance(mount, NetworkMount) and len(mount.name) > 1:
         return {"name": list(mount.name), "path": mount.path}
-    return mount
+    return str(mount)
 
 
 def _volumes_comment(cluster: Cluster) -> str:

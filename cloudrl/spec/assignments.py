@@ -6,37 +6,27 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from cloudrl.errors import SpecError
-from cloudrl.spec.nearest import did_you_mean
 from cloudrl.spec.yaml_core import load_value
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Iterable
 
 
-def assigned(
-    values: Mapping[str, Any], assignments: Iterable[str], fields: Collection[str]
-) -> dict[str, Any]:
+def assigned(values: Mapping[str, Any], assignments: Iterable[str]) -> dict[str, Any]:
     """The same values with `gpu=H100:8` or `dstack.backends=[aws, gcp]` set: a dotted path, and a value in YAML.
 
     Args:
         values: field -> value.
-        assignments: in their order; a later one wins.
-        fields: what the first step of a path can be.
+        assignments: in their order; a later one wins. Whether there is such a field is for the model to say.
 
     Raises:
-        SpecError: there is no such field, no `=`, no YAML, or the path leads into what is no mapping.
+        SpecError: there is no `=`, no YAML, or the path leads into what is no mapping.
     """
     made = dict(values)
     for each in assignments:
         path, equals, value = each.partition("=")
         if not equals:
             raise SpecError(f"{each!r} has no value", hint=f"{each}=VALUE")
-        first = path.split(".")[0]
-        if first not in fields:
-            raise SpecError(
-                f"{each!r}: there is no field {first!r}{did_you_mean(first, fields)}",
-                hint=f"Fields: {', '.join(fields)}",
-            )
         made = _with(made, path.split("."), load_value(value, each), each)
     return made
 

@@ -67,7 +67,7 @@ class Spec(BaseModel):
         Raises:
             SpecError: A field is unknown, a value is wrong, or what is said is no assignment.
         """
-        return type(self).load(assigned(self.explicit_fields(), assignments, type(self).model_fields))
+        return type(self).load(assigned(self.explicit_fields(), assignments))
 
 
 class FrozenDict(dict[str, V]):

@@ -32,7 +32,7 @@ from cloudrl.spec.section import Section
 from cloudrl.spec.services import service_texts
 from cloudrl.spec.sizes import Size, size_range
 from cloudrl.spec.vendors import vendor_of
-from cloudrl.spec.volume import Mount, mount_list, parse_mount
+from cloudrl.spec.volume import Mount, Volume, mount_list, parse_mount
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -97,10 +97,10 @@ class Cluster(Spec):
     models: ModelNames = ()
     checkpoints: Annotated[str, PlainValidator(mount_path)] = "/checkpoints"
     """The folder, in the container, that jobs save into."""
-    volumes: Annotated[Sequence[str | Mount], PlainValidator(mount_list)] = ("/checkpoints:/checkpoints",)
+    volumes: Annotated[Sequence[str | Mount] | None, PlainValidator(optional(mount_list))] = None
     """`/host:/container`, or a network volume, `name:/container` or `name-${{ dstack.node_rank }}:/container`.
 
-    Not given: the checkpoints folder, on the hosts, under the same path.
+    None means the checkpoints folder, on the hosts, under the same path; see `mounts`.
     """
     down_when_idle: Annotated[str | None, PlainValidator(optional(some_time))] = None
     """The cluster ends by itself after so long without a job or a transfer, counted from READY."""
@@ -122,24 +122,13 @@ class Cluster(Spec):
                 )
         return values
 
-    @model_validator(mode="before")
-    @classmethod
-    def _keep_checkpoints_on_the_host(cls, values: dict[str, Any]) -> dict[str, Any]:
-        if "volumes" in values or "checkpoints" not in values:
-            return values
-        try:
-            folder = mount_path(values["checkpoints"])
-        except SpecError:  # the field's own check reports it
-            return values
-        return {**values, "volumes": [f"{folder}:{folder}"]}
-
     @model_validator(mode="after")
     def _check_together(self) -> Self:
         self._check_environment()
-        if self.volumes and not any(mount.holds(self.checkpoints) for mount in self.mounts):
+        if self.mounts and not any(mount.holds(self.checkpoints) for mount in self.mounts):
             raise SpecError(
                 f"checkpoints {self.checkpoints!r} lies on none of the volumes "
-                f"{', '.join(str(volume) for volume in self.volumes)}, so it would vanish with the container",
+                f"{', '.join(map(str, self.mounts))}, so it would vanish with the container",
                 hint=f"Add '{self.checkpoints}:{self.checkpoints}' to volumes",
             )
         return self
@@ -174,7 +163,9 @@ class Cluster(Spec):
 
     @property
     def mounts(self) -> tuple[Mount, ...]:
-        """`volumes`, parsed."""
+        """`volumes`, parsed, with what None means."""
+        if self.volumes is None:
+            return (Volume(instance_path=self.checkpoints, path=self.checkpoints),)
         return tuple(parse_mount(volume) for volume in self.volumes)
 
     @property

@@ -98,8 +98,8 @@ def parse_mount(value: object) -> Mount:
     return NetworkMount(name=[source], path=path)
 
 
-def mount_list(value: object) -> tuple[str | Mount, ...]:
-    """A list of volumes: the short form where there is one, else the parsed value.
+def mount_list(value: object) -> tuple[Mount, ...]:
+    """A list of volumes.
 
     Raises:
         SpecError: it is no list, an item is no volume, or two have the same place in the container.
@@ -108,8 +108,4 @@ def mount_list(value: object) -> tuple[str | Mount, ...]:
     for index, mount in enumerate(parsed):
         if any(mount.path == other.path for other in parsed[:index]):
             raise SpecError(f"{mount.path!r} is the place of two volumes")
-    return tuple(str(mount) if _has_short_form(mount) else mount for mount in parsed)
-
-
-def _has_short_form(mount: Mount) -> bool:
-    return not mount.optional if isinstance(mount, Volume) else len(mount.name) == 1
+    return parsed

@@ -94,16 +94,6 @@ def test_progress_of_an_upload_also_for_the_agent_that_does_not_see_it(
     assert cluster.requests.count(("POST", "/v1/transfers")) == 3
 
 
-def test_an_upload_goes_on_where_the_agent_knows_nothing_of_such_notes(
-    cluster: FakeCluster, folder: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("fake_agent.Agent.routes", (("GET", "/v1/status", "agent_status"),))
-
-    submit(connect(cluster), JOB, SubmitOptions(working_dir=str(folder)))
-
-    assert cluster.packages
-
-
 def test_the_working_directory_of_the_runtime_environment(cluster: FakeCluster, folder: Path):
     (folder / "big.bin").write_text("x")
     runtime_env = {"working_dir": str(folder), "excludes": ["*.bin"]}

@@ -41,13 +41,14 @@ def test_a_path_leads_into_nested_values():
     ("assignment", "message"),
     [
         ("gpu", "'gpu' has no value"),
-        ("gpus=8", "'gpus=8': there is no field 'gpus'; did you mean 'gpu'?"),
-        ("backends=[aws]", "'backends=[aws]': there is no field 'backends'"),
+        ("gpus=8", "Cluster: unknown field 'gpus'; did you mean 'gpu'?"),
+        ("backends=[aws]", "Cluster: unknown field 'backends'"),
+        ("slurm.partition=a", "Cluster: section 'slurm' is for a provider that cloudrl does not have yet"),
         (
             "dsatck.backends=[aws]",
-            "'dsatck.backends=[aws]': there is no field 'dsatck'; did you mean 'dstack'?",
+            "Cluster: unknown field 'dsatck'; did you mean 'dstack'?",
         ),
-        ("=1", "'=1': there is no field ''"),
+        ("=1", "'=1' has an empty name in its path"),
         ("dstack..a=1", "'dstack..a=1' has an empty name in its path"),
         ("dstack.priority.a=1", "'dstack.priority.a=1': priority is 5, which has no 'a'"),
         ("nodes=two", "Cluster.nodes: 'two' is not a number of nodes"),

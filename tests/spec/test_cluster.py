@@ -13,7 +13,7 @@ def test_the_ten_lines_of_the_design():
     )
     assert cluster.gpus_per_node == 8
     assert cluster.device == "gpu"
-    assert cluster.volumes == ("/checkpoints:/checkpoints",)
+    assert cluster.mounts == (parse_mount("/checkpoints:/checkpoints"),)
     assert cluster.models == ("Qwen/Qwen2.5-7B-Instruct",)
 
 
@@ -46,8 +46,10 @@ def test_numbers_in_env_become_text():
 
 
 def test_checkpoints_lie_on_the_host_unless_told_otherwise():
-    assert Cluster(name="one", checkpoints="/data/ckpt/").volumes == ("/data/ckpt:/data/ckpt",)
-    assert Cluster(name="one", volumes=[]).volumes == ()  # on purpose: some clouds have no instance volumes
+    moved = Cluster(name="one", checkpoints="/data/ckpt/")
+    assert moved.mounts == (parse_mount("/data/ckpt:/data/ckpt"),)
+    assert moved.replace(checkpoints="/other").mounts == (parse_mount("/other:/other"),)
+    assert Cluster(name="one", volumes=[]).mounts == ()  # on purpose: some clouds have no instance volumes
     mounts = Cluster(
         name="one", checkpoints="/scratch/ckpt", volumes=["/big:/scratch", "/hf:/root/.cache"]
     ).mounts
@@ -135,10 +137,10 @@ def test_volumes_in_each_of_their_spellings():
         ],
     )
     assert cluster.volumes == (
-        "ckpt-${{ dstack.node_rank }}:/checkpoints",
+        NetworkMount(name=["ckpt-${{ dstack.node_rank }}"], path="/checkpoints"),
         Volume(instance_path="/fast", path="/fast", optional=True),
         NetworkMount(name=["aws-hf", "gcp-hf"], path="/hf"),
-        "data:/data",
+        NetworkMount(name="data", path="/data"),
     )
     assert [mount.path for mount in cluster.mounts] == ["/checkpoints", "/fast", "/hf", "/data"]
     assert cluster.replace(nodes=2).volumes == cluster.volumes
