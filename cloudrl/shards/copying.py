@@ -48,12 +48,11 @@ class Copier:
 
     Args:
         meter: Told the bytes that were read.
-        check: Compare the CRC-32 of each storage that is read.
         threads: How many at once; by default as many as there are processors, at least 2 and at most 4.
     """
 
-    def __init__(self, meter: Meter, *, check: bool, threads: int | None = None) -> None:
-        self._meter, self._check = meter, check
+    def __init__(self, meter: Meter, *, threads: int | None = None) -> None:
+        self._meter = meter
         self._threads = threads or min(MAX_THREADS, max(2, os.cpu_count() or 2))
         self._lock = threading.Lock()
         self._stop = threading.Event()
@@ -90,45 +89,44 @@ class Copier:
             raise
 
     def _copy(self, task: CopyTask, worker: _Worker) -> None:
-        source, piece = task.piece.shard.archive.source, task.piece
-        check = self._check and piece.check
+        source = task.piece.shard.archive.source
         if isinstance(source, LocalShard):
             with worker.buffer.reading(source.path) as reader:
-                saw_nan = self._copy_local(task, worker, reader, check=check)
+                saw_nan = self._copy_local(task, worker, reader)
         else:
-            saw_nan = self._copy_remote(task, worker, check=check)
+            saw_nan = self._copy_remote(task, worker)
         if saw_nan:
             with self._lock:
                 self.with_nan.add(task.output.name)
 
-    def _copy_local(self, task: CopyTask, worker: _Worker, reader: PieceReader, *, check: bool) -> bool:
+    def _copy_local(self, task: CopyTask, worker: _Worker, reader: PieceReader) -> bool:
         """Read, check, cast and write in one go."""
         piece, stored = task.piece, task.output.stored
         member = piece.shard.archive.members[f"data/{piece.storage}"]
         start, end = piece.offset, piece.offset + piece.elements * stored.size_bytes
-        crc = _crc(reader, member.offset, start, 0) if check else 0
+        crc = _crc(reader, member.offset, start, 0) if piece.check else 0
         caster, saw_nan = worker.caster(stored, task.output.dtype), False
         for at in range(start, end, PIECE_BYTES):
             if self._stop.is_set():
                 return False
             data = reader.read(at, min(PIECE_BYTES, end - at))
-            crc = crc32(data, crc) if check else 0
+            crc = crc32(data, crc) if piece.check else 0
             worker.write(
                 task, (at - start) // stored.size_bytes, data if caster is None else caster(data).data
             )
             saw_nan = saw_nan or (caster is None and holds_nan(data, stored))
             self._meter.add(len(data))
-        if check:
+        if piece.check:
             crc = _crc(reader, end, member.offset + member.size_bytes, crc)
             if crc != member.crc32:
                 raise damaged(piece.shard.archive.source, f"data/{piece.storage}", member.crc32, crc)
         return saw_nan or (caster is not None and caster.take_nan())
 
-    def _copy_remote(self, task: CopyTask, worker: _Worker, *, check: bool) -> bool:
+    def _copy_remote(self, task: CopyTask, worker: _Worker) -> bool:
         """Let the other machine check and cast, and write what it sends."""
         piece, stored, source = task.piece, task.output.stored, task.piece.shard.archive.source
         member, saw_nan = piece.shard.archive.members[f"data/{piece.storage}"], False
-        if check and (crc := source.crc32(member.offset, member.size_bytes)) != member.crc32:
+        if piece.check and (crc := source.crc32(member.offset, member.size_bytes)) != member.crc32:
             raise damaged(source, f"data/{piece.storage}", member.crc32, crc)
         step = _REMOTE_PIECE_BYTES // stored.size_bytes
         for first in range(0, piece.elements, step):

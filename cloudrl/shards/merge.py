@@ -30,14 +30,12 @@ class Tuning:
     """How a merge goes about it.
 
     Attributes:
-        check_crc: Compare each storage with the CRC-32 that it was saved with.
         threads: How many copy; by default as many as there are processors, at least 2 and at most 4.
         max_file_bytes: The most that a weight file may have.
         sync: Wait until the disk has the model. Without it a power failure within the next half minute may cost it;
             a killed process never does.
     """
 
-    check_crc: bool = True
     threads: int | None = None
     max_file_bytes: int = MAX_FILE_BYTES
     sync: bool = False
@@ -141,7 +139,7 @@ def write_model(
     outputs = plan.outputs
     read_bytes = total_bytes(outputs)
     meter = Meter(read_bytes, on_progress)
-    copier = Copier(meter, check=tuning.check_crc, threads=tuning.threads)
+    copier = Copier(meter, threads=tuning.threads)
     for name, text in plan.texts.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(text)

@@ -119,15 +119,6 @@ def open_offset(path: Path) -> int:
     return open_archive(LocalShard(path)).members["data/0"].offset
 
 
-def test_without_the_check_a_flipped_bit_goes_through(actor: Path, tmp_path: Path) -> None:
-    path = shard_path(actor, 0)
-    data = bytearray(path.read_bytes())
-    data[open_offset(path)] ^= 1
-    path.write_bytes(data)
-    merge_folder(actor, tmp_path / "model", tuning=Tuning(check_crc=False, threads=1, sync=True))
-    assert (tmp_path / "model").is_dir()
-
-
 def test_progress_ends_at_the_total(actor: Path, tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
     done = merge_folder(actor, tmp_path / "model", on_progress=lambda *pair: seen.append(pair))
