@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import json
+import hashlib
 import os
 import re
 import shutil
-import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from typing import TYPE_CHECKING, Any
+import subprocess
+import sys
+from typing import TYPE_CHECKING
 
 import hf_xet
 import pytest
 import yaml
 from fake_cluster import FakeCluster
+from fake_hub import FakeHub
 from small_step import write_step
 
 from cloudrl.checkpoints.card import Provenance, from_job, model_card, provenance
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from cloudrl.checkpoints.handle import CheckpointHandle
 
 
-class FakeHub:
+class MemoryHub:
     """Remembers what it was given; may fail in the middle."""
 
     def __init__(self) -> None:
@@ -62,7 +63,7 @@ def latest(tmp_path: Path) -> CheckpointHandle:
 
 
 def test_a_merged_model_with_its_card(latest: CheckpointHandle, tmp_path: Path) -> None:
-    hub = FakeHub()
+    hub = MemoryHub()
     plan = plan_push(latest, "me/tiny", tmp_path / "push")
     assert push(plan, hub=hub) == "https://hub/me/tiny"
     assert hub.repos == {"me/tiny": True}
@@ -75,7 +76,7 @@ def test_a_merged_model_with_its_card(latest: CheckpointHandle, tmp_path: Path) 
 
 @pytest.mark.parametrize("private", [True, False])
 def test_public_only_when_asked(latest: CheckpointHandle, tmp_path: Path, private: bool) -> None:
-    hub, plan = FakeHub(), plan_push(latest, "me/tiny", tmp_path / "push", private=private)
+    hub, plan = MemoryHub(), plan_push(latest, "me/tiny", tmp_path / "push", private=private)
     assert ("private" if private else "PUBLIC") in plan.render()
     push(plan, hub=hub)
     assert hub.repos == {"me/tiny": private}
@@ -87,7 +88,7 @@ def test_public_only_when_asked(latest: CheckpointHandle, tmp_path: Path, privat
 def test_a_repository_stays_as_visible_as_it_is(
     latest: CheckpointHandle, tmp_path: Path, there: str, hint: str
 ) -> None:
-    hub, is_private = FakeHub(), there == "is private"
+    hub, is_private = MemoryHub(), there == "is private"
     hub.repos = {"me/tiny": is_private}
     plan = plan_push(latest, "me/tiny", tmp_path / "push", private=not is_private)
     with pytest.raises(InputError, match=f"me/tiny exists and {there}") as raised:
@@ -101,15 +102,15 @@ def test_a_repository_stays_as_visible_as_it_is(
 def test_a_home_that_cannot_be_written(latest: CheckpointHandle, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="file cannot be written: File exists") as raised:
-        push(plan_push(latest, "me/tiny", tmp_path / "file"), hub=FakeHub())
+        push(plan_push(latest, "me/tiny", tmp_path / "file"), hub=MemoryHub())
     assert "CLOUDRL_HOME" in str(raised.value.hint)
     plan = plan_push(latest, "me/tiny", tmp_path / "push")
     (plan.staging / "README.md").mkdir(parents=True)
     with pytest.raises(InputError, match=r"README\.md cannot be written: Is a directory"):
-        push(plan, hub=FakeHub())
+        push(plan, hub=MemoryHub())
 
 
-class Sweeper(FakeHub):
+class Sweeper(MemoryHub):
     """Somebody removes the model while it is uploaded."""
 
     def upload(self, repo: str, folder: Path, message: str) -> None:
@@ -128,7 +129,7 @@ def test_what_cannot_be_removed_is_said_with_where_the_model_is(
 def test_what_an_interrupted_removal_has_left_goes_and_is_not_uploaded(
     latest: CheckpointHandle, tmp_path: Path
 ) -> None:
-    hub, plan = FakeHub(), plan_push(latest, "me/tiny", tmp_path / "push")
+    hub, plan = MemoryHub(), plan_push(latest, "me/tiny", tmp_path / "push")
     left = plan.staging.with_name(f".{plan.staging.name}.gone")
     left.mkdir(parents=True)
     (left / "half").write_text("")
@@ -150,7 +151,7 @@ def test_what_the_agents_write_down_later_does_not_merge_again(
 
 
 def test_a_repeated_call_does_not_merge_again(latest: CheckpointHandle, tmp_path: Path) -> None:
-    hub = FakeHub()
+    hub = MemoryHub()
     hub.breaks = True
     plan = plan_push(latest, "me/tiny", tmp_path / "push")
     with pytest.raises(ConnectionFailed):
@@ -268,96 +269,39 @@ def test_what_the_cluster_says_of_a_step() -> None:
 # -- the real client against a server of ours -----------------------------------------------------------------------
 
 
-class _Refusing(BaseHTTPRequestHandler):
-    status = 403
-
-    def log_message(self, *_: Any) -> None: ...
-
-    def do_GET(self) -> None:
-        path = self.path.partition("?")[0]
-        if path == "/api/models/me/tiny":
-            self._answer({"error": "there is none"}, 404, "RepoNotFound")
-        elif "/tree/" in path:
-            files = [{"type": "file", "path": name, "size": 1, "oid": "0" * 40} for name in self.server.files]  # type: ignore[attr-defined]
-            self._answer(files, 200)
-        else:
-            self._answer({"id": "me/open", "private": path.endswith("/closed")}, 200)
-
-    def do_POST(self) -> None:
-        content = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        if self.path == "/api/validate-yaml":
-            self._answer({"errors": [], "warnings": []}, 200)
-        elif self.path.endswith("/preupload/main"):
-            asked = json.loads(content)["files"]
-            modes = [{"path": each["path"], "uploadMode": "regular", "shouldIgnore": False} for each in asked]
-            self._answer({"files": modes}, 200)
-        elif "/commit/" in self.path:
-            self.server.commits.append([json.loads(line) for line in content.splitlines()])  # type: ignore[attr-defined]
-            commit = {
-                "commitUrl": "https://huggingface.co/me/open/commit/1",
-                "commitOid": "1",
-                "hookOutput": "",
-            }
-            self._answer({"success": True, **commit}, 200)
-        else:
-            self._answer({"error": "You may not write here"}, self.status)
-
-    def _answer(self, value: Any, status: int, code: str = "") -> None:
-        body = json.dumps(value).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        if code:
-            self.send_header("X-Error-Code", code)
-        self.end_headers()
-        self.wfile.write(body)
-
-
 @pytest.fixture
-def server() -> Iterator[HTTPServer]:
-    server = HTTPServer(("127.0.0.1", 0), _Refusing)
-    server.commits, server.files = [], []  # type: ignore[attr-defined]
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    yield server
-    server.shutdown()
-    server.server_close()
-
-
-@pytest.fixture
-def refusing(server: HTTPServer) -> str:
-    return f"http://127.0.0.1:{server.server_address[1]}"
+def server() -> Iterator[FakeHub]:
+    with FakeHub() as server:
+        yield server
 
 
 @pytest.mark.io
-def test_who_sees_a_repository(refusing: str) -> None:
-    hub = HuggingFaceHub(refusing, "hf_x")
+def test_who_sees_a_repository(server: FakeHub) -> None:
+    hub = HuggingFaceHub(server.url, "hf_x")
     assert [hub.is_private(f"me/{name}") for name in ("tiny", "closed", "open")] == [None, True, False]
 
 
 @pytest.mark.io
-def test_older_weights_go_and_new_ones_are_spared(server: HTTPServer, refusing: str, tmp_path: Path) -> None:
-    server.files = [  # type: ignore[attr-defined]
+def test_older_weights_go_and_new_ones_are_spared(server: FakeHub, tmp_path: Path) -> None:
+    server.files = [
         "model.safetensors", "model-00001-of-00002.safetensors", "model.safetensors.index.json",
         "pytorch_model.bin", "README.md", "picture.png",
     ]  # fmt: skip
     for name in ("model.safetensors", "README.md"):
         (tmp_path / name).write_text(name)
-    HuggingFaceHub(refusing, "hf_x").upload("me/open", tmp_path, "new")
-    lines = [line for commit in server.commits for line in commit]  # type: ignore[attr-defined]
-    gone = {line["value"]["path"] for line in lines if line["key"] == "deletedFile"}
-    come = {line["value"]["path"] for line in lines if line["key"] == "file"}
-    assert gone == {"model-00001-of-00002.safetensors", "model.safetensors.index.json", "pytorch_model.bin"}
-    assert come == {"model.safetensors", "README.md"}
+    HuggingFaceHub(server.url, "hf_x").upload("me/open", tmp_path, "new")
+    gone = {"model-00001-of-00002.safetensors", "model.safetensors.index.json", "pytorch_model.bin"}
+    assert server.paths("deletedFile").keys() == gone
+    assert server.paths("file").keys() == {"model.safetensors", "README.md"}
 
 
 @pytest.mark.io
 def test_a_hub_that_refuses_is_told_before_anything_is_merged(
-    latest: CheckpointHandle, refusing: str, tmp_path: Path
+    latest: CheckpointHandle, server: FakeHub, tmp_path: Path
 ) -> None:
     plan = plan_push(latest, "me/tiny", tmp_path / "push")
     with pytest.raises(InputError, match="the Hub refuses me/tiny") as raised:
-        push(plan, hub=HuggingFaceHub(refusing, "hf_x"))
+        push(plan, hub=HuggingFaceHub(server.url, "hf_x"))
     assert raised.value.hint is not None
     assert "hf auth login" in raised.value.hint
     assert not plan.staging.exists()
@@ -395,3 +339,50 @@ def test_a_hub_that_is_not_there(latest: CheckpointHandle, tmp_path: Path) -> No
     plan = plan_push(latest, "me/tiny", tmp_path / "push")
     with pytest.raises(ConnectionFailed, match="the Hub does not answer for me/tiny"):
         push(plan, hub=HuggingFaceHub("http://127.0.0.1:9", "hf_x"))
+
+
+# -- weights that a Hub wants as LFS objects ------------------------------------------------------------------------
+
+WEIGHTS = {f"model-0000{number}-of-00003.safetensors": bytes([number]) * 20_000 for number in (1, 2, 3)}
+PUSH = """
+import sys
+from pathlib import Path
+from cloudrl.checkpoints.push import HuggingFaceHub
+from cloudrl.errors import CloudrlError
+try:
+    HuggingFaceHub(sys.argv[1], "hf_x").upload("me/model", Path(sys.argv[2]), "step 1")
+except CloudrlError as error:
+    sys.exit(error.message)
+"""
+
+
+def pushed(server: FakeHub, folder: Path) -> subprocess.CompletedProcess[str]:
+    """In a Python of its own, without Xet, whose storage has no open protocol; the Hub takes LFS as well."""
+    return subprocess.run(
+        [sys.executable, "-c", PUSH, server.url, str(folder)],
+        env={**os.environ, "HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"},
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.io
+def test_what_has_arrived_is_not_sent_again(server: FakeHub, tmp_path: Path) -> None:
+    for name, content in {**WEIGHTS, "config.json": b"{}"}.items():
+        (tmp_path / name).write_bytes(content)
+    oids = {name: hashlib.sha256(content).hexdigest() for name, content in WEIGHTS.items()}
+    late = oids["model-00002-of-00003.safetensors"]
+
+    server.refuses, server.lfs = {late}, set(WEIGHTS)
+    failed = pushed(server, tmp_path)
+    assert (failed.returncode, server.committed) == (1, []), failed.stderr
+    assert "the Hub refuses me/model" in failed.stderr
+
+    server.refuses, arrived = set(), set(server.objects)
+    assert arrived
+    server.sent.clear()
+    done = pushed(server, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert late in server.sent
+    assert not arrived & set(server.sent)
+    assert server.paths("file", "lfsFile") == {**oids, "config.json": ""}
+    assert {server.objects[oid] for oid in oids.values()} == set(WEIGHTS.values())

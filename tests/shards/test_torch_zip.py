@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import struct
 import zipfile
@@ -13,7 +14,7 @@ import pytest
 from shard_files import FIXTURES, write_members
 
 from cloudrl.errors import CheckpointError
-from cloudrl.saves.zip_directory import directory_digest
+from cloudrl.saves.zip_directory import directory_digest, read_directory
 from cloudrl.shards.source import LocalShard
 from cloudrl.shards.torch_zip import open_archive
 
@@ -71,7 +72,9 @@ def huge(size: int) -> Sparse:
 
 @pytest.mark.parametrize("size", [5, (1 << 32) - 1, 1 << 32, 1 << 41])
 def test_storages_past_four_gigabytes(size: int) -> None:
-    archive = open_archive(huge(size))
+    source = huge(size)
+    archive = open_archive(source)
+    assert hashlib.sha256(read_directory(source.size_bytes(), source.read)).hexdigest() == archive.digest
     assert archive.members["data/0"].size_bytes == size
     assert archive.members["data/0"].crc32 == 7
     assert archive.pickled() == b"\x80\x02N."

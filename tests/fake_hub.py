@@ -1,0 +1,116 @@
+"""A stand-in for the Hugging Face Hub, for its real client: repositories, commits, and weights as LFS objects.
+
+Source: git-lfs, docs/api/batch.md; huggingface_hub 1.33, lfs.py and _commit_api.py.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+class FakeHub(ThreadingHTTPServer):
+    """Keeps objects by their SHA-256, refuses those in `refuses`, and remembers what commits name; a context manager.
+
+    No repository can be made in it; those in `repos` are there, private or not, and have `files`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+        self.repos = {"me/closed": True, "me/open": False}
+        self.files: list[str] = []
+        self.lfs: set[str] = set()
+        self.objects: dict[str, bytes] = {}
+        self.refuses: set[str] = set()
+        self.sent: list[str] = []
+        self.committed: list[dict[str, Any]] = []
+
+    def __enter__(self) -> FakeHub:
+        threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+        self.server_close()
+
+    def paths(self, *keys: str) -> dict[str, str]:
+        """Path -> object, of what was committed as `file`, `lfsFile` or `deletedFile`."""
+        values = [line["value"] for line in self.committed if line["key"] in keys]
+        return {value["path"]: value.get("oid", "") for value in values}
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: FakeHub
+
+    def log_message(self, *_: Any) -> None: ...
+
+    def do_GET(self) -> None:
+        repo = self.path.partition("?")[0].removeprefix("/api/models/")
+        if "/tree/" in self.path:
+            self._answer(
+                [{"type": "file", "path": name, "size": 1, "oid": "0" * 40} for name in self.server.files]
+            )
+        elif repo in self.server.repos:
+            self._answer({"id": repo, "private": self.server.repos[repo]})
+        else:
+            self._answer({"error": "there is none"}, 404, "RepoNotFound")
+
+    def do_PUT(self) -> None:
+        oid, content = self.path.rpartition("/")[2], self._content()
+        self.server.sent.append(oid)
+        if oid in self.server.refuses:
+            self._answer({"error": "the storage refuses"}, 403)
+            return
+        assert hashlib.sha256(content).hexdigest() == oid
+        self.server.objects[oid] = content
+        self._answer({})
+
+    def do_POST(self) -> None:
+        content = self._content()
+        if self.path.endswith("/preupload/main"):
+            names = [each["path"] for each in json.loads(content)["files"]]
+            modes = {name: "lfs" if name in self.server.lfs else "regular" for name in names}
+            self._answer(
+                {
+                    "files": [
+                        {"path": name, "uploadMode": modes[name], "shouldIgnore": False} for name in names
+                    ]
+                }
+            )
+        elif self.path.endswith("/info/lfs/objects/batch"):
+            wanted = list(map(self._wanted, json.loads(content)["objects"]))
+            self._answer({"transfer": "basic", "objects": wanted})
+        elif "/commit/" in self.path:
+            self.server.committed += [json.loads(line) for line in content.splitlines()]
+            commit = {
+                "commitUrl": "https://huggingface.co/me/open/commit/1",
+                "commitOid": "1",
+                "hookOutput": "",
+            }
+            self._answer({"success": True, **commit})
+        elif self.path == "/api/validate-yaml":
+            self._answer({"errors": [], "warnings": []})
+        else:
+            self._answer({"error": "You may not write here"}, 403)
+
+    def _wanted(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """What is there already has no action."""
+        upload = {"upload": {"href": f"{self.server.url}/store/{asked['oid']}"}}
+        return {**asked, **({} if asked["oid"] in self.server.objects else {"actions": upload})}
+
+    def _content(self) -> bytes:
+        return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+
+    def _answer(self, value: Any, status: int = 200, code: str = "") -> None:
+        body = json.dumps(value).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        if code:
+            self.send_header("X-Error-Code", code)
+        self.end_headers()
+        self.wfile.write(body)
