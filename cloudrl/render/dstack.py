@@ -12,7 +12,7 @@ from cloudrl.render.agent import AGENT_FILE
 from cloudrl.render.dstack_models import check_with_dstack, refuse_rendered
 from cloudrl.render.yaml_text import Section, document, plain
 from cloudrl.spec.data import data_argument
-from cloudrl.spec.durations import Duration
+from cloudrl.spec.durations import seconds_of
 from cloudrl.spec.gpu import Gpu
 from cloudrl.spec.names import is_secret, names_a_file, secret_in
 from cloudrl.spec.ports import RAY_PORT
@@ -280,8 +280,7 @@ def budget_limits(cluster: Cluster) -> BudgetLimits:
             f"max_cost {cluster.max_cost:g} needs the price of the cluster: the agents count by it",
             hint="--price-per-hour 49.2, of all nodes together in US dollars; `cloudrl up --on dstack` finds it out",
         )
-    idle = cluster.down_when_idle
-    idle_s = None if idle is None else Duration.parse(idle).seconds
+    idle_s = None if cluster.down_when_idle is None else seconds_of(cluster.down_when_idle)
     return BudgetLimits(idle_s, cluster.max_cost, cluster.price_per_hour)
 
 

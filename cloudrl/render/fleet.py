@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cloudrl.render.dstack_models import check_with_dstack, refuse_rendered
 from cloudrl.render.yaml_text import Section, document, plain
 
 if TYPE_CHECKING:
-    from cloudrl.spec import Fleet, NodeRange
+    from cloudrl.spec import Fleet
 
 _RENDERED = ("type", "name", "placement", "nodes", "idle_duration", "resources", "ssh_config")
 _LAST = ("blocks", "tags")
@@ -62,21 +62,20 @@ def _placement_comment(fleet: Fleet) -> str:
 
 
 def _rented(fleet: Fleet) -> list[Section]:
-    nodes = fleet.node_range
     parts = {name: getattr(fleet, name) for name in ("gpu", "cpu", "memory", "disk")}
-    resources = {name: plain(value) for name, value in parts.items() if value is not None}
+    resources = {name: plain(str(value)) for name, value in parts.items() if value is not None}
     return [
-        Section({"nodes": _nodes(nodes) if nodes else None}, comment=_nodes_comment(fleet)),
+        Section({"nodes": _nodes(fleet)}, comment=_nodes_comment(fleet)),
         Section({"idle_duration": fleet.idle_after}),
         Section({"resources": resources or None}),
     ]
 
 
-def _nodes(nodes: NodeRange) -> int | str | dict[str, Any]:
-    """The shortest spelling of dstack: a number, a range, or the mapping that alone can say `target`."""
-    if nodes.target != nodes.min:
-        most = {"max": nodes.max} if nodes.max is not None else {}
-        return {"min": nodes.min, "target": nodes.target, **most}
+def _nodes(fleet: Fleet) -> object:
+    """A number, a range, or the user's mapping, which alone can say `target`."""
+    nodes = fleet.node_range
+    if nodes is None or isinstance(fleet.nodes, dict):
+        return fleet.nodes
     return nodes.min if nodes.is_fixed else f"{nodes.min}..{'' if nodes.max is None else nodes.max}"
 
 

@@ -5,7 +5,6 @@ from cloudrl.spec.base import Spec as Spec
 from cloudrl.spec.cluster import Cluster as Cluster
 from cloudrl.spec.data import DataSet as DataSet
 from cloudrl.spec.data import data_argument as data_argument
-from cloudrl.spec.durations import Duration as Duration
 from cloudrl.spec.fleet import Fleet as Fleet
 from cloudrl.spec.fleet import NodeRange as NodeRange
 from cloudrl.spec.gpu import Cpu as Cpu

@@ -10,16 +10,15 @@ from pydantic import PlainValidator, model_validator
 from cloudrl.errors import SpecError
 from cloudrl.spec.base import FrozenDict, Spec
 from cloudrl.spec.data import DataSets
-from cloudrl.spec.durations import some_time
+from cloudrl.spec.durations import duration
 from cloudrl.spec.fields import (
     Commands,
+    Dollars,
     Environment,
     ModelNames,
+    Positive,
     absolute_path,
-    dollars,
     mount_path,
-    node_count,
-    one_of,
     optional,
     release,
     spelled,
@@ -49,10 +48,6 @@ def _gpu(value: object) -> str:
     return gpu
 
 
-_price = dollars("a price", "US dollars an hour, for example 24.5")
-_cost = dollars("a cost", "US dollars in all, for example 200")
-
-
 class Cluster(Spec):
     """N equal nodes that form one Ray cluster, with the data and models that its jobs need.
 
@@ -63,12 +58,10 @@ class Cluster(Spec):
     sections: ClassVar[tuple[str, ...]] = ("dstack",)
 
     name: Annotated[str, PlainValidator(resource_name)]
-    nodes: Annotated[int, PlainValidator(node_count)] = 1
+    nodes: Positive = 1
     verl: Annotated[str | None, PlainValidator(optional(release))] = None
     """Release of verl, which decides the image; None means the one that cloudrl is for."""
-    rollout: Annotated[
-        Literal["vllm", "sglang"] | None, PlainValidator(optional(one_of(ROLLOUTS, "a rollout engine")))
-    ] = None
+    rollout: Literal["vllm", "sglang"] | None = None
     """Engine that the image must have; None means the release's usual one."""
     image: Annotated[str | None, PlainValidator(optional(image_name))] = None
     """Container image; None means the image of the release of verl."""
@@ -102,11 +95,11 @@ class Cluster(Spec):
 
     None means the checkpoints folder, on the hosts, under the same path; see `mounts`.
     """
-    down_when_idle: Annotated[str | None, PlainValidator(optional(some_time))] = None
+    down_when_idle: Annotated[str | None, PlainValidator(optional(duration))] = None
     """The cluster ends by itself after so long without a job or a transfer, counted from READY."""
-    max_cost: Annotated[float | None, PlainValidator(optional(_cost))] = None
+    max_cost: Dollars | None = None
     """The cluster ends by itself when it has cost so many US dollars, earlier attempts included."""
-    price_per_hour: Annotated[float | None, PlainValidator(optional(_price))] = None
+    price_per_hour: Dollars | None = None
     """US dollars of all nodes together; None leaves it to `up`, which asks the provider when there is a `max_cost`."""
     dstack: Section = FrozenDict()
     """What dstack alone knows of a task: fleets, backends, regions, spot_policy, retry, max_duration, tags, ..."""

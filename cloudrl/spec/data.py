@@ -12,15 +12,14 @@ from pydantic import PlainValidator, model_validator
 from cloudrl.errors import SpecError
 from cloudrl.spec.base import Spec
 from cloudrl.spec.fields import (
+    Positive,
     absolute_path,
-    at_least,
     data_name,
     list_of,
     matching,
     one_line,
     optional,
     text,
-    yes_or_no,
 )
 from cloudrl.spec.nearest import did_you_mean
 
@@ -90,9 +89,6 @@ def _system(value: object) -> str:
     return text(value)
 
 
-_rows = at_least(1, "a number of rows", "A whole number from 1, for example 500")
-
-
 class DataSet(Spec):
     """One data set, with what has to be said of it beyond its name.
 
@@ -121,11 +117,11 @@ class DataSet(Spec):
     """The split to train on; None means `train`, or the only one."""
     test_split: Annotated[str | None, PlainValidator(optional(_split))] = None
     """The split to test on; None means `test`, `validation` or the like, and without one rows are held out."""
-    test_rows: Annotated[int | None, PlainValidator(optional(_rows))] = None
+    test_rows: Positive | None = None
     """Hold out so many rows of `split`, always the same ones, instead of taking a split for testing."""
     data_source: Annotated[str | None, PlainValidator(optional(one_line))] = None
     """Decides verl's reward function; None means the Hub id, or the name (of a path, its stem)."""
-    skip_bad: Annotated[bool, PlainValidator(yes_or_no)] = False
+    skip_bad: bool = False
     """Leave out rows with an empty prompt or answer, instead of refusing them."""
 
     @model_validator(mode="after")

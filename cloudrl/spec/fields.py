@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Annotated, Any, TypeVar
 
-from pydantic import PlainValidator
+from pydantic import Field, PlainValidator
 
 from cloudrl.errors import SpecError
 from cloudrl.spec.base import FrozenDict
-from cloudrl.spec.nearest import did_you_mean
 
 T = TypeVar("T")
 
@@ -61,6 +59,11 @@ def one_line(value: object) -> str:
     return checked
 
 
+def plain_text(value: object) -> str:
+    """Text in one line; a number is taken as its text. What it means is for the provider's own models to judge."""
+    return str(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else one_line(value)
+
+
 def command(value: object) -> str:
     """A shell command: any text that is not empty."""
     checked = text(value).strip()
@@ -96,51 +99,6 @@ def model_name(value: object) -> str:
             hint="For example 'Qwen/Qwen2.5-7B-Instruct'",
         )
     return value
-
-
-def one_of(choices: Sequence[str], what: str) -> Callable[[object], str]:
-    """A check for one of a few words; `what` says in the message what the value should be."""
-
-    def checked(value: object) -> str:
-        if isinstance(value, str) and value in choices:
-            return value
-        meant = did_you_mean(str(value), choices)
-        raise SpecError(f"{value!r} is not {what}{meant}", hint=f"One of {', '.join(choices)}")
-
-    return checked
-
-
-def yes_or_no(value: object) -> bool:
-    """`True` or `False` themselves: the text 'false' would count as true."""
-    if not isinstance(value, bool):
-        meant = did_you_mean(str(value), ("True", "False"))
-        raise SpecError(f"{value!r} is neither True nor False{meant}", hint="One of True, False")
-    return value
-
-
-def at_least(low: int, what: str, hint: str) -> Callable[[object], int]:
-    """A check for a whole number from `low`; `what` says in the message what the value should be."""
-
-    def checked(value: object) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or value < low:
-            meant = f"; did you mean {value}?" if isinstance(value, str) and value.isdecimal() else ""
-            raise SpecError(f"{value!r} is not {what}{meant}", hint=hint)
-        return value
-
-    return checked
-
-
-def dollars(what: str, hint: str) -> Callable[[object], float]:
-    """A check for an amount of money above zero."""
-
-    def checked(value: object) -> float:
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
-            bare = value.strip(" $/h") if isinstance(value, str) else ""
-            meant = f"; did you mean {bare}?" if re.fullmatch(r"[0-9]+(\.[0-9]+)?", bare) else ""
-            raise SpecError(f"{value!r} is not {what}{meant}", hint=hint)
-        return float(value)
-
-    return checked
 
 
 def list_of(check: Callable[[object], T]) -> Callable[[object], tuple[T, ...]]:
@@ -199,7 +157,6 @@ def optional(check: Callable[[Any], T]) -> Callable[[object], T | None]:
 
 
 release = matching(r"[0-9]+\.[0-9]+(\.[0-9]+)?([a-z0-9.]+)?", "a release of verl", "For example '0.9.1'")
-node_count = at_least(1, "a number of nodes", "A whole number from 1, for example 2")
 
 
 def spelled(parse: Callable[[object], object]) -> PlainValidator:
@@ -207,6 +164,9 @@ def spelled(parse: Callable[[object], object]) -> PlainValidator:
     return PlainValidator(optional(lambda value: str(parse(value))))
 
 
+Positive = Annotated[int, Field(ge=1)]
+Dollars = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+PlainText = Annotated[str | None, PlainValidator(optional(plain_text))]
 # Sequence and Mapping rather than tuple and dict: what is written is a list or dict, what is kept is frozen.
 Commands = Annotated[Sequence[str], PlainValidator(list_of(command))]
 Words = Annotated[Sequence[str], PlainValidator(list_of(one_line))]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -13,10 +12,10 @@ from cloudrl.spec.base import FrozenDict, Spec
 from cloudrl.spec.fields import (
     DataNames,
     Environment,
+    Positive,
     Words,
+    matching,
     model_name,
-    node_count,
-    one_of,
     optional,
     release,
     text,
@@ -27,15 +26,9 @@ from cloudrl.spec.hydra import HydraText, hydra_text, override_key, split_key
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-_JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-
-
-def _job_name(value: object) -> str:
-    if isinstance(value, str) and _JOB_NAME.fullmatch(value):
-        return value
-    slug = re.sub(r"[^A-Za-z0-9._-]+", "-", str(value)).strip("-._")[:100]
-    meant = f"; did you mean {slug!r}?" if _JOB_NAME.fullmatch(slug) else ""
-    raise SpecError(f"{value!r} is not the name of a job{meant}", hint="Letters, digits, dots, dashes and _")
+_job_name = matching(
+    r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", "the name of a job", "Letters, digits, dots, dashes and _"
+)
 
 
 def _gpu(value: object) -> str:
@@ -92,8 +85,8 @@ class Job(Spec):
     model: Annotated[str | None, PlainValidator(optional(model_name))] = None
     verl: Annotated[str | None, PlainValidator(optional(release))] = None
     """The release of verl that the overrides are written for."""
-    device: Annotated[Literal["gpu", "cpu"], PlainValidator(one_of(("gpu", "cpu"), "a device"))] = "gpu"
-    nodes: Annotated[int | None, PlainValidator(optional(node_count))] = None
+    device: Literal["gpu", "cpu"] = "gpu"
+    nodes: Positive | None = None
     """How many nodes the numbers are made for; None means any."""
     gpu: Annotated[str | None, PlainValidator(optional(_gpu))] = None
     """The GPUs of each node that the numbers are made for, as dstack writes them: `80GB..:8`."""

@@ -7,10 +7,9 @@ from typing import Annotated, ClassVar
 from pydantic import PlainValidator
 
 from cloudrl.spec.base import FrozenDict, Spec
-from cloudrl.spec.fields import one_line, optional, spelled
+from cloudrl.spec.fields import PlainText, one_line
 from cloudrl.spec.names import resource_name
 from cloudrl.spec.section import Section
-from cloudrl.spec.sizes import Size
 
 
 class NetworkVolume(Spec):
@@ -24,10 +23,10 @@ class NetworkVolume(Spec):
 
     name: Annotated[str, PlainValidator(resource_name)]
     backend: Annotated[str, PlainValidator(one_line)]
-    region: Annotated[str | None, PlainValidator(optional(one_line))] = None
+    region: PlainText = None
     """Where the machines are going to be: a volume can be mounted there only."""
-    size: Annotated[str | None, spelled(Size.parse)] = None
-    volume_id: Annotated[str | None, PlainValidator(optional(one_line))] = None
+    size: PlainText = None
+    volume_id: PlainText = None
     """The cloud's id of a disk that exists. dstack never deletes such a disk."""
     dstack: Section = FrozenDict()
     """All else that dstack knows of a volume: availability_zone, claim_name, access_modes, tags, ..."""

@@ -15,14 +15,15 @@ from cloudrl.spec.fields import text
 def _section(value: object) -> FrozenDict[Any]:
     if not isinstance(value, Mapping):
         raise SpecError(f"{value!r} is not a mapping", hint="For example {'backends': ['aws', 'gcp']}")
-    return _frozen(value)  # type: ignore[no-any-return]
+    return frozen(value)  # type: ignore[no-any-return]
 
 
-def _frozen(value: object) -> Any:
+def frozen(value: object) -> Any:
+    """What YAML can hold, frozen all the way down."""
     if isinstance(value, Mapping):
-        return FrozenDict({text(key): _frozen(item) for key, item in value.items()})
+        return FrozenDict({text(key): frozen(item) for key, item in value.items()})
     if isinstance(value, (list, tuple)):
-        return tuple(_frozen(item) for item in value)
+        return tuple(frozen(item) for item in value)
     if value is None or isinstance(value, (bool, int, float)):
         return value
     return text(value)

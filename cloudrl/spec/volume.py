@@ -10,7 +10,7 @@ from pydantic import PlainValidator
 
 from cloudrl.errors import SpecError
 from cloudrl.spec.base import Spec
-from cloudrl.spec.fields import list_of, mount_path, text, unique_list_of, yes_or_no
+from cloudrl.spec.fields import list_of, mount_path, text, unique_list_of
 from cloudrl.spec.names import RESOURCE_NAME
 
 _EXAMPLE = "For example '/checkpoints:/checkpoints'"
@@ -35,7 +35,7 @@ class Volume(_Mount):
 
     instance_path: Annotated[str, PlainValidator(mount_path)]
     path: Annotated[str, PlainValidator(mount_path)]
-    optional: Annotated[bool, PlainValidator(yes_or_no)] = False
+    optional: bool = False
     """Run without it where the backend has no instance volumes."""
 
     def __str__(self) -> str:

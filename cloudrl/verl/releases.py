@@ -8,13 +8,8 @@ and rollout engine as they are. A digest is not pinned: verl publishes none.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from cloudrl.errors import SpecError
-from cloudrl.spec import did_you_mean
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 
 @dataclass(frozen=True)
@@ -177,35 +172,12 @@ def release(verl: str | None = None, *, vendor: str = "nvidia", rollout: str | N
         SpecError: no image is known for that combination; the hint names what there is.
     """
     wanted = verl or RELEASE.verl
-    known = _known(each.verl for each in RELEASES)
-    if wanted not in known:
-        raise SpecError(
-            f"no image is known for verl {wanted}{did_you_mean(wanted, known)}",
-            hint=f"Known: verl {', '.join(known)}; or name an image yourself: image=...",
-        )
-    of_vendor = [each for each in RELEASES if each.vendor == vendor]
-    of_release = [each for each in of_vendor if each.verl == wanted]
-    if not of_release:
-        raise SpecError(f"no image is known for verl {wanted} on GPUs of {vendor!r}", hint=_there_is(vendor))
-    for each in of_release:
-        if rollout in (None, each.rollout):
+    for each in RELEASES:
+        if (each.verl, each.vendor) == (wanted, vendor) and rollout in (None, each.rollout):
             return each
-    engines = _known(each.rollout for each in of_release)
+    engine = "" if rollout is None else f" with rollout engine {rollout!r}"
+    known = dict.fromkeys(f"{each.verl} with {each.rollout} for {each.vendor}" for each in RELEASES)
     raise SpecError(
-        f"no image is known for verl {wanted} with rollout engine {rollout!r} on GPUs of {vendor!r}"
-        f"{did_you_mean(str(rollout), engines)}",
-        hint=f"There: {', '.join(engines)}; or name an image yourself: image=...",
+        f"no image is known for verl {wanted}{engine} on GPUs of {vendor!r}",
+        hint=f"Known: verl {', '.join(known)}; or name an image yourself: image=...",
     )
-
-
-def _there_is(vendor: str) -> str:
-    there = _known(each.verl for each in RELEASES if each.vendor == vendor)
-    if there:
-        return f"Known for {vendor}: verl {', '.join(there)}; or name an image yourself: image=..."
-    vendors = ", ".join(_known(each.vendor for each in RELEASES))
-    return f"Images are known for GPUs of {vendors}; or name one yourself: image=..."
-
-
-def _known(values: Iterable[str]) -> list[str]:
-    """Each value once, in the order of the table."""
-    return list(dict.fromkeys(values))

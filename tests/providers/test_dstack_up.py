@@ -19,7 +19,7 @@ from cloudrl.providers.dstack.provider import DstackProvider
 from cloudrl.providers.dstack.runs import RunPlan
 from cloudrl.providers.dstack.watcher import RunWatcher
 from cloudrl.providers.model import NoFleet, Offer
-from cloudrl.spec import Cluster, Fleet
+from cloudrl.spec import Cluster, Fleet, NodeRange
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -310,8 +310,7 @@ def test_a_fleet_that_fits_costs_nothing_before_and_little_after() -> None:
         dstack={"regions": ["us-east-1"], "max_price": 99.0, "spot_policy": "spot", "priority": 5},
     )
     fleet = fleet_for(cluster)
-    assert fleet.nodes is not None
-    assert (fleet.nodes.min, fleet.nodes.target, fleet.nodes.max) == (0, 0, 4)
+    assert fleet.node_range == NodeRange(min=0, target=0, max=4)
     assert (fleet.gpu, fleet.placed) == ("H100:8", "cluster")
     assert fleet.dstack == {"regions": ("us-east-1",), "max_price": 99.0, "spot_policy": "spot"}
     assert fleet.idle_after == "1h"

@@ -161,7 +161,7 @@ def test_an_image_for_one_vendor_gets_no_gpus_of_another(fields, rendered):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"verl": "0.5.0"}, "no image is known for verl 0.5.0"),
+        ({"verl": "0.5.0"}, "no image is known for verl 0.5.0 on GPUs of 'nvidia'"),
         ({"verl": "0.8.0", "gpu": "MI300X:8"}, "no image is known for verl 0.8.0 on GPUs of 'amd'"),
         ({"gpu": "tpu:8"}, "no image is known for verl 0.9.1 on GPUs of 'google'"),
     ],

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from cloudrl.errors import SpecError
 from cloudrl.render import fleet_to_dstack
-from cloudrl.spec import Duration, Fleet, Gpu
+from cloudrl.spec import Fleet, Gpu
+from cloudrl.spec.durations import seconds_of
 
 FEW = max(20, settings().max_examples // 2)
 
@@ -106,9 +107,7 @@ def test_a_rented_fleet_means_to_dstack_what_it_means_to_us(fleet):
     assert (theirs.nodes.min, theirs.nodes.target, theirs.nodes.max) == (nodes.min, nodes.target, nodes.max)
     assert (theirs.placement and theirs.placement.value) == fleet.placed
     if fleet.idle_after is not None:  # dstack's default, without effect: nothing is ever given back
-        assert theirs.idle_duration == (
-            -1 if fleet.idle_after == "off" else Duration.parse(fleet.idle_after).seconds
-        )
+        assert theirs.idle_duration == (-1 if fleet.idle_after == "off" else seconds_of(fleet.idle_after))
     assert_passed_on(theirs, dict(fleet.dstack))
     assert_same_resources(theirs, fleet)
 
@@ -147,6 +146,11 @@ def test_a_fleet_of_ones_own_means_to_dstack_what_it_means_to_us(fleet):
         ({"dstack": {"regoins": ["a"]}},
          "dstack.regoins: dstack knows no 'regoins' of a fleet; did you mean 'regions'?"),
         ({"nodes": {"min": 3, "max": 2}}, "nodes: "),
+        ({"nodes": {"minimum": 1}}, "nodes.minimum: dstack knows no 'minimum' of a fleet"),
+        ({"gpu": "8xGB"}, "resources.gpu"),
+        ({"memory": "512G"}, "resources.memory"),
+        ({"placement": "clustered"}, "placement: 'clustered': Input should be 'any' or 'cluster'"),
+        ({"idle_duration": "1 hour"}, "idle_duration: '1 hour': Cannot parse the duration 1 hour"),
         ({"dstack": {"nodes": 2}}, "dstack.nodes: cloudrl writes 'nodes' itself"),
     ],
 )  # fmt: skip

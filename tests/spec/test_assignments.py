@@ -51,7 +51,7 @@ def test_a_path_leads_into_nested_values():
         ("=1", "'=1' has an empty name in its path"),
         ("dstack..a=1", "'dstack..a=1' has an empty name in its path"),
         ("dstack.priority.a=1", "'dstack.priority.a=1': priority is 5, which has no 'a'"),
-        ("nodes=two", "Cluster.nodes: 'two' is not a number of nodes"),
+        ("nodes=two", "Cluster.nodes: 'two' is not a valid integer"),
         ("dstack.regions=[a", "dstack.regions=[a: expected ',' or ']', but got '<stream end>'"),
     ],
 )

@@ -67,7 +67,7 @@ def test_load_refuses_what_is_no_mapping(values, message):
         ({"name": "one", "zzzz": 1}, "Cluster: unknown field 'zzzz'"),
         ({}, "Cluster: field 'name' is missing"),
         ({"name": "one", "nodes": 0, "gpu": ""},
-         "Cluster.nodes: 0 is not a number of nodes\nCluster.gpu: '' is empty"),
+         "Cluster.nodes: 0 is not greater than or equal to 1\nCluster.gpu: '' is empty"),
     ],
 )  # fmt: skip
 def test_all_mistakes_are_reported_together_and_all_fields_listed(fields, message):
@@ -75,7 +75,7 @@ def test_all_mistakes_are_reported_together_and_all_fields_listed(fields, messag
         Cluster(**fields)
     assert caught.value.message == message
     assert caught.value.hint.startswith(
-        "Fields of Cluster: name, nodes, " if "field" in message else "A whole number"
+        "Fields of Cluster: name, nodes, " if "field" in message else "For example"
     )
     assert caught.value.exit_code == 2
 

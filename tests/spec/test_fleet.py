@@ -34,9 +34,8 @@ def test_without_a_word_nothing_is_rented_before_a_run_asks_for_it():
     ],
 )
 def test_nodes_in_each_of_their_spellings(written, low, now, most):
-    nodes = NodeRange(min=low, target=now, max=most)
-    assert Fleet(nodes=written).node_range == nodes
-    assert Fleet(nodes=nodes).replace(gpu="H100:8").nodes == nodes
+    fleet = Fleet(nodes=written)
+    assert fleet.node_range == fleet.replace(gpu="H100:8").node_range == NodeRange(low, now, most)
 
 
 @given(st.integers(0, 9), st.none() | st.integers(0, 9), st.none() | st.integers(1, 9))

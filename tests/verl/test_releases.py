@@ -58,41 +58,20 @@ def test_what_is_left_out_is_chosen(asked, image):
 
 
 @pytest.mark.parametrize(
-    ("asked", "message", "hint"),
+    ("asked", "what"),
     [
-        (
-            {"verl": "0.9.2"},
-            "no image is known for verl 0.9.2; did you mean '0.9.1'?",
-            "Known: verl 0.9.1, 0.9.0, 0.8.0, 0.7.1; or name an image yourself: image=...",
-        ),
-        (
-            {"verl": "0.8.0", "vendor": "amd"},
-            "no image is known for verl 0.8.0 on GPUs of 'amd'",
-            "Known for amd: verl 0.9.1, 0.7.1; or name an image yourself: image=...",
-        ),
-        (
-            {"verl": "0.7.1"},
-            "no image is known for verl 0.7.1 on GPUs of 'nvidia'",
-            "Known for nvidia: verl 0.9.1, 0.9.0, 0.8.0; or name an image yourself: image=...",
-        ),
-        (
-            {"vendor": "google"},
-            "no image is known for verl 0.9.1 on GPUs of 'google'",
-            "Images are known for GPUs of nvidia, amd; or name one yourself: image=...",
-        ),
-        (
-            {"verl": "0.7.1", "vendor": "amd", "rollout": "sglang"},
-            "no image is known for verl 0.7.1 with rollout engine 'sglang' on GPUs of 'amd'",
-            "There: vllm; or name an image yourself: image=...",
-        ),
-        (
-            {"rollout": "sglan"},
-            "no image is known for verl 0.9.1 with rollout engine 'sglan' on GPUs of 'nvidia'; did you mean 'sglang'?",
-            "There: vllm, sglang; or name an image yourself: image=...",
-        ),
+        ({"verl": "0.9.2"}, "verl 0.9.2 on GPUs of 'nvidia'"),
+        ({"verl": "0.8.0", "vendor": "amd"}, "verl 0.8.0 on GPUs of 'amd'"),
+        ({"vendor": "google"}, "verl 0.9.1 on GPUs of 'google'"),
+        ({"verl": "0.7.1", "vendor": "amd", "rollout": "sglang"},
+         "verl 0.7.1 with rollout engine 'sglang' on GPUs of 'amd'"),
     ],
-)
-def test_a_pair_without_an_image_is_refused(asked, message, hint):
+)  # fmt: skip
+def test_a_pair_without_an_image_is_refused_with_all_that_there_are(asked, what):
     with pytest.raises(SpecError) as caught:
         release(**asked)
-    assert (caught.value.message, caught.value.hint) == (message, hint)
+    assert caught.value.message == f"no image is known for {what}"
+    assert caught.value.hint.startswith(
+        "Known: verl 0.9.1 with vllm for nvidia, 0.9.1 with sglang for nvidia, "
+    )
+    assert caught.value.hint.endswith("; or name an image yourself: image=...")
