@@ -82,11 +82,9 @@ def test_models(here: Path, model: str, path: str):
 def test_the_critic_follows_unless_the_recipe_has_another(here: Path):
     ppo = recipes.load("ppo-tiny").replace(data=("a",))
     assert plain(here, ppo, model="./model")[CRITIC].strip("'") == "./model"
-
     same = ppo.with_overrides({MODEL: "old/one", CRITIC: "old/one"})
     given = plain(here, same, model="Qwen/Q")
     assert (given[MODEL], given[CRITIC]) == ("/vol/q", "/vol/q")
-
     other = ppo.with_overrides({MODEL: "old/one", CRITIC: "old/critic"})
     given = plain(here, other, model="Qwen/Q")
     assert (given[MODEL], given[CRITIC]) == ("/vol/q", "old/critic")
@@ -115,7 +113,6 @@ def test_one_file_validates_too_and_a_note_says_so(here: Path):
     assert expanded(here, data=("./x.parquet",)).notes == (
         "validation reads ./x.parquet, too: data.val_files=... names another file for it",
     )
-
     given = plain(here, data=("./x.parquet",), overrides={VAL: "/v.parquet"})
     assert (given[TRAIN], given[VAL]) == ("./x.parquet", "/v.parquet")
 

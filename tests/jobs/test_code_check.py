@@ -53,10 +53,8 @@ def test_a_function_that_is_not_there(tmp_path: Path):
     path = written(
         tmp_path, "import os\ndef compute_scores(x):\n    def compute_score(): ...\ndef other(): ...\n"
     )
-
     with pytest.raises(InputError) as caught:
         check(path)
-
     assert caught.value.message == (
         "--reward ./reward.py: reward.py defines no 'compute_score'; did you mean 'compute_scores'? "
         "(its functions: compute_scores, other)"
@@ -97,11 +95,9 @@ def test_a_file_beside_it_is_not_sent(tmp_path: Path, line: str):
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "part.py").touch()
     path = written(tmp_path, f"def compute_score():\n    {line}\n")
-
     with pytest.raises(InputError, match="lies beside it and is not sent with it") as caught:
         check(path)
     assert str(caught.value.hint).startswith(f"--working-dir {tmp_path} sends the folder")
-
     check(path, is_in_root=True)
 
 

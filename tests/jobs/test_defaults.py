@@ -46,9 +46,7 @@ def test_the_recipe_for_the_laptop_fits_the_local_cluster():
         data={"addition": {"train": "/d/train.parquet", "test": "/d/test.parquet"}},
         models={"tiny-adder": "/m/tiny"},
     )
-
     submission = planned(recipes.load("grpo-tiny"), local)
-
     assert submission.total_steps is not None
     assert submission.metadata["cloudrl_total_steps"] == str(submission.total_steps)
     assert overrides(submission)["actor_rollout_ref.model.path"] == "/m/tiny"
@@ -72,16 +70,13 @@ def test_the_recipe_for_the_laptop_fits_the_local_cluster():
 )
 def test_what_the_user_types_wins(argument: str):
     submission = planned(overrides=typed(argument))
-
     key = argument.split("=", 1)[0].lstrip("+")
     assert [each for each in submission.argv if each.split("=", 1)[0].lstrip("+") == key] == [argument]
 
 
 def test_what_the_recipe_says_wins_over_the_cluster():
     recipe = job(overrides={"trainer.save_freq": 7, "trainer.logger": ["console", "tensorboard"]})
-
     filled = overrides(planned(recipe))
-
     assert filled["trainer.save_freq"] == "7"
     assert filled["trainer.logger"] == "[console,tensorboard]"
 
@@ -89,7 +84,6 @@ def test_what_the_recipe_says_wins_over_the_cluster():
 class TestModelsAndData:
     def test_a_critic_gets_the_model_too(self):
         ppo = job(overrides={"algorithm.adv_estimator": "gae"})
-
         assert overrides(planned(ppo))["critic.model.path"] == "/models/qwen"
         mine = planned(ppo, overrides=typed("actor_rollout_ref.model.path=/mine"))
         assert overrides(mine)["critic.model.path"] == "/mine"
@@ -113,21 +107,17 @@ class TestModelsAndData:
 
     def test_the_only_data_set_and_model_of_a_cluster_are_meant(self):
         filled = overrides(planned(job(data=[], model=None)))
-
         assert filled["data.train_files"] == "/data/gsm8k/train.parquet"
         assert filled["actor_rollout_ref.model.path"] == "/models/qwen"
 
     def test_several_data_sets_are_mixed(self):
         data = {name: {"train": f"/{name}/train", "test": f"/{name}/test"} for name in ("a", "b", "c")}
-
         filled = overrides(planned(job(data=["b", "a"]), cluster(data=data)))
-
         assert filled["data.train_files"] == "[/b/train,/a/train]"
         assert filled["data.val_files"] == "[/b/test,/a/test]"
 
     def test_a_model_that_nodes_keep_in_different_folders_goes_by_its_name(self):
         submission = planned(view=cluster(models={"Qwen/Qwen2.5-7B-Instruct": "Qwen/Qwen2.5-7B-Instruct"}))
-
         assert overrides(submission)["actor_rollout_ref.model.path"] == "Qwen/Qwen2.5-7B-Instruct"
         assert submission.runtime_env["env_vars"]["HF_HUB_OFFLINE"] == "1"
 
@@ -159,6 +149,5 @@ class TestPlainRay:
                 "actor_rollout_ref.model.path=/m",
             ),
         )  # fmt: skip
-
         assert submission.checkpoint_dir == "/c/run"
         assert submission.notes == ()

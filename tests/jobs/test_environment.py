@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 def test_variables_of_the_command_line():
     environ = {"HF_TOKEN": "hf_x", "EMPTY": ""}
-
     given = parse_env(["A=1", "B=x=y", "C=", "HF_TOKEN", "EMPTY"], environ)
     assert given == {"A": "1", "B": "x=y", "C": "", **environ}
 
@@ -81,7 +80,6 @@ def test_a_runtime_environment_of_a_file(tmp_path: Path):
 def test_a_file_with_a_mistake(tmp_path: Path, text: str, says: str):
     path = tmp_path / "env.yaml"
     path.write_text(text)
-
     with pytest.raises(InputError, match=says) as caught:
         load_runtime_env(path)
     assert caught.value.message.startswith(f"--runtime-env {path}")
@@ -99,9 +97,7 @@ def test_a_file_that_is_not_there(tmp_path: Path):
 
 def test_requirements_are_read_here_as_rays_client_does(tmp_path: Path):
     (tmp_path / "requirements.txt").write_text("einops==0.8.1\n")
-
     read = checked_runtime_env({"pip": str(tmp_path / "requirements.txt")}, "--runtime-env x")
-
     assert read["pip"]["packages"] == ["einops==0.8.1"]
 
 
@@ -132,7 +128,6 @@ def test_secrets_are_redacted():
         "list": ["hf_abcdef", 1, None, {"API_KEY": "k"}],
         "url": "https://user:pw@host/x https://host/y http://t@h",
     }
-
     assert redact(data, ["hf_abcdef", "1"]) == {
         "env_vars": {"HF_TOKEN": "***", "A": "with *** inside", "EMPTY_TOKEN": ""},
         "list": ["***", 1, None, {"API_KEY": "***"}],

@@ -21,7 +21,6 @@ def progress(lines: list[str], total_steps: int | None = None) -> list[Progress]
 
 def test_a_line_comes_before_what_it_says():
     line = step_line(1, 0.25, 2.0)
-
     assert list(read_events(["hello", line], total_steps=3)) == [
         Line("hello"),
         Line(line),
@@ -32,18 +31,14 @@ def test_a_line_comes_before_what_it_says():
 
 def test_the_pace_is_that_of_the_last_five_steps():
     lines = [step_line(n, 0.1, seconds) for n, seconds in enumerate([50, 2, 2, 2, 2, 2, 3], start=1)]
-
     reports = progress(lines, total_steps=10)
-
     assert [report.step_s for report in reports] == pytest.approx([50, 26, 18, 14, 11.6, 2, 2.2])
     assert reports[-1].eta_s == pytest.approx(3 * 2.2)
 
 
 def test_the_total_as_the_log_says_it():
     bar = "(TaskRunnerV1 pid=9) Training Progress:   4%|# | 1/28 [00:05<02:20,  5.2s/it]"
-
     before, after = progress([step_line(1, 0.1, 2), bar, step_line(2, 0.1, 2)])
-
     assert (before.total_steps, before.eta_s) == (None, None)
     assert (after.total_steps, after.eta_s) == (28, 52.0)
 
@@ -54,13 +49,11 @@ def test_a_run_that_goes_beyond_its_total():
 
 def test_a_validation_is_no_progress():
     events = list(read_events(["step:0 - val-core/x/mean@1:0.5"]))
-
     assert [type(event) for event in events] == [Line, Step]
 
 
 def test_numbers_that_are_none():
     report = progress(["step:3 - critic/score/mean:nan - timing_s/step:inf"], total_steps=9)[0]
-
     assert (report.reward, report.step_s, report.eta_s) == (None, None, None)
 
 
@@ -86,7 +79,6 @@ def test_lines_that_name_an_error(line: str, error: str | None):
 @given(st.lists(st.text() | st.integers(0, 99).map(lambda n: step_line(n, n / 7, n)), max_size=20))
 def test_every_line_is_there_once_in_its_order(lines: list[str]):
     events = list(read_events(lines))
-
     assert [event.text for event in events if isinstance(event, Line)] == lines
     assert all(
         event.step_s is None or math.isfinite(event.step_s) for event in events if isinstance(event, Progress)

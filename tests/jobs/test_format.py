@@ -40,7 +40,6 @@ def test_durations(seconds: float, text: str):
 
 def test_events_for_a_program():
     step = as_fields(Step(3, {"a": 1.5, "b": math.nan, "c": -math.inf}))
-
     assert step == {"event": "step", "step": 3, "metrics": {"a": 1.5, "b": None, "c": None}}
     assert as_fields(Line("text")) == {"event": "line", "text": "text"}
     assert json.loads(json.dumps(as_fields(Ended(JobStatus.FAILED, "m", "KeyError: 1")))) == {

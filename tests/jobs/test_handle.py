@@ -40,14 +40,11 @@ def test_a_handle_prints_as_one_word(cluster: FakeCluster, connection: Connectio
     cluster.add(
         "run-1", metadata={"job_name": "run", "cloudrl_checkpoints": "/c/run", "cloudrl_total_steps": "7"}
     )
-
     job = find_job(connection, "run-1")
-
     place = "lab" if connection.cluster_id else cluster.url.removeprefix("http://")
     assert str(job) == job.url == f"ray://{place}/run-1"
     assert (job.name, job.checkpoint_dir, job.total_steps) == ("run", "/c/run", 7)
     assert cluster.token not in repr(job)
-
     cluster.add("raysubmit_1", metadata={"cloudrl_total_steps": "many"})
     job = find_job(connection, "raysubmit_1")
     assert (job.name, job.checkpoint_dir, job.total_steps) == ("raysubmit_1", None, None), "somebody else's"
@@ -56,9 +53,7 @@ def test_a_handle_prints_as_one_word(cluster: FakeCluster, connection: Connectio
 def test_following_to_the_end(cluster: FakeCluster, connection: Connection):
     cluster.add("run", LOG.encode(), metadata={"cloudrl_total_steps": "4"})
     cluster.end("run")
-
     events = list(find_job(connection, "run").follow(sleep=lambda _: None))
-
     assert lines(events) == LOG.splitlines()
     assert [event for event in events if isinstance(event, Progress)] == [
         Progress(1, 4, 0.1, 2.0, 6.0),
@@ -73,9 +68,7 @@ def test_a_stream_that_breaks_goes_on(cluster: FakeCluster, connection: Connecti
     cluster.end("run")
     cluster.cuts = list(cuts)
     breaks: list[ConnectionFailed] = []
-
     events = list(find_job(connection, "run").follow(sleep=lambda _: None, on_break=breaks.append))
-
     assert lines(events) == LOG.splitlines()
     assert breaks
 
@@ -117,7 +110,6 @@ def test_a_cluster_that_was_restarted_does_not_know_the_job(cluster: FakeCluster
     cluster.add("run", b"text\n")
     job = find_job(plain(cluster), "run")
     cluster.jobs.clear()
-
     with pytest.raises((FailedError, InputError), match="run"):
         list(job.follow(sleep=lambda _: None))
 
@@ -127,7 +119,6 @@ def test_a_cluster_that_was_restarted_while_it_was_followed(cluster: FakeCluster
     events = find_job(connection, "run").follow(sleep=lambda _: None)
     next(events)
     cluster.jobs.clear()
-
     with pytest.raises(FailedError, match=r"does not know 'run' any more: the cluster was restarted"):
         list(events)
 
@@ -136,14 +127,12 @@ def test_a_token_that_changed(cluster: FakeCluster, connection: Connection):
     cluster.add("run", b"text\n")
     job = find_job(connection, "run")
     cluster.token = "another"
-
     with pytest.raises(Unauthorized):
         list(job.follow(sleep=lambda _: None))
 
 
 def test_the_log_as_it_is_now(cluster: FakeCluster, connection: Connection):
     cluster.add("run", LOG.encode() + b"\xff")
-
     assert list(find_job(connection, "run").logs()) == (LOG + "�").splitlines()
 
 
@@ -154,9 +143,7 @@ def test_the_verbs_of_a_future(cluster: FakeCluster, connection: Connection):
     assert not job.done()
     with pytest.raises(ConnectionFailed, match="job run is still RUNNING after 0 s"):
         job.wait(timeout_s=0)
-
     cluster.end("run")
-
     assert job.done()
     assert job.wait(timeout_s=5).succeeded
     assert job.result().succeeded
@@ -167,7 +154,6 @@ def test_waiting_for_a_failure_names_the_first_error(cluster: FakeCluster, conne
     log = b"Traceback:\nKeyError: 'a'\nTraceback:\nray.exceptions.ActorDiedError: died\n"
     cluster.add("run", log)
     cluster.end("run", "FAILED", "Job entrypoint command failed with exit code 1, last available logs: ...")
-
     with pytest.raises(
         JobFailed, match=r"job run ended as FAILED: its first error was KeyError: 'a'"
     ) as caught:
@@ -182,7 +168,6 @@ def test_waiting_for_a_failure_names_the_first_error(cluster: FakeCluster, conne
 def test_waiting_for_a_failure_without_any_error(cluster: FakeCluster, connection: Connection):
     cluster.add("run", b"text\n")
     cluster.end("run", "FAILED", "runtime_env setup failed:\n" + "frame\n" * 50 + "OSError: no such package")
-
     with pytest.raises(JobFailed, match="OSError: no such package") as caught:
         find_job(connection, "run").result()
     assert len(caught.value.message.splitlines()) <= 20
@@ -191,7 +176,6 @@ def test_waiting_for_a_failure_without_any_error(cluster: FakeCluster, connectio
 def test_cancelling(cluster: FakeCluster, connection: Connection):
     cluster.add("run")
     job = find_job(connection, "run")
-
     assert job.cancel() is True
     assert job.status().status is JobStatus.STOPPED
     with pytest.raises(JobFailed, match="ended as STOPPED"):
@@ -203,7 +187,6 @@ def test_listing(cluster: FakeCluster, connection: Connection):
         newest_job(connection)
     cluster.add("first")
     cluster.add("second")
-
     assert [job.submission_id for job in list_jobs(connection)] == ["first", "second"]
     assert newest_job(connection).submission_id == "second"
     with pytest.raises(InputError, match="knows no job 'x'"):
@@ -215,7 +198,6 @@ def test_a_log_that_is_on_another_node_than_the_agents(cluster: FakeCluster):
     cluster.add("run", b"text\n").node_ip = "10.0.0.2"
     cluster.end("run")
     connection = Connection("lab", cluster.url, cluster.token, cluster.agent_url, cluster.token, "id-1")
-
     assert lines(list(find_job(connection, "run").follow(sleep=lambda _: None))) == ["text"]
 
 

@@ -22,12 +22,10 @@ from cloudrl.spec import HydraText
 class TestNames:
     def test_a_second_submit_by_accident_is_another_run(self):
         later = NOW.replace(second=10)
-
         assert planned().name != plan(job(), cluster(), now=later).name
 
     def test_a_name_of_ones_own_continues_the_run(self):
         submission = planned(name="my-run")
-
         assert submission.checkpoint_dir == "/checkpoints/my-run"
         assert submission.submission_id == "my-run-20261121-100509"
         assert submission.notes == (
@@ -39,7 +37,6 @@ class TestNames:
 
     def test_an_id_of_ones_own(self):
         submission = planned(submission_id="raysubmit_1")
-
         assert (submission.submission_id, submission.name) == ("raysubmit_1", "grpo-20261121-100509")
 
     @pytest.mark.parametrize("option", ["name", "submission_id"])
@@ -63,7 +60,6 @@ class TestNames:
 class TestSteps:
     def test_epochs_do_not_end_the_run_before_its_steps(self):
         filled = overrides(planned(job(overrides={"trainer.total_epochs": 1}), steps=100))
-
         assert filled["trainer.total_training_steps"] == "100"
         assert filled["trainer.total_epochs"] == "100"
 
@@ -75,7 +71,6 @@ class TestSteps:
 
     def test_epochs_that_the_user_types_stay(self):
         filled = overrides(planned(steps=100, overrides=typed("trainer.total_epochs=2")))
-
         assert filled["trainer.total_epochs"] == "2"
 
     def test_the_same_twice_is_no_contradiction(self):
@@ -136,13 +131,11 @@ class TestRefusals:
 class TestNotes:
     def test_on_a_cpu_recipe_on_a_gpu_cluster(self):
         submission = planned(job(device="cpu"))
-
         assert "trainer.device=cpu" in submission.argv
         assert submission.notes == ("recipe 'grpo' computes on the CPU; the GPUs of cluster 'lab' stay idle",)
 
     def test_on_a_model_that_everybody_fetches(self):
         submission = planned(job(model="other/model"))
-
         assert "every worker asks the Hub" in submission.notes[0]
         assert "HF_HUB_OFFLINE" not in submission.runtime_env.get("env_vars", {})
 
@@ -151,7 +144,6 @@ class TestNotes:
 
     def test_on_checkpoints_elsewhere(self):
         notes = planned(overrides=typed("trainer.default_local_dir=/checkpoints-2/x")).notes
-
         assert notes == ("/checkpoints-2/x lies outside /checkpoints: cloudrl can neither list nor merge it",)
 
     @pytest.mark.parametrize(

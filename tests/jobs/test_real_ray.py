@@ -152,14 +152,12 @@ def job(connection: Connection, folder: Path) -> JobHandle:
 
 def test_a_cluster_without_an_agent(connection: Connection):
     look = inspect_cluster(connection)
-
     assert (look.nodes, look.gpus_per_node, look.checkpoint_dir, look.id) == (1, 1, None, None)
     assert RayClient(connection.ray_url, TOKEN).version()["ray_version"].startswith("2.")
 
 
 def test_from_submit_to_the_end(connection: Connection, job: JobHandle):
     events = list(job.follow())
-
     text = "\n".join(event.text for event in events if isinstance(event, Line))
     assert 'it\'s $(id) `id` \\"x\\"\\n; end' in text
     assert "files ['run.sh', 'sub dir', 'train.py'] 1 2" in text
@@ -179,14 +177,12 @@ def test_a_log_taken_up_in_the_middle_of_a_character(connection: Connection, job
     job.wait()
     source = RayLog(RayClient(connection.ray_url, TOKEN), job.submission_id, longest_s=0.1)
     whole = b"".join(follow_log(source, lambda: True))
-
     middle = whole.index("训".encode()) + 1
     stream = source.stream(middle)
     got = b""
     while len(got) < len(whole) - middle:
         got += next(stream)
     stream.close()
-
     assert whole[:middle] + got == whole
     assert b"".join(source.rest(middle)) == whole[middle:]
 
@@ -233,11 +229,9 @@ class CuttingProxy:
 def test_through_a_tunnel_that_keeps_breaking(connection: Connection, job: JobHandle):
     proxy = CuttingProxy(int(connection.ray_url.rsplit(":", 1)[1]))
     through = replace(job, connection=replace(connection, ray_url=f"http://127.0.0.1:{proxy.port}"))
-
     backoff = Backoff(first_s=0.01, longest_s=0.05)
     followed = [event.text for event in through.follow(backoff=backoff) if isinstance(event, Line)]
     proxy.close()
-
     assert followed == list(job.logs())
     assert proxy.cut > 3
 
@@ -245,19 +239,16 @@ def test_through_a_tunnel_that_keeps_breaking(connection: Connection, job: JobHa
 def test_why_the_bytes_are_read_and_not_the_text(connection: Connection, job: JobHandle):
     """Ray's endpoint for logs gives nothing at all of a log that holds one byte which is no UTF-8."""
     job.wait()
-
     headers = {"Authorization": f"Bearer {TOKEN}"}
     answer = httpx2.get(
         f"{connection.ray_url}/api/jobs/{job.submission_id}/logs", headers=headers, trust_env=False
     )
-
     assert answer.status_code == 500
     assert "UnicodeDecodeError" in answer.text
 
 
 def test_a_failed_job(connection: Connection, folder: Path):
     job = submit(connection, JOB, options(folder, overrides={"+fail": 1}))
-
     with pytest.raises(JobFailed, match="ended as FAILED: its first error was KeyError: 'first'"):
         job.result()
     assert job.status().driver_exit_code == 1
@@ -269,7 +260,6 @@ def test_stopping_a_job(connection: Connection, folder: Path):
         if isinstance(event, Progress):
             break
     assert job.status().status is JobStatus.RUNNING
-
     assert job.cancel() is True
     assert job.wait_terminal() is JobStatus.STOPPED
     assert job.cancel() is False
@@ -277,14 +267,12 @@ def test_stopping_a_job(connection: Connection, folder: Path):
 
 def test_a_job_whose_package_is_gone(connection: Connection, folder: Path):
     job = submit(connection, JOB, options(folder, working_dir="gcs://_ray_pkg_0123456789abcdef.zip"))
-
     with pytest.raises(JobFailed, match="Failed to download runtime_env file package"):
         job.result()
 
 
 def test_an_id_is_taken(connection: Connection, folder: Path, job: JobHandle):
     api = RayClient(connection.ray_url, TOKEN)
-
     with pytest.raises(InputError, match="submission id 'mine-1' is taken"):
         submit(connection, JOB, options(folder, submission_id="mine-1"))
     with pytest.raises(InputError, match="submission id 'mine-1' is taken"):
@@ -297,7 +285,6 @@ def test_an_id_is_taken(connection: Connection, folder: Path, job: JobHandle):
 
 def test_a_package_is_stored_byte_for_byte_and_once(connection: Connection, folder: Path):
     api, name, content = RayClient(connection.ray_url, TOKEN), "_ray_pkg_one.zip", b"0123456789" * 9
-
     assert api.package_exists("_ray_pkg_never.zip") is False
     api.put_package(name, [content[:10], content[10:]], len(content))
     assert api.package_exists(name) is True
@@ -306,14 +293,12 @@ def test_a_package_is_stored_byte_for_byte_and_once(connection: Connection, fold
 def test_the_limit_is_the_servers(connection: Connection):
     api = RayClient(connection.ray_url, TOKEN)
     piece = bytes(2**20)
-
     with pytest.raises(InputError, match=rf"Maximum request body size {PACKAGE_LIMIT_BYTES} exceeded"):
         api.put_package("_ray_pkg_big.zip", (piece for _ in range(101)), 101 * 2**20)
 
 
 def test_refused_requests(connection: Connection):
     api = RayClient(connection.ray_url, TOKEN)
-
     for call in (api.get_job, api.stop_job, api.delete_job):
         with pytest.raises(InputError, match="knows no job 'no/such job'"):
             call("no/such job")
@@ -324,7 +309,6 @@ def test_refused_requests(connection: Connection):
 @pytest.mark.parametrize("token", ["wrong", None])
 def test_a_wrong_token(connection: Connection, token: str | None):
     api = RayClient(connection.ray_url, token)
-
     for call in (api.version, api.list_jobs, api.nodes, lambda: api.put_package("_ray_pkg_x.zip", [b""], 0)):
         with pytest.raises(Unauthorized):
             call()

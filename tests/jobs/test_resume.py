@@ -49,6 +49,10 @@ class Lab:
         named = {f"trainer.{key}": value for key, value in overrides.items()}
         return resumed(self.connection, name, named)
 
+    def swap_addresses(self) -> None:
+        for node, ip in zip(self.fake.status["nodes"], ("10.0.0.9", "10.0.0.2"), strict=True):
+            node["ip"] = ip
+
     def refused(self) -> str:
         with pytest.raises(CheckpointError) as caught:
             self.resume()
@@ -103,17 +107,9 @@ def test_a_machine_that_was_replaced(lab: Lab) -> None:
 
 def test_machines_whose_addresses_changed_places(lab: Lab) -> None:
     """verl numbers its ranks by the nodes' addresses."""
-    for node, ip in zip(lab.fake.status["nodes"], ("10.0.0.9", "10.0.0.2"), strict=True):
-        node["ip"] = ip
-    assert (
-        "step 2: rank 0 is going to run on node 1, and its model_world_size_2_rank_0.pt lies on node 0"
-        in (lab.refused())
-    )
-
-
-def test_another_number_of_ranks(lab: Lab) -> None:
-    lab.fake.status["cluster"]["gpus_per_node"] = 2
-    assert "step 2: 2 ranks have saved the actor, and 4 would load it" in lab.refused()
+    lab.swap_addresses()
+    said = "step 2: rank 0 is going to run on node 1, and its model_world_size_2_rank_0.pt lies on node 0"
+    assert said in lab.refused()
 
 
 def test_steps_of_an_attempt_that_was_given_up(lab: Lab) -> None:
@@ -132,21 +128,20 @@ def test_a_copy_of_another_save_is_not_the_rank_s_own(lab: Lab) -> None:
             old = lab.step(2, 1 - rank) / path.relative_to(lab.step(2, rank))
             shutil.copy2(path, old)
             os.utime(old, (path.stat().st_atime, path.stat().st_mtime - 1000))
-    for node, ip in zip(lab.fake.status["nodes"], ("10.0.0.9", "10.0.0.2"), strict=True):
-        node["ip"] = ip
+    lab.swap_addresses()
     assert "step 2: rank 0 is going to run on node 1" in lab.refused()
 
 
-def test_fewer_gpus_than_the_cluster_has(lab: Lab) -> None:
+def test_another_number_of_ranks(lab: Lab) -> None:
     lab.fake.status["cluster"]["gpus_per_node"] = 2
+    assert "step 2: 2 ranks have saved the actor, and 4 would load it" in lab.refused()
     assert lab.resume(n_gpus_per_node=1)[0] == "/vol/checkpoints/mine/global_step_2"
     assert lab.resume(nnodes=1) == (None, ())
 
 
 def test_a_folder_that_all_nodes_share_has_all_of_it(lab: Lab, tmp_path: Path) -> None:
     lab.fake.disks = dict.fromkeys(range(2), tmp_path / "whole")
-    for node, ip in zip(lab.fake.status["nodes"], ("10.0.0.9", "10.0.0.2"), strict=True):
-        node["ip"] = ip
+    lab.swap_addresses()
     assert lab.resume()[1] == ("run 'mine' continues from step 2",)
 
 
@@ -157,30 +152,22 @@ def test_a_node_that_is_silent_may_have_the_newest(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize(
-    "overrides",
+    ("key", "value"),
     [
-        {"resume_mode": "disable"},
-        {"resume_from_path": "/elsewhere/global_step_1"},
-        {"default_local_dir": "/elsewhere"},
+        ("resume_mode", "disable"),
+        ("resume_from_path", "/elsewhere/global_step_1"),
+        ("default_local_dir", "/elsewhere"),
     ],
-    ids=lambda overrides: next(iter(overrides)),
 )
-def test_who_says_it_decides(lab: Lab, overrides: dict[str, Any]) -> None:
+def test_who_says_it_decides(lab: Lab, key: str, value: str) -> None:
     shutil.rmtree(lab.disks[1])
-    assert lab.resume(**overrides) == (None, ())
+    assert lab.resume(**{key: value}) == (None, ())
 
 
-def test_a_run_that_is_new(lab: Lab) -> None:
-    assert lab.resume("another") == (None, ())
-    assert lab.resume(None) == (None, ())
-
-
-def test_a_verl_that_cannot_go_on(lab: Lab) -> None:
+def test_where_there_is_nothing_to_go_on_from(lab: Lab) -> None:
+    assert lab.resume("another") == lab.resume(None) == (None, ())
     lab.fake.status["verl_version"] = "0.1"
-    assert lab.resume() == (None, ())
-
-
-def test_a_plain_ray_cluster(lab: Lab) -> None:
+    assert lab.resume() == (None, ()), "a verl that cannot go on"
     assert resumed(Connection(lab.fake.url, lab.fake.url, lab.fake.token), "mine", {}) == (None, ())
 
 

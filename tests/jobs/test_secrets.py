@@ -47,7 +47,6 @@ def test_they_go_through_the_agents_and_nowhere_else():
     submission = planned(
         env={"MY_API_TOKEN": MARKER, "A": "1"}, runtime_env={"env_vars": {"DB_PASSWORD": MARKER}}
     )
-
     assert submission.secrets == {"MY_API_TOKEN": MARKER, "DB_PASSWORD": MARKER}
     assert submission.entrypoint.startswith(f"{READER} python3 -m verl.trainer.main_ppo ")
     assert submission.argv[-1] == f"++{KEY}='{READER} python3'"
@@ -107,7 +106,6 @@ def test_where_only_ray_can_pass_them(cluster: ClusterShape, runtime_env: dict[s
     submission = planned(
         cluster, shell, env={"MY_API_TOKEN": MARKER}, runtime_env=runtime_env, overrides=ON_THE_HUB
     )
-
     assert submission.secrets == {}
     assert submission.runtime_env["env_vars"]["MY_API_TOKEN"] == MARKER
     assert MARKER not in submission.render()
@@ -138,7 +136,6 @@ SHELL = {
 )
 def test_what_the_job_needs_is_taken_from_the_shell(overrides: dict[str, Any], taken: set[str]):
     submission = planned(shell=SHELL, overrides=overrides)
-
     assert set(submission.secrets) == taken
     notes = [note for note in submission.notes if note.startswith("passed on from this shell: ")]
     assert len(notes) == bool(taken)

@@ -28,7 +28,6 @@ class TestEnvironment:
             runtime_env={"env_vars": {"B": "file", "C": "file"}},
             env={"C": "line"},
         ).runtime_env["env_vars"]
-
         assert env == {"HF_HUB_OFFLINE": "1", "A": "recipe", "B": "file", "C": "line"}
 
     def test_the_hub_is_left_alone_unless_the_user_wants_it(self):
@@ -38,7 +37,6 @@ class TestEnvironment:
     def test_a_reward_model_of_the_hub_needs_the_hub(self):
         mine = planned(overrides=typed("reward.reward_model.model_path=Skywork/Reward-8B"))
         local = planned(overrides=typed("reward.reward_model.model_path=/models/reward"))
-
         assert "env_vars" not in mine.runtime_env
         assert local.runtime_env["env_vars"] == {"HF_HUB_OFFLINE": "1"}
 
@@ -48,11 +46,9 @@ class TestEnvironment:
 
     def test_other_fields_are_passed_on_and_excludes_are_not(self, tmp_path: Path):
         config = {"setup_timeout_seconds": 60}
-
         sent = planned(
             runtime_env={"excludes": ["/x/"], "working_dir": str(tmp_path), "config": config}
         ).runtime_env
-
         assert sent.pop("working_dir").startswith("gcs://_ray_pkg_")
         assert sent == {"config": config, "env_vars": {"HF_HUB_OFFLINE": "1"}}
 
@@ -60,7 +56,6 @@ class TestEnvironment:
         submission = planned(
             working_dir="s3://bucket/code.zip", runtime_env={"working_dir": "gcs://other.zip"}
         )
-
         assert submission.runtime_env["working_dir"] == "s3://bucket/code.zip"
 
     def test_a_name_that_is_none(self):
@@ -82,9 +77,7 @@ class TestRendering:
 
     def test_no_secret_is_shown(self):
         submission = self.secretive()
-
         shown = submission.render() + repr(submission.redacted_request())
-
         assert [secret for secret in self.SECRETS if secret in shown] == []
         assert "data.prompt_key=prompt" in shown
         assert "HF_TOKEN: '***'" in shown
@@ -92,16 +85,13 @@ class TestRendering:
 
     def test_secrets_are_sent(self):
         sent = json.dumps(self.secretive().request())
-
         assert [secret for secret in self.SECRETS if secret not in sent] == []
 
     def test_what_is_shown_is_what_is_sent(self):
         submission = planned(
             overrides=typed("+a.b='x y'", "+c='it\\'s'", "~d", "+e=a\nb", "+f=$(id) `id` ; \\")
         )
-
         shown, sent = yaml.safe_load(submission.render()), submission.request()
-
         assert words(shown.pop("entrypoint")) == words(sent.pop("entrypoint")) == list(submission.argv[3:])
         assert (
             shown
@@ -119,10 +109,8 @@ class TestJournal:
         (tmp_path / "reward.py").write_text("def compute_score(): ...")
         options = SubmitOptions(reward="./reward.py", env=self.ENV, steps=3)
         submission = plan(job(), view, options, here=tmp_path)
-
         written = json.dumps(submission.to_json())
         read = Submission.from_json(json.loads(written))
-
         assert "marker" not in written
         assert json.dumps(read.to_json()) == written
         assert read.with_secrets(self.ENV) == submission
@@ -168,7 +156,6 @@ def test_a_shell_sees_what_was_meant(hostile: str):
     """Hostile text in a path, a value and a variable arrives in the program as it was, and runs nothing."""
     recipe = job(overrides={"+note": hostile, "algorithm.adv_estimator": "grpo"})
     submission = planned(recipe, cluster(checkpoint_dir=f"/ckpt/{hostile}"))
-
     assert words(submission.entrypoint) == list(submission.argv[3:])
     assert submission.checkpoint_dir == f"/ckpt/{hostile}/{submission.name}"
 
@@ -179,9 +166,7 @@ def test_hydra_reads_what_was_meant(hostile: str):
     submission = planned(
         view=cluster(checkpoint_dir=f"/ckpt/{hostile}", models={}), overrides={"+note": hostile}
     )
-
     read = {each.key_or_group: each.value() for each in parser.parse_overrides(list(submission.argv[3:]))}
-
     assert read["note"] == hostile
     assert read["trainer.default_local_dir"] == f"/ckpt/{hostile}/{submission.name}"
     assert read["trainer.nnodes"] == 2

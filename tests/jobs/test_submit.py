@@ -42,9 +42,7 @@ def folder(tmp_path: Path) -> Path:
 def test_what_the_dry_run_shows_is_what_ray_gets(cluster: FakeCluster, folder: Path):
     prepared = prepare(connect(cluster), JOB, SubmitOptions(working_dir=str(folder), steps=3, env={"A": "1"}))
     assert {method for method, _ in cluster.requests} == {"GET"}, "a dry run only looks"
-
     job = send(prepared)
-
     assert cluster.jobs[job.submission_id].body == prepared.submission.request()
     assert list(cluster.packages) == [prepared.submission.runtime_env["working_dir"].removeprefix("gcs://")]
     assert job.checkpoint_dir == f"/vol/checkpoints/{job.name}"
@@ -74,9 +72,7 @@ def test_a_package_that_is_there_is_not_sent_again(cluster: FakeCluster, folder:
     job = submit(connect(cluster), JOB, SubmitOptions(working_dir=str(folder)))
     cluster.end(job.submission_id)
     cluster.requests.clear()
-
     submit(connect(cluster), JOB, SubmitOptions(working_dir=str(folder), submission_id="two"))
-
     assert "PUT" not in {method for method, _ in cluster.requests}
 
 
@@ -86,10 +82,8 @@ def test_progress_of_an_upload_also_for_the_agent_that_does_not_see_it(
     (folder / "noise").write_bytes(os.urandom(600_000))
     monkeypatch.setattr(sys.modules["cloudrl.jobs.submit"], "_NOTE_EVERY_S", 0.0)
     seen: list[tuple[int, int]] = []
-
     prepared = prepare(connect(cluster), JOB, SubmitOptions(working_dir=str(folder)))
     send(prepared, on_upload=lambda *at: seen.append(at))
-
     assert [done for done, _ in seen] == [262144, 524288, seen[-1][1]]
     assert cluster.requests.count(("POST", "/v1/transfers")) == 3
 
@@ -97,23 +91,19 @@ def test_progress_of_an_upload_also_for_the_agent_that_does_not_see_it(
 def test_the_working_directory_of_the_runtime_environment(cluster: FakeCluster, folder: Path):
     (folder / "big.bin").write_text("x")
     runtime_env = {"working_dir": str(folder), "excludes": ["*.bin"]}
-
     package = prepare(connect(cluster), JOB, SubmitOptions(runtime_env=runtime_env)).package
-
     assert package is not None
     assert package.files == 1
 
 
 def test_a_remote_working_directory_is_left_to_the_cluster(cluster: FakeCluster):
     prepared = prepare(connect(cluster), JOB, SubmitOptions(working_dir="s3://bucket/code.zip"))
-
     assert prepared.package is None
     assert prepared.submission.runtime_env["working_dir"] == "s3://bucket/code.zip"
 
 
 def test_a_taken_id_is_refused_before_the_upload(cluster: FakeCluster, folder: Path):
     cluster.add("mine")
-
     with pytest.raises(InputError, match="submission id 'mine' is taken"):
         submit(connect(cluster), JOB, SubmitOptions(working_dir=str(folder), submission_id="mine"))
     assert not cluster.packages
@@ -127,14 +117,12 @@ def test_two_at_the_same_time_with_one_id(cluster: FakeCluster):
             cluster.add("mine")
 
     cluster.on_request = taken_meanwhile
-
     with pytest.raises(InputError, match="submission id 'mine' is taken"):
         send(prepared)
 
 
 def test_a_package_that_the_cluster_loses(cluster: FakeCluster, folder: Path):
     cluster.on_request = lambda method, _path: cluster.packages.clear() if method == "GET" else None
-
     with pytest.raises(InputError, match="has lost it"):
         submit(connect(cluster), JOB, SubmitOptions(working_dir=str(folder)))
     assert not cluster.jobs
@@ -158,7 +146,6 @@ def test_never_to_the_dashboard_of_another_cluster(cluster: FakeCluster, folder:
 
 def test_a_cluster_that_is_not_ready(cluster: FakeCluster):
     cluster.status["phase"] = "fetch"
-
     with pytest.raises(ClusterFailed, match="is fetch"):
         submit(connect(cluster), JOB)
 
@@ -166,7 +153,6 @@ def test_a_cluster_that_is_not_ready(cluster: FakeCluster):
 def test_no_cluster(cluster: FakeCluster):
     connection = connect(cluster)
     cluster.down()
-
     with pytest.raises(ConnectionFailed, match="no agent answers"):
         submit(connection, JOB)
     with pytest.raises(ConnectionFailed, match="no Ray answers"):
@@ -182,7 +168,6 @@ def test_a_wrong_token(cluster: FakeCluster):
 
 def test_a_plain_ray_cluster(cluster: FakeCluster):
     job = submit(Connection(cluster.url, cluster.url, cluster.token), JOB, SubmitOptions(overrides=PATHS))
-
     entrypoint = cluster.jobs[job.submission_id].body["entrypoint"]
     assert "trainer.nnodes=2 trainer.n_gpus_per_node=1" in entrypoint
     assert job.checkpoint_dir == "/c/run"

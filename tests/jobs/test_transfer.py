@@ -108,22 +108,18 @@ def whole(head: Served, item: Upload) -> bool:
 def test_sent_once(head: Served, item: Upload):
     seen: list[tuple[int, int]] = []
     first, second = Broken(), Broken()
-
     send_files(api(head, first), item, on_upload=lambda *at: seen.append(at))
     assert whole(head, item)
     assert first.sent == item.size_bytes
     assert seen[-1] == (item.size_bytes, item.size_bytes)
     assert seen == sorted(seen)
-
     send_files(api(head, second), item)
     assert second.calls == [f"PUT {item.manifest.address}"]
 
 
 def test_it_goes_on_where_it_broke_off(head: Served, item: Upload):
     transport, pauses = Broken(99, 5_000_000, 2_500_000), []  # config.json comes first
-
     send_files(api(head, transport), item, sleep=pauses.append)
-
     assert whole(head, item)
     assert len(pauses) >= 2, "once more for each time that the head has not yet noticed the break"
     in_flight = 4 * 2**20  # the buffers of both ends
@@ -153,7 +149,6 @@ def test_a_file_that_changes_meanwhile(head: Served, item: Upload, here: Path):
     with pytest.raises(InputError, match="arrived damaged") as caught:
         send_files(api(head), item)
     assert caught.value.exit_code == 2
-
     (here / "model" / "weights").write_bytes(WEIGHTS[:-1])
     with pytest.raises(InputError, match="has become shorter while it was sent"):
         send_files(api(head), item)
@@ -272,13 +267,11 @@ def test_a_fork_of_verl(cluster: FakeCluster, head: Served, tmp_path: Path):
     (fork / "verl" / "version").mkdir(parents=True)
     (fork / "verl" / "__init__.py").touch()
     lab = connection(cluster, head)
-
     prepared = prepare(lab, Job(name="x", device="cpu"), SubmitOptions(working_dir=str(fork)), shell={})
     assert (
         f"the job runs the verl in {fork} (of unknown version), not the one of the nodes"
         in prepared.submission.notes
     )
-
     (fork / "verl" / "version" / "version").write_text("0.5.0.dev\n")
     with pytest.raises(InputError, match=r"written for verl 0\.9\.1, and cluster 'lab' has 0\.5\.0\.dev"):
         prepare(

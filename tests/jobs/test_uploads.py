@@ -66,7 +66,6 @@ def package(draft: JobDraft) -> PackagePlan:
 
 def test_small_files_go_into_the_package(here: Path):
     draft = planned(here, reward="./reward.py", train="./a b.parquet", model="./model")
-
     given = draft.values
     by_text = {item.text: item for item in draft.uploads}
     assert given[REWARD] == by_text["./reward.py"].to
@@ -93,7 +92,6 @@ def test_the_name_follows_the_content(here: Path):
 def test_large_ones_go_through_the_agents(here: Path):
     weights = large(here / "model" / "weights", SMALL_BYTES)
     draft = planned(here, model="./model", critic="./model", reward="./reward.py")
-
     model, reward = draft.uploads
     assert (model.by, reward.by) == ("agents", "package")
     assert model.to == f"/vol/data/user-files/{model.manifest.address}/model"
@@ -107,9 +105,7 @@ def test_many_small_ones_leave_room_for_the_working_directory(here: Path):
     (here / "proj").mkdir()
     large(here / "proj" / "big", 85 * 2**20)
     names = [large(here / f"{size}.parquet", size * 2**20).name for size in (7, 9, 8)]
-
     draft = planned(here, working_dir="proj", train=[f"./{name}" for name in names])
-
     assert {item.text: item.by for item in draft.uploads} == {
         "./7.parquet": "package", "./8.parquet": "package", "./9.parquet": "agents",
     }  # fmt: skip
@@ -119,7 +115,6 @@ def test_many_small_ones_leave_room_for_the_working_directory(here: Path):
 def test_a_plain_ray_takes_what_fits(here: Path):
     large(here / "model" / "weights", 60 * 2**20)
     assert {item.by for item in planned(here, PLAIN, model="./model").uploads} == {"package"}
-
     large(here / "model" / "weights", LIMIT + 1)
     with pytest.raises(InputError) as caught:
         planned(here, PLAIN, model="./model")
@@ -144,11 +139,9 @@ def test_what_lies_in_the_working_directory_travels_with_it(here: Path):
     for name in ("data/x.parquet", "data/excluded.parquet"):
         (here / "proj" / name).write_bytes(b"x")
     (here / "proj" / ".gitignore").write_text("excluded.parquet\n")
-
     draft = planned(
         here, working_dir="proj", reward="./proj/reward.py", train=["data/x.parquet", "data/excluded.parquet"]
     )
-
     assert [item.text for item in draft.uploads] == ["data/excluded.parquet"]
     given = draft.values
     assert given[REWARD] == "reward.py"
