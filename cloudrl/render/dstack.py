@@ -20,7 +20,7 @@ from cloudrl.spec.volume import NetworkMount, Volume
 from cloudrl.verl import Release, release
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from cloudrl.spec import Cluster
 
@@ -41,6 +41,11 @@ _DEFAULTS: dict[str, Any] = {
     "stop_criteria": "master-done",
 }
 """What makes our tasks right, unless the section `dstack` says otherwise."""
+
+_ORDERS = {
+    "startup_order": "All nodes set up and download at once; workers wait for the head by themselves.",
+    "stop_criteria": "When the head ends, no other node may stay behind and cost money.",
+}
 
 # Where the section's keys stand in the file; all others come last.
 _OF_THE_IMAGE = ("python", "nvcc", "registry_auth")
@@ -79,12 +84,7 @@ def to_dstack(cluster: Cluster) -> str:
     ray = f"localhost:{local}" if local else f"the local port that dstack prints for {RAY_PORT}"
     header = _HEADER.format(agent=AGENT_FILE, name=cluster.name, ray=ray)
     known = release_of(cluster)
-    sections = [
-        *_container(cluster, known),
-        *_agent(cluster, known),
-        *_resources(cluster, known),
-        *_lifecycle(cluster),
-    ]
+    sections = [*_container(cluster, known), *_resources(cluster, known), *_lifecycle(cluster.dstack)]
     text = document(header, sections)
     if cluster.dstack:  # without it nothing of dstack is imported
         check_with_dstack(text, cluster.dstack)
@@ -123,39 +123,19 @@ def _container(cluster: Cluster, known: Release | None) -> list[Section]:
     secrets = {name: f"${{{{ secrets.{name} }}}}" for name in cluster.secrets}
     container = {
         "image": known.image if known else cluster.image,
-        **_of(cluster, _OF_THE_IMAGE),
+        **_of(cluster.dstack, _OF_THE_IMAGE),
         "user": cluster.user,
-        **_of(cluster, _OF_THE_CONTAINER),
+        **_of(cluster.dstack, _OF_THE_CONTAINER),
         "working_dir": cluster.working_dir,
     }
+    set_once = (
+        f"Secrets are dstack's own: `dstack secret set {next(iter(secrets), '')} ...`, once for the project."
+    )
     return [
         Section({"type": "task", "name": cluster.name}),
         Section({"nodes": cluster.nodes}),
         Section(container, comment=_image_comment(known)),
-        Section({"env": {**env, **secrets} or None}, comment=_secrets_comment(cluster)),
-    ]
-
-
-def _of(cluster: Cluster, names: Sequence[str]) -> dict[str, Any]:
-    """These keys of the section `dstack`, as they are."""
-    return {name: cluster.dstack[name] for name in names if name in cluster.dstack}
-
-
-def _image_comment(known: Release | None) -> str:
-    if known is None:
-        return ""
-    state = "" if known.confirmed else ". Unconfirmed: cloudrl has not run it on GPUs yet"
-    return f"The image for verl {known.verl}{state}.\nSource: {known.source}"
-
-
-def _secrets_comment(cluster: Cluster) -> str:
-    if not cluster.secrets:
-        return ""
-    return f"Secrets are dstack's own: `dstack secret set {cluster.secrets[0]} ...`, once for the project."
-
-
-def _agent(cluster: Cluster, known: Release | None) -> list[Section]:
-    return [
+        Section({"env": {**env, **secrets} or None}, comment=set_once if secrets else ""),
         Section(
             # a relative path is taken from the folder of the YAML file
             {"files": [f"{AGENT_FILE}:{AGENT_PATH}"]},
@@ -174,17 +154,26 @@ def _agent(cluster: Cluster, known: Release | None) -> list[Section]:
     ]
 
 
+def _of(section: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """These keys of the section `dstack`, as they are."""
+    return {name: section[name] for name in names if name in section}
+
+
+def _image_comment(known: Release | None) -> str:
+    if known is None:
+        return ""
+    state = "" if known.confirmed else ". Unconfirmed: cloudrl has not run it on GPUs yet"
+    return f"The image for verl {known.verl}{state}.\nSource: {known.source}"
+
+
 def _resources(cluster: Cluster, known: Release | None) -> list[Section]:
-    wanted = {
-        "gpu": _gpu(cluster, known),
-        **{name: getattr(cluster, name) for name in ("cpu", "memory", "disk")},
-        "shm_size": cluster.shared_memory,
-    }
-    volumes = [_volume(mount) for mount in cluster.mounts]
+    parts = {name: getattr(cluster, name) for name in ("cpu", "memory", "disk")}
+    wanted = {"gpu": _gpu(cluster, known), **parts, "shm_size": cluster.shared_memory}
     resources = {name: plain(value) for name, value in wanted.items() if value is not None}
+    volumes = [_volume(mount) for mount in cluster.mounts]
     return [
         Section({"resources": resources or None}),
-        Section(_of(cluster, _OF_MACHINES)),
+        Section(_of(cluster.dstack, _OF_MACHINES)),
         Section({"volumes": volumes or None}, comment=_volumes_comment(cluster)),
     ]
 
@@ -216,46 +205,39 @@ def _volumes_comment(cluster: Cluster) -> str:
     return "Checkpoints lie on the instances and survive a restart of the run there." if holder else ""
 
 
-def _lifecycle(cluster: Cluster) -> list[Section]:
-    said = {**_DEFAULTS, **cluster.dstack}
+def _lifecycle(section: Mapping[str, Any]) -> list[Section]:
     known = (*_OF_THE_IMAGE, *_OF_THE_CONTAINER, *_OF_MACHINES, *_OF_TIME, *_DEFAULTS)
-    comments = {
-        "retry": _retry_comment(said["retry"]),
-        "startup_order": _startup_comment(said["startup_order"]),
-        "stop_criteria": _stop_comment(said["stop_criteria"]),
-    }
-    retry, *orders = (Section({name: said[name]}, comment=text) for name, text in comments.items())
-    others = Section({name: value for name, value in cluster.dstack.items() if name not in known})
-    return [retry, Section(_of(cluster, _OF_TIME)), *orders, others]
+    said = {**_DEFAULTS, **section}
+    return [
+        Section({"retry": said["retry"]}, comment=_retry_comment(said["retry"])),
+        Section(_of(section, _OF_TIME)),
+        *(
+            Section({name: said[name]}, comment=comment if said[name] == _DEFAULTS[name] else "")
+            for name, comment in _ORDERS.items()
+        ),
+        Section(_of(section, (name for name in section if name not in known))),
+    ]
 
 
 def _retry_comment(retry: Mapping[str, Any] | bool) -> str:
     if retry is False:
         return "A lost node ends the run."
     duration = retry.get("duration") if isinstance(retry, dict) else None
-    if duration is None:  # dstack's own
-        return "A lost node restarts the run on all nodes."
-    wait = "a day" if duration == "1d" else duration
-    return f"A lost node restarts the run on all nodes; wait up to {wait} for a replacement."
-
-
-def _startup_comment(order: str) -> str:
-    if order != "any":
-        return ""
-    return "All nodes set up and download at once; workers wait for the head by themselves."
-
-
-def _stop_comment(criterion: str) -> str:
-    if criterion != "master-done":
-        return ""
-    return "When the head ends, no other node may stay behind and cost money."
+    wait = (
+        ""
+        if duration is None
+        else f"; wait up to {'a day' if duration == '1d' else duration} for a replacement"
+    )
+    return f"A lost node restarts the run on all nodes{wait}."
 
 
 def _agent_command(cluster: Cluster, known: Release | None) -> str:
     """`exec python3 ... run`, one option a line. The last command, for the reason in its comment."""
     options = AgentOptions(
         device=cluster.device,
-        gpus=_gpus_per_node(cluster),
+        # Without GPUs one place a node: verl 0.9.1 places its workers on nothing else (single_controller/ray/base.py).
+        # A range is left to dstack, which tells each node its number in DSTACK_GPUS_PER_NODE.
+        gpus=1 if cluster.device == "cpu" else cluster.gpus_per_node,
         cpus=CPU_SLOTS if cluster.device == "cpu" else None,
         setup=(*(known.install if known else ()), *cluster.setup),
         services=tuple(map(parse_service, cluster.services)),
@@ -282,14 +264,6 @@ def budget_limits(cluster: Cluster) -> BudgetLimits:
         )
     idle_s = None if cluster.down_when_idle is None else seconds_of(cluster.down_when_idle)
     return BudgetLimits(idle_s, cluster.max_cost, cluster.price_per_hour)
-
-
-def _gpus_per_node(cluster: Cluster) -> int | None:
-    """What Ray counts. A range is left to dstack, which tells each node its number in DSTACK_GPUS_PER_NODE."""
-    if cluster.device == "cpu":
-        # one place a node: verl 0.9.1 places its workers on nothing but GPUs (single_controller/ray/base.py)
-        return 1
-    return cluster.gpus_per_node
 
 
 def _import_check(cluster: Cluster, known: Release | None) -> tuple[str, ...]:

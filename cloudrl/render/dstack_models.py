@@ -47,15 +47,15 @@ def check_with_dstack(text: str, section: Collection[str] = ()) -> None:
     from pydantic import ValidationError
 
     values = yaml.safe_load(text)
+    hint = f"What dstack knows of a {values['type']}: {_PAGES}/{values['type']}"
     try:
         parse_apply_configuration(values)
     except ConfigurationError as error:
         cause = error.__context__
         errors = cause.errors(include_url=False) if isinstance(cause, ValidationError) else []
-        lines = _lines(errors, values["type"], section) or [str(error)]
-        raise SpecError("\n".join(lines), hint=_fields_hint(values["type"])) from None
+        raise SpecError("\n".join(_lines(errors, values["type"], section)) or str(error), hint=hint) from None
     except TypeError as error:  # utils/tags.py matches values that are no text
-        raise SpecError(f"dstack cannot read it: {error}", hint=_fields_hint(values["type"])) from None
+        raise SpecError(f"dstack cannot read it: {error}", hint=hint) from None
 
 
 def _lines(errors: list[ErrorDetails], kind: str, section: Collection[str]) -> list[str]:
@@ -63,32 +63,26 @@ def _lines(errors: list[ErrorDetails], kind: str, section: Collection[str]) -> l
     lines: dict[str, str] = {}
     for error in errors:
         # ('task', 'retry', 'function-after[...]', 'duration'): kind first, then fields and what pydantic puts between
-        path = [str(part) for part in error["loc"][1:] if re.fullmatch(r"[a-z_]+|[0-9]+", str(part))]
-        field = path[0] if path else kind
-        lines.setdefault(field, _line(error, path, kind, section))
+        path = [str(part) for part in error["loc"][1:] if re.fullmatch(r"[a-z_]+|[0-9]+", str(part))] or [
+            kind
+        ]
+        said = _said(error, path, kind)
+        lines.setdefault(path[0], f"{'dstack.' if path[0] in section else ''}{'.'.join(path)}: {said}")
     return list(lines.values())
 
 
-def _line(error: ErrorDetails, path: list[str], kind: str, section: Collection[str]) -> str:
-    where = ".".join(["dstack", *path] if path and path[0] in section else path or ["dstack"])
+def _said(error: ErrorDetails, path: list[str], kind: str) -> str:
     if error["type"] == "extra_forbidden":
         meant = did_you_mean(path[-1], _fields(kind)) if len(path) == 1 else ""
-        return f"{where}: dstack knows no {path[-1]!r} of a {kind}{meant}"
-    said = error["msg"].removeprefix("Value error, ")
+        return f"dstack knows no {path[-1]!r} of a {kind}{meant}"
     shown = "" if error["type"] == "missing" or "registry_auth" in path else f"{error['input']!r}: "
-    return f"{where}: {shown}{said}"
+    return shown + error["msg"].removeprefix("Value error, ")
 
 
-def _fields(kind: str) -> list[str]:
+def _fields(kind: str) -> Collection[str]:
     from dstack._internal.core.models.configurations import TaskConfiguration
     from dstack._internal.core.models.fleets import FleetConfiguration
     from dstack._internal.core.models.volumes import KubernetesVolumeConfiguration
 
-    model: Any = {"task": TaskConfiguration, "fleet": FleetConfiguration}.get(
-        kind, KubernetesVolumeConfiguration
-    )
-    return list(model.model_fields)
-
-
-def _fields_hint(kind: str) -> str:
-    return f"What dstack knows of a {kind}: {_PAGES}/{kind}"
+    models = {"task": TaskConfiguration, "fleet": FleetConfiguration, "volume": KubernetesVolumeConfiguration}
+    return list(models[kind].model_fields)

@@ -7,7 +7,6 @@ from cloudrl.spec.data import DataSet as DataSet
 from cloudrl.spec.data import data_argument as data_argument
 from cloudrl.spec.fleet import Fleet as Fleet
 from cloudrl.spec.fleet import NodeRange as NodeRange
-from cloudrl.spec.gpu import Cpu as Cpu
 from cloudrl.spec.gpu import Gpu as Gpu
 from cloudrl.spec.hydra import HydraText as HydraText
 from cloudrl.spec.hydra import hydra_text as hydra_text

@@ -24,13 +24,13 @@ from cloudrl.spec.fields import (
     spelled,
     unique_list_of,
 )
-from cloudrl.spec.gpu import Cpu, Gpu
+from cloudrl.spec.gpu import Gpu, image_gpu
+from cloudrl.spec.gpu import cpu as parse_cpu
 from cloudrl.spec.names import image_name, resource_name, secret_in, secret_name, unix_user
 from cloudrl.spec.ports import Port, all_ports, port_texts
 from cloudrl.spec.section import Section
 from cloudrl.spec.services import service_texts
 from cloudrl.spec.sizes import Size, size_range
-from cloudrl.spec.vendors import vendor_of
 from cloudrl.spec.volume import Mount, Volume, mount_list, parse_mount
 
 if TYPE_CHECKING:
@@ -40,12 +40,6 @@ ROLLOUTS = ("vllm", "sglang")
 PLANNED_SECTIONS = ("slurm",)
 """Reserved for providers that there are not yet."""
 _VISIBLE_DEVICES = ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
-
-
-def _gpu(value: object) -> str:
-    gpu = str(Gpu.parse(value))
-    vendor_of(gpu)  # refuses names and vendors that contradict each other
-    return gpu
 
 
 class Cluster(Spec):
@@ -78,9 +72,9 @@ class Cluster(Spec):
     """Names of dstack's secrets that become variables of the same name. Their values stand nowhere."""
     ports: Annotated[Sequence[str | int], PlainValidator(port_texts)] = ()
     """Forwarded besides Ray's dashboard (8265) and the agent (8266); `9265:8265` moves one of those."""
-    gpu: Annotated[str | None, spelled(_gpu)] = None
+    gpu: Annotated[str | None, spelled(image_gpu)] = None
     """GPUs of each node, for example `80GB:8`; None means a cluster without GPUs."""
-    cpu: Annotated[str | None, spelled(Cpu.parse)] = None
+    cpu: Annotated[str | None, spelled(parse_cpu)] = None
     memory: Annotated[str | None, spelled(size_range)] = None
     disk: Annotated[str | None, spelled(size_range)] = None
     shm_size: Annotated[str | None, spelled(Size.parse)] = None
@@ -174,7 +168,7 @@ class Cluster(Spec):
     @property
     def vendor(self) -> str:
         """Who makes the GPUs: `amd` by vendor or by name, else what `gpu` says, else `nvidia`."""
-        return vendor_of(self.gpu)
+        return "nvidia" if self.gpu is None else Gpu.parse(self.gpu).maker
 
     @property
     def gpus_per_node(self) -> int | None:

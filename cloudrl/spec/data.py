@@ -64,15 +64,7 @@ def _source(value: object) -> str:
 
 
 def _name(value: object) -> str:
-    if isinstance(value, str) and value.startswith("/"):
-        return absolute_path(value)
-    try:
-        return data_name(value)
-    except SpecError as wrong:
-        url = _HUB_URL.fullmatch(str(value))
-        slug = url[1] if url else re.sub(r"[^A-Za-z0-9._-]+", "-", str(value)).strip("-._")
-        meant = f"; did you mean {slug!r}?" if slug and slug != value and isinstance(value, str) else ""
-        raise SpecError(f"{wrong.message}{meant}", hint="Letters, digits, dots, dashes and _") from None
+    return absolute_path(value) if isinstance(value, str) and value.startswith("/") else data_name(value)
 
 
 _field = matching(

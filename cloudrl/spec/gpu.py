@@ -22,6 +22,8 @@ T = TypeVar("T")
 VENDORS = ("nvidia", "amd", "google", "intel", "tenstorrent")
 _VENDOR_ALIASES = {"tpu": "google", "tt": "tenstorrent"}
 _ARCH_ALIASES = {"amd64": "x86", "x86_64": "x86", "x64": "x86", "arm64": "arm", "aarch64": "arm"}
+# gpuhunt 0.1.34, _internal/constraints.py, KNOWN_AMD_GPUS: MI100 to MI355X, and nobody else's name begins so.
+_AMD = re.compile(r"mi[0-9]{2,}[a-z]*", re.IGNORECASE)
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]*")
 # No GPU is named like `H100x8`; dstack would take it for a name and find no offer.
 _COUNT_IN_NAME = re.compile(
@@ -62,29 +64,41 @@ class Gpu:
     def __str__(self) -> str:
         return _joined(self.vendor, ",".join(self.name), self.memory, self.count)
 
+    @property
+    def maker(self) -> str:
+        """Who made the GPUs, which decides which image runs on them; `nvidia` where nothing says otherwise."""
+        return "amd" if any(map(_AMD.fullmatch, self.name)) else self.vendor or "nvidia"
 
-@dataclass(frozen=True)
-class Cpu:
-    """CPU cores of one node, and their architecture (`x86` or `arm`)."""
 
-    arch: str | None = None
-    count: Range[int] | None = None
+def image_gpu(value: object) -> str:
+    """GPUs on which one image can run, in their usual spelling.
 
-    @classmethod
-    def parse(cls, value: object) -> Cpu:
-        """Read `32`, `8..` or `x86:8..`.
-
-        Raises:
-            SpecError: A part is empty, stands twice, or is neither an architecture nor a count.
-        """
-        parts = _parts(value, _kind_of_cpu_part, _CPU_EXAMPLES)
-        return cls(
-            arch=_read(value, parts.get("architecture"), _arch),
-            count=_read(value, parts.get("count"), count_range),
+    Raises:
+        SpecError: Names of different makers stand together, or the vendor given is not theirs.
+    """
+    gpu = Gpu.parse(value)
+    if gpu.name and len({bool(_AMD.fullmatch(name)) for name in gpu.name}) > 1:
+        raise SpecError(
+            f"{value!r} mixes GPUs of AMD with others, and no image runs on both",
+            hint="All nodes of a cluster run one image; name GPUs of one vendor",
         )
+    if gpu.name and gpu.vendor is not None and (gpu.vendor == "amd") != (Gpu(name=gpu.name).maker == "amd"):
+        raise SpecError(
+            f"{value!r}: {gpu.name[0]} is not made by {gpu.vendor}",
+            hint="For example 'amd:MI300X:8'; or leave the vendor out",
+        )
+    return str(gpu)
 
-    def __str__(self) -> str:
-        return _joined(self.arch, self.count)
+
+def cpu(value: object) -> str:
+    """CPU cores of a node, `32`, `8..` or `x86:8..`, in their usual spelling.
+
+    Raises:
+        SpecError: A part is empty, stands twice, or is neither an architecture nor a count.
+    """
+    parts = _parts(value, _kind_of_cpu_part, _CPU_EXAMPLES)
+    arch = _read(value, parts.get("architecture"), _arch)
+    return _joined(arch, _read(value, parts.get("count"), count_range))
 
 
 def _joined(*parts: object) -> str:

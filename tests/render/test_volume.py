@@ -61,7 +61,7 @@ def test_a_volume_is_to_dstack_what_the_same_fields_would_be(fields):
     ("fields", "message"),
     [
         ({"backend": "aws", "size": "1GB"}, "region: Field required"),
-        ({"backend": "azure", "size": "1GB"}, "dstack: {"),
+        ({"backend": "azure", "size": "1GB"}, "volume: {"),
         ({"backend": "lium", "volume_id": "a", "size": "1GB"}, "size: dstack knows no 'size' of a volume"),
         ({"backend": "aws", "region": "a", "size": "1GB", "dstack": {"acces_modes": ["x"]}},
          "dstack.acces_modes: dstack knows no 'acces_modes' of a volume; did you mean 'access_modes'?"),

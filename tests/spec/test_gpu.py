@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gpuhunt
 import pytest
 from dstack._internal.core.models.resources import CPUSpec, GPUSpec
 from hypothesis import given
@@ -9,7 +10,8 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from cloudrl.errors import SpecError
-from cloudrl.spec import Cpu, Gpu, Range, size_range
+from cloudrl.spec import Cluster, Gpu, Range, size_range
+from cloudrl.spec.gpu import cpu
 
 SEEN_IN_THE_WILD = [
     "80GB:8", "H100:8", "A100,H100:80GB:4", "24GB..40GB:2", "nvidia:24GB", "amd:MI300X:8", "8", "1..8",
@@ -116,11 +118,8 @@ def test_a_wrong_gpu_is_refused(value, message):
 
 @pytest.mark.parametrize("text", ["8", "8..", "..8", "2..8", "x86:8..", "arm:4", "X86:2", "8:arm", "x86"])
 def test_a_cpu_means_to_dstack_what_it_means_to_us(text):
-    ours, theirs = Cpu.parse(text), TypeAdapter(CPUSpec).validate_python(text)
-    assert theirs == TypeAdapter(CPUSpec).validate_python(str(ours))
-    assert ours.arch == (theirs.arch and theirs.arch.value)
-    if ours.count:
-        assert (ours.count.min, ours.count.max) == (theirs.count.min, theirs.count.max)
+    read = TypeAdapter(CPUSpec).validate_python
+    assert read(cpu(text)) == read(text)
 
 
 @pytest.mark.parametrize(
@@ -139,5 +138,53 @@ def test_a_cpu_means_to_dstack_what_it_means_to_us(text):
 )
 def test_a_wrong_cpu_is_refused(value, message):
     with pytest.raises(SpecError) as caught:
-        Cpu.parse(value)
+        cpu(value)
     assert caught.value.message == message
+
+
+@pytest.mark.parametrize(
+    ("gpu", "vendor"),
+    [
+        (None, "nvidia"),
+        ("80GB:8", "nvidia"),
+        ("H100:8", "nvidia"),
+        ("MI300X:8", "amd"),
+        ("mi300x,MI325X:8", "amd"),
+        ("amd:192GB:8", "amd"),
+        ("AMD:MI300X:8", "amd"),
+        ("tpu:8", "google"),
+        ("intel:gaudi2:8", "intel"),
+    ],
+)
+def test_the_vendor_by_name_or_as_given(gpu, vendor):
+    assert Cluster(name="one", gpu=gpu).vendor == vendor
+
+
+@pytest.mark.parametrize("name", [gpu.name for gpu in gpuhunt.KNOWN_AMD_GPUS])
+def test_each_gpu_of_amd_that_dstack_knows_is_amds(name):
+    assert Gpu.parse(f"{name}:8").maker == Gpu.parse(f"{name.lower()}:8").maker == "amd"
+
+
+def test_no_other_gpu_that_dstack_knows_is_amds():
+    others = [gpu.name for gpu in gpuhunt.KNOWN_ACCELERATORS if gpu not in gpuhunt.KNOWN_AMD_GPUS]
+    assert len(others) > 20
+    assert {Gpu.parse(f"{name}:8").maker for name in others if name[0].isalpha()} == {"nvidia"}
+
+
+@pytest.mark.parametrize(
+    ("gpu", "message", "hint"),
+    [
+        (
+            "H100,MI300X:8",
+            "'H100,MI300X:8' mixes GPUs of AMD with others, and no image runs on both",
+            "one vendor",
+        ),
+        ("nvidia:MI300X:8", "'nvidia:MI300X:8': MI300X is not made by nvidia", "leave the vendor out"),
+        ("amd:H100:8", "'amd:H100:8': H100 is not made by amd", "leave the vendor out"),
+    ],
+)
+def test_vendors_that_contradict_the_names_are_refused(gpu, message, hint):
+    with pytest.raises(SpecError) as caught:
+        Cluster(name="one", gpu=gpu)
+    assert caught.value.message == f"Cluster.gpu: {message}"
+    assert hint in (caught.value.hint or "")
