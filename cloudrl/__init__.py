@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from cloudrl.errors import RecipeError as RecipeError
     from cloudrl.errors import SpecError as SpecError
     from cloudrl.errors import Unauthorized as Unauthorized
+    from cloudrl.errors import WaitTimeout as WaitTimeout
     from cloudrl.sdk import Cluster as Cluster
     from cloudrl.sdk import DataSet as DataSet
     from cloudrl.sdk import Fleet as Fleet
@@ -54,6 +55,7 @@ _HOMES = {
         "RecipeError",
         "SpecError",
         "Unauthorized",
+        "WaitTimeout",
     ),
     "cloudrl.sdk": (
         "Cluster",

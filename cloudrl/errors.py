@@ -9,7 +9,8 @@
     │   ├── ClusterFailed            the cluster ended before or after READY
     │   └── JobFailed                the training job ended without success
     ├── ConnectionFailed          5  no answer at an address
-    │   └── Unauthorized             an answer, but the token is refused
+    │   ├── Unauthorized             an answer, but the token is refused
+    │   └── WaitTimeout              what is waited for goes on; a TimeoutError
     ├── CheckpointError           6  a checkpoint is missing or not what it should be
     └── Interrupted             130  the user pressed Ctrl-C; what runs goes on
 
@@ -75,6 +76,10 @@ class ConnectionFailed(CloudrlError):
 
 class Unauthorized(ConnectionFailed):
     """The other side answers, and refuses the token."""
+
+
+class WaitTimeout(ConnectionFailed, TimeoutError):
+    """What is waited for has not ended in the time that was given; it goes on."""
 
 
 class CheckpointError(CloudrlError):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from cloudrl.errors import ConnectionFailed, FailedError, InputError, JobFailed
+from cloudrl.errors import ConnectionFailed, FailedError, InputError, JobFailed, WaitTimeout
 from cloudrl.jobs.events import Ended, Event, EventReader
 from cloudrl.transport.log_stream import JobLog, LineSplitter, follow_log
 
@@ -123,7 +123,8 @@ class JobHandle:
             timeout_s: The most to wait; None for as long as it takes.
 
         Raises:
-            ConnectionFailed: It has not ended after `timeout_s`, or nobody answers.
+            WaitTimeout: It has not ended after `timeout_s`.
+            ConnectionFailed: Nobody answers.
         """
         if timeout_s is not None:
             self.wait_terminal(timeout_s)
@@ -137,7 +138,8 @@ class JobHandle:
 
         Raises:
             JobFailed: It failed or was stopped; the message holds its first error and the end of its log.
-            ConnectionFailed: It has not ended after `timeout_s`, or nobody answers.
+            WaitTimeout: It has not ended after `timeout_s`.
+            ConnectionFailed: Nobody answers.
         """
         ended = self.wait(timeout_s)
         raise_for_status(self, ended)
@@ -147,7 +149,8 @@ class JobHandle:
         """Wait until the job has ended; what `result` would raise, None when it succeeded.
 
         Raises:
-            ConnectionFailed: It has not ended after `timeout_s`, or nobody answers.
+            WaitTimeout: It has not ended after `timeout_s`.
+            ConnectionFailed: Nobody answers.
         """
         try:
             self.result(timeout_s)
@@ -159,12 +162,12 @@ class JobHandle:
         """Wait, without reading the log, until the job has ended; returns how.
 
         Raises:
-            ConnectionFailed: It has not ended after `timeout_s`.
+            WaitTimeout: It has not ended after `timeout_s`.
         """
         deadline_s = time.monotonic() + timeout_s
         while not (status := self.status().status).is_terminal:
             if time.monotonic() > deadline_s:
-                raise ConnectionFailed(
+                raise WaitTimeout(
                     f"job {self.submission_id} is still {status} after {timeout_s:g} s",
                     hint=f"Look again: cloudrl jobs status {self.submission_id}",
                 )
