@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from cloudrl.errors import CapacityError, InputError
+from cloudrl.providers.dstack.polling import wait_for
 from cloudrl.providers.dstack.server import parse
 from cloudrl.providers.model import Notice, Offer
 
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
 
     from cloudrl.providers.dstack.server import Server
 
-_POLL_S = 1.0
 _WAIT_S = 1200.0
 """A bare-metal host gets Docker and dstack's own programs installed; a cloud one boots first."""
 _COMING = ("pending", "provisioning", "terminating")
@@ -188,44 +188,45 @@ def wait(
         CapacityError: a machine could not be had, with the reason that dstack gives; the fleet stays.
         InputError: the fleet is gone.
     """
-    deadline = clock() + timeout_s
-    while True:
-        look = get(server, name)
-        on_look(look)
-        failed = [each for each in look.instances if each.status == "terminated"]
+
+    def look() -> FleetState | None:
+        fleet = get(server, name)
+        on_look(fleet)
+        failed = [each for each in fleet.instances if each.status == "terminated"]
         if failed:
             which = failed[0].hostname or failed[0].name
-            raise CapacityError(
-                f"fleet {name!r}: {which} ended: {failed[0].reason or 'no reason given'}",
-                hint=f"cloudrl fleet list\ncloudrl fleet delete {name}",
-            )
-        if look.is_settled:
-            return look
-        if clock() > deadline:
-            waiting = next(each for each in look.instances if each.status in _COMING)
-            raise CapacityError(
-                f"fleet {name!r}: {waiting.hostname or waiting.name} is still {waiting.status} after "
-                f"{timeout_s / 60:.0f} minutes; dstack goes on trying",
-                hint=f"cloudrl fleet list\ncloudrl fleet delete {name}",
-            )
-        sleep(_POLL_S)
+            reason = failed[0].reason or "no reason given"
+            raise CapacityError(f"fleet {name!r}: {which} ended: {reason}", hint=hint)
+        return fleet if fleet.is_settled else None
+
+    def late() -> CapacityError:
+        waiting = next((each for each in get(server, name).instances if each.status in _COMING), None)
+        which = (
+            "it is not settled"
+            if waiting is None
+            else f"{waiting.hostname or waiting.name} is still {waiting.status}"
+        )
+        return CapacityError(
+            f"fleet {name!r}: {which} after {timeout_s / 60:.0f} minutes; dstack goes on trying", hint=hint
+        )
+
+    hint = f"cloudrl fleet list\ncloudrl fleet delete {name}"
+    return wait_for(look, late, timeout_s=timeout_s, clock=clock, sleep=sleep)
 
 
-def wait_deleted(
-    server: Server, name: str, *, timeout_s: float = 600.0, sleep: Callable[[float], None] = time.sleep
-) -> None:
+def wait_deleted(server: Server, name: str, *, timeout_s: float = 600.0) -> None:
     """Wait until a fleet that is being deleted is gone; its machines are given back by then.
 
     Raises:
         InputError: it is still there after `timeout_s`.
     """
-    deadline = time.monotonic() + timeout_s
-    while any(each.name == name for each in list_all(server)):
-        if time.monotonic() > deadline:
-            raise InputError(
-                f"fleet {name!r} is still there after {timeout_s:.0f} s", hint="cloudrl fleet list"
-            )
-        sleep(_POLL_S)
+    wait_for(
+        lambda: None if any(each.name == name for each in list_all(server)) else name,
+        lambda: InputError(
+            f"fleet {name!r} is still there after {timeout_s:.0f} s", hint="cloudrl fleet list"
+        ),
+        timeout_s=timeout_s,
+    )
 
 
 def get(server: Server, name: str) -> FleetState:

@@ -8,6 +8,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, final
 
 from cloudrl.errors import CloudrlError, ClusterFailed, ConnectionFailed, InputError
+from cloudrl.protocol.backoff import Backoff, retry
 from cloudrl.providers.dstack import diagnostics, route, runs, up_errors
 from cloudrl.providers.dstack.access import Access, AccessPoller, open_access
 from cloudrl.providers.dstack.plan import DstackPlan, make_plan
@@ -210,12 +211,8 @@ def await_ready(
 
 def _get_patiently(server: Server, name: str) -> RunState:
     """A look at the run; the server may be restarting, which changes nothing for the machines."""
-    deadline = time.monotonic() + _SERVER_BACK_S
-    while True:
-        try:
-            return runs.get(server, name)
-        except ConnectionFailed as error:
-            if time.monotonic() > deadline:
-                hint = f"The run goes on. When the server is back: cloudrl status {name}"
-                raise ConnectionFailed(error.message, hint=hint) from error
-            time.sleep(_POLL_S)
+    try:
+        return retry(lambda: runs.get(server, name), Backoff(_POLL_S, _POLL_S, _SERVER_BACK_S))
+    except ConnectionFailed as error:
+        hint = f"The run goes on. When the server is back: cloudrl status {name}"
+        raise type(error)(error.message, hint=hint) from error

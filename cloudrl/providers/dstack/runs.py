@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from cloudrl.errors import InputError
 from cloudrl.providers.dstack.fleets import offers_of
-from cloudrl.providers.dstack.server import parse
+from cloudrl.providers.dstack.polling import wait_for
+from cloudrl.providers.dstack.server import NotThere, parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
 
     from cloudrl.providers.dstack.server import Server
     from cloudrl.providers.model import Offer
-
-_POLL_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -210,7 +209,7 @@ def find(server: Server, name: str) -> RunState | None:
     """One look at the latest run of a name; None where there is none."""
     try:
         return _state(server.call(server.api.runs.get, server.project, name))
-    except InputError:  # all that the server refuses of a name
+    except NotThere:
         return None
 
 
@@ -249,19 +248,20 @@ def wait_over(
     Raises:
         InputError: it is still there after `timeout_s`.
     """
-    deadline = clock() + timeout_s
-    while True:
-        look = get(server, name)
-        if look.is_over:
-            return look
-        if look.status != "terminating":
+
+    def look() -> RunState | None:
+        run = get(server, name)
+        if not run.is_over and run.status != "terminating":
             stop(server, name)
-        if clock() > deadline:
-            raise InputError(
-                f"run {name!r} is still {look.status} after {timeout_s:.0f} s",
-                hint=f"dstack stop --abort {name}",
-            )
-        sleep(_POLL_S)
+        return run if run.is_over else None
+
+    def late() -> InputError:
+        return InputError(
+            f"run {name!r} is still {get(server, name).status} after {timeout_s:.0f} s",
+            hint=f"dstack stop --abort {name}",
+        )
+
+    return wait_for(look, late, timeout_s=timeout_s, clock=clock, sleep=sleep)
 
 
 def _state(run: Any) -> RunState:

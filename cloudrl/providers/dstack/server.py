@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from cloudrl.errors import CloudrlError, ConnectionFailed, InputError, Unauthorized
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import requests
-
 T = TypeVar("T")
 
+_ATTEMPTS = 3
 TIMEOUT_S = 60.0
 """For each request: a plan asks every backend for its offers."""
 _SETUP = (
@@ -60,24 +60,18 @@ class Server:
 
         try:
             return function(*args, **kwargs)
+        except errors.ResourceNotExistsError as error:
+            raise NotThere(f"dstack: {error.msg}") from error
         except errors.ServerClientError as error:
             said = str(error.msg or error)
+            # the server has no code for it, and what is chosen by its words is a hint alone
             raise InputError(f"dstack: {said}", hint=_IMAGE if "docker registry" in said else None) from error
         except (errors.ClientError, requests.RequestException) as error:
-            self._fail(error)
+            raise ConnectionFailed(f"dstack server at {self.url}: {error}") from error
 
-    def _fail(self, error: Exception) -> NoReturn:
-        reason = str(error)
-        if "Access to" in reason:  # api/server/__init__.py: _request, for status 403
-            raise Unauthorized(
-                f"the dstack server at {self.url} refuses the token for project {self.project!r}",
-                hint="A token is set with: dstack project add --name NAME --url URL --token TOKEN",
-            ) from error
-        if "Failed to connect" in reason:  # the same, after three attempts
-            raise ConnectionFailed(
-                f"no dstack server answers at {self.url}", hint=f"Is it running? {_SETUP}"
-            ) from error
-        raise ConnectionFailed(f"dstack server at {self.url}: {reason}") from error
+
+class NotThere(InputError):
+    """What was asked for is not there."""
 
 
 def is_configured() -> bool:
@@ -109,17 +103,39 @@ def connect(project: str | None = None) -> Server:
         raise InputError(f"no dstack server is configured: {error}", hint=_SETUP) from error
     if not api.token:  # DSTACK_TOKEN="" counts as set and would be sent
         raise InputError("DSTACK_TOKEN is empty", hint="unset DSTACK_TOKEN")
-    _limit_time(api)
+    _mount_adapter(api, api.base_url, name)
     return Server(url=api.base_url, project=name, api=api)
 
 
-def _limit_time(api: Any) -> None:
-    """Give each request a timeout; dstack's client sets none (api/server/__init__.py: _request)."""
+def _mount_adapter(api: Any, url: str, project: str) -> None:
+    """Give each request a timeout, which dstack's client does not, and take what it has only words for as it happens.
+
+    The client asks three times before it says that nobody answers (api/server/__init__.py: _request, _MAX_RETRIES).
+    """
+    import requests
     from requests.adapters import HTTPAdapter
 
     class Adapter(HTTPAdapter):
+        _refused = 0
+
         def send(self, request: requests.PreparedRequest, **options: Any) -> requests.Response:  # type: ignore[override]
-            return super().send(request, **{**options, "timeout": options.get("timeout") or TIMEOUT_S})
+            try:
+                answer = super().send(request, **{**options, "timeout": options.get("timeout") or TIMEOUT_S})
+            except requests.ConnectionError as error:
+                self._refused += 1
+                if self._refused < _ATTEMPTS:
+                    raise
+                self._refused = 0
+                raise ConnectionFailed(
+                    f"no dstack server answers at {url}", hint=f"Is it running? {_SETUP}"
+                ) from error
+            self._refused = 0
+            if answer.status_code == HTTPStatus.FORBIDDEN:
+                raise Unauthorized(
+                    f"the dstack server at {url} refuses the token for project {project!r}",
+                    hint="A token is set with: dstack project add --name NAME --url URL --token TOKEN",
+                )
+            return answer
 
     for scheme in ("http://", "https://"):
         api._s.mount(scheme, Adapter())  # noqa: SLF001

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cloudrl.errors import CapacityError, InputError
+from cloudrl.providers.dstack.polling import wait_for
 from cloudrl.providers.dstack.server import parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cloudrl.providers.dstack.server import Server
-
-_POLL_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -61,15 +60,20 @@ def wait(
     Raises:
         CapacityError: the backend could not make it, with its reason, or took longer than `timeout_s`.
     """
-    deadline = clock() + timeout_s
-    while True:
-        look = get(server, name)
-        if look.status == "active":
-            return look
-        if look.status == "failed" or clock() > deadline:
-            why = look.reason or f"still {look.status} after {timeout_s:.0f} s"
-            raise CapacityError(f"volume {name!r}: {why}", hint=f"cloudrl volume delete {name}")
-        sleep(_POLL_S)
+
+    def failed(why: str) -> CapacityError:
+        return CapacityError(f"volume {name!r}: {why}", hint=f"cloudrl volume delete {name}")
+
+    def look() -> VolumeState | None:
+        volume = get(server, name)
+        if volume.status == "failed":
+            raise failed(volume.reason or "failed")
+        return volume if volume.status == "active" else None
+
+    def late() -> CapacityError:
+        return failed(f"still {get(server, name).status} after {timeout_s:.0f} s")
+
+    return wait_for(look, late, timeout_s=timeout_s, clock=clock, sleep=sleep)
 
 
 def get(server: Server, name: str) -> VolumeState:
