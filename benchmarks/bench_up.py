@@ -43,7 +43,8 @@ from typing import TYPE_CHECKING, Any
 from bare_ray import BareRay
 from costly_agent import write_costly_agent
 
-from cloudrl.providers.local import processes, provider, state
+from cloudrl.providers.local import processes, state
+from cloudrl.providers.local.provider import LocalProvider
 from cloudrl.transport import AgentClient, RayClient
 
 if TYPE_CHECKING:
@@ -221,7 +222,7 @@ def _down(name: str) -> None:
     known = state.read(name)
     if known is None:
         return
-    provider.down(name)
+    LocalProvider().down(name)
     left = processes.of_cluster(known.id)
     if left:
         raise Failed(f"cluster {name} has left processes {sorted(left)}")
@@ -232,7 +233,7 @@ def _cloudrl(name: str, folder: Path) -> Start:
     began = time.monotonic()
     with _up(name, folder, "--no-files") as up_s:
         command_s = time.monotonic() - began
-        return Start(command_s, up_s, "; ".join(map(_steps, _status(provider.attach(name))["nodes"])))
+        return Start(command_s, up_s, "; ".join(map(_steps, _status(LocalProvider().attach(name))["nodes"])))
 
 
 def _steps(node: Mapping[str, Any]) -> str:
@@ -244,7 +245,7 @@ def _cloudrl_job(name: str, agent: Path, folder: Path) -> Reading:
     began = time.monotonic()
     with _up(name, folder, "--agent", str(agent)):
         ready_s = time.monotonic() - began
-        connection = provider.attach(name)
+        connection = LocalProvider().attach(name)
         data, model = _files(connection)
         _run_job(RayClient(connection.ray_url, connection.ray_token), data, model)
         return Reading(ready_s, time.monotonic() - began)

@@ -10,7 +10,7 @@ import argparse
 import dataclasses
 import time
 
-from cloudrl.providers.local import provider
+from cloudrl.providers.local.provider import LocalProvider
 from cloudrl.spec import Cluster
 
 
@@ -23,9 +23,9 @@ def main() -> None:
     )
     args = parser.parse_args()
     began = time.monotonic()
-    plan = provider.plan(Cluster(name=args.name, nodes=2))
+    plan = LocalProvider().plan(Cluster(name=args.name, nodes=2))
     commands = tuple(_changed(command, args.agent, no_files=args.no_files) for command in plan.commands)
-    provider.up(dataclasses.replace(plan, commands=commands), timeout_s=300.0)
+    LocalProvider().up(dataclasses.replace(plan, commands=commands), timeout_s=300.0)
     print(time.monotonic() - began)
 
 

@@ -18,7 +18,8 @@ from child_processes import ended
 from node_harness import until
 
 from cloudrl.errors import InputError, Unauthorized
-from cloudrl.providers.local import ports, processes, provider
+from cloudrl.providers.local import ports, processes
+from cloudrl.providers.local.provider import LocalProvider
 from cloudrl.spec import Cluster
 from cloudrl.transport import RayClient, inspect_cluster
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from cloudrl.providers.local.launch import LocalPlan
 
 pytestmark = pytest.mark.ray
+provider = LocalProvider()
 
 
 def _plan(home: Home, name: str, nodes: int) -> LocalPlan:
@@ -99,9 +101,10 @@ def _nothing_is_left(plan: LocalPlan) -> None:
 STARTER = """
 import json, sys, time
 from dataclasses import asdict
-from cloudrl.providers.local import provider
+from cloudrl.providers.local.provider import LocalProvider
 from cloudrl.spec import Cluster
 
+provider = LocalProvider()
 plan = provider.plan(Cluster.load({"name": "one", "nodes": 2, "models": [sys.argv[1]]}))
 
 def look(status):

@@ -13,22 +13,25 @@ import pytest
 from child_processes import ended
 from node_harness import until
 
-from cloudrl.providers.local import processes, provider
+from cloudrl.providers.local import processes
+from cloudrl.providers.local.provider import LocalProvider
 from cloudrl.providers.local.state import LocalState
 
 if TYPE_CHECKING:
     from conftest import Home
 
 pytestmark = pytest.mark.agents
+provider = LocalProvider()
 
 # A starter that stops at the first look at a given phase, and says so. "start" is the first look of all.
 STARTER = """
 import json, sys, time
 from dataclasses import asdict, replace
-from cloudrl.providers.local import provider
+from cloudrl.providers.local.provider import LocalProvider
 from cloudrl.spec import Cluster
 
 python, model, phase, *options = sys.argv[1:]
+provider = LocalProvider()
 plan = provider.plan(Cluster.load({"name": "one", "nodes": 2, "models": [model]}))
 here = "coming up"
 plan = replace(plan, commands=tuple((python, *command[1:], *options) for command in plan.commands))
