@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from planning import cluster
 
 from cloudrl import recipes
 from cloudrl.errors import InputError
@@ -13,25 +14,14 @@ from cloudrl.jobs.defaults import take_cluster_defaults
 from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.jobs.local_files import LocalFiles, look
 from cloudrl.spec import Job
-from cloudrl.spec.shape import ClusterShape
 
 TRAIN, VAL = "data.train_files", "data.val_files"
 MODEL, CRITIC = "actor_rollout_ref.model.path", "critic.model.path"
 PATH, NAME = "reward.custom_reward_function.path", "reward.custom_reward_function.name"
-CLUSTER = ClusterShape(
-    name="lab",
-    id="1",
-    nodes=2,
-    gpus_per_node=1,
-    device="cpu",
-    checkpoint_dir="/vol/ckpt",
-    data={
-        name: {"train": f"/vol/{name}/train.parquet", "test": f"/vol/{name}/test.parquet"}
-        for name in ("a", "b")
-    },
-    models={"tiny-adder": "/vol/tiny", "Qwen/Q": "/vol/q"},
-    verl_version="0.9.1",
-)
+CLUSTER = cluster(
+    gpus_per_node=1, device="cpu", models={"tiny-adder": "/vol/tiny", "Qwen/Q": "/vol/q"},
+    data={each: {"train": f"/vol/{each}/train.parquet", "test": f"/vol/{each}/test.parquet"} for each in ("a", "b")},
+)  # fmt: skip
 JOB = recipes.load("grpo-tiny").replace(data=("a",))
 
 

@@ -6,13 +6,12 @@ import re
 from typing import Any
 
 import pytest
-from planning import plan
+from planning import cluster, plan
 
 from cloudrl import recipes
 from cloudrl.errors import InputError
 from cloudrl.jobs import SubmitOptions
 from cloudrl.spec import HydraText, Job
-from cloudrl.spec.shape import ClusterShape
 
 PATHS = {"train": "/d/train.parquet", "test": "/d/test.parquet"}
 
@@ -20,11 +19,7 @@ PATHS = {"train": "/d/train.parquet", "test": "/d/test.parquet"}
 def notes(recipe: str, overrides: dict[str, HydraText] | None = None, **changes: Any) -> tuple[str, ...]:
     """What is said of a recipe on a cluster of two nodes with eight GPUs each, but for the changes."""
     job = recipes.load(recipe)
-    shape: dict[str, Any] = {"nodes": 2, "gpus_per_node": 8, **changes}
-    view = ClusterShape(
-        name="lab", id="id-1", device="gpu", checkpoint_dir="/checkpoints", verl_version="0.9.1",
-        data=dict.fromkeys(job.data, PATHS), models={str(job.model): "/m"}, **shape,
-    )  # fmt: skip
+    view = cluster(data=dict.fromkeys(job.data, PATHS), models={str(job.model): "/m"}, **changes)
     return plan(job, view, SubmitOptions(overrides=overrides or {})).notes
 
 
@@ -103,10 +98,7 @@ def test_a_recipe_for_more_gpus_than_the_cluster_has_is_refused_where_it_cannot_
 
 
 def keys_of(job: Job, release: str | None) -> set[str]:
-    view = ClusterShape(
-        name="lab", id="1", nodes=2, gpus_per_node=8, device=job.device, checkpoint_dir="/c", verl_version=release,
-        data={"gsm8k": PATHS}, models={str(job.model): "/m"},
-    )  # fmt: skip
+    view = cluster(device=job.device, verl_version=release, models={str(job.model): "/m"})
     words = plan(job, view, SubmitOptions()).argv
     return {word.partition("=")[0] for word in words} & {
         "trainer.nnodes",

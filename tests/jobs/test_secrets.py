@@ -5,26 +5,17 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from planning import plan
+from planning import cluster, plan
 
 from cloudrl import recipes
 from cloudrl.jobs import SubmitOptions
 from cloudrl.jobs.submission import Submission
 from cloudrl.spec.shape import ClusterShape
 
-LAB = ClusterShape(
-    name="lab",
-    id="1",
-    nodes=2,
-    gpus_per_node=1,
-    device="cpu",
-    checkpoint_dir="/vol/ckpt",
-    data={"addition": {"train": "/vol/train.parquet", "test": "/vol/test.parquet"}},
-    models={"tiny-adder": "/vol/tiny"},
-    verl_version="0.9.1",
-    secrets_dir="/dev/shm/cloudrl-0-1",
-    ray_version="2.60.0",
-)
+LAB = cluster(
+    gpus_per_node=1, device="cpu", data={"addition": {"train": "/vol/train.parquet", "test": "/vol/test.parquet"}},
+    models={"tiny-adder": "/vol/tiny"}, secrets_dir="/dev/shm/cloudrl-0-1", ray_version="2.60.0",
+)  # fmt: skip
 OLD = replace(LAB, secrets_dir=None)
 READER = "/bin/sh /dev/shm/cloudrl-0-1/one"
 KEY = "ray_kwargs.ray_init.runtime_env.py_executable"
@@ -33,10 +24,10 @@ ON_THE_HUB = {"actor_rollout_ref.model.path": "Qwen/Gated"}
 MARKER = "marker-0123456789"
 
 
-def planned(cluster: ClusterShape = LAB, shell: dict[str, str] | None = None, **options: Any) -> Submission:
+def planned(shape: ClusterShape = LAB, shell: dict[str, str] | None = None, **options: Any) -> Submission:
     job = recipes.load("grpo-tiny")
     job = job.replace(env={key: value for key, value in job.env.items() if key != "HF_HUB_OFFLINE"})
-    return plan(job, cluster, SubmitOptions(submission_id="one", **options), shell=shell)
+    return plan(job, shape, SubmitOptions(submission_id="one", **options), shell=shell)
 
 
 def shown(submission: Submission) -> str:
@@ -55,11 +46,8 @@ def test_they_go_through_the_agents_and_nowhere_else():
     assert MARKER not in shown(submission)
     assert "# Secrets, through the agents: DB_PASSWORD, MY_API_TOKEN\n" in submission.render()
     assert submission.sent_before() == {"secrets": ["DB_PASSWORD", "MY_API_TOKEN"]}
-
-
-def test_a_copy_of_a_secret_is_masked_elsewhere():
     submission = planned(env={"MY_API_TOKEN": MARKER, "COPY": f"is {MARKER}"})
-    assert MARKER not in submission.render()
+    assert MARKER not in submission.render(), "a copy is masked, too"
 
 
 def test_without_secrets_nothing_changes():
@@ -93,7 +81,7 @@ def test_a_verl_that_leaves_the_runtime_environment_alone():
 
 
 @pytest.mark.parametrize(
-    ("cluster", "runtime_env", "reason"),
+    ("shape", "runtime_env", "reason"),
     [
         (OLD, {}, "cluster 'lab' has no agents that could pass it otherwise"),
         (LAB, {"pip": ["x"]}, "with 'pip' in the runtime environment"),
@@ -101,10 +89,10 @@ def test_a_verl_that_leaves_the_runtime_environment_alone():
         (replace(LAB, ray_version="2.42.1"), {}, r"only Ray 2.43 and later can be .* \(this is 2.42.1\)"),
     ],
 )
-def test_where_only_ray_can_pass_them(cluster: ClusterShape, runtime_env: dict[str, Any], reason: str):
+def test_where_only_ray_can_pass_them(shape: ClusterShape, runtime_env: dict[str, Any], reason: str):
     shell = {"HF_TOKEN": "hf-0123456789"}
     submission = planned(
-        cluster, shell, env={"MY_API_TOKEN": MARKER}, runtime_env=runtime_env, overrides=ON_THE_HUB
+        shape, shell, env={"MY_API_TOKEN": MARKER}, runtime_env=runtime_env, overrides=ON_THE_HUB
     )
     assert submission.secrets == {}
     assert submission.runtime_env["env_vars"]["MY_API_TOKEN"] == MARKER
@@ -149,12 +137,10 @@ def test_what_is_given_is_not_replaced():
     submission = planned(shell=SHELL, overrides=WANDB, env={"WANDB_API_KEY": "mine-0123456789"})
     assert submission.secrets == {"WANDB_API_KEY": "mine-0123456789"}
     assert not [note for note in submission.notes if "from this shell" in note]
-
-
-def test_an_empty_value_keeps_it_here():
     submission = planned(shell=SHELL, overrides=ON_THE_HUB, env={"HF_TOKEN": ""})
-    assert submission.secrets == {}
-    assert submission.runtime_env["env_vars"]["HF_TOKEN"] == ""
+    assert (submission.secrets, submission.runtime_env["env_vars"]["HF_TOKEN"]) == ({}, ""), (
+        "empty keeps it here"
+    )
 
 
 @pytest.mark.parametrize(

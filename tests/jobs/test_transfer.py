@@ -157,46 +157,37 @@ def test_a_file_that_changes_meanwhile(head: Served, item: Upload, here: Path):
 # -- waiting ------------------------------------------------------------------------------------------------------
 
 
-class Nodes:
-    """What rank 0 says, one answer after the other; time passes with each pause."""
+def wait(answers: list[dict[str, str]]) -> tuple[list[str], float]:
+    """Wait while rank 0 says one after the other, the last for ever; what is said, and the seconds it took."""
+    said, now = [], [0.0]
 
-    def __init__(self, *answers: dict[str, str]) -> None:
-        self.answers = list(answers)
-        self.now = 0.0
-        self.said: list[str] = []
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
 
-    def wait(self) -> None:
-        wait_replicated(
-            lambda: {"nodes": self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]},
-            "./model",
-            clock=lambda: self.now,
-            sleep=self._sleep,
-            on_wait=self.said.append,
-        )
+    def state() -> dict[str, Any]:
+        return {"nodes": answers.pop(0) if len(answers) > 1 else answers[0]}
 
-    def _sleep(self, seconds: float) -> None:
-        self.now += seconds
+    try:
+        wait_replicated(state, "./model", clock=lambda: now[0], sleep=sleep, on_wait=said.append)
+    except ConnectionFailed as failure:
+        said.append(failure.message)
+    return said, now[0]
 
 
 def test_waiting_for_every_node():
-    nodes = Nodes(
-        {"0": "0", "1": "0"}, {"0": "whole", "1": "5"}, {"0": "whole", "1": "9"}, {"0": "whole", "1": "whole"}
-    )
-    nodes.wait()
-    assert nodes.said == ["./model: waiting for rank 0, 1", "./model: waiting for rank 1"]
+    answers = [{"0": "0", "1": "0"}, *({"0": "whole", "1": each} for each in ("5", "9", "whole"))]
+    assert wait(answers)[0] == ["./model: waiting for rank 0, 1", "./model: waiting for rank 1"]
 
 
 def test_a_node_that_cannot_take_it():
-    nodes = Nodes({"0": "whole", "1": "0"}, {"0": "whole", "1": "failed: no room"})
     with pytest.raises(InputError, match=r"\./model: rank 1 cannot take it: no room"):
-        nodes.wait()
+        wait([{"0": "whole", "1": "0"}, {"0": "whole", "1": "failed: no room"}])
 
 
 def test_nothing_moves():
-    nodes = Nodes(*({"0": "whole", "1": str(count)} for count in range(2000)), {"0": "whole", "1": "2000"})
-    with pytest.raises(ConnectionFailed, match="nothing has come to rank 1 for 180 s"):
-        nodes.wait()
-    assert nodes.now > 2000 * 0.2 + 179, "as long as something moves it is waited for"
+    said, took_s = wait([{"0": "whole", "1": str(size)} for size in range(2000)])
+    assert said[-1] == "./model: nothing has come to rank 1 for 180 s"
+    assert took_s > 2000 * 0.2 + 179, "as long as something moves it is waited for"
 
 
 # -- all of it ----------------------------------------------------------------------------------------------------
