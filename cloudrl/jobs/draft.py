@@ -1,4 +1,4 @@
-"""What a pass of the pipeline takes: a job on its way, and the one look at the world on which it is planned."""
+"""What planning works on: what the user asks for, the one look at the world, and the job on its way."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from cloudrl.jobs.overrides import parse_overrides
 from cloudrl.spec.hydra import split_key
-from cloudrl.transport.ray_client import PACKAGE_LIMIT_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from cloudrl.jobs.local_files import LocalFiles
-    from cloudrl.jobs.options import SubmitOptions
     from cloudrl.jobs.uploads import Upload
     from cloudrl.jobs.working_dir import PackagePlan
     from cloudrl.saves.inventory import Inventory
@@ -23,12 +21,35 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Saved:
-    """What the nodes of a cluster have saved."""
+class SubmitOptions:
+    """None leaves the choice to cloudrl."""
 
-    inventory: Inventory
-    addresses: Mapping[int, str]
-    """Node -> IP address."""
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    """In verl's keys; they win over recipe and cluster."""
+    name: str | None = None
+    """The run's name; None makes one of recipe and time, so that no run continues another by accident."""
+    steps: int | None = None
+    """Total training steps of the run."""
+    model: str | None = None
+    """A model on the Hub, one that the cluster has prepared, a folder of this machine (`./my-model`), or an absolute
+    one on the nodes."""
+    data: tuple[str, ...] = ()
+    """Data sets that the cluster has prepared, parquet files, and folders with train.parquet and test.parquet."""
+    reward: str | None = None
+    """A Python file, and after a colon the function in it."""
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Variables; they win over those of `runtime_env` and recipe."""
+    runtime_env: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """Fields of Ray's runtime environment, as `load_runtime_env` reads them."""
+    working_dir: str | None = None
+    """A folder to send along, or a URL; wins over the one of `runtime_env`."""
+    submission_id: str | None = None
+    """Ray's id of the job; None makes one of name and time."""
+
+    @property
+    def working_dir_source(self) -> str | None:
+        """The working directory, wherever it was asked for."""
+        return self.working_dir or self.runtime_env.get("working_dir")
 
 
 @dataclass(frozen=True)
@@ -37,14 +58,14 @@ class Snapshot:
 
     cluster: ClusterShape
     files: LocalFiles
-    saved: Saved | None = None
+    saved: Inventory | None = None
     """None where it does not matter, or nobody can say."""
+    addresses: Mapping[int, str] = field(default_factory=dict)
+    """Node -> IP address, where `saved` matters."""
     shell: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The variables from which secrets that the job needs are taken."""
     now: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
     """For names."""
-    package_limit_bytes: int = PACKAGE_LIMIT_BYTES
-    """The most that the cluster takes in one package."""
     is_expected: bool = False
     """Whether there is no cluster yet, so that nobody knows what it has saved."""
 

@@ -19,7 +19,7 @@ from cloudrl.verl.path_keys import PathKind, kind_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 
-    from cloudrl.jobs.options import SubmitOptions
+    from cloudrl.jobs.draft import SubmitOptions
     from cloudrl.spec import Job
 
 UNREAD = "0" * 64

@@ -11,8 +11,7 @@ from cloudrl.saves import resume as saves
 from cloudrl.verl import has_key
 
 if TYPE_CHECKING:
-    from cloudrl.jobs.draft import JobDraft, Snapshot
-    from cloudrl.jobs.options import SubmitOptions
+    from cloudrl.jobs.draft import JobDraft, Snapshot, SubmitOptions
     from cloudrl.spec import Job
 
 _DECIDED_BY = {saves.RESUME_MODE, saves.RESUME_FROM, LOCAL_DIR}
@@ -45,10 +44,10 @@ def plan_resume(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
     if integer(given.get(NODES)) not in (None, cluster.nodes):  # nobody knows yet on which of the nodes
         return draft
     found = saves.plan_resume(
-        saved.inventory,
+        saved,
         draft.name,
         world_size=cluster.nodes * (integer(given.get(GPUS)) or cluster.gpus_per_node),
-        addresses=saved.addresses,
+        addresses=snapshot.addresses,
         checkpoint_dir=cluster.checkpoint_dir,
         cluster=cluster.name,
     )

@@ -25,7 +25,7 @@ from cloudrl.verl.releases import RELEASES
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cloudrl.jobs.options import SubmitOptions
+    from cloudrl.jobs.draft import SubmitOptions
     from cloudrl.providers.model import Plan
     from cloudrl.spec import Job
     from cloudrl.transport import Connection

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cloudrl.errors import CloudrlError, ConnectionFailed, InputError, Unauthorized
-from cloudrl.jobs.draft import Saved, Snapshot
+from cloudrl.jobs.draft import Snapshot, SubmitOptions
 from cloudrl.jobs.handle import JobHandle
 from cloudrl.jobs.local_files import look, read
-from cloudrl.jobs.options import SubmitOptions
 from cloudrl.jobs.pipeline import plan_job, submission_of
 from cloudrl.jobs.resume import continues_a_run
 from cloudrl.jobs.transfer import send_files, wait_replicated
@@ -97,13 +96,11 @@ def take_snapshot(
     cluster = inspect_cluster(connection)
     files = look(job, options, here=here, nodes_are_here=cluster.nodes_are_here)
     agent = connection.agent() if continues_a_run(job, options) else None
-    return Snapshot(cluster, files, None if agent is None else _saved(agent), shell or {})
-
-
-def _saved(agent: AgentClient) -> Saved:
+    if agent is None:
+        return Snapshot(cluster, files, shell=shell or {})
     nodes = agent.status()["nodes"]
     addresses = {int(node["rank"]): str(node["ip"]) for node in nodes}
-    return Saved(cluster_inventory(nodes, agent.inventory), addresses)
+    return Snapshot(cluster, files, cluster_inventory(nodes, agent.inventory), addresses, shell or {})
 
 
 def read_and_plan(

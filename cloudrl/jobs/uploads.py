@@ -20,6 +20,7 @@ from cloudrl.jobs.working_dir import Entry, PackagePlan, check_size
 from cloudrl.node.manifest import Manifest, Part
 from cloudrl.node.uploads import size_text
 from cloudrl.spec.hydra import HydraText, hydra_text, split_key
+from cloudrl.transport.ray_client import PACKAGE_LIMIT_BYTES
 from cloudrl.verl.path_keys import REWARD_FUNCTION, REWARD_NAME, PathKind, name_key
 
 if TYPE_CHECKING:
@@ -88,12 +89,12 @@ def plan_uploads(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
     inside = {path.file.path: name for path in paths if (name := files.name_inside(path.file)) is not None}
     _check_all_code(paths, draft.values, inside)
     if folder is not None:
-        check_size(folder, snapshot.package_limit_bytes)
+        check_size(folder, PACKAGE_LIMIT_BYTES)
     outside: dict[Path, LocalPath] = {}
     for path in paths:
         if path.file.path not in inside:
             outside.setdefault(path.file.path, path)
-    remaining_bytes = snapshot.package_limit_bytes - (folder.size_bytes if folder is not None else 0)
+    remaining_bytes = PACKAGE_LIMIT_BYTES - (folder.size_bytes if folder is not None else 0)
     by_agents = _too_large_for_the_package(
         list(outside.values()), draft.cluster, None if files.working_dir_is_remote else remaining_bytes
     )

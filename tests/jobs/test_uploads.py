@@ -17,13 +17,14 @@ from cloudrl.jobs.uploads import SMALL_BYTES, plan_uploads
 from cloudrl.jobs.working_dir import PackagePlan, zip_package
 from cloudrl.spec import Job
 from cloudrl.spec.shape import ClusterShape
+from cloudrl.transport.ray_client import PACKAGE_LIMIT_BYTES
 
 TRAIN, VAL = "data.train_files", "data.val_files"
 MODEL, CRITIC = "actor_rollout_ref.model.path", "critic.model.path"
 REWARD = "reward.custom_reward_function.path"
 PLAIN = ClusterShape(name="http://x", id=None, nodes=2, gpus_per_node=8, device=None)
 AGENTS = replace(PLAIN, name="lab", files_dir="/vol/data/user-files", provider="dstack")
-LIMIT = 100 * 2**20
+LIMIT = PACKAGE_LIMIT_BYTES
 JOB = Job(name="x")
 
 
@@ -52,7 +53,7 @@ def planned(
     named = {keys.get(key, key): value for key, value in overrides.items()}
     source = str(here / working_dir) if working_dir and "://" not in working_dir else working_dir
     options = SubmitOptions(overrides=named, working_dir=source)
-    snapshot = Snapshot(cluster, look(JOB, options, here=here), package_limit_bytes=LIMIT)
+    snapshot = Snapshot(cluster, look(JOB, options, here=here))
     draft = JobDraft(job=JOB, options=options, cluster=cluster, overrides=named)
     seen = plan_uploads(draft, snapshot)
     files = read(snapshot.files, [(item.text, item.entries) for item in seen.uploads], lambda *_: None)
