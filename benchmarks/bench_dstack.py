@@ -136,7 +136,17 @@ def _write_tasks(user: User, folder: Path, agent: Path) -> Path:
     (folder / "guide.dstack.yml").write_text(GUIDE.format(agent=agent.name, path=AGENT, ray=RAY))
     own = folder / "own"
     own.mkdir()
-    words = ("--fleet", "bench", "--nodes", "2", *SHAPE, "--data", "addition", "--model", "tiny-qwen2")
+    words = (
+        "--set",
+        "dstack.fleets=[bench]",
+        "--nodes",
+        "2",
+        *SHAPE,
+        "--data",
+        "addition",
+        "--model",
+        "tiny-qwen2",
+    )
     user.types("cloudrl", "task", "create", "own", *words, cwd=own)
     (own / agent.name).write_bytes(agent.read_bytes())
     entry = ", ".join(f'"{word}"' for word in PROBE)

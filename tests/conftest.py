@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 from dstack_hosts.fixtures import dstack_lab, dstack_pair  # noqa: F401 - fixtures
+from fake_local import FakeLocal
 from hypothesis import settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 # The same examples in every run; HYPOTHESIS_PROFILE=explore looks for new ones.
 settings.register_profile("repeatable", max_examples=30, derandomize=True, deadline=None, database=None)
@@ -98,3 +99,19 @@ def run_python() -> Callable[[str], str]:
         return done.stdout
 
     return run
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """$CLOUDRL_HOME; the working directory is beside it."""
+    monkeypatch.setenv("CLOUDRL_HOME", str(tmp_path / "home"))
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def lab(home: Path) -> Iterator[FakeLocal]:
+    """A local cluster `lab` that is READY: real files and ports, a stand-in behind them."""
+    with FakeLocal("lab") as fake:
+        yield fake

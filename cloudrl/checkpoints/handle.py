@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, overload
@@ -24,6 +24,14 @@ if TYPE_CHECKING:
     from cloudrl.shards.report import Report
 
 
+OnCopied = Callable[[tuple[str, int]], object]
+"""Told run and step of each checkpoint that was merged or pulled."""
+
+
+def _tell_nobody(_run_and_step: tuple[str, int]) -> None:
+    pass
+
+
 @dataclass(frozen=True)
 class CheckpointHandle:
     """One role of one step of a run; `info` says what of it lies where."""
@@ -31,6 +39,7 @@ class CheckpointHandle:
     info: Checkpoint
     source: CheckpointSource
     inventory: Inventory
+    on_copied: OnCopied = _tell_nobody
 
     @property
     def run(self) -> str:
@@ -78,7 +87,10 @@ class CheckpointHandle:
         """
         tuning = Tuning(threads=self.source.threads, sync=sync)
         inputs = merge_inputs(self.info, self.source)
-        return merge(inputs, Path(path), dtype=dtype, tuning=tuning, on_progress=on_progress)
+        merged = merge(inputs, Path(path), dtype=dtype, tuning=tuning, on_progress=on_progress)
+        if self.role == "actor":
+            self.on_copied((self.run, self.step))
+        return merged
 
     def verify(self, *, on_progress: OnProgress = silent) -> Report:
         """Check it as far as a machine can tell; what is wrong is in the report, not an exception.
@@ -100,7 +112,9 @@ class CheckpointHandle:
             each for each in self.inventory.checkpoints if (each.run, each.step) == (self.run, self.step)
         ]
         _refuse_incomplete(self.info, roles)
-        return pull(roles, self.source, Path(path), on_progress=on_progress)
+        pulled = pull(roles, self.source, Path(path), on_progress=on_progress)
+        self.on_copied((self.run, self.step))
+        return pulled
 
 
 def _refuse_incomplete(info: Checkpoint, roles: Sequence[Checkpoint]) -> None:
@@ -123,8 +137,8 @@ class Checkpoints(Sequence[CheckpointHandle]):
         notes: What a user should know: silent nodes, trackers that differ.
     """
 
-    def __init__(self, source: CheckpointSource) -> None:
-        self.source = source
+    def __init__(self, source: CheckpointSource, *, on_copied: OnCopied = _tell_nobody) -> None:
+        self.source, self._on_copied = source, on_copied
         self.inventory = source.inventory()
         self.notes = self.inventory.notes
 
@@ -146,7 +160,7 @@ class Checkpoints(Sequence[CheckpointHandle]):
         return self._handle(self.inventory.select(step, run=run, role=role))
 
     def _handle(self, checkpoint: Checkpoint) -> CheckpointHandle:
-        return CheckpointHandle(checkpoint, self.source, self.inventory)
+        return CheckpointHandle(checkpoint, self.source, self.inventory, self._on_copied)
 
     @overload
     def __getitem__(self, index: int) -> CheckpointHandle: ...

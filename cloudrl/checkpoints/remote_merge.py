@@ -62,7 +62,7 @@ def merge_on_head(
     source = checkpoint.source
     if not isinstance(source, ClusterSource):
         raise InputError(
-            f"{source.name} is on this machine: there is no head to merge it", hint="Leave out --on head"
+            f"{source.name} is on this machine: there is no head to merge it", hint="Leave out --on-head"
         )
     if not path.startswith("/"):
         raise InputError(
@@ -77,7 +77,7 @@ def _submit(connection: Connection, checkpoint: CheckpointHandle, options: list[
     cluster, agent = inspect_cluster(connection), connection.agent()
     if agent is None or cluster.secrets_dir is None:
         raise InputError(
-            f"{connection.name} has no place where secrets of jobs can lie", hint="Leave out --on head"
+            f"{connection.name} has no place where secrets of jobs can lie", hint="Leave out --on-head"
         )
     name, content = _package(checkpoint, agent)
     submission_id = f"merge-{checkpoint.step}-{secrets.token_hex(4)}"

@@ -140,7 +140,7 @@ class ClusterSource:
         if agent is None:
             raise InputError(
                 f"{self.connection.name} is a plain Ray cluster: no agent there knows of checkpoints",
-                hint="Copy them into one folder, and name that: cloudrl checkpoints list ./folder",
+                hint="Copy them into one folder, and name that: cloudrl checkpoints list --dir ./folder",
             )
         return agent
 

@@ -6,8 +6,6 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from cloudrl.errors import InputError
-
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -23,6 +21,11 @@ def data(text: str) -> None:
 def as_json(value: Any) -> None:
     """A result as JSON."""
     data(json.dumps(value, indent=2, default=str))
+
+
+def result(text: str, fields: Any, *, is_json: bool) -> None:
+    """A result for a person, or the same as JSON."""
+    as_json(fields) if is_json else data(text)
 
 
 def note(text: str) -> None:
@@ -72,22 +75,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     console(stderr=False).print(view)
 
 
-def confirm(question: str, *, yes: bool, unattended: bool = True) -> bool:
-    """Ask before something is changed.
-
-    Args:
-        question: one sentence.
-        yes: the user has said so with -y.
-        unattended: whether to go on when nobody is there to ask; False where data or money is lost.
-
-    Raises:
-        InputError: nobody is there to ask, and it needs an answer.
-    """
-    if yes:
-        return True
-    if not is_interactive():
-        if unattended:
-            return True
-        raise InputError(f"{question} Nobody is there to ask", hint="Say it with -y")
+def ask(question: str) -> bool:
+    """Ask the person at the terminal."""
     note(f"{question} [y/N]")
     return sys.stdin.readline().strip().lower() in ("y", "yes")

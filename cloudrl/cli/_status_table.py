@@ -1,51 +1,18 @@
-"""A cluster that comes up, as a table that redraws itself; line by line where nobody watches."""
+"""The nodes of a cluster as a table."""
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from cloudrl.cli import _output
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Mapping
 
     from rich.console import RenderableType
 
     from cloudrl.providers.model import Status
 
 _STYLES = {"ready": "green", "failed": "bold red", "down": "dim", "ended": "dim"}
-
-
-@contextmanager
-def watching() -> Iterator[Callable[[Status], None]]:
-    """Yields the function to call with each look at the cluster."""
-    if not _output.is_interactive():
-        yield _LineByLine()
-        return
-    from rich.live import Live
-
-    with Live(console=_output.console(), refresh_per_second=8, transient=False) as live:
-        yield lambda status: live.update(node_table(status))
-
-
-class _LineByLine:
-    """Writes a line when a node changes its phase."""
-
-    def __init__(self) -> None:
-        self._last: dict[int, str] = {}
-        self._earlier = 0
-
-    def __call__(self, status: Status) -> None:
-        for attempt in status.previous_attempts[self._earlier :]:
-            _output.note(describe_attempt(attempt))
-        self._earlier = len(status.previous_attempts)
-        for node in status.nodes:
-            rank, phase = int(node["rank"]), str(node["phase"])
-            if self._last.get(rank) != phase:
-                self._last[rank] = phase
-                _output.note(f"rank {rank} ({node['ip']}): {phase}")
 
 
 def node_table(status: Status) -> RenderableType:

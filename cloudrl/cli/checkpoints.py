@@ -4,27 +4,19 @@ from __future__ import annotations
 
 import shlex
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cloudrl.cli import _output
-from cloudrl.cli._source_arg import (
-    DtypeOption,
-    RoleOption,
-    RunOption,
-    StepArgument,
-    WaitOption,
-    WhereArgument,
-    origin,
-    step_and_where,
-)
+from cloudrl.cli._options import ClusterOption, JsonOption, YesOption
 
 if TYPE_CHECKING:
-    from cloudrl.checkpoints.handle import CheckpointHandle, Checkpoints
+    from cloudrl.checkpoints.handle import CheckpointHandle
+    from cloudrl.cli._terminal import Terminal
     from cloudrl.saves.inventory import Checkpoint
-    from cloudrl.saves.prune import PrunePlan
     from cloudrl.shards.report import Report
 
 app = typer.Typer(
@@ -33,13 +25,31 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-JsonOption = Annotated[bool, typer.Option("--json", help="Machine-readable.")]
+StepArgument = Annotated[
+    str, typer.Argument(metavar="STEP", help="A step; latest is the newest complete one.")
+]
+DirOption = Annotated[
+    Path | None,
+    typer.Option("--dir", metavar="DIR", help="A folder of this machine in the place of a cluster."),
+]
+RunOption = Annotated[
+    str | None, typer.Option("--name", metavar="RUN", help="Name of the run, where several have the step.")
+]
+RoleOption = Annotated[str, typer.Option("--role", help="actor or critic.")]
+DtypeOption = Annotated[str, typer.Option("--dtype", help="bf16, fp16, fp32, or keep.")]
+TimeoutOption = Annotated[
+    float, typer.Option("--timeout", metavar="MINUTES", help="How long to wait for a silent node.", min=0)
+]
 
 
 @app.command("list")
-def list_(where: WhereArgument = None, as_json: JsonOption = False) -> None:
+def list_(cluster: ClusterOption = None, folder: DirOption = None, as_json: JsonOption = False) -> None:
     """Every step of every run, on all nodes: which ranks are where, and what is missing."""
-    found = _all(where)
+    from cloudrl.cli._terminal import Terminal
+    from cloudrl.sdk.checkpoints import find_checkpoints
+
+    with Terminal() as terminal:
+        found = find_checkpoints(cluster, folder, on_progress=terminal)
     if as_json:
         notes = list(found.notes)
         _output.as_json({"checkpoints": [_fields(each.info) for each in found], "notes": notes})
@@ -55,195 +65,183 @@ def list_(where: WhereArgument = None, as_json: JsonOption = False) -> None:
 
 @app.command()
 def verify(
-    step: StepArgument = None,
-    where: WhereArgument = None,
+    step: StepArgument = "latest",
+    cluster: ClusterOption = None,
+    folder: DirOption = None,
     run: RunOption = None,
     role: RoleOption = "actor",
-    wait_min: WaitOption = 10.0,
+    timeout_min: TimeoutOption = 10.0,
     as_json: JsonOption = False,
 ) -> None:
     """Check a step: ranks, cut, one and the same step, and the CRC of every byte. Exit code 6 when it is not sound."""
-    from cloudrl.cli._progress import bytes_shown
+    from cloudrl.cli._terminal import Terminal
     from cloudrl.errors import CheckpointError
+    from cloudrl.sdk.callbacks import transfer
 
-    checkpoint = _one(step, where, run, role, wait_min)
-    with bytes_shown("checking") as on_progress:
-        report = checkpoint.verify(on_progress=on_progress)
+    with Terminal() as terminal:
+        checkpoint = _one(step, cluster, folder, run, role, timeout_min, terminal)
+        report = checkpoint.verify(on_progress=transfer("checking", terminal))
     if as_json:
-        _output.as_json(_report_fields(checkpoint, report))
+        _output.as_json({"checkpoint": str(checkpoint), "ok": report.ok, **asdict(report)})
     else:
         _show(checkpoint, report)
     if not report.ok:
-        there = shlex.quote(checkpoint.source.name)
-        raise CheckpointError(
-            f"{checkpoint} is not sound", hint=f"Other steps: cloudrl checkpoints list {there}"
-        )
+        where = f"--cluster {cluster}" if cluster else f"--dir {shlex.quote(str(folder))}" if folder else ""
+        hint = f"Other steps: cloudrl checkpoints list {where}".rstrip()
+        raise CheckpointError(f"{checkpoint} is not sound", hint=hint)
 
 
 @app.command()
 def merge(
     to: Annotated[Path, typer.Option("--to", metavar="DIR", help="A folder that does not exist yet.")],
-    step: StepArgument = None,
-    where: WhereArgument = None,
+    step: StepArgument = "latest",
+    cluster: ClusterOption = None,
+    folder: DirOption = None,
     dtype: DtypeOption = "bf16",
-    on: Annotated[
-        str, typer.Option("--on", help="here, or head: on the head's disk, DIR being a path there.")
-    ] = "here",
+    on_head: Annotated[
+        bool, typer.Option("--on-head", help="Merge on the head's disk, --to being a path there.")
+    ] = False,
     run: RunOption = None,
     role: RoleOption = "actor",
     sync: Annotated[
         bool, typer.Option("--sync", help="Wait until the disk has it, in case the power fails.")
     ] = False,
-    wait_min: WaitOption = 10.0,
+    timeout_min: TimeoutOption = 10.0,
     as_json: JsonOption = False,
 ) -> None:
     """Make a Hugging Face model of the shards; they stay where they are, and only what is needed travels."""
-    from cloudrl.cli._progress import bytes_shown, gigabytes
-    from cloudrl.errors import InputError
+    from cloudrl.cli._terminal import Terminal
+    from cloudrl.sdk.amounts import gigabytes
+    from cloudrl.sdk.checkpoints import merge as merge_checkpoint
 
-    if on not in ("here", "head"):
-        raise InputError(f"--on {on} is neither here nor head")
-    checkpoint = _one(step, where, run, role, wait_min)
-    with bytes_shown(f"merging step {checkpoint.step}") as on_progress:
-        if on == "head":
-            from cloudrl.checkpoints.remote_merge import merge_on_head
-
-            done = merge_on_head(checkpoint, str(to), dtype=dtype, sync=sync, on_progress=on_progress)
-        else:
-            merged = checkpoint.merge(to, dtype=dtype, sync=sync, on_progress=on_progress)
-            done = {
-                "path": str(merged.path.absolute()), "tensors": merged.tensors, "parameters": merged.parameters,
-                "size_bytes": merged.size_bytes, "warnings": list(merged.warnings),
-            }  # fmt: skip
-    for warning in done["warnings"]:
-        _output.note(f"warning: {warning}")
-    if as_json:
-        _output.as_json(
-            {"step": checkpoint.step, "run": checkpoint.run, "role": role, "dtype": dtype, **done}
-        )
-    else:
-        size, at = gigabytes(int(done["size_bytes"])), " on the head" if on == "head" else ""
-        what = f"step {checkpoint.step} of run {checkpoint.run}"
-        _output.data(f"{done['path']}{at}: {done['parameters']:,} parameters, {size}, {what}")
+    with Terminal() as terminal:
+        checkpoint = _one(step, cluster, folder, run, role, timeout_min, terminal)
+        done = merge_checkpoint(checkpoint, to, dtype=dtype, on_head=on_head, sync=sync, on_progress=terminal)
+    size, at = gigabytes(int(done["size_bytes"])), " on the head" if on_head else ""
+    what = f"step {checkpoint.step} of run {checkpoint.run}"
+    fields = {"step": checkpoint.step, "run": checkpoint.run, "role": role, "dtype": dtype, **done}
+    text = f"{done['path']}{at}: {done['parameters']:,} parameters, {size}, {what}"
+    _output.result(text, fields, is_json=as_json)
 
 
 @app.command()
 def push(
-    step: Annotated[str, typer.Argument(metavar="STEP", help="A step, or latest.")],
-    repo: Annotated[str, typer.Argument(metavar="REPO", help="OWNER/NAME on the Hugging Face Hub.")],
-    where: WhereArgument = None,
+    to: Annotated[
+        str, typer.Option("--to", metavar="OWNER/NAME", help="Repository on the Hugging Face Hub.")
+    ],
+    step: StepArgument = "latest",
+    cluster: ClusterOption = None,
+    folder: DirOption = None,
     public: Annotated[bool, typer.Option("--public", help="Let everybody see it.")] = False,
     dtype: DtypeOption = "bf16",
     run: RunOption = None,
     role: RoleOption = "actor",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the model card, and do nothing.")] = False,
-    wait_min: WaitOption = 10.0,
+    timeout_min: TimeoutOption = 10.0,
+    as_json: JsonOption = False,
 ) -> None:
     """Merge a step and publish it on the Hugging Face Hub, private unless --public. Repeat it to go on."""
-    from cloudrl.checkpoints.push import plan_push
     from cloudrl.checkpoints.push import push as publish
-    from cloudrl.cli._progress import bytes_shown
+    from cloudrl.cli._terminal import Terminal
+    from cloudrl.sdk.callbacks import transfer
+    from cloudrl.sdk.checkpoints import plan_push
 
-    checkpoint = _one(step, where, run, role, wait_min)
-    plan = plan_push(
-        checkpoint, repo, _staging_root(), private=not public, dtype=dtype, known=_provenance(checkpoint)
-    )
-    if dry_run:
-        _output.data(plan.render())
-        return
-    with bytes_shown(f"merging step {checkpoint.step}") as on_progress:
-        _output.data(publish(plan, on_progress=on_progress))
+    with Terminal() as terminal:
+        checkpoint = _one(step, cluster, folder, run, role, timeout_min, terminal)
+        plan = plan_push(checkpoint, to, private=not public, dtype=dtype)
+        if dry_run:
+            _output.data(plan.render())
+            return
+        url = publish(plan, on_progress=transfer(f"merging step {checkpoint.step}", terminal))
+    fields = {"step": checkpoint.step, "run": checkpoint.run, "url": url}
+    _output.result(url, fields, is_json=as_json)
 
 
 @app.command()
 def pull(
-    step: Annotated[str, typer.Argument(metavar="STEP", help="A step, or latest.")],
-    to: Annotated[Path, typer.Argument(metavar="DIR", help="Where to; the step comes to lie in it.")],
-    where: WhereArgument = None,
+    to: Annotated[Path, typer.Option("--to", metavar="DIR", help="Where to; the step comes to lie in it.")],
+    step: StepArgument = "latest",
+    cluster: ClusterOption = None,
+    folder: DirOption = None,
     run: RunOption = None,
-    wait_min: WaitOption = 10.0,
+    timeout_min: TimeoutOption = 10.0,
+    as_json: JsonOption = False,
 ) -> None:
-    """Copy the raw shards of a step, all ranks and roles, so that a job can go on from them. Repeat it to go on."""
-    from cloudrl.cli._progress import bytes_shown, gigabytes
+    """Copy the raw shards of a step, all ranks and roles, so that a job can go on from it. Repeat it to go on."""
+    from cloudrl.cli._terminal import Terminal
+    from cloudrl.sdk.amounts import gigabytes
+    from cloudrl.sdk.callbacks import transfer
 
-    checkpoint = _one(step, where, run, "actor", wait_min)
-    with bytes_shown(f"copying step {checkpoint.step}") as on_progress:
-        pulled = checkpoint.pull(to, on_progress=on_progress)
-    size = gigabytes(pulled.size_bytes)
-    _output.data(f"{pulled.folder / f'global_step_{checkpoint.step}'}: {pulled.files} files, {size}")
+    with Terminal() as terminal:
+        checkpoint = _one(step, cluster, folder, run, "actor", timeout_min, terminal)
+        pulled = checkpoint.pull(to, on_progress=transfer(f"copying step {checkpoint.step}", terminal))
+    path = pulled.folder / f"global_step_{checkpoint.step}"
+    fields = {"path": path, "files": pulled.files, "size_bytes": pulled.size_bytes}
+    text = f"{path}: {pulled.files} files, {gigabytes(pulled.size_bytes)}"
+    _output.result(text, fields, is_json=as_json)
 
 
 @app.command()
 def prune(
     keep: Annotated[int, typer.Option("--keep", metavar="N", help="Complete steps of each run that stay.")],
-    where: WhereArgument = None,
+    cluster: ClusterOption = None,
+    folder: DirOption = None,
     run: RunOption = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Remove old steps on all nodes; never the newest complete one, nor one that a job would go on from."""
-    from cloudrl.cli._progress import gigabytes
-    from cloudrl.errors import InputError
-    from cloudrl.saves.prune import plan_prune
+    from cloudrl.cli._terminal import Terminal
+    from cloudrl.sdk.amounts import gigabytes
+    from cloudrl.sdk.checkpoints import find_checkpoints
+    from cloudrl.sdk.checkpoints import prune as prune_checkpoints
 
-    found = _all(where)
-    found.inventory.refuse_silent("what it has would be left half-removed", "Try again when it answers")
-    pruning = plan_prune(found.inventory, keep, run=run, commands=_commands(found))
-    _announce(pruning)
-    size = gigabytes(pruning.size_bytes)
-    if pruning.removals:
-        question = f"Remove {len(pruning.removals)} steps, {size}?"
-        if not _output.confirm(question, yes=yes, unattended=False):
-            raise InputError("nothing was removed")
-    for removal in pruning.removals:
-        for place, path in removal.where:
-            found.source.remove(place, path)
-    removed = [
-        {"run": each.run, "step": each.step, "size_bytes": each.size_bytes} for each in pruning.removals
-    ]
-    if as_json:
-        _output.as_json({"removed": removed, "size_bytes": pruning.size_bytes, "notes": list(pruning.notes)})
-    else:
-        _output.data(f"removed {len(removed)} steps, {size}")
-
-
-def _all(where: str | None, wait_min: float = 10.0) -> Checkpoints:
-    from cloudrl.checkpoints.handle import Checkpoints
-
-    return Checkpoints(origin(where, wait_min))
+    with Terminal(yes=yes) as terminal:
+        found = find_checkpoints(cluster, folder, on_progress=terminal)
+        plan = prune_checkpoints(found, keep, run=run, confirm=terminal.confirm, on_progress=terminal)
+    removed = [{"run": each.run, "step": each.step, "size_bytes": each.size_bytes} for each in plan.removals]
+    fields = {"removed": removed, "size_bytes": plan.size_bytes, "notes": list(plan.notes)}
+    _output.result(f"removed {len(removed)} steps, {gigabytes(plan.size_bytes)}", fields, is_json=as_json)
 
 
 def _one(
-    step: str | None, where: str | None, run: str | None, role: str, wait_min: float
+    step: str,
+    cluster: str | None,
+    folder: Path | None,
+    run: str | None,
+    role: str,
+    timeout_min: float,
+    terminal: Terminal,
 ) -> CheckpointHandle:
-    which, where = step_and_where(step, where)
-    found = _all(where, wait_min)
+    from cloudrl.sdk.checkpoints import find_checkpoints
+
+    found = find_checkpoints(cluster, folder, give_up_s=timeout_min * 60, on_progress=terminal)
     for note in found.notes:
-        if which != "latest" or note not in found.inventory.silent:  # then it is the error
+        if step != "latest" or note not in found.inventory.silent:  # then it is the error
             _output.note(f"note: {note}")
-    return found.select(which, run=run, role=role)
+    return found.select(step, run=run, role=role)
 
 
 def _row(info: Checkpoint) -> tuple[str, ...]:
-    from cloudrl.cli._progress import gigabytes
     from cloudrl.jobs.format import duration
     from cloudrl.saves.inventory import spans
+    from cloudrl.sdk.amounts import gigabytes
 
     size = info.world_size
     ranks = "Megatron" if info.is_megatron else f"{len(info.ranks)} of {size}" if size is not None else "none"
-    locations = [
+    places = [
         f"{spans(held)}{' on ' * bool(place.ranks)}{place.short}" for place, held in info.locations.items()
     ]
     missing = f"missing: {', '.join(info.missing)}" if info.missing else "complete"
     state = f"{missing}; a resume takes it" if info.resumes else missing
     age = duration(max(0.0, time.time() - info.modified_at))
     return (
-        info.run, str(info.step), info.role, ranks, "; ".join(locations), gigabytes(info.size_bytes), age, state,
+        info.run, str(info.step), info.role, ranks, "; ".join(places), gigabytes(info.size_bytes), age, state,
     )  # fmt: skip
 
 
 def _fields(info: Checkpoint) -> dict[str, Any]:
-    locations = {
+    places = {
         place.label: {"folder": place.folder, "nodes": list(place.ranks), "ranks": list(ranks)}
         for place, ranks in info.locations.items()
     }
@@ -254,7 +252,7 @@ def _fields(info: Checkpoint) -> dict[str, Any]:
         "format": "megatron" if info.is_megatron else "fsdp",
         "world_size": info.world_size,
         "ranks": list(info.ranks),
-        "places": locations,
+        "places": places,
         "size_bytes": info.size_bytes,
         "modified_at": info.modified_at,
         "complete": info.complete,
@@ -264,21 +262,16 @@ def _fields(info: Checkpoint) -> dict[str, Any]:
     }
 
 
-def _report_fields(checkpoint: CheckpointHandle, report: Report) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    return {"checkpoint": str(checkpoint), "ok": report.ok, **asdict(report)}
-
-
 def _show(checkpoint: CheckpointHandle, report: Report) -> None:
-    from cloudrl.cli._progress import gigabytes
     from cloudrl.saves.inventory import spans
+    from cloudrl.sdk.amounts import gigabytes
 
-    step = f"{report.step} (by {report.step_source})" if report.step is not None else "unknown"
+    of = f" of {report.world_size}" if report.world_size is not None else ""
+    parts = f", {report.shards} parts" if report.shards is not None else ""
     rows = [
         ("checkpoint", str(checkpoint)),
-        ("ranks", f"{spans(report.ranks)}{_of(report)}"),
-        ("step", step),
+        ("ranks", f"{spans(report.ranks)}{of}{parts}"),
+        ("step", f"{report.step} (by {report.step_source})" if report.step is not None else "unknown"),
         ("tensors", str(report.tensors) if report.tensors else "not looked at"),
         ("size", gigabytes(report.size_bytes)),
         ("sound", "yes" if report.ok else "no"),
@@ -287,45 +280,3 @@ def _show(checkpoint: CheckpointHandle, report: Report) -> None:
         file = f"{finding.file}: " if finding.file and finding.file not in finding.message else ""
         rows.append(("error" if finding.fatal else "note", f"{file}{finding.message}"))
     _output.table(("", ""), rows)
-
-
-def _of(report: Report) -> str:
-    """How many ranks and parts there should be, where it is known."""
-    ranks = f" of {report.world_size}" if report.world_size is not None else ""
-    return f"{ranks}, {report.shards} parts" if report.shards is not None else ranks
-
-
-def _staging_root() -> Path:
-    import os
-
-    return Path(os.environ.get("CLOUDRL_HOME") or "~/.cloudrl").expanduser().absolute() / "push"
-
-
-def _provenance(checkpoint: CheckpointHandle) -> Any:
-    from cloudrl.checkpoints.card import provenance
-    from cloudrl.checkpoints.sources import ClusterSource
-
-    if isinstance(checkpoint.source, ClusterSource):
-        return provenance(checkpoint.source.connection, checkpoint.run, checkpoint.step)
-    return None
-
-
-def _commands(found: Checkpoints) -> list[str]:
-    """Of the jobs that have not ended."""
-    from cloudrl.checkpoints.sources import ClusterSource
-    from cloudrl.jobs import list_jobs
-
-    if not isinstance(found.source, ClusterSource):
-        return []
-    return [job.entrypoint for job in list_jobs(found.source.connection) if not job.status.is_terminal]
-
-
-def _announce(pruning: PrunePlan) -> None:
-    from cloudrl.cli._progress import gigabytes
-
-    for note in pruning.notes:
-        _output.note(f"note: {note}")
-    for each in pruning.removals:
-        where = "".join(f" on {place.short}" for place, _ in each.where if place.ranks)
-        what = "" if each.complete else ", incomplete"
-        _output.note(f"{each.run}: step {each.step}{where}, {gigabytes(each.size_bytes)}{what}")

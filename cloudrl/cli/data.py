@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path  # noqa: TC003 - Typer reads the annotations
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from cloudrl.cli import _data_options as options
 from cloudrl.cli import _output
+from cloudrl.cli._cluster_options import local_path
+from cloudrl.cli._options import JsonOption, given
 
 app = typer.Typer(
     help="List data sets, and prepare them on this machine.", no_args_is_help=True, rich_markup_mode=None
@@ -17,7 +18,7 @@ app = typer.Typer(
 
 
 @app.command("list")
-def list_(as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False) -> None:
+def list_(as_json: JsonOption = False) -> None:
     """The data sets that cloudrl knows by name. Any other is named by owner/name on the Hub, or by its path."""
     from cloudrl.data.catalog import BUILT_IN
     from cloudrl.data.rewards import reward_of
@@ -54,17 +55,29 @@ def prepare(
         str, typer.Argument(metavar="NAME|HUB_ID|PATH", help="A name, owner/name on the Hub, or a path.")
     ],
     to: Annotated[Path, typer.Option(metavar="DIR", help="Folder for train.parquet and test.parquet.")],
-    source: options.SourceOption = None,
-    prompt_field: options.PromptOption = None,
-    answer_field: options.AnswerOption = None,
-    system: options.SystemOption = None,
-    config: options.ConfigOption = None,
-    split: options.SplitOption = None,
-    test_split: options.TestSplitOption = None,
-    test_rows: options.TestRowsOption = None,
-    data_source: options.DataSourceOption = None,
-    skip_bad: options.SkipBadOption = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
+    source: Annotated[
+        str | None, typer.Option(metavar="PLACE", help="Where its raw rows lie, owner/name or a path.")
+    ] = None,
+    prompt_field: Annotated[
+        str | None, typer.Option(metavar="FIELD", help="Column of the prompt; dots lead into nested ones.")
+    ] = None,
+    answer_field: Annotated[str | None, typer.Option(metavar="FIELD", help="Column of the answer.")] = None,
+    system: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="System message before each prompt.")
+    ] = None,
+    config: Annotated[str | None, typer.Option(metavar="NAME", help="The Hub's configuration.")] = None,
+    split: Annotated[str | None, typer.Option(metavar="NAME", help="Split to train on.")] = None,
+    test_split: Annotated[str | None, typer.Option(metavar="NAME", help="Split to test on.")] = None,
+    test_rows: Annotated[
+        int | None, typer.Option(metavar="N", help="Hold out N rows of the training split for testing.")
+    ] = None,
+    data_source: Annotated[
+        str | None, typer.Option(metavar="NAME", help="What verl picks its reward function by.")
+    ] = None,
+    skip_bad: Annotated[
+        bool, typer.Option("--skip-bad", help="Leave out rows with an empty prompt or answer.")
+    ] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Write train.parquet and test.parquet in verl's columns, as a node would; print where they are, as overrides.
 
@@ -74,13 +87,11 @@ def prepare(
     from cloudrl.spec import DataSet, hydra_text, override_argument
 
     declared = DataSet.load(
-        {
-            "name": options.here(place),
-            "source": options.here(source) if source is not None else None,
-            "prompt_field": prompt_field, "answer_field": answer_field, "system": system, "config": config,
-            "split": split, "test_split": test_split, "test_rows": test_rows, "data_source": data_source,
-            "skip_bad": skip_bad,
-        }
+        given(
+            name=local_path(place), source=local_path(source) if source is not None else None,
+            prompt_field=prompt_field, answer_field=answer_field, system=system, config=config, split=split,
+            test_split=test_split, test_rows=test_rows, data_source=data_source, skip_bad=skip_bad,
+        )
     )  # fmt: skip
     _without_bars_in_logs()
     paths = data.prepare(declared.argument(), to, say=_output.note)

@@ -13,7 +13,8 @@ from cloudrl.errors import CloudrlError, Interrupted, JobFailed
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cloudrl.jobs import JobHandle, Progress
+    from cloudrl.jobs import JobHandle
+    from cloudrl.sdk.callbacks import Update
 
 NAME = "demo"
 RECIPE = "grpo-tiny"
@@ -30,14 +31,11 @@ def demo(
     keep: Annotated[bool, typer.Option("--keep", help="Leave the cluster up.")] = False,
 ) -> None:
     """Start two Ray nodes here, train a tiny model with real verl, show that it learned, and clean up."""
-    from cloudrl.cli._status_table import watching
+    from cloudrl.cli._terminal import Terminal
     from cloudrl.sdk import Cluster
 
-    with watching() as on_status:
-        cluster = Cluster(name=NAME, nodes=nodes).up(on="local", on_status=on_status, detach=keep)
-    _output.note(
-        f"READY: {NAME} with {nodes} node{'s' * (nodes > 1)}, dashboard {cluster.connection.ray_url}"
-    )
+    with Terminal() as terminal:
+        cluster = Cluster(name=NAME, nodes=nodes).up(on="local", on_progress=terminal, detach=keep)
     folder = Path(cluster.status().state_dir)
     try:
         shape = cluster.shape()
@@ -65,15 +63,19 @@ def _ended_with_cluster(error: CloudrlError, folder: Path) -> CloudrlError:
 
 def _train(job: JobHandle) -> list[float]:
     """Follow the job to its end; returns the reward of each step."""
-    from cloudrl.cli._follow import follow_progress
+    from cloudrl.cli._terminal import Terminal
+    from cloudrl.jobs import Progress
+    from cloudrl.sdk.submission import follow
 
     rewards: list[float] = []
+    with Terminal() as terminal:
 
-    def collect(progress: Progress) -> None:
-        if progress.reward is not None:
-            rewards.append(progress.reward)
+        def show(update: Update) -> None:
+            if isinstance(update, Progress) and update.reward is not None:
+                rewards.append(update.reward)
+            terminal(update)
 
-    follow_progress(job, target=f" --cluster {NAME}", on_progress=collect)
+        follow(job, on_progress=show)
     return rewards
 
 
@@ -96,10 +98,12 @@ def _report(job: JobHandle, rewards: Sequence[float]) -> None:
 
 def _bring_home(job: JobHandle, target: Path) -> None:
     """Merge the shards of the nodes."""
-    from cloudrl.cli._merge_result import merge_result
-    from cloudrl.cli._progress import gigabytes
+    from cloudrl.cli._terminal import Terminal
+    from cloudrl.sdk.amounts import gigabytes
+    from cloudrl.sdk.merge_result import merge_result
 
-    merged = merge_result(job, target)
+    with Terminal() as terminal:
+        _, merged = merge_result(job, target, on_progress=terminal)
     _output.data(f"model      {target}")
     _output.data(f"           {merged.parameters:,} parameters, {gigabytes(merged.size_bytes)} in bf16")
 

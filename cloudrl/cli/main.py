@@ -12,7 +12,6 @@ from cloudrl import __version__
 from cloudrl.cli import _output
 from cloudrl.cli import cluster as cluster_commands
 from cloudrl.cli._group import lazy_group
-from cloudrl.cli.attach import attach, detach
 from cloudrl.cli.checkpoints import app as checkpoints_app
 from cloudrl.cli.data import app as data_app
 from cloudrl.cli.demo import demo
@@ -42,8 +41,8 @@ COMMANDS: Commands = {
     "run": run,
     "jobs": jobs_app,
     "checkpoints": checkpoints_app,
-    "attach": attach,
-    "detach": detach,
+    "attach": cluster_commands.attach,
+    "detach": cluster_commands.detach,
     "env": cluster_commands.env,
     "down": cluster_commands.down,
 }
@@ -54,7 +53,6 @@ app = typer.Typer(
     cls=lazy_group(COMMANDS),
     help="Reinforcement-learning training of LLMs (verl on Ray), from this machine to rented GPUs.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )

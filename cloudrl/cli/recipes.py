@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cloudrl.cli import _output
+from cloudrl.cli._options import JsonOption, RecipeArgument
 
 if TYPE_CHECKING:
     from cloudrl.spec import Job
 
 app = typer.Typer(help="What there is to submit.", no_args_is_help=True, rich_markup_mode=None)
-
-JsonOption = Annotated[bool, typer.Option("--json", help="Machine-readable.")]
 
 
 @app.command("list")
@@ -41,7 +40,7 @@ def list_(as_json: JsonOption = False) -> None:
 
 @app.command()
 def show(
-    name: Annotated[str, typer.Argument(help="A recipe by name, or a YAML file.")],
+    name: RecipeArgument,
     algorithm: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="As it is by this algorithm; a file of your own to go on from."),

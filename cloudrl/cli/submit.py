@@ -6,22 +6,20 @@ from typing import Annotated, Any
 
 import typer
 
-from cloudrl.cli import _output, _submission
+from cloudrl.cli import _output, _submit_options
 from cloudrl.cli._option_groups import with_options
-from cloudrl.cli._target import AddressOption, ClusterOption, connect
+from cloudrl.cli._options import AddressOption, ClusterOption, DryRunOption, JsonOption, RecipeArgument
 
 
-@with_options(submit_options=_submission.submit_options)
+@with_options(options=_submit_options.submit_options)
 def submit(
-    recipe: _submission.RecipeArgument,
-    overrides: _submission.OverridesArgument = None,
+    recipe: RecipeArgument,
+    overrides: _submit_options.OverridesArgument = None,
     *,
-    submit_options: dict[str, Any],
+    options: dict[str, Any],
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Do not follow the job.")] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be sent, secrets masked.")
-    ] = False,
-    as_json: _submission.JsonOption = False,
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
     cluster: ClusterOption = None,
     address: AddressOption = None,
 ) -> None:
@@ -36,23 +34,27 @@ def submit(
     with pip, uv, conda or a container in the runtime environment, or before Ray 2.43, Ray passes on what --env names,
     and writes it into its logs; the shell's stay here, and a note says so.
     """
-    from cloudrl.cli._follow import target_options, way_back
+    from cloudrl.cli._terminal import Terminal
+    from cloudrl.errors import JobFailed
+    from cloudrl.sdk.find import find
+    from cloudrl.sdk.submission import follow, plan_job, way_back
 
-    job, options = _submission.load(recipe, overrides, submit_options)
-    prepared = _submission.prepared_for(connect(cluster, address), job, options)
-    if dry_run:
-        shown = prepared.submission
-        everything = {**shown.redacted_request(), **shown.sent_before()}
-        _output.as_json(everything) if as_json else _output.data(shown.render())
-        return
-    handle, target = _submission.send(prepared), target_options(cluster, address)
-    if not as_json:
-        _output.data(handle.url)
+    loaded, wanted = _submit_options.load(recipe, overrides, options)
+    with Terminal(on_job=(lambda _job: None) if as_json else None) as terminal:
+        planned = plan_job(find(cluster, address).connection, loaded, wanted, on_progress=terminal)
+        if dry_run:
+            _output.result(planned.render(), planned.fields(), is_json=as_json)
+            return
+        job, last = planned.send(on_progress=terminal), None
+        try:
+            last = None if no_wait else follow(job, on_progress=terminal)
+        except JobFailed:
+            if as_json:
+                _output.as_json(_submit_options.job_fields(job, None, followed=True))
+            raise
     if no_wait:
-        _output.hint(way_back(handle, target))
-        last = None
+        _output.hint(way_back(job))
     else:
-        last = _submission.follow(handle, target, as_json=as_json)
-        _output.note(f"{handle.submission_id} succeeded; checkpoints are in {handle.checkpoint_dir}")
+        _output.note(f"{job.submission_id} succeeded; checkpoints are in {job.checkpoint_dir}")
     if as_json:
-        _output.as_json(_submission.result(handle, last, followed=not no_wait))
+        _output.as_json(_submit_options.job_fields(job, last, followed=not no_wait))

@@ -130,7 +130,7 @@ def _check_rollout(job: Job, cluster: ClusterShape) -> None:
         raise InputError(
             f"recipe {job.name!r} generates with {job.rollout}, and the image of cluster {cluster.name!r} has "
             f"{', '.join(cluster.rollouts)}",
-            hint=f"cloudrl up ... --rollout {job.rollout}, or a recipe for {cluster.rollouts[0]}",
+            hint=f"cloudrl up ... --set rollout={job.rollout}, or a recipe for {cluster.rollouts[0]}",
         )
 
 

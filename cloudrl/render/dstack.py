@@ -260,7 +260,7 @@ def budget_limits(cluster: Cluster) -> BudgetLimits:
     if cluster.max_cost is not None and cluster.price_per_hour is None:
         raise SpecError(
             f"max_cost {cluster.max_cost:g} needs the price of the cluster: the agents count by it",
-            hint="--price-per-hour 49.2, of all nodes together in US dollars; `cloudrl up --on dstack` finds it out",
+            hint="--set price_per_hour=49.2, of all nodes in US dollars; `cloudrl up --on dstack` finds it out",
         )
     idle_s = None if cluster.down_when_idle is None else seconds_of(cluster.down_when_idle)
     return BudgetLimits(idle_s, cluster.max_cost, cluster.price_per_hour)

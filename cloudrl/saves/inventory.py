@@ -288,6 +288,6 @@ def _only(found: Sequence[Checkpoint]) -> Checkpoint:
     runs = sorted({each.run for each in found})
     if len(runs) > 1:
         raise InputError(
-            f"several runs have step {found[0].step}: {', '.join(runs)}", hint=f"Choose one: --run {runs[0]}"
+            f"several runs have step {found[0].step}: {', '.join(runs)}", hint=f"Choose one: --name {runs[0]}"
         )
     return max(found, key=lambda each: (each.complete, each.modified_at))

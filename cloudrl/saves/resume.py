@@ -90,7 +90,7 @@ def plan_resume(
     shown = "; ".join(problems[:3])
     raise CheckpointError(
         f"run {run!r} cannot go on: {shown}",
-        hint=f"See it: cloudrl checkpoints list {cluster}\nBegin anew: another --name\n"
+        hint=f"See it: cloudrl checkpoints list --cluster {cluster}\nBegin anew: another --name\n"
         f"Or in its folder, from the start: {RESUME_MODE}=disable",
     )
 

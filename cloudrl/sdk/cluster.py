@@ -1,18 +1,24 @@
-"""A cluster as it is declared, with the verbs for it."""
+"""A cluster as it is declared, with the verbs for it, and how one is started."""
 
 from __future__ import annotations
 
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from cloudrl import spec
+from cloudrl.errors import CloudrlError, InputError, Interrupted
 from cloudrl.providers.registry import ensure_name_free, provider
 from cloudrl.render.dstack import to_dstack
+from cloudrl.sdk.amounts import money
+from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, silent, unattended
+from cloudrl.sdk.costs import offer_lines, price_difference, still_running
 from cloudrl.sdk.running import RunningCluster
+from cloudrl.spec.ports import RAY_PORT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-    from cloudrl.providers.model import Plan, Status
+    from cloudrl.providers.model import Plan, Provider
 
 
 class Cluster(spec.Cluster):
@@ -22,35 +28,149 @@ class Cluster(spec.Cluster):
         """The exact YAML of its dstack task."""
         return to_dstack(self)
 
-    def plan(self, on: str = "local") -> Plan:
+    def plan(self, on: str = "local", *, dashboard_port: int | None = None) -> Plan:
         """What `up` would do; `.render()` is the text that `--dry-run` prints."""
-        return provider(on).plan(self)
+        return provider(on).plan(self, dashboard_port=dashboard_port)
+
+    def preview(self, on: str = "local", *, dashboard_port: int | None = None) -> str:
+        """What `up` would send; only where the cost is limited somebody is asked, for the price.
+
+        Raises:
+            InputError: the provider cannot do what is declared.
+        """
+        plan = self.plan(on, dashboard_port=dashboard_port)
+        return (plan.priced() if plan.needs_price else plan).render()
 
     def up(
         self,
         on: str = "local",
         *,
-        on_status: Callable[[Status], None] | None = None,
+        dashboard_port: int | None = None,
         detach: bool = True,
+        down_anyway: bool = False,
+        confirm: Confirm = unattended,
+        on_progress: OnProgress = silent,
     ) -> RunningCluster:
         """Start it and return once it is READY.
 
-        As a context manager the result ends the cluster when the block is left, also by an exception; otherwise
-        it goes on until `down()`, also after this program.
+        As a context manager the result ends the cluster when the block is left, also by an exception, unless
+        checkpoints would be lost with it (see `RunningCluster`); otherwise it goes on until `down()`, also after this
+        program.
 
         Args:
             on: the provider.
-            on_status: called with every look at the cluster while it comes up.
+            dashboard_port: for Ray's dashboard; None is 8265 if that is free.
             detach: let it outlive this program; otherwise it ends when this program does, even by SIGKILL, which
                 only provider `local` can do.
+            down_anyway: let a `with` block end it even if checkpoints are lost with it.
+            confirm: is asked before anything that costs money is started.
+            on_progress: is told offers and prices, and every look at the cluster while it comes up.
 
         Raises:
-            InputError: one of this name is up already, here or elsewhere, or `detach` is False on dstack.
+            InputError: one of this name is up already, here or elsewhere, `detach` is False on dstack, or the answer
+                was no.
             CapacityError: the provider cannot give what is asked for.
             ClusterFailed: it did not become ready; nothing of it is left running.
+            Interrupted: Ctrl-C; the message says what goes on and what it costs.
         """
         where = provider(on)
-        plan = where.plan(self)
-        ensure_name_free(self.name, on)
-        connection = where.up(plan, on_status=on_status, detach=detach)
-        return RunningCluster(connection, provider=on, owned=True)
+        with nothing_started():
+            plan = where.plan(self, dashboard_port=dashboard_port)
+            ensure_name_free(self.name, on)
+            plan = priced_and_confirmed(plan, confirm, on_progress)
+        connection = where.up(plan, on_status=on_progress, detach=detach)
+        with cluster_goes_on(where, self.name, lambda: f"Look: cloudrl status {self.name}"):
+            _report_ready(where, self, plan, connection.ray_url, on_progress)
+        if dashboard_port is None:
+            for notice in other_port(self.name, connection.ray_url):
+                on_progress(notice)
+        return RunningCluster(connection, provider=on, owned=True, down_anyway=down_anyway)
+
+
+def priced_and_confirmed(plan: Plan, confirm: Confirm, on_progress: OnProgress) -> Plan:
+    """The plan as `up` applies it: what it costs is said, and asked if it costs anything.
+
+    Raises:
+        InputError: the answer was no, or a run of that name is going on.
+        CapacityError: there is no such machine.
+    """
+    for note in plan.notes:
+        on_progress(Notice(f"note: {note}"))
+    plan = plan.priced()
+    price = plan.price
+    if price is None:
+        return plan
+    lines = offer_lines(price.offers, price.total_offers)
+    if price.per_hour:
+        lines.append(f"{plan.cluster.nodes} nodes together: from {money(price.per_hour)}/h")
+    for notice in (*map(Notice, lines), *price.notices):
+        on_progress(notice)
+    cost = f" for about {money(price.per_hour)}/h" if price.per_hour else ""
+    if not confirm(Question(f"Start {plan.name}{cost}?")):
+        raise InputError("nothing was started")
+    return plan
+
+
+def _report_ready(where: Provider, cluster: Cluster, plan: Plan, url: str, on_progress: OnProgress) -> None:
+    nodes = f"{cluster.nodes} node{'s' * (cluster.nodes > 1)}"
+    on_progress(Notice(f"READY: {plan.name} with {nodes}, dashboard {url}"))
+    if cluster.max_cost is None:
+        return
+    with suppress(CloudrlError):  # a warning is not worth a cluster that is up
+        if text := price_difference(where.status(plan.name)):
+            on_progress(Notice(text))
+
+
+def other_port(name: str, url: str) -> list[Notice]:
+    """Says that the dashboard is not where one looks for it, if so."""
+    if url.endswith(f":{RAY_PORT}"):
+        return []
+    return [Notice(f"port {RAY_PORT} is taken on this machine; the dashboard of {name} is at {url}")]
+
+
+@contextmanager
+def nothing_started(fleet: str | None = None) -> Iterator[None]:
+    """For what comes before anything is submitted.
+
+    Args:
+        fleet: one that was created before, or may be just now; none of its machines is rented yet.
+
+    Raises:
+        Interrupted: Ctrl-C.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        unused = (
+            f"Fleet {fleet} costs nothing without a cluster; to be rid of it: cloudrl fleet delete {fleet}"
+        )
+        raise Interrupted(
+            "interrupted; nothing was started", hint=unused if fleet is not None else None
+        ) from None
+
+
+@contextmanager
+def cluster_goes_on(where: Provider, name: str, again: Callable[[], str]) -> Iterator[None]:
+    """For what is done with a cluster that is up.
+
+    Args:
+        where: its provider.
+        name: its name.
+        again: makes the hint how to go on where this was left; what an error says about a job stands before it.
+
+    Raises:
+        Interrupted: Ctrl-C.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        message, hint = "interrupted", again()
+    except Interrupted as error:
+        message, hint = error.message, error.hint or ""
+    else:
+        return
+    goes_on, said = still_running(where, name)
+    raise Interrupted(
+        f"{message}; cluster {name} goes on{said if goes_on else ''}",
+        hint=f"{hint}\nEnd it all: cloudrl down {name}",
+    )

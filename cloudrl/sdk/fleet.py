@@ -1,14 +1,18 @@
-"""A fleet as it is declared, with the verbs for it."""
+"""Fleets: declare, create, list and delete them."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from cloudrl import spec
+from cloudrl.errors import InputError, Interrupted
 from cloudrl.render.fleet import fleet_to_dstack
+from cloudrl.sdk.amounts import money
+from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, silent, unattended
+from cloudrl.sdk.costs import offer_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Sequence
 
     from cloudrl.providers.dstack.fleets import FleetPlan, FleetState
 
@@ -35,27 +39,135 @@ class Fleet(spec.Fleet):
         self,
         project: str | None = None,
         *,
-        replace: bool = False,
-        on_look: Callable[[FleetState], None] = lambda _look: None,
+        replace: bool | None = False,
+        confirm: Confirm = unattended,
+        on_progress: OnProgress = silent,
     ) -> FleetState:
         """Create it, or change it to what is declared here, and wait for the machines that come at once.
 
         Args:
             project: of the dstack server; None for the default one.
-            replace: delete a fleet of this name that cannot be changed in place, with its machines and their disks.
-            on_look: called with every look while machines come.
+            replace: delete a fleet of this name that cannot be changed in place, with its machines and their disks;
+                None leaves that to `confirm`.
+            confirm: answers questions.
+            on_progress: is told offers and prices, and every look while machines come.
 
         Raises:
-            InputError: no server is configured, it refuses the fleet, or one would have to be replaced.
+            InputError: no server is configured, it refuses the fleet, one would have to be replaced, or the answer
+                was no.
             CapacityError: there are no such machines, or one of them did not come up.
             ConnectionFailed: the server does not answer.
+            Interrupted: Ctrl-C after it was sent; the message says what goes on and what it costs.
         """
         from cloudrl.providers.dstack import fleets, server
 
         where = server.connect(project)
         planned = fleets.plan(where, self.to_dstack())
-        if not replace:
-            fleets.refuse_replacing(planned)
-        if planned.action != "nothing":
+        if planned.action == "nothing":
+            on_progress(Notice(f"fleet {self.name} is there, as declared"))
+        else:
+            if replace is False:
+                fleets.refuse_replacing(planned)
+            fleets.check(where, planned)
+        for notice in _price_notices(planned):
+            on_progress(notice)
+        if planned.action == "nothing":
+            return fleets.get(where, self.name)
+        if not confirm(_question(planned, on_progress, replace=bool(replace))):
+            raise InputError("nothing was created")
+        try:
             fleets.apply(where, planned)
-        return fleets.wait(where, self.name, on_look=on_look)
+            state = fleets.wait(where, self.name, on_look=on_progress)
+        except KeyboardInterrupt:
+            raise _interrupted(planned) from None
+        on_progress(_created(state))
+        return state
+
+
+def list_fleets(project: str | None = None) -> list[FleetState]:
+    """All fleets of the dstack project, with their machines."""
+    from cloudrl.providers.dstack import fleets, server
+
+    return fleets.list_all(server.connect(project))
+
+
+def delete_fleets(
+    names: Sequence[str],
+    project: str | None = None,
+    *,
+    confirm: Confirm = unattended,
+    on_progress: OnProgress = silent,
+) -> None:
+    """Delete fleets, give their machines back, and wait until they are gone.
+
+    Raises:
+        InputError: there is none of a name, a run uses one, the answer was no, or nobody was there to answer.
+    """
+    from cloudrl.providers.dstack import fleets, server
+
+    where = server.connect(project)
+    lost = _lost_with([fleets.get(where, name) for name in names], on_progress)
+    if not confirm(Question(f"Delete {', '.join(names)}?{lost}", default=None)):
+        raise InputError("nothing was deleted")
+    fleets.delete(where, list(names))
+    for name in names:
+        fleets.wait_deleted(where, name)
+        on_progress(Notice(f"fleet {name} is gone"))
+
+
+def declared_notices(fleet: spec.Fleet) -> list[Notice]:
+    """What one that is only declared is going to cost for ever."""
+    from cloudrl.providers.dstack.fleets import never_released
+
+    if fleet.node_range is None:
+        return []
+    kept = never_released(fleet.name, None if fleet.idle_duration == "off" else 0, fleet.node_range.min)
+    return [kept] if kept is not None else []
+
+
+def _price_notices(planned: FleetPlan) -> list[Notice]:
+    """Offers and price, before the question."""
+    if planned.is_ssh:
+        return []
+    lines = offer_lines(planned.offers, planned.total_offers) if planned.action != "nothing" else []
+    if planned.action != "nothing" and planned.offers and planned.nodes:
+        least = planned.nodes * planned.offers[0].price
+        lines.append(f"{planned.nodes} machines at once: from {money(least)}/h")
+    notices = [Notice(line) for line in lines]
+    return [*notices, planned.never_released] if planned.never_released else notices
+
+
+def _question(planned: FleetPlan, on_progress: OnProgress, *, replace: bool) -> Question:
+    name = planned.name
+    if planned.action == "recreate":
+        lost = _lost_with([planned.current] if planned.current else [], on_progress)
+        text = f"Fleet {name} is there and cannot be changed in place. Delete it and make it anew?{lost}"
+        return Question(text, default=replace or None)
+    return Question(
+        f"Create fleet {name}?" if planned.action == "create" else f"Change fleet {name} in place?"
+    )
+
+
+def _lost_with(states: Sequence[FleetState], on_progress: OnProgress) -> str:
+    """What goes with fleets, as a sentence for the question; says what stays."""
+    for state in states:
+        if state.is_ssh:
+            on_progress(Notice(f"{state.name}: what lies on the hosts' own disks stays there"))
+    rented = [each.name for state in states if not state.is_ssh for each in state.instances]
+    return f" {', '.join(rented)} and all that lies on their disks will be gone." if rented else ""
+
+
+def _interrupted(planned: FleetPlan) -> Interrupted:
+    """What stays when Ctrl-C comes while a fleet is being made: dstack goes on with it."""
+    least = planned.nodes * planned.offers[0].price if planned.offers and not planned.is_ssh else 0.0
+    cost = f", with machines from {money(least)}/h" if least else ""
+    return Interrupted(
+        f"interrupted; fleet {planned.name} is being made{cost}",
+        hint=f"Look: cloudrl fleet list\nBe rid of it: cloudrl fleet delete {planned.name}",
+    )
+
+
+def _created(state: FleetState) -> Notice:
+    up = len(state.instances)
+    ready = f"{up} machine{'' if up == 1 else 's'} ready" if up else "machines come with the first run"
+    return Notice(f"fleet {state.name}: {ready}", f"cloudrl fleet list\ncloudrl fleet delete {state.name}")

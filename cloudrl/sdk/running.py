@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import warnings
+from contextlib import closing
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from cloudrl import recipes
-from cloudrl.errors import InputError
-from cloudrl.jobs import JobHandle, SubmitOptions, find_job, list_jobs, submit
+from cloudrl.errors import CheckpointError, ClusterFailed, InputError
+from cloudrl.jobs import JobHandle, SubmitOptions, find_job, list_jobs
 from cloudrl.providers.registry import ClusterRef, locate, provider
+from cloudrl.sdk.callbacks import Confirm, OnProgress, silent, unattended
+from cloudrl.sdk.costs import costs
+from cloudrl.sdk.submission import plan_job
+from cloudrl.sdk.teardown import assess, end, ending, teardown
 from cloudrl.transport import Connection, inspect_cluster
 
 if TYPE_CHECKING:
@@ -28,17 +34,24 @@ if TYPE_CHECKING:
 class RunningCluster:
     """A cluster that jobs can be submitted to.
 
-    As a context manager it ends when the block is left if it is `owned`; any other goes on.
+    As a context manager it ends when the block is left if it is `owned`; any other goes on. One whose newest
+    checkpoints lie on disks that would be destroyed with it, and were neither merged nor pulled through this object,
+    is not ended: leaving the block raises `CheckpointError`, or warns if an error leaves it already, with the price
+    and the commands that merge and that end it. `Cluster.up(..., down_anyway=True)` ends it all the same.
 
     Attributes:
         connection: addresses and tokens.
         provider: where it lives; None for a plain Ray cluster, which cloudrl cannot end.
         owned: whether this program has started it, by `Cluster.up`; one that was there belongs to somebody else.
+        down_anyway: end it with the block even if checkpoints are lost with it.
+        copied: run and step of what was merged or pulled through this object.
     """
 
     connection: Connection
     provider: str | None = None
     owned: bool = False
+    down_anyway: bool = False
+    copied: set[tuple[str, int]] = field(default_factory=set, repr=False, compare=False)
 
     def __enter__(self) -> Self:
         return self
@@ -46,8 +59,35 @@ class RunningCluster:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.owned:
-            self.down()
+        if not self.owned:
+            return
+        name, where = self.name, self.home
+        with ending(where, name):
+            impact = assess(where, name)
+            if self.down_anyway or not impact.loses(self.copied):
+                end(where, impact)
+                return
+        kept = CheckpointError(
+            f"cluster {name} is not ended, since checkpoints would be lost with it; it goes on{costs(impact.status)}\n"
+            + "\n".join(notice.text for notice in impact.notices()),
+            hint=f"Merge one: cloudrl checkpoints merge --cluster {name} --to ./model\nEnd it: cloudrl down {name}",
+        )
+        if error is None:
+            raise kept
+        warnings.warn(f"{kept}", stacklevel=2)
+
+    @property
+    def name(self) -> str:
+        """The cluster's name; its address where it has none."""
+        return self.connection.name
+
+    def status(self) -> Status:
+        """One look at it; see `cloudrl.providers.model.Status`.
+
+        Raises:
+            InputError: it is a plain Ray cluster.
+        """
+        return self.home.status(self.name)
 
     def shape(self) -> ClusterShape:
         """Nodes, GPUs, data, models and checkpoint folder, as a job will find them."""
@@ -64,8 +104,10 @@ class RunningCluster:
         data: str | Sequence[str] = (),
         reward: str | None = None,
         env: Mapping[str, str] | None = None,
+        runtime_env: Mapping[str, Any] | None = None,
         working_dir: str | None = None,
         submission_id: str | None = None,
+        on_progress: OnProgress = silent,
     ) -> JobHandle:
         """Submit a job, or a recipe by its name or path.
 
@@ -85,8 +127,10 @@ class RunningCluster:
             reward: a Python file, and after a colon the function in it.
             env: variables of the job; secrets among them reach it through the agents, where the cluster has them and
                 its Ray is 2.43 or later.
+            runtime_env: fields of Ray's runtime environment.
             working_dir: a folder to send along; the job starts in it, and a verl in it takes the place of the nodes'.
             submission_id: Ray's id, which makes a repeated call harmless.
+            on_progress: is told notes, uploads, and the handle.
 
         Raises:
             InputError: job and cluster do not go together, or the id is taken.
@@ -96,9 +140,12 @@ class RunningCluster:
         options = SubmitOptions(
             overrides=overrides or {}, name=name, steps=steps, model=model,
             data=(data,) if isinstance(data, str) else tuple(data), reward=reward, env=env or {},
-            working_dir=working_dir, submission_id=submission_id,
+            runtime_env=runtime_env or {}, working_dir=working_dir, submission_id=submission_id,
         )  # fmt: skip
-        return submit(self.connection, recipes.load(job) if isinstance(job, str) else job, options)
+        loaded = recipes.load(job) if isinstance(job, str) else job
+        return plan_job(self.connection, loaded, options, on_progress=on_progress).send(
+            on_progress=on_progress
+        )
 
     def job(self, submission_id: str) -> JobHandle:
         """The handle of a job that was submitted before.
@@ -122,45 +169,70 @@ class RunningCluster:
         from cloudrl.checkpoints.handle import Checkpoints
         from cloudrl.checkpoints.sources import ClusterSource
 
-        return Checkpoints(ClusterSource(self.connection))
+        return Checkpoints(ClusterSource(self.connection), on_copied=self.copied.add)
 
-    def status(self) -> Status:
-        """One look at the cluster and its nodes.
+    def down(self, *, confirm: Confirm = unattended, on_progress: OnProgress = silent) -> bool:
+        """End the cluster. False when nothing was running.
+
+        Args:
+            confirm: is asked where jobs run on it, it is another's, or checkpoints would be lost with it.
+            on_progress: is told what would be lost and what stays.
+
+        Raises:
+            InputError: it is a plain Ray cluster, or nobody has answered a question that needs somebody.
+        """
+        return teardown(self.home, self.name, confirm=confirm, on_progress=on_progress)
+
+    @property
+    def home(self) -> Provider:
+        """Where it lives.
 
         Raises:
             InputError: it is a plain Ray cluster.
         """
-        return self._provider().status(self.connection.name)
-
-    def down(self) -> bool:
-        """End the cluster; checkpoints and logs stay. False when nothing was running.
-
-        Raises:
-            InputError: it is a plain Ray cluster.
-        """
-        return self._provider().down(self.connection.name)
-
-    def _provider(self) -> Provider:
         if self.provider is None:
-            raise InputError(f"{self.connection.name} is a plain Ray cluster; cloudrl did not start it")
+            raise InputError(f"{self.name} is a plain Ray cluster; cloudrl did not start it")
         return provider(self.provider)
 
 
-def attach(name: str, on: str | None = None) -> RunningCluster:
+def attach(name: str, on: str | None = None, *, keep_open: bool = False) -> RunningCluster:
     """Connect to a cluster that is up. It goes on when a `with` block of the result is left; `down()` ends it.
 
     Args:
         name: the cluster's.
         on: the provider; None for the one that has it.
+        keep_open: let the addresses be of use after this program has ended, too.
 
     Raises:
         InputError: there is none of that name, or one in two places and no provider was named.
         ConnectionFailed: nobody answers.
     """
     ref = ClusterRef(on, name) if on is not None else locate(name)
-    return RunningCluster(provider(ref.provider).attach(ref.name), provider=ref.provider)
+    connection = provider(ref.provider).attach(ref.name, keep_open=keep_open)
+    return RunningCluster(connection, provider=ref.provider)
 
 
 def connect(ray_url: str, token: str | None = None) -> RunningCluster:
     """Connect to any Ray cluster by the address of its dashboard, for example `http://localhost:8265`."""
     return RunningCluster(Connection(name=ray_url, ray_url=ray_url, ray_token=token))
+
+
+def watch_cluster(ref: ClusterRef, *, on_progress: OnProgress = silent) -> Status:
+    """Look again and again until the cluster is over, or Ctrl-C; returns the last look."""
+    with closing(provider(ref.provider).watch(ref.name)) as looks:
+        look = next(looks)
+        try:
+            on_progress(look)
+            for look in looks:
+                on_progress(look)
+        except KeyboardInterrupt:
+            pass
+        return look
+
+
+def raise_for_status(look: Status) -> None:
+    """Raise `ClusterFailed` for a cluster that has failed."""
+    if look.has_failed:
+        raise ClusterFailed(
+            f"cluster {look.name!r} failed: {look.reason}", hint=f"Its logs: {look.logs_command}"
+        )

@@ -1,111 +1,344 @@
-"""A job from nothing: a cluster is found or started, and the job is submitted to it."""
+"""A job from nothing to a trained model: find or start a cluster, submit, follow, merge, and end the cluster."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import shlex
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloudrl import recipes
-from cloudrl.errors import CheckpointError, CloudrlError, InputError, Interrupted
-from cloudrl.jobs import JobHandle, SubmitOptions, submit
+from cloudrl.errors import CheckpointError, CloudrlError, InputError, Interrupted, JobFailed
+from cloudrl.jobs import JobHandle, SubmitOptions, run_plan
 from cloudrl.providers.model import NoFleet
-from cloudrl.providers.registry import default_provider
-from cloudrl.sdk.cluster import Cluster
+from cloudrl.providers.registry import default_provider, ensure_name_free, provider
+from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, silent, unattended
+from cloudrl.sdk.cluster import Cluster, cluster_goes_on, nothing_started
+from cloudrl.sdk.costs import still_running
 from cloudrl.sdk.fleet import Fleet
+from cloudrl.sdk.merge_result import merge_result
+from cloudrl.sdk.run_end import end_after_run
 from cloudrl.sdk.running import RunningCluster
+from cloudrl.sdk.submission import expected_submission, follow, plan_job
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    import os
+    from collections.abc import Mapping, Sequence
 
-    from cloudrl.providers.model import Plan, Status
+    from cloudrl.jobs import Progress
+    from cloudrl.providers.model import Plan, Provider
     from cloudrl.spec import Job
 
 
 @dataclass(frozen=True)
 class Run:
-    """A job, and the cluster that it runs on."""
+    """A job, and the cluster that it runs on.
+
+    Attributes:
+        cluster: it may have ended, see `ended`.
+        job: that was submitted.
+        progress: where the job stood at its end; None if that was not waited for.
+        model: the folder with the merged model, where one was asked for.
+        ended: whether the cluster was ended.
+    """
 
     cluster: RunningCluster
     job: JobHandle
+    progress: Progress | None = None
+    model: Path | None = None
+    ended: bool = False
 
 
-def run(
+@dataclass(frozen=True)
+class RunRequest:
+    """What is going to be started, and what for. Made by `plan_run`; nothing has been asked of anybody.
+
+    Attributes:
+        job: to be run.
+        options: what is asked for beyond it.
+        cluster: as it would be started.
+        plan: the same as its provider would start it.
+        asked: fields of the cluster that were asked for; one that is up has to have them.
+    """
+
+    job: Job
+    options: SubmitOptions
+    cluster: Cluster
+    plan: Plan
+    asked: Mapping[str, Any]
+
+    def validate(self) -> None:
+        """Check that job and cluster go together, before anything is paid for.
+
+        Raises:
+            InputError: they do not.
+        """
+        run_plan.validate(self.plan, self.job, self.options)
+
+    def render(self, *, on_progress: OnProgress = silent) -> str:
+        """Cluster and job, as `--dry-run` prints them."""
+        submission = expected_submission(self.plan, self.job, self.options, on_progress=on_progress)
+        if self.options.name is not None:
+            on_progress(Notice("note: from which step the run continues is seen once the cluster is up"))
+        plan = self.plan.priced() if self.plan.needs_price else self.plan
+        return f"{plan.render().rstrip()}\n{submission.render()}"
+
+    def execute(
+        self,
+        *,
+        to: str | os.PathLike[str] | None = None,
+        down: bool | None = None,
+        wait: bool = True,
+        create_fleet: bool = False,
+        again: str = "",
+        confirm: Confirm = unattended,
+        on_progress: OnProgress = silent,
+    ) -> Run:
+        """Do it; see `run`.
+
+        Args:
+            to: see `run`, as the others.
+            down: whether to end the cluster.
+            wait: whether to follow the job.
+            create_fleet: whether to create a fleet if none fits.
+            again: the command that repeats this, for the hint after Ctrl-C.
+            confirm: answers questions.
+            on_progress: is told everything.
+        """
+        on, name = self.plan.provider, self.cluster.name
+        with nothing_started():
+            _refuse_existing(to)
+            self.validate()
+            ensure_name_free(name, on)
+            there = run_plan.find_running(self.cluster, self.asked, on=on)
+        if there is not None:
+            on_progress(Notice(f"cluster {name} is up, and is used"))
+            cluster = RunningCluster(there, provider=on)
+        else:
+            cluster = self._start(create_fleet=create_fleet, confirm=confirm, on_progress=on_progress)
+        return _Stages(self, provider(on), cluster, again, down, confirm, on_progress).train(to, wait=wait)
+
+    def _start(self, *, create_fleet: bool, confirm: Confirm, on_progress: OnProgress) -> RunningCluster:
+        up = partial(self.cluster.up, self.plan.provider, confirm=confirm, on_progress=on_progress)
+        try:
+            return up()
+        except NoFleet as error:
+            if error.fleet is None or not create_fleet:
+                raise
+            fleet = Fleet.load(error.fleet.explicit_fields())
+        none_fits = f"no fleet has or can get the machines of {self.cluster.name}; {fleet.name} would"
+        on_progress(Notice(none_fits))
+        with nothing_started(fleet.name):
+            fleet.create(confirm=confirm, on_progress=on_progress)
+        with nothing_started(fleet.name):
+            return up()
+
+
+class _Stages:
+    """From a cluster that is up to what becomes of it, and how far that has come."""
+
+    def __init__(
+        self,
+        request: RunRequest,
+        where: Provider,
+        cluster: RunningCluster,
+        again: str,
+        down: bool | None,
+        confirm: Confirm,
+        on_progress: OnProgress,
+    ) -> None:
+        self._request, self._where, self._cluster = request, where, cluster
+        self._down, self._confirm, self._on_progress = down, confirm, on_progress
+        self._again = f"Go on: {again}" if again else "Call it again: a cluster that is up is used"
+        self._job: JobHandle | None = None
+        self._price_per_hour = _price_of(where, cluster.name)
+
+    def train(self, to: str | os.PathLike[str] | None, *, wait: bool) -> Run:
+        """Submit, follow to the end, merge the model, or say how, and end the cluster."""
+        name = self._cluster.name
+        try:
+            with cluster_goes_on(self._where, name, lambda: self._again):
+                done = self._submit_and_follow(to, wait=wait)
+        except JobFailed:
+            self._end_after_error()
+            raise
+        except Interrupted:  # it has said what goes on
+            raise
+        except CloudrlError as error:
+            raise self._with_what_goes_on(error) from error
+        return done if not wait else replace(done, ended=self._end())
+
+    def _submit_and_follow(self, to: str | os.PathLike[str] | None, *, wait: bool) -> Run:
+        request, cluster, on_progress = self._request, self._cluster, self._on_progress
+        planned = plan_job(cluster.connection, request.job, request.options, on_progress=on_progress)
+        job = self._job = planned.send(on_progress=on_progress)
+        if not wait:
+            return Run(cluster, job)
+        self._again = f"Go on: cloudrl jobs logs -f {job.url}"
+        progress = follow(job, on_progress=on_progress)
+        merge = f"cloudrl checkpoints merge --cluster {cluster.name} --to {shlex.quote(str(to or './model'))}"
+        self._again = f"Go on: {merge}"
+        kept = _location(self._where, cluster.name)
+        told = f"{job.submission_id} succeeded; checkpoints are in {job.checkpoint_dir}{kept}"
+        on_progress(Notice(told, merge if to is None else ""))
+        if to is None:
+            return Run(cluster, job, progress)
+        checkpoint, merged = merge_result(job, to, on_progress=on_progress)
+        cluster.copied.add((checkpoint.run, checkpoint.step))
+        return Run(cluster, job, progress, merged.path.absolute())
+
+    def _end(self, *, in_vain: bool = False) -> bool:
+        return end_after_run(
+            self._cluster,
+            down=self._down,
+            in_vain=in_vain,
+            price_per_hour=self._price_per_hour,
+            confirm=self._confirm,
+            on_progress=self._on_progress,
+        )
+
+    def _end_after_error(self, *, in_vain: bool = False) -> bool:
+        """The error that comes first is the one that counts."""
+        try:
+            return self._end(in_vain=in_vain)
+        except CloudrlError as second:
+            said = f"then, while the cluster was being ended: {second.message}"
+            self._on_progress(Notice(said, second.hint or "cloudrl status"))
+            return False
+
+    def _with_what_goes_on(self, error: CloudrlError) -> CloudrlError:
+        """The error, with what becomes of the cluster: one that was started for a job that was refused is ended."""
+        name = self._cluster.name
+        refused = isinstance(error, (InputError, CheckpointError)) and self._job is None
+        if (
+            refused
+            and self._cluster.owned
+            and self._down is not False
+            and self._end_after_error(in_vain=True)
+        ):
+            return type(error)(f"{error.message}; cluster {name} is ended again", hint=error.hint)
+        goes_on, said = still_running(self._where, name)
+        state = f"goes on{said}" if goes_on else f"has ended: {said}"
+        hints = [*(error.hint or "").splitlines(), *([f"End it: cloudrl down {name}"] if goes_on else [])]
+        return type(error)(f"{error.message}; cluster {name} {state}", hint="\n".join(hints) or None)
+
+
+def plan_run(
+    job: Job | str,
+    options: SubmitOptions | None = None,
+    cluster: Cluster | Mapping[str, Any] | str = "ray-cluster",
+    on: str | None = None,
+) -> RunRequest:
+    """What `run` would start: the cluster that a recipe is made for, and what is asked for in its place.
+
+    Args:
+        job: what to run, or a recipe by its name or path.
+        options: what is asked for beyond it.
+        cluster: as it shall be, or some of its fields, or its name; the others are the recipe's.
+        on: the provider; None is dstack for a cluster with GPUs, and this machine for one without.
+    """
+    job = recipes.load(job) if isinstance(job, str) else job
+    options = options or SubmitOptions()
+    if isinstance(cluster, Cluster):
+        asked: Mapping[str, Any] = cluster.explicit_fields()
+    else:
+        asked = {"name": cluster} if isinstance(cluster, str) else cluster
+        fields = run_plan.cluster_for_job(job, options)
+        if asked.get("image") is not None:  # it decides by itself
+            fields.pop("verl", None)
+        cluster = Cluster.load({"name": "ray-cluster", **fields, **asked})
+    where = provider(on) if on is not None else default_provider(gpus=cluster.device == "gpu")
+    return RunRequest(job, options, cluster, where.plan(cluster), asked)
+
+
+def run(  # noqa: PLR0913 - the options of `cloudrl run`
     job: Job | str,
     overrides: Mapping[str, Any] | None = None,
     *,
-    cluster: Cluster | str = "ray-cluster",
+    cluster: Cluster | Mapping[str, Any] | str = "ray-cluster",
     on: str | None = None,
+    to: str | os.PathLike[str] | None = None,
+    down: bool | None = None,
+    wait: bool = True,
     create_fleet: bool = False,
-    on_status: Callable[[Status], None] | None = None,
-    **options: Any,
+    name: str | None = None,
+    steps: int | None = None,
+    model: str | None = None,
+    data: str | Sequence[str] = (),
+    reward: str | None = None,
+    env: Mapping[str, str] | None = None,
+    runtime_env: Mapping[str, Any] | None = None,
+    working_dir: str | None = None,
+    submission_id: str | None = None,
+    confirm: Confirm = unattended,
+    on_progress: OnProgress = silent,
 ) -> Run:
-    """Check, start a cluster, and submit: `cloudrl run`, without its questions.
+    """Check, start a cluster, submit, follow to the end, bring the model home, and end the cluster: `cloudrl run`.
 
     A cluster of that name that is up and fits is used.
 
     Args:
         job: what to run, or a recipe by its name or path.
         overrides: in verl's own keys.
-        cluster: as it shall be, or only its name; then nodes, GPUs, data and model are the recipe's.
+        cluster: as it shall be, or some of its fields, or only its name; the others are the recipe's.
         on: the provider; None is dstack for a cluster with GPUs, and this machine for one without.
+        to: a folder that does not exist, for the merged model.
+        down: whether to end the cluster at the end; None leaves it to `confirm`, and keeps it where nobody is asked.
+            With True, too, `confirm` is asked where checkpoints would be lost or the cluster was up before.
+        wait: follow the job; otherwise return once it is submitted, and leave the cluster up.
         create_fleet: on dstack, create a fleet if none fits.
-        on_status: called with every look at the cluster while it comes up.
-        options: as `RunningCluster.submit` takes them.
+        name: as `RunningCluster.submit` takes it, as the others up to `submission_id`.
+        steps: total training steps.
+        model: that is trained.
+        data: data sets.
+        reward: a Python file.
+        env: variables of the job.
+        runtime_env: fields of Ray's runtime environment.
+        working_dir: a folder to send along.
+        submission_id: Ray's id.
+        confirm: answers questions about money and what would be lost.
+        on_progress: is told everything on the way.
 
     Raises:
         InputError: job and cluster do not go together, or one of that name is up that does not fit.
         CapacityError: the provider cannot give what is asked for.
         ClusterFailed: the cluster did not become ready.
-        CloudrlError: the job could not be submitted. A cluster that was started for it is ended again if the job was
-            refused, and goes on otherwise; the message says which.
+        JobFailed: the job failed; the cluster is ended or kept as `down` says.
+        CheckpointError: there is nothing to be merged; the cluster goes on.
+        CloudrlError: another error. A cluster that was started for a job that was refused is ended, unless `down`
+            is False; any other goes on, and `on_progress` is told.
     """
-    from cloudrl.jobs import run_plan
-
-    job = recipes.load(job) if isinstance(job, str) else job
-    data = options.pop("data", ())
-    wished = SubmitOptions(
-        overrides=overrides or {}, data=(data,) if isinstance(data, str) else tuple(data), **options
+    options = SubmitOptions(
+        overrides=overrides or {}, name=name, steps=steps, model=model,
+        data=(data,) if isinstance(data, str) else tuple(data), reward=reward, env=env or {},
+        runtime_env=runtime_env or {}, working_dir=working_dir, submission_id=submission_id,
+    )  # fmt: skip
+    return plan_run(job, options, cluster, on).execute(
+        to=to, down=down, wait=wait, create_fleet=create_fleet, confirm=confirm, on_progress=on_progress
     )
-    asked = cluster.explicit_fields() if isinstance(cluster, Cluster) else {}
-    if isinstance(cluster, str):
-        cluster = Cluster.load({"name": cluster, **run_plan.cluster_for_job(job, wished)})
-    where = on or default_provider(gpus=cluster.device == "gpu").name
-    plan = cluster.plan(where)
-    run_plan.validate(plan, job, wished)
-    there = run_plan.find_running(cluster, asked, on=where)
-    if there is None and create_fleet:
-        _create_fleet_if_none_fits(plan)
-    running = (
-        RunningCluster(there, provider=where)
-        if there is not None
-        else cluster.up(on=where, on_status=on_status)
-    )
-    return Run(running, _submitted(running, job, wished))
 
 
-def _submitted(cluster: RunningCluster, job: Job, options: SubmitOptions) -> JobHandle:
-    """Submit; whoever gets an error instead has no handle of a cluster that was started just now."""
-    name = cluster.connection.name
+def _refuse_existing(to: str | os.PathLike[str] | None) -> None:
+    """Before anything is paid for."""
+    if to is not None:
+        from cloudrl.checkpoints.staging import refuse_existing
+
+        refuse_existing(Path(to))
+
+
+def _price_of(where: Provider, name: str) -> float | None:
+    """Seen while it can be: at the end the server may be away."""
     try:
-        return submit(cluster.connection, job, options)
-    except (InputError, CheckpointError) as error:  # refused: nothing was submitted
-        if cluster.owned:
-            cluster.down()
-            raise type(error)(f"{error.message}; cluster {name} is ended again", hint=error.hint) from error
-        raise
-    except CloudrlError as error:
-        hint = f"{error.hint or ''}\nEnd it: cloudrl down {name}".strip()
-        raise type(error)(f"{error.message}; cluster {name} goes on", hint=hint) from error
-    except KeyboardInterrupt as error:
-        raise Interrupted(
-            f"interrupted; cluster {name} goes on", hint=f"End it: cloudrl down {name}"
-        ) from error
+        return where.status(name).price_per_hour
+    except CloudrlError:
+        return None
 
 
-def _create_fleet_if_none_fits(plan: Plan) -> None:
+def _location(where: Provider, name: str) -> str:
+    """Where checkpoints stay, as the end of a sentence; "" while the server that knows is away."""
     try:
-        plan.priced()
-    except NoFleet as error:
-        if error.fleet is None:
-            raise
-        Fleet.load(error.fleet.explicit_fields()).create()
+        kept = where.status(name).retention
+    except CloudrlError:
+        return ""
+    return f", {kept.location}" if kept is not None else ""

@@ -23,15 +23,6 @@ class Typed(NamedTuple):
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """$CLOUDRL_HOME; the working directory is beside it."""
-    monkeypatch.setenv("CLOUDRL_HOME", str(tmp_path / "home"))
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    return tmp_path / "home"
-
-
-@pytest.fixture
 def run(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., Typed]:

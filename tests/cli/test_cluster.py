@@ -12,18 +12,12 @@ from cloudrl.node.tokens import derive
 from cloudrl.protocol.outcome import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from conftest import Typed
 
 pytestmark = pytest.mark.io
-
-
-@pytest.fixture
-def lab(home: Path) -> Iterator[FakeLocal]:
-    with FakeLocal("lab") as fake:
-        yield fake
 
 
 def test_up_shows_what_it_would_start(run: Callable[..., Typed]) -> None:
@@ -41,7 +35,7 @@ def test_up_shows_what_it_would_start(run: Callable[..., Typed]) -> None:
         (["--dashboard-port", "99999"], 2, "99999 is no port"),
         (["--dashboard-port", "0"], 2, "0 is no port"),
         (["--dashboard-port", "-1"], 2, "-1 is no port"),
-        (["--nodes", "0"], 2, "0 is not a number of nodes"),
+        (["--nodes", "0"], 2, "Cluster.nodes: 0 is not"),
         (["--nodes", "100000"], 3, "free ports are needed"),
         (["--data", "gsm9k"], 2, "gsm8k"),
         (["--on", "locale"], 2, "local"),

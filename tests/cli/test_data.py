@@ -1,4 +1,4 @@
-"""`cloudrl data`, and the options of `cloudrl up` that describe a data set."""
+"""`cloudrl data`, and how a cluster is told of a data set."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import re
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 import pytest
@@ -76,7 +76,7 @@ def test_prepare_prints_the_overrides_that_take_the_files(run: Callable[..., Typ
         "data.val_files": f'"{folder}/test.parquet"',
     }
     assert pq.read_metadata(folder / "train.parquet").num_rows == 2400
-    assert done.err.startswith("addition: 2400 train and 100 test rows in ")
+    assert done.err.startswith("addition: 2,400 train and 100 test rows in ")
 
 
 def test_the_way_to_the_nodes_that_help_shows_sends_the_folder(run: Callable[..., Typed]) -> None:
@@ -132,7 +132,7 @@ def test_prepare_a_file(run: Callable[..., Typed], mine: Path, place: str) -> No
             "'gsm8k' is built in and makes its own rows, so it has no system",
             "my-gsm8k",
         ),
-        (["mine.jsonl", "--test-rows", "0"], "DataSet.test_rows: 0 is not a number of rows", ""),
+        (["mine.jsonl", "--test-rows", "0"], "DataSet.test_rows: 0 is not", ""),
         (["https://huggingface.co/datasets/a/b"], "did you mean 'a/b'?", ""),
     ],
 )
@@ -153,47 +153,35 @@ def data_of(shown: str) -> list[Request]:
     return [parse_request(word) for word in words]
 
 
-def test_up_describes_the_one_data_set_that_is_not_built_in(run: Callable[..., Typed], mine: Path) -> None:
-    fields = [
-        "--prompt-field",
-        "text",
-        "--answer-field",
-        "meta.gold",
-        "--system",
-        "It's $HOME\n",
-        "--skip-bad",
+def test_a_cluster_is_told_of_a_data_set_of_ones_own_by_its_file_or_by_set(
+    run: Callable[..., Typed], mine: Path
+) -> None:
+    one = {"name": "./mine.jsonl", "prompt_field": "text", "system": "It's $HOME\n", "skip_bad": True}
+    Path("cluster.yml").write_text(yaml.safe_dump({"nodes": 1, "data": ["gsm8k", one]}))
+    wanted = [
+        Request("gsm8k"),
+        Request(str(mine), prompt_field="text", system="It's $HOME\n", skip_bad=True),
     ]
-    shown = run("up", "--data", "gsm8k", "--data", "./mine.jsonl", *fields, "--dry-run")
-    said: dict[str, Any] = {"prompt_field": "text", "answer_field": "meta.gold", "system": "It's $HOME\n"}
-    assert data_of(shown.out) == [Request("gsm8k"), Request(str(mine), **said, skip_bad=True)]
-
-
-def test_up_with_one_that_is_built_in(run: Callable[..., Typed]) -> None:
-    shown = run("up", "--data", "gsm8k", "--source", "./copy", "--dry-run")
-    assert data_of(shown.out) == [Request("gsm8k", str(Path("copy").resolve()))]
-    shown = run("up", "--data", "mine", "--source", "owner/name", "--dry-run")
-    assert data_of(shown.out) == [Request("mine", "owner/name")]
+    assert data_of(run("up", "-f", "cluster.yml", "--dry-run").out) == wanted
+    assert data_of(run("up", "--set", f"data={json.dumps(['gsm8k', one])}", "--dry-run").out) == wanted
+    assert data_of(run("up", "-f", "cluster.yml", "--data", "math", "--dry-run").out) == [Request("math")]
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "--prompt-field describes a data set, and there is no --data"),
-        (["--data", "a/b", "--data", "c/d"], "--prompt-field describes one of a/b, c/d"),
-        (["--data", "gsm8k", "--data", "math"], "--prompt-field describes one of gsm8k, math"),
-        (["--data", "math"], "'math' is built in and makes its own rows, so it has no prompt_field"),
+        (["--set", "data=[{name: math, prompt_field: text}]"], "'math' is built in and makes its own rows"),
         (["--data", "mine"], "there is no data set 'mine'"),
     ],
 )
-def test_up_refuses_what_is_ambiguous(run: Callable[..., Typed], words: list[str], said: str) -> None:
-    done = run("up", *words, "--prompt-field", "text", "--dry-run")
+def test_up_refuses_what_cannot_be_made(run: Callable[..., Typed], words: list[str], said: str) -> None:
+    done = run("up", *words, "--dry-run")
     assert (done.code, done.out) == (2, "")
     assert said in done.err
 
 
 def test_help_names_every_field(run: Callable[..., Typed]) -> None:
-    for command in (["data", "prepare"], ["up"]):
-        shown = run(*command, "--help").out
-        for option in ("--source", "--prompt-field", "--answer-field", "--system", "--config", "--split",
-                       "--test-split", "--test-rows", "--data-source", "--skip-bad"):  # fmt: skip
-            assert f"{option} " in shown
+    shown = run("data", "prepare", "--help").out
+    for option in ("--source", "--prompt-field", "--answer-field", "--system", "--config", "--split",
+                   "--test-split", "--test-rows", "--data-source", "--skip-bad"):  # fmt: skip
+        assert f"{option} " in shown

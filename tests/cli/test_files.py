@@ -67,7 +67,7 @@ def test_dry_run_prints_what_would_be_written(run: Callable[..., Typed]) -> None
 
 def test_a_described_data_set_travels_in_the_task(run: Callable[..., Typed]) -> None:
     done = run(
-        "task", "create", "--data", "my/set", "--prompt-field", "q", "--answer-field", "a", "--dry-run"
+        "task", "create", "--set", "data=[{name: my/set, prompt_field: q, answer_field: a}]", "--dry-run"
     )
     assert done.code == 0
     assert '"prompt_field"' in done.out
@@ -77,15 +77,14 @@ def test_a_described_data_set_travels_in_the_task(run: Callable[..., Typed]) -> 
     ("words", "code", "said"),
     [
         (["task", "create", "--gpu", "H100x8"], 2, "did you mean 'H100:8'"),
-        (["task", "create", "--rollout", "vlm"], 2, "vllm"),
-        (["task", "create", "--verl", "0.9.9"], 2, "0.9.1"),
-        (["task", "create", "--gpu", "amd:MI300X:8", "--rollout", "trt"], 2, "rollout"),
+        (["task", "create", "--set", "rollout=vlm"], 2, "vllm"),
+        (["task", "create", "--set", "verl=0.9.9"], 2, "0.9.1"),
+        (["task", "create", "--gpu", "amd:MI300X:8", "--set", "rollout=trt"], 2, "rollout"),
         (["task", "create", "--env", "HF_TOKEN=hf_0123456789"], 2, "HF_TOKEN"),
         (["task", "create", "--env", "NO_SUCH_NAME"], 2, "--env NO_SUCH_NAME=VALUE"),
         (["task", "create", "--set", "dstack.priority"], 2, "dstack.priority=VALUE"),
-        (["task", "create", "--set", "nodes=3"], 2, "given twice"),
+        (["task", "create", "--nodes", "2", "--set", "nodes=3"], 2, "given twice"),
         (["task", "create", "--set", "dstack.prioritty=3"], 2, "did you mean 'priority'"),
-        (["task", "create", "--spot-policy", "spot", "--set", "dstack.spot_policy=auto"], 2, "given twice"),
         (["task", "create", "--set", "dstack.tags={a: [}"], 2, "expected the node content"),
         (["task", "create", "--volume", "ckpt"], 2, "ckpt"),
         (["fleet", "create", "--nodes", "4..2"], 2, "backwards"),
@@ -93,7 +92,7 @@ def test_a_described_data_set_travels_in_the_task(run: Callable[..., Typed]) -> 
         (["fleet", "create", "--ssh-user", "me"], 2, "--ssh-user without a host"),
         (["fleet", "create", "--ssh-host", "h", "--ssh-user", "me"], 2, "needs --ssh-key"),
         (["fleet", "create", *HOSTS, "--gpu", "H100:8"], 2, "gpu"),
-        (["fleet", "create", "--backend", "awz"], 2, "aws"),
+        (["fleet", "create", "--set", "dstack.backends=[awz]"], 2, "aws"),
         (["fleet", "create", "--idle-duration", "soon"], 2, "soon"),
         (["volume", "create", "ckpt", "--backend", "awz"], 2, "aws"),
         (["volume", "create", "ckpt", "--backend", "aws", "--size", "1GB"], 2, "region: Field required"),

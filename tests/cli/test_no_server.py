@@ -52,13 +52,13 @@ def test_who_is_not_asked_for_a_cluster_is_said(run: Callable[..., Typed]) -> No
 
 def test_a_limit_of_the_cost_needs_the_server_or_a_price(run: Callable[..., Typed]) -> None:
     assert run("up", "lab", "--on", "dstack", "--max-cost", "9", "--dry-run").code == 2
-    done = run("up", "lab", "--on", "dstack", "--max-cost", "9", "--price-per-hour", "3", "--dry-run")
+    done = run("up", "lab", "--on", "dstack", "--max-cost", "9", "--set", "price_per_hour=3", "--dry-run")
     assert done.code == 0
     assert "--max-cost 9 \\\n" in done.out
     created = run("task", "create", "lab", "--max-cost", "9", "--dry-run")
     assert created.code == 2
     assert "max_cost 9 needs the price of the cluster" in created.err
-    assert "--price-per-hour" in created.err
+    assert "price_per_hour" in created.err
 
 
 def test_a_variable_that_is_not_set(run: Callable[..., Typed]) -> None:

@@ -14,12 +14,13 @@ from child_processes import ended
 from fake_local import FakeLocal
 from small_step import write_step
 
-from cloudrl.cli import _price
 from cloudrl.protocol.outcome import Outcome
+from cloudrl.protocol.phases import Phase
 from cloudrl.providers.model import Status
+from cloudrl.sdk.costs import price_difference
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from conftest import Typed
@@ -32,12 +33,6 @@ LOG = (
 )
 REPLICA = "actor_rollout_ref.rollout.tensor_model_parallel_size"
 RUN = ("run", "grpo-tiny", "--cluster", "lab", "--steps", "2")
-
-
-@pytest.fixture
-def lab(home: Path) -> Iterator[FakeLocal]:
-    with FakeLocal("lab") as fake:
-        yield fake
 
 
 def ends(lab: FakeLocal, status: str = "SUCCEEDED") -> None:
@@ -151,7 +146,7 @@ def test_one_that_is_not_ready_yet(run: Callable[..., Typed], lab: FakeLocal) ->
         (["grpo", "--gpu", "none", f"{REPLICA}=1"], 2, "computes on GPUs"),
         (["grpo", "--gpu", "80GB:1", "--on", "dstack"], 2, "tensor_model_parallel_size"),
         (["grpo", "trainer.nnodes=4"], 2, "trainer.nnodes=4"),
-        (["grpo", "--rollout", "sglang"], 2, "generates with vllm"),
+        (["grpo", "--set", "rollout=sglang"], 2, "generates with vllm"),
         (["grpo-tiny", "--reward", "./nowhere.py"], 2, "nowhere.py"),
         (["grpo-teeny"], 2, "grpo-tiny"),
     ],
@@ -201,8 +196,8 @@ def test_a_dry_run_shows_the_files_that_travel(run: Callable[..., Typed], home: 
 
 
 def test_a_data_set_of_ones_own(run: Callable[..., Typed]) -> None:
-    words = ["--data", "mine", "--source", "owner/name", "--prompt-field", "q", "--answer-field", "a"]
-    done = run("run", "grpo", "--on", "dstack", *words, "--dry-run")
+    mine = "data=[{name: mine, source: owner/name, prompt_field: q, answer_field: a}]"
+    done = run("run", "grpo", "--on", "dstack", "--data", "mine", "--set", mine, "--dry-run")
     assert done.code == 0, done.err
     assert '"source": "owner/name"' in done.out
     assert "/data/mine/train.parquet" in done.out
@@ -226,7 +221,7 @@ def test_ctrl_c_says_what_goes_on_and_what_it_costs(home: Path, lab: FakeLocal) 
         text = "".join(shown) + process.stderr.read()
         assert process.wait(30) == 130, text
     assert "job one goes on; cluster lab goes on and costs $12.30/h, $4.50 so far" in text
-    assert "cloudrl jobs logs -f one --cluster lab" in text
+    assert "cloudrl jobs logs -f ray://lab/one" in text
     assert "End it all: cloudrl down lab" in text
     assert lab.cluster.jobs["one"].status == "RUNNING"
 
@@ -243,14 +238,12 @@ class TestMoneyInStatus:
         look = json.loads(run("status", "lab", "--json").out)
         assert (look["cost"], look["price_per_hour"], look["limits"]["max_cost"]) == (101.5, 49.2, 200)
 
-    def test_a_price_that_is_higher_than_the_agents_count_with(
-        self, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_a_price_that_is_higher_than_the_agents_count_with(self) -> None:
         limits = {"price_per_hour": 50.0, "max_cost": 200.0}
-        _price.compare(Status("lab", "dstack", "ready", price_per_hour=50.1, limits=limits))
-        assert capsys.readouterr().err == ""
-        _price.compare(Status("lab", "dstack", "ready", price_per_hour=75.0, limits=limits))
-        said = capsys.readouterr().err
+        assert (
+            price_difference(Status("lab", "dstack", Phase.READY, price_per_hour=50.1, limits=limits)) == ""
+        )
+        said = price_difference(Status("lab", "dstack", Phase.READY, price_per_hour=75.0, limits=limits))
         assert "lab costs $75.00/h, and its agents count with $50.00/h" in said
         assert "ends at about $300.00 instead of $200.00" in said
 

@@ -10,14 +10,13 @@ import pytest
 from fake_local import FakeLocal
 
 from cloudrl.cli import _output
-from cloudrl.cli import up as up_command
-from cloudrl.cli._interrupts import ending, typed_again
-from cloudrl.cli._retry import retry
-from cloudrl.cli._teardown import after_run
+from cloudrl.cli._again import typed_again
 from cloudrl.errors import ConnectionFailed, Interrupted, Unauthorized
+from cloudrl.protocol import backoff
 from cloudrl.providers.local.provider import LocalProvider
-from cloudrl.providers.model import CheckpointRetention, Status
-from cloudrl.spec import Cluster
+from cloudrl.providers.model import CheckpointRetention
+from cloudrl.sdk.run_end import end_after_run
+from cloudrl.sdk.teardown import ending
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -79,11 +78,11 @@ def answers(monkeypatch: pytest.MonkeyPatch, *, answer: bool) -> list[str]:
     asked: list[str] = []
     monkeypatch.setattr(_output, "is_interactive", lambda: True)
 
-    def confirm(question: str, **_: Any) -> bool:
+    def answered(question: str) -> bool:
         asked.append(question)
         return answer
 
-    monkeypatch.setattr(_output, "confirm", confirm)
+    monkeypatch.setattr(_output, "ask", answered)
     return asked
 
 
@@ -97,8 +96,8 @@ class TestCheckpointsThatWouldBeLost:
         done = run(*RUN, "--down")
         assert done.code == (0 if status == "SUCCEEDED" else 4)
         assert "grpo, step 1, actor" in done.err
-        assert "Bring one home first: cloudrl checkpoints merge lab --to ./model\n" in done.err
-        assert "lab is not ended without a question: checkpoints would be lost with it" in done.err
+        assert "Merge one first: cloudrl checkpoints merge --cluster lab --to ./model\n" in done.err
+        assert "lab is not ended: checkpoints would be lost with it" in done.err
         assert "cluster lab goes on" in done.err
         assert is_up()
 
@@ -130,7 +129,7 @@ class TestCheckpointsThatWouldBeLost:
 
 class TestAClusterThatWasThere:
     def test_is_ended_after_a_question_only(self, run: Callable[..., Typed], lab: FakeLocal) -> None:
-        assert "not ended without a question: it was up before" in run(*RUN, "--down").err
+        assert "not ended: it was up before this run" in run(*RUN, "--down").err
         assert is_up()
         assert run(*RUN, "--submission-id", "two", "--down", "-y").code == 0
         assert not is_up()
@@ -138,7 +137,7 @@ class TestAClusterThatWasThere:
     def test_with_jobs_of_others_not_even_with_y(self, run: Callable[..., Typed], lab: FakeLocal) -> None:
         lab.cluster.add("theirs")
         done = run(*RUN, "--down", "-y")
-        assert "not ended without a question: jobs run on it: theirs" in done.err
+        assert "not ended: jobs run on it: theirs" in done.err
         assert is_up()
 
 
@@ -180,8 +179,8 @@ class Away:
         self._is_away = False
         for verb in ("status", "down"):
             monkeypatch.setattr(LocalProvider, verb, self._asking(getattr(LocalProvider, verb)))
-        again = partial(retry, clock=lambda: self.now, sleep=self._sleep)
-        monkeypatch.setattr("cloudrl.cli.run.after_run", partial(after_run, again=again))
+        again = partial(backoff.retry, clock=lambda: self.now, sleep=self._sleep)
+        monkeypatch.setattr("cloudrl.sdk.runs.end_after_run", partial(end_after_run, retry=again))
         lab.cluster.status["money"] = {"price_per_hour": 12.3, "cost": 4.5}
         ends(lab, on_end=self.goes)
 
@@ -279,18 +278,6 @@ class TestDownWithAServerThatIsAway:
         assert "End it: cloudrl down lab\n" in done.err
 
 
-def test_a_price_that_cannot_be_had_is_not_worth_a_cluster(
-    lab: FakeLocal, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def status(*_: Any) -> Status:
-        raise ConnectionFailed("no answer")
-
-    plan = HOME.plan(Cluster(name="lab", max_cost=9, price_per_hour=1))
-    monkeypatch.setattr(LocalProvider, "up", lambda self, _plan, **_: self.attach("lab"))
-    monkeypatch.setattr(LocalProvider, "status", status)
-    assert up_command.start_and_watch(HOME, plan).name == "lab"
-
-
 class TestCtrlC:
     def press(self, *_: Any, **__: Any) -> Any:
         raise KeyboardInterrupt
@@ -314,10 +301,10 @@ class TestCtrlC:
     def test_while_the_model_comes_home(
         self, run: Callable[..., Typed], lab: FakeLocal, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("cloudrl.cli._merge_result.merge_result", self.press)
+        monkeypatch.setattr("cloudrl.sdk.runs.merge_result", self.press)
         done = run(*RUN, "--to", "model")
         assert done.code == 130
-        assert "Go on: cloudrl checkpoints merge lab --to model" in done.err
+        assert "Go on: cloudrl checkpoints merge --cluster lab --to model" in done.err
         assert "cloudrl run" not in done.err
 
     def test_a_command_is_repeated_without_secrets(self) -> None:

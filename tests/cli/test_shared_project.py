@@ -10,11 +10,8 @@ from fake_dstack import FakeDstack
 from fake_dstack import run as held
 from fake_local import FakeLocal
 
-from cloudrl.cli import _output, _teardown
-from cloudrl.errors import ConnectionFailed, InputError
-from cloudrl.protocol.phases import Phase
+from cloudrl.errors import ConnectionFailed
 from cloudrl.providers.dstack import access, fleets, plan, provider, server
-from cloudrl.providers.model import Status
 from cloudrl.providers.registry import provider as provider_of
 
 if TYPE_CHECKING:
@@ -126,29 +123,3 @@ def test_a_local_one_whose_ray_is_silent_is_asked_about(run: Callable[..., Typed
         assert done.code == 2
         assert "Whether jobs run on it cannot be seen" in done.err
         assert provider_of("local").status("lab").is_ready
-
-
-def test_one_that_is_over_is_nobodys_question() -> None:
-    for jobs in ([], None):
-        impact = _teardown.TeardownImpact(Status("lab", "dstack", Phase.FAILED), jobs, "alice", None, [])
-        assert impact.others == []
-        _teardown.ask(impact, yes=False)
-
-
-def test_jobs_that_are_seen_need_nobody_to_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    impact = _teardown.TeardownImpact(Status("lab", "dstack", Phase.READY), ["Job-1"], "", None, [])
-    _teardown.ask(impact, yes=False)
-    asked: list[str] = []
-    monkeypatch.setattr(_output, "confirm", lambda question, **_: asked.append(question))
-    with pytest.raises(InputError, match="lab is left as it is"):
-        _teardown.ask(impact, yes=False)
-    assert asked == ["End cluster lab? Jobs run on it: Job-1."]
-
-
-def test_a_run_keeps_one_that_was_there_and_does_not_answer() -> None:
-    """With -y, too: the jobs may be those of others. On one that it has started itself they are its own."""
-    impact = _teardown.TeardownImpact(Status("lab", "dstack", Phase.RUNNING), None, "", None, [])
-    assert _teardown.reasons_to_confirm(impact, yes=True, reused=True) == [
-        "whether jobs run on it cannot be seen"
-    ]
-    assert _teardown.reasons_to_confirm(impact, yes=True, reused=False) == []

@@ -19,7 +19,7 @@ from cloudrl.providers.model import CheckpointRetention, Status
 from cloudrl.providers.registry import PROVIDERS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from conftest import Typed
@@ -73,12 +73,6 @@ def rented(home: Path, monkeypatch: pytest.MonkeyPatch) -> Rented:
     monkeypatch.setitem(sys.modules, "rented_provider", SimpleNamespace(RentedProvider=lambda: made))
     monkeypatch.setitem(PROVIDERS, "rented", "rented_provider:RentedProvider")
     return made
-
-
-@pytest.fixture
-def lab(home: Path) -> Iterator[FakeLocal]:
-    with FakeLocal("lab") as fake:
-        yield fake
 
 
 def test_one_that_is_down_here_does_not_hide_the_paid_one(
@@ -186,7 +180,7 @@ class TestAServerThatDoesNotAnswer:
         for words in (["status"], ["status", "lab"]):
             done = run(*words)
             assert (done.code, done.out) == (0, "lab on local: down\n")
-        assert "complete; a resume takes it" in run("checkpoints", "list", "lab").out
+        assert "complete; a resume takes it" in run("checkpoints", "list", "-c", "lab").out
         with pytest.raises(InputError, match="'lab' is not running"):
             cloudrl.attach("lab")
 

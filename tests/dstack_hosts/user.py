@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 Typed = subprocess.CompletedProcess[str]
 # `user` and an architecture: without them the server asks an image registry. The stand-in hosts run no images.
 SHAPE = (
-    "--image", "any", "--set", "user=root", "--gpu", "none", "--cpu", "x86:1..", "--memory", "1GB..",
-    "--disk", "1GB..",
+    "--image", "any", "--set", "user=root", "--gpu", "none", "--set", "cpu=x86:1..",
+    "--set", "memory=1GB..", "--set", "disk=1GB..",
 )  # fmt: skip
 MODEL = ("--model", "tiny-qwen2")  # not the pretrained one: each host would have to make it
 FILES = ("--data", "addition", *MODEL)
@@ -52,7 +52,7 @@ class User:
 
     def up(self, name: str, fleet: str, *words: str, nodes: int = 2) -> str:
         """`cloudrl up`; what it printed. The cluster is READY."""
-        at = ("--on", "dstack", "--fleet", fleet, "--nodes", str(nodes))
+        at = ("--on", "dstack", "--set", f"dstack.fleets=[{fleet}]", "--nodes", str(nodes))
         return self.types("cloudrl", "up", name, *at, *SHAPE, *words, "-y", timeout_s=400).stdout
 
     def status(self, name: str) -> Any:

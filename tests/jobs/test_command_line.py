@@ -101,8 +101,9 @@ class TestSubmit:
         code, out, err = run("submit", "grpo-tiny", *PATHS, "--no-wait", "--submission-id", "one")
 
         assert (code, out) == (0, cluster.url.replace("http", "ray") + "/one\n")
-        assert f"cloudrl jobs logs -f one --address {cluster.url}" in err
-        assert f"cloudrl jobs stop one --address {cluster.url}" in err
+        url = out.strip()
+        assert f"cloudrl jobs logs -f {url}\n" in err
+        assert f"cloudrl jobs stop {url}\n" in err
 
     def test_a_result_for_a_program(self, cluster: FakeCluster, run: Run):
         ends(cluster)
@@ -127,7 +128,7 @@ class TestSubmit:
         _, _, err = run("submit", "grpo-tiny", *PATHS, "--working-dir", str(tmp_path))
 
         assert "working directory: 2 files, 1.9 MiB; left out: .git" in err
-        assert "uploaded 1.9 of 1.9 MiB" in err
+        assert "uploading: 2.0 MB" in err
         assert len(cluster.packages) == 1
 
     def test_a_recipe_of_ones_own(self, cluster: FakeCluster, run: Run, tmp_path: Path):
@@ -218,7 +219,7 @@ class TestJobs:
 
         assert code == 4
         assert "FAILED" in out
-        assert "cloudrl jobs logs one" in err
+        assert f"cloudrl jobs logs {cluster.url.replace('http', 'ray')}/one" in err
 
     def test_logs(self, cluster: FakeCluster, run: Run):
         cluster.add("one", LOG.encode())
@@ -305,8 +306,9 @@ class TestTerminal:
         assert process.returncode == 130
         assert cluster.jobs["one"].status == "RUNNING"
         assert b"no longer following; job one goes on" in err
-        assert f"cloudrl jobs logs -f one --address {cluster.url}".encode() in err
-        assert f"cloudrl jobs stop one --address {cluster.url}".encode() in err
+        url = cluster.url.replace("http", "ray") + "/one"
+        assert f"cloudrl jobs logs -f {url}".encode() in err
+        assert f"cloudrl jobs stop {url}".encode() in err
         assert b"Traceback" not in err
 
     def test_one_line_that_is_rewritten(self, cluster: FakeCluster):

@@ -27,7 +27,7 @@ def test_an_image_without_the_engine_is_refused() -> None:
     said = "generates with sglang, and the image of cluster 'lab' has vllm"
     with pytest.raises(InputError, match=said) as caught:
         notes("ppo-sglang-7b", rollouts=("vllm",))
-    assert "--rollout sglang" in str(caught.value.hint)
+    assert "--set rollout=sglang" in str(caught.value.hint)
     with pytest.raises(InputError, match=said):
         notes("ppo", {"actor_rollout_ref.rollout.name": HydraText("sglang")}, rollouts=("vllm",))
 

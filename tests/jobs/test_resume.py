@@ -56,7 +56,7 @@ class Lab:
     def refused(self) -> str:
         with pytest.raises(CheckpointError) as caught:
             self.resume()
-        assert "cloudrl checkpoints list lab" in str(caught.value.hint)
+        assert "cloudrl checkpoints list --cluster lab" in str(caught.value.hint)
         assert "trainer.resume_mode=disable" in str(caught.value.hint)
         return caught.value.message
 

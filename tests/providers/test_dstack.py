@@ -101,14 +101,27 @@ def test_volumes_need_a_backend(user: User) -> None:
 
 def test_a_cluster_that_no_fleet_can_hold(user: User) -> None:
     words = [word if word != "1GB.." else "9000GB.." for word in SHAPE]
-    done = user.types("cloudrl", "up", "big", "--on", "dstack", "--fleet", "mine", *words, "-y", code=3)
+    done = user.types(
+        "cloudrl", "up", "big", "--on", "dstack", "--set", "dstack.fleets=[mine]", *words, "-y", code=3
+    )
     assert "no fleet has or can get such a machine" in done.stdout
 
 
 def test_a_model_that_does_not_exist_ends_the_run_with_the_reason(user: User) -> None:
     hub = user.starts("python", "-c", HUB)
     endpoint = ("--env", "HF_ENDPOINT=http://10.77.0.1:8444")
-    words = ["--on", "dstack", "--fleet", "mine", "--nodes", "2", *SHAPE, "--model", "nobody/nothing", "-y"]
+    words = [
+        "--on",
+        "dstack",
+        "--set",
+        "dstack.fleets=[mine]",
+        "--nodes",
+        "2",
+        *SHAPE,
+        "--model",
+        "nobody/nothing",
+        "-y",
+    ]
     try:
         done = user.types("cloudrl", "up", "wrong", *words, *endpoint, code=4, timeout_s=400)
     finally:
@@ -129,7 +142,7 @@ def test_one_node(user: User) -> None:
 def raw(user: User, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A READY cluster of two nodes by `dstack apply -f` of the file that `cloudrl task create` writes."""
     folder = tmp_path_factory.mktemp("raw")
-    words = ("--fleet", "mine", "--nodes", "2", *SHAPE, *FILES)
+    words = ("--set", "dstack.fleets=[mine]", "--nodes", "2", *SHAPE, *FILES)
     user.types("cloudrl", "task", "create", "raw", *words, cwd=folder)
     user.lab.runs.apply(folder / "raw.dstack.yml")
     user.lab.runs.wait_for_line("raw", "READY", timeout_s=300)

@@ -57,18 +57,18 @@ def expected(user: User, first: str, tmp_path_factory: pytest.TempPathFactory) -
 
 
 def test_through_the_tunnel(user: User, first: str, expected: dict[str, bytes], tmp_path: Path) -> None:
-    listed = user.types("cloudrl", "checkpoints", "list", first).stdout
+    listed = user.types("cloudrl", "checkpoints", "list", "-c", first).stdout
     [line] = [line for line in listed.splitlines() if line.startswith("home")]
     assert "complete" in line
-    user.types("cloudrl", "checkpoints", "verify", "6", first, "--run", "home")
+    user.types("cloudrl", "checkpoints", "verify", "6", "-c", first, "--name", "home")
     target = user.lab.home / "through"
-    user.types("cloudrl", "checkpoints", "merge", "6", first, "--run", "home", "--to", str(target))
+    user.types("cloudrl", "checkpoints", "merge", "6", "-c", first, "--name", "home", "--to", str(target))
     assert content(target) == expected
 
 
 def test_on_the_head(user: User, first: str, expected: dict[str, bytes]) -> None:
-    words = ("--run", "home", "--to", "/checkpoints/merged", "--on", "head")
-    user.types("cloudrl", "checkpoints", "merge", "6", first, *words)
+    words = ("--name", "home", "--to", "/checkpoints/merged", "--on-head")
+    user.types("cloudrl", "checkpoints", "merge", "6", "-c", first, *words)
     target = user.hosts_of(first)[0].path("/checkpoints/merged")
     assert content(target) == expected
     shutil.rmtree(target)

@@ -108,7 +108,7 @@ class TestALimitOfTheCost:
         with pytest.raises(InputError, match="would get cost nothing an hour") as caught:
             with_price(Cluster(name="lab", nodes=2, max_cost=200.0), free)
         assert caught.value.hint is not None
-        assert "--price-per-hour" in caught.value.hint
+        assert "price_per_hour" in caught.value.hint
 
 
 class TestTheEnd:

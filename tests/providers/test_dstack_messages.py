@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.dstack, pytest.mark.ray]
 
-ONE = ("--on", "dstack", "--fleet", "mine", "--nodes", "1", *SHAPE, "-y")
+ONE = ("--on", "dstack", "--set", "dstack.fleets=[mine]", "--nodes", "1", *SHAPE, "-y")
 APART = """\
 type: fleet
 name: apart
@@ -65,8 +65,8 @@ def test_no_fleet_at_all_for_a_run(user: User) -> None:
         "any",
         "--set",
         "user=root",
-        "--cpu",
-        "x86:1..",
+        "--set",
+        "cpu=x86:1..",
     )  # or the server asks an image registry
     done = user.types("cloudrl", "run", "grpo", "--cluster", "big", "--gpu", "H100:8", *image, "-y", code=3)
     assert "no fleet has or can get the machines of big; big-fleet would" in done.stdout
@@ -119,7 +119,7 @@ def test_ctrl_c_leaves_the_run_and_says_how_to_end_it(user: User) -> None:
 
 def test_run_does_all_of_it_and_the_cluster_ends_by_itself(user: User, dstack_pair: Lab) -> None:
     """Check, up, submit, follow, where the checkpoints are; then nobody is connected, and it goes when it is idle."""
-    where = ("--on", "dstack", "--fleet", "pair", "--nodes", "2", *SHAPE, "-y")
+    where = ("--on", "dstack", "--set", "dstack.fleets=[pair]", "--nodes", "2", *SHAPE, "-y")
     limits = ("--down-when-idle", "25s", "--steps", "1", "--keep", "--model", "tiny-qwen2")
     done = user.types("cloudrl", "run", "grpo-tiny", "--cluster", "whole", *where, *limits, timeout_s=900)
     assert "READY: whole" in done.stdout

@@ -27,7 +27,7 @@ cluster = cloudrl.Cluster(
     name="second", nodes=2, image="any", user="root", cpu="x86:1..", memory="1GB..", disk="1GB..",
     dstack={"fleets": ["pair"]},
 )
-with cluster.up(on="dstack", on_status=lambda look: print(look.phase, look.reason, look.previous_attempts)) as ray:
+with cluster.up(on="dstack", on_progress=print) as ray:
     print("UP", ray.connection.ray_url, flush=True)
     job = ray.submit(cloudrl.recipe(sys.argv[1]), submission_id="from-python")
     for event in job.follow():

@@ -224,7 +224,7 @@ def test_a_step_of_several_runs() -> None:
     found = aggregate([node(0, run("a", step(2)), run("b", step(2)))])
     with pytest.raises(InputError, match="several runs have step 2: a, b") as raised:
         found.select(2)
-    assert raised.value.hint == "Choose one: --run a"
+    assert raised.value.hint == "Choose one: --name a"
     assert found.select(2, run="b").run == "b"
 
 

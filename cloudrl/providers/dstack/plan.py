@@ -112,7 +112,7 @@ def with_price(cluster: Cluster, quoted: RunPlan) -> Cluster:
     if not quoted.price:
         raise InputError(
             f"max_cost {cluster.max_cost:g}: the machines that {cluster.name} would get cost nothing an hour",
-            hint="Leave it out, or say what they cost you: --price-per-hour 12",
+            hint="Leave it out, or say what they cost you: --set price_per_hour=12",
         )
     return cluster.replace(price_per_hour=round(quoted.price, 4))
 

@@ -29,7 +29,7 @@ _SETUP = (
 
 _IMAGE = (
     "Is the image's name right, and may it be pulled? A private one needs registry_auth: docs/clusters.md\n"
-    "Where the server cannot reach the registry: --set user=root --cpu x86:8.. say what it would ask for"
+    "Where the server cannot reach the registry: --set user=root --set cpu=x86:8.. say what it would ask for"
 )
 
 

@@ -5,18 +5,24 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from cloudrl.cli import _output
 from cloudrl.errors import CheckpointError
+from cloudrl.sdk.callbacks import Notice, OnProgress, silent, transfer
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    import os
 
     from cloudrl.checkpoints.handle import CheckpointHandle, Checkpoints
     from cloudrl.jobs import JobHandle
     from cloudrl.shards.merge import Merged
 
 
-def merge_result(job: JobHandle, target: Path, *, dtype: str = "bf16") -> Merged:
+def merge_result(
+    job: JobHandle,
+    target: str | os.PathLike[str],
+    *,
+    dtype: str = "bf16",
+    on_progress: OnProgress = silent,
+) -> tuple[CheckpointHandle, Merged]:
     """Merge the newest complete checkpoint of a job into a folder that does not exist.
 
     Raises:
@@ -26,22 +32,21 @@ def merge_result(job: JobHandle, target: Path, *, dtype: str = "bf16") -> Merged
     """
     from cloudrl.checkpoints.handle import Checkpoints
     from cloudrl.checkpoints.sources import ClusterSource
-    from cloudrl.cli._progress import bytes_shown
 
-    found = Checkpoints(ClusterSource(job.connection, on_break=_output.note))
+    found = Checkpoints(ClusterSource(job.connection, on_break=lambda text: on_progress(Notice(text))))
     for note in found.notes:
-        _output.note(f"note: {note}")
+        on_progress(Notice(f"note: {note}"))
     name, to = shlex.quote(job.connection.name), shlex.quote(str(target))
-    found.inventory.refuse_silent(
-        "it may have the last step", f"When it answers: cloudrl checkpoints merge {name} --to {to}"
-    )
+    again = f"When it answers: cloudrl checkpoints merge --cluster {name} --to {to}"
+    found.inventory.refuse_silent("it may have the last step", again)
     latest = found.latest(run=_run_of(job, found))
-    _refuse_older(latest, found, to=f"{name} --run {shlex.quote(latest.run)} --to {to}")
-    with bytes_shown(f"merging step {latest.step}") as on_progress:
-        merged = latest.merge(target, dtype=dtype, on_progress=on_progress)
+    _refuse_older(latest, found, to=f"--cluster {name} --name {shlex.quote(latest.run)} --to {to}")
+    merged = latest.merge(
+        target, dtype=dtype, on_progress=transfer(f"merging step {latest.step}", on_progress)
+    )
     for warning in merged.warnings:
-        _output.note(f"warning: {warning}")
-    return merged
+        on_progress(Notice(f"warning: {warning}"))
+    return latest, merged
 
 
 def _refuse_older(latest: CheckpointHandle, found: Checkpoints, *, to: str) -> None:
@@ -73,5 +78,5 @@ def _run_of(job: JobHandle, found: Checkpoints) -> str:
             return each.run
     raise CheckpointError(
         f"job {job.submission_id} has left no checkpoint in {folder or 'a folder that is known'}",
-        hint=f"What there is: cloudrl checkpoints list {shlex.quote(job.connection.name)}",
+        hint=f"What there is: cloudrl checkpoints list --cluster {shlex.quote(job.connection.name)}",
     )

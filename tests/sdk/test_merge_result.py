@@ -9,9 +9,10 @@ import pytest
 from fake_local import FakeLocal
 from small_step import write_step
 
-from cloudrl.cli._merge_result import merge_result
 from cloudrl.errors import CheckpointError, ConnectionFailed
 from cloudrl.jobs import JobHandle
+from cloudrl.sdk.callbacks import Notice, Transfer
+from cloudrl.sdk.merge_result import merge_result
 from cloudrl.transport import Connection
 
 if TYPE_CHECKING:
@@ -42,20 +43,24 @@ def job(lab: FakeLocal, disk: Path) -> JobHandle:
     return JobHandle(connection, "mine-1", "mine", str(disk / "mine"))
 
 
-def test_the_last_step(job: JobHandle, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    merge_result(job, tmp_path / "model")
-    assert "merging step 2: " in capsys.readouterr().err
+def test_the_last_step(job: JobHandle, tmp_path: Path) -> None:
+    told: list[object] = []
+    checkpoint, merged = merge_result(job, tmp_path / "model", on_progress=told.append)
+    assert (checkpoint.run, checkpoint.step, merged.path) == ("mine", 2, tmp_path / "model")
+    last = [each for each in told if isinstance(each, Transfer)][-1]
+    assert (last.what, last.done_bytes) == ("merging step 2", last.total_bytes)
 
 
-def test_a_node_that_is_silent(
-    job: JobHandle, lab: FakeLocal, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_node_that_is_silent(job: JobHandle, lab: FakeLocal, tmp_path: Path) -> None:
     del lab.cluster.disks[1]
     with pytest.raises(
         ConnectionFailed, match=r"node 1 .* says nothing of its checkpoints.*the last step"
     ) as raised:
         merge_result(job, tmp_path / "model")
-    assert raised.value.hint == f"When it answers: cloudrl checkpoints merge lab --to {tmp_path / 'model'}"
+    assert (
+        raised.value.hint
+        == f"When it answers: cloudrl checkpoints merge --cluster lab --to {tmp_path / 'model'}"
+    )
     assert not (tmp_path / "model").exists()
 
 
@@ -67,7 +72,9 @@ def test_a_last_step_that_is_incomplete(job: JobHandle, disk: Path, tmp_path: Pa
     ) as raised:
         merge_result(job, tmp_path / "my model")
     to = f"--to '{tmp_path}/my model'"
-    assert raised.value.hint == f"To take that one: cloudrl checkpoints merge 2 lab --run mine {to}"
+    assert (
+        raised.value.hint == f"To take that one: cloudrl checkpoints merge 2 --cluster lab --name mine {to}"
+    )
     assert not (tmp_path / "my model").exists()
 
 
@@ -78,18 +85,18 @@ def test_a_run_whose_name_has_a_space(lab: FakeLocal, disk: Path, tmp_path: Path
     connection = Connection("lab", cluster.url, cluster.token, cluster.agent_url, cluster.agent_token)
     with pytest.raises(CheckpointError) as raised:
         merge_result(JobHandle(connection, "mine-1", "my run", str(mine)), tmp_path / "model")
-    assert f"merge 2 lab --run 'my run' --to {tmp_path}/model" in str(raised.value.hint)
+    assert f"merge 2 --cluster lab --name 'my run' --to {tmp_path}/model" in str(raised.value.hint)
 
 
 def test_a_job_that_has_left_nothing(lab: FakeLocal, job: JobHandle, disk: Path, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="has left no checkpoint") as raised:
         merge_result(replace(job, checkpoint_dir=str(disk / "other")), tmp_path / "model")
-    assert raised.value.hint == "What there is: cloudrl checkpoints list lab"
+    assert raised.value.hint == "What there is: cloudrl checkpoints list --cluster lab"
 
 
-def test_notes_are_told(
-    job: JobHandle, disk: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_notes_are_told(job: JobHandle, disk: Path, tmp_path: Path) -> None:
     (disk / "mine" / "latest_checkpointed_iteration.txt").unlink()
-    merge_result(job, tmp_path / "model")
-    assert "note: mine: there is no latest_checkpointed_iteration.txt" in capsys.readouterr().err
+    told: list[object] = []
+    merge_result(job, tmp_path / "model", on_progress=told.append)
+    note = next(each.text for each in told if isinstance(each, Notice))
+    assert note.startswith("note: mine: there is no latest_checkpointed_iteration.txt")

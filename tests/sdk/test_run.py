@@ -12,22 +12,15 @@ from cloudrl.providers.local.provider import LocalProvider
 from cloudrl.providers.registry import provider
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    pass
 
 pytestmark = pytest.mark.io
 
 
-@pytest.fixture
-def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeLocal]:
-    monkeypatch.setenv("CLOUDRL_HOME", str(tmp_path / "home"))
-    monkeypatch.chdir(tmp_path)
-    with FakeLocal("lab") as fake:
-        yield fake
-
-
 def test_a_cluster_that_is_up_takes_the_job(lab: FakeLocal) -> None:
-    done = cloudrl.run("grpo-tiny", {"trainer.test_freq": 5}, cluster="lab", steps=2, submission_id="one")
+    done = cloudrl.run(
+        "grpo-tiny", {"trainer.test_freq": 5}, cluster="lab", steps=2, submission_id="one", wait=False
+    )
     assert (done.cluster.provider, done.job.submission_id, done.job.total_steps) == ("local", "one", 2)
     assert "trainer.test_freq=5" in lab.cluster.jobs["one"].body["entrypoint"]
 
@@ -63,21 +56,6 @@ def test_what_cannot_work_is_refused_before_anything_starts(lab: FakeLocal) -> N
         )
 
 
-def test_a_block_ends_only_what_it_has_started(lab: FakeLocal) -> None:
-    with cloudrl.attach("lab") as attached:
-        assert not attached.owned
-    assert provider("local").status("lab").phase == "ready"
-    with cloudrl.RunningCluster(attached.connection, provider="local", owned=True):
-        pass
-    assert provider("local").status("lab").phase == "down"
-
-
-def test_a_cluster_that_was_there_is_not_ended_by_a_block(lab: FakeLocal) -> None:
-    with cloudrl.run("grpo-tiny", cluster="lab", steps=2).cluster:
-        pass
-    assert provider("local").status("lab").phase == "ready"
-
-
 class TestAJobThatIsNotSubmitted:
     """After its cluster was started; the stand-in is up, and `Cluster.up` takes it for its own."""
 
@@ -87,7 +65,7 @@ class TestAJobThatIsNotSubmitted:
         monkeypatch.setattr("cloudrl.jobs.run_plan.find_running", lambda *_, **__: None)
 
     def test_a_refused_one_takes_its_cluster_with_it(self, lab: FakeLocal) -> None:
-        lab.cluster.add("one")
+        lab.cluster.add("one", status="SUCCEEDED")
         with pytest.raises(cloudrl.InputError, match="cluster lab is ended again"):
             cloudrl.run("grpo-tiny", cluster="lab", steps=2, submission_id="one")
         assert provider("local").status("lab").phase == "down"
@@ -98,3 +76,9 @@ class TestAJobThatIsNotSubmitted:
             cloudrl.run("grpo-tiny", cluster="lab", steps=2)
         assert "cloudrl down lab" in str(caught.value.hint)
         lab.cluster.up()
+
+    def test_unless_it_is_to_be_kept(self, lab: FakeLocal) -> None:
+        lab.cluster.add("one", status="SUCCEEDED")
+        with pytest.raises(cloudrl.InputError, match="cluster lab goes on"):
+            cloudrl.run("grpo-tiny", cluster="lab", steps=2, submission_id="one", down=False)
+        assert provider("local").status("lab").phase == "ready"

@@ -1,14 +1,14 @@
-"""`cloudrl fleet`, towards a stand-in for what dstack answers."""
+"""Fleets, towards a stand-in for what dstack answers."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import cloudrl
-from cloudrl.cli import fleet
 from cloudrl.errors import InputError, Interrupted
 from cloudrl.providers.dstack import fleets, server
 from cloudrl.providers.dstack.fleets import FleetPlan, FleetState, Instance, Offer
@@ -16,6 +16,7 @@ from cloudrl.providers.dstack.fleets import FleetPlan, FleetState, Instance, Off
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+FLEET = cloudrl.Fleet(name="gpu-fleet", gpu="H100:8")
 OFFER = Offer("aws", "us-east-1", "p5.48xlarge", "8xH100", 98.32, spot=False)
 
 
@@ -49,31 +50,37 @@ class Replaced:
 
 
 class TestAFleetThatWouldBeReplaced:
-    def test_is_not_by_a_run(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_is_not_unless_that_is_asked_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
         there = Replaced(monkeypatch)
         with pytest.raises(
             InputError, match="cannot be changed in place: its machines and their disks would go"
-        ):
-            fleet.make("", yes=True, project=None, replace=False)
-        with pytest.raises(InputError, match="cannot be changed in place") as caught:
-            cloudrl.Fleet(name="gpu-fleet", gpu="H100:8").create()
+        ) as caught:
+            FLEET.create(confirm=lambda _question: True)
         assert "cloudrl fleet delete gpu-fleet" in str(caught.value.hint)
         assert there.applied == []
+        FLEET.create(replace=True)
+        assert len(there.applied) == 1
 
-    def test_is_replaced_only_after_a_question(
-        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_may_be_left_to_a_question(self, monkeypatch: pytest.MonkeyPatch) -> None:
         there = Replaced(monkeypatch)
         with pytest.raises(InputError, match="Nobody is there to ask"):
-            fleet.make("", yes=False, project=None)
+            FLEET.create(replace=None)
         assert there.applied == []
-        fleet.make("", yes=True, project=None)
+        asked: list[cloudrl.Question] = []
+        FLEET.create(replace=None, confirm=lambda question: asked.append(question) is None)
+        assert "gpu-fleet-0 and all that lies on their disks will be gone" in asked[0].text
         assert len(there.applied) == 1
 
-    def test_from_python_only_when_asked_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        there = Replaced(monkeypatch)
-        cloudrl.Fleet(name="gpu-fleet", gpu="H100:8").create(replace=True)
-        assert len(there.applied) == 1
+
+def test_price_and_machines_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = Replaced(monkeypatch)
+    there.planned = replace(there.planned, action="create", current=None)
+    told: list[Any] = []
+    FLEET.create(on_progress=told.append)
+    said = [each.text for each in told]
+    assert "offer: aws us-east-1, p5.48xlarge: 8xH100, $98.32/h" in said
+    assert "2 machines at once: from $196.64/h" in said
+    assert said[-1] == "fleet gpu-fleet: 1 machine ready"
 
 
 def press(*_: Any, **__: Any) -> Any:
@@ -94,10 +101,10 @@ def test_ctrl_c_while_machines_come(
     planned = FleetPlan("", "gpu-fleet", "create", nodes, is_ssh=False, offers=(OFFER,), total_offers=1)
     answers: dict[str, Callable[..., Any]] = {"plan": lambda *_: planned}
     answers |= {"check": lambda *_: None, "apply": lambda *_: None, "wait": press, moment: press}
-    monkeypatch.setattr(server, "connect", lambda _project: None)
+    monkeypatch.setattr(server, "connect", lambda _project=None: None)
     for name, answer in answers.items():
         monkeypatch.setattr(fleets, name, answer)
     with pytest.raises(Interrupted) as caught:
-        fleet.make("", yes=True, project=None)
+        FLEET.create()
     assert caught.value.message == said
     assert "cloudrl fleet delete gpu-fleet" in str(caught.value.hint)

@@ -1,0 +1,82 @@
+"""What a verb tells and asks while it works, as data: nothing of the SDK prints or prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Union
+
+from cloudrl.errors import InputError
+from cloudrl.providers.model import Notice
+
+__all__ = [
+    "Confirm",
+    "Notice",
+    "OnProgress",
+    "Question",
+    "Transfer",
+    "Update",
+    "silent",
+    "transfer",
+    "unattended",
+]
+
+if TYPE_CHECKING:
+    from cloudrl.jobs import Event, JobHandle
+    from cloudrl.providers.dstack.fleets import FleetState
+    from cloudrl.providers.model import Status
+    from cloudrl.shards.progress import OnProgress as OnBytes
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """How far a copy is; the last one has `done_bytes == total_bytes`."""
+
+    what: str
+    done_bytes: int
+    total_bytes: int
+
+
+@dataclass(frozen=True)
+class Question:
+    """What has to be answered with yes before money is spent, or something is lost.
+
+    Attributes:
+        text: the question.
+        default: the answer where nobody can be asked; None is an error there.
+        explicit: whether a yes that was given beforehand (`-y`) does not count.
+    """
+
+    text: str
+    default: bool | None = True
+    explicit: bool = False
+
+
+Update = Union[Notice, Transfer, "Status", "FleetState", "JobHandle", "Event"]
+"""What `on_progress` gets: a notice, bytes, a look at a cluster or a fleet that comes up, a job that has just been
+submitted, or one of its events."""
+OnProgress = Callable[[Update], None]
+Confirm = Callable[[Question], bool]
+
+
+def silent(update: Update) -> None:
+    """Tell nobody."""
+
+
+def unattended(question: Question) -> bool:
+    """The answer where nobody is there to ask: `confirm`, unless it is given.
+
+    Raises:
+        InputError: somebody has to answer this one.
+    """
+    if question.default is None:
+        raise InputError(
+            f"{question.text} Nobody is there to ask",
+            hint="Pass confirm=, for example: confirm=lambda question: True",
+        )
+    return question.default
+
+
+def transfer(what: str, on_progress: OnProgress) -> OnBytes:
+    """The function that a copy calls with bytes."""
+    return lambda done_bytes, total_bytes: on_progress(Transfer(what, done_bytes, total_bytes))

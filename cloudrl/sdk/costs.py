@@ -1,0 +1,71 @@
+"""What a cluster costs, in words. Pure but for the look at a cluster's status."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cloudrl.errors import CloudrlError
+from cloudrl.protocol.phases import Phase
+from cloudrl.sdk.amounts import interval, money
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cloudrl.providers.model import Offer, Provider, Status
+
+_SHOWN_OFFERS = 3
+
+
+def costs(status: Status) -> str:
+    """As the end of a sentence: " and costs $12.30/h, $4.56 so far"; "" for nothing."""
+    if not status.price_per_hour:
+        return ""
+    so_far = f", {money(status.cost)} so far" if status.cost is not None else ""
+    return f" and costs {money(status.price_per_hour)}/h{so_far}"
+
+
+def still_running(provider: Provider, name: str) -> tuple[bool, str]:
+    """Whether a cluster goes on, as far as anybody can say, and what it costs or why it has ended."""
+    try:
+        status = provider.status(name)
+    except CloudrlError:  # what is said is worth more than its price
+        return True, ""
+    return (False, status.reason or str(status.phase)) if status.is_over else (True, costs(status))
+
+
+def describe(status: Status) -> list[str]:
+    """What a cluster costs and when it ends by itself, one sentence each; none where there is nothing to say."""
+    lines = []
+    if status.price_per_hour or status.cost:
+        price = f"{money(status.price_per_hour)}/h, " if status.price_per_hour else ""
+        lines.append(f"cost: {price}{money(status.cost or 0.0)} so far")
+    idle, budget = status.limits.get("down_when_idle_s"), status.limits.get("max_cost")
+    if idle is not None:
+        now = status.limits.get("idle_s")
+        since = f", idle for {round(now / 60)}m now" if now is not None and now >= 60 else ""
+        lines.append(f"ends by itself when it is idle for {interval(int(idle))}{since}")
+    if budget is not None:
+        lines.append(f"ends by itself when it has cost {money(budget)}")
+    if status.phase is Phase.DOWN and status.reason:
+        lines.append(f"it has ended by itself: {status.reason}")
+    return lines
+
+
+def price_difference(status: Status) -> str:
+    """Says that a cluster costs more than its agents count with, as the cheapest offer was gone; "" if it does not."""
+    counted, real = status.limits.get("price_per_hour"), status.price_per_hour
+    if not counted or not real or real <= 1.005 * counted:
+        return ""
+    budget = status.limits.get("max_cost")
+    end = f"; it ends at about {money(budget * real / counted)} instead of {money(budget)}" if budget else ""
+    return f"warning: {status.name} costs {money(real)}/h, and its agents count with {money(counted)}/h{end}"
+
+
+def offer_lines(offers: Iterable[Offer], total: int) -> list[str]:
+    """The cheapest offers, a line each."""
+    lines = [
+        f"offer: {each.backend} {each.region}, {each.instance_type}: {each.resources}{', spot' * each.spot}, "
+        f"{money(each.price)}/h"
+        for each in list(offers)[:_SHOWN_OFFERS]
+    ]
+    return [*lines, *([f"and {total - _SHOWN_OFFERS} more"] if total > _SHOWN_OFFERS else [])]

@@ -1,0 +1,167 @@
+"""Which cluster is meant: by its name, by an address, or the only one that is there.
+
+RAY_ADDRESS is not asked: inside a Ray job it is Ray's own address, and a stray one leads to another cluster.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from cloudrl.errors import InputError
+from cloudrl.providers import registry
+from cloudrl.providers.registry import names_in_use, provider
+from cloudrl.sdk.callbacks import Notice, OnProgress, silent
+from cloudrl.sdk.running import RunningCluster, attach, connect
+
+if TYPE_CHECKING:
+    from cloudrl.jobs import JobHandle
+    from cloudrl.providers.model import Status
+
+PLAIN_URL = "http://localhost:8265"
+_JOB_URL = re.compile(r"ray(?P<secure>\+https)?://(?P<place>.+)/(?P<id>[^/]+)")
+
+
+def find(
+    name: str | None = None, address: str | None = None, *, keep_open: bool = False, plain: bool = True
+) -> RunningCluster:
+    """The cluster of that name, the Ray at that address, or the only cluster that is up.
+
+    Where none is up it is the plain Ray of http://localhost:8265.
+
+    Args:
+        name: as `cloudrl status` lists it; `dstack/lab` where two providers have a `lab`.
+        address: of any Ray's dashboard.
+        keep_open: let the connection be of use after this program, too.
+        plain: whether it may be that plain Ray.
+
+    Raises:
+        InputError: both are given, there is no such cluster, or there are several to choose from, also of one name.
+        ConnectionFailed: it does not answer.
+    """
+    if name is not None and address is not None:
+        raise InputError(
+            f"--cluster {name} and --address {address} are two targets", hint="Give one of the two"
+        )
+    if name is None and address is None:
+        up = running_clusters()
+        if len(up) > 1:
+            raise InputError(
+                f"several clusters are up: {', '.join(up)}", hint=f"Choose one: --cluster {next(iter(up))}"
+            )
+        if not up and not plain:
+            raise InputError("there is no cluster", hint=f"Name one, or any Ray: --address {PLAIN_URL}")
+        name, address = (up[0], None) if up else (None, PLAIN_URL)
+    if name is None:
+        url = str(address) if "://" in str(address) else f"http://{address}"
+        return connect(url, _ray_token())
+    return attach(name, keep_open=keep_open)
+
+
+def only_cluster(name: str | None) -> str:
+    """The name that was given, or that of one's only cluster, up or not.
+
+    Raises:
+        InputError: none was given and there is not exactly one.
+    """
+    if name is not None:
+        return name
+    known = running_clusters() or names_in_use(known_clusters())
+    if len(known) == 1:
+        return known[0]
+    if not known:
+        raise InputError("there is no cluster", hint="Start one: cloudrl up --on local --nodes 2")
+    raise InputError(f"which one? There are {', '.join(known)}", hint=f"For example: {known[0]}")
+
+
+def running_clusters() -> list[str]:
+    """Clusters that are up or coming up, as commands name them.
+
+    Raises:
+        CloudrlError: a provider could not be asked, and nothing runs with the others.
+    """
+    found = registry.find()
+    if found.silent and not found.running:
+        raise found.silent[0].error
+    return names_in_use(found.running)
+
+
+def known_clusters(*, on_progress: OnProgress = silent) -> tuple[Status, ...]:
+    """Every cluster, also those that are over and have left something.
+
+    One that is over makes room for a living one of its name. A notice says which provider could not be asked.
+
+    Raises:
+        CloudrlError: a provider could not be asked, and the others have none.
+    """
+    found = registry.find()
+    found.refuse_silent()
+    for each in found.silent:
+        on_progress(Notice(f"clusters on {each.provider} are not shown: {each.error.message}"))
+    return found.clusters
+
+
+def look(name: str | None = None, *, on_progress: OnProgress = silent) -> list[Status]:
+    """One look at all clusters of a name, or at all that are known.
+
+    Raises:
+        InputError: there is none of that name.
+        CloudrlError: a provider could not be asked, and the others have none.
+    """
+    if name is None:
+        found = known_clusters(on_progress=on_progress)
+    else:
+        found = registry.find(name).clusters if "/" not in name else ()
+    refs = [registry.ClusterRef(each.provider, each.name) for each in found]
+    if name is not None and not refs:
+        refs = [registry.locate(name)]
+    return [provider(ref.provider).status(ref.name) for ref in refs]
+
+
+def find_job(job_id: str | None = None, name: str | None = None, address: str | None = None) -> JobHandle:
+    """A job by its submission id or `ray://` URL; the newest one of the cluster for None.
+
+    Raises:
+        InputError: there is none.
+        ConnectionFailed: nobody answers.
+    """
+    from cloudrl.jobs.handle import newest_job
+
+    if job_id is None:
+        return newest_job(find(name, address).connection)
+    url = _JOB_URL.fullmatch(job_id)
+    if url is None:
+        return find(name, address).job(job_id)
+    if name is None and address is None:
+        return _at(url["place"], "https" if url["secure"] else "http").job(url["id"])
+    return find(name, address).job(url["id"])
+
+
+def _at(place: str, scheme: str) -> RunningCluster:
+    """The cluster of a job's URL: one of ours by its name or its dashboard's address, or any Ray."""
+    if not {":", "."} & set(place):  # the name of a cluster, also of one that is over or another user's
+        return attach(place)
+    if scheme == "http":
+        for name in running_clusters():
+            cluster = attach(name)
+            if urlsplit(cluster.connection.ray_url).netloc == place.replace("localhost:", "127.0.0.1:"):
+                return cluster
+    return find(address=f"{scheme}://{place}")
+
+
+def _ray_token() -> str | None:
+    """Where Ray itself looks (docs.ray.io, token authentication), but for ~/.ray/auth_token.
+
+    That file is left by any local `ray.init()`, and says nothing about this cluster.
+    """
+    token = os.environ.get("RAY_AUTH_TOKEN")
+    path = os.environ.get("RAY_AUTH_TOKEN_PATH")
+    if token or not path:
+        return token or None
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise InputError(f"RAY_AUTH_TOKEN_PATH names {path}, and there is no such file")
+    return file.read_text().strip()

@@ -1,0 +1,197 @@
+"""A job on its way to a cluster, and followed to its end, with what is to be said of it."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from cloudrl import jobs
+from cloudrl.errors import ConnectionFailed, InputError, Interrupted
+from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, Transfer, silent, unattended
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from cloudrl.jobs import JobHandle, Progress, SubmitOptions
+    from cloudrl.jobs.submission import Submission
+    from cloudrl.jobs.submit import PreparedSubmission
+    from cloudrl.jobs.working_dir import PackagePlan
+    from cloudrl.providers.model import Plan
+    from cloudrl.spec import Job
+    from cloudrl.transport import Connection
+    from cloudrl.transport.ray_job import JobStatus
+
+_MIB = 2**20
+_SLOW_TO_READ_BYTES = 256 * _MIB
+
+
+@dataclass(frozen=True)
+class PlannedJob:
+    """A job as it is going to be sent: nothing has changed on the cluster yet.
+
+    Attributes:
+        prepared: the submission, and what has to be uploaded for it.
+    """
+
+    prepared: PreparedSubmission
+
+    @property
+    def submission(self) -> Submission:
+        """What Ray and the agents are going to get."""
+        return self.prepared.submission
+
+    def render(self) -> str:
+        """The text that `--dry-run` prints, secrets masked."""
+        return self.submission.render()
+
+    def fields(self) -> dict[str, Any]:
+        """The same for a program: Ray's request, and what is sent before it."""
+        return {**self.submission.redacted_request(), **self.submission.sent_before()}
+
+    def send(self, *, on_progress: OnProgress = silent) -> JobHandle:
+        """Upload what is missing and submit, once all of it is on every node.
+
+        Raises:
+            InputError: the submission id is taken, or a node has no room.
+            ConnectionFailed: nobody answers, or another cluster does.
+        """
+        job = jobs.send(
+            self.prepared,
+            on_upload=lambda done, total: _tell_upload(done, total, on_progress),
+            on_wait=lambda sentence: on_progress(Notice(sentence)),
+        )
+        on_progress(job)
+        return job
+
+
+def plan_job(
+    connection: Connection, job: Job, options: SubmitOptions, *, on_progress: OnProgress = silent
+) -> PlannedJob:
+    """Complete a job for a cluster that is up; one whose name has steps there continues from the newest.
+
+    Raises:
+        InputError: job and cluster do not go together.
+        CheckpointError: the run of this name has steps, and its ranks could load none of them.
+        ConnectionFailed: nobody answers.
+    """
+    prepared = jobs.prepare(connection, job, options, on_read=_reader(on_progress))
+    _announce(prepared.submission, prepared.package, on_progress)
+    return PlannedJob(prepared)
+
+
+def expected_submission(
+    plan: Plan, job: Job, options: SubmitOptions, *, on_progress: OnProgress = silent
+) -> Submission:
+    """The same for a cluster that is only declared, as a dry run shows it."""
+    from cloudrl.jobs.run_plan import expected_snapshot
+    from cloudrl.jobs.submit import read_and_plan
+
+    snapshot = expected_snapshot(plan, job, options, shell=os.environ)
+    draft = read_and_plan(job, options, snapshot, on_read=_reader(on_progress))
+    submission = jobs.submission_of(draft)
+    _announce(submission, draft.package, on_progress)
+    return submission
+
+
+def follow(job: JobHandle, *, on_progress: OnProgress = silent) -> Progress | None:
+    """Follow a job to its end; returns where it stood last.
+
+    Args:
+        job: the job.
+        on_progress: is told every event, and every break of the connection.
+
+    Raises:
+        JobFailed: it failed or was stopped.
+        Interrupted: Ctrl-C; the job goes on.
+        ConnectionFailed: nobody answers any more; the job goes on.
+    """
+    from cloudrl.jobs.handle import raise_for_status
+
+    last = None
+    with job_goes_on(job):
+        for event in job.follow(on_break=lambda failure: on_progress(connection_lost(failure))):
+            on_progress(event)
+            if isinstance(event, jobs.Progress):
+                last = event
+            elif isinstance(event, jobs.Ended):
+                raise_for_status(job, event)
+    return last
+
+
+@contextmanager
+def job_goes_on(job: JobHandle) -> Iterator[None]:
+    """What ends the following early says that the job goes on, and how to come back.
+
+    Raises:
+        Interrupted: Ctrl-C.
+        ConnectionFailed: nobody answers any more.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        what = f"no longer following; job {job.submission_id} goes on"
+        raise Interrupted(what, hint=way_back(job)) from None
+    except ConnectionFailed as failure:
+        what = f"{failure.message}\njob {job.submission_id} goes on without us"
+        raise type(failure)(what, hint=way_back(job)) from failure
+
+
+def connection_lost(failure: ConnectionFailed) -> Notice:
+    """What is said when a connection broke and is going to be tried again."""
+    return Notice(f"connection lost, trying again: {failure.message}")
+
+
+def way_back(job: JobHandle) -> str:
+    """How to follow the job again, and how to stop it."""
+    return f"Follow it: cloudrl jobs logs -f {job.url}\nStop it:   cloudrl jobs stop {job.url}"
+
+
+def stop_job(job: JobHandle, *, confirm: Confirm = unattended, on_progress: OnProgress = silent) -> JobStatus:
+    """Stop a job and wait until it has ended; returns how. Its checkpoints stay.
+
+    Raises:
+        InputError: the answer was no.
+        ConnectionFailed: it has not ended after some minutes.
+    """
+    before = job.status().status
+    if not before.is_terminal and not confirm(Question(f"Stop job {job.submission_id}?")):
+        raise InputError(f"{job.submission_id} goes on")
+    job.cancel()
+    after = job.wait_terminal()
+    was_not = f"{job.submission_id} was not running: {before}"
+    on_progress(Notice(was_not if before.is_terminal else f"{job.submission_id} has ended: {after}"))
+    if job.checkpoint_dir is not None and not before.is_terminal:
+        stay = f"checkpoints stay in {job.checkpoint_dir}; go on from them with --name {job.name}"
+        on_progress(Notice(stay))
+    return after
+
+
+def _tell_upload(done: int, total: int, on_progress: OnProgress) -> None:
+    if total > _MIB:  # a small one is there before anybody could read of it
+        on_progress(Transfer("uploading", done, total))
+
+
+def _reader(on_progress: OnProgress) -> Callable[[str, int], None]:
+    def say(text: str, size_bytes: int) -> None:
+        if size_bytes > _SLOW_TO_READ_BYTES:
+            size = f"{size_bytes / _MIB:.1f} MiB"
+            on_progress(Notice(f"reading {text} ({size}) to see whether the cluster has it"))
+
+    return say
+
+
+def _announce(submission: Submission, package: PackagePlan | None, on_progress: OnProgress) -> None:
+    from cloudrl.node.uploads import size_text
+
+    lines = [f"note: {sentence}" for sentence in submission.notes]
+    for item in submission.uploads:
+        way = "in the package" if item.by == "package" else "through the agents"
+        lines.append(f"{item.text} ({size_text(item.size_bytes)}) -> {item.to}, {way}")
+    if package is not None:
+        size = f"{package.files} file{'' if package.files == 1 else 's'}, {package.size_bytes / _MIB:.1f} MiB"
+        excluded = f"; left out: {', '.join(package.excluded)}" if package.excluded else ""
+        lines.append(f"working directory: {size}{excluded}")
+    for line in lines:
+        on_progress(Notice(line))

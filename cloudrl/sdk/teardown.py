@@ -1,0 +1,256 @@
+"""Ending a cluster: what runs on it, what would be lost with it, the questions, and what stays."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from cloudrl.errors import CloudrlError, ConnectionFailed, InputError, Interrupted
+from cloudrl.protocol.phases import Phase
+from cloudrl.providers.registry import ClusterRef, find, locate
+from cloudrl.providers.registry import provider as get_provider
+from cloudrl.sdk.amounts import gigabytes, money
+from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, silent, unattended
+from cloudrl.sdk.costs import still_running
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Set
+
+    from cloudrl.providers.model import CheckpointRetention, Provider, Status
+    from cloudrl.saves.inventory import Inventory
+    from cloudrl.transport import Connection
+
+_SHOWN = 20
+
+
+@dataclass(frozen=True)
+class TeardownImpact:
+    """What ends with a cluster.
+
+    Attributes:
+        status: the look at it before.
+        running_jobs: those that have not ended; None where some may run and nobody can say.
+        retention: what becomes of its checkpoints; None where there are none.
+        checkpoints: those that would be destroyed, one line each.
+        newest: run and step of the newest complete one of each run among them.
+    """
+
+    status: Status
+    running_jobs: tuple[str, ...] | None
+    retention: CheckpointRetention | None
+    checkpoints: tuple[str, ...] = ()
+    newest: frozenset[tuple[str, int]] = frozenset()
+
+    @property
+    def destroys_checkpoints(self) -> bool:
+        """Whether checkpoints lie nowhere else than on disks that go with it."""
+        return self.retention is not None and self.retention.destroyed
+
+    def loses(self, copied: Set[tuple[str, int]]) -> bool:
+        """Whether checkpoints would be lost that matter: a run's newest, if it is not among what was copied."""
+        return self.destroys_checkpoints and (not self.newest or not self.newest <= copied)
+
+    @property
+    def losses_of_others(self) -> list[str]:
+        """What somebody else may lose, a sentence each; none for a cluster that is over."""
+        if self.status.is_over:
+            return []
+        owner = [f"it is {self.status.owner}'s"] if self.status.owner else []
+        if self.running_jobs is None:
+            return [*owner, "whether jobs run on it cannot be seen"]
+        return [*owner, f"jobs run on it: {', '.join(self.running_jobs)}"] if self.running_jobs else owner
+
+    def notices(self) -> list[Notice]:
+        """The checkpoints that would be destroyed, and how to keep one; none where none would be."""
+        if self.retention is None or not self.destroys_checkpoints:
+            return []
+        head = f"These checkpoints lie nowhere else than {self.retention.location}:"
+        more = [f"  ({len(self.checkpoints) - _SHOWN} more)"] if len(self.checkpoints) > _SHOWN else []
+        lines = [head, *more, *(f"  {each}" for each in self.checkpoints[-_SHOWN:])]
+        first = f"Merge one first: cloudrl checkpoints merge --cluster {self.status.name} --to ./model"
+        return [Notice("\n".join(lines), first)]
+
+
+def assess(provider: Provider, name: str) -> TeardownImpact:
+    """Look at a cluster before it is ended: its owner, its jobs, and the checkpoints on all of its nodes."""
+    status = provider.status(name)
+    connection = _reach(provider, status)
+    impact = TeardownImpact(status, _running_jobs(status, connection), None)
+    if connection is None and not _may_have_run_jobs(status):
+        return impact
+    impact = replace(impact, retention=status.retention)
+    if not impact.destroys_checkpoints:
+        return impact
+    if connection is None:
+        return replace(impact, checkpoints=("they cannot be listed: the cluster cannot be reached",))
+    try:
+        found = _inventory(connection)
+    except CloudrlError as error:
+        return replace(impact, checkpoints=(f"they cannot be listed: {error.message}",))
+    if not found.checkpoints and not found.notes:
+        return replace(impact, retention=None)
+    newest = {
+        each.run: each.step for each in found.checkpoints if each.complete and each.role == "actor"
+    }  # in order
+    return replace(impact, checkpoints=_lines(found), newest=frozenset(newest.items()))
+
+
+def teardown(
+    provider: Provider, name: str, *, confirm: Confirm = unattended, on_progress: OnProgress = silent
+) -> bool:
+    """End a cluster, after a question where another's work or checkpoints would be lost.
+
+    Args:
+        provider: where it lives.
+        name: its name.
+        confirm: answers questions.
+        on_progress: is told what would be lost, what stays and what goes on to cost money.
+
+    Returns:
+        Whether something of it was running.
+
+    Raises:
+        InputError: there is none, the answer was no, or nobody was there to answer.
+        ConnectionFailed: nobody answers; the message says that the cluster goes on.
+        Interrupted: Ctrl-C; the message says whether it goes on, and what it costs.
+    """
+    with ending(provider, name):
+        impact = assess(provider, name)
+    with ending(provider, name, impact.status.price_per_hour):
+        _ask(impact, confirm, on_progress)
+        return end(provider, impact, on_progress=on_progress)
+
+
+def down(name: str, *, confirm: Confirm = unattended, on_progress: OnProgress = silent) -> bool:
+    """End a cluster by its name; see `teardown`."""
+    ref = locate(name)
+    was_running = teardown(get_provider(ref.provider), ref.name, confirm=confirm, on_progress=on_progress)
+    if not was_running and "/" not in name:
+        _report_silent(name, on_progress)
+    return was_running
+
+
+def _report_silent(name: str, on_progress: OnProgress) -> None:
+    """Say that the cluster that was over may not be the one that was meant."""
+    for each in find(name).silent:
+        ref = ClusterRef(each.provider, name)
+        unseen = f"{each.error.message}; if there is a cluster {ref}, it goes on"
+        on_progress(Notice(unseen, f"When it answers: cloudrl down {ref}"))
+
+
+def _ask(impact: TeardownImpact, confirm: Confirm, on_progress: OnProgress) -> None:
+    """Nobody has to be there for one's own jobs that are known; for what is another's, or cannot be seen, one has."""
+    name, why = impact.status.name, "; ".join(impact.losses_of_others)
+    is_known = impact.running_jobs is not None and not impact.status.owner
+    about_jobs = Question(
+        f"End cluster {name}? {why[:1].upper()}{why[1:]}.", default=True if is_known else None
+    )
+    refused = InputError(f"{name} is left as it is")
+    if why and not confirm(about_jobs):
+        raise refused
+    for notice in impact.notices():
+        on_progress(notice)
+    about_checkpoints = Question(f"End {name} and lose these checkpoints?", default=None)
+    if impact.destroys_checkpoints and not confirm(about_checkpoints):
+        raise refused
+
+
+def end(
+    provider: Provider,
+    impact: TeardownImpact,
+    *,
+    on_progress: OnProgress = silent,
+    retry: Callable[[Callable[[], bool]], bool] = lambda request: request(),
+) -> bool:
+    """End a cluster without a question; whether it was running."""
+    name, status = impact.status.name, impact.status
+    # of a request that got through, and its answer did not, the next one finds the cluster over
+    was_running = retry(partial(provider.down, name)) or not status.is_over
+    what = "is down" if was_running else "was not running"
+    for notice in (Notice(f"{name} {what}; {status.teardown_summary}"), *status.teardown_notices):
+        on_progress(notice)
+    return was_running
+
+
+def report_still_running(provider: Provider, name: str, on_progress: OnProgress) -> None:
+    """Or that it does not: it may have ended by itself."""
+    goes_on, said = still_running(provider, name)
+    if goes_on:
+        on_progress(Notice(f"cluster {name} goes on{said}", f"cloudrl down {name}"))
+    else:
+        on_progress(Notice(f"cluster {name} has ended: {said}"))
+
+
+@contextmanager
+def ending(provider: Provider, name: str, price_per_hour: float | None = None) -> Iterator[None]:
+    """For the end of a cluster, and the question before it.
+
+    Raises:
+        Interrupted: Ctrl-C.
+        ConnectionFailed: nobody answers; the message says that the cluster goes on.
+    """
+    try:
+        yield
+    except ConnectionFailed as error:  # its status would be asked in vain
+        price = f" and costs about {money(price_per_hour)}/h" if price_per_hour else ""
+        hints = [*(error.hint or "").splitlines(), f"End it: cloudrl down {name}"]
+        raise type(error)(f"{error.message}; cluster {name} goes on{price}", hint="\n".join(hints)) from error
+    except KeyboardInterrupt:
+        goes_on, said = still_running(provider, name)
+        state = f"may not have ended{said}" if goes_on else "has ended"
+        end_it = f"\nEnd it: cloudrl down {name}" if goes_on else ""
+        raise Interrupted(
+            f"interrupted; cluster {name} {state}", hint=f"Look: cloudrl status {name}{end_it}"
+        ) from None
+
+
+def _inventory(connection: Connection) -> Inventory:
+    """Asks every node."""
+    from cloudrl.checkpoints.sources import ClusterSource
+
+    return ClusterSource(connection).inventory()
+
+
+def _lines(found: Inventory) -> tuple[str, ...]:
+    """Run, step, role, size and where, of each checkpoint, and what nodes did not say."""
+    from cloudrl.saves.inventory import spans
+
+    lines = []
+    for each in found.checkpoints:
+        where = "; ".join(f"{spans(held)} on {place.short}" for place, held in each.locations.items())
+        state = "" if each.complete else f", incomplete: no {', '.join(each.missing)}"
+        lines.append(f"{each.name}, {gigabytes(each.size_bytes)}, ranks {where}{state}")
+    return (*lines, *found.notes)
+
+
+def _may_have_run_jobs(status: Status) -> bool:
+    """Whether jobs may have run on a cluster that does not answer, and is not over; "running" is all dstack sees."""
+    if status.is_over:
+        return False
+    return (
+        status.phase in (Phase.READY, Phase.RUNNING)
+        or status.ready_at is not None
+        or bool(status.previous_attempts)
+    )
+
+
+def _reach(provider: Provider, status: Status) -> Connection | None:
+    """The way into a cluster that is up; None where there is none, and where it has just gone."""
+    try:
+        return provider.attach(status.name) if status.is_ready else None
+    except (InputError, ConnectionFailed):
+        return None
+
+
+def _running_jobs(status: Status, connection: Connection | None) -> tuple[str, ...] | None:
+    from cloudrl.jobs import list_jobs
+
+    if connection is None:
+        return None if _may_have_run_jobs(status) else ()
+    try:
+        jobs = list_jobs(connection)
+    except (InputError, ConnectionFailed):
+        return None
+    return tuple(job.submission_id for job in jobs if not job.status.is_terminal)

@@ -1,0 +1,87 @@
+"""Network volumes: create, list and delete them."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+from cloudrl import spec
+from cloudrl.errors import InputError, Interrupted
+from cloudrl.render.volume import volume_to_dstack
+from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, silent, unattended
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cloudrl.providers.dstack.volumes import VolumeState
+
+
+class NetworkVolume(spec.NetworkVolume):
+    """A network volume as it is declared (see `cloudrl.spec.NetworkVolume` for the fields), with the verbs for it."""
+
+    def to_dstack(self) -> str:
+        """The exact YAML of the dstack volume."""
+        return volume_to_dstack(self)
+
+    def create(
+        self, project: str | None = None, *, confirm: Confirm = unattended, on_progress: OnProgress = silent
+    ) -> VolumeState:
+        """Create it, and wait until it can be mounted.
+
+        Raises:
+            InputError: no server is configured, it refuses the volume, or the answer was no.
+            CapacityError: the backend cannot make it.
+            Interrupted: Ctrl-C; the volume is being made, and costs money.
+        """
+        from cloudrl.providers.dstack import server, volumes
+
+        where = server.connect(project)
+        if not confirm(Question(f"Create volume {self.name}?")):
+            raise InputError("nothing was created")
+        try:
+            volumes.create(where, self.to_dstack())
+            state = volumes.wait(where, self.name)
+        except KeyboardInterrupt:
+            raise _interrupted(self.name, project) from None
+        use = f"--volume {self.name}:/checkpoints with `cloudrl task create` or `cloudrl up`"
+        on_progress(Notice(f"volume {self.name}: {state.size} in {state.backend} {state.region}", use))
+        return state
+
+
+def list_volumes(project: str | None = None) -> list[VolumeState]:
+    """All network volumes of the dstack project."""
+    from cloudrl.providers.dstack import server, volumes
+
+    return volumes.list_all(server.connect(project))
+
+
+def delete_volumes(
+    names: Sequence[str],
+    project: str | None = None,
+    *,
+    confirm: Confirm = unattended,
+    on_progress: OnProgress = silent,
+) -> None:
+    """Delete network volumes and all that lies on them.
+
+    Raises:
+        InputError: there is none of a name, a run uses one, the answer was no, or nobody was there to answer.
+    """
+    from cloudrl.providers.dstack import server, volumes
+
+    where = server.connect(project)
+    for name in names:
+        volumes.get(where, name)
+    if not confirm(Question(f"Delete {', '.join(names)} and all that lies there?", default=None)):
+        raise InputError("nothing was deleted")
+    volumes.delete(where, list(names))
+    on_progress(Notice(f"deleted {', '.join(names)}"))
+
+
+def _interrupted(name: str, project: str | None) -> Interrupted:
+    """What stays when Ctrl-C comes while a volume is being made: dstack goes on with it."""
+    where = f" --project {shlex.quote(project)}" if project is not None else ""
+    return Interrupted(
+        f"interrupted; volume {name} is being made, and its disk costs money until it is deleted",
+        hint=f"Look: cloudrl volume list{where}\nBe rid of it: cloudrl volume delete {name}{where}",
+    )
