@@ -85,13 +85,8 @@ def test_it_holds_what_it_needs_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("umask", [0o022, 0o077])
 def test_the_same_bytes_from_another_folder_and_another_umask(tmp_path: Path, umask: int) -> None:
-    env = {
-        **os.environ,
-        "TZ": "Pacific/Kiritimati",
-        "LC_ALL": "C",
-        "PYTHONHASHSEED": "1",
-        "SOURCE_DATE_EPOCH": "0",
-    }
+    other = {"TZ": "Pacific/Kiritimati", "LC_ALL": "C", "PYTHONHASHSEED": "1", "SOURCE_DATE_EPOCH": "0"}
+    env = {**os.environ, **other}
     assert _run(sys.executable, "-c", BUILD, cwd=tmp_path, env=env, umask=umask).stdout == build_agent()
 
 
@@ -149,18 +144,8 @@ def test_a_wheel_in_an_environment_that_git_ignores_gives_the_same_bytes(
     _run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv")
     (tmp_path / "venv" / ".gitignore").write_text("*\n")
     python = tmp_path / "venv" / "bin" / "python"
-    _run(
-        sys.executable,
-        "-m",
-        "pip",
-        "--python",
-        python,
-        "install",
-        "--no-index",
-        "--no-deps",
-        "--quiet",
-        wheel,
-    )
+    pip = (sys.executable, "-m", "pip", "--python", python)
+    _run(*pip, "install", "--no-index", "--no-deps", "--quiet", wheel)
     where = _run(python, "-c", "import cloudrl; print(cloudrl.__file__)", cwd=tmp_path).stdout.decode()
     assert where.startswith(str(tmp_path / "venv"))
     assert _run(python, "-c", BUILD, cwd=tmp_path).stdout == (repository / "tasks" / AGENT_FILE).read_bytes()

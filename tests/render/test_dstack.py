@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from cloudrl.errors import SpecError
 from cloudrl.protocol.options import AgentOptions, BudgetLimits, parse_service
-from cloudrl.spec import Cluster, Gpu, NetworkMount, Volume
+from cloudrl.spec import Cluster, DataSet, Gpu, NetworkMount, Volume, data_argument
 from cloudrl.spec.names import is_secret
 from cloudrl.verl import release
 
@@ -84,6 +84,11 @@ wide_clusters = st.builds(
 )
 
 
+described = texts.filter(lambda text: text.strip() and "\0" not in text).map(
+    lambda text: DataSet(
+        name="mine", source="/data/it's.csv", prompt_field="it's $x", system=text, skip_bad=True
+    )
+)
 clusters = st.builds(
     make,
     name=names,
@@ -100,7 +105,8 @@ clusters = st.builds(
     memory=st.sampled_from([None, "64GB", "1TB..", "16"]),
     disk=st.sampled_from([None, "..2TB", "512MB.."]),
     shm_size=st.sampled_from([None, "128GB", "0.5TB"]),
-    data=st.sets(st.sampled_from(["gsm8k", "math", "org/x_y.z"])).map(sorted),
+    data=st.sets(st.sampled_from(["gsm8k", "math", "org/x_y.z"])).map(sorted)
+    | st.lists(described, max_size=1),
     models=st.sets(st.sampled_from(["Qwen/Qwen2.5-7B-Instruct", "tiny-qwen2", "/models/a b's"])).map(sorted),
     checkpoints=folders,
 ).filter(lambda cluster: cluster is not None)
@@ -151,7 +157,7 @@ def expected_words(cluster: Cluster) -> dict[str, Any]:
         "gpus": 1 if cluster.device == "cpu" else cluster.gpus_per_node,
         "setup": (() if own_image else release(vendor=cluster.vendor).install) + tuple(cluster.setup),
         "services": tuple(map(parse_service, cluster.services)),
-        "data": tuple(cluster.data),
+        "data": tuple(map(data_argument, cluster.data)),
         "models": tuple(cluster.models),
         "checkpoints": Path(cluster.checkpoints),
     }

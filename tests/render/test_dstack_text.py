@@ -128,11 +128,8 @@ def test_of_another_image_the_rollout_engine_is_not_known():
     assert options.setup == ()
     assert options.import_check == ("numpy", "torch")
 
-    assert agent_options(gpu="8", image="mine:1", rollout="sglang").import_check == (
-        "numpy",
-        "torch",
-        "sglang",
-    )
+    engine = agent_options(gpu="8", image="mine:1", rollout="sglang")
+    assert engine.import_check == ("numpy", "torch", "sglang")
 
 
 @pytest.mark.parametrize("gpu", [None, 0])
@@ -186,22 +183,10 @@ def test_the_value_of_a_secret_stands_in_no_file(name, value):
     assert f"  {name}: ${{{{ secrets.{name} }}}}\n" in rendered
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "HF_TOKEN_PATH",
-        "AWS_SHARED_CREDENTIALS_FILE",
-        "AWS_WEB_IDENTITY_TOKEN_FILE",
-        "GOOGLE_APPLICATION_CREDENTIALS",
-        "secrets_dir",
-    ],
-)
-def test_the_path_of_a_secret_may_stand_there(name):
-    text = yaml.safe_load(to_dstack(Cluster(name="one", env={name: "/run/secrets/file"})))
-    assert text["env"] == {name: "/run/secrets/file"}
-
-
-def test_a_name_that_only_has_a_file_in_it_is_no_path():
+def test_the_path_of_a_secret_may_stand_there_and_a_name_that_only_has_a_file_in_it_is_none():
+    paths = ("HF_TOKEN_PATH", "AWS_SHARED_CREDENTIALS_FILE", "GOOGLE_APPLICATION_CREDENTIALS", "secrets_dir")
+    env = dict.fromkeys(paths, "/run/secrets/file")
+    assert yaml.safe_load(to_dstack(Cluster(name="one", env=env)))["env"] == env
     for name in ("FILE_API_KEY", "MY_GOOGLE_APPLICATION_CREDENTIALS", "PATH_TOKEN"):
         with pytest.raises(SpecError):
             to_dstack(Cluster(name="one", env={name: "/x"}))

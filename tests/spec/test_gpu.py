@@ -145,17 +145,10 @@ def test_a_wrong_cpu_is_refused(value, message):
 @pytest.mark.parametrize(
     ("gpu", "vendor"),
     [
-        (None, "nvidia"),
-        ("80GB:8", "nvidia"),
-        ("H100:8", "nvidia"),
-        ("MI300X:8", "amd"),
-        ("mi300x,MI325X:8", "amd"),
-        ("amd:192GB:8", "amd"),
-        ("AMD:MI300X:8", "amd"),
-        ("tpu:8", "google"),
-        ("intel:gaudi2:8", "intel"),
+        (None, "nvidia"), ("80GB:8", "nvidia"), ("H100:8", "nvidia"), ("mi300x,MI325X:8", "amd"),
+        ("amd:192GB:8", "amd"), ("AMD:MI300X:8", "amd"), ("tpu:8", "google"), ("intel:gaudi2:8", "intel"),
     ],
-)
+)  # fmt: skip
 def test_the_vendor_by_name_or_as_given(gpu, vendor):
     assert Cluster(name="one", gpu=gpu).vendor == vendor
 

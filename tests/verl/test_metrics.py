@@ -51,22 +51,11 @@ def test_the_validation_before_training_has_neither_reward_nor_time():
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("1", 1.0),
-        ("-1.5e+3", -1500.0),
-        (".5", 0.5),
-        ("2.", 2.0),
-        ("inf", math.inf),
-        ("-inf", -math.inf),
-        ("np.float64(-0.5)", -0.5),
-        ("np.int64(3)", 3.0),
-        ("True", 1.0),
-        ("np.False_", None),
-        ("array([1])", None),
-        ("1e5x", None),
-        ("", None),
-        ("0x10", None),
+        ("1", 1.0), ("-1.5e+3", -1500.0), (".5", 0.5), ("2.", 2.0), ("inf", math.inf), ("-inf", -math.inf),
+        ("np.float64(-0.5)", -0.5), ("np.int64(3)", 3.0), ("True", 1.0), ("np.False_", None), ("array([1])", None),
+        ("1e5x", None), ("", None), ("0x10", None),
     ],
-)
+)  # fmt: skip
 def test_values(text: str, value: float | None):
     step = parse_step(f"step:1 - key/a:b:{text} - good:1")
 

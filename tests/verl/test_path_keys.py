@@ -13,32 +13,19 @@ from cloudrl.verl.path_keys import REWARD_FUNCTION, REWARD_NAME, REWARD_PATH, Pa
 LOOKS_LIKE_A_PATH = ("path", "paths", "file", "files", "dir")
 LEFT_OUT = {
     # written, not read
-    "global_profiler.save_path",
-    "actor_rollout_ref.actor.profiler.save_path",
-    "actor_rollout_ref.ref.profiler.save_path",
-    "actor_rollout_ref.rollout.profiler.save_path",
-    "critic.profiler.save_path",
-    "actor_rollout_ref.rollout.prometheus.file",
-    "trainer.rollout_data_dir",
-    "trainer.validation_data_dir",
-    "trainer.default_hdfs_dir",
-    "trainer.default_local_dir",
-    "skip.rollout.dump_dir",
-    "skip.rollout_tq.dump_dir",
-    "skip.async_rollout.dump_dir",
-    "ray_kwargs.timeline_json_file",
+    "global_profiler.save_path", "actor_rollout_ref.actor.profiler.save_path",
+    "actor_rollout_ref.ref.profiler.save_path", "actor_rollout_ref.rollout.profiler.save_path",
+    "critic.profiler.save_path", "actor_rollout_ref.rollout.prometheus.file", "trainer.rollout_data_dir",
+    "trainer.validation_data_dir", "trainer.default_hdfs_dir", "trainer.default_local_dir", "skip.rollout.dump_dir",
+    "skip.rollout_tq.dump_dir", "skip.async_rollout.dump_dir", "ray_kwargs.timeline_json_file",
     "actor_rollout_ref.actor.megatron.router_replay.record_file",
-    "actor_rollout_ref.ref.megatron.router_replay.record_file",
-    "critic.megatron.router_replay.record_file",
+    "actor_rollout_ref.ref.megatron.router_replay.record_file", "critic.megatron.router_replay.record_file",
     # what a run on the nodes has left on the nodes
-    "trainer.resume_from_path",
-    "actor_rollout_ref.actor.megatron.dist_checkpointing_path",
-    "actor_rollout_ref.ref.megatron.dist_checkpointing_path",
-    "critic.megatron.dist_checkpointing_path",
+    "trainer.resume_from_path", "actor_rollout_ref.actor.megatron.dist_checkpointing_path",
+    "actor_rollout_ref.ref.megatron.dist_checkpointing_path", "critic.megatron.dist_checkpointing_path",
     "actor_rollout_ref.actor.megatron.router_replay.replay_file",
-    "actor_rollout_ref.ref.megatron.router_replay.replay_file",
-    "critic.megatron.router_replay.replay_file",
-}
+    "actor_rollout_ref.ref.megatron.router_replay.replay_file", "critic.megatron.router_replay.replay_file",
+}  # fmt: skip
 
 
 def config_keys(name: str) -> dict[str, Any]:
