@@ -18,10 +18,7 @@ from cloudrl.spec.nearest import nearest as nearest
 from cloudrl.spec.network_volume import NetworkVolume as NetworkVolume
 from cloudrl.spec.ports import Port as Port
 from cloudrl.spec.section import Section as Section
-from cloudrl.spec.sizes import Range as Range
-from cloudrl.spec.sizes import Size as Size
-from cloudrl.spec.sizes import count_range as count_range
-from cloudrl.spec.sizes import size_range as size_range
+from cloudrl.spec.sizes import CountRange as CountRange
 from cloudrl.spec.volume import Mount as Mount
 from cloudrl.spec.volume import NetworkMount as NetworkMount
 from cloudrl.spec.volume import Volume as Volume

@@ -30,7 +30,7 @@ from cloudrl.spec.names import image_name, resource_name, secret_in, secret_name
 from cloudrl.spec.ports import Port, all_ports, port_texts
 from cloudrl.spec.section import Section
 from cloudrl.spec.services import service_texts
-from cloudrl.spec.sizes import Size, size_range
+from cloudrl.spec.sizes import size, size_range
 from cloudrl.spec.volume import Mount, Volume, mount_list, parse_mount
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Cluster(Spec):
     cpu: Annotated[str | None, spelled(parse_cpu)] = None
     memory: Annotated[str | None, spelled(size_range)] = None
     disk: Annotated[str | None, spelled(size_range)] = None
-    shm_size: Annotated[str | None, spelled(Size.parse)] = None
+    shm_size: Annotated[str | None, spelled(size)] = None
     """Shared memory of each container; see `shared_memory` for what None means."""
     data: DataSets = ()
     """Names (`gsm8k`), `owner/name` on the Hub, absolute paths of the nodes, or a `DataSet` with more to say."""

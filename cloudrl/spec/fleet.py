@@ -13,7 +13,7 @@ from cloudrl.spec.base import FrozenDict, Spec
 from cloudrl.spec.fields import PlainText, optional
 from cloudrl.spec.names import resource_name
 from cloudrl.spec.section import Section, frozen
-from cloudrl.spec.sizes import count_range
+from cloudrl.spec.sizes import CountRange
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -54,7 +54,7 @@ class NodeRange:
         if isinstance(value, Mapping):
             least = value.get("min", 0)
             return cls(least, value.get("target", least), value.get("max"))
-        limits = count_range(value)
+        limits = CountRange.parse(value)
         if limits.max == 0:
             raise SpecError(f"{value!r} is no machine at all", hint="For example 2 (at most two), or '2..4'")
         if ".." not in str(value):

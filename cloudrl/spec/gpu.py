@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from cloudrl.errors import SpecError
 from cloudrl.spec.nearest import did_you_mean
-from cloudrl.spec.sizes import Range, Size, count_range, size_range
+from cloudrl.spec.sizes import CountRange, size_range
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,9 +39,9 @@ class Gpu:
 
     vendor: str | None = None
     name: tuple[str, ...] = ()
-    memory: Range[Size] | None = None
+    memory: str | None = None
     """Of each GPU."""
-    count: Range[int] | None = None
+    count: CountRange | None = None
     """Of each node; not given means one or more."""
 
     @classmethod
@@ -58,7 +58,7 @@ class Gpu:
             vendor=_read(value, parts.get("vendor"), _vendor),
             name=_read(value, parts.get("name"), _names) or (),
             memory=_read(value, parts.get("memory"), size_range),
-            count=_read(value, parts.get("count"), count_range),
+            count=_read(value, parts.get("count"), CountRange.parse),
         )
 
     def __str__(self) -> str:
@@ -98,7 +98,7 @@ def cpu(value: object) -> str:
     """
     parts = _parts(value, _kind_of_cpu_part, _CPU_EXAMPLES)
     arch = _read(value, parts.get("architecture"), _arch)
-    return _joined(arch, _read(value, parts.get("count"), count_range))
+    return _joined(arch, _read(value, parts.get("count"), CountRange.parse))
 
 
 def _joined(*parts: object) -> str:

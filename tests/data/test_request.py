@@ -132,18 +132,13 @@ def test_a_built_in_data_set_is_known_by_its_hub_id_too(text: str, meant: str | 
         ("additon", "there is no data set 'additon'", "Did you mean addition?"),
         ("zzz", "there is no data set 'zzz'", "Known data sets: addition, gsm8k, math, nq_search; others by"),
         ('{"name": "mine"}', "there is no data set 'mine'", "Known data sets"),
-        (
-            '{"name": "gsm8k", "system": "S", "source": "/x"}',
-            "gsm8k is built in and makes its own rows: it has no system",
-            "DataSet(name='my-gsm8k', source='openai/gsm8k', ...)",
-        ),
-        (
-            '{"name": "addition", "source": "/x"}',
-            "addition is built in and makes its own rows: it has no source",
-            "DataSet(name=..., ...)",
-        ),
+        ('{"name": "gsm8k", "system": "S", "source": "/x"}',
+         "gsm8k is built in and makes its own rows: it has no system",
+         "DataSet(name='my-gsm8k', source='openai/gsm8k', ...)"),
+        ('{"name": "addition", "source": "/x"}', "addition is built in and makes its own rows: it has no source",
+         "DataSet(name=..., ...)"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_a_data_set_is_refused(text: str, message: str, hint: str) -> None:
     for refuse in (
         data.check,

@@ -44,17 +44,14 @@ def test_a_path_leads_into_nested_values():
         ("gpus=8", "Cluster: unknown field 'gpus'; did you mean 'gpu'?"),
         ("backends=[aws]", "Cluster: unknown field 'backends'"),
         ("slurm.partition=a", "Cluster: section 'slurm' is for a provider that cloudrl does not have yet"),
-        (
-            "dsatck.backends=[aws]",
-            "Cluster: unknown field 'dsatck'; did you mean 'dstack'?",
-        ),
+        ("dsatck.backends=[aws]", "Cluster: unknown field 'dsatck'; did you mean 'dstack'?"),
         ("=1", "'=1' has an empty name in its path"),
         ("dstack..a=1", "'dstack..a=1' has an empty name in its path"),
         ("dstack.priority.a=1", "'dstack.priority.a=1': priority is 5, which has no 'a'"),
         ("nodes=two", "Cluster.nodes: 'two' is not a valid integer"),
         ("dstack.regions=[a", "dstack.regions=[a: expected ',' or ']', but got '<stream end>'"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_set_is_refused(assignment, message):
     with pytest.raises(SpecError) as caught:
         BASE.with_set(assignment)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import gpuhunt
 import pytest
-from dstack._internal.core.models.resources import CPUSpec, GPUSpec
+from dstack._internal.core.models.resources import CPUSpec, GPUSpec, Memory, Range
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from cloudrl.errors import SpecError
-from cloudrl.spec import Cluster, Gpu, Range, size_range
+from cloudrl.spec import Cluster, CountRange, Gpu
 from cloudrl.spec.gpu import cpu
 
 SEEN_IN_THE_WILD = [
@@ -31,9 +31,9 @@ def meaning(gpu: GPUSpec) -> tuple[object, ...]:
 
 
 def our_meaning(gpu: Gpu) -> tuple[object, ...]:
-    memory = gpu.memory and tuple(bound and bound.size_gb for bound in (gpu.memory.min, gpu.memory.max))
-    count = gpu.count or Range(1, None)  # dstack's default: one or more
-    return gpu.vendor, gpu.name, memory, (count.min, count.max)
+    memory = gpu.memory and TypeAdapter(Range[Memory]).validate_python(gpu.memory)
+    count = gpu.count or CountRange(1, None)  # dstack's default: one or more
+    return gpu.vendor, gpu.name, memory and (memory.min, memory.max), (count.min, count.max)
 
 
 counts = st.tuples(st.integers(0, 9), st.integers(0, 9)).flatmap(
@@ -82,7 +82,7 @@ def test_what_we_take_dstack_takes_too(text):
 def test_the_usual_spelling():
     assert str(Gpu.parse("8 : 80gb : h100,a100 : NVIDIA")) == "nvidia:h100,a100:80GB:8"
     assert str(Gpu.parse(8)) == "8"
-    assert Gpu.parse("24GB..40GB:2") == Gpu(memory=size_range("24GB..40GB"), count=Range(2, 2))
+    assert Gpu.parse("24GB..40GB:2") == Gpu(memory="24GB..40GB", count=CountRange(2, 2))
 
 
 @pytest.mark.parametrize(
@@ -167,15 +167,11 @@ def test_no_other_gpu_that_dstack_knows_is_amds():
 @pytest.mark.parametrize(
     ("gpu", "message", "hint"),
     [
-        (
-            "H100,MI300X:8",
-            "'H100,MI300X:8' mixes GPUs of AMD with others, and no image runs on both",
-            "one vendor",
-        ),
+        ("H100,MI300X:8", "'H100,MI300X:8' mixes GPUs of AMD with others, and no image runs on both", "one vendor"),
         ("nvidia:MI300X:8", "'nvidia:MI300X:8': MI300X is not made by nvidia", "leave the vendor out"),
         ("amd:H100:8", "'amd:H100:8': H100 is not made by amd", "leave the vendor out"),
     ],
-)
+)  # fmt: skip
 def test_vendors_that_contradict_the_names_are_refused(gpu, message, hint):
     with pytest.raises(SpecError) as caught:
         Cluster(name="one", gpu=gpu)

@@ -47,12 +47,9 @@ def test_the_release_is_the_one_that_the_tests_run():
         ({"vendor": "amd"}, "verlai/verl:rocm702-vllm020-te210-20260518"),
         ({"vendor": "amd", "rollout": "sglang"}, "amdagi/verl-dev:rocm7.14_torch2.12_release_0724"),
         ({"verl": "0.8.0"}, "verlai/verl:vllm020.dev1"),
-        (
-            {"verl": "0.7.1", "vendor": "amd"},
-            "rocm/verl:verl-0.7.1.amd0_rocm7.0.2_ubuntu22.04_py3.12_vllm0.20.2",
-        ),
+        ({"verl": "0.7.1", "vendor": "amd"}, "rocm/verl:verl-0.7.1.amd0_rocm7.0.2_ubuntu22.04_py3.12_vllm0.20.2"),
     ],
-)
+)  # fmt: skip
 def test_what_is_left_out_is_chosen(asked, image):
     assert release(**asked).image == image
 
