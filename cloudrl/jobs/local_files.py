@@ -35,6 +35,7 @@ class LocalFile:
     path: Path
     """Absolute, by the name that the user gave."""
     resolved: Path
+    is_in_working_dir: bool = False
     exists: bool = False
     is_folder: bool = False
     children: tuple[str, ...] = ()
@@ -68,9 +69,7 @@ class LocalFiles:
     nodes_are_here: bool = False
     """Whether the nodes have this machine's disk, so that an absolute path is the same for both."""
     found: Mapping[str, LocalFile] = field(default_factory=dict, repr=False)
-    """By the text that the user gave, seen from `here`."""
-    found_inside: Mapping[str, LocalFile] = field(default_factory=dict, repr=False)
-    """The same, seen from the working directory; only what is in there."""
+    """By the text that the user gave: what is in the working directory, or else seen from `here`."""
     digests: Mapping[Path, str] = field(default_factory=dict, repr=False)
     """SHA-256 of what has been read."""
 
@@ -114,15 +113,17 @@ def look(
     kinds: dict[str, set[PathKind]] = defaultdict(set)
     for text, kind in _paths(job, options):
         kinds[text].add(kind)
-    inside = {text: look_at(folder.folder, text, asked) for text, asked in kinds.items()} if folder else {}
+    found = {text: look_at(here, text, asked) for text, asked in kinds.items()}
+    if folder is not None:
+        inside = {text: look_at(folder.folder, text, kinds[text]) for text in kinds if not is_marked(text)}
+        found |= {text: replace(file, is_in_working_dir=True) for text, file in inside.items() if file.exists}
     return LocalFiles(
         here=here,
         working_dir=folder,
         working_dir_is_remote=is_url,
         verl_fork=_verl_of(folder),
         nodes_are_here=nodes_are_here,
-        found={text: look_at(here, text, asked) for text, asked in kinds.items()},
-        found_inside={text: file for text, file in inside.items() if file.exists},
+        found=found,
     )
 
 
@@ -139,7 +140,7 @@ def look_at(base: Path, text: str, kinds: Set[PathKind]) -> LocalFile:
         # `.`, `..` and `~` have no name of their own; any other is kept, also that of a link
         named = resolved if path.name in ("", "..") or text in (".", "~") else path.absolute()
         beside = tuple(sorted(each.name for each in path.parent.iterdir())) if path.parent.is_dir() else None
-        file = LocalFile(named, resolved, path.exists(), resolved.is_dir(), beside=beside)
+        file = LocalFile(named, resolved, exists=path.exists(), is_folder=resolved.is_dir(), beside=beside)
         if file.is_folder:
             children = sorted(each.name + "/" * each.is_dir() for each in resolved.iterdir())
             return replace(
@@ -175,6 +176,11 @@ def read(
             if not entry.is_folder and entry.path not in digests:
                 digests[entry.path] = _sha256(entry)
     return replace(files, digests=digests)
+
+
+def is_marked(text: str) -> bool:
+    """Whether a path says itself that it is of this machine."""
+    return text in (".", "..", "~") or text.startswith(("./", "../", "~/"))
 
 
 def split_reward(text: str) -> tuple[str, str | None]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from cloudrl.errors import InputError
 from cloudrl.jobs.defaults import HUB_ID
 from cloudrl.jobs.environment import is_remote
+from cloudrl.jobs.local_files import is_marked
 from cloudrl.jobs.overrides import items
 from cloudrl.spec import did_you_mean
 from cloudrl.spec.hydra import split_key
@@ -61,18 +62,12 @@ def find(overrides: Mapping[str, str], files: LocalFiles) -> tuple[tuple[LocalPa
         for text in items(value) if kind is not None and not key.startswith("~") else ():
             assert kind is not None  # noqa: S101 - the loop is empty without one
             if is_of_this_machine(text, kind, files):
-                inside = None if is_marked(text) else files.found_inside.get(text)
-                path = LocalPath(key, kind, text, inside or files.at(text))
+                path = LocalPath(key, kind, text, files.at(text))
                 _check(path)
                 paths.append(path)
             else:
                 notes += _notes(key, text, kind, files)
     return tuple(paths), tuple(dict.fromkeys(notes))
-
-
-def is_marked(text: str) -> bool:
-    """Whether a path says itself that it is of this machine."""
-    return text in (".", "..", "~") or text.startswith(("./", "../", "~/"))
 
 
 def is_of_this_machine(text: str, kind: PathKind, files: LocalFiles) -> bool:
@@ -81,12 +76,12 @@ def is_of_this_machine(text: str, kind: PathKind, files: LocalFiles) -> bool:
         return True
     if not text or text == "null" or "${" in text or is_remote(text) or text.startswith(("/", "~")):
         return False
-    if text in files.found_inside:
+    file = files.at(text)
+    if file.is_in_working_dir:
         return True
-    is_here = files.at(text).exists
     if kind is PathKind.MODEL:
-        return not HUB_ID.fullmatch(text) and (is_here or text.count("/") > 1)
-    return is_here or not files.working_dir_is_remote
+        return not HUB_ID.fullmatch(text) and (file.exists or text.count("/") > 1)
+    return file.exists or not files.working_dir_is_remote
 
 
 def not_here(what: str, file: LocalFile) -> InputError:

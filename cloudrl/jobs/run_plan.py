@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from cloudrl.data.request import folder_name
 from cloudrl.errors import InputError
 from cloudrl.jobs.draft import Snapshot
-from cloudrl.jobs.local_files import look
-from cloudrl.jobs.local_paths import is_marked
+from cloudrl.jobs.local_files import is_marked, look
 from cloudrl.jobs.pipeline import plan_job
 from cloudrl.node.replication import FILES
 from cloudrl.protocol.options import MADE_ON_NODES

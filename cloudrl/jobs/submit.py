@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -31,8 +30,7 @@ if TYPE_CHECKING:
     from cloudrl.transport import Connection, RayClient
     from cloudrl.transport.agent_client import AgentClient
 
-_CHUNK_BYTES = 256 * 1024
-_NOTE_EVERY_S = 5.0
+_CHUNK_BYTES = 2**20
 
 
 @dataclass(frozen=True)
@@ -149,7 +147,7 @@ def send(
     _check_free(api, submission)
     _deliver(prepared, on_upload, on_wait)
     if package is not None:
-        _upload(api, package, _with_activity_ping(connection.agent(), on_upload))
+        _upload(connection, package, on_upload)
     api.submit_job(submission.request())
     return JobHandle(
         connection=connection,
@@ -194,7 +192,7 @@ def _deliver(
 def _check_cluster(api: RayClient, connection: Connection, session: str | None) -> None:
     """Refuse a dashboard that is another cluster's: a Ray without tokens takes anybody's job.
 
-    The agent that `view` has asked belongs to the right cluster, and knows what its own Ray calls itself.
+    The agent that `inspect_cluster` has asked belongs to the right cluster, and knows what its own Ray calls itself.
     """
     if session is None:
         return
@@ -226,40 +224,28 @@ def _check_free(api: RayClient, submission: Submission) -> None:
             )
 
 
-def _upload(api: RayClient, package: PackagePlan, on_upload: Callable[[int, int], None]) -> None:
+def _upload(connection: Connection, package: PackagePlan, on_upload: Callable[[int, int], None]) -> None:
     """Upload a package unless the cluster has it.
 
     Asking is part of it: Ray drops a package that no job uses, except for ten minutes after somebody asked
     for it (Ray 2.60, job_head.py: get_package). A long upload has used up those minutes, so ask once more.
     """
+    api = connection.ray()
     if api.package_exists(package.name):
         return
     content = zip_package(package)
-    api.put_package(package.name, _pieces(content, on_upload), len(content))
+    api.put_package(package.name, _pieces(content, connection.agent(), on_upload), len(content))
     if not api.package_exists(package.name):
         raise InputError(f"{api.ray_url} took package {package.name} and has lost it", hint="Submit again")
 
 
-def _with_activity_ping(
-    agent: AgentClient | None, on_upload: Callable[[int, int], None]
-) -> Callable[[int, int], None]:
-    """Let the agent know of an upload that it does not see, or a slow one would count as an idle cluster."""
-    if agent is None:
-        return on_upload
-    next_at = time.monotonic()
-
-    def note(done: int, total: int) -> None:
-        nonlocal next_at
-        on_upload(done, total)
-        if time.monotonic() >= next_at:
-            next_at = time.monotonic() + _NOTE_EVERY_S
-            with contextlib.suppress(CloudrlError):  # the upload itself says the rest
-                agent.note_transfer()
-
-    return note
-
-
-def _pieces(content: bytes, on_upload: Callable[[int, int], None]) -> Iterator[bytes]:
+def _pieces(
+    content: bytes, agent: AgentClient | None, on_upload: Callable[[int, int], None]
+) -> Iterator[bytes]:
+    """The agent does not see this upload: unless it is told, a slow one would count as an idle cluster."""
     for start in range(0, len(content), _CHUNK_BYTES):
         yield content[start : start + _CHUNK_BYTES]
         on_upload(min(start + _CHUNK_BYTES, len(content)), len(content))
+        if agent is not None:
+            with contextlib.suppress(CloudrlError):  # the upload itself says the rest
+                agent.note_transfer()

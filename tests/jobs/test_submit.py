@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -76,15 +75,12 @@ def test_a_package_that_is_there_is_not_sent_again(cluster: FakeCluster, folder:
     assert "PUT" not in {method for method, _ in cluster.requests}
 
 
-def test_progress_of_an_upload_also_for_the_agent_that_does_not_see_it(
-    cluster: FakeCluster, folder: Path, monkeypatch: pytest.MonkeyPatch
-):
-    (folder / "noise").write_bytes(os.urandom(600_000))
-    monkeypatch.setattr(sys.modules["cloudrl.jobs.submit"], "_NOTE_EVERY_S", 0.0)
+def test_progress_of_an_upload_also_for_the_agent_that_does_not_see_it(cluster: FakeCluster, folder: Path):
+    (folder / "noise").write_bytes(os.urandom(2_500_000))
     seen: list[tuple[int, int]] = []
     prepared = prepare(connect(cluster), JOB, SubmitOptions(working_dir=str(folder)))
     send(prepared, on_upload=lambda *at: seen.append(at))
-    assert [done for done, _ in seen] == [262144, 524288, seen[-1][1]]
+    assert [done for done, _ in seen] == [2**20, 2**21, seen[-1][1]]
     assert cluster.requests.count(("POST", "/v1/transfers")) == 3
 
 
