@@ -116,9 +116,8 @@ def _compare(before: Path, after: Path, test: Path) -> float:
     _output.data(
         f"accuracy   {first.accuracy:.2f} -> {second.accuracy:.2f}   ({len(first.truths)} sums never trained on)"
     )
-    for question, was, answer in list(zip(first.questions, first.answers, second.answers, strict=True))[
-        :SHOWN
-    ]:
+    rows = list(zip(first.questions, first.answers, second.answers, strict=True))
+    for question, was, answer in rows[:: len(rows) // SHOWN][:SHOWN]:
         _output.data(f"           {question}{was} -> {question}{answer}")
     return second.accuracy
 
