@@ -229,17 +229,12 @@ class Provider(Protocol):
     A class that derives from this and is named in `cloudrl.providers.registry` is a provider; mypy checks the rest.
     """
 
-    @property
-    def name(self) -> str:
-        """Its name in the registry."""
-
-    @property
-    def nodes_are_here(self) -> bool:
-        """Whether nodes read this machine's own files."""
-
-    @property
-    def has_gpus(self) -> bool:
-        """Whether a cluster with GPUs is meant for it where the user names no provider."""
+    name: str
+    """Its name in the registry."""
+    nodes_are_here: bool
+    """Whether nodes read this machine's own files."""
+    has_gpus: bool
+    """Whether a cluster with GPUs is meant for it where the user names no provider."""
 
     def is_configured(self) -> bool:
         """Whether there is anybody to ask. Asks nobody."""

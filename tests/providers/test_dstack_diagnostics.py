@@ -179,7 +179,7 @@ class TestCtrlC:
     def test_a_server_that_does_not_answer(self, dstack: FakeDstack) -> None:
         dstack.is_down = True
         said = self.interrupted(dstack, planned(offers=1))
-        assert "whether lab was started cannot be seen" in said.message
+        assert "whether cluster lab goes on cannot be seen" in said.message
         assert "cloudrl down lab" in said.hint
 
 

@@ -60,7 +60,7 @@ class TestAnErrorAfterTheRunWasSubmitted:
         said = failed(dstack, ConnectionFailed("the tunnel to 'lab' did not open"))
         assert isinstance(said, ConnectionFailed)
         assert (
-            said.message == "the tunnel to 'lab' did not open; cluster lab goes on and costs about $12.50/h"
+            said.message == "the tunnel to 'lab' did not open; cluster lab goes on (running) and costs about $12.50/h"
         )
         assert said.hint == "Look: cloudrl status lab --watch\nEnd it: cloudrl down lab"
 
@@ -85,7 +85,7 @@ class TestAnErrorAfterTheRunWasSubmitted:
             raise ConnectionFailed("no answer")
 
         monkeypatch.setattr(runs, "apply", apply)
-        with pytest.raises(ConnectionFailed, match="no answer; cluster lab goes on and costs about"):
+        with pytest.raises(ConnectionFailed, match=r"no answer; cluster lab goes on \(running\) and costs about"):
             DstackProvider()._start(dstack.server, PLANNED, None, 1.0)
 
 
@@ -108,7 +108,7 @@ class TestAClusterThatCannotBeReached:
         assert "Permission denied" in at.value.message
         said = failed(dstack, at.value)
         assert "cannot be reached from this machine: no tunnel" in said.message
-        assert said.message.endswith("cluster lab goes on and costs about $12.50/h")
+        assert said.message.endswith("cluster lab goes on (running) and costs about $12.50/h")
         assert str(said.hint).splitlines()[0] == "Try again: cloudrl attach lab"
         assert str(said.hint).splitlines()[-1] == "End it: cloudrl down lab"
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cloudrl.errors import CloudrlError, ClusterFailed, ConnectionFailed, InputError
+from cloudrl.errors import ConnectionFailed
 from cloudrl.node.tokens import derive
-from cloudrl.providers.dstack import route, runs, state
-from cloudrl.providers.dstack.logs import exit_reason
+from cloudrl.providers.dstack import route, state
 from cloudrl.spec.ports import AGENT_PORT, RAY_PORT
 from cloudrl.transport import Connection, ssh, tunnel_daemon
 from cloudrl.transport.tunnel import Tunnel, free_ports, listens
@@ -46,15 +44,15 @@ def open_access(server: Server, run: RunState, *, timeout_s: float = 60.0) -> Ac
     Raises:
         ConnectionFailed: the head cannot be reached through SSH, or has no key yet.
     """
+    finder = route.RunRoute(server, run)
     kept = tunnel_daemon.read_state(route.tunnel_folder(server.project, run.name))
     if kept is not None and kept.target == run.id:
         _wait_open(kept.ports, min(timeout_s, _HEALING_S))
-        return Access(connect(server, run, kept.ports), None)
-    finder, folder = route.RunRoute(server, run), state.folder(server.project, run.name)
-    tunnel = Tunnel(finder.find, free_ports((RAY_PORT, AGENT_PORT)), folder)
+        return Access(RunTokenSource(finder, kept.ports).read(), None)
+    tunnel = Tunnel(finder.find, free_ports((RAY_PORT, AGENT_PORT)), state.folder(server.project, run.name))
     tunnel.open(timeout_s)
     try:
-        return Access(connect(server, run, tunnel.ports), tunnel)
+        return Access(RunTokenSource(finder, tunnel.ports).read(), tunnel)
     except BaseException:
         tunnel.close()
         raise
@@ -143,32 +141,22 @@ def _wait_open(ports: Mapping[int, int], timeout_s: float) -> None:
         time.sleep(_LOOK_S)
 
 
-def connect(server: Server, run: RunState, ports: Mapping[int, int]) -> Connection:
-    """Addresses and tokens; the key is read from the head at each call, since each resubmission has a new one.
-
-    Raises:
-        ConnectionFailed: the key cannot be read.
-    """
-    source = RunTokenSource(server, run.name, run.id, ports)
-    return source.read(run)
-
-
 class RunTokenSource:
     """Reads a run's tokens again after dstack has resubmitted it (`cloudrl.transport.TokenSource`)."""
 
-    def __init__(self, server: Server, name: str, run_id: str, ports: Mapping[int, int]) -> None:
-        self._server, self._name, self._run_id = server, name, run_id
-        self._ports = dict(ports)
+    def __init__(self, run_route: route.RunRoute, ports: Mapping[int, int]) -> None:
+        self._route, self._ports = run_route, dict(ports)
         self._lock = threading.Lock()
         self._latest: Connection | None = None
 
-    def read(self, run: RunState) -> Connection:
-        """The connection with the tokens of the run's present attempt.
+    def read(self) -> Connection:
+        """The connection with the tokens of the run's present attempt; each has a new key on its head.
 
         Raises:
             ConnectionFailed: the key cannot be read.
         """
-        tokens = derive(read_key(self._server, run))
+        run = self._route.run
+        tokens = derive(read_key(self._route.server, run))
         self._latest = Connection(
             name=run.name,
             ray_url=f"http://127.0.0.1:{self._ports[RAY_PORT]}",
@@ -186,30 +174,12 @@ class RunTokenSource:
             latest = self._latest
             if latest is not None and refused not in (latest.ray_token, latest.agent_token):
                 return latest
-            return self.read(self._look())
+            self._route.look()
+            return self.read()
 
     def ensure_alive(self) -> None:
         """See `TokenSource.ensure_alive`."""
-        with suppress(ConnectionFailed):  # the server may be restarting; the machines do not care
-            self._look()
-
-    def _look(self) -> RunState:
-        try:
-            run = runs.get(self._server, self._name)
-        except InputError as error:
-            raise ClusterFailed(f"run {self._name!r} is gone", hint="cloudrl status") from error
-        if run.is_over or run.id != self._run_id:
-            how = _end_of(self._server, run) if run.id == self._run_id else "another run has its name"
-            raise ClusterFailed(f"cluster {self._name!r} is over: {how}", hint=f"cloudrl status {self._name}")
-        return run
-
-
-def _end_of(server: Server, run: RunState) -> str:
-    """How a run has ended, with the agents' own reason where they have said one."""
-    reason = ""
-    with suppress(CloudrlError):  # the log may be gone; that it is over is worth more
-        _, reason = exit_reason(server, run)
-    return f"{run.status} {reason or run.reason}".rstrip()
+        self._route.ensure_alive()
 
 
 def read_key(server: Server, run: RunState) -> bytes:

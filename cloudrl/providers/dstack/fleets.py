@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from cloudrl.errors import CapacityError, InputError
 from cloudrl.providers.dstack.polling import wait_for
-from cloudrl.providers.dstack.server import parse
+from cloudrl.providers.dstack.server import parse, pick
 from cloudrl.providers.model import Notice, Offer
 
 if TYPE_CHECKING:
@@ -90,10 +89,6 @@ class FleetPlan:
     answer: Any = field(default=None, repr=False)
     never_released: Notice | None = None
     """That idle machines are going to be paid for until somebody deletes the fleet."""
-
-    def render(self) -> str:
-        """The text that `--dry-run` prints."""
-        return self.text
 
 
 def plan(server: Server, text: str) -> FleetPlan:
@@ -179,8 +174,6 @@ def wait(
     *,
     on_look: Callable[[FleetState], None] = lambda _look: None,
     timeout_s: float = _WAIT_S,
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
 ) -> FleetState:
     """Wait until no machine of the fleet is on its way.
 
@@ -211,7 +204,7 @@ def wait(
         )
 
     hint = f"cloudrl fleet list\ncloudrl fleet delete {name}"
-    return wait_for(look, late, timeout_s=timeout_s, clock=clock, sleep=sleep)
+    return wait_for(look, late, timeout_s=timeout_s)
 
 
 def wait_deleted(server: Server, name: str, *, timeout_s: float = 600.0) -> None:
@@ -235,10 +228,7 @@ def get(server: Server, name: str) -> FleetState:
     Raises:
         InputError: there is none of that name.
     """
-    found = [each for each in list_all(server) if each.name == name]
-    if not found:
-        raise _unknown(server, name)
-    return found[0]
+    return pick(server, "fleet", name, list_all(server))
 
 
 def list_all(server: Server) -> list[FleetState]:
@@ -252,21 +242,10 @@ def delete(server: Server, names: list[str]) -> None:
     Raises:
         InputError: one of them is not there, or a run uses it.
     """
-    known = {each.name for each in list_all(server)}
+    known = list_all(server)
     for name in names:
-        if name not in known:
-            raise _unknown(server, name)
+        pick(server, "fleet", name, known)
     server.call(server.api.fleets.delete, server.project, names)
-
-
-def _unknown(server: Server, name: str) -> InputError:
-    from cloudrl.spec import did_you_mean
-
-    known = [each.name for each in list_all(server)]
-    return InputError(
-        f"project {server.project!r} has no fleet {name!r}{did_you_mean(name, known)}",
-        hint="cloudrl fleet list",
-    )
 
 
 def _read_keys(configuration: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from cloudrl.errors import CloudrlError
@@ -17,14 +17,8 @@ if TYPE_CHECKING:
 
 _READ = 5
 """Of so many attempts, the latest, the output is read for the agents' own words; of older ones dstack's are shown."""
-_OF_THE_OTHERS = ("terminated by server", "terminated by user")
+_OF_THE_OTHERS = ("terminated_by_server", "terminated_by_user")
 """dstack's reasons for a node that it has ended since another one did."""
-
-
-@dataclass(frozen=True)
-class _Ended:
-    rank: int
-    attempt: Attempt
 
 
 def previous_attempts(server: Server, run: RunState) -> tuple[Mapping[str, Any], ...]:
@@ -37,40 +31,38 @@ def previous_attempts(server: Server, run: RunState) -> tuple[Mapping[str, Any],
 
 
 def _described(server: Server, run: RunState, number: int, *, read: bool) -> Mapping[str, Any]:
-    ended = [_Ended(node.rank, each) for node in run.nodes for each in node.attempts if each.number == number]
-    times = [each.attempt.finished_at for each in ended if each.attempt.finished_at is not None]
+    ended = [(node.rank, each) for node in run.nodes for each in node.attempts if each.number == number]
+    times = [each.finished_at for _, each in ended if each.finished_at is not None]
     return {
         "attempt": number + 1,
-        "submitted_at": min(each.attempt.submitted_at for each in ended),
+        "submitted_at": min(each.submitted_at for _, each in ended),
         "ended_at": max(times, default=None),
         "reason": (_said(server, run, ended) if read else "") or _dstacks_reason(ended),
         "nodes": [
             {
-                "rank": each.rank, "ip": each.attempt.hostname, "phase": each.attempt.status,
-                "detail": each.attempt.reason, "exit_status": each.attempt.exit_status,
+                "rank": rank, "ip": each.hostname, "phase": each.status, "detail": each.reason,
+                "exit_status": each.exit_status,
             }
-            for each in ended
+            for rank, each in ended
         ],
     }  # fmt: skip
 
 
-def _said(server: Server, run: RunState, ended: list[_Ended]) -> str:
+def _said(server: Server, run: RunState, ended: list[tuple[int, Attempt]]) -> str:
     """The reason in the agents' own words, of the node that ended first if it has said one."""
-    for each in sorted(ended, key=lambda node: node.attempt.finished_at or 0.0):
-        try:
-            output = tail(server, run, each.rank, attempt=each.attempt.number)
-        except CloudrlError:  # the log may be gone; the state of the cluster is worth more
-            continue
-        if (outcome := from_output(output)) is not None:
-            return outcome.reason
+    for rank, each in sorted(ended, key=lambda node: node[1].finished_at or 0.0):
+        with suppress(CloudrlError):  # the log may be gone; the state of the cluster is worth more
+            if (outcome := from_output(tail(server, run, rank, attempt=each.number))) is not None:
+                return outcome.reason
     return ""
 
 
-def _dstacks_reason(ended: list[_Ended]) -> str:
+def _dstacks_reason(ended: list[tuple[int, Attempt]]) -> str:
     """That of the node for which the others had to end."""
-    guilty = [each for each in ended if each.attempt.reason and each.attempt.reason not in _OF_THE_OTHERS]
-    for each in guilty or ended:
-        if each.attempt.reason:
-            place = f" ({each.attempt.hostname})" if each.attempt.hostname else ""
-            return f"rank {each.rank}{place}: {each.attempt.reason}"
-    return "no reason given"
+    said = [node for node in ended if node[1].reason]
+    guilty = [node for node in said if node[1].code not in _OF_THE_OTHERS] or said
+    if not guilty:
+        return "no reason given"
+    rank, each = guilty[0]
+    place = f" ({each.hostname})" if each.hostname else ""
+    return f"rank {rank}{place}: {each.reason}"

@@ -114,7 +114,11 @@ class DstackProvider(Provider):
         """
         server = connect(self._project)
         run = runs.get(server, name)
-        runs.refuse_over(run)
+        if run.is_over:
+            raise InputError(
+                f"run {name!r} is over: {run.status} {run.reason}".rstrip(),
+                hint=f"cloudrl up {name} --on {self.name}",
+            )
         if keep_open:
             route.keep_tunnel(server.project, name)
         return open_access(server, run).connection

@@ -11,8 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloudrl.errors import ClusterFailed, ConnectionFailed, InputError
+from cloudrl.errors import CloudrlError, ClusterFailed, ConnectionFailed
 from cloudrl.providers.dstack import runs, state
+from cloudrl.providers.dstack.logs import exit_reason
 from cloudrl.providers.dstack.server import connect
 from cloudrl.spec.ports import AGENT_PORT, RAY_PORT
 from cloudrl.transport import tunnel_daemon
@@ -29,7 +30,7 @@ class RunRoute:
 
     def __init__(self, server: Server, run: RunState) -> None:
         self.target = run.id
-        self._server, self._run = server, run
+        self.server, self.run = server, run
 
     @classmethod
     def of(cls, project: str, name: str) -> RunRoute:
@@ -40,25 +41,38 @@ class RunRoute:
     def find(self) -> Route:
         """Ask the server each time: after a resubmission the head is elsewhere."""
         self.ensure_alive()
-        return route(self._server, self._run)
+        return route(self.server, self.run)
 
     def ensure_alive(self) -> None:
-        """See `RouteFinder`."""
+        """See `RouteFinder`, and `cloudrl.transport.TokenSource`."""
         with suppress(ConnectionFailed):  # the server may be restarting; the machines do not care
-            self._look()
-        if self._run.is_over:
-            raise ClusterFailed(
-                f"run {self._run.name!r} is over: {self._run.status} {self._run.reason}".rstrip()
-            )
+            self.look()
 
-    def _look(self) -> None:
-        try:
-            run = runs.get(self._server, self._run.name)
-        except InputError as error:
-            raise ClusterFailed(f"run {self._run.name!r} is gone") from error
-        if run.id != self.target:
-            raise ClusterFailed(f"run {self._run.name!r} is over: another run has its name")
-        self._run = run
+    def look(self) -> RunState:
+        """The run as it is now.
+
+        Raises:
+            ClusterFailed: it is over for good.
+            ConnectionFailed: the server does not answer.
+        """
+        name, run = self.run.name, runs.find(self.server, self.run.name)
+        if run is None or run.id != self.target:
+            how = "it is gone" if run is None else "another run has its name"
+            raise ClusterFailed(f"cluster {name!r} is over: {how}", hint="cloudrl status")
+        self.run = run
+        if run.is_over:
+            raise ClusterFailed(
+                f"cluster {name!r} is over: {_end_of(self.server, run)}", hint=f"cloudrl status {name}"
+            )
+        return run
+
+
+def _end_of(server: Server, run: RunState) -> str:
+    """How a run has ended, with the agents' own reason where they have said one."""
+    reason = ""
+    with suppress(CloudrlError):  # the log may be gone; that it is over is worth more
+        _, reason = exit_reason(server, run)
+    return f"{run.status} {reason or run.reason}".rstrip()
 
 
 def keep_tunnel(project: str, name: str) -> TunnelState:

@@ -75,7 +75,6 @@ class RunState:
     reason: str
     nodes: tuple[Node, ...]
     cost: float
-    submitted_at: float
     fleet: str | None
     user: str = ""
     answer: Any = field(default=None, repr=False, compare=False)
@@ -226,9 +225,9 @@ def list_active(server: Server, user: str) -> list[RunState]:
     return [_state(each) for each in runs]
 
 
-def stop(server: Server, name: str, *, abort: bool = False) -> None:
-    """Ask a run to end; `abort` does not wait for its processes. Returns at once."""
-    server.call(server.api.runs.stop, server.project, [name], abort)
+def stop(server: Server, name: str) -> None:
+    """Ask a run to end. Returns at once."""
+    server.call(server.api.runs.stop, server.project, [name], False)  # not abort: its processes end in order
 
 
 def wait_over(
@@ -273,7 +272,6 @@ def _state(run: Any) -> RunState:
         reason=run.error or run.status_message or "",
         nodes=tuple(_node(job) for job in sorted(run.jobs, key=lambda job: int(job.job_spec.job_num))),
         cost=run.cost,
-        submitted_at=run.submitted_at.timestamp(),
         fleet=fleet,
         user=run.user,
         answer=run,
@@ -305,12 +303,3 @@ def _attempt(submission: Any) -> Attempt:
 def _code(submission: Any) -> str:
     reason = submission.termination_reason
     return str(getattr(reason, "value", reason) or "")
-
-
-def refuse_over(run: RunState) -> None:
-    """Raises: InputError: it has ended."""
-    if run.is_over:
-        raise InputError(
-            f"run {run.name!r} is over: {run.status} {run.reason}".rstrip(),
-            hint=f"cloudrl up {run.name} --on dstack",
-        )

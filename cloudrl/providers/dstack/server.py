@@ -10,14 +10,21 @@ import os
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from cloudrl.errors import CloudrlError, ConnectionFailed, InputError, Unauthorized
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
+
+
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
 
 T = TypeVar("T")
+N = TypeVar("N", bound=_Named)
 
 _ATTEMPTS = 3
 TIMEOUT_S = 60.0
@@ -139,6 +146,23 @@ def _mount_adapter(api: Any, url: str, project: str) -> None:
 
     for scheme in ("http://", "https://"):
         api._s.mount(scheme, Adapter())  # noqa: SLF001
+
+
+def pick(server: Server, kind: str, name: str, known: Iterable[N]) -> N:
+    """The fleet or volume of that name.
+
+    Raises:
+        InputError: there is none.
+    """
+    by_name = {each.name: each for each in known}
+    if name not in by_name:
+        from cloudrl.spec import did_you_mean
+
+        raise InputError(
+            f"project {server.project!r} has no {kind} {name!r}{did_you_mean(name, list(by_name))}",
+            hint=f"cloudrl {kind} list",
+        )
+    return by_name[name]
 
 
 def parse(text: str) -> Any:

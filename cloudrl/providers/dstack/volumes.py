@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cloudrl.errors import CapacityError, InputError
 from cloudrl.providers.dstack.polling import wait_for
-from cloudrl.providers.dstack.server import parse
+from cloudrl.providers.dstack.server import parse, pick
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from cloudrl.providers.dstack.server import Server
 
 
@@ -47,14 +44,7 @@ def create(server: Server, text: str) -> VolumeState:
     return _state(server.call(server.api.volumes.create, server.project, configuration))
 
 
-def wait(
-    server: Server,
-    name: str,
-    *,
-    timeout_s: float = 600.0,
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
-) -> VolumeState:
+def wait(server: Server, name: str, *, timeout_s: float = 600.0) -> VolumeState:
     """Wait until a volume can be used.
 
     Raises:
@@ -73,7 +63,7 @@ def wait(
     def late() -> CapacityError:
         return failed(f"still {get(server, name).status} after {timeout_s:.0f} s")
 
-    return wait_for(look, late, timeout_s=timeout_s, clock=clock, sleep=sleep)
+    return wait_for(look, late, timeout_s=timeout_s)
 
 
 def get(server: Server, name: str) -> VolumeState:
@@ -82,10 +72,7 @@ def get(server: Server, name: str) -> VolumeState:
     Raises:
         InputError: there is none of that name.
     """
-    found = [each for each in list_all(server) if each.name == name]
-    if not found:
-        raise _unknown(server, name)
-    return found[0]
+    return pick(server, "volume", name, list_all(server))
 
 
 def list_all(server: Server) -> list[VolumeState]:
@@ -99,21 +86,10 @@ def delete(server: Server, names: list[str]) -> None:
     Raises:
         InputError: one of them is not there, or is in use.
     """
-    known = {each.name for each in list_all(server)}
+    known = list_all(server)
     for name in names:
-        if name not in known:
-            raise _unknown(server, name)
+        pick(server, "volume", name, known)
     server.call(server.api.volumes.delete, server.project, names)
-
-
-def _unknown(server: Server, name: str) -> InputError:
-    from cloudrl.spec import did_you_mean
-
-    known = [each.name for each in list_all(server)]
-    return InputError(
-        f"project {server.project!r} has no volume {name!r}{did_you_mean(name, known)}",
-        hint="cloudrl volume list",
-    )
 
 
 def _state(volume: Any) -> VolumeState:
