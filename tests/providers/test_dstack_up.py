@@ -60,7 +60,8 @@ class TestAnErrorAfterTheRunWasSubmitted:
         said = failed(dstack, ConnectionFailed("the tunnel to 'lab' did not open"))
         assert isinstance(said, ConnectionFailed)
         assert (
-            said.message == "the tunnel to 'lab' did not open; cluster lab goes on (running) and costs about $12.50/h"
+            said.message
+            == "the tunnel to 'lab' did not open; cluster lab goes on (running) and costs about $12.50/h"
         )
         assert said.hint == "Look: cloudrl status lab --watch\nEnd it: cloudrl down lab"
 
@@ -85,7 +86,9 @@ class TestAnErrorAfterTheRunWasSubmitted:
             raise ConnectionFailed("no answer")
 
         monkeypatch.setattr(runs, "apply", apply)
-        with pytest.raises(ConnectionFailed, match=r"no answer; cluster lab goes on \(running\) and costs about"):
+        with pytest.raises(
+            ConnectionFailed, match=r"no answer; cluster lab goes on \(running\) and costs about"
+        ):
             DstackProvider()._start(dstack.server, PLANNED, None, 1.0)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from cloudrl.errors import InputError
+from cloudrl.protocol.phases import Phase
 from cloudrl.providers.dstack.fleets import offers_of
 from cloudrl.providers.dstack.polling import wait_for
 from cloudrl.providers.dstack.server import NotThere, parse
@@ -82,7 +83,7 @@ class RunState:
     @property
     def is_over(self) -> bool:
         """Whether nothing of it runs any more."""
-        return self.status in ("terminated", "failed", "done")
+        return Phase(self.status).is_terminal
 
     @property
     def price(self) -> float:
