@@ -2,8 +2,8 @@
 
 verl neither syncs nor renames what it saves, so a file counts as finished when the directory at its end, which torch
 writes last, can be read, and nothing of its rank has changed between two looks. When anything of a rank changes, its
-record goes at once: none is better than that of an older save. Of a shard only the directory is read, some KB: nothing
-of it keeps a training waiting.
+record goes at once: none is better than that of an older save. Of a shard only the directory is read, some KB, which
+keeps no training waiting.
 """
 
 from __future__ import annotations
@@ -13,11 +13,24 @@ import json
 import os
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Set, Tuple
+from hashlib import sha256
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    BinaryIO,
+    Callable,
+    Dict,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Set,
+    Tuple,
+)
 
 from cloudrl.errors import CheckpointError
 from cloudrl.node.files import Refused, open_below
-from cloudrl.saves.names import SHARD, record_file, step_folder
+from cloudrl.saves.names import RECORD, SHARD, record_file, step_folder
 from cloudrl.saves.records import FileRecord, SaveRecord
 from cloudrl.saves.scan import scan
 from cloudrl.saves.zip_directory import NoDirectory, directory_digest
@@ -27,6 +40,8 @@ if TYPE_CHECKING:
 
 _LOOK_EVERY_S = 5.0
 _WRITE_AGAIN_S = 60.0
+_SMALL_BYTES = 16 << 20
+"""Of the files that belong to no rank: a tokenizer, but no weights."""
 
 
 class _Save(NamedTuple):
@@ -142,13 +157,16 @@ class SaveRecorder:
         try:
             for name, (size_bytes, _) in sorted(files.items()):
                 with open_below(self._root, os.path.normpath(f"{save.folder}/{name}")) as file:
-                    found[name] = FileRecord(size_bytes, self._digest_of(file.fileno()))
+                    found[name] = FileRecord(size_bytes, self._sha256(name, file))
             now = {name: self._state(save, name) for name in files}
         except (OSError, Refused, NoDirectory):
             return None
         if now != files:
             return None
         return SaveRecord(save.step, save.role, save.rank, save.world_size, round(self._clock(), 3), found)
+
+    def _sha256(self, name: str, file: BinaryIO) -> str:
+        return self._digest_of(file.fileno()) if SHARD.fullmatch(name) else sha256(file.read()).hexdigest()
 
     def _write(self, save: _Save, record: SaveRecord) -> Optional[Path]:
         """None where it cannot be written; a later look tries again, and other runs are not kept waiting."""
@@ -202,11 +220,16 @@ class SaveRecorderThread(threading.Thread):
 
 def _by_rank(run: str, step: int, role: Mapping[str, Any]) -> Dict[_Save, _Files]:
     found: Dict[_Save, _Files] = {}
+    small: _Files = {}
     for file in role["files"]:
         match = SHARD.fullmatch(file["path"])
         if match:
             save = _Save(run, step, role["role"], int(match[2]), int(match[3]))
             found.setdefault(save, {})[file["path"]] = (file["size_bytes"], file["modified_at"])
+        elif file["size_bytes"] <= _SMALL_BYTES and not RECORD.fullmatch(file["path"]):
+            small[file["path"]] = (file["size_bytes"], file["modified_at"])
+    for save, files in found.items():
+        files.update(small if save.rank == 0 else {})
     return found
 
 

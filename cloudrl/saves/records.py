@@ -1,10 +1,11 @@
 """What was written down of a rank's save right after it had finished, beside the files of that save.
 
 As JSON: `{"format": 2, "step": 10, "role": "actor", "rank": 1, "world_size": 2, "recorded_at": 1789.0, "files":
-{"model_world_size_2_rank_1.pt": {"size_bytes": 123, "directory": "9f86d0..."}}}`.
+{"model_world_size_2_rank_1.pt": {"size_bytes": 123, "sha256": "9f86d0..."}}}`.
 
-`directory` is the SHA-256 of the directory at the end of the file, in which torch has put name, place and CRC-32 of
-everything in it. So the record says of every byte what it was, and no byte of a tensor is read to write it.
+Of a torch file it is the SHA-256 of the directory at its end, in which torch has put name, place and CRC-32 of
+everything in it. So the record says of every byte what it was, and no byte of a tensor is read to write it. The record
+of rank 0 also has the small files of no rank, its config and tokenizer: of these it is the SHA-256 of all bytes.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ FORMAT = 2
 
 @dataclass(frozen=True)
 class FileRecord:
-    """A file as it was when its save had finished: its size, and the SHA-256 of its directory in hexadecimals."""
+    """A file as it was when its save had finished; the digest is in hexadecimals."""
 
     size_bytes: int
-    directory: str
+    sha256: str
 
 
 @dataclass(frozen=True)
 class SaveRecord:
-    """The save of one rank of one role; `files` are those of this rank by name."""
+    """The save of one rank of one role; `files` are by their path below the role's folder."""
 
     step: int
     role: str
@@ -50,7 +51,7 @@ class SaveRecord:
             if value["format"] != FORMAT:
                 raise ValueError(f"format {value['format']!r}, not {FORMAT}")
             files = {
-                str(name): FileRecord(int(each["size_bytes"]), str(each["directory"]))
+                str(name): FileRecord(int(each["size_bytes"]), str(each["sha256"]))
                 for name, each in value["files"].items()
             }
             numbers = [int(value[key]) for key in ("step", "rank", "world_size")]

@@ -111,8 +111,8 @@ def check_record(archive: Archive, kind: str, rank: int, record: SaveRecord) -> 
         message = f"the record of the save beside it is of rank {record.rank}, not of rank {rank}"
     elif (size := source.size_bytes()) != saved.size_bytes:
         message = f"it has {size} bytes, and {saved.size_bytes} were saved at step {record.step}"
-    elif archive.digest != saved.directory:
-        was = f"{saved.directory[:12]} was saved at step {record.step}"
+    elif archive.digest != saved.sha256:
+        was = f"{saved.sha256[:12]} was saved at step {record.step}"
         message = f"its directory has the SHA-256 {archive.digest[:12]}, and {was}: it is another file"
     else:
         return

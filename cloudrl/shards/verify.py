@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from cloudrl.errors import CheckpointError
 from cloudrl.shards.cancellation import Cancelled, check, workers
+from cloudrl.shards.inputs import Sidecars
 from cloudrl.shards.progress import Meter, OnProgress, silent
 from cloudrl.shards.report import Finding, Report
 from cloudrl.shards.step_consistency import check_record
@@ -37,7 +39,7 @@ def verify(inputs: MergeInputs, *, on_progress: OnProgress = silent) -> Report:
     with workers(_THREADS, threading.Event(), "cloudrl-verify") as threads:
         rotten = list(threads.map(lambda file: _rotten(file, meter), files))
     meter.finish()
-    wrong += [finding for each in rotten for finding in each]
+    wrong += [*_changed(inputs), *(finding for each in rotten for finding in each)]
     said = {finding.file for finding in wrong}
     findings = [each for each in validated.report.findings if each.fatal or each.file not in said]
     return replace(validated.report, findings=(*findings, *wrong))
@@ -60,6 +62,17 @@ def _open_sidecars(inputs: MergeInputs) -> tuple[list[_RankFile], list[Finding]]
             else:
                 opened.append((rank, archive))
     return opened, findings
+
+
+def _changed(inputs: MergeInputs) -> Iterator[Finding]:
+    """Config and tokenizer, which a user may have changed on purpose."""
+    record = inputs.sidecars.get(0, Sidecars()).record
+    if record is None:
+        return
+    for name, content in inputs.config_files.items():
+        saved = record.files.get(f"huggingface/{name}")
+        if saved is not None and saved.sha256 != sha256(content).hexdigest():
+            yield Finding(f"huggingface/{name} is not as it was saved at step {record.step}", fatal=False)
 
 
 def _bytes(archive: Archive) -> int:

@@ -217,7 +217,7 @@ def test_saves_are_written_down_on_the_node_that_has_them(lab: Lab, whole: Path)
     assert said["step"] == 6
     with shard.open("rb") as file:
         directory = directory_digest(file.fileno())
-    assert said["files"][shard.name] == {"size_bytes": shard.stat().st_size, "directory": directory}
+    assert said["files"][shard.name] == {"size_bytes": shard.stat().st_size, "sha256": directory}
     until(lambda: len(lab.checkpoints().latest().info.records) == WORLD_SIZE, "the others' records")
     assert lab.checkpoints().latest().verify().step_source == "record"
 

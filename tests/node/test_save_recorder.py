@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
@@ -70,7 +71,7 @@ def test_a_finished_save_is_recorded_at_the_second_look(tmp_path: Path, role: Pa
     assert [path.name for path in watch.scan_once()] == ["cloudrl_save_world_size_2_rank_1.json"]
     assert record(role) == {
         "format": 2, "step": 10, "role": "actor", "rank": 1, "world_size": 2, "recorded_at": LATER,
-        "files": {name: {"size_bytes": len(content), "directory": digest(role / name)}},
+        "files": {name: {"size_bytes": len(content), "sha256": digest(role / name)}},
     }  # fmt: skip
     assert watch.scan_once() == []
     assert sorted(path.name for path in role.iterdir()) == ["cloudrl_save_world_size_2_rank_1.json", name]
@@ -99,6 +100,22 @@ def test_of_a_shard_only_its_directory_is_read(
     assert len(watch.scan_once()) == 1
     assert min(offset for offset, _ in asked) >= content.index(b"PK\1\2") - 100
     assert sum(length for _, length in asked) < 300
+
+
+def test_rank_0_has_the_small_files_of_no_rank(tmp_path: Path, role: Path) -> None:
+    write(role, "model", shard(), rank=0)
+    write(role, "model", shard(), rank=1)
+    (role / "huggingface").mkdir()
+    (role / "huggingface" / "config.json").write_text("{}")
+    with (role / "huggingface" / "model.safetensors").open("wb") as weights:
+        weights.truncate(17 << 20)
+    watch = saves(tmp_path)
+    watch.scan_once()
+    assert len(watch.scan_once()) == 2
+    small = {"size_bytes": 2, "sha256": hashlib.sha256(b"{}").hexdigest()}
+    assert record(role, 0)["files"].keys() == {"model_world_size_2_rank_0.pt", "huggingface/config.json"}
+    assert record(role, 0)["files"]["huggingface/config.json"] == small
+    assert record(role, 1)["files"].keys() == {"model_world_size_2_rank_1.pt"}
 
 
 def test_a_file_that_comes_later_is_added(tmp_path: Path, role: Path) -> None:
@@ -190,7 +207,7 @@ def test_a_new_agent_believes_the_record_that_it_finds(tmp_path: Path, role: Pat
 
 def test_a_new_agent_records_what_has_no_record_or_another_size(tmp_path: Path, role: Path) -> None:
     name = write(role, "model", shard())
-    files = {name: {"size_bytes": 1, "directory": "2"}}
+    files = {name: {"size_bytes": 1, "sha256": "2"}}
     value = {
         "format": 2,
         "role": "actor",
@@ -256,7 +273,7 @@ def test_what_is_written_while_it_is_read_is_not_recorded(tmp_path: Path, role: 
     assert not has_record(role)
     watch.scan_once()
     watch.scan_once()
-    assert record(role)["files"][again[0]]["directory"] == digest(role / again[0])
+    assert record(role)["files"][again[0]]["sha256"] == digest(role / again[0])
 
 
 def test_a_new_agent_does_not_believe_a_record_that_is_older_than_a_file(tmp_path: Path, role: Path) -> None:

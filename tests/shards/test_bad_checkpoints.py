@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import pickle
 import shutil
@@ -29,7 +30,7 @@ from cloudrl.errors import CheckpointError, InputError
 from cloudrl.saves.names import record_file
 from cloudrl.saves.records import FileRecord, SaveRecord
 from cloudrl.saves.zip_directory import directory_digest
-from cloudrl.shards.inputs import MergeInputs
+from cloudrl.shards.inputs import MergeInputs, Sidecars
 from cloudrl.shards.merge import Merged
 from cloudrl.shards.shard import open_shard
 from cloudrl.shards.source import LocalShard
@@ -232,6 +233,17 @@ def test_what_a_resume_needs_is_verified_too(actor: Path, tmp_path: Path) -> Non
     optim.write_bytes(b"PK")
     (short,) = [each for each in verify_folder(actor).findings if each.file == other.file]
     assert "not a complete torch file" in short.message
+
+
+def test_a_config_that_is_not_the_one_that_was_saved_is_a_warning(actor: Path, tmp_path: Path) -> None:
+    saved = FileRecord(2, hashlib.sha256(b"{}").hexdigest())
+    record = SaveRecord(10, "actor", 0, 2, 1.0, {"huggingface/config.json": saved})
+    inputs = MergeInputs({}, {"config.json": b"{ }", "new.json": b""}, sidecars={0: Sidecars(record=record)})
+    (_, changed) = verify(inputs).findings
+    assert (changed.fatal, changed.message) == (
+        False,
+        "huggingface/config.json is not as it was saved at step 10",
+    )
 
 
 def test_records_of_two_steps(actor: Path) -> None:
