@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from cloudrl.errors import InputError
 from cloudrl.jobs.defaults import CRITIC_MODEL, MODEL, TRAIN, VAL
 from cloudrl.jobs.environment import is_remote
-from cloudrl.jobs.local_files import PARTS, split_reward
-from cloudrl.jobs.local_paths import is_of_this_machine, not_here
+from cloudrl.jobs.local_files import PARTS, is_of_this_machine, not_here, split_reward
 from cloudrl.jobs.overrides import one_or_many, parse_overrides, unquoted
 from cloudrl.spec import did_you_mean
 from cloudrl.spec.hydra import hydra_text

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from cloudrl.errors import InputError
 from cloudrl.jobs.code_check import check_code
 from cloudrl.jobs.defaults import PACKAGE_FOLDER
-from cloudrl.jobs.local_paths import LocalPath, find
+from cloudrl.jobs.local_files import LocalPath, find
 from cloudrl.jobs.overrides import items
 from cloudrl.jobs.working_dir import Entry, PackagePlan, check_size
 from cloudrl.node.manifest import Manifest, Part

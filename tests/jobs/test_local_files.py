@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from cloudrl.errors import InputError
 from cloudrl.jobs import SubmitOptions
-from cloudrl.jobs.local_files import LocalFiles, look
-from cloudrl.jobs.local_paths import LocalPath, find
+from cloudrl.jobs.local_files import LocalFiles, LocalPath, find, look
 from cloudrl.jobs.overrides import items
 from cloudrl.spec import Job
 from cloudrl.spec.hydra import hydra_text
