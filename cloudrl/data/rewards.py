@@ -17,25 +17,16 @@ BY_FUNCTION = {
     "math_reward": ("lighteval/MATH", "DigitalLearningGmbH/MATH-lighteval", "HuggingFaceH4/MATH-500"),
     "math_dapo": ("math_dapo", "math", "math_dapo_reasoning"),
     "prime_math": (
-        "numina_aops_forum",
-        "numina_synthetic_math",
-        "numina_amc_aime",
-        "numina_synthetic_amc",
-        "numina_cn_k12",
+        "numina_aops_forum", "numina_synthetic_math", "numina_amc_aime", "numina_synthetic_amc", "numina_cn_k12",
         "numina_olympiads",
     ),
     "prime_code": ("codecontests", "apps", "codeforces", "taco"),
     "geo3k": ("hiyouga/geometry3k",),
     "search_r1_like_qa_em": (
-        "searchR1_nq",
-        "searchR1_triviaqa",
-        "searchR1_popqa",
-        "searchR1_hotpotqa",
-        "searchR1_2wikimultihopqa",
-        "searchR1_musique",
-        "searchR1_bamboogle",
+        "searchR1_nq", "searchR1_triviaqa", "searchR1_popqa", "searchR1_hotpotqa", "searchR1_2wikimultihopqa",
+        "searchR1_musique", "searchR1_bamboogle",
     ),
-}
+}  # fmt: skip
 """Module in verl/utils/reward_score -> the data sources that it scores."""
 
 

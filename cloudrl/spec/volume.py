@@ -67,11 +67,6 @@ class NetworkMount(_Mount):
     name: Annotated[Sequence[str], PlainValidator(_volume_names)]
     path: Annotated[str, PlainValidator(mount_path)]
 
-    @property
-    def is_per_node(self) -> bool:
-        """Whether each node has a volume of its own."""
-        return all(_RANK.search(name) for name in self.name)
-
     def __str__(self) -> str:
         return f"{','.join(self.name)}:{self.path}"
 

@@ -293,13 +293,6 @@ def test_the_data_source_is_the_hub_id_unless_told_otherwise(request_: Request, 
     assert generic.data_source(request_) == source
 
 
-def test_the_argument_of_a_data_set_prepares_it(tmp_path: Path) -> None:
-    source = lines(tmp_path / "x.jsonl", [{"text": "q", "n": 1}, {"text": "q", "n": 2}])
-    data_set = DataSet(name="mine", source=str(source), prompt_field="text", answer_field="n", system="S")
-    paths = prepare(data_set.argument(), tmp_path / "out")
-    assert pq.read_table(paths["train"]).to_pylist()[0]["prompt"][0] == {"role": "system", "content": "S"}
-
-
 def test_the_hub_id_of_a_built_in_data_set_means_that_one(tmp_path: Path) -> None:
     """As rows of unknown kind its answers would be whole solutions, and every reward zero."""
     wanted = gsm8k.prepare(tmp_path / "wanted", source=RAW_GSM8K)

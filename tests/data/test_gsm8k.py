@@ -70,34 +70,10 @@ def test_verls_reward_finds_the_ground_truth_in_the_answer() -> None:
         assert gsm8k.final_answer(answer) == truth
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "gsm8k test: there are no rows"),
-        ("{oops\n", "test.jsonl, line 1: not JSON"),
-        ("[1]\n", r"test.jsonl, line 1: a row should be a mapping, not '\[1\]'"),
-    ],
-)
-def test_a_bad_file_is_named(text: str, message: str, source: Path, tmp_path: Path) -> None:
-    (source / "test.jsonl").write_text(text)
-    with pytest.raises(InputError, match=message):
-        gsm8k.prepare(tmp_path / "out", source=source)
-
-
 def test_a_missing_split_is_named(source: Path, tmp_path: Path) -> None:
     (source / "test.jsonl").unlink()
     with pytest.raises(InputError, match=r"has no test split of gsm8k: its splits are train$"):
         gsm8k.prepare(tmp_path / "out", source=source)
-
-
-def test_files_are_whole_readable_by_all_and_the_same_again(tmp_path: Path) -> None:
-    first = {name: Path(path).read_bytes() for name, path in gsm8k.prepare(tmp_path, source=RAW).items()}
-    again = gsm8k.prepare(str(tmp_path), source=str(RAW))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["test.parquet", "train.parquet"]
-    for split, path in again.items():
-        assert Path(path).is_absolute()
-        assert Path(path).read_bytes() == first[split]
-        assert Path(path).stat().st_mode & 0o777 == 0o644
 
 
 def test_a_failed_download_ends_the_agents_child_with_one_line_that_says_what_to_do(tmp_path: Path) -> None:

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from planning import plan
+from planning import cluster, plan
 
 from cloudrl import recipes
 from cloudrl.jobs import SubmitOptions
 from cloudrl.jobs.overrides import parse_overrides
 from cloudrl.spec import parse_override
-from cloudrl.spec.shape import ClusterShape
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,60 +44,36 @@ DIFFERENT: dict[str, dict[str, tuple[Any, Any, str]]] = {
         "trainer.project_name": ("verl_grpo_example_gsm8k", "grpo-qwen3-32b", ITS_NAME),
     },
     "ppo-sglang-7b": {
-        "data.train_files": (
-            ["/root/data/gsm8k/train.parquet"],
-            ["/root/data/gsm8k/train.parquet", "/root/data/math/train.parquet"],
-            "it names the files of MATH and does not use them",
-        ),
-        "data.val_files": (
-            ["/root/data/gsm8k/test.parquet"],
-            ["/root/data/gsm8k/test.parquet", "/root/data/math/test.parquet"],
-            "as for training",
-        ),
+        "data.train_files": (["/root/data/gsm8k/train.parquet"],
+         ["/root/data/gsm8k/train.parquet", "/root/data/math/train.parquet"],
+         "it names the files of MATH and does not use them"),
+        "data.val_files": (["/root/data/gsm8k/test.parquet"],
+         ["/root/data/gsm8k/test.parquet", "/root/data/math/test.parquet"], "as for training"),
         "trainer.project_name": ("verl_multinode", "ppo-sglang-7b", ITS_NAME),
         "trainer.save_freq": (-1, 20, SAVES),
     },
     "ppo-rocm-0.5b": {
-        "data.train_files": (
-            "../data/gsm8k/train.parquet",
-            "/root/data/gsm8k/train.parquet",
-            "a relative path means another folder on each node",
-        ),
+        "data.train_files": ("../data/gsm8k/train.parquet", "/root/data/gsm8k/train.parquet",
+         "a relative path means another folder on each node"),
         "data.val_files": ("../data/gsm8k/test.parquet", "/root/data/gsm8k/test.parquet", "as for training"),
-        "actor_rollout_ref.model.path": (
-            "Qwen/Qwen2-7B-Instruct",
-            "Qwen/Qwen2.5-0.5B-Instruct",
-            "it loads 0.5B and then sets 7B again",
-        ),
+        "actor_rollout_ref.model.path": ("Qwen/Qwen2-7B-Instruct", "Qwen/Qwen2.5-0.5B-Instruct",
+         "it loads 0.5B and then sets 7B again"),
         "critic.model.path": ("Qwen/Qwen2-7B-Instruct", "Qwen/Qwen2.5-0.5B-Instruct", "as for the actor"),
         "trainer.project_name": ("verl_example", "ppo-rocm-0.5b", ITS_NAME),
         "trainer.save_freq": (-1, 20, SAVES),
     },
     "search-r1": {
-        "data.train_files": (
-            "data/nq_search/train.parquet",
-            "/root/data/nq_search/train.parquet",
-            "below the working directory, where the fork's .gitignore keeps it from being sent along",
-        ),
-        "data.val_files": (
-            "data/nq_search/test.parquet",
-            "/root/data/nq_search/test.parquet",
-            "as for training",
-        ),
-        "trainer.default_local_dir": (
-            "verl_checkpoints/--search-r1-ppo-qwen2.5-7b-em-multinode-2",
-            "/checkpoints/search-r1-ppo-qwen2.5-7b-em-multinode-2",
-            ITS_FOLDER,
-        ),
-        "trainer.experiment_name": (
-            "--search-r1-ppo-qwen2.5-7b-em-multinode-2",
-            "search-r1-ppo-qwen2.5-7b-em-multinode-2",
-            "it begins with two variables that are set nowhere",
-        ),
+        "data.train_files": ("data/nq_search/train.parquet", "/root/data/nq_search/train.parquet",
+         "below the working directory, where the fork's .gitignore keeps it from being sent along"),
+        "data.val_files": ("data/nq_search/test.parquet", "/root/data/nq_search/test.parquet", "as for training"),
+        "trainer.default_local_dir": ("verl_checkpoints/--search-r1-ppo-qwen2.5-7b-em-multinode-2",
+         "/checkpoints/search-r1-ppo-qwen2.5-7b-em-multinode-2", ITS_FOLDER),
+        "trainer.experiment_name": ("--search-r1-ppo-qwen2.5-7b-em-multinode-2",
+         "search-r1-ppo-qwen2.5-7b-em-multinode-2", "it begins with two variables that are set nowhere"),
         "trainer.logger": (["wandb"], ["console", "wandb"], "the console is where progress is read"),
         "trainer.project_name": ("Search-R1-release", "search-r1", ITS_NAME),
     },
-}
+}  # fmt: skip
 """Recipe -> key -> value of the script, our value, why."""
 
 WRITTEN_OUT = {
@@ -170,21 +145,12 @@ def sent(name: str) -> dict[str, Any]:
     """What the recipe becomes on a cluster as the script's author had one."""
     job, run = recipes.load(name), meant(name)["trainer.experiment_name"].lstrip("-")
     files = "/root/verl/data/hdfs" if name == "grpo-qwen3-32b" else None
-    cluster = ClusterShape(
-        name="lab",
-        id="1",
-        nodes=2,
-        gpus_per_node=8,
-        device="gpu",
-        checkpoint_dir="/checkpoints",
-        data={
-            each: {part: f"{files or f'/root/data/{each}'}/{part}.parquet" for part in ("train", "test")}
-            for each in job.data
-        },
-        models={job.model: job.model},
-        verl_version=job.verl,
-    )
-    argv = plan(job, cluster, SubmitOptions(name=run, env={"WANDB_API_KEY": "secret"})).argv
+    data = {
+        each: {part: f"{files or f'/root/data/{each}'}/{part}.parquet" for part in ("train", "test")}
+        for each in job.data
+    }
+    lab = cluster(data=data, models={job.model: job.model}, verl_version=job.verl)
+    argv = plan(job, lab, SubmitOptions(name=run, env={"WANDB_API_KEY": "secret"})).argv
     return typed(list(argv[3:]))
 
 

@@ -23,22 +23,19 @@ sections = st.fixed_dictionaries(
     {}, optional={"auto_cleanup_duration": st.sampled_from(["off", "7d", 3600]), "tags": tags}
 )
 clouds = {"name": names, "backend": st.sampled_from(["aws", "gcp"]), "region": words}
+of_kubernetes = st.fixed_dictionaries(
+    {},
+    optional={
+        "storage_class_name": lines,
+        "access_modes": st.sampled_from([["ReadWriteMany"], ["ReadWriteOnce", "ReadOnlyMany"]]),
+        "read_only": st.booleans(),
+    },
+)
+kubernetes = {"name": names, "backend": st.just("kubernetes"), "size": sizes}
 volumes = st.one_of(
     st.fixed_dictionaries({**clouds, "size": sizes, "dstack": sections}),
     st.fixed_dictionaries({**clouds, "volume_id": words}),
-    st.fixed_dictionaries(
-        {"name": names, "backend": st.just("kubernetes"), "size": sizes},
-        optional={
-            "dstack": st.fixed_dictionaries(
-                {},
-                optional={
-                    "storage_class_name": lines,
-                    "access_modes": st.sampled_from([["ReadWriteMany"], ["ReadWriteOnce", "ReadOnlyMany"]]),
-                    "read_only": st.booleans(),
-                },
-            )
-        },
-    ),
+    st.fixed_dictionaries(kubernetes, optional={"dstack": of_kubernetes}),
     st.fixed_dictionaries(
         {"name": names, "backend": st.sampled_from(["daytona", "lium"]), "volume_id": words}
     ),

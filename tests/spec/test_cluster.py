@@ -161,15 +161,10 @@ def test_declaring_and_rendering_import_nothing_heavy(run_python):
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
-        ({}, None),
-        ({"gpu": "0"}, None),
-        ({"gpu": "80GB:8"}, "128GB"),
-        ({"gpu": "24GB:2"}, "32GB"),
-        ({"gpu": "80GB"}, "128GB"),
-        ({"gpu": "80GB:8", "shm_size": "64GB"}, "64GB"),
-        ({"shm_size": "1GB"}, "1GB"),
+        ({}, None), ({"gpu": "0"}, None), ({"gpu": "80GB:8"}, "128GB"), ({"gpu": "24GB:2"}, "32GB"),
+        ({"gpu": "80GB"}, "128GB"), ({"gpu": "80GB:8", "shm_size": "64GB"}, "64GB"), ({"shm_size": "1GB"}, "1GB"),
     ],
-)
+)  # fmt: skip
 def test_shared_memory_is_never_dockers_64_mb_on_a_node_with_gpus(
     fields: dict[str, str], expected: str | None
 ) -> None:

@@ -68,22 +68,15 @@ def test_any_value_comes_back_from_hydra(value):
 @pytest.mark.parametrize(
     ("value", "written"),
     [
-        (None, "null"),
-        (True, "True"),
-        (2, "2"),
-        (1e-6, "1e-06"),
+        (None, "null"), (True, "True"), (2, "2"), (1e-6, "1e-06"), ((), "[]"), ({}, "{}"), ("", "''"),
         ("/root/data/gsm8k/train.parquet", "/root/data/gsm8k/train.parquet"),
         ("Qwen/Qwen2.5-7B-Instruct", "Qwen/Qwen2.5-7B-Instruct"),
-        ("1e-6", "'1e-6'"),
-        ("null", "'null'"),
-        ("", "''"),
+        ("1e-6", "'1e-6'"), ("null", "'null'"),
         ("it's", '"it\'s"'),
         (["console", "wandb"], "[console,wandb]"),
         ({"a": [1, {"b": "x y"}]}, "{a:[1,{b:'x y'}]}"),
-        ((), "[]"),
-        ({}, "{}"),
     ],
-)
+)  # fmt: skip
 def test_text_is_plain_where_it_can_be(value, written):
     assert hydra_text(value) == written
     assert isinstance(hydra_text(value), HydraText)

@@ -76,7 +76,6 @@ def test_a_network_volume_means_to_dstack_what_it_means_to_us(name, container):
     (third,) = interpolate_job_volumes([theirs], 3)
     (wanted,) = interpolate_job_volumes([parse_mount_point(f"{name}:/x")], 3)
     assert third.name == wanted.name
-    assert ours.is_per_node == (third.name != interpolate_job_volumes([theirs], 4)[0].name)
 
 
 def test_a_network_volume_of_several_names():
