@@ -10,7 +10,6 @@ from cloudrl.data.request import folder_name
 from cloudrl.errors import InputError
 from cloudrl.jobs.draft import Snapshot
 from cloudrl.jobs.local_files import is_marked, look
-from cloudrl.jobs.pipeline import plan_job
 from cloudrl.node.replication import FILES
 from cloudrl.protocol.options import MADE_ON_NODES
 from cloudrl.providers.registry import provider
@@ -57,22 +56,6 @@ def cluster_for_job(job: Job, options: SubmitOptions, *, here: Path | None = Non
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def validate(planned: Plan, job: Job, options: SubmitOptions, *, here: Path | None = None) -> None:
-    """Check what is going to be sent to a cluster once it is up. Of this machine's files only Python code is read.
-
-    Args:
-        planned: The cluster that would be started.
-        job: The recipe.
-        options: What the user asks for beyond it.
-        here: What relative paths start from; None is the current directory.
-
-    Raises:
-        InputError: Job and cluster do not go together, or what the job brings along does not exist, is too large or
-            is no Python that verl can load.
-    """
-    plan_job(job, options, expected_snapshot(planned, job, options, here=here))
-
-
 def expected_snapshot(
     planned: Plan,
     job: Job,
@@ -81,7 +64,7 @@ def expected_snapshot(
     here: Path | None = None,
     shell: Mapping[str, str] | None = None,
 ) -> Snapshot:
-    """What planning the job is going to look at once the cluster is up."""
+    """What planning the job is going to look at once the cluster is up; of this machine's files only code is read."""
     return Snapshot(
         expected_shape(planned, job),
         look(job, options, here=here, nodes_are_here=planned.nodes_are_here),

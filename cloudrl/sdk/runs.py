@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloudrl import recipes
+from cloudrl import jobs, recipes
 from cloudrl.errors import CheckpointError, CloudrlError, InputError, Interrupted, JobFailed
 from cloudrl.jobs import JobHandle, SubmitOptions, run_plan
 from cloudrl.providers.model import NoFleet
@@ -72,15 +72,14 @@ class RunRequest:
         """Check that job and cluster go together, before anything is paid for.
 
         Raises:
-            InputError: they do not.
+            InputError: they do not, or what the job brings along does not exist, is too large, or is no Python that
+                verl can load.
         """
-        run_plan.validate(self.plan, self.job, self.options)
+        jobs.plan_job(self.job, self.options, run_plan.expected_snapshot(self.plan, self.job, self.options))
 
     def render(self, *, on_progress: OnProgress = silent) -> str:
         """Cluster and job, as `--dry-run` prints them."""
         submission = expected_submission(self.plan, self.job, self.options, on_progress=on_progress)
-        if self.options.name is not None:
-            on_progress(Notice("note: from which step the run continues is seen once the cluster is up"))
         plan = self.plan.priced() if self.plan.needs_price else self.plan
         return f"{plan.render().rstrip()}\n{submission.render()}"
 

@@ -14,13 +14,17 @@ from cloudrl.jobs.run_plan import (
     cluster_for_job,
     expected_shape,
     expected_snapshot,
-    validate,
 )
 from cloudrl.providers.dstack.provider import DstackProvider
 from cloudrl.providers.local.provider import LocalProvider
+from cloudrl.providers.model import Plan
 from cloudrl.spec import Cluster, DataSet, Job
 from cloudrl.spec.shape import ClusterShape
 from cloudrl.transport.ray_client import PACKAGE_LIMIT_BYTES
+
+
+def validate(planned: Plan, job: Job, options: SubmitOptions, here: Path) -> None:
+    plan_job(job, options, expected_snapshot(planned, job, options, here=here))
 
 
 def fork(folder: Path, version: str) -> str:
