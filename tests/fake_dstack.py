@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import base64
 from datetime import datetime, timezone
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import requests
 from dstack._internal.core.errors import ResourceNotExistsError
 
 from cloudrl.providers.dstack.server import Server
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 ME = "me"
 """The user whose token is sent."""
@@ -30,7 +34,8 @@ class FakeDstack:
             list=lambda _project: self._answer([SimpleNamespace(name=name) for name in self.held_secrets])
         )
         self.runs = SimpleNamespace(get=self._run, list=self._list, stop=self._stop)
-        self.logs = SimpleNamespace(poll=lambda *_: self._answer(SimpleNamespace(logs=[])))
+        self.held_outputs: dict[str, str] = {}
+        self.logs = SimpleNamespace(poll=self._poll)
         self.users = SimpleNamespace(get_my_user=lambda: self._answer(SimpleNamespace(username=ME)))
 
     @property
@@ -60,6 +65,10 @@ class FakeDstack:
             for each in self._answer(self.held_runs)
             if each.user == username and each.status.value not in OVER
         ]
+
+    def _poll(self, _project: str, request: Any) -> SimpleNamespace:
+        text = self.held_outputs.get(str(request.job_submission_id), "")
+        return self._answer(SimpleNamespace(logs=[SimpleNamespace(message=base64.b64encode(text.encode()))]))  # type: ignore[no-any-return]
 
     def _stop(self, _project: str, names: list[str], _abort: bool) -> None:
         for each in self._answer(self.held_runs):
@@ -94,34 +103,49 @@ def attempt(number: int = 0, **changes: Any) -> SimpleNamespace:
         "price": 12.5,
         "host": "10.0.0.1",
         "backend": "aws",
+        "ended": None,
     }
     chosen = {**fields, **changes}
     machine = SimpleNamespace(
         hostname=chosen["host"], price=chosen["price"], backend=SimpleNamespace(value=chosen["backend"])
     )
     return SimpleNamespace(
-        id=f"00000000-0000-4000-8000-{number:012d}", submission_num=number,
+        id=submission_id(number, str(chosen["host"])), submission_num=number,
         status=SimpleNamespace(value=chosen["status"]),
-        submitted_at=datetime(2026, 1, 1, tzinfo=timezone.utc), finished_at=None, exit_status=None, error=None,
+        submitted_at=_at(100.0 * number), finished_at=_at(chosen["ended"]), exit_status=None, error=None,
         termination_reason=chosen["code"], termination_reason_message=chosen["said"], job_provisioning_data=machine,
     )  # fmt: skip
 
 
+def submission_id(number: int, host: str) -> str:
+    """The id of an attempt of the node on a host."""
+    return f"00000000-0000-4000-8000-{number:06d}{int(host.rpartition('.')[2]):06d}"
+
+
+def _at(seconds: float | None) -> datetime | None:
+    return None if seconds is None else datetime.fromtimestamp(seconds, tz=timezone.utc)
+
+
 def run(
     *attempts: SimpleNamespace,
+    others: Sequence[SimpleNamespace] = (),
     name: str = "lab",
     status: str = "running",
     run_id: str = "run-1",
     volumes: Any = (),
     user: str = ME,
 ) -> SimpleNamespace:
-    """A cluster of one node."""
+    """A cluster of one node with these attempts, or of two with those of rank 1, too."""
     commands = ["exec python3 /opt/cloudrl/cloudrl-node.pyz run"]
     configuration = SimpleNamespace(image="nowhere/nothing:1", volumes=list(volumes), commands=commands)
-    job = SimpleNamespace(job_spec=SimpleNamespace(job_num=0), job_submissions=list(attempts) or [attempt()])
+    of_ranks = [list(attempts) or [attempt()], *([list(others)] if others else [])]
+    jobs = [
+        SimpleNamespace(job_spec=SimpleNamespace(job_num=rank), job_submissions=each)
+        for rank, each in enumerate(of_ranks)
+    ]
     return SimpleNamespace(
-        id=run_id, user=user, status=SimpleNamespace(value=status), error=None, status_message=None, jobs=[job],
+        id=run_id, user=user, status=SimpleNamespace(value=status), error=None, status_message=None, jobs=jobs,
         cost=1.0,
         run_spec=SimpleNamespace(run_name=name, configuration=configuration),
-        submitted_at=datetime(2026, 1, 1, tzinfo=timezone.utc), fleet=SimpleNamespace(name="gpu-fleet"),
+        submitted_at=_at(0.0), fleet=SimpleNamespace(name="gpu-fleet"),
     )  # fmt: skip

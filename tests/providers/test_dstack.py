@@ -100,7 +100,7 @@ def test_volumes_need_a_backend(user: User) -> None:
 
 
 def test_a_cluster_that_no_fleet_can_hold(user: User) -> None:
-    words = [word if word != "1GB.." else "9000GB.." for word in SHAPE]
+    words = [word.replace("memory=1GB..", "memory=9000GB..") for word in SHAPE]
     done = user.types(
         "cloudrl", "up", "big", "--on", "dstack", "--set", "dstack.fleets=[mine]", *words, "-y", code=3
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from fake_dstack import FakeDstack, attempt, fleet, run
 
 from cloudrl.errors import InputError
-from cloudrl.providers.dstack import diagnostics, fleets, retention, runs, up_errors
+from cloudrl.providers.dstack import diagnostics, fleets, retention, runs
 from cloudrl.providers.dstack.plan import make_plan, with_price
 from cloudrl.providers.dstack.runs import Attempt, RunPlan, RunState
 from cloudrl.providers.model import CheckpointRetention, Offer
@@ -47,24 +48,24 @@ def dstack() -> FakeDstack:
 
 
 class TestBeforeTheStart:
-    def test_a_run_that_goes_on(self, dstack: FakeDstack) -> None:
-        with pytest.raises(InputError, match="a run 'lab' is there: running") as caught:
-            diagnostics.check(dstack.server, planned(offers=1, current=held(dstack)))
-        assert caught.value.hint is not None
-        assert "cloudrl down lab" in caught.value.hint
-
-    def test_a_run_of_somebody_else_is_neither_attached_to_nor_ended(self, dstack: FakeDstack) -> None:
-        with pytest.raises(InputError, match="user 'alice' has a run 'lab' in project 'main'") as caught:
-            diagnostics.check(dstack.server, planned(offers=1, current=held(dstack, user="alice")))
-        assert caught.value.hint == "Choose another name"
-        diagnostics.check(dstack.server, planned(offers=1, current=held(dstack, user="alice", status="done")))
-
-    def test_a_run_that_is_still_ending(self, dstack: FakeDstack) -> None:
-        with pytest.raises(InputError, match="still ending"):
-            diagnostics.check(dstack.server, planned(offers=1, current=held(dstack, status="terminating")))
+    @pytest.mark.parametrize(
+        ("there", "said", "hint"),
+        [
+            ({}, "a run 'lab' is there: running", "cloudrl down lab"),
+            ({"user": "alice"}, "user 'alice' has a run 'lab' in project 'main'", "Choose another name"),
+            ({"status": "terminating"}, "still ending", "Try again when it is gone"),
+        ],
+    )
+    def test_a_name_that_is_taken(
+        self, dstack: FakeDstack, there: dict[str, Any], said: str, hint: str
+    ) -> None:
+        with pytest.raises(InputError, match=said) as caught:
+            diagnostics.check(dstack.server, planned(offers=1, current=held(dstack, **there)))
+        assert hint in str(caught.value.hint)
 
     def test_a_run_that_is_over_is_in_nobodys_way(self, dstack: FakeDstack) -> None:
-        diagnostics.check(dstack.server, planned(offers=1, current=held(dstack, status="terminated")))
+        for there in ({"status": "terminated"}, {"status": "done", "user": "alice"}):
+            diagnostics.check(dstack.server, planned(offers=1, current=held(dstack, **there)))
 
     @pytest.mark.parametrize(
         ("there", "nodes", "more", "said"),
@@ -112,13 +113,20 @@ class TestALimitOfTheCost:
 
 
 class TestTheEnd:
-    def test_log_quota(self, dstack: FakeDstack) -> None:
-        said = diagnostics.describe_failure(latest(dstack, status="failed", code="log_quota_exceeded"))
-        assert "prints too much: 50 MB in an hour" in said
-        assert "NCCL_DEBUG" in said
-
-    def test_words_that_are_plain(self, dstack: FakeDstack) -> None:
-        assert diagnostics.describe_failure(latest(dstack, said="the host is gone")) == "the host is gone"
+    @pytest.mark.parametrize(
+        ("changes", "said"),
+        [
+            (
+                {"status": "failed", "code": "log_quota_exceeded"},
+                r"prints too much: 50 MB in an hour.*NCCL_DEBUG",
+            ),
+            ({"said": "the host is gone"}, "^the host is gone$"),
+        ],
+    )
+    def test_is_explained_where_it_is_not_plain(
+        self, dstack: FakeDstack, changes: dict[str, Any], said: str
+    ) -> None:
+        assert re.search(said, diagnostics.describe_failure(latest(dstack, **changes)))
 
     def test_an_image_that_cannot_be_pulled_ends_the_wait(self, dstack: FakeDstack) -> None:
         broken = {"status": "failed", "code": "creating_container_error", "said": "manifest unknown"}
@@ -133,54 +141,6 @@ class TestTheEnd:
     def test_a_lost_node_does_not(self, dstack: FakeDstack) -> None:
         lost = {"status": "failed", "code": "instance_unreachable", "said": "unreachable"}
         assert diagnostics.unrecoverable_error(held(dstack, *(attempt(n, **lost) for n in range(5)))) is None
-
-
-class TestCtrlC:
-    def interrupted(self, dstack: FakeDstack, plan: RunPlan | None) -> Any:
-        now = [0.0]
-
-        def sleep(seconds: float) -> None:
-            now[0] += seconds
-
-        return up_errors.interrupted(dstack.server, plan, clock=lambda: now[0], sleep=sleep)
-
-    def test_before_the_server_was_asked(self, dstack: FakeDstack) -> None:
-        assert self.interrupted(dstack, None).message == "interrupted; nothing was started"
-        assert dstack.looks == 0
-
-    def test_before_it_was_submitted(self, dstack: FakeDstack) -> None:
-        assert self.interrupted(dstack, planned(offers=1)).message == "interrupted; nothing was started"
-
-    def test_a_request_that_arrives_late(self, dstack: FakeDstack, monkeypatch: pytest.MonkeyPatch) -> None:
-        now = [0.0]
-
-        def sleep(seconds: float) -> None:
-            now[0] += seconds
-            dstack.held_runs = [run(status="submitted")]
-
-        said = up_errors.interrupted(dstack.server, planned(offers=1), clock=lambda: now[0], sleep=sleep)
-        assert "cluster lab goes on (submitted)" in said.message
-
-    def test_what_runs_and_what_it_costs(self, dstack: FakeDstack) -> None:
-        dstack.held_runs = [run(status="provisioning")]
-        said = self.interrupted(dstack, planned(offers=1))
-        assert said.message == "interrupted; cluster lab goes on (provisioning) and costs about $12.50/h"
-        assert "cloudrl status lab --watch" in said.hint
-        assert "cloudrl down lab" in said.hint
-        assert said.exit_code == 130
-
-    def test_the_price_of_the_offer_while_there_is_no_machine(self, dstack: FakeDstack) -> None:
-        dstack.held_runs = [run(attempt(price=0.0), status="submitted")]
-        assert "about $196.64/h" in self.interrupted(dstack, planned(offers=1)).message
-
-    def test_one_that_was_there_before_is_not_ours(self, dstack: FakeDstack) -> None:
-        assert "nothing was started" in self.interrupted(dstack, planned(current=held(dstack))).message
-
-    def test_a_server_that_does_not_answer(self, dstack: FakeDstack) -> None:
-        dstack.is_down = True
-        said = self.interrupted(dstack, planned(offers=1))
-        assert "whether cluster lab goes on cannot be seen" in said.message
-        assert "cloudrl down lab" in said.hint
 
 
 MOUNT = SimpleNamespace(instance_path="/checkpoints", path="/checkpoints")

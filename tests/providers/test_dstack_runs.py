@@ -2,125 +2,113 @@
 
 from __future__ import annotations
 
-import base64
-from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fake_dstack import FakeDstack, attempt, run, submission_id
 
 from cloudrl.errors import InputError
 from cloudrl.protocol.outcome import Outcome
-from cloudrl.providers.dstack import history, runs
+from cloudrl.protocol.phases import Phase
+from cloudrl.providers.dstack import history, logs, runs
 
 
-@dataclass
-class FakeServer:
-    """dstack's server as far as one run is concerned; a look takes the next status, the last one stays."""
-
-    statuses: list[str]
-    submissions: dict[int, list[Any]] = field(default_factory=dict)
-    outputs: dict[str, str] = field(default_factory=dict)
-    stops: list[str] = field(default_factory=list)
-    project: str = "main"
-
-    def __post_init__(self) -> None:
-        self.api = SimpleNamespace(
-            runs=SimpleNamespace(get=self._get, stop=self._stop), logs=SimpleNamespace(poll=self._poll)
-        )
-
-    def call(self, function: Any, *args: Any, **options: Any) -> Any:
-        return function(*args, **options)
-
-    def _get(self, _project: str, name: str) -> Any:
-        status = self.statuses.pop(0) if len(self.statuses) > 1 else self.statuses[0]
-        jobs = [
-            SimpleNamespace(job_spec=SimpleNamespace(job_num=rank), job_submissions=each)
-            for rank, each in self.submissions.items()
-        ]
-        return SimpleNamespace(
-            id="run-1", user="me", run_spec=SimpleNamespace(run_name=name), status=SimpleNamespace(value=status),
-            error=None,
-            status_message="", jobs=jobs, cost=0.0, submitted_at=_Time(0.0), fleet=None,
-        )  # fmt: skip
-
-    def _stop(self, _project: str, names: list[str], _abort: bool) -> None:
-        self.stops += names
-
-    def _poll(self, _project: str, request: Any) -> Any:
-        text = self.outputs.get(str(request.job_submission_id), "")
-        return SimpleNamespace(logs=[SimpleNamespace(message=base64.b64encode(text.encode()))])
+@pytest.fixture
+def dstack() -> FakeDstack:
+    return FakeDstack()
 
 
-@dataclass(frozen=True)
-class _Time:
-    seconds: float
+class Statuses:
+    """A run whose status is another one at each look; the last one stays."""
 
-    def timestamp(self) -> float:
-        return self.seconds
+    def __init__(self, dstack: FakeDstack, *statuses: str) -> None:
+        self.left, self.stops, self.now = list(statuses), 0, 0.0
+        dstack.runs.get = lambda *_: run(status=self.left.pop(0) if len(self.left) > 1 else self.left[0])
+        dstack.runs.stop = self._stop
 
+    def _stop(self, *_: Any) -> None:
+        self.stops += 1
 
-def submission(number: int, host: str, reason: str = "", ended: float | None = None, **more: Any) -> Any:
-    machine = SimpleNamespace(hostname=host, price=0.0, backend=SimpleNamespace(value="ssh"))
-    values = {
-        "id": f"00000000-0000-4000-8000-{number:06d}{int(host[-2:]):06d}", "submission_num": number,
-        "status": SimpleNamespace(value="failed" if ended else "running"), "submitted_at": _Time(100.0 * number),
-        "finished_at": _Time(ended) if ended else None, "job_provisioning_data": machine, "exit_status": None,
-        "termination_reason_message": None, "error": None, "termination_reason": reason,
-    }  # fmt: skip
-    return SimpleNamespace(**{**values, **more})
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
 
 
-def test_a_stop_that_the_server_has_forgotten_is_asked_again() -> None:
-    server = FakeServer(["terminating", "terminating", "running", "terminating", "terminated"])
-    assert runs.wait_over(server, "one", sleep=lambda _: None).status == "terminated"  # type: ignore[arg-type]
-    assert server.stops == ["one"]
+def test_a_stop_that_the_server_has_forgotten_is_asked_again(dstack: FakeDstack) -> None:
+    there = Statuses(dstack, "terminating", "terminating", "running", "terminating", "terminated")
+    assert runs.wait_over(dstack.server, "one", sleep=there.sleep).status == "terminated"
+    assert there.stops == 1
 
 
-def test_a_run_that_does_not_end_is_told() -> None:
-    server, now = FakeServer(["running"]), iter(range(100))
+def test_a_run_that_does_not_end_is_told(dstack: FakeDstack) -> None:
+    there = Statuses(dstack, "running")
     with pytest.raises(InputError, match="still running after 5 s"):
-        runs.wait_over(
-            server,  # type: ignore[arg-type]
-            "one",
-            timeout_s=5.0,
-            clock=lambda: float(next(now)),
-            sleep=lambda _: None,
-        )
+        runs.wait_over(dstack.server, "one", timeout_s=5.0, clock=lambda: there.now, sleep=there.sleep)
 
 
-def lost(reason_of_the_head: str = "terminated_by_server") -> FakeServer:
+def lost(dstack: FakeDstack, reason_of_the_head: str = "terminated_by_server") -> runs.RunState:
     """Two nodes; rank 1 was lost in the first attempt."""
-    return FakeServer(
-        ["running"],
-        {
-            0: [submission(0, "10.0.0.11", reason_of_the_head, 52.0), submission(1, "10.0.0.11")],
-            1: [submission(0, "10.0.0.12", "instance_unreachable", 50.0), submission(1, "10.0.0.13")],
-        },
-    )
+    head, worker, another = "10.0.0.11", "10.0.0.12", "10.0.0.13"
+    dstack.held_runs = [
+        run(
+            attempt(0, host=head, status="failed", code=reason_of_the_head, ended=52.0),
+            attempt(1, host=head),
+            others=[
+                attempt(0, host=worker, status="failed", code="instance_unreachable", ended=50.0),
+                attempt(1, host=another),
+            ],
+        )
+    ]
+    return runs.get(dstack.server, "lab")
 
 
-def test_attempts_that_ended() -> None:
-    server = lost()
-    [attempt] = history.previous_attempts(server, runs.get(server, "one"))  # type: ignore[arg-type]
-    assert attempt["reason"] == "rank 1 (10.0.0.12): instance unreachable"
-    assert (attempt["attempt"], attempt["submitted_at"], attempt["ended_at"]) == (1, 0.0, 52.0)
-    assert [(node["rank"], node["ip"], node["detail"]) for node in attempt["nodes"]] == [
+def test_attempts_that_ended(dstack: FakeDstack) -> None:
+    [before] = history.previous_attempts(dstack.server, lost(dstack))
+    assert before["reason"] == "rank 1 (10.0.0.12): instance unreachable"
+    assert (before["attempt"], before["submitted_at"], before["ended_at"]) == (1, 0.0, 52.0)
+    assert [(node["rank"], node["ip"], node["detail"]) for node in before["nodes"]] == [
         (0, "10.0.0.11", "terminated by server"),
         (1, "10.0.0.12", "instance unreachable"),
     ]
 
 
-def test_the_agents_own_words_come_first() -> None:
-    server = lost("container_exited_with_error")
+def test_the_agents_own_words_come_first(dstack: FakeDstack) -> None:
+    seen = lost(dstack, "container_exited_with_error")
     words = "rank 1 (b, 10.0.0.12) was lost in phase ready: no heartbeat for 30 s"
-    server.outputs[server.submissions[0][0].id] = (
-        f"{Outcome('failed', words, final=False, at=1.0).to_line()}\r\n"
-    )
-    [attempt] = history.previous_attempts(server, runs.get(server, "one"))  # type: ignore[arg-type]
-    assert attempt["reason"] == words
+    line = Outcome("failed", words, final=False, at=1.0).to_line()
+    dstack.held_outputs[submission_id(0, "10.0.0.11")] = f"{line}\r\n"
+    [before] = history.previous_attempts(dstack.server, seen)
+    assert before["reason"] == words
 
 
-def test_one_attempt_has_no_past() -> None:
-    server = FakeServer(["running"], {0: [submission(0, "10.0.0.11")]})
-    assert history.previous_attempts(server, runs.get(server, "one")) == ()  # type: ignore[arg-type]
+def test_one_attempt_has_no_past(dstack: FakeDstack) -> None:
+    dstack.held_runs = [run()]
+    assert history.previous_attempts(dstack.server, runs.get(dstack.server, "lab")) == ()
+
+
+DOWN = Outcome("down", "idle for 30m", final=True, at=1.0)
+FINAL = Outcome("failed", "rank 1, setup: no", final=True, at=1.0)
+PASSING = Outcome("failed", "rank 0 was lost", final=False, at=1.0)
+
+
+@pytest.mark.parametrize(
+    ("status", "outputs", "said"),
+    [
+        ("done", (FINAL.to_line(), DOWN.to_line()), (Phase.DOWN, DOWN.reason)),
+        ("done", (PASSING.to_line(), FINAL.to_line()), (Phase.FAILED, FINAL.reason)),
+        ("terminated", ("READY", ""), (Phase.DOWN, "")),
+        ("failed", ("", "x\nno module named y"), (Phase.FAILED, "rank 0: out of memory")),
+        (
+            "failed",
+            ("no module named y\n", ""),
+            (Phase.FAILED, "rank 0: out of memory; its last line: no module named y"),
+        ),
+    ],
+)
+def test_how_a_run_has_ended(
+    dstack: FakeDstack, status: str, outputs: tuple[str, str], said: tuple[Phase, str]
+) -> None:
+    hosts = ("10.0.0.11", "10.0.0.12")
+    head, worker = (attempt(host=host, status="failed", said="out of memory", ended=5.0) for host in hosts)
+    dstack.held_runs = [run(head, others=[worker], status=status)]
+    dstack.held_outputs = {submission_id(0, host): text for host, text in zip(hosts, outputs, strict=True)}
+    assert logs.exit_reason(dstack.server, runs.get(dstack.server, "lab")) == said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from fake_dstack import FakeDstack, attempt, fleet, run
 
-from cloudrl.errors import CapacityError, CloudrlError, ClusterFailed, ConnectionFailed, InputError
+from cloudrl.errors import (
+    CapacityError,
+    CloudrlError,
+    ClusterFailed,
+    ConnectionFailed,
+    InputError,
+    Interrupted,
+)
 from cloudrl.protocol.phases import Phase
 from cloudrl.providers.dstack import plan as plan_module
 from cloudrl.providers.dstack import provider, route, runs, up_errors
@@ -28,7 +36,8 @@ if TYPE_CHECKING:
     from cloudrl.providers.model import Status
 
 LAB = Cluster(name="lab")
-PLANNED = RunPlan("", "lab", 2, (), 0, current=None)
+OFFERS = tuple(Offer("aws", "us", "p5", "8xH100", price, spot=False) for price in (98.32, 120.0))
+PLANNED = RunPlan("", "lab", 2, OFFERS, 2, current=None)
 
 
 @pytest.fixture
@@ -49,34 +58,77 @@ class Clock:
         self.now += seconds
 
 
-def failed(dstack: FakeDstack, error: CloudrlError) -> CloudrlError:
+def failed(dstack: FakeDstack, error: CloudrlError, plan: RunPlan | None = None) -> CloudrlError:
     clock = Clock()
-    return up_errors.failed(dstack.server, PLANNED, error, clock=clock, sleep=clock.sleep)
+    return up_errors.failed(dstack.server, plan or PLANNED, error, clock=clock, sleep=clock.sleep)
 
 
-class TestAnErrorAfterTheRunWasSubmitted:
-    def test_says_that_it_goes_on_and_what_it_costs(self, dstack: FakeDstack) -> None:
-        dstack.held_runs = [run(attempt(price=12.5))]
-        said = failed(dstack, ConnectionFailed("the tunnel to 'lab' did not open"))
-        assert isinstance(said, ConnectionFailed)
-        assert (
-            said.message
-            == "the tunnel to 'lab' did not open; cluster lab goes on (running) and costs about $12.50/h"
-        )
-        assert said.hint == "Look: cloudrl status lab --watch\nEnd it: cloudrl down lab"
+UNREACHED = ConnectionFailed("the tunnel to 'lab' did not open", hint="Is it running?")
+CTRL_C = Interrupted("interrupted")
+
+
+class TestAnEarlyEnd:
+    """An error, or Ctrl-C, after the run was submitted."""
+
+    @pytest.mark.parametrize("error", [UNREACHED, CTRL_C, ClusterFailed("not ready after 9 s")])
+    @pytest.mark.parametrize(
+        ("there", "said"),
+        [
+            (run(attempt(price=12.5)), "(running) and costs about $12.50/h"),
+            (run(attempt(price=0.0), status="submitted"), "(submitted) and costs about $196.64/h"),
+        ],
+        ids=["running", "no machine yet"],
+    )
+    def test_says_what_goes_on_and_what_it_costs(
+        self, dstack: FakeDstack, error: CloudrlError, there: Any, said: str
+    ) -> None:
+        dstack.held_runs = [there]
+        told = failed(dstack, error)
+        assert type(told) is type(error)
+        assert told.message == f"{error.message}; cluster lab goes on {said}"
+        hints = [
+            *(error.hint or "").splitlines(),
+            "Look: cloudrl status lab --watch",
+            "End it: cloudrl down lab",
+        ]
+        assert str(told.hint).splitlines() == hints
 
     def test_of_a_server_that_is_gone_says_that_nobody_knows(self, dstack: FakeDstack) -> None:
         dstack.is_down = True
-        said = failed(dstack, ConnectionFailed("no answer"))
-        assert "whether cluster lab goes on cannot be seen" in said.message
-        assert said.hint == "Look: cloudrl status lab\nEnd it: cloudrl down lab"
+        told = failed(dstack, UNREACHED)
+        assert "; whether cluster lab goes on cannot be seen: " in told.message
+        assert str(told.hint).endswith("Look: cloudrl status lab\nEnd it: cloudrl down lab")
 
-    def test_is_left_as_it_is_where_nothing_runs(self, dstack: FakeDstack) -> None:
-        error = CapacityError("no machines")
-        assert failed(dstack, error) is error
-        dstack.held_runs = [run(status="failed")]
-        over = ClusterFailed("it ended before it was ready")
-        assert failed(dstack, over) is over
+    @pytest.mark.parametrize(
+        ("there", "before"),
+        [([], None), ([run(status="failed")], None), ([run()], "run-1")],
+        ids=["none", "over", "there before"],
+    )
+    def test_is_left_as_it_is_where_nothing_of_it_runs(
+        self, dstack: FakeDstack, there: list[Any], before: str | None
+    ) -> None:
+        dstack.held_runs = there
+        plan = replace(PLANNED, current=runs.get(dstack.server, "lab") if before else None)
+        for error in (UNREACHED, CapacityError("no machines")):
+            assert failed(dstack, error, plan) is error
+        clock = Clock()
+        told = up_errors.interrupted(dstack.server, plan, clock=clock, sleep=clock.sleep)
+        assert told.message == "interrupted; nothing was started"
+        assert told.exit_code == 130
+
+    def test_before_the_server_was_asked(self, dstack: FakeDstack) -> None:
+        assert up_errors.interrupted(dstack.server, None).message == "interrupted; nothing was started"
+        assert dstack.looks == 0
+
+    def test_a_request_that_arrives_late(self, dstack: FakeDstack) -> None:
+        clock = Clock()
+
+        def sleep(seconds: float) -> None:
+            clock.sleep(seconds)
+            dstack.held_runs = [run(status="submitted")]
+
+        told = up_errors.interrupted(dstack.server, PLANNED, clock=clock, sleep=sleep)
+        assert "interrupted; cluster lab goes on (submitted)" in told.message
 
     def test_in_up(self, dstack: FakeDstack, monkeypatch: pytest.MonkeyPatch) -> None:
         """The request that starts it gets no answer, and starts it."""
@@ -217,13 +269,12 @@ class TestThePrice:
     def asked(self, dstack: FakeDstack, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
         """The texts that the server was asked about; it has two offers, the cheapest for 98.32."""
         texts: list[str] = []
-        offers = tuple(Offer("aws", "us", "p5", "8xH100", price, spot=False) for price in (98.32, 120.0))
 
         def quote(_server: Any, text: str, _folder: Path) -> RunPlan:
             texts.append(text)
             answer = SimpleNamespace(run_spec=SimpleNamespace(configuration=None))
             return RunPlan(
-                text, "lab", 2, offers if dstack.held_fleets else (), len(dstack.held_fleets), None, answer
+                text, "lab", 2, OFFERS if dstack.held_fleets else (), len(dstack.held_fleets), None, answer
             )
 
         monkeypatch.setenv("CLOUDRL_HOME", str(tmp_path))
