@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from planning import plan
+from planning import cluster, plan
 
 from cloudrl import recipes
 from cloudrl.jobs import SubmitOptions
 from cloudrl.spec import Gpu
-from cloudrl.spec.shape import ClusterShape
 from cloudrl.verl_cpu.tiny_model import make_tiny_model
 
 if TYPE_CHECKING:
@@ -48,20 +47,15 @@ MISSPELT = {
 def words(job: Job, model: str) -> list[str]:
     """The overrides that are sent to the cluster that the job is made for."""
     gpus = Gpu.parse(job.gpu).count if job.gpu else None
-    cluster = ClusterShape(
-        name="lab",
-        id="1",
+    data = {name: {part: f"/data/{name}/{part}.parquet" for part in ("train", "test")} for name in job.data}
+    shape = cluster(
         nodes=job.nodes or 2,
         gpus_per_node=gpus.exact or 0 if gpus else 1,
         device=job.device,
-        checkpoint_dir="/checkpoints",
-        data={
-            name: {"train": f"/data/{name}/a.parquet", "test": f"/data/{name}/b.parquet"} for name in job.data
-        },
+        data=data,
         models={job.model or "": model},
-        verl_version="0.9.1",
     )
-    return list(plan(job, cluster, SubmitOptions(name="run")).argv[3:])
+    return list(plan(job, shape, SubmitOptions(name="run")).argv[3:])
 
 
 @pytest.fixture(scope="module")
