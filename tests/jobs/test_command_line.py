@@ -49,9 +49,7 @@ def ends(cluster: FakeCluster, log: str = LOG, status: str = "SUCCEEDED", messag
 class TestSubmit:
     def test_follows_to_the_end(self, cluster: FakeCluster, run: Run):
         ends(cluster)
-
         code, out, err = run("submit", "grpo-tiny", *PATHS, "--steps", "2", "--submission-id", "one")
-
         assert code == 0
         assert out == cluster.url.replace("http", "ray") + "/one\n"
         assert err.splitlines() == [
@@ -62,9 +60,7 @@ class TestSubmit:
 
     def test_a_job_that_fails(self, cluster: FakeCluster, run: Run):
         ends(cluster, LOG + "ValueError: no\n", "FAILED")
-
         code, out, err = run("submit", "grpo-tiny", *PATHS, "--submission-id", "one")
-
         assert code == 4
         assert out.endswith("/one\n")
         assert "The end of the log:\n  Runtime env is setting up.\n  (TaskRunnerV1 pid=9) step:1 - " in err
@@ -76,11 +72,9 @@ class TestSubmit:
 
     def test_a_dry_run(self, cluster: FakeCluster, run: Run, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setenv("HF_TOKEN", "hf_secret_1234")
-
         code, out, err = run(
             "submit", "grpo-tiny", *PATHS, "--name", "mine", "--dry-run", "-e", "HF_TOKEN", "-e", "A=1"
         )
-
         shown = yaml.safe_load(out)
         assert code == 0
         assert not cluster.jobs
@@ -93,13 +87,11 @@ class TestSubmit:
 
     def test_a_dry_run_for_a_program(self, run: Run):
         code, out, _ = run("submit", "grpo-tiny", *PATHS, "--dry-run", "--json")
-
         assert code == 0
         assert set(json.loads(out)) == {"entrypoint", "submission_id", "runtime_env", "metadata"}
 
     def test_without_waiting(self, cluster: FakeCluster, run: Run):
         code, out, err = run("submit", "grpo-tiny", *PATHS, "--no-wait", "--submission-id", "one")
-
         assert (code, out) == (0, cluster.url.replace("http", "ray") + "/one\n")
         url = out.strip()
         assert f"cloudrl jobs logs -f {url}\n" in err
@@ -107,11 +99,9 @@ class TestSubmit:
 
     def test_a_result_for_a_program(self, cluster: FakeCluster, run: Run):
         ends(cluster)
-
         _, out, _ = run("submit", "grpo-tiny", *PATHS, "--json", "--submission-id", "one", "--steps", "2")
         result = json.loads(out)
         _, out, _ = run("submit", "grpo-tiny", *PATHS, "--json", "--submission-id", "two", "--no-wait")
-
         assert result == {
             "submission_id": "one", "url": cluster.url.replace("http", "ray") + "/one", "name": result["name"],
             "checkpoint_dir": "/c/run", "total_steps": 2, "status": "SUCCEEDED", "step": 2, "reward": 0.2,
@@ -124,9 +114,7 @@ class TestSubmit:
         (tmp_path / "train.py").write_text("")
         (tmp_path / "noise").write_bytes(os.urandom(2_000_000))
         ends(cluster)
-
         _, _, err = run("submit", "grpo-tiny", *PATHS, "--working-dir", str(tmp_path))
-
         assert "working directory: 2 files, 1.9 MiB; left out: .git" in err
         assert "uploading: 2.0 MB" in err
         assert len(cluster.packages) == 1
@@ -136,9 +124,7 @@ class TestSubmit:
         recipe.write_text("name: mine\noverrides: {algorithm.adv_estimator: grpo}\n")
         runtime_env = tmp_path / "env.yaml"
         runtime_env.write_text("env_vars: {B: '2'}\n")
-
         code, out, _ = run("submit", str(recipe), *PATHS, "--runtime-env", str(runtime_env), "--dry-run")
-
         assert code == 0
         assert yaml.safe_load(out)["runtime_env"]["env_vars"]["B"] == "2"
 
@@ -165,7 +151,6 @@ class TestSubmit:
 )
 def test_bad_input(run: Run, arguments: list[str], code: int, says: str, hint: str):
     got, out, err = run(*arguments)
-
     assert (got, out) == (code, "")
     error = err[err.index("error: ") :]
     assert says in error.split("→")[0]
@@ -177,7 +162,6 @@ def test_nobody_there_and_a_wrong_token(cluster: FakeCluster, run: Run):
         taken.bind(("127.0.0.1", 0))
         code, _, err = run("jobs", "list", address=f"http://127.0.0.1:{taken.getsockname()[1]}")
     assert (code, "no Ray answers at" in err) == (5, True)
-
     cluster.token = "another"
     code, _, err = run("submit", "grpo-tiny", *PATHS)
     assert (code, "refuses the token" in err) == (5, True)
@@ -191,9 +175,7 @@ class TestJobs:
     def test_list(self, cluster: FakeCluster, run: Run):
         cluster.add("one", metadata={"cloudrl_recipe": "grpo"})
         cluster.add("two", status="FAILED")
-
         code, out, _ = run("jobs", "list")
-
         assert code == 0
         rows = [line.split()[:2] for line in out.splitlines()]
         assert rows == [["id", "status"], ["one", "RUNNING"], ["two", "FAILED"]]
@@ -204,7 +186,6 @@ class TestJobs:
             entrypoint="python3 x +a.api_key=sesame-1 note=abc-secret",
             runtime_env={"env_vars": {"HF_TOKEN": "abc-secret"}},
         )
-
         for arguments in (["status", "one"], ["status", "--json"], ["list", "--json"]):
             code, out, _ = run("jobs", *arguments)
             assert code == 0
@@ -214,9 +195,7 @@ class TestJobs:
 
     def test_status_of_a_failed_job(self, cluster: FakeCluster, run: Run):
         cluster.add("one", status="FAILED")
-
         code, out, err = run("jobs", "status", "one")
-
         assert code == 4
         assert "FAILED" in out
         assert f"cloudrl jobs logs {cluster.url.replace('http', 'ray')}/one" in err
@@ -224,7 +203,6 @@ class TestJobs:
     def test_logs(self, cluster: FakeCluster, run: Run):
         cluster.add("one", LOG.encode())
         cluster.add("two", LOG.encode() + b"half")
-
         assert run("jobs", "logs", "one") == (0, re.sub(r"\x1b\[\d+m", "", LOG), "")
         _, out, _ = run("jobs", "logs")
         assert out.endswith("2.0\nhalf\n")
@@ -233,9 +211,7 @@ class TestJobs:
         cluster.add("one", LOG.encode())
         cluster.end("one", "FAILED", "message")
         cluster.cuts = [30, 30]  # where the log is silent for long, the first may come after we have left
-
         code, out, err = run("jobs", "logs", "-f", "one")
-
         assert code == 4
         assert out == re.sub(r"\x1b\[\d+m", "", LOG)
         assert err.startswith("connection lost, trying again: ")
@@ -244,9 +220,7 @@ class TestJobs:
     def test_logs_for_a_program(self, cluster: FakeCluster, run: Run):
         cluster.add("one", (LOG + "step:3 - critic/score/mean:nan - timing_s/step:1\n").encode())
         cluster.end("one")
-
         _, out, _ = run("jobs", "logs", "-f", "one", "--json")
-
         events = [json.loads(line, parse_constant=pytest.fail) for line in out.splitlines()]
         assert [event["event"] for event in events] == ["line"] + ["line", "step", "progress"] * 3 + ["ended"]
         assert events[3] == {
@@ -258,16 +232,13 @@ class TestJobs:
         cluster.add("one", b"text\n")
         cluster.add("two")
         url = cluster.url.replace("http", "ray") + "/one"
-
         assert run("jobs", "logs", url) == (0, "text\n", "")
         assert run("jobs", "logs", url, address="") == (0, "text\n", "")
         assert json.loads(run("jobs", "stop", url, "-y", "--json")[1])["submission_id"] == "one"
 
     def test_stop(self, cluster: FakeCluster, run: Run):
         cluster.add("one", metadata={"job_name": "mine", "cloudrl_checkpoints": "/c/mine"})
-
         code, out, err = run("jobs", "stop", "one", "-y")
-
         assert (code, out) == (0, "")
         assert (
             err == "one has ended: STOPPED\ncheckpoints stay in /c/mine; go on from them with --name mine\n"

@@ -68,32 +68,25 @@ class TestFields:
         assert cluster_for_job(Job(name="bare"), SubmitOptions(), here=tmp_path) == {"nodes": 1}
 
 
-class TestRehearsal:
-    def refused(self, cluster: Cluster, recipe: str = "grpo", **options: object) -> str:
+class TestBeforeThereIsACluster:
+    def refused(self, cluster: Cluster, **options: Any) -> str:
+        planned = DstackProvider().plan(cluster)
         with pytest.raises(InputError) as caught:
-            validate(
-                DstackProvider().plan(cluster),
-                recipes.load(recipe),
-                SubmitOptions(**options),
-                here=Path("/nowhere"),
-            )
+            validate(planned, recipes.load("grpo"), SubmitOptions(**options), here=Path("/nowhere"))
         return caught.value.message
 
-    def test_too_few_nodes(self) -> None:
-        cluster = Cluster(name="lab", gpu="80GB:8", data=["gsm8k"])
-        assert "cluster 'lab' has 1 node" in self.refused(cluster, overrides={"trainer.nnodes": 2})
-
-    def test_a_data_set_that_nobody_prepares(self) -> None:
-        cluster = Cluster(name="lab", gpu="80GB:8", data=["math"])
-        assert "reads data set 'gsm8k'" in self.refused(cluster)
-
-    def test_another_engine_in_the_image(self) -> None:
-        cluster = Cluster(name="lab", gpu="80GB:8", data=["gsm8k"], rollout="sglang")
-        assert "generates with vllm" in self.refused(cluster)
-
-    def test_a_file_that_is_not_here(self) -> None:
-        cluster = Cluster(name="lab", gpu="80GB:8", data=["gsm8k"])
-        assert "reward.py" in self.refused(cluster, reward="./reward.py")
+    @pytest.mark.parametrize(
+        ("declared", "options", "says"),
+        [
+            ({}, {"overrides": {"trainer.nnodes": 2}}, "cluster 'lab' has 1 node"),
+            ({"data": ["math"]}, {}, "reads data set 'gsm8k'"),
+            ({"rollout": "sglang"}, {}, "generates with vllm"),
+            ({}, {"reward": "./reward.py"}, "reward.py"),
+        ],
+    )
+    def test_what_cannot_work(self, declared: dict[str, Any], options: dict[str, Any], says: str) -> None:
+        cluster = Cluster(**{"name": "lab", "gpu": "80GB:8", "data": ["gsm8k"], **declared})
+        assert says in self.refused(cluster, **options)
 
     def test_a_number_of_gpus_that_is_left_open_counts_as_the_recipes(self) -> None:
         seen = expected_shape(
