@@ -38,7 +38,7 @@ WORLD_SIZE = 4
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Steps 5 and 6 of a run of four ranks, all in one folder."""
     run = tmp_path_factory.mktemp("whole") / "my run"
-    program = Path(__file__).with_name("make_sharded.py")
+    program = Path(__file__).parents[1] / "make_sharded.py"
     subprocess.run([sys.executable, program, run, str(WORLD_SIZE), "5", "6"], check=True, timeout=120)
     return run
 

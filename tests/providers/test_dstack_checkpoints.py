@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.dstack, pytest.mark.ray]
 
-WRITE = Path(__file__).parents[1] / "checkpoints" / "make_sharded.py"
+WRITE = Path(__file__).parents[1] / "make_sharded.py"
 CUT_S = 5.0
 # Stops in the middle until the cable is out; what comes then has to wait for it.
 MERGE = """
