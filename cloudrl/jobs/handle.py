@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from urllib.parse import urlsplit
 
 from cloudrl.errors import ConnectionFailed, FailedError, InputError, JobFailed, WaitTimeout
 from cloudrl.jobs.events import Ended, Event, EventReader
+from cloudrl.protocol.backoff import retry
 from cloudrl.transport.log_stream import JobLog, LineSplitter, follow_log
 
 if TYPE_CHECKING:
@@ -116,8 +118,8 @@ class JobHandle:
             yield from reader.read(line)
         yield Ended(looks[0].status, looks[0].message, reader.first_error)
 
-    def wait(self, timeout_s: float | None = None) -> Ended:
-        """Wait until the job has ended, however; `result` raises when it failed.
+    def wait(self, timeout_s: float | None = None) -> JobStatus:
+        """Wait until the job has ended, however, without reading its log; a broken connection is taken up again.
 
         Args:
             timeout_s: The most to wait; None for as long as it takes.
@@ -125,23 +127,30 @@ class JobHandle:
         Raises:
             WaitTimeout: It has not ended after `timeout_s`.
             ConnectionFailed: Nobody answers.
+            FailedError: The cluster is over, or was started again without the job.
         """
-        if timeout_s is not None:
-            self.wait_terminal(timeout_s)
-        last: deque[Event] = deque(self.follow(), maxlen=1)
-        ended = last.pop()
-        assert isinstance(ended, Ended)  # noqa: S101 - what `follow` promises
-        return ended
+        ends_at = math.inf if timeout_s is None else time.monotonic() + timeout_s
+        while not (status := self._status_with_retry()).is_terminal:
+            if time.monotonic() > ends_at:
+                raise WaitTimeout(
+                    f"job {self.submission_id} is still {status} after {timeout_s:g} s",
+                    hint=f"Look again: cloudrl jobs status {self.submission_id}",
+                )
+            time.sleep(0.5)
+        return status
 
     def result(self, timeout_s: float | None = None) -> Ended:
-        """Wait until the job has succeeded.
+        """Wait until the job has succeeded, and read its log.
 
         Raises:
             JobFailed: It failed or was stopped; the message holds its first error and the end of its log.
             WaitTimeout: It has not ended after `timeout_s`.
             ConnectionFailed: Nobody answers.
         """
-        ended = self.wait(timeout_s)
+        if timeout_s is not None:
+            self.wait(timeout_s)
+        ended = deque(self.follow(), maxlen=1).pop()
+        assert isinstance(ended, Ended)  # noqa: S101 - what `follow` promises
         raise_for_status(self, ended)
         return ended
 
@@ -158,32 +167,26 @@ class JobHandle:
             return failure
         return None
 
-    def wait_terminal(self, timeout_s: float = 180.0) -> JobStatus:
-        """Wait, without reading the log, until the job has ended; returns how.
-
-        Raises:
-            WaitTimeout: It has not ended after `timeout_s`.
-        """
-        deadline_s = time.monotonic() + timeout_s
-        while not (status := self.status().status).is_terminal:
-            if time.monotonic() > deadline_s:
-                raise WaitTimeout(
-                    f"job {self.submission_id} is still {status} after {timeout_s:g} s",
-                    hint=f"Look again: cloudrl jobs status {self.submission_id}",
-                )
-            time.sleep(0.5)
-        return status
+    def _status_with_retry(self) -> JobStatus:
+        """Once somebody answers, as long as the cluster is there and knows the job."""
+        try:
+            return retry(self.status, on_break=lambda _: self._ensure_cluster_alive()).status
+        except InputError as failure:
+            raise self._gone() from failure
 
     def _guard_job_exists(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
         """What comes, as long as the cluster knows the job."""
         try:
             yield from chunks
         except InputError as failure:
-            raise FailedError(
-                f"{self.connection.ray_url} does not know {self.submission_id!r} any more: "
-                "the cluster was restarted, and its jobs are gone",
-                hint=f"Submit it again with --name {self.name}: it continues from the newest step that is whole",
-            ) from failure
+            raise self._gone() from failure
+
+    def _gone(self) -> FailedError:
+        return FailedError(
+            f"{self.connection.ray_url} does not know {self.submission_id!r} any more: "
+            "the cluster was restarted, and its jobs are gone",
+            hint=f"Submit it again with --name {self.name}: it continues from the newest step that is whole",
+        )
 
     def _source(self, sleep: Callable[[float], None] = time.sleep) -> JobLog:
         return JobLog(self.connection.ray(), self.connection.agent(), self.submission_id, sleep=sleep)

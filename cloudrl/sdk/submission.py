@@ -159,7 +159,7 @@ def stop_job(job: JobHandle, *, confirm: Confirm = unattended, on_progress: OnPr
     if not before.is_terminal and not confirm(Question(f"Stop job {job.submission_id}?")):
         raise InputError(f"{job.submission_id} goes on")
     job.cancel()
-    after = job.wait_terminal()
+    after = job.wait(timeout_s=180.0)
     was_not = f"{job.submission_id} was not running: {before}"
     on_progress(Notice(was_not if before.is_terminal else f"{job.submission_id} has ended: {after}"))
     if job.checkpoint_dir is not None and not before.is_terminal:

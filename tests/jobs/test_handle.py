@@ -116,11 +116,13 @@ def test_a_cluster_that_was_restarted_does_not_know_the_job(cluster: FakeCluster
 
 def test_a_cluster_that_was_restarted_while_it_was_followed(cluster: FakeCluster, connection: Connection):
     cluster.add("run", b"text\n")
-    events = find_job(connection, "run").follow(sleep=lambda _: None)
+    job = find_job(connection, "run")
+    events = job.follow(sleep=lambda _: None)
     next(events)
     cluster.jobs.clear()
-    with pytest.raises(FailedError, match=r"does not know 'run' any more: the cluster was restarted"):
-        list(events)
+    for follow_or_wait in (lambda: list(events), job.wait, job.result):
+        with pytest.raises(FailedError, match=r"does not know 'run' any more: the cluster was restarted"):
+            follow_or_wait()
 
 
 def test_a_token_that_changed(cluster: FakeCluster, connection: Connection):
@@ -145,7 +147,7 @@ def test_the_verbs_of_a_future(cluster: FakeCluster, connection: Connection):
         job.wait(timeout_s=0)
     cluster.end("run")
     assert job.done()
-    assert job.wait(timeout_s=5).succeeded
+    assert job.wait(timeout_s=5) is JobStatus.SUCCEEDED
     assert job.result().succeeded
     assert job.exception() is None
 
@@ -160,7 +162,7 @@ def test_waiting_for_a_failure_names_the_first_error(cluster: FakeCluster, conne
         find_job(connection, "run").result()
     assert caught.value.exit_code == 4
     assert str(find_job(connection, "run").exception()) == str(caught.value)
-    assert find_job(connection, "run").wait().first_error == "KeyError: 'a'"
+    assert find_job(connection, "run").wait() is JobStatus.FAILED
     place = "lab" if connection.cluster_id else connection.ray_url.removeprefix("http://")
     assert caught.value.hint == f"The whole log: cloudrl jobs logs ray://{place}/run"
 

@@ -261,7 +261,7 @@ def test_stopping_a_job(connection: Connection, folder: Path):
             break
     assert job.status().status is JobStatus.RUNNING
     assert job.cancel() is True
-    assert job.wait_terminal() is JobStatus.STOPPED
+    assert job.wait(timeout_s=180.0) is JobStatus.STOPPED
     assert job.cancel() is False
 
 
