@@ -19,6 +19,11 @@ The number is the exit code of the command line. Standard library only: the node
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import Iterable
+
 
 class CloudrlError(Exception):
     """A message that says what failed, and in `hint` the next command to type."""
@@ -92,3 +97,12 @@ class Interrupted(CloudrlError):
     """The user interrupted the command; the job or cluster goes on."""
 
     exit_code = 130
+
+
+def did_you_mean(word: str, choices: Iterable[str]) -> str:
+    """`; did you mean 'gpu'?` with the choice that is most like `word`, letter case aside; empty when none is."""
+    import difflib  # only where something went wrong
+
+    by_lower = {choice.lower(): choice for choice in choices}
+    found = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.6)
+    return f"; did you mean {by_lower[found[0]]!r}?" if found else ""

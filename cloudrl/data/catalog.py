@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from cloudrl.data.request import is_hub_id, is_path
-from cloudrl.errors import InputError
+from cloudrl.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -89,10 +88,9 @@ def check(request: Request) -> None:
     if known is not None:
         _check_fields(known, request)
     elif not (is_path(request.place) or is_hub_id(request.place)):
-        near = get_close_matches(request.place, names(), n=1)
-        others = f"Known data sets: {', '.join(names())}; others by owner/name on the Hub or by path"
         raise InputError(
-            f"there is no data set {request.place!r}", hint=f"Did you mean {near[0]}?" if near else others
+            f"there is no data set {request.place!r}{did_you_mean(request.place, names())}",
+            hint=f"Known data sets: {', '.join(names())}; others by owner/name on the Hub or by path",
         )
 
 

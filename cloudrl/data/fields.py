@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from cloudrl.data.rows import BadRow
-from cloudrl.errors import InputError
+from cloudrl.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
     from typing import Any, List, Mapping, Optional, Tuple
@@ -52,11 +51,9 @@ def _find(
     try:
         look(row, wanted)
     except BadRow:
-        near = get_close_matches(wanted, _leaves(row), n=1)
-        meant = f" Did you mean {near[0]!r}?" if near else ""
         raise InputError(
-            f"data set {name}: {option} {wanted!r} is no column.{meant} It has {_shown(row)}",
-            hint=f"{flag} {near[0]}" if near else None,
+            f"data set {name}: {option} {wanted!r} is no column{did_you_mean(wanted, _leaves(row))}",
+            hint=f"It has {_shown(row)}; say which one: {option}=... ({flag} ...)",
         ) from None
     return wanted
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cloudrl.data.packages import package
-from cloudrl.data.progress import Progress, silent
+from cloudrl.data.progress import counted, silent
 from cloudrl.errors import InputError
 
 if TYPE_CHECKING:
@@ -48,11 +48,9 @@ def write_splits(
     """
     folder = Path(folder).expanduser().absolute()
     _look_at(folder)
-    progress = Progress(name, say)
     with _staging(folder) as staged:
-        _write(name, staged, progress.of(rows))
+        _write(name, staged, counted(name, rows, say))
         _publish(staged, folder)
-    progress.done()
     return {split: str(folder / _file(split)) for split in SPLITS}
 
 

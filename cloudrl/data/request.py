@@ -11,11 +11,10 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from cloudrl.errors import InputError
+from cloudrl.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
     from typing import Any, List, Optional
@@ -78,10 +77,8 @@ def parse_request(text: str) -> Request:
 
 def _check(key: str, value: Any) -> None:
     if key not in FIELDS:
-        near = get_close_matches(key, FIELDS, n=1)
         raise InputError(
-            f"data set: unknown field {key!r}" + (f"; did you mean {near[0]!r}?" if near else ""),
-            hint=f"Fields: {', '.join(FIELDS)}",
+            f"data set: unknown field {key!r}{did_you_mean(key, FIELDS)}", hint=f"Fields: {', '.join(FIELDS)}"
         )
     kind = {"test_rows": int, "skip_bad": bool}.get(key, str)
     if value is not None and type(value) is not kind:

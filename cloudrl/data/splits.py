@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from cloudrl.errors import InputError
+from cloudrl.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
     from typing import AbstractSet, Iterable, Optional
@@ -44,10 +43,9 @@ def choose(request: Request, names: Iterable[str]) -> Splits:
     test = request.test_split
     for option, split in (("split", train), ("test_split", test)):
         if split is not None and split not in has:
-            near = get_close_matches(split, has, n=1)
-            meant = f" Did you mean {near[0]!r}?" if near else ""
             raise InputError(
-                f"data set {request.name}: {option} {split!r} is not there.{meant} It has {', '.join(has)}"
+                f"data set {request.name}: {option} {split!r} is not there{did_you_mean(split, has)}",
+                hint=f"It has {', '.join(has)}",
             )
     if test is None and request.test_rows is None:
         test = next((split for split in TESTS if split in has and split != train), None)

@@ -6,12 +6,11 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from cloudrl.errors import InputError
+from cloudrl.errors import InputError, did_you_mean
 from cloudrl.jobs.defaults import CRITIC_MODEL, MODEL, TRAIN, VAL
 from cloudrl.jobs.environment import is_remote
 from cloudrl.jobs.local_files import PARTS, is_of_this_machine, not_here, split_reward
 from cloudrl.jobs.overrides import one_or_many, parse_overrides, unquoted
-from cloudrl.spec import did_you_mean
 from cloudrl.spec.hydra import hydra_text
 from cloudrl.verl.path_keys import REWARD_FUNCTION, REWARD_NAME, REWARD_PATH, PathKind
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from cloudrl.errors import InputError
-from cloudrl.spec import did_you_mean
+from cloudrl.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from cloudrl.errors import InputError
+from cloudrl.errors import InputError, did_you_mean
 from cloudrl.jobs.compatibility import GPUS, NODES
 from cloudrl.jobs.overrides import integer, one_or_many
-from cloudrl.spec import Job, did_you_mean, hydra_text
+from cloudrl.spec import Job, hydra_text
 from cloudrl.verl import has_key
 
 if TYPE_CHECKING:

@@ -18,12 +18,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from cloudrl.errors import InputError
+from cloudrl.errors import InputError, did_you_mean
 from cloudrl.jobs.defaults import HUB_ID
 from cloudrl.jobs.environment import is_remote
 from cloudrl.jobs.overrides import items
 from cloudrl.jobs.working_dir import DirectoryListing, Entry, scan
-from cloudrl.spec import did_you_mean
 from cloudrl.spec.hydra import hydra_text, split_key
 from cloudrl.verl.path_keys import PathKind, kind_of
 

@@ -64,7 +64,7 @@ def provider(name: str) -> Provider:
         InputError: there is none of that name.
     """
     if name not in PROVIDERS:
-        from cloudrl.spec import did_you_mean
+        from cloudrl.errors import did_you_mean
 
         raise InputError(
             f"no provider {name!r}{did_you_mean(name, PROVIDERS)}; this release has: {', '.join(PROVIDERS)}",

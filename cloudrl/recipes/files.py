@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import Any, TypeVar
 
-from cloudrl.errors import RecipeError, SpecError
-from cloudrl.spec import Job, Spec, did_you_mean
+from cloudrl.errors import RecipeError, SpecError, did_you_mean
+from cloudrl.spec import Job, Spec
 from cloudrl.spec.yaml_core import load_mapping
 
 S = TypeVar("S", bound=Spec)

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import PlainValidator
 
-from cloudrl.errors import RecipeError
+from cloudrl.errors import RecipeError, did_you_mean
 from cloudrl.recipes.files import read_mapping
-from cloudrl.spec import did_you_mean
 from cloudrl.spec.base import FrozenDict, Spec
 from cloudrl.spec.fields import Words, text
 from cloudrl.spec.hydra import split_key

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from cloudrl.errors import SpecError
-from cloudrl.spec import did_you_mean
+from cloudrl.errors import SpecError, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

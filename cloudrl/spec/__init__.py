@@ -13,8 +13,6 @@ from cloudrl.spec.hydra import hydra_text as hydra_text
 from cloudrl.spec.hydra import override_argument as override_argument
 from cloudrl.spec.hydra import parse_override as parse_override
 from cloudrl.spec.job import Job as Job
-from cloudrl.spec.nearest import did_you_mean as did_you_mean
-from cloudrl.spec.nearest import nearest as nearest
 from cloudrl.spec.network_volume import NetworkVolume as NetworkVolume
 from cloudrl.spec.ports import Port as Port
 from cloudrl.spec.section import Section as Section

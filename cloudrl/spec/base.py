@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from cloudrl.errors import SpecError
+from cloudrl.errors import SpecError, did_you_mean
 from cloudrl.spec.assignments import assigned
-from cloudrl.spec.nearest import did_you_mean
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import PlainValidator, model_validator
 
-from cloudrl.errors import SpecError
+from cloudrl.errors import SpecError, did_you_mean
 from cloudrl.spec.base import Spec
 from cloudrl.spec.fields import (
     Positive,
@@ -21,7 +21,6 @@ from cloudrl.spec.fields import (
     optional,
     text,
 )
-from cloudrl.spec.nearest import did_you_mean
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -51,9 +50,7 @@ def _source(value: object) -> str:
         return absolute_path(value)
     if not isinstance(value, str) or not value.strip():
         raise SpecError(f"{value!r} is not the name of a data set", hint=_ANY_PLACE)
-    url = _HUB_URL.fullmatch(value)
-    if url:
-        raise SpecError(f"{value!r} is an address; did you mean {url[1]!r}?", hint=_ANY_PLACE)
+    _refuse_address(value)
     if value.startswith(("./", "../", "~")) or _FILE.fullmatch(value):
         raise SpecError(f"{value!r} is not an absolute path", hint="For example '/data/mine.jsonl'")
     if not _HUB_ID.fullmatch(value):
@@ -64,7 +61,14 @@ def _source(value: object) -> str:
 
 
 def _name(value: object) -> str:
+    _refuse_address(value)
     return absolute_path(value) if isinstance(value, str) and value.startswith("/") else data_name(value)
+
+
+def _refuse_address(value: object) -> None:
+    url = _HUB_URL.fullmatch(value) if isinstance(value, str) else None
+    if url:
+        raise SpecError(f"{value!r} is an address; did you mean {url[1]!r}?", hint=_ANY_PLACE)
 
 
 _field = matching(

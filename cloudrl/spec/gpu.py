@@ -10,8 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from cloudrl.errors import SpecError
-from cloudrl.spec.nearest import did_you_mean
+from cloudrl.errors import SpecError, did_you_mean
 from cloudrl.spec.sizes import CountRange, size_range
 
 if TYPE_CHECKING:

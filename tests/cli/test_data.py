@@ -123,7 +123,7 @@ def test_prepare_a_file(run: Callable[..., Typed], mine: Path, place: str) -> No
     ("words", "said", "hint"),
     [
         (["mine.jsonl"], "no column is called prompt, question", "--prompt-field"),
-        (["mine.jsonl", "--prompt-field", "txt"], "did you mean 'text'?", "--prompt-field text"),
+        (["mine.jsonl", "--prompt-field", "txt"], "did you mean 'text'?", "--prompt-field"),
         (["gsm9k"], "there is no data set 'gsm9k'; did you mean 'gsm8k'?", "owner/name"),
         (["none.jsonl"], "'none.jsonl' is not an absolute path", ""),
         (["./none.jsonl"], "none.jsonl does not exist", ""),

@@ -106,17 +106,15 @@ def test_fields_by_their_usual_names_or_as_told(
 
 def test_a_field_that_is_not_there_is_named_with_the_nearest_and_all_columns(tmp_path: Path) -> None:
     error = refusal(tmp_path, raw(3), prompt_field="qestion")
-    assert error.message == (
-        "data set mine: prompt_field 'qestion' is no column. Did you mean 'question'? It has question, answer, id"
-    )
-    assert error.hint == "--prompt-field question"
+    assert error.message == "data set mine: prompt_field 'qestion' is no column; did you mean 'question'?"
+    assert error.hint == "It has question, answer, id; say which one: prompt_field=... (--prompt-field ...)"
 
 
 def test_a_field_inside_another_is_found_by_its_path(tmp_path: Path) -> None:
     rows = [{"question": "q", "answers": {"text": "a", "start": 1}}] * 3
     error = refusal(tmp_path, rows, answer_field="answers.txt")
-    assert "answer_field 'answers.txt' is no column. Did you mean 'answers.text'?" in error.message
-    assert "It has question, answers.text, answers.start" in error.message
+    assert "answer_field 'answers.txt' is no column; did you mean 'answers.text'?" in error.message
+    assert "It has question, answers.text, answers.start" in error.hint
 
 
 def test_unusual_names_have_to_be_said(tmp_path: Path) -> None:
@@ -244,9 +242,9 @@ def test_splits_by_their_usual_names_or_as_told(tmp_path: Path) -> None:
         with pytest.raises(InputError) as caught:
             counts(**{option: "trian_big"})
         assert caught.value.message == (
-            f"data set mine: {option} 'trian_big' is not there. Did you mean 'train_big'? It has extra, train, "
-            "train_big, validation"
+            f"data set mine: {option} 'trian_big' is not there; did you mean 'train_big'?"
         )
+        assert caught.value.hint == "It has extra, train, train_big, validation"
 
 
 def test_which_split_is_for_training_has_to_be_said(tmp_path: Path) -> None:

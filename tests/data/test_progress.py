@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cloudrl.data.parquet import write_splits
-from cloudrl.data.progress import Progress
+from cloudrl.data.progress import counted
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -15,11 +15,8 @@ def lines_of(times: list[float], rows: list[str]) -> list[str]:
     """What is said when the clock shows `times`, one after the other."""
     said: list[str] = []
     clock = iter(times)
-    progress = Progress("mine", said.append, clock=lambda: next(clock), every_s=2.0)
-    assert list(progress.of((split, number) for number, split in enumerate(rows))) == [
-        (split, number) for number, split in enumerate(rows)
-    ]
-    progress.done()
+    pairs = [(split, number) for number, split in enumerate(rows)]
+    assert list(counted("mine", pairs, said.append, clock=lambda: next(clock), every_s=2.0)) == pairs
     return said
 
 

@@ -129,7 +129,7 @@ def test_a_built_in_data_set_is_known_by_its_hub_id_too(text: str, meant: str | 
 @pytest.mark.parametrize(
     ("text", "message", "hint"),
     [
-        ("additon", "there is no data set 'additon'", "Did you mean addition?"),
+        ("additon", "there is no data set 'additon'; did you mean 'addition'?", "Known data sets"),
         ("zzz", "there is no data set 'zzz'", "Known data sets: addition, gsm8k, math, nq_search; others by"),
         ('{"name": "mine"}', "there is no data set 'mine'", "Known data sets"),
         ('{"name": "gsm8k", "system": "S", "source": "/x"}',

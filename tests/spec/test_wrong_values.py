@@ -120,7 +120,7 @@ WRONG = {
         ("name", "my data", "'my data' is not the name of a data set"),
         ("name", "-x", "'-x' is not the name of a data set"),
         ("name", "a/b/c", "'a/b/c' is not the name of a data set"),
-        ("name", "hf://datasets/a/b", "'hf://datasets/a/b' is not the name of a data set"),
+        ("name", "hf://datasets/a/b", "'hf://datasets/a/b' is an address; did you mean 'a/b'?"),
         ("name", 7, "7 is not the name of a data set; did you mean '7', in quotes?"),
         ("name", "/data/../x", "'/data/../x' has '..' in it"),
         ("source", "https://hf.co/datasets/a/b", "'https://hf.co/datasets/a/b' is an address; did you mean 'a/b'?"),

@@ -156,7 +156,7 @@ def pick(server: Server, kind: str, name: str, known: Iterable[N]) -> N:
     """
     by_name = {each.name: each for each in known}
     if name not in by_name:
-        from cloudrl.spec import did_you_mean
+        from cloudrl.errors import did_you_mean
 
         raise InputError(
             f"project {server.project!r} has no {kind} {name!r}{did_you_mean(name, list(by_name))}",
