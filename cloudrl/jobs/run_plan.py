@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloudrl.data.request import folder_name
 from cloudrl.errors import InputError
+from cloudrl.jobs.defaults import HUB_ID
 from cloudrl.jobs.draft import Snapshot
 from cloudrl.jobs.local_files import is_marked, look
 from cloudrl.node.replication import FILES
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from cloudrl.spec import Job
     from cloudrl.transport import Connection
 
-_ON_THE_HUB = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _WITH_IMAGE = tuple(each.verl for each in RELEASES)
 
 
@@ -175,9 +174,9 @@ def _is_prepared(name: str, here: Path) -> bool:
     """Whether the cluster can make this data set: a built-in one, or one on the Hub that is no path here."""
     if name in BUILT_IN:
         return True
-    return bool(_ON_THE_HUB.fullmatch(name)) and not is_marked(name) and not (here / name).exists()
+    return bool(HUB_ID.fullmatch(name)) and not is_marked(name) and not (here / name).exists()
 
 
 def _is_fetched(model: str) -> bool:
     """Whether the cluster can have this model: one on the Hub, or one that cloudrl makes. A folder needs `./`."""
-    return model in MADE_ON_NODES or (bool(_ON_THE_HUB.fullmatch(model)) and not is_marked(model))
+    return model in MADE_ON_NODES or (bool(HUB_ID.fullmatch(model)) and not is_marked(model))
