@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from cloudrl.errors import SpecError, did_you_mean
 from cloudrl.spec.sizes import CountRange, size_range
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-T = TypeVar("T")
 
 VENDORS = ("nvidia", "amd", "google", "intel", "tenstorrent")
 _VENDOR_ALIASES = {"tpu": "google", "tt": "tenstorrent"}
@@ -50,15 +48,7 @@ class Gpu:
         Raises:
             SpecError: A part is empty, stands twice, or is no vendor, name, memory size or count.
         """
-        parts = _parts(value, _kind_of_gpu_part, _GPU_EXAMPLES)
-        for part in parts.values():
-            _refuse_count_in_name(value, part)
-        return cls(
-            vendor=_read(value, parts.get("vendor"), _vendor),
-            name=_read(value, parts.get("name"), _names) or (),
-            memory=_read(value, parts.get("memory"), size_range),
-            count=_read(value, parts.get("count"), CountRange.parse),
-        )
+        return cls(**_parts(value, _gpu_part, _GPU_EXAMPLES))
 
     def __str__(self) -> str:
         return _joined(self.vendor, ",".join(self.name), self.memory, self.count)
@@ -95,60 +85,58 @@ def cpu(value: object) -> str:
     Raises:
         SpecError: A part is empty, stands twice, or is neither an architecture nor a count.
     """
-    parts = _parts(value, _kind_of_cpu_part, _CPU_EXAMPLES)
-    arch = _read(value, parts.get("architecture"), _arch)
-    return _joined(arch, _read(value, parts.get("count"), CountRange.parse))
+    parts = _parts(value, _cpu_part, _CPU_EXAMPLES)
+    return _joined(parts.get("architecture"), parts.get("count"))
 
 
 def _joined(*parts: object) -> str:
     return ":".join(str(part) for part in parts if part)
 
 
-def _parts(value: object, kind_of: Callable[[str], str], examples: str) -> dict[str, str]:
-    """Kind -> part."""
+def _parts(value: object, read: Callable[[str], tuple[str, Any]], examples: str) -> dict[str, Any]:
+    """Kind -> part, as `read` makes it of one; a message about a part names the whole, too."""
     if not isinstance(value, (str, int)) or isinstance(value, bool):
         raise SpecError(f"{value!r} is neither text nor a count", hint=examples)
     if not str(value).strip():
         raise SpecError(f"{value!r} is empty", hint=examples)
-    found: dict[str, str] = {}
+    found: dict[str, Any] = {}
     for part in str(value).replace(" ", "").split(":"):
         if not part:
             raise SpecError(f"{value!r} has an empty part beside a colon", hint=examples)
-        kind = kind_of(part)
+        try:
+            kind, made = read(part)
+        except SpecError as error:
+            within = "" if str(value) == part else f"{value!r}: "
+            raise SpecError(within + error.message, hint=error.hint) from None
         if kind in found:
-            raise SpecError(f"{value!r} gives the {kind} twice: {found[kind]!r} and {part!r}", hint=examples)
-        found[kind] = part
+            raise SpecError(f"{value!r} gives the {kind} twice", hint=examples)
+        found[kind] = made
     return found
 
 
-def _kind_of_gpu_part(part: str) -> str:
-    if part.lower() in VENDORS or part.lower() in _VENDOR_ALIASES:
-        return "vendor"
+def _gpu_part(part: str) -> tuple[str, Any]:
+    if match := _COUNT_IN_NAME.fullmatch(part):
+        meant = f"{match[1]}:{match[2]}" if match[1] else f"{match[4]}:{match[3]}"
+        raise SpecError(f"{part!r} is not the name of a GPU; did you mean {meant!r}?", hint=_GPU_EXAMPLES)
+    vendor = _VENDOR_ALIASES.get(part.lower(), part.lower())
+    if vendor in VENDORS:
+        return "vendor", vendor
     if part[0].isalpha():
-        return "name"
-    return "memory" if any(character.isalpha() for character in part) else "count"
+        return "name", _names(part)
+    if any(character.isalpha() for character in part):
+        return "memory", size_range(part)
+    return "count", CountRange.parse(part)
 
 
-def _kind_of_cpu_part(part: str) -> str:
-    return "architecture" if part[0].isalpha() and ".." not in part else "count"
-
-
-def _read(value: object, part: str | None, parse: Callable[[str], T]) -> T | None:
-    """A part that is given, parsed; a message about it names the whole, too."""
-    if part is None:
-        return None
-    try:
-        return parse(part)
-    except SpecError as error:
-        raise SpecError(_within(value, part) + error.message, hint=error.hint) from None
-
-
-def _within(value: object, part: str) -> str:
-    return "" if str(value) == part else f"{value!r}: "
-
-
-def _vendor(part: str) -> str:
-    return _VENDOR_ALIASES.get(part.lower(), part.lower())
+def _cpu_part(part: str) -> tuple[str, Any]:
+    arch = part.lower()
+    if not part[0].isalpha() or ".." in part:
+        return "count", CountRange.parse(part)
+    if arch not in ("x86", "arm"):
+        alias = _ARCH_ALIASES.get(arch)
+        meant = f"; did you mean {alias!r}?" if alias else did_you_mean(arch, ("x86", "arm"))
+        raise SpecError(f"{part!r} is not an architecture{meant}", hint=_CPU_EXAMPLES)
+    return "architecture", arch
 
 
 def _names(part: str) -> tuple[str, ...]:
@@ -161,19 +149,3 @@ def _names(part: str) -> tuple[str, ...]:
                 f"{part!r}: {name!r} is a vendor; it stands alone, before a colon", hint=_GPU_EXAMPLES
             )
     return names
-
-
-def _refuse_count_in_name(value: object, part: str) -> None:
-    if match := _COUNT_IN_NAME.fullmatch(part):
-        meant = f"{match[1]}:{match[2]}" if match[1] else f"{match[4]}:{match[3]}"
-        problem = f"{part!r} is not the name of a GPU; did you mean {meant!r}?"
-        raise SpecError(_within(value, part) + problem, hint=_GPU_EXAMPLES)
-
-
-def _arch(part: str) -> str:
-    arch = part.lower()
-    if arch in ("x86", "arm"):
-        return arch
-    alias = _ARCH_ALIASES.get(arch)
-    meant = f"; did you mean {alias!r}?" if alias else did_you_mean(arch, ("x86", "arm"))
-    raise SpecError(f"{part!r} is not an architecture{meant}", hint=_CPU_EXAMPLES)
