@@ -151,7 +151,7 @@ class CheckpointStore:
             self._say(f"warning: what was pruned of {root / run} still takes space: {error}")
 
     def _heartbeat(self) -> None:
-        """Renew the word until the end, by itself: a look for saves takes minutes when there are sums to make."""
+        """Renew the marker until the end, by itself: a look for saves takes long on a slow volume."""
         renewed = True
         while renewed:
             time.sleep(self._renew_every_s)
@@ -227,9 +227,8 @@ def purge(root: Path, run: str) -> None:
 
     descriptor = open_folder_below(root, run)
     try:
-        folder = Path(
-            f"/proc/self/fd/{descriptor}"
-        )  # the folder that was opened, whatever its path leads to now
+        # the folder that was opened, whatever its path leads to now
+        folder = Path(f"/proc/self/fd/{descriptor}")
         for aside in folder.glob(f"{_ASIDE}*"):
             shutil.rmtree(aside, onerror=note)
     finally:
