@@ -152,25 +152,18 @@ def test_records_of_saves_belong_to_their_world_size() -> None:
 # -- what a resume would take ------------------------------------------------------------------------------------
 
 
-def notes(*nodes: object) -> tuple[str, ...]:
-    return aggregate(nodes).notes  # type: ignore[arg-type]
-
-
-def test_no_tracker() -> None:
-    (note,) = notes(node(0, run("r", step(3))))
-    assert "a resume would start from scratch" in note
-
-
-@pytest.mark.parametrize("text", ["", "x", "-1", "9" * 30])
-def test_a_damaged_tracker(text: str) -> None:
-    found = aggregate([node(0, run("r", step(3), tracker=text))])
-    assert f"holds {text!r}, no step: a resume would fail" in found.notes[0]
+@pytest.mark.parametrize(
+    ("tracker", "said"),
+    [
+        (None, "a resume would start from scratch"),
+        ("4", "a resume would look for step 4, which is not there"),
+        *((text, f"holds {text!r}, no step: a resume would fail") for text in ("", "x", "-1", "9" * 30)),
+    ],
+)
+def test_a_tracker_that_names_no_step_that_is_there(tracker: str | None, said: str) -> None:
+    found = aggregate([node(0, run("r", step(3), tracker=tracker))])
+    assert said in found.notes[0]
     assert not found.checkpoints[0].resumes
-
-
-def test_a_tracker_that_names_what_is_not_there() -> None:
-    (note,) = notes(node(0, run("r", step(3), tracker="4")))
-    assert "a resume would look for step 4, which is not there" in note
 
 
 def test_trackers_that_differ() -> None:
