@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cloudrl.cli import _output
+from cloudrl.cli._option_groups import with_options
 from cloudrl.cli._options import ClusterOption, JsonOption, YesOption
 
 if TYPE_CHECKING:
@@ -25,9 +25,6 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-StepArgument = Annotated[
-    str, typer.Argument(metavar="STEP", help="A step; latest is the newest complete one.")
-]
 DirOption = Annotated[
     Path | None,
     typer.Option("--dir", metavar="DIR", help="A folder of this machine in the place of a cluster."),
@@ -35,11 +32,34 @@ DirOption = Annotated[
 RunOption = Annotated[
     str | None, typer.Option("--name", metavar="RUN", help="Name of the run, where several have the step.")
 ]
-RoleOption = Annotated[str, typer.Option("--role", help="actor or critic.")]
+
 DtypeOption = Annotated[str, typer.Option("--dtype", help="bf16, fp16, fp32, or keep.")]
-TimeoutOption = Annotated[
-    float, typer.Option("--timeout", metavar="MINUTES", help="How long to wait for a silent node.", min=0)
-]
+
+
+def selection(
+    step: Annotated[
+        str, typer.Argument(metavar="STEP", help="A step; latest is the newest complete one.")
+    ] = "latest",
+    cluster: ClusterOption = None,
+    folder: DirOption = None,
+    run: RunOption = None,
+    role: Annotated[str, typer.Option("--role", help="actor or critic.")] = "actor",
+    timeout_min: Annotated[
+        float, typer.Option("--timeout", metavar="MINUTES", help="How long to wait for a silent node.", min=0)
+    ] = 10.0,
+) -> Any:
+    """The block of options that chooses one checkpoint; makes what finds it."""
+
+    def choose(terminal: Terminal) -> CheckpointHandle:
+        from cloudrl.sdk.checkpoints import find_checkpoints
+
+        found = find_checkpoints(cluster, folder, give_up_s=timeout_min * 60, on_progress=terminal)
+        for note in found.notes:
+            if step != "latest" or note not in found.inventory.silent:  # then it is the error
+                _output.note(f"note: {note}")
+        return found.select(step, run=run, role=role)
+
+    return choose
 
 
 @app.command("list")
@@ -64,13 +84,10 @@ def list_(cluster: ClusterOption = None, folder: DirOption = None, as_json: Json
 
 
 @app.command()
+@with_options(choose=selection)
 def verify(
-    step: StepArgument = "latest",
-    cluster: ClusterOption = None,
-    folder: DirOption = None,
-    run: RunOption = None,
-    role: RoleOption = "actor",
-    timeout_min: TimeoutOption = 10.0,
+    *,
+    choose: Any,
     as_json: JsonOption = False,
 ) -> None:
     """Check a step: ranks, cut, one and the same step, and the CRC of every byte. Exit code 6 when it is not sound."""
@@ -79,34 +96,29 @@ def verify(
     from cloudrl.sdk.callbacks import transfer
 
     with Terminal() as terminal:
-        checkpoint = _one(step, cluster, folder, run, role, timeout_min, terminal)
+        checkpoint = choose(terminal)
         report = checkpoint.verify(on_progress=transfer("checking", terminal))
     if as_json:
         _output.as_json({"checkpoint": str(checkpoint), "ok": report.ok, **asdict(report)})
     else:
         _show(checkpoint, report)
     if not report.ok:
-        where = f"--cluster {cluster}" if cluster else f"--dir {shlex.quote(str(folder))}" if folder else ""
-        hint = f"Other steps: cloudrl checkpoints list {where}".rstrip()
-        raise CheckpointError(f"{checkpoint} is not sound", hint=hint)
+        raise CheckpointError(f"{checkpoint} is not sound", hint="Other steps: cloudrl checkpoints list")
 
 
 @app.command()
+@with_options(choose=selection)
 def merge(
     to: Annotated[Path, typer.Option("--to", metavar="DIR", help="A folder that does not exist yet.")],
-    step: StepArgument = "latest",
-    cluster: ClusterOption = None,
-    folder: DirOption = None,
+    *,
+    choose: Any,
     dtype: DtypeOption = "bf16",
     on_head: Annotated[
         bool, typer.Option("--on-head", help="Merge on the head's disk, --to being a path there.")
     ] = False,
-    run: RunOption = None,
-    role: RoleOption = "actor",
     sync: Annotated[
         bool, typer.Option("--sync", help="Wait until the disk has it, in case the power fails.")
     ] = False,
-    timeout_min: TimeoutOption = 10.0,
     as_json: JsonOption = False,
 ) -> None:
     """Make a Hugging Face model of the shards; they stay where they are, and only what is needed travels."""
@@ -115,29 +127,26 @@ def merge(
     from cloudrl.sdk.checkpoints import merge as merge_checkpoint
 
     with Terminal() as terminal:
-        checkpoint = _one(step, cluster, folder, run, role, timeout_min, terminal)
+        checkpoint = choose(terminal)
         done = merge_checkpoint(checkpoint, to, dtype=dtype, on_head=on_head, sync=sync, on_progress=terminal)
     size, at = gigabytes(int(done["size_bytes"])), " on the head" if on_head else ""
     what = f"step {checkpoint.step} of run {checkpoint.run}"
-    fields = {"step": checkpoint.step, "run": checkpoint.run, "role": role, "dtype": dtype, **done}
+    fields = {"step": checkpoint.step, "run": checkpoint.run, "role": checkpoint.role, "dtype": dtype, **done}
     text = f"{done['path']}{at}: {done['parameters']:,} parameters, {size}, {what}"
     _output.result(text, fields, is_json=as_json)
 
 
 @app.command()
+@with_options(choose=selection)
 def push(
     to: Annotated[
         str, typer.Option("--to", metavar="OWNER/NAME", help="Repository on the Hugging Face Hub.")
     ],
-    step: StepArgument = "latest",
-    cluster: ClusterOption = None,
-    folder: DirOption = None,
+    *,
+    choose: Any,
     public: Annotated[bool, typer.Option("--public", help="Let everybody see it.")] = False,
     dtype: DtypeOption = "bf16",
-    run: RunOption = None,
-    role: RoleOption = "actor",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the model card, and do nothing.")] = False,
-    timeout_min: TimeoutOption = 10.0,
     as_json: JsonOption = False,
 ) -> None:
     """Merge a step and publish it on the Hugging Face Hub, private unless --public. Repeat it to go on."""
@@ -147,7 +156,7 @@ def push(
     from cloudrl.sdk.checkpoints import plan_push
 
     with Terminal() as terminal:
-        checkpoint = _one(step, cluster, folder, run, role, timeout_min, terminal)
+        checkpoint = choose(terminal)
         plan = plan_push(checkpoint, to, private=not public, dtype=dtype)
         if dry_run:
             _output.data(plan.render())
@@ -158,13 +167,11 @@ def push(
 
 
 @app.command()
+@with_options(choose=selection)
 def pull(
     to: Annotated[Path, typer.Option("--to", metavar="DIR", help="Where to; the step comes to lie in it.")],
-    step: StepArgument = "latest",
-    cluster: ClusterOption = None,
-    folder: DirOption = None,
-    run: RunOption = None,
-    timeout_min: TimeoutOption = 10.0,
+    *,
+    choose: Any,
     as_json: JsonOption = False,
 ) -> None:
     """Copy the raw shards of a step, all ranks and roles, so that a job can go on from it. Repeat it to go on."""
@@ -173,7 +180,7 @@ def pull(
     from cloudrl.sdk.callbacks import transfer
 
     with Terminal() as terminal:
-        checkpoint = _one(step, cluster, folder, run, "actor", timeout_min, terminal)
+        checkpoint = choose(terminal)
         pulled = checkpoint.pull(to, on_progress=transfer(f"copying step {checkpoint.step}", terminal))
     path = pulled.folder / f"global_step_{checkpoint.step}"
     fields = {"path": path, "files": pulled.files, "size_bytes": pulled.size_bytes}
@@ -202,24 +209,6 @@ def prune(
     removed = [{"run": each.run, "step": each.step, "size_bytes": each.size_bytes} for each in plan.removals]
     fields = {"removed": removed, "size_bytes": plan.size_bytes, "notes": list(plan.notes)}
     _output.result(f"removed {len(removed)} steps, {gigabytes(plan.size_bytes)}", fields, is_json=as_json)
-
-
-def _one(
-    step: str,
-    cluster: str | None,
-    folder: Path | None,
-    run: str | None,
-    role: str,
-    timeout_min: float,
-    terminal: Terminal,
-) -> CheckpointHandle:
-    from cloudrl.sdk.checkpoints import find_checkpoints
-
-    found = find_checkpoints(cluster, folder, give_up_s=timeout_min * 60, on_progress=terminal)
-    for note in found.notes:
-        if step != "latest" or note not in found.inventory.silent:  # then it is the error
-            _output.note(f"note: {note}")
-    return found.select(step, run=run, role=role)
 
 
 def _row(info: Checkpoint) -> tuple[str, ...]:

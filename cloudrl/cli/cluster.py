@@ -96,11 +96,11 @@ def attach(
     """
     from cloudrl.cli._terminal import Terminal
     from cloudrl.sdk.find import only_cluster
-    from cloudrl.sdk.tunnel import open_tunnel
+    from cloudrl.sdk.running import attach as connect
 
     chosen = only_cluster(one_name(name, cluster))
     with Terminal() as terminal:
-        running = open_tunnel(chosen, on_progress=terminal)
+        running = connect(chosen, keep_open=True, on_progress=terminal)
     url = running.connection.ray_url.replace("127.0.0.1", "localhost")
     _output.hint(f"cloudrl detach {chosen}")
     _output.result(url, {"name": chosen, "dashboard_url": url}, is_json=as_json)
@@ -109,10 +109,10 @@ def attach(
 def detach(name: ClusterArgument = None, cluster: ClusterOption = None) -> None:
     """Close the tunnel that `cloudrl attach` or `up` keeps open. The cluster goes on."""
     from cloudrl.sdk.find import only_cluster
-    from cloudrl.sdk.tunnel import close_tunnel
+    from cloudrl.sdk.running import detach as close
 
     chosen = only_cluster(one_name(name, cluster))
-    was_there = close_tunnel(chosen)
+    was_there = close(chosen)
     _output.note(f"the tunnel to {chosen} is closed" if was_there else f"there was no tunnel to {chosen}")
 
 

@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Fleets on dstack: machines for clusters.", no_args_is_help=True)
 
-_SSH_OPTIONS = {
-    "user": "--ssh-user", "identity_file": "--ssh-key", "port": "--ssh-port", "network": "--network",
-}  # fmt: skip
 _COLUMNS = ("fleet", "machine", "status", "where", "resources", "price/h", "given back")
 
 
@@ -52,10 +49,6 @@ def create(
     ] = None,
     ssh_user: Annotated[str | None, typer.Option(metavar="USER", help="Who logs in there.")] = None,
     ssh_key: Annotated[str | None, typer.Option(metavar="FILE", help="Private key for it.")] = None,
-    ssh_port: Annotated[int | None, typer.Option(metavar="PORT", help="If it is not 22.")] = None,
-    network: Annotated[
-        str | None, typer.Option(metavar="A.B.C.D/N", help="Their network for each other.")
-    ] = None,
     file: FileOption = None,
     field: SetOption = None,
     output: OutputOption = None,
@@ -70,7 +63,7 @@ def create(
     from cloudrl.sdk import Fleet
     from cloudrl.sdk.fleet import declared_notices
 
-    ssh = given(user=ssh_user, port=ssh_port, identity_file=ssh_key, network=network, hosts=ssh_host)
+    ssh = given(user=ssh_user, identity_file=ssh_key, hosts=ssh_host)
     values = given(
         name=name, nodes=_now(nodes) if now else nodes, gpu=gpu, idle_duration=idle_duration,
         ssh_config=_ssh(ssh) if ssh else None,
@@ -128,15 +121,13 @@ def _now(nodes: str | None) -> dict[str, int]:
 
 
 def _ssh(values: dict[str, Any]) -> dict[str, Any]:
-    if "hosts" not in values:
-        raise InputError(
-            f"{_SSH_OPTIONS[next(iter(values))]} without a host",
-            hint="--ssh-host HOST1 --ssh-host HOST2 --ssh-user ubuntu",
-        )
-    for key, example in (("user", "ubuntu"), ("identity_file", "~/.ssh/id_ed25519")):
+    """One's own machines, as dstack declares them."""
+    for key, option in (("hosts", "--ssh-host"), ("user", "--ssh-user"), ("identity_file", "--ssh-key")):
         if key not in values:
-            option = _SSH_OPTIONS[key]
-            raise InputError(f"--ssh-host {values['hosts'][0]} needs {option}", hint=f"{option} {example}")
+            raise InputError(
+                f"machines of your own need {option}",
+                hint="--ssh-host HOST1 --ssh-host HOST2 --ssh-user ubuntu --ssh-key ~/.ssh/id_ed25519",
+            )
     return values
 
 

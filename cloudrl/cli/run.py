@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -53,7 +52,6 @@ def run(
     A cluster of that name that is up and fits is used; a fleet is created if none fits, after a question with its
     price. What is not given is the recipe's. Ctrl-C at any point says what goes on.
     """
-    from cloudrl.cli._again import typed_again
     from cloudrl.cli._terminal import Terminal
     from cloudrl.sdk.runs import plan_run
 
@@ -69,7 +67,6 @@ def run(
             to=to,
             down=down if down is not None or _output.is_interactive() else False,
             create_fleet=True,
-            again=typed_again(sys.argv[1:]),
             confirm=terminal.confirm,
             on_progress=terminal,
         )

@@ -37,15 +37,17 @@ def submit(
     from cloudrl.cli._terminal import Terminal
     from cloudrl.errors import JobFailed
     from cloudrl.sdk.find import find
-    from cloudrl.sdk.submission import follow, plan_job, way_back
+    from cloudrl.sdk.submission import follow, prepare, send, way_back
 
     loaded, wanted = _submit_options.load(recipe, overrides, options)
     with Terminal(on_job=(lambda _job: None) if as_json else None) as terminal:
-        planned = plan_job(find(cluster, address).connection, loaded, wanted, on_progress=terminal)
+        prepared = prepare(find(cluster, address).connection, loaded, wanted, on_progress=terminal)
         if dry_run:
-            _output.result(planned.render(), planned.fields(), is_json=as_json)
+            sent = prepared.submission
+            fields = {**sent.redacted_request(), **sent.sent_before()}
+            _output.result(sent.render(), fields, is_json=as_json)
             return
-        job, last = planned.send(on_progress=terminal), None
+        job, last = send(prepared, on_progress=terminal), None
         try:
             last = None if no_wait else follow(job, on_progress=terminal)
         except JobFailed:

@@ -12,8 +12,7 @@ from cloudrl.render.dstack import to_dstack
 from cloudrl.sdk.amounts import money
 from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, silent, unattended
 from cloudrl.sdk.costs import offer_lines, price_difference, still_running
-from cloudrl.sdk.running import RunningCluster
-from cloudrl.spec.ports import RAY_PORT
+from cloudrl.sdk.running import RunningCluster, report_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -82,8 +81,7 @@ class Cluster(spec.Cluster):
         with cluster_goes_on(where, self.name, lambda: f"Look: cloudrl status {self.name}"):
             _report_ready(where, self, plan, connection.ray_url, on_progress)
         if dashboard_port is None:
-            for notice in other_port(self.name, connection.ray_url):
-                on_progress(notice)
+            report_port(self.name, connection.ray_url, on_progress)
         return RunningCluster(connection, provider=on, owned=True, down_anyway=down_anyway)
 
 
@@ -119,13 +117,6 @@ def _report_ready(where: Provider, cluster: Cluster, plan: Plan, url: str, on_pr
     with suppress(CloudrlError):  # a warning is not worth a cluster that is up
         if text := price_difference(where.status(plan.name)):
             on_progress(Notice(text))
-
-
-def other_port(name: str, url: str) -> list[Notice]:
-    """Says that the dashboard is not where one looks for it, if so."""
-    if url.endswith(f":{RAY_PORT}"):
-        return []
-    return [Notice(f"port {RAY_PORT} is taken on this machine; the dashboard of {name} is at {url}")]
 
 
 @contextmanager

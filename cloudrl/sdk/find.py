@@ -9,7 +9,6 @@ import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from cloudrl.errors import InputError
 from cloudrl.providers import registry
@@ -141,15 +140,8 @@ def find_job(job_id: str | None = None, name: str | None = None, address: str | 
 
 
 def _at(place: str, scheme: str) -> RunningCluster:
-    """The cluster of a job's URL: one of ours by its name or its dashboard's address, or any Ray."""
-    if not {":", "."} & set(place):  # the name of a cluster, also of one that is over or another user's
-        return attach(place)
-    if scheme == "http":
-        for name in running_clusters():
-            cluster = attach(name)
-            if urlsplit(cluster.connection.ray_url).netloc == place.replace("localhost:", "127.0.0.1:"):
-                return cluster
-    return find(address=f"{scheme}://{place}")
+    """The cluster of a job's URL: one of ours by its name, also one that is over or another user's, or any Ray."""
+    return find(address=f"{scheme}://{place}") if {":", "."} & set(place) else attach(place)
 
 
 def _ray_token() -> str | None:

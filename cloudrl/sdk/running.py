@@ -9,19 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 from cloudrl import recipes
 from cloudrl.errors import CheckpointError, ClusterFailed, InputError
-from cloudrl.jobs import JobHandle, SubmitOptions, find_job, list_jobs
+from cloudrl.jobs import JobHandle, find_job, list_jobs
 from cloudrl.providers.registry import ClusterRef, locate, provider
-from cloudrl.sdk.callbacks import Confirm, OnProgress, silent, unattended
+from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, silent, unattended
 from cloudrl.sdk.costs import costs
-from cloudrl.sdk.submission import plan_job
+from cloudrl.sdk.submission import JobKeywords, prepare, send, submit_options
 from cloudrl.sdk.teardown import assess, end, ending, teardown
+from cloudrl.spec.ports import RAY_PORT
 from cloudrl.transport import Connection, inspect_cluster
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from types import TracebackType
 
-    from typing_extensions import Self
+    from typing_extensions import Self, Unpack
 
     from cloudrl.checkpoints.handle import Checkpoints
     from cloudrl.providers.model import Provider, Status
@@ -93,21 +94,13 @@ class RunningCluster:
         """Nodes, GPUs, data, models and checkpoint folder, as a job will find them."""
         return inspect_cluster(self.connection)
 
-    def submit(  # noqa: PLR0913 - the options of `cloudrl submit`
+    def submit(
         self,
         job: Job | str,
         overrides: Mapping[str, Any] | None = None,
         *,
-        name: str | None = None,
-        steps: int | None = None,
-        model: str | None = None,
-        data: str | Sequence[str] = (),
-        reward: str | None = None,
-        env: Mapping[str, str] | None = None,
-        runtime_env: Mapping[str, Any] | None = None,
-        working_dir: str | None = None,
-        submission_id: str | None = None,
         on_progress: OnProgress = silent,
+        **options: Unpack[JobKeywords],
     ) -> JobHandle:
         """Submit a job, or a recipe by its name or path.
 
@@ -119,32 +112,18 @@ class RunningCluster:
         Args:
             job: what to run.
             overrides: in verl's own keys; they win over recipe and cluster.
-            name: the run's name; the same name again continues from the newest step that its ranks can load (see
-                docs/clusters.md, "Where checkpoints lie").
-            steps: total training steps.
-            model: on the Hub, prepared on the cluster, or a folder of this machine (`./my-model`).
-            data: data sets of the cluster, parquet files, or folders with train.parquet and test.parquet.
-            reward: a Python file, and after a colon the function in it.
-            env: variables of the job; secrets among them reach it through the agents, where the cluster has them and
-                its Ray is 2.43 or later.
-            runtime_env: fields of Ray's runtime environment.
-            working_dir: a folder to send along; the job starts in it, and a verl in it takes the place of the nodes'.
-            submission_id: Ray's id, which makes a repeated call harmless.
             on_progress: is told notes, uploads, and the handle.
+            options: see `cloudrl.sdk.submission.JobKeywords`.
 
         Raises:
             InputError: job and cluster do not go together, or the id is taken.
             CheckpointError: the run of this name has steps, and its ranks could load none of them.
             ConnectionFailed: nobody answers.
         """
-        options = SubmitOptions(
-            overrides=overrides or {}, name=name, steps=steps, model=model,
-            data=(data,) if isinstance(data, str) else tuple(data), reward=reward, env=env or {},
-            runtime_env=runtime_env or {}, working_dir=working_dir, submission_id=submission_id,
-        )  # fmt: skip
         loaded = recipes.load(job) if isinstance(job, str) else job
-        return plan_job(self.connection, loaded, options, on_progress=on_progress).send(
-            on_progress=on_progress
+        wanted = submit_options(overrides, options)
+        return send(
+            prepare(self.connection, loaded, wanted, on_progress=on_progress), on_progress=on_progress
         )
 
     def job(self, submission_id: str) -> JobHandle:
@@ -195,13 +174,16 @@ class RunningCluster:
         return provider(self.provider)
 
 
-def attach(name: str, on: str | None = None, *, keep_open: bool = False) -> RunningCluster:
+def attach(
+    name: str, on: str | None = None, *, keep_open: bool = False, on_progress: OnProgress = silent
+) -> RunningCluster:
     """Connect to a cluster that is up. It goes on when a `with` block of the result is left; `down()` ends it.
 
     Args:
         name: the cluster's.
         on: the provider; None for the one that has it.
-        keep_open: let the addresses be of use after this program has ended, too.
+        keep_open: let the addresses be of use after this program has ended, too, until `detach`.
+        on_progress: is told where the dashboard is, if not where one looks for it.
 
     Raises:
         InputError: there is none of that name, or one in two places and no provider was named.
@@ -209,7 +191,22 @@ def attach(name: str, on: str | None = None, *, keep_open: bool = False) -> Runn
     """
     ref = ClusterRef(on, name) if on is not None else locate(name)
     connection = provider(ref.provider).attach(ref.name, keep_open=keep_open)
+    if keep_open:
+        report_port(name, connection.ray_url, on_progress)
     return RunningCluster(connection, provider=ref.provider)
+
+
+def detach(name: str) -> bool:
+    """Close what `attach` or `up` keeps open; False when there was nothing. The cluster goes on."""
+    ref = locate(name)
+    return provider(ref.provider).detach(ref.name)
+
+
+def report_port(name: str, url: str, on_progress: OnProgress) -> None:
+    """Say that the dashboard is not where one looks for it, if so."""
+    if not url.endswith(f":{RAY_PORT}"):
+        said = f"port {RAY_PORT} is taken on this machine; the dashboard of {name} is at {url}"
+        on_progress(Notice(said))
 
 
 def connect(ray_url: str, token: str | None = None) -> RunningCluster:

@@ -20,11 +20,13 @@ from cloudrl.sdk.fleet import Fleet
 from cloudrl.sdk.merge_result import merge_result
 from cloudrl.sdk.run_end import end_after_run
 from cloudrl.sdk.running import RunningCluster
-from cloudrl.sdk.submission import expected_submission, follow, plan_job
+from cloudrl.sdk.submission import JobKeywords, expected_submission, follow, prepare, send, submit_options
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
+
+    from typing_extensions import Unpack
 
     from cloudrl.jobs import Progress
     from cloudrl.providers.model import Plan, Provider
@@ -90,7 +92,6 @@ class RunRequest:
         down: bool | None = None,
         wait: bool = True,
         create_fleet: bool = False,
-        again: str = "",
         confirm: Confirm = unattended,
         on_progress: OnProgress = silent,
     ) -> Run:
@@ -101,7 +102,6 @@ class RunRequest:
             down: whether to end the cluster.
             wait: whether to follow the job.
             create_fleet: whether to create a fleet if none fits.
-            again: the command that repeats this, for the hint after Ctrl-C.
             confirm: answers questions.
             on_progress: is told everything.
         """
@@ -116,7 +116,7 @@ class RunRequest:
             cluster = RunningCluster(there, provider=on)
         else:
             cluster = self._start(create_fleet=create_fleet, confirm=confirm, on_progress=on_progress)
-        return _Stages(self, provider(on), cluster, again, down, confirm, on_progress).train(to, wait=wait)
+        return _Stages(self, provider(on), cluster, down, confirm, on_progress).train(to, wait=wait)
 
     def _start(self, *, create_fleet: bool, confirm: Confirm, on_progress: OnProgress) -> RunningCluster:
         up = partial(self.cluster.up, self.plan.provider, confirm=confirm, on_progress=on_progress)
@@ -142,14 +142,13 @@ class _Stages:
         request: RunRequest,
         where: Provider,
         cluster: RunningCluster,
-        again: str,
         down: bool | None,
         confirm: Confirm,
         on_progress: OnProgress,
     ) -> None:
         self._request, self._where, self._cluster = request, where, cluster
         self._down, self._confirm, self._on_progress = down, confirm, on_progress
-        self._again = f"Go on: {again}" if again else "Call it again: a cluster that is up is used"
+        self._again = "Go on: the same again; a cluster that is up is used"
         self._job: JobHandle | None = None
         self._price_per_hour = _price_of(where, cluster.name)
 
@@ -170,8 +169,8 @@ class _Stages:
 
     def _submit_and_follow(self, to: str | os.PathLike[str] | None, *, wait: bool) -> Run:
         request, cluster, on_progress = self._request, self._cluster, self._on_progress
-        planned = plan_job(cluster.connection, request.job, request.options, on_progress=on_progress)
-        job = self._job = planned.send(on_progress=on_progress)
+        prepared = prepare(cluster.connection, request.job, request.options, on_progress=on_progress)
+        job = self._job = send(prepared, on_progress=on_progress)
         if not wait:
             return Run(cluster, job)
         self._again = f"Go on: cloudrl jobs logs -f {job.url}"
@@ -261,17 +260,9 @@ def run(  # noqa: PLR0913 - the options of `cloudrl run`
     down: bool | None = None,
     wait: bool = True,
     create_fleet: bool = False,
-    name: str | None = None,
-    steps: int | None = None,
-    model: str | None = None,
-    data: str | Sequence[str] = (),
-    reward: str | None = None,
-    env: Mapping[str, str] | None = None,
-    runtime_env: Mapping[str, Any] | None = None,
-    working_dir: str | None = None,
-    submission_id: str | None = None,
     confirm: Confirm = unattended,
     on_progress: OnProgress = silent,
+    **options: Unpack[JobKeywords],
 ) -> Run:
     """Check, start a cluster, submit, follow to the end, bring the model home, and end the cluster: `cloudrl run`.
 
@@ -287,17 +278,9 @@ def run(  # noqa: PLR0913 - the options of `cloudrl run`
             With True, too, `confirm` is asked where checkpoints would be lost or the cluster was up before.
         wait: follow the job; otherwise return once it is submitted, and leave the cluster up.
         create_fleet: on dstack, create a fleet if none fits.
-        name: as `RunningCluster.submit` takes it, as the others up to `submission_id`.
-        steps: total training steps.
-        model: that is trained.
-        data: data sets.
-        reward: a Python file.
-        env: variables of the job.
-        runtime_env: fields of Ray's runtime environment.
-        working_dir: a folder to send along.
-        submission_id: Ray's id.
         confirm: answers questions about money and what would be lost.
         on_progress: is told everything on the way.
+        options: see `cloudrl.sdk.submission.JobKeywords`.
 
     Raises:
         InputError: job and cluster do not go together, or one of that name is up that does not fit.
@@ -308,12 +291,7 @@ def run(  # noqa: PLR0913 - the options of `cloudrl run`
         CloudrlError: another error. A cluster that was started for a job that was refused is ended, unless `down`
             is False; any other goes on, and `on_progress` is told.
     """
-    options = SubmitOptions(
-        overrides=overrides or {}, name=name, steps=steps, model=model,
-        data=(data,) if isinstance(data, str) else tuple(data), reward=reward, env=env or {},
-        runtime_env=runtime_env or {}, working_dir=working_dir, submission_id=submission_id,
-    )  # fmt: skip
-    return plan_run(job, options, cluster, on).execute(
+    return plan_run(job, submit_options(overrides, options), cluster, on).execute(
         to=to, down=down, wait=wait, create_fleet=create_fleet, confirm=confirm, on_progress=on_progress
     )
 

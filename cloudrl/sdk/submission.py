@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from cloudrl import jobs
 from cloudrl.errors import ConnectionFailed, InputError, Interrupted
 from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, Transfer, silent, unattended
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from cloudrl.jobs import JobHandle, Progress, SubmitOptions
     from cloudrl.jobs.submission import Submission
@@ -27,49 +26,41 @@ _MIB = 2**20
 _SLOW_TO_READ_BYTES = 256 * _MIB
 
 
-@dataclass(frozen=True)
-class PlannedJob:
-    """A job as it is going to be sent: nothing has changed on the cluster yet.
+class JobKeywords(TypedDict, total=False):
+    """What can be asked for beyond a recipe and its overrides, as keyword arguments."""
 
-    Attributes:
-        prepared: the submission, and what has to be uploaded for it.
-    """
-
-    prepared: PreparedSubmission
-
-    @property
-    def submission(self) -> Submission:
-        """What Ray and the agents are going to get."""
-        return self.prepared.submission
-
-    def render(self) -> str:
-        """The text that `--dry-run` prints, secrets masked."""
-        return self.submission.render()
-
-    def fields(self) -> dict[str, Any]:
-        """The same for a program: Ray's request, and what is sent before it."""
-        return {**self.submission.redacted_request(), **self.submission.sent_before()}
-
-    def send(self, *, on_progress: OnProgress = silent) -> JobHandle:
-        """Upload what is missing and submit, once all of it is on every node.
-
-        Raises:
-            InputError: the submission id is taken, or a node has no room.
-            ConnectionFailed: nobody answers, or another cluster does.
-        """
-        job = jobs.send(
-            self.prepared,
-            on_upload=lambda done, total: _tell_upload(done, total, on_progress),
-            on_wait=lambda sentence: on_progress(Notice(sentence)),
-        )
-        on_progress(job)
-        return job
+    name: str | None
+    """The run's; the same name again continues from the newest step that its ranks can load."""
+    steps: int | None
+    """Total training steps."""
+    model: str | None
+    """On the Hub, prepared on the cluster, or a folder of this machine (`./my-model`)."""
+    data: str | Sequence[str]
+    """Data sets of the cluster, parquet files, or folders with train.parquet and test.parquet."""
+    reward: str | None
+    """A Python file, and after a colon the function in it."""
+    env: Mapping[str, str]
+    """Variables of the job; secrets among them reach it through the agents, where the cluster has them and its Ray is
+    2.43 or later."""
+    runtime_env: Mapping[str, Any]
+    """Fields of Ray's runtime environment."""
+    working_dir: str | None
+    """A folder to send along; the job starts in it, and a verl in it takes the place of the nodes'."""
+    submission_id: str | None
+    """Ray's id, which makes a repeated call harmless."""
 
 
-def plan_job(
+def submit_options(overrides: Mapping[str, Any] | None, keywords: JobKeywords) -> SubmitOptions:
+    """The same for the planning of a job."""
+    values: dict[str, Any] = {**keywords, "overrides": overrides or {}}
+    data = keywords.get("data", ())
+    return jobs.SubmitOptions(**{**values, "data": (data,) if isinstance(data, str) else tuple(data)})
+
+
+def prepare(
     connection: Connection, job: Job, options: SubmitOptions, *, on_progress: OnProgress = silent
-) -> PlannedJob:
-    """Complete a job for a cluster that is up; one whose name has steps there continues from the newest.
+) -> PreparedSubmission:
+    """Complete a job for a cluster that is up; nothing changes there yet.
 
     Raises:
         InputError: job and cluster do not go together.
@@ -78,7 +69,23 @@ def plan_job(
     """
     prepared = jobs.prepare(connection, job, options, on_read=_reader(on_progress))
     _announce(prepared.submission, prepared.package, on_progress)
-    return PlannedJob(prepared)
+    return prepared
+
+
+def send(prepared: PreparedSubmission, *, on_progress: OnProgress = silent) -> JobHandle:
+    """Upload what is missing and submit, once all of it is on every node.
+
+    Raises:
+        InputError: the submission id is taken, or a node has no room.
+        ConnectionFailed: nobody answers, or another cluster does.
+    """
+    job = jobs.send(
+        prepared,
+        on_upload=lambda done, total: _tell_upload(done, total, on_progress),
+        on_wait=lambda sentence: on_progress(Notice(sentence)),
+    )
+    on_progress(job)
+    return job
 
 
 def expected_submission(

@@ -10,7 +10,6 @@ import pytest
 from fake_local import FakeLocal
 
 from cloudrl.cli import _output
-from cloudrl.cli._again import typed_again
 from cloudrl.errors import ConnectionFailed, Interrupted, Unauthorized
 from cloudrl.protocol import backoff
 from cloudrl.providers.local.provider import LocalProvider
@@ -306,34 +305,3 @@ class TestCtrlC:
         assert done.code == 130
         assert "Go on: cloudrl checkpoints merge --cluster lab --to model" in done.err
         assert "cloudrl run" not in done.err
-
-    def test_a_command_is_repeated_without_secrets(self) -> None:
-        words = [
-            "run",
-            "grpo",
-            "--env",
-            "WANDB_API_KEY=abc",
-            "--env=HF_TOKEN=abc",
-            "-eMY_SECRET=abc",
-            "--steps",
-            "2",
-        ]
-        again = typed_again(words)
-        assert "abc" not in again
-        assert "--env 'WANDB_API_KEY=***' '--env=HF_TOKEN=***' '-eMY_SECRET=***' --steps 2" in again
-        auth = typed_again(["up", "--set", "registry_auth={username: me, password: abc}"])
-        assert auth == "cloudrl up --set 'registry_auth={username: me, password: ***'"
-        plain = ["run", "grpo", "data.prompt_key=question", "--env", "NCCL_DEBUG=INFO"]
-        names = [
-            "run",
-            "grpo",
-            "--secret",
-            "HF_TOKEN",
-            "--secret=WANDB_API_KEY",
-            "--set",
-            "secrets=[HF_TOKEN]",
-        ]
-        assert typed_again(names) == (
-            "cloudrl run grpo --secret HF_TOKEN --secret=WANDB_API_KEY --set 'secrets=[HF_TOKEN]'"
-        )
-        assert typed_again(plain) == "cloudrl run grpo data.prompt_key=question --env NCCL_DEBUG=INFO"

@@ -1,4 +1,4 @@
-"""Lets models answer a test split: `python -m cloudrl.cli._demo_generate TEST.parquet MODEL...` prints JSON.
+"""Lets models answer a test split: `python -m cloudrl.sdk.demo_generate TEST.parquet MODEL...` prints JSON.
 
 A process of its own: torch and transformers come and go with it.
 """
@@ -58,7 +58,7 @@ def ask(models: Sequence[Path], test: Path, *, timeout_s: float = _TIMEOUT_S) ->
     Raises:
         CheckpointError: transformers cannot load one, or takes too long.
     """
-    command = [sys.executable, "-m", "cloudrl.cli._demo_generate", str(test), *map(str, models)]
+    command = [sys.executable, "-m", "cloudrl.sdk.demo_generate", str(test), *map(str, models)]
     with tempfile.TemporaryDirectory(prefix="cloudrl-answers-") as folder:  # torch leaves a folder there
         try:
             done = subprocess.run(

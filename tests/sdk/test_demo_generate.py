@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from cloudrl.cli._demo_generate import Answered, ask
 from cloudrl.data import addition
 from cloudrl.errors import CheckpointError
+from cloudrl.sdk.demo_generate import Answered, ask
 from cloudrl.verl_cpu.tiny_model import make_tiny_model
 
 pytestmark = pytest.mark.verl

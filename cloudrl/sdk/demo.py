@@ -1,0 +1,114 @@
+"""The whole of it on this machine: two Ray nodes, a tiny model, real verl, and the merged model's answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cloudrl.errors import CloudrlError, Interrupted, JobFailed
+from cloudrl.jobs import Progress
+from cloudrl.sdk.callbacks import Notice, OnProgress, Update, silent
+from cloudrl.sdk.cluster import Cluster
+from cloudrl.sdk.demo_generate import Answered, ask
+from cloudrl.sdk.merge_result import merge_result
+from cloudrl.sdk.submission import follow
+
+if TYPE_CHECKING:
+    from cloudrl.jobs import JobHandle
+    from cloudrl.sdk.running import RunningCluster
+    from cloudrl.shards.merge import Merged
+
+NAME = "demo"
+RECIPE = "grpo-tiny"
+MODEL = "tiny-adder"
+DATA = "addition"
+WINDOW_STEPS = 5
+MIN_ACCURACY = 0.6
+"""So many of the sums that were held out are right after the training, or the demo has failed."""
+
+
+@dataclass(frozen=True)
+class Demo:
+    """What has come of it.
+
+    Attributes:
+        rewards: of each step.
+        shards: files of the last checkpoint, one a rank.
+        merged: the model that was made of them.
+        before: what the model said to the sums that were held out, before the training.
+        after: what the merged model says.
+    """
+
+    rewards: tuple[float, ...]
+    shards: tuple[Path, ...]
+    merged: Merged
+    before: Answered
+    after: Answered
+
+    @property
+    def reward_before_and_after(self) -> tuple[float, float]:
+        """Mean of the first and of the last five steps."""
+        first, last = self.rewards[:WINDOW_STEPS], self.rewards[-WINDOW_STEPS:]
+        return sum(first) / WINDOW_STEPS, sum(last) / WINDOW_STEPS
+
+    def raise_for_accuracy(self) -> None:
+        """Raise `JobFailed` unless it has learned to add."""
+        if self.after.accuracy < MIN_ACCURACY:
+            raise JobFailed(
+                f"{self.after.accuracy:.0%} of the sums that were held out are right; "
+                f"it should be {MIN_ACCURACY:.0%} at least"
+            )
+
+
+def demo(nodes: int = 2, *, keep: bool = False, on_progress: OnProgress = silent) -> Demo:
+    """Start Ray nodes here, train a tiny model with real verl, let it answer before and after, and clean up.
+
+    Args:
+        nodes: how many.
+        keep: leave the cluster up.
+        on_progress: is told everything on the way.
+
+    Raises:
+        CloudrlError: it did not work; unless `keep`, the cluster is ended, and its logs stay.
+    """
+    cluster = Cluster(name=NAME, nodes=nodes).up(on="local", on_progress=on_progress, detach=keep)
+    folder = Path(cluster.status().state_dir)
+    try:
+        return _train_and_compare(cluster, folder, on_progress)
+    except CloudrlError as error:
+        if keep:
+            raise
+        message = (
+            "interrupted; the job ends with the demo" if isinstance(error, Interrupted) else error.message
+        )
+        raise type(error)(message, hint=f"Its log: ls {folder / 'node-0' / 'jobs'}") from error
+    finally:
+        if not keep:
+            cluster.down()
+            on_progress(Notice(f"{NAME} is down; logs stay in {folder}"))
+
+
+def _train_and_compare(cluster: RunningCluster, folder: Path, on_progress: OnProgress) -> Demo:
+    shape = cluster.shape()
+    job = cluster.submit(RECIPE)
+    rewards: list[float] = []
+
+    def collect(update: Update) -> None:
+        if isinstance(update, Progress) and update.reward is not None:
+            rewards.append(update.reward)
+        on_progress(update)
+
+    follow(job, on_progress=collect)
+    if len(rewards) < 2 * WINDOW_STEPS:
+        raise JobFailed(f"only {len(rewards)} steps reported a reward; the demo needs {2 * WINDOW_STEPS}")
+    _, merged = merge_result(job, folder / "models" / job.name, on_progress=on_progress)
+    before, after = ask((Path(shape.models[MODEL]), merged.path), Path(shape.data[DATA]["test"]))
+    return Demo(tuple(rewards), _shards(job), merged, before, after)
+
+
+def _shards(job: JobHandle) -> tuple[Path, ...]:
+    """Of the newest step."""
+    files = sorted(Path(job.checkpoint_dir or "").glob("global_step_*/actor/model_world_size_*_rank_*.pt"))
+    newest = max((int(path.parent.parent.name.rpartition("_")[2]) for path in files), default=0)
+    return tuple(path for path in files if path.parent.parent.name == f"global_step_{newest}")
