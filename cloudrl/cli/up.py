@@ -41,6 +41,7 @@ def up(
     Ctrl-C leaves a cluster on dstack as it is, and says what it costs and how to end it; one on this machine ends.
     """
     from cloudrl.cli._terminal import Terminal
+    from cloudrl.providers.registry import provider
     from cloudrl.sdk import Cluster
 
     on = on or "local"
@@ -48,7 +49,7 @@ def up(
     fields = options.cluster_fields(
         {**cluster_options, **options.prepared(data, model, env), **named}, name=options.DEFAULT_NAME
     )
-    declared = Cluster.load(options.local_paths(fields) if on == "local" else fields)
+    declared = Cluster.load(options.local_paths(fields) if provider(on).nodes_are_here else fields)
     if dry_run:
         _output.data(declared.preview(on, dashboard_port=dashboard_port))
         return

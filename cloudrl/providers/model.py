@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from cloudrl.transport import Connection
 
 
+WATCH_S = 0.5
 UP_TIMEOUT_S = 86_400.0
 """For a cluster to come up: each of its phases has a deadline of its own, which its agents watch."""
 
@@ -96,47 +98,41 @@ class Price:
     notices: tuple[Notice, ...] = ()
 
 
-class Plan(Protocol):
-    """What `up` would do, decided without asking anybody. Each provider has its own, with what its `up` needs."""
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What `up` would do, decided without asking anybody. Each provider derives its own, with what its `up` needs.
+
+    Attributes:
+        provider: the name of the one that made it.
+        cluster: what is going to be started; once priced, with the price that its agents count with.
+        node_paths: where nodes are going to keep what jobs read and write.
+        software: what is known of the nodes' software.
+        nodes_are_here: whether nodes read this machine's own files.
+        notes: what the user should know before it starts, a sentence each.
+        price: what it costs; None before `priced`, and where nothing has a price.
+    """
+
+    provider: str
+    cluster: Cluster = field(repr=False)
+    node_paths: NodePaths
+    software: Software = Software()
+    nodes_are_here: bool = False
+    notes: tuple[str, ...] = ()
+    price: Price | None = None
 
     @property
     def name(self) -> str:
         """The cluster's name."""
-
-    @property
-    def cluster(self) -> Cluster:
-        """What is going to be started; once priced, with the price that its agents count with."""
-
-    @property
-    def provider(self) -> str:
-        """The name of the provider that made it."""
-
-    @property
-    def notes(self) -> Sequence[str]:
-        """What the user should know before it starts, a sentence each."""
-
-    @property
-    def node_paths(self) -> NodePaths:
-        """Where nodes are going to keep what jobs read and write."""
-
-    @property
-    def software(self) -> Software:
-        """What is known of the nodes' software."""
-
-    @property
-    def nodes_are_here(self) -> bool:
-        """Whether nodes read this machine's own files."""
+        return self.cluster.name
 
     @property
     def needs_price(self) -> bool:
-        """Whether it cannot be rendered in full before it is priced: the cost is limited, and nobody has said it."""
-
-    @property
-    def price(self) -> Price | None:
-        """What it costs; None before `priced`, and where nothing has a price."""
+        """Whether it cannot be rendered in full before it is priced: its agents end it by a price nobody has said."""
+        return self.cluster.max_cost is not None and self.cluster.price_per_hour is None
 
     def render(self) -> str:
         """The exact text, commands or requests, as `--dry-run` prints them."""
+        raise NotImplementedError
 
     def priced(self) -> Self:
         """The same, checked by whoever has the machines, with its price: what `up` then applies as it is.
@@ -147,6 +143,7 @@ class Plan(Protocol):
             CapacityError: there is no such machine.
             ConnectionFailed: nobody answers.
         """
+        return self
 
 
 @dataclass(frozen=True)
@@ -263,8 +260,9 @@ class Provider(Protocol):
     def attach(self, name: str, *, keep_open: bool = False) -> Connection:
         """Connect to a running cluster; with `keep_open` the addresses are of use after this program has ended, too."""
 
-    def detach(self, name: str) -> bool:
+    def detach(self, name: str) -> bool:  # noqa: ARG002
         """Close what `attach` or `up` keeps open; False when there is nothing. The cluster goes on."""
+        return False
 
     def status(self, name: str) -> Status:
         """One look at a cluster, running or not.
@@ -276,8 +274,14 @@ class Provider(Protocol):
     def watch(self, name: str) -> Generator[Status, None, None]:
         """Looks at a cluster, one each time that the caller asks, until it is over; close it when that is enough.
 
-        The way to the cluster is opened once and used for all of them.
+        Where there is a way to it to be opened, that is done once, and used for all of them.
         """
+        while True:
+            look = self.status(name)
+            yield look
+            if look.is_over:
+                return
+            time.sleep(WATCH_S)
 
     def down(self, name: str) -> bool:
         """End a cluster; False when nothing of it was running. Checkpoints and logs stay."""

@@ -22,7 +22,7 @@ from cloudrl.protocol.phases import Phase
 from cloudrl.providers.dstack import plan as plan_module
 from cloudrl.providers.dstack import provider, route, runs, up_errors
 from cloudrl.providers.dstack.access import AccessPoller
-from cloudrl.providers.dstack.plan import DstackPlan, fleet_for
+from cloudrl.providers.dstack.plan import fleet_for, make_plan
 from cloudrl.providers.dstack.provider import DstackProvider
 from cloudrl.providers.dstack.runs import RunPlan
 from cloudrl.providers.dstack.watcher import RunWatcher
@@ -337,11 +337,11 @@ class TestBeforeAnythingIsPaid:
     def test_ssh_has_to_be_there(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("PATH", str(tmp_path))
         with pytest.raises(CloudrlError, match="there is no ssh on this machine"):
-            DstackProvider().up(DstackPlan(LAB, ""))
+            DstackProvider().up(make_plan(LAB))
 
     def test_detach_false_is_refused(self) -> None:
         with pytest.raises(InputError, match="outlives this program") as caught:
-            DstackProvider().up(DstackPlan(LAB, ""), detach=False)
+            DstackProvider().up(make_plan(LAB), detach=False)
         assert 'with cluster.up(on="dstack") as ray' in str(caught.value.hint)
 
 

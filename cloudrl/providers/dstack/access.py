@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from cloudrl.errors import ConnectionFailed
 from cloudrl.node.tokens import derive
-from cloudrl.providers.dstack import route, state
+from cloudrl.providers.dstack import route
 from cloudrl.spec.ports import AGENT_PORT, RAY_PORT
 from cloudrl.transport import Connection, ssh, tunnel_daemon
 from cloudrl.transport.tunnel import Tunnel, free_ports, listens
@@ -45,11 +45,11 @@ def open_access(server: Server, run: RunState, *, timeout_s: float = 60.0) -> Ac
         ConnectionFailed: the head cannot be reached through SSH, or has no key yet.
     """
     finder = route.RunRoute(server, run)
-    kept = tunnel_daemon.read_state(route.tunnel_folder(server.project, run.name))
+    kept = tunnel_daemon.read_state(route.tunnel_folder(server, run.name))
     if kept is not None and kept.target == run.id:
         _wait_open(kept.ports, min(timeout_s, _HEALING_S))
         return Access(RunTokenSource(finder, kept.ports).read(), None)
-    tunnel = Tunnel(finder.find, free_ports((RAY_PORT, AGENT_PORT)), state.folder(server.project, run.name))
+    tunnel = Tunnel(finder.find, free_ports((RAY_PORT, AGENT_PORT)), server.folder(run.name))
     tunnel.open(timeout_s)
     try:
         return Access(RunTokenSource(finder, tunnel.ports).read(), tunnel)
@@ -189,7 +189,7 @@ def read_key(server: Server, run: RunState) -> bytes:
         ConnectionFailed: SSH fails, or there is no key: then the agent has not started.
     """
     path = _KEY_OF_RUN if len(run.nodes) > 1 else _KEY_OF_NODE
-    head, folder = route.route(server, run), state.folder(server.project, run.name)
+    head, folder = route.route(server, run), server.folder(run.name)
     key = ssh.run(head, folder, ["cat", path])
     if not key.strip():
         raise ConnectionFailed(

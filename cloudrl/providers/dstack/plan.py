@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from cloudrl.errors import InputError
-from cloudrl.providers.dstack import diagnostics, runs, state
+from cloudrl.providers.dstack import diagnostics, runs
 from cloudrl.providers.dstack.server import connect
-from cloudrl.providers.model import NodePaths, NoFleet, Notice, Price, Software
+from cloudrl.providers.model import NodePaths, NoFleet, Notice, Plan, Price, Software
 from cloudrl.render.agent import write_agent
 from cloudrl.render.dstack import release_of, to_dstack
 from cloudrl.spec import Fleet
@@ -24,49 +24,17 @@ _NO_INSTANCE_VOLUMES = ("runpod", "vastai")
 """Backends whose containers see no folder of the host (dstack.ai/docs/concepts/volumes, "Instance volumes")."""
 
 
-@dataclass(frozen=True)
-class DstackPlan:
-    """A cluster as the YAML that is sent; `quoted` is what the server has said to it.
+@dataclass(frozen=True, kw_only=True)
+class DstackPlan(Plan):
+    """A cluster as the YAML that is sent, to the default project of the server or another.
 
-    Attributes:
-        cluster: as declared; once priced, with the price that its agents count with.
-        text: the YAML.
-        project: None for the default one.
+    `quoted` is what `server` has said to it.
     """
 
-    cluster: Cluster
     text: str
     project: str | None = None
-    price: Price | None = None
     server: Server | None = field(default=None, repr=False, compare=False)
     quoted: RunPlan | None = field(default=None, repr=False, compare=False)
-    provider: str = "dstack"
-    notes: tuple[str, ...] = ()
-    nodes_are_here: bool = False
-
-    @property
-    def name(self) -> str:
-        """The cluster's name."""
-        return self.cluster.name
-
-    @property
-    def needs_price(self) -> bool:
-        """Its agents end it by its cost, and nobody has said the price."""
-        return self.cluster.max_cost is not None and self.cluster.price_per_hour is None
-
-    @property
-    def node_paths(self) -> NodePaths:
-        """In a container that runs as its usual user."""
-        user = (self.cluster.user or "root").partition(":")[0]
-        home = "/root" if user in ("root", "0") else f"/home/{user}"
-        secrets = "/dev/shm/cloudrl-0-RUN-ID"  # noqa: S108  as the agent does
-        return NodePaths(self.cluster.checkpoints, f"{home}/data", secrets)
-
-    @property
-    def software(self) -> Software:
-        """That of the image, where it is one of ours."""
-        known = release_of(self.cluster) if self.cluster.device == "gpu" else None
-        return Software(known.ray, known.verl, (known.rollout,)) if known else Software()
 
     def render(self) -> str:
         """The text that `--dry-run` prints."""
@@ -98,9 +66,19 @@ class DstackPlan:
 
 def make_plan(cluster: Cluster, project: str | None = None) -> DstackPlan:
     """The task of a cluster. One whose cost is limited and whose price is unknown has that limit once it is priced."""
-    plan = DstackPlan(cluster, "", project)
-    shown = cluster.replace(max_cost=None) if plan.needs_price else cluster
-    return replace(plan, text=to_dstack(shown))
+    user = (cluster.user or "root").partition(":")[0]
+    home = "/root" if user in ("root", "0") else f"/home/{user}"
+    secrets = "/dev/shm/cloudrl-0-RUN-ID"  # noqa: S108  as the agent does
+    known = release_of(cluster) if cluster.device == "gpu" else None
+    plan = DstackPlan(
+        provider="dstack",
+        cluster=cluster,
+        node_paths=NodePaths(cluster.checkpoints, f"{home}/data", secrets),
+        software=Software(known.ray, known.verl, (known.rollout,)) if known else Software(),
+        text="",
+        project=project,
+    )
+    return replace(plan, text=to_dstack(cluster.replace(max_cost=None) if plan.needs_price else cluster))
 
 
 def with_price(cluster: Cluster, quoted: RunPlan) -> Cluster:
@@ -140,7 +118,7 @@ def _no_machines(
 
 
 def _quote(server: Server, plan: DstackPlan) -> RunPlan:
-    folder = state.folder(server.project, plan.name)
+    folder = server.folder(plan.name)
     write_agent(folder)
     _write(server, plan.name, plan.text)
     return runs.plan(server, plan.text, folder)
@@ -148,7 +126,7 @@ def _quote(server: Server, plan: DstackPlan) -> RunPlan:
 
 def _write(server: Server, name: str, text: str) -> None:
     """What is sent lies beside the agent, for whoever wants to see it."""
-    (state.folder(server.project, name) / f"{name}.dstack.yml").write_text(text, encoding="utf-8")
+    (server.folder(name) / f"{name}.dstack.yml").write_text(text, encoding="utf-8")
 
 
 def _notices(quoted: RunPlan, fleets: list[FleetState]) -> tuple[Notice, ...]:

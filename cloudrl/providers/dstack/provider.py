@@ -15,7 +15,7 @@ from cloudrl.providers.dstack.plan import DstackPlan, make_plan
 from cloudrl.providers.dstack.server import connect, is_configured
 from cloudrl.providers.dstack.task_command import agent_options
 from cloudrl.providers.dstack.watcher import RunWatcher, summary
-from cloudrl.providers.model import UP_TIMEOUT_S, Plan, Provider, Status
+from cloudrl.providers.model import UP_TIMEOUT_S, WATCH_S, Plan, Provider, Status
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from cloudrl.transport import Connection
 
 _POLL_S = 1.0
-_WATCH_S = 0.5
 _SERVER_BACK_S = 120.0
 _UNREACHABLE_S = 600.0
 """From `running` until there is a way in; the agent listens within seconds of the container's start."""
@@ -120,12 +119,12 @@ class DstackProvider(Provider):
                 hint=f"cloudrl up {name} --on {self.name}",
             )
         if keep_open:
-            route.keep_tunnel(server.project, name)
+            route.keep_tunnel(server, name)
         return open_access(server, run).connection
 
     def detach(self, name: str) -> bool:
         """See `Provider`."""
-        return route.close_tunnel(connect(self._project).project, name)
+        return route.close_tunnel(connect(self._project), name)
 
     def status(self, name: str) -> Status:
         """See `Provider`."""
@@ -141,7 +140,7 @@ class DstackProvider(Provider):
                 yield look
                 if look.is_over:
                     return
-                time.sleep(_WATCH_S)
+                time.sleep(WATCH_S)
 
     def down(self, name: str) -> bool:
         """End the run and the tunnel to it; False when nothing was running. Fleets stay.
@@ -158,7 +157,7 @@ class DstackProvider(Provider):
             runs.wait_over(server, name)
             return True
         finally:
-            route.close_tunnel(server.project, name)
+            route.close_tunnel(server, name)
 
     def list(self, name: str | None = None) -> tuple[Status, ...]:
         """Runs of the present user that are going on and that run the node agent, or the one of a name.

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloudrl.errors import CloudrlError, ClusterFailed, ConnectionFailed
-from cloudrl.providers.dstack import runs, state
+from cloudrl.providers.dstack import runs
 from cloudrl.providers.dstack.logs import exit_reason
 from cloudrl.providers.dstack.server import connect
 from cloudrl.spec.ports import AGENT_PORT, RAY_PORT
@@ -75,7 +75,7 @@ def _end_of(server: Server, run: RunState) -> str:
     return f"{run.status} {reason or run.reason}".rstrip()
 
 
-def keep_tunnel(project: str, name: str) -> TunnelState:
+def keep_tunnel(server: Server, name: str) -> TunnelState:
     """Keep the tunnel to a run's head open in the background until the run is over; one that is there is taken.
 
     Raises:
@@ -83,18 +83,18 @@ def keep_tunnel(project: str, name: str) -> TunnelState:
     """
     finder = f"{__name__}:RunRoute.of"
     return tunnel_daemon.start(
-        tunnel_folder(project, name), name, finder, (project, name), (RAY_PORT, AGENT_PORT)
+        tunnel_folder(server, name), name, finder, (server.project, name), (RAY_PORT, AGENT_PORT)
     )
 
 
-def close_tunnel(project: str, name: str) -> bool:
+def close_tunnel(server: Server, name: str) -> bool:
     """End the tunnel in the background; False when there is none."""
-    return tunnel_daemon.stop(tunnel_folder(project, name))
+    return tunnel_daemon.stop(tunnel_folder(server, name))
 
 
-def tunnel_folder(project: str, name: str) -> Path:
+def tunnel_folder(server: Server, name: str) -> Path:
     """Where the tunnel in the background has its files."""
-    return state.folder(project, name) / "tunnel"
+    return server.folder(name) / "tunnel"
 
 
 def route(server: Server, run: RunState, rank: int = 0) -> Route:

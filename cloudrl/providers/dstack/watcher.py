@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from cloudrl.errors import ClusterFailed, ConnectionFailed, InputError
 from cloudrl.protocol.phases import Phase
-from cloudrl.providers.dstack import fleets, runs, state
+from cloudrl.providers.dstack import fleets, runs
 from cloudrl.providers.dstack.access import AccessPoller
 from cloudrl.providers.dstack.history import previous_attempts
 from cloudrl.providers.dstack.logs import exit_reason
@@ -107,7 +107,7 @@ def common(server: Server, run: RunState, user: str) -> Mapping[str, Any]:
         "owner": "" if run.user == user else run.user,
         "teardown_summary": _SUMMARY,
         "logs_command": f"dstack logs {run.name}",
-        "state_dir": str(state.folder(server.project, run.name)),
+        "state_dir": str(server.folder(run.name)),
     }
 
 

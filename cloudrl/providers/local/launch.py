@@ -7,7 +7,7 @@ import secrets
 import shlex
 import sys
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +23,7 @@ from cloudrl.protocol.outcome import FILE as OUTCOME_FILE
 from cloudrl.providers.local import ports, spec_support
 from cloudrl.providers.local.processes import MARK
 from cloudrl.providers.local.state import LocalState, make_folder
-from cloudrl.providers.model import NodePaths, Price, Software
+from cloudrl.providers.model import NodePaths, Plan, Software
 from cloudrl.render.agent import AGENT_FILE, write_agent
 from cloudrl.render.dstack import CPU_SLOTS, budget_limits
 from cloudrl.spec import data_argument
@@ -37,39 +37,12 @@ DATA = ("addition",)
 MODELS = ("tiny-adder",)
 
 
-@dataclass(frozen=True)
-class LocalPlan:
+@dataclass(frozen=True, kw_only=True)
+class LocalPlan(Plan):
     """The agents that `up` would start."""
 
-    cluster: Cluster = field(repr=False)
     state: LocalState
     commands: tuple[tuple[str, ...], ...]
-    notes: tuple[str, ...] = ()
-    """What the user should know of it, a sentence each."""
-    provider: str = "local"
-    nodes_are_here: bool = True
-    needs_price: bool = False
-    price: Price | None = None
-
-    @property
-    def name(self) -> str:
-        """The cluster's name."""
-        return self.state.name
-
-    @property
-    def node_paths(self) -> NodePaths:
-        """See `Plan`."""
-        state = self.state
-        return NodePaths(str(state.checkpoints), str(state.data), str(folder_of("RUN-ID")))
-
-    @property
-    def software(self) -> Software:
-        """See `Plan`."""
-        return Software(ray=version("ray"))
-
-    def priced(self) -> LocalPlan:
-        """This machine costs nothing that anybody could say."""
-        return self
 
     def node_env(self, rank: int) -> dict[str, str]:
         """What one agent gets in addition to the environment of this command."""
@@ -128,7 +101,16 @@ def make_plan(cluster: Cluster, *, dashboard_port: int | None = None) -> LocalPl
     commands = tuple(_command(cluster, state, rank) for rank in range(cluster.nodes))
     unused = ", ".join(spec_support.unsupported_fields(cluster))
     notes = (f"without effect on this machine: {unused}",) if unused else ()
-    return LocalPlan(cluster, state, commands, notes)
+    return LocalPlan(
+        provider="local",
+        cluster=cluster,
+        node_paths=NodePaths(str(state.checkpoints), str(state.data), str(folder_of("RUN-ID"))),
+        software=Software(ray=version("ray")),
+        nodes_are_here=True,
+        notes=notes,
+        state=state,
+        commands=commands,
+    )
 
 
 @dataclass

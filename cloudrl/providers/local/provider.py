@@ -18,7 +18,7 @@ from cloudrl.providers.local.status import connection, exit_reason, look
 from cloudrl.providers.model import UP_TIMEOUT_S, Plan, Provider, Status
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable
 
     from cloudrl.providers.local.launch import AgentProcess
     from cloudrl.providers.local.state import LocalState
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from cloudrl.transport import Connection
 
 _POLL_S = 0.2
-_WATCH_S = 0.5
 _OTHERS_S = 15.0
 
 
@@ -98,22 +97,9 @@ class LocalProvider(Provider):
             )
         return connection(known)
 
-    def detach(self, name: str) -> bool:  # noqa: ARG002
-        """Nothing to do: its ports are this machine's."""
-        return False
-
     def status(self, name: str) -> Status:
         """See `Provider`."""
         return look(_known(name))
-
-    def watch(self, name: str) -> Generator[Status, None, None]:
-        """See `Provider`."""
-        while True:
-            seen = self.status(name)
-            yield seen
-            if seen.is_over:
-                return
-            time.sleep(_WATCH_S)
 
     def down(self, name: str) -> bool:
         """End a cluster and remove its temporary files; False when nothing of it was running.
