@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from cloudrl.errors import InputError as InputError
     from cloudrl.errors import Interrupted as Interrupted
     from cloudrl.errors import JobFailed as JobFailed
-    from cloudrl.errors import RecipeError as RecipeError
     from cloudrl.errors import SpecError as SpecError
     from cloudrl.errors import Unauthorized as Unauthorized
     from cloudrl.errors import WaitTimeout as WaitTimeout
@@ -52,7 +51,6 @@ _HOMES = {
         "InputError",
         "Interrupted",
         "JobFailed",
-        "RecipeError",
         "SpecError",
         "Unauthorized",
         "WaitTimeout",

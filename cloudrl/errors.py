@@ -2,8 +2,7 @@
 
     CloudrlError                  1  our own fault, or nothing better fits
     ├── InputError                2  the user's input is wrong
-    │   ├── SpecError                a field of a cluster or job
-    │   └── RecipeError              a recipe that cannot be found or read
+    │   └── SpecError                what is declared, in Python or in a file, cannot be so
     ├── CapacityError             3  the provider has no such machines
     ├── FailedError               4  what was started has failed
     │   ├── ClusterFailed            the cluster ended before or after READY
@@ -46,11 +45,7 @@ class InputError(CloudrlError):
 
 
 class SpecError(InputError, ValueError):
-    """A field of a cluster, a volume or a job has a value that it cannot have."""
-
-
-class RecipeError(InputError):
-    """A recipe cannot be found, or its file cannot be read as one."""
+    """A cluster, a fleet, a job or a recipe is declared as it cannot be, in Python or in a file."""
 
 
 class CapacityError(CloudrlError):

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any, TypeVar
 
-from cloudrl.errors import RecipeError, SpecError, did_you_mean
+from cloudrl.errors import SpecError, did_you_mean
 from cloudrl.spec import Job, Spec
 from cloudrl.spec.yaml_core import load_mapping
 
@@ -28,7 +28,7 @@ def load(name_or_path: str | os.PathLike[str]) -> Job:
     after its file.
 
     Raises:
-        RecipeError: No recipe of that name, no such file, not YAML, or its fields are no job.
+        SpecError: No recipe of that name, no such file, not YAML, or its fields are no job.
     """
     path = path_of(name_or_path)
     shown = os.fspath(name_or_path)
@@ -39,7 +39,7 @@ def load_spec(kind: type[S], path: str | os.PathLike[str]) -> S:
     """What a YAML file declares: `load_spec(Cluster, "cluster.yml")`. Its fields are those of the kind.
 
     Raises:
-        RecipeError: No such file, not YAML, or its fields are no such thing.
+        SpecError: No such file, not YAML, or its fields are no such thing.
     """
     shown = os.fspath(path)
     return _declared(kind, read_mapping(_existing(shown), shown), shown)
@@ -53,37 +53,35 @@ def read_mapping(path: Path, shown: str) -> dict[str, Any]:
         shown: What messages call it, as the user typed it.
 
     Raises:
-        RecipeError: Not readable, not YAML (with the line), or no mapping.
+        SpecError: Not readable, not YAML (with the line), or no mapping.
     """
     try:
         return load_mapping(path.read_text(encoding="utf-8"), shown)
     except UnicodeDecodeError as error:
-        raise RecipeError(f"{shown}: not a text file in UTF-8 (byte {error.start})") from None
+        raise SpecError(f"{shown}: not a text file in UTF-8 (byte {error.start})") from None
     except OSError as error:
-        raise RecipeError(f"{shown}: cannot be read: {error.strerror}") from None
-    except SpecError as error:
-        raise RecipeError(error.message) from None
+        raise SpecError(f"{shown}: cannot be read: {error.strerror}") from None
 
 
 def _declared(kind: type[S], values: dict[str, Any], shown: str) -> S:
     try:
         return kind.load(values)
     except SpecError as error:
-        raise RecipeError(f"{shown}: {error.message}", hint=error.hint) from None
+        raise SpecError(f"{shown}: {error.message}", hint=error.hint) from None
 
 
 def path_of(name_or_path: str | os.PathLike[str]) -> Path:
     """The file of a recipe, or the file itself where a path is given.
 
     Raises:
-        RecipeError: No recipe of that name, or no such file.
+        SpecError: No recipe of that name, or no such file.
     """
     asked = os.fspath(name_or_path)
     if os.sep in asked or asked.endswith(_SUFFIXES) or not isinstance(name_or_path, str):
         return _existing(asked)
     if asked not in names():
         known = ", ".join(names())
-        raise RecipeError(
+        raise SpecError(
             f"there is no recipe {asked!r}{did_you_mean(asked, names())}",
             hint=f"Recipes: {known}. A file of your own is given by its path: ./{asked or 'job'}.yml",
         )
@@ -93,10 +91,10 @@ def path_of(name_or_path: str | os.PathLike[str]) -> Path:
 def _existing(asked: str) -> Path:
     path = Path(asked).expanduser()
     if path.is_dir():
-        raise RecipeError(f"{asked} is a folder, not a file", hint=f"ls {asked}")
+        raise SpecError(f"{asked} is a folder, not a file", hint=f"ls {asked}")
     if not path.is_file():
         siblings = [other.name for other in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
-        raise RecipeError(
+        raise SpecError(
             f"there is no file {asked}{did_you_mean(path.name, siblings)}", hint=f"ls {path.parent}"
         )
     return path

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import PlainValidator
 
-from cloudrl.errors import RecipeError, did_you_mean
+from cloudrl.errors import SpecError, did_you_mean
 from cloudrl.recipes.files import read_mapping
 from cloudrl.spec.base import FrozenDict, Spec
 from cloudrl.spec.fields import Words, text
@@ -82,10 +82,10 @@ def algorithm(name: str) -> Algorithm:
     """An algorithm by its name.
 
     Raises:
-        RecipeError: there is none of that name.
+        SpecError: there is none of that name.
     """
     if name not in algorithms():
-        raise RecipeError(
+        raise SpecError(
             f"there is no algorithm {name!r}{did_you_mean(name, algorithms())}",
             hint=f"Algorithms: {', '.join(algorithms())}",
         )
@@ -101,11 +101,11 @@ def with_algorithm(job: Job, name: str) -> Job:
     """The same job by another algorithm; its name, summary and source say so.
 
     Raises:
-        RecipeError: there is no algorithm of that name, or the job is written for another verl than its keys.
+        SpecError: there is no algorithm of that name, or the job is written for another verl than its keys.
     """
     chosen = algorithm(name)
     if job.verl is not None and job.verl.split(".")[:2] != chosen.verl.split(".")[:2]:
-        raise RecipeError(
+        raise SpecError(
             f"algorithm {name!r} is written for verl {chosen.verl}, and recipe {job.name!r} for {job.verl}",
             hint=f"Give the overrides yourself; those for verl {chosen.verl}: cloudrl recipes show NAME "
             f"--algorithm {name}",

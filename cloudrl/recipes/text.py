@@ -14,7 +14,7 @@ def render_recipe(name_or_path: str | os.PathLike[str], algorithm: str | None = 
     """A recipe's file with its comments; by another algorithm, a file that `load` reads as that job.
 
     Raises:
-        RecipeError: there is no such recipe or algorithm, or they do not go together.
+        SpecError: there is no such recipe or algorithm, or they do not go together.
     """
     path, shown = path_of(name_or_path), os.fspath(name_or_path)
     job = load(name_or_path)

@@ -28,7 +28,7 @@ def recipe(
         changes: other fields of `Job`, for example `overrides={"trainer.test_freq": 5}`, which are added.
 
     Raises:
-        RecipeError: there is no such recipe or algorithm, or its file is none.
+        SpecError: there is no such recipe or algorithm, or its file is none.
         SpecError: a change does not fit.
     """
     job = recipes.load(name_or_path)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cloudrl import recipes
-from cloudrl.errors import RecipeError
+from cloudrl.errors import SpecError
 from cloudrl.jobs.defaults import needs_critic
 from cloudrl.jobs.overrides import parse_overrides
 from cloudrl.recipes.overlay import MAKES_AN_ALGORITHM
@@ -168,14 +168,14 @@ def test_a_job_says_by_which_algorithm_it_is():
     ],
 )
 def test_an_unknown_algorithm_gets_the_nearest(asked, meant):
-    with pytest.raises(RecipeError) as caught:
+    with pytest.raises(SpecError) as caught:
         recipes.with_algorithm(Job(name="mine"), asked)
     assert caught.value.message == f"there is no algorithm {asked!r}{meant}"
     assert caught.value.hint == f"Algorithms: {', '.join(recipes.algorithms())}"
 
 
 def test_a_job_for_another_release_is_refused():
-    with pytest.raises(RecipeError) as caught:
+    with pytest.raises(SpecError) as caught:
         recipes.with_algorithm(Job(name="mine", verl="0.8.0"), "dapo")
     assert caught.value.message == "algorithm 'dapo' is written for verl 0.9.1, and recipe 'mine' for 0.8.0"
     assert recipes.with_algorithm(Job(name="mine", verl="0.9.0"), "dapo")

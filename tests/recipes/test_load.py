@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from cloudrl import recipes
-from cloudrl.errors import RecipeError
+from cloudrl.errors import SpecError
 from cloudrl.spec import Cluster, Job
 
 EXAMPLE = """\
@@ -40,8 +40,8 @@ def write(tmp_path):
     return written
 
 
-def refusal(asked: object) -> RecipeError:
-    with pytest.raises(RecipeError) as caught:
+def refusal(asked: object) -> SpecError:
+    with pytest.raises(SpecError) as caught:
         recipes.load(asked)
     assert caught.value.exit_code == 2
     return caught.value
@@ -158,6 +158,6 @@ def test_a_file_declares_a_whole_cluster(write):
     assert recipes.load_spec(Cluster, path) == Cluster(
         name="mine", nodes=2, gpu="H100:8", dstack={"backends": ["aws"], "tags": {"no": "on"}}
     )
-    with pytest.raises(RecipeError) as caught:
+    with pytest.raises(SpecError) as caught:
         recipes.load_spec(Cluster, write("name: mine\nnode: 2\n"))
     assert caught.value.message == f"{path}: Cluster: unknown field 'node'; did you mean 'nodes'?"

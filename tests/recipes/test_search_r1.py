@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from planning import cluster, plan
 
 from cloudrl import recipes
-from cloudrl.errors import InputError, RecipeError
+from cloudrl.errors import InputError, SpecError
 from cloudrl.jobs import Submission, SubmitOptions
 from cloudrl.spec import HydraText
 
@@ -118,7 +118,7 @@ def test_a_recipe_for_todays_verl_does_not_run_on_the_fork():
 
 
 def test_an_algorithm_of_todays_verl_does_not_go_over_it():
-    with pytest.raises(RecipeError, match=r"is written for verl 0.9.1, and recipe 'search-r1' for 0.1"):
+    with pytest.raises(SpecError, match=r"is written for verl 0.9.1, and recipe 'search-r1' for 0.1"):
         recipes.with_algorithm(recipes.load("search-r1"), "dapo")
 
 

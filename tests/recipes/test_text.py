@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cloudrl import recipes
-from cloudrl.errors import RecipeError
+from cloudrl.errors import SpecError
 from cloudrl.recipes.files import read_mapping
 from cloudrl.spec.yaml_core import dump_mapping
 from cloudrl.verl import RELEASE
@@ -57,9 +57,9 @@ def test_so_does_a_file_of_the_users_own(tmp_path):
 
 
 def test_what_is_not_there_cannot_be_shown():
-    with pytest.raises(RecipeError, match="there is no recipe 'gpro'; did you mean 'grpo'"):
+    with pytest.raises(SpecError, match="there is no recipe 'gpro'; did you mean 'grpo'"):
         recipes.render_recipe("gpro")
-    with pytest.raises(RecipeError, match="there is no algorithm 'dap'; did you mean 'dapo'"):
+    with pytest.raises(SpecError, match="there is no algorithm 'dap'; did you mean 'dapo'"):
         recipes.render_recipe("grpo", "dap")
 
 
