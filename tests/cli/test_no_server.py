@@ -85,6 +85,20 @@ def test_nobody_answers(run: Callable[..., Typed], server: socket.socket) -> Non
     assert "Is it running?" in done.err
 
 
+def test_a_token_that_is_refused(run: Callable[..., Typed], server: socket.socket) -> None:
+    def refuse() -> None:
+        connection, _ = server.accept()
+        with connection:
+            connection.recv(1 << 16)
+            connection.sendall(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}")
+
+    threading.Thread(target=refuse, daemon=True).start()
+    done = run("fleet", "list")
+    assert done.code == 5
+    assert "refuses the token for project 'main'" in done.err
+    assert "dstack project add --name NAME" in done.err
+
+
 def test_ctrl_c_before_anything_was_submitted(server: socket.socket) -> None:
     asked = threading.Event()
 

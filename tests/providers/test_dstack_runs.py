@@ -8,9 +8,11 @@ import pytest
 from fake_dstack import FakeDstack, attempt, run, submission_id
 
 from cloudrl.errors import InputError
+from cloudrl.protocol import outcome
 from cloudrl.protocol.outcome import Outcome
 from cloudrl.protocol.phases import Phase
 from cloudrl.providers.dstack import history, logs, runs
+from cloudrl.providers.dstack.task_command import agent_options
 
 
 @pytest.fixture
@@ -112,3 +114,31 @@ def test_how_a_run_has_ended(
     dstack.held_runs = [run(head, others=[worker], status=status)]
     dstack.held_outputs = {submission_id(0, host): text for host, text in zip(hosts, outputs, strict=True)}
     assert logs.exit_reason(dstack.server, runs.get(dstack.server, "lab")) == said
+
+
+@pytest.mark.parametrize(
+    ("command", "checkpoints"),
+    [
+        (
+            "exec python3 /opt/cloudrl/cloudrl-node.pyz run \\\n  --device gpu \\\n  --checkpoints '/a b'",
+            "/a b",
+        ),
+        ("exec python3 /opt/cloudrl/cloudrl-node.pyz run --checkpoints=/vol --of-a-later-release 5", "/vol"),
+        ("exec python3 /opt/cloudrl/cloudrl-node.pyz run --gpus-per-node none", "/checkpoints"),
+        ("python3 /opt/cloudrl/cloudrl-node.pyz data addition", None),
+        ("python3 serve.py", None),
+    ],
+)
+def test_what_the_nodes_of_a_run_were_told(dstack: FakeDstack, command: str, checkpoints: str | None) -> None:
+    dstack.held_runs = [run()]
+    dstack.held_runs[0].run_spec.configuration.commands = ["pip list", command]
+    options = agent_options(runs.get(dstack.server, "lab"))
+    assert (options and str(options.checkpoints)) == checkpoints
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "null", '{"phase": "failed"}', '{"phase": 1, "reason": "x", "at": "y"}']
+)
+def test_an_outcome_that_was_cut_short_is_none(text: str) -> None:
+    assert outcome.from_json(text) is None
+    assert outcome.from_output(f"READY\nCLOUDRL OUTCOME {text}\n") is None
