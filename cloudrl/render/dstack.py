@@ -10,7 +10,7 @@ from cloudrl.errors import SpecError
 from cloudrl.protocol.options import AgentOptions, BudgetLimits, parse_service
 from cloudrl.render.agent import AGENT_FILE
 from cloudrl.render.dstack_models import check_with_dstack, refuse_rendered
-from cloudrl.render.yaml_text import Section, document, plain
+from cloudrl.render.yaml_text import Section, document, pick, plain
 from cloudrl.spec.data import data_argument
 from cloudrl.spec.durations import seconds_of
 from cloudrl.spec.gpu import Gpu
@@ -20,7 +20,7 @@ from cloudrl.spec.volume import NetworkMount, Volume
 from cloudrl.verl import Release, release
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from cloudrl.spec import Cluster
 
@@ -123,9 +123,9 @@ def _container(cluster: Cluster, known: Release | None) -> list[Section]:
     secrets = {name: f"${{{{ secrets.{name} }}}}" for name in cluster.secrets}
     container = {
         "image": known.image if known else cluster.image,
-        **_of(cluster.dstack, _OF_THE_IMAGE),
+        **pick(cluster.dstack, _OF_THE_IMAGE),
         "user": cluster.user,
-        **_of(cluster.dstack, _OF_THE_CONTAINER),
+        **pick(cluster.dstack, _OF_THE_CONTAINER),
         "working_dir": cluster.working_dir,
     }
     set_once = (
@@ -154,11 +154,6 @@ def _container(cluster: Cluster, known: Release | None) -> list[Section]:
     ]
 
 
-def _of(section: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """These keys of the section `dstack`, as they are."""
-    return {name: section[name] for name in names if name in section}
-
-
 def _image_comment(known: Release | None) -> str:
     if known is None:
         return ""
@@ -173,7 +168,7 @@ def _resources(cluster: Cluster, known: Release | None) -> list[Section]:
     volumes = [_volume(mount) for mount in cluster.mounts]
     return [
         Section({"resources": resources or None}),
-        Section(_of(cluster.dstack, _OF_MACHINES)),
+        Section(pick(cluster.dstack, _OF_MACHINES)),
         Section({"volumes": volumes or None}, comment=_volumes_comment(cluster)),
     ]
 
@@ -210,12 +205,12 @@ def _lifecycle(section: Mapping[str, Any]) -> list[Section]:
     said = {**_DEFAULTS, **section}
     return [
         Section({"retry": said["retry"]}, comment=_retry_comment(said["retry"])),
-        Section(_of(section, _OF_TIME)),
+        Section(pick(section, _OF_TIME)),
         *(
             Section({name: said[name]}, comment=comment if said[name] == _DEFAULTS[name] else "")
             for name, comment in _ORDERS.items()
         ),
-        Section(_of(section, (name for name in section if name not in known))),
+        Section(pick(section, (name for name in section if name not in known))),
     ]
 
 

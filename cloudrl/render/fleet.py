@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cloudrl.render.dstack_models import check_with_dstack, refuse_rendered
-from cloudrl.render.yaml_text import Section, document, plain
+from cloudrl.render.yaml_text import Section, document, pick, plain
 
 if TYPE_CHECKING:
     from cloudrl.spec import Fleet
@@ -48,7 +48,7 @@ def fleet_to_dstack(fleet: Fleet) -> str:
                 {"blocks": fleet.dstack.get("blocks")},
                 comment="Several runs fit on a machine; a multi-node run takes whole ones.",
             ),
-            Section({"tags": fleet.dstack.get("tags")}),
+            Section(pick(fleet.dstack, ("tags",))),
         ],
     )
     check_with_dstack(text, fleet.dstack)

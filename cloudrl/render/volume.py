@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cloudrl.render.dstack_models import check_with_dstack, refuse_rendered
-from cloudrl.render.yaml_text import Section, document
+from cloudrl.render.yaml_text import Section, document, pick
 
 if TYPE_CHECKING:
     from cloudrl.spec import NetworkVolume
@@ -36,19 +36,14 @@ def volume_to_dstack(volume: NetworkVolume) -> str:
         _HEADER.format(name=volume.name),
         [
             Section({"type": "volume", "name": volume.name}),
-            Section({"backend": volume.backend, "region": volume.region, **_of(volume, _PLACE)}),
+            Section({"backend": volume.backend, "region": volume.region, **pick(volume.dstack, _PLACE)}),
             Section({"size": volume.size, "volume_id": volume.volume_id, **others}),
-            Section(_of(volume, ("auto_cleanup_duration",)), comment=_cleanup_comment(volume)),
-            Section(_of(volume, ("tags",))),
+            Section(pick(volume.dstack, ("auto_cleanup_duration",)), comment=_cleanup_comment(volume)),
+            Section(pick(volume.dstack, ("tags",))),
         ],
     )
     check_with_dstack(text, volume.dstack)
     return text
-
-
-def _of(volume: NetworkVolume, names: tuple[str, ...]) -> dict[str, Any]:
-    """These keys of the section `dstack`, as they are."""
-    return {name: volume.dstack[name] for name in names if name in volume.dstack}
 
 
 def _cleanup_comment(volume: NetworkVolume) -> str:

@@ -51,6 +51,11 @@ def document(header: str, sections: Iterable[Section]) -> str:
     return "\n".join([_comment(header), *(text for text in written if text)])
 
 
+def pick(section: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """These keys of a section that is passed on, as they are."""
+    return {name: section[name] for name in names if name in section}
+
+
 def plain(value: str) -> str | int:
     """A number without its quotes."""
     return int(value) if value.isdecimal() and value.isascii() else value

@@ -30,26 +30,14 @@ PARSER = OverridesParser.create()
 _ACTOR, _ROLLOUT, _REF = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.ref"
 PROFILED = (_ACTOR, _ROLLOUT, _REF, "critic")
 SHOWN = (
-    "trainer.nnodes",
-    "trainer.n_gpus_per_node",
-    "trainer.use_v1",
-    "trainer.save_freq",
-    "data.train_batch_size",
-    "algorithm.adv_estimator",
-    "critic.model.path",
-    "critic.ppo_micro_batch_size_per_gpu",
-    f"{_ACTOR}.ppo_mini_batch_size",
-    f"{_ACTOR}.ppo_micro_batch_size_per_gpu",
-    f"{_ACTOR}.use_dynamic_bsz",
-    f"{_ACTOR}.policy_loss.loss_mode",
-    f"{_ROLLOUT}.n",
-    f"{_ROLLOUT}.name",
-    f"{_ROLLOUT}.tensor_model_parallel_size",
-    f"{_ROLLOUT}.agent.num_workers",
-    f"{_ROLLOUT}.log_prob_use_dynamic_bsz",
-    f"{_ROLLOUT}.log_prob_micro_batch_size_per_gpu",
+    "trainer.nnodes", "trainer.n_gpus_per_node", "trainer.use_v1", "trainer.save_freq", "data.train_batch_size",
+    "algorithm.adv_estimator", "critic.model.path", "critic.ppo_micro_batch_size_per_gpu",
+    f"{_ACTOR}.ppo_mini_batch_size", f"{_ACTOR}.ppo_micro_batch_size_per_gpu", f"{_ACTOR}.use_dynamic_bsz",
+    f"{_ACTOR}.policy_loss.loss_mode", f"{_ROLLOUT}.n", f"{_ROLLOUT}.name",
+    f"{_ROLLOUT}.tensor_model_parallel_size", f"{_ROLLOUT}.agent.num_workers",
+    f"{_ROLLOUT}.log_prob_use_dynamic_bsz", f"{_ROLLOUT}.log_prob_micro_batch_size_per_gpu",
     f"{_REF}.log_prob_micro_batch_size_per_gpu",
-)
+)  # fmt: skip
 
 
 def prepared() -> bytes:
