@@ -37,6 +37,10 @@ RecipeArgument = Annotated[
         autocompletion=recipe_names, help="A recipe by name (cloudrl recipes list), or a YAML file."
     ),
 ]
+AlgorithmOption = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Another algorithm than the recipe's: dapo, rloo, gspo, ..."),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Machine-readable.")]
 DryRunOption = Annotated[
     bool, typer.Option("--dry-run", help="Print what would be sent, secrets masked; nothing is started.")

@@ -17,11 +17,12 @@ _STYLES = {"ready": "green", "failed": "bold red", "down": "dim", "ended": "dim"
 
 def node_table(status: Status) -> RenderableType:
     """Rank, address, phase and what it does, for each node that is known."""
+    from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
     title = f"{status.name} on {status.provider}: {status.phase}, {len(status.nodes)} of {status.nodes_wanted} nodes"
-    view = Table(box=None, pad_edge=False, header_style="bold", title=title, title_justify="left")
+    view = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("rank", "address", "phase", "for", ""):
         view.add_column(column, no_wrap=column != "")
     for node in status.nodes:
@@ -30,7 +31,7 @@ def node_table(status: Status) -> RenderableType:
             str(node["rank"]), Text(str(node["ip"])), Text(phase, style=_STYLES.get(phase, "yellow")),
             _seconds(node), Text(_detail(node), overflow="ellipsis"),
         )  # fmt: skip
-    return view
+    return Group(Text(title), view)  # a title of the table would be as narrow as the table
 
 
 def describe_attempt(attempt: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cloudrl.cli._options import EnvOption, given
+from cloudrl.cli._options import AlgorithmOption, EnvOption, given
 
 if TYPE_CHECKING:
     from cloudrl.jobs import JobHandle, Progress, SubmitOptions
@@ -35,10 +35,7 @@ def submit_options(
         str | None,
         typer.Option(metavar="FILE.py[:FUNCTION]", help="Reward function; compute_score unless named."),
     ] = None,
-    algorithm: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Train by another algorithm than the recipe's: dapo, rloo, ..."),
-    ] = None,
+    algorithm: AlgorithmOption = None,
     steps: Annotated[int | None, typer.Option(help="Total training steps.")] = None,
     name: Annotated[
         str | None, typer.Option(help="Name of the run; the same name again continues from its checkpoints.")

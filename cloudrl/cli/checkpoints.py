@@ -11,7 +11,7 @@ import typer
 
 from cloudrl.cli import _output
 from cloudrl.cli._option_groups import with_options
-from cloudrl.cli._options import ClusterOption, JsonOption, YesOption
+from cloudrl.cli._options import ClusterOption, DryRunOption, JsonOption, YesOption
 
 if TYPE_CHECKING:
     from cloudrl.checkpoints.handle import CheckpointHandle
@@ -146,7 +146,7 @@ def push(
     choose: Any,
     public: Annotated[bool, typer.Option("--public", help="Let everybody see it.")] = False,
     dtype: DtypeOption = "bf16",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the model card, and do nothing.")] = False,
+    dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Merge a step and publish it on the Hugging Face Hub, private unless --public. Repeat it to go on."""
@@ -190,7 +190,9 @@ def pull(
 
 @app.command()
 def prune(
-    keep: Annotated[int, typer.Option("--keep", metavar="N", help="Complete steps of each run that stay.")],
+    keep: Annotated[
+        int, typer.Option("--keep-last", metavar="N", help="Complete steps of each run that stay.")
+    ],
     cluster: ClusterOption = None,
     folder: DirOption = None,
     run: RunOption = None,

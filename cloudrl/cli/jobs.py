@@ -68,13 +68,14 @@ def status(
 def logs(
     job_id: JobArgument = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object per event: line, step, progress.")
-    ] = False,
+    as_json: JsonOption = False,
     cluster: ClusterOption = None,
     address: AddressOption = None,
 ) -> None:
-    """Print a job's log. With -f also what comes, each line once; exit code 4 when the job fails."""
+    """Print a job's log. With -f also what comes, each line once; exit code 4 when the job fails.
+
+    With --json one object per event: line, step, progress.
+    """
     from cloudrl.jobs.events import read_events
     from cloudrl.sdk.find import find_job
     from cloudrl.sdk.submission import follow as follow_job

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from cloudrl.cli import _output
-from cloudrl.cli._options import JsonOption, RecipeArgument
+from cloudrl.cli._options import AlgorithmOption, JsonOption, RecipeArgument
 
 if TYPE_CHECKING:
     from cloudrl.spec import Job
@@ -41,10 +41,7 @@ def list_(as_json: JsonOption = False) -> None:
 @app.command()
 def show(
     name: RecipeArgument,
-    algorithm: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="As it is by this algorithm; a file of your own to go on from."),
-    ] = None,
+    algorithm: AlgorithmOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """A recipe as it is written, with what its numbers are for and where they come from."""

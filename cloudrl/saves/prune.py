@@ -58,7 +58,7 @@ def plan_prune(
     """
     if keep < 1:
         raise InputError(
-            f"--keep {keep} would leave nothing to go on from", hint="--keep 1 keeps the newest one"
+            f"--keep-last {keep} would leave nothing to go on from", hint="--keep-last 1 keeps the newest one"
         )
     named = [path for command in commands for path in _STEP_PATH.findall(command)]
     removals: list[Removal] = []

@@ -76,7 +76,7 @@ def test_of_several_clusters_one_has_to_be_named_as_an_argument(
     run: Callable[..., Typed], lab: FakeLocal
 ) -> None:
     with FakeLocal("a1"):
-        for words in (["list"], ["merge", "--to", "out"], ["prune", "--keep", "1", "-y"]):
+        for words in (["list"], ["merge", "--to", "out"], ["prune", "--keep-last", "1", "-y"]):
             done = run("checkpoints", *words)
             assert done.code == 2
             assert "several clusters are up: a1, lab" in done.err
@@ -117,7 +117,7 @@ def test_a_node_that_says_nothing(run: Callable[..., Typed], lab: FakeLocal) -> 
     named = run("checkpoints", "merge", "2", "--to", "out")
     assert named.code == 6
     assert "note: node 1 (10.0.0.2) says nothing of its checkpoints" in named.err
-    pruned = run("checkpoints", "prune", "--keep", "1", "-y")
+    pruned = run("checkpoints", "prune", "--keep-last", "1", "-y")
     assert pruned.code == 5
     assert "half-removed" in pruned.err
     assert (lab.cluster.disks[0] / "mine/global_step_1").exists()
@@ -229,7 +229,7 @@ def test_pull(run: Callable[..., Typed], lab: FakeLocal, tmp_path: Path) -> None
 
 
 def test_prune_asks(run: Callable[..., Typed], folder: Path) -> None:
-    asked = run("checkpoints", "prune", "--keep", "1", "--dir", "./ck")
+    asked = run("checkpoints", "prune", "--keep-last", "1", "--dir", "./ck")
     assert asked.code == 2
     assert "mine: step 1, " in asked.err
     assert "Remove 1 steps" in asked.err
@@ -237,24 +237,24 @@ def test_prune_asks(run: Callable[..., Typed], folder: Path) -> None:
 
 
 def test_prune_on_all_nodes(run: Callable[..., Typed], lab: FakeLocal) -> None:
-    done = run("checkpoints", "prune", "--keep", "1", "-y", "--json")
+    done = run("checkpoints", "prune", "--keep-last", "1", "-y", "--json")
     assert done.code == 0
     assert [(each["run"], each["step"]) for each in json.loads(done.out)["removed"]] == [("mine", 1)]
     left = {
         path.name for disk in lab.cluster.disks.values() for path in (disk / "mine").glob("global_step_*")
     }
     assert left == {"global_step_2"}
-    assert "removed 0 steps" in run("checkpoints", "prune", "--keep", "1", "-y").out
+    assert "removed 0 steps" in run("checkpoints", "prune", "--keep-last", "1", "-y").out
 
 
 def test_what_a_running_job_resumes_from_stays(run: Callable[..., Typed], lab: FakeLocal) -> None:
     folder = lab.cluster.disks[0] / "mine" / "global_step_1"
     lab.cluster.add("job", entrypoint=f"python3 -m verl trainer.resume_from_path={folder}")
-    done = run("checkpoints", "prune", "--keep", "1", "-y")
+    done = run("checkpoints", "prune", "--keep-last", "1", "-y")
     assert "step 1 stays: a job that has not ended names it" in done.err
     assert folder.exists()
     lab.cluster.end("job")
-    run("checkpoints", "prune", "--keep", "1", "-y")
+    run("checkpoints", "prune", "--keep-last", "1", "-y")
     assert not folder.exists()
 
 

@@ -122,7 +122,7 @@ def test_it_goes_on_a_node_that_has_only_the_state_of_the_data_loader() -> None:
 
 @pytest.mark.parametrize("keep", [0, -1])
 def test_something_must_stay(keep: int) -> None:
-    with pytest.raises(InputError, match=f"--keep {keep} would leave nothing"):
+    with pytest.raises(InputError, match=f"--keep-last {keep} would leave nothing"):
         plan_prune(aggregate([node(0)]), keep)
 
 

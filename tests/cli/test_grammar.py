@@ -1,0 +1,112 @@
+"""One grammar: a cluster is named the same way everywhere, and an option has one meaning."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import typer
+
+from cloudrl.cli.main import app
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from conftest import Typed
+
+pytestmark = pytest.mark.io
+
+WITHOUT_CLUSTER = ("demo", "fleet", "volume", "recipes", "data")
+DESCRIBED_BY_THEIR_COMMANDS = {
+    "--data", "--model",  # several are prepared on a cluster, one is trained by a job
+    "--name", "--nodes", "--to",  # the run; how many, or how many at most; where the result goes
+}  # fmt: skip
+
+
+def commands(group: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every command that can be typed."""
+    group = group or typer.main.get_command(app)
+    for name in group.list_commands(None):
+        command = group.get_command(None, name)
+        if hasattr(command, "list_commands"):
+            yield from commands(command, (*path, name))
+        else:
+            yield (*path, name), command
+
+
+def options(command: Any) -> dict[str, Any]:
+    return {option: each for each in command.params for option in each.opts if option.startswith("--")}
+
+
+def test_every_command_that_means_a_cluster_takes_its_name_by_the_same_option() -> None:
+    for path, command in commands():
+        assert ("--cluster" in options(command)) == (path[0] not in WITHOUT_CLUSTER), path
+
+
+def test_an_option_has_one_meaning() -> None:
+    said = defaultdict(set)
+    for _, command in commands():
+        for name, option in options(command).items():
+            said[name].add((tuple(option.opts), option.help))
+    several = {name for name, meanings in said.items() if len(meanings) > 1}
+    assert several == DESCRIBED_BY_THEIR_COMMANDS
+
+
+def test_a_cluster_that_is_given_twice(run: Callable[..., Typed]) -> None:
+    done = run("status", "one", "--cluster", "two")
+    assert done.code == 2
+    assert "one and --cluster two are two clusters" in done.err
+
+
+def test_options_win_over_the_file_and_set_reaches_into_it(run: Callable[..., Typed], home: Path) -> None:
+    (home.parent / "here" / "cluster.yml").write_text(
+        "name: mine\nnodes: 4\ngpu: H100:8\ndstack:\n  backends: [aws]\n  max_price: 4\n"
+    )
+    words = (
+        "task",
+        "create",
+        "-f",
+        "cluster.yml",
+        "--nodes",
+        "3",
+        "--set",
+        "dstack.max_price=5",
+        "--dry-run",
+    )
+    shown = run(*words).out
+    assert "name: mine\n" in shown
+    assert "nodes: 3\n" in shown
+    assert "max_price: 5" in shown
+    assert "aws" in shown
+    assert "gpu: H100:8" in run("run", "grpo", "--on", "dstack", "-f", "cluster.yml", "--dry-run").out
+    assert "no-such.yml: No such file" in run("up", "-f", "no-such.yml").err
+
+
+@pytest.mark.parametrize(
+    ("line", "completed"),
+    [
+        ("cloudrl stat", ["status"]),
+        ("cloudrl status ", ["lab", "ray-cluster"]),
+        ("cloudrl jobs list --cluster r", ["ray-cluster"]),
+        ("cloudrl submit grpo-t", ["grpo-tiny"]),
+        ("cloudrl up --on d", ["dstack"]),
+    ],
+)
+def test_the_shell_completes_without_a_network(home: Path, line: str, completed: list[str]) -> None:
+    for folder in ("clusters/lab", "dstack/main/ray-cluster"):
+        (home / folder).mkdir(parents=True)
+    variables = {
+        "_CLOUDRL_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(line.count(" ")),
+        "DSTACK_SERVER_URL": "http://127.0.0.1:9",
+    }  # fmt: skip
+    program = "import sys; sys.argv = ['cloudrl']; from cloudrl.cli.main import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, **variables}, capture_output=True, text=True, timeout=30,
+    )  # fmt: skip
+    assert done.stdout.split() == completed, done.stderr
