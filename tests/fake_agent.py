@@ -60,7 +60,7 @@ class Agent(Handler):
         return cluster.agent_token
 
     def refuse_token(self, given: str | None) -> None:
-        self.json({"error": "wrong or missing token"}, 401)
+        self.json({"error": "wrong or missing token", "code": "unauthorized"}, 401)
 
     def agent_status(self) -> None:
         self.json(self.server.cluster.status)
@@ -75,7 +75,13 @@ class Agent(Handler):
     def disk(self, rank: str) -> Path | None:
         disk = self.server.cluster.disks.get(int(rank))
         if disk is None:
-            self.json({"error": f"rank {rank} (10.0.0.{int(rank) + 1}) does not answer: timed out"}, 504)
+            self.json(
+                {
+                    "error": f"rank {rank} (10.0.0.{int(rank) + 1}) does not answer: timed out",
+                    "code": "unreachable",
+                },
+                504,
+            )
         return disk
 
     def inventory(self, rank: str) -> None:
@@ -120,7 +126,7 @@ class Agent(Handler):
         bad = self.server.cluster.bad_bytes.get(path)
         if bad is None or not any(offset <= bad < offset + length for offset, length in ranges):
             return False
-        self.json({"error": "the file cannot be read: Input/output error"}, 422)
+        self.json({"error": "the file cannot be read: Input/output error", "code": "unreadable"}, 422)
         return True
 
     def remove_checkpoint(self, rank: str, path: str) -> None:
@@ -132,7 +138,7 @@ class Agent(Handler):
     def job_log(self, submission_id: str) -> None:
         cluster = self.server.cluster
         if submission_id not in cluster.jobs or cluster.jobs[submission_id].node_ip == "10.0.0.2":
-            self.json({"error": "no such log"}, 404)
+            self.json({"error": "no such log", "code": "not_found"}, 404)
             return
         log, offset = bytes(cluster.jobs[submission_id].log), int(self.query.get("offset", 0))
         piece = log[offset : offset + 7]

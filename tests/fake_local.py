@@ -60,7 +60,7 @@ class FakeLocal:
         """The next job that is submitted writes `log` and ends well, and the cluster has ended by itself."""
 
         def finish(submission_id: str) -> None:
-            self.cluster.status.update(phase="ended", failure={"reason": reason, "kind": "down"})
+            self.cluster.status.update(phase="ended", failure={"reason": reason, "kind": "down", "rank": 0})
             self.cluster.write(submission_id, log.encode())
             self.cluster.end(submission_id)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from cloudrl.protocol.report import NodeReport
+
 KINDS = ("model", "optim", "extra_state")
 
 
@@ -57,10 +59,10 @@ def node(
     identity: str | None = None,
     marker: str = "",
     markers: tuple[str, ...] = (),
-) -> tuple[dict[str, Any], dict[str, Any]]:
+) -> tuple[NodeReport, dict[str, Any]]:
     """A node with these runs in its checkpoint folder, and nothing left behind."""
     place = {
         "root": "checkpoints", "folder": "/checkpoints", "runs": list(runs), "marker": marker, "markers": list(markers),
         "identity": f"boot-{rank}:1:2" if identity is None else identity,
     }  # fmt: skip
-    return {"rank": rank, "ip": f"10.0.0.{rank + 1}"}, {"locations": [place]}
+    return NodeReport(rank, f"10.0.0.{rank + 1}"), {"locations": [place]}

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
-from typing import TYPE_CHECKING
-from urllib.parse import quote
+from typing import TYPE_CHECKING, Any
 
 from cloudrl.checkpoints.agent_files import CastUnsupported, PermanentError
 from cloudrl.errors import CheckpointError
 from cloudrl.node.ranges import MAX_RANGES, MAX_RANGES_BYTES
 from cloudrl.node.shard_worker import CASTS
+from cloudrl.protocol import routes
+from cloudrl.protocol.failures import ErrorCode
 from cloudrl.shards.cast import cast_bytes
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ AHEAD_BYTES = 16 << 10
 be thrown away."""
 _SUMMED_AT_ONCE_BYTES = 16 << 20
 """A busy network volume may give 1 MB/s, and nothing travels meanwhile: such a sum ends within the client's timeout."""
-_LEFT_TO_THE_READER = (404, 501)
-"""How an agent says that it cannot calculate: without numpy, or too old to know of it."""
+_LEFT_TO_THE_READER = (ErrorCode.NOT_FOUND, ErrorCode.UNSUPPORTED)
+"""How an agent says that it cannot calculate: without numpy for example."""
 
 
 class RemoteShard:
@@ -45,8 +45,9 @@ class RemoteShard:
     ) -> None:
         self.label = label or file.label
         self._client, self._size = client, file.size_bytes
-        rank = file.location.ranks[0]
-        self._path = f"/v1/nodes/{rank}/{file.location.root}/{quote(os.fsencode(file.path))}"
+        self._file: dict[str, Any] = {
+            "rank": file.location.ranks[0], "root": file.location.root, "path": file.path,
+        }  # fmt: skip
         self._ahead_bytes = ahead_bytes
         self._lock = threading.Lock()
         self._kept: dict[str, tuple[int, bytes]] = {}
@@ -67,7 +68,9 @@ class RemoteShard:
             self._check(offset, length)
         pieces: list[bytes] = []
         for batch in _batches(ranges):
-            content = self._client.call("POST", self._path, label=self.label, body={"ranges": batch})
+            content = self._client.call(
+                routes.CHECKPOINT_RANGES, self._file, label=self.label, body={"ranges": batch}
+            )
             for _, length in batch:
                 pieces.append(content[:length])
                 content = content[length:]
@@ -84,7 +87,7 @@ class RemoteShard:
         except CastUnsupported:
             self._casts = False
         except PermanentError as error:
-            if error.status not in _LEFT_TO_THE_READER:
+            if error.code not in _LEFT_TO_THE_READER:
                 raise
             self._casts = False
         return self.read_cast(offset, count, stored, wanted)
@@ -97,7 +100,7 @@ class RemoteShard:
             count = min(_SUMMED_AT_ONCE_BYTES, end - offset)
             headers = {"Range": f"bytes={offset}-{offset + count - 1}"}
             answer = self._client.call(
-                "GET", f"{self._path}?crc32={value}", label=self.label, headers=headers
+                routes.CHECKPOINT_FILE, self._file, query={"crc32": value}, label=self.label, headers=headers
             )
             said = json.loads(answer)
             if said["size_bytes"] != count:
@@ -123,9 +126,9 @@ class RemoteShard:
         count = min(max(length, self._ahead_bytes), self._size - offset)
         count -= count % width if cast else 0
         content = bytearray()
-        query = f"cast={cast}" if cast else ""
+        query = {"cast": cast} if cast else None
         if count:
-            self._client.fetch(self._path, offset, count, label=self.label, into=content, query=query)
+            self._client.fetch(self._file, offset, count, label=self.label, into=content, query=query)
         return bytes(content)
 
     def _check(self, offset: int, length: int) -> None:

@@ -135,8 +135,8 @@ def _said(line: str) -> dict[str, Any]:
 
 def _package(checkpoint: CheckpointHandle, agent: AgentClient) -> tuple[str, bytes]:
     """Our code and what it is to do; the same bytes for the same checkpoint."""
-    head = next(node for node in agent.status()["nodes"] if int(node["rank"]) == 0)
-    port = int(head.get("agent_port") or urlsplit(agent.url).port or 80)
+    head = next(node for node in agent.status().nodes if node.rank == 0)
+    port = head.agent_port or urlsplit(agent.url).port or 80
     task = {"agent_url": f"http://127.0.0.1:{port}", "checkpoint": checkpoint_to_json(checkpoint.info)}
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:

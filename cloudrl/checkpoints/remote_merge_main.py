@@ -16,11 +16,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloudrl.checkpoints.agent_files import RangeClient
+from cloudrl.checkpoints.agent_files import READ_TIMEOUT_S, RangeClient
 from cloudrl.checkpoints.merge import merge
 from cloudrl.checkpoints.merge_inputs import merge_inputs
 from cloudrl.checkpoints.remote import AHEAD_BYTES, RemoteShard
 from cloudrl.errors import CloudrlError
+from cloudrl.protocol.client import AgentClient
 from cloudrl.saves.inventory import Checkpoint, FileCopy, Location
 from cloudrl.saves.records import SaveRecord
 from cloudrl.shards.merge import Tuning
@@ -67,7 +68,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             _say(done=done_bytes, total=total_bytes)
 
     given = json.loads(Path(FILE).read_text(encoding="utf-8"))
-    client = RangeClient(given["agent_url"], os.environ[TOKEN], on_break=lambda sentence: _say(note=sentence))
+    agent = AgentClient(given["agent_url"], os.environ[TOKEN], timeout_s=READ_TIMEOUT_S)
+    client = RangeClient(agent, on_break=lambda sentence: _say(note=sentence))
     try:
         inputs = merge_inputs(checkpoint_from_json(given["checkpoint"]), HeadFileOpener(client))
         tuning = Tuning(threads=8, sync=args.sync)

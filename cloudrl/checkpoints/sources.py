@@ -119,7 +119,7 @@ class ClusterSource:
 
     def inventory(self) -> Inventory:
         """See `CheckpointSource`. A node that does not answer is told in a note."""
-        return cluster_inventory(self._agent.status()["nodes"], self._agent.inventory)
+        return cluster_inventory(self._agent.status().nodes, self._agent.inventory)
 
     def open(
         self, file: FileCopy, *, label: str | None = None, ahead_bytes: int = AHEAD_BYTES
@@ -146,9 +146,4 @@ class ClusterSource:
 
     @cached_property
     def _client(self) -> RangeClient:
-        connection, source = self.connection, self.connection.token_source
-        renew = None if source is None else lambda refused: source.refresh(refused).agent_token or ""
-        return RangeClient(
-            self._agent.url, connection.agent_token or "", renew=renew, backoff=self.backoff,
-            on_break=self.on_break,
-        )  # fmt: skip
+        return RangeClient(self._agent, backoff=self.backoff, on_break=self.on_break)

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
+    from cloudrl.protocol.report import NodeReport
     from cloudrl.providers.model import Status
 
 _STYLES = {"ready": "green", "failed": "bold red", "down": "dim", "ended": "dim"}
@@ -26,9 +27,9 @@ def node_table(status: Status) -> RenderableType:
     for column in ("rank", "address", "phase", "for", ""):
         view.add_column(column, no_wrap=column != "")
     for node in status.nodes:
-        phase = str(node["phase"])
+        phase = node.phase.value
         view.add_row(
-            str(node["rank"]), Text(str(node["ip"])), Text(phase, style=_STYLES.get(phase, "yellow")),
+            str(node.rank), Text(node.ip), Text(phase, style=_STYLES.get(phase, "yellow")),
             _seconds(node), Text(_detail(node), overflow="ellipsis"),
         )  # fmt: skip
     return Group(Text(title), view)  # a title of the table would be as narrow as the table
@@ -43,13 +44,13 @@ def describe_attempt(attempt: Mapping[str, Any]) -> str:
     return f"attempt {attempt['attempt']} ({when}) ended and was started again: {attempt['reason']}"
 
 
-def _seconds(node: Any) -> str:
+def _seconds(node: NodeReport) -> str:
     """How long the steps so far took."""
-    return f"{sum(float(each) for key, each in node['seconds'].items() if key != 'files'):.1f} s"
+    return f"{sum(each for key, each in node.seconds.items() if key != 'files'):.1f} s"
 
 
-def _detail(node: Any) -> str:
-    if node["failure"]:
-        return str(node["failure"]["reason"])
-    silence_s = float(node["seen_s_ago"])
-    return f"not heard of for {silence_s:.0f} s" if silence_s > 5 else str(node["detail"])
+def _detail(node: NodeReport) -> str:
+    if node.failure:
+        return node.failure.reason
+    age_s = node.seen_s_ago
+    return f"not heard of for {age_s:.0f} s" if age_s > 5 else node.detail

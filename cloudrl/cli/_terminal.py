@@ -207,10 +207,10 @@ class _Nodes:
             _output.note(describe_attempt(attempt))
         self._attempts = len(status.previous_attempts)
         for node in status.nodes:
-            rank, phase = int(node["rank"]), str(node["phase"])
+            rank, phase = node.rank, node.phase.value
             if self._last.get(rank) != phase:
                 self._last[rank] = phase
-                _output.note(f"rank {rank} ({node['ip']}): {phase}")
+                _output.note(f"rank {rank} ({node.ip}): {phase}")
 
     def close(self) -> None:
         if self._live is not None:

@@ -144,7 +144,7 @@ def _show(look: Status) -> None:
     elif _output.is_interactive():
         _output.console(stderr=False).print(node_table(look))
     else:
-        rows = [(str(n["rank"]), str(n["ip"]), str(n["phase"]), str(n["detail"])) for n in look.nodes]
+        rows = [(str(each.rank), each.ip, each.phase.value, each.detail) for each in look.nodes]
         _output.table(("rank", "address", "phase", "detail"), rows)
     for line in [*map(describe_attempt, look.previous_attempts), *describe(look)]:
         _output.note(line)

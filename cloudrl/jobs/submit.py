@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
     from cloudrl.jobs.draft import JobDraft
     from cloudrl.jobs.submission import Submission
+    from cloudrl.protocol.client import AgentClient
     from cloudrl.spec import Job
     from cloudrl.transport import Connection, RayClient
-    from cloudrl.transport.agent_client import AgentClient
 
 _CHUNK_BYTES = 2**20
 
@@ -96,8 +96,8 @@ def take_snapshot(
     agent = connection.agent() if continues_a_run(job, options) else None
     if agent is None:
         return Snapshot(cluster, files, shell=shell or {})
-    nodes = agent.status()["nodes"]
-    addresses = {int(node["rank"]): str(node["ip"]) for node in nodes}
+    nodes = agent.status().nodes
+    addresses = {node.rank: node.ip for node in nodes}
     return Snapshot(cluster, files, cluster_inventory(nodes, agent.inventory), addresses, shell or {})
 
 
@@ -184,7 +184,7 @@ def _deliver(
         agent.put_secrets(submission.submission_id, values)
     for item in items:
         address = item.manifest.address
-        wait_replicated(lambda address=address: agent.files_state(address), item.text, on_wait=on_wait)  # type: ignore[misc]
+        wait_replicated(lambda address=address: agent.files_state(address)[1], item.text, on_wait=on_wait)  # type: ignore[misc]
     if submission.secrets:
         wait_replicated(lambda: agent.secrets_state(submission.submission_id), "secrets")
 

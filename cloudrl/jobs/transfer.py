@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cloudrl.errors import ConnectionFailed, InputError, Unauthorized
-from cloudrl.node.replication import COMPLETE, FAILED
 from cloudrl.protocol.backoff import Attempts, Backoff, retry
 
 if TYPE_CHECKING:
@@ -14,6 +13,7 @@ if TYPE_CHECKING:
 
     from cloudrl.jobs.uploads import Upload
     from cloudrl.jobs.working_dir import Entry
+    from cloudrl.protocol.report import Replica
     from cloudrl.transport import AgentClient
 
 _CHUNK_BYTES = 2**20
@@ -38,7 +38,7 @@ def send_files(
     """
     address = item.manifest.address
     attempts = Attempts(_BACKOFF, clock=clock, sleep=sleep)
-    here: Mapping[str, int] = agent.announce_files(address, item.manifest.to_json())["files"]
+    here: Mapping[str, int] = agent.announce_files(address, item.manifest.to_json())
     while (part := _missing(item, here)) is not None:
         try:
             _send_part(agent, item, part, here, on_upload)
@@ -49,13 +49,13 @@ def send_files(
                 raise
             attempts.pause()
         before = sum(here.values())
-        here = retry(lambda: agent.files_state(address)["files"], _BACKOFF, clock=clock, sleep=sleep)
+        here = retry(lambda: agent.files_state(address)[0], _BACKOFF, clock=clock, sleep=sleep)
         if sum(here.values()) > before:
             attempts.progress()
 
 
 def wait_replicated(
-    state: Callable[[], Mapping[str, Any]],
+    state: Callable[[], Mapping[int, Replica]],
     what: str,
     *,
     clock: Callable[[], float] = time.monotonic,
@@ -65,7 +65,7 @@ def wait_replicated(
     """Wait until every node has something.
 
     Args:
-        state: Asks rank 0; {"nodes": {rank: "whole", bytes, or "failed: ..."}}.
+        state: Asks rank 0 how far every rank is.
         what: What it is, for messages.
         clock: Seconds that never run backwards.
         sleep: Waits that many seconds.
@@ -75,26 +75,30 @@ def wait_replicated(
         InputError: A node cannot take it.
         ConnectionFailed: Nothing moves any more.
     """
-    last: Mapping[str, str] = {}
+    last: Mapping[int, Replica] = {}
     moved_at = clock()
     while True:
-        nodes: Mapping[str, str] = state()["nodes"]
-        for rank, how in nodes.items():
-            if how.startswith(FAILED):
-                raise InputError(f"{what}: rank {rank} cannot take it: {how.removeprefix(FAILED)}")
-        waiting = [rank for rank, how in nodes.items() if how != COMPLETE]
+        nodes = state()
+        for rank, replica in nodes.items():
+            if replica.error:
+                raise InputError(f"{what}: rank {rank} cannot take it: {replica.error}")
+        waiting = _incomplete(nodes)
         if not waiting:
             return
-        if waiting != [rank for rank, how in last.items() if how != COMPLETE]:
-            on_wait(f"{what}: waiting for rank {', '.join(waiting)}")
+        if waiting != _incomplete(last):
+            on_wait(f"{what}: waiting for rank {', '.join(map(str, waiting))}")
         if nodes != last:
             last, moved_at = dict(nodes), clock()
         elif clock() - moved_at > _STANDS_STILL_S:
             raise ConnectionFailed(
-                f"{what}: nothing has come to rank {', '.join(waiting)} for {_STANDS_STILL_S:.0f} s",
+                f"{what}: nothing has come to rank {', '.join(map(str, waiting))} for {_STANDS_STILL_S:.0f} s",
                 hint="See: cloudrl status",
             )
         sleep(0.2)
+
+
+def _incomplete(nodes: Mapping[int, Replica]) -> list[int]:
+    return [rank for rank, replica in nodes.items() if not replica.complete]
 
 
 def _missing(item: Upload, here: Mapping[str, int]) -> Entry | None:

@@ -7,27 +7,29 @@ import socket
 import subprocess
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Callable, Iterator, List, Mapping, Optional
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping, Optional
 
 from cloudrl.node import attempts, budget, imports, preflight
 from cloudrl.node import ray as ray_node
 from cloudrl.node.background import BackgroundTask
 from cloudrl.node.checkpoint_store import CheckpointStore
 from cloudrl.node.environment import node_environment
-from cloudrl.node.failure import Failure, NodeFailed
+from cloudrl.node.failure import NodeFailed
 from cloudrl.node.fetch import Fetcher, self_command
 from cloudrl.node.host_info import HostInfo, probe_host
 from cloudrl.node.job_secrets import JobSecrets, folder_of
 from cloudrl.node.node_state import NodeState
 from cloudrl.node.process import Child, end_orphans, reap_orphans
 from cloudrl.node.replication import FILES, ReplicationHub
-from cloudrl.node.report import Report
 from cloudrl.node.services import Services
 from cloudrl.node.shard_worker_client import ShardWorkerClient
 from cloudrl.node.shutdown import ShutdownRequest
 from cloudrl.node.timeouts import phase_timeouts
 from cloudrl.node.tokens import Tokens, write_secret
 from cloudrl.node.uploads import Store
+from cloudrl.protocol.failures import Failure, FailureKind
+from cloudrl.protocol.phases import Phase
+from cloudrl.protocol.report import NodeReport, RayInfo
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,8 +65,10 @@ class Agent:
         self._persisted_at = self.started_clock
         self._children: List[Child] = []
         self._ray: Optional[Child] = None
-        self._services = Services(self)
         self.state = NodeState(_first_report(identity, options, self.gpus))
+        self._services = Services(
+            options.services, self.state, timeout_s=self.timeouts.service_s, wait_for=self.wait_for
+        )
         files, kept = Store(options.data_dir / FILES), JobSecrets(folder_of(identity.run_id))
         self.replication = ReplicationHub(self.state, identity.nodes, files, kept)
         self.checkpoint_store = CheckpointStore(
@@ -106,6 +110,18 @@ class Agent:
         """US dollars that earlier attempts of the run have cost, as far as anybody remembers."""
         raise NotImplementedError
 
+    def more_status(self) -> Dict[str, Any]:
+        """Fields of `ClusterStatus` that this node knows beside its own report."""
+        return {"ray": self.ray_info()}
+
+    def ray_info(self) -> RayInfo:
+        """Of this node's Ray."""
+        return RayInfo(self.state.own.ray_version, self.options.ports.dashboard)
+
+    def job_logs(self) -> Optional[Path]:
+        """Where Ray keeps the driver logs of its jobs; None on a worker, and while Ray is not up."""
+        return None
+
     # -- the phases -----------------------------------------------------------------------------------------
 
     def run_phases(self) -> None:
@@ -122,10 +138,10 @@ class Agent:
         self._services.start(self._child)
         self.connect()
         self._ray_and_fetch(self._start_import_check())
-        with self._step("barrier"):
+        with self._step(Phase.BARRIER):
             self.barrier()
         self._forget_attempts()
-        self.state.update(phase="ready", detail="")
+        self.state.update(phase=Phase.READY, detail="")
         while True:
             self.tick(0.25)
 
@@ -134,8 +150,8 @@ class Agent:
         self.state.raise_failure()
         self.shutdown.pause(seconds)
         reap_orphans()
-        self.look_at_ray()
-        self._services.look()
+        self._check_ray()
+        self._services.check()
         self.supervise()
         if time.monotonic() - self._persisted_at > _PERSIST_COST_S:
             self.persist_cost()
@@ -154,7 +170,7 @@ class Agent:
                 raise otherwise()
             self.tick(seconds)
 
-    def fail(self, kind: str, reason: str, tail: str = "") -> NodeFailed:
+    def fail(self, kind: FailureKind, reason: str, tail: str = "") -> NodeFailed:
         """A failure of this node, to be raised."""
         return NodeFailed(Failure(kind, self.identity.rank, reason, tail))
 
@@ -163,8 +179,8 @@ class Agent:
         for child in reversed(self._children):
             child.end()
 
-    def run_parallel(self, **works: Callable[[], None]) -> None:
-        """Do these in threads, named by the kind of failure that each can meet; return once all are done.
+    def run_parallel(self, works: Mapping[FailureKind, Callable[[], None]]) -> None:
+        """Do these in threads, each with the kind of failure that it can meet; return once all are done.
 
         Raises:
             NodeFailed: one of them, or somebody else, has failed.
@@ -176,11 +192,11 @@ class Agent:
             thread.result()
 
     @contextmanager
-    def _step(self, name: str) -> Iterator[None]:
-        self.state.update(phase=name, detail="")
+    def _step(self, phase: Phase) -> Iterator[None]:
+        self.state.update(phase=phase, detail="")
         began = time.monotonic()
         yield
-        self.state.add_seconds(name, time.monotonic() - began)
+        self.state.add_seconds(phase.value, time.monotonic() - began)
 
     @contextmanager
     def _as_preflight_failure(self, what: str) -> Iterator[None]:
@@ -188,7 +204,7 @@ class Agent:
         try:
             yield
         except (OSError, subprocess.SubprocessError) as error:
-            raise self.fail("preflight", f"{what}: {error}") from error
+            raise self.fail(FailureKind.PREFLIGHT, f"{what}: {error}") from error
 
     def _child(self, command: List[str], log: str, cwd: Optional[Path] = None) -> Child:
         with self._as_preflight_failure(f"`{command[0]}` cannot be started"):
@@ -204,7 +220,7 @@ class Agent:
 
     def _set_up(self) -> None:
         deadline = time.monotonic() + self.options.setup_timeout_s
-        with self._step("setup"):
+        with self._step(Phase.SETUP):
             for command in self.options.setup:
                 self.state.update(detail=command)
                 self.log.line(f"set-up: {command}")
@@ -215,14 +231,14 @@ class Agent:
 
         def late() -> NodeFailed:
             whole = f"{self.options.setup_timeout_s:g} s for all set-up commands"
-            return self.fail("setup", f"`{command}` has not ended; there are {whole}", child.tail())
+            return self.fail(FailureKind.SETUP, f"`{command}` has not ended; there are {whole}", child.tail())
 
         self.wait_for(lambda: child.poll() is not None, left_s, late)
         if child.poll() != 0:
-            raise self.fail("setup", f"`{command}` exited with {child.poll()}", child.tail())
+            raise self.fail(FailureKind.SETUP, f"`{command}` exited with {child.poll()}", child.tail())
 
     def _preflight(self) -> None:
-        with self._step("preflight"):
+        with self._step(Phase.PREFLIGHT):
             host = self._check_host()
             with self._as_preflight_failure("this node's own folders"):
                 token, temp_dir = self._write_ray_token(), self._make_temp_dir()
@@ -235,7 +251,7 @@ class Agent:
         versions = {
             "ray_version": host.ray_version,
             "verl_version": host.verl_version,
-            "rollouts": list(host.rollouts),
+            "rollouts": host.rollouts,
         }
         cpus = self.options.cpus or host.cpus
         self.state.update(**versions, python_version=host.python_version, cpus=cpus)
@@ -247,7 +263,7 @@ class Agent:
         program = _missing_program() if host.ray_version else None
         faults += [fault for fault in (preflight.writable(self.options.checkpoints), program) if fault]
         if faults:
-            raise self.fail("preflight", "; ".join(faults))
+            raise self.fail(FailureKind.PREFLIGHT, "; ".join(faults))
         return host
 
     def _write_ray_token(self) -> Path:
@@ -268,11 +284,11 @@ class Agent:
         return self._child(self_command("imports", *modules), "imports.log") if modules else None
 
     def _ray_and_fetch(self, import_check: Optional[Child]) -> None:
-        fetching = BackgroundTask("data", self._fetch_in_thread, self.state)
-        with self._step("ray"):
+        fetching = BackgroundTask(FailureKind.DATA, self._fetch_in_thread, self.state)
+        with self._step(Phase.RAY):
             fetching.start()
             self._start_ray()
-        with self._step("fetch"):
+        with self._step(Phase.FETCH):
             self.wait_for(lambda: not fetching.is_alive(), self.timeouts.fetch_s, self._not_fetched)
             fetching.result()
             if import_check is not None:
@@ -293,7 +309,7 @@ class Agent:
     def _not_fetched(self) -> NodeFailed:
         detail = f" ({self.state.own.detail})" if self.state.own.detail else ""
         reason = f"data and models are not there after {self.timeouts.fetch_s:g} s{detail}"
-        return NodeFailed(Failure("data", self.identity.rank, reason, transient=True))
+        return NodeFailed(Failure(FailureKind.DATA, self.identity.rank, reason, transient=True))
 
     def _await_imports(self, child: Child) -> None:
         modules = ", ".join(self.options.import_check)
@@ -301,14 +317,14 @@ class Agent:
 
         def late() -> NodeFailed:
             reason = f"the image is broken: {modules} cannot be imported within {self.timeouts.ray_s:g} s"
-            return self.fail("preflight", reason, child.tail())
+            return self.fail(FailureKind.PREFLIGHT, reason, child.tail())
 
         self.wait_for(lambda: child.poll() is not None, self.timeouts.ray_s, late)
         if child.poll() != 0:
             tail = child.tail()
             reason = f"the image is broken: {tail.splitlines()[-1] if tail else 'an import crashed'}"
             advice = imports.remedy(tail)
-            raise self.fail("preflight", f"{reason} -> {advice}" if advice else reason, tail)
+            raise self.fail(FailureKind.PREFLIGHT, f"{reason} -> {advice}" if advice else reason, tail)
 
     def _start_ray(self) -> None:
         """Start Ray and wait until it is up; a start that dies early is tried again, ports may be slow to free."""
@@ -330,13 +346,15 @@ class Agent:
                 self.log.line(f"`ray start` exited with {ray.poll()}; {left} more tries")
                 end_orphans()  # its control store outlives a start that fails later on, and keeps the port
                 self.tick(1.0)
-        raise self.fail("ray", f"`ray start` exited with {ray.poll()}", ray.tail())
+        raise self.fail(FailureKind.RAY, f"`ray start` exited with {ray.poll()}", ray.tail())
 
     def _await_ray(self, ray: Child, left_s: float) -> None:
         """Return once it is up, or has ended."""
 
         def late() -> NodeFailed:
-            return self.fail("ray", f"Ray is not up {self.timeouts.ray_s:g} s after `ray start`", ray.tail())
+            return self.fail(
+                FailureKind.RAY, f"Ray is not up {self.timeouts.ray_s:g} s after `ray start`", ray.tail()
+            )
 
         self.wait_for(lambda: ray.poll() is not None or self.is_ray_up(ray), left_s, late)
 
@@ -348,7 +366,7 @@ class Agent:
             return not taken
 
         def late() -> NodeFailed:
-            return self.fail("ray", f"ports are in use on this node: {', '.join(taken)}")
+            return self.fail(FailureKind.RAY, f"ports are in use on this node: {', '.join(taken)}")
 
         self.wait_for(free, _PORTS_ARE_FREE_AFTER_S, late, 0.5)
 
@@ -374,12 +392,12 @@ class Agent:
         except OSError as error:
             self.log.line(f"warning: the record of earlier attempts cannot be removed: {error}")
 
-    def look_at_ray(self) -> None:
+    def _check_ray(self) -> None:
         """Raise when this node's Ray has ended."""
         if self._ray is not None and self._ray.poll() is not None:
             rank, status = self.identity.rank, self._ray.poll()
             raise self.fail(
-                "ray", f"Ray's processes on rank {rank} ended (status {status})", self._ray.tail()
+                FailureKind.RAY, f"Ray's processes on rank {rank} ended (status {status})", self._ray.tail()
             )
 
 
@@ -389,9 +407,9 @@ def _missing_program() -> Optional[str]:
     return None if shutil.which(program) else f"there is no program `{program}` on this node"
 
 
-def _first_report(identity: Identity, options: AgentOptions, gpus: int) -> Report:
+def _first_report(identity: Identity, options: AgentOptions, gpus: int) -> NodeReport:
     folder, run_id = options.checkpoints, identity.run_id
-    return Report(
+    return NodeReport(
         rank=identity.rank, ip=identity.ip, hostname=socket.gethostname(), agent_port=options.ports.agent, gpus=gpus,
         cost_before=budget.read_cost(folder, run_id), known_failures=attempts.known_failures(folder, run_id),
     )  # fmt: skip

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Dict, Iterable, Mapping, Optional, Sequence
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cloudrl.node.failure import Failure
+    from cloudrl.protocol.failures import Failure
 
 
 _READY = ""

@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Callable
 
-from cloudrl.node.failure import Failure, NodeFailed, unforeseen
+from cloudrl.node.failure import NodeFailed, unforeseen
+from cloudrl.protocol.failures import Failure
 
 if TYPE_CHECKING:
     from cloudrl.node.node_state import NodeState
+    from cloudrl.protocol.failures import FailureKind
 
 
 class BackgroundTask(threading.Thread):
@@ -21,7 +23,7 @@ class BackgroundTask(threading.Thread):
         done: set as the very last thing: a thread that is over without it has failed.
     """
 
-    def __init__(self, kind: str, work: Callable[[], None], state: NodeState) -> None:
+    def __init__(self, kind: FailureKind, work: Callable[[], None], state: NodeState) -> None:
         super().__init__(name=f"cloudrl-{kind}", daemon=True)
         self._kind, self._work, self._state = kind, work, state
         self.done = False

@@ -1,43 +1,28 @@
 """The calls of `cloudrl.node.server` about checkpoints.
 
-GET    /v1/nodes/{rank}/inventory       runs, steps and files (`cloudrl.node.checkpoint_store`)
-GET    /v1/nodes/{rank}/{root}/{path}   a file, with `Range: bytes=a-b`
-    ...?cast=F32,BF16                   its values in fewer bits; the range counts stored bytes
-    ...?crc32=START                     {"size_bytes", "crc32"} of the range, calculated here
-POST   /v1/nodes/{rank}/{root}/{path}   {"ranges": [[offset, length], ...]}: these, one after the other
-DELETE /v1/nodes/{rank}/{root}/{path}   remove one step
-
-A file that the node cannot read is answered with 422, as far as that is known before the bytes begin.
+A file that the node cannot read is answered with UNREADABLE, as far as that is known before the bytes begin.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import re
 from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Dict, Iterator, Optional
 from urllib.parse import parse_qs, urlsplit
 
 from cloudrl.node.files import Refused
 from cloudrl.node.ranges import Span, number, parse_range, parse_ranges
-from cloudrl.node.server_context import HttpError, ServerContext
 from cloudrl.node.shard_worker import CASTS
 from cloudrl.node.shard_worker_client import ShardUnreadable, ShardWorkerFailed
+from cloudrl.protocol import routes
+from cloudrl.protocol.failures import ApiError, ErrorCode
 
 if TYPE_CHECKING:
     import socket
     from email.message import Message
 
-_FILE = r"/v1/nodes/(\d{1,4})/(checkpoints|ray_tmp)/(.+)"
-ROUTES = (
-    ("GET", re.compile(r"/v1/nodes/(\d{1,4})/inventory"), "inventory"),
-    ("GET", re.compile(_FILE, re.DOTALL), "checkpoint_file"),
-    ("POST", re.compile(_FILE, re.DOTALL), "checkpoint_ranges"),
-    ("DELETE", re.compile(_FILE, re.DOTALL), "remove_checkpoint"),
-)
-TRANSFERS = {"checkpoint_file", "checkpoint_ranges"}
-CAST_HEADER = "X-Cloudrl-Cast"
-"""In the answer, when the values were cast: an agent that knows nothing of it sends them as they are."""
+    from cloudrl.node.server_context import ServerContext
+
 _MAX_BODY_BYTES = 1 << 20
 
 
@@ -83,13 +68,13 @@ class CheckpointCalls:
         try:
             ranges = parse_ranges(body)
         except ValueError as error:
-            raise HttpError(400, str(error)) from error
+            raise ApiError(ErrorCode.BAD_REQUEST, str(error)) from error
         with self._opened(root, path) as file:
             with _unreadable():
                 pieces = [os.pread(file.fileno(), length, offset) for offset, length in ranges]
             size = os.fstat(file.fileno()).st_size
         if [len(piece) for piece in pieces] != [length for _, length in ranges]:
-            raise HttpError(416, f"the file has {size} bytes, and a range lies outside it")
+            raise ApiError(ErrorCode.BAD_RANGE, f"the file has {size} bytes, and a range lies outside it")
         self._bytes(b"".join(pieces), {"Content-Type": "application/octet-stream"})
 
     def _remove_checkpoint(self, rank: str, root: str, path: str) -> None:
@@ -110,11 +95,11 @@ class CheckpointCalls:
         try:
             return parse_range(self.headers.get("Range"), file.seek(0, 2))
         except ValueError as error:
-            raise HttpError(416, str(error)) from error
+            raise ApiError(ErrorCode.BAD_RANGE, str(error)) from error
 
     def _crc32(self, file: BinaryIO, span: Span, start: Optional[int]) -> None:
         if start is None:
-            raise HttpError(400, "crc32 is the sum of what stands before the range, or 0")
+            raise ApiError(ErrorCode.BAD_REQUEST, "crc32 is the sum of what stands before the range, or 0")
         with _unreadable():
             sums = self.context.checkpoint_store.child.crc32(
                 file, offset=span.first, count=span.length, start=start
@@ -125,12 +110,16 @@ class CheckpointCalls:
         stored, _, wanted = asked.partition(",")
         width = CASTS.get((stored, wanted))
         if width is None or span.first + span.length > span.size or span.length % width:
-            raise HttpError(400, f"{asked[:40]!r} is no cast of whole values that can be done here")
+            raise ApiError(
+                ErrorCode.BAD_REQUEST, f"{asked[:40]!r} is no cast of whole values that can be done here"
+            )
         if not self.context.checkpoint_store.child.can_cast:
-            raise HttpError(501, "this node's Python has no numpy; read the values as they are")
+            raise ApiError(
+                ErrorCode.UNSUPPORTED, "this node's Python has no numpy; read the values as they are"
+            )
         count, headers = (
             span.length // width,
-            {CAST_HEADER: asked, "Content-Type": "application/octet-stream"},
+            {routes.CAST_HEADER: asked, "Content-Type": "application/octet-stream"},
         )
         with _unreadable():  # as long as it can be said
             self.context.checkpoint_store.child.crc32(file, offset=span.first, count=1)
@@ -147,15 +136,15 @@ class CheckpointCalls:
 
 @contextlib.contextmanager
 def _unreadable() -> Iterator[None]:
-    """422 for a file that cannot be read, which is final; 500 for a child that has failed, which is not."""
+    """UNREADABLE for a file that cannot be read, which is final; WORKER_FAILED is not."""
     try:
         yield
     except ShardUnreadable as error:
-        raise HttpError(422, str(error)) from error
+        raise ApiError(ErrorCode.UNREADABLE, str(error)) from error
     except ShardWorkerFailed as error:
-        raise HttpError(500, str(error)) from error
+        raise ApiError(ErrorCode.WORKER_FAILED, str(error)) from error
     except OSError as error:
-        raise HttpError(422, error.strerror or str(error)) from error
+        raise ApiError(ErrorCode.UNREADABLE, error.strerror or str(error)) from error
 
 
 @contextlib.contextmanager
@@ -163,8 +152,10 @@ def _as_http() -> Iterator[None]:
     try:
         yield
     except Refused:
-        raise HttpError(403, "only regular files and steps below the folder are shown") from None
+        raise ApiError(
+            ErrorCode.FORBIDDEN, "only regular files and steps below the folder are shown"
+        ) from None
     except FileNotFoundError:
-        raise HttpError(404, "there is no such file") from None
+        raise ApiError(ErrorCode.NOT_FOUND, "there is no such file") from None
     except OSError as error:  # EACCES, EROFS, EBUSY: the volume does not let this node
-        raise HttpError(409, error.strerror or str(error)) from error
+        raise ApiError(ErrorCode.CONFLICT, error.strerror or str(error)) from error

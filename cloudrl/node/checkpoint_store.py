@@ -13,18 +13,18 @@ import shutil
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Dict, Iterator, List
+from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Dict, Iterator, List, Sequence
 
 from cloudrl.node import shared_fs
 from cloudrl.node.files import Refused, open_below, open_folder_below
 from cloudrl.node.save_recorder import SaveRecorder, SaveRecorderThread
+from cloudrl.protocol.routes import CHECKPOINTS, RAY_TMP
 from cloudrl.saves.names import STEP
 from cloudrl.saves.scan import IN_WORKING_DIR, folder_identity, scan, scan_working_dirs
 
 if TYPE_CHECKING:
     from cloudrl.node.shard_worker_client import ShardWorkerClient
 
-CHECKPOINTS, RAY_TMP = "checkpoints", "ray_tmp"
 _ASIDE = ".cloudrl-pruned-"
 _LIVES_S = 60.0
 """An older marker was left by a node that was killed, in a volume that another rank has now."""
@@ -81,23 +81,16 @@ class CheckpointStore:
 
     def inventory(self) -> Dict[str, Any]:
         """Both roots; two nodes have the same folder if each sees the other's marker, or one kernel says so."""
+        ours, markers = scan(self.folder), self._markers(self.folder)
         return {
             "locations": [
-                {
-                    **self._location(CHECKPOINTS, self.folder),
-                    "marker": self._marker,
-                    "runs": scan(self.folder),
-                },
-                {
-                    **self._location(RAY_TMP, self.ray_root),
-                    "marker": "",
-                    "runs": scan_working_dirs(self.ray_root),
-                },
+                _root(CHECKPOINTS, self.folder, ours, marker=self._marker, markers=markers),
+                _root(RAY_TMP, self.ray_root, scan_working_dirs(self.ray_root)),
             ]
         }
 
     def open(self, root: str, path: str) -> BinaryIO:
-        """Open a file below a root.
+        """Open a file of a root.
 
         Raises:
             Refused: it is none that is shown.
@@ -110,7 +103,7 @@ class CheckpointStore:
         return open_below(self.ray_root, path)
 
     def remove(self, root: str, path: str) -> None:
-        """Remove one step, `RUN/global_step_10`, below a root.
+        """Remove one step, `RUN/global_step_10`, of a root.
 
         Raises:
             Refused: it is no step.
@@ -122,10 +115,6 @@ class CheckpointStore:
         parent = tombstone(folder, path)
         # of hundreds of GB: seconds
         threading.Thread(target=self._purge, args=(folder, parent), daemon=True).start()
-
-    def _location(self, root: str, folder: Path) -> Dict[str, Any]:
-        markers = self._markers(folder) if root == CHECKPOINTS else []
-        return {"root": root, "folder": str(folder), "identity": folder_identity(folder), "markers": markers}
 
     def _markers(self, folder: Path) -> List[str]:
         """Those of all nodes of this run that have left one here."""
@@ -179,6 +168,15 @@ class CheckpointStore:
             if rank.isdecimal() and int(rank) < self._rank and path.stat().st_mtime > since:
                 return False
         return True
+
+
+def _root(
+    name: str, folder: Path, runs: List[Dict[str, Any]], *, marker: str = "", markers: Sequence[str] = ()
+) -> Dict[str, Any]:
+    identity = folder_identity(folder)
+    return {
+        "root": name, "folder": str(folder), "identity": identity, "marker": marker, "markers": markers, "runs": runs,
+    }  # fmt: skip
 
 
 def remove_step(root: Path, path: str) -> None:

@@ -8,16 +8,23 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
 import sys
 import time
 from pathlib import Path
-from typing import Callable, Dict, List, Mapping, Optional, Tuple
+from typing import TYPE_CHECKING, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from cloudrl.data.request import folder_name, parse_request
-from cloudrl.node.failure import Failure, NodeFailed
+from cloudrl.node.failure import NodeFailed
 from cloudrl.node.process import Child
 from cloudrl.node.transient import EXIT_STATUS as TRANSIENT
+from cloudrl.protocol import routes
+from cloudrl.protocol.failures import ApiError, ErrorCode, Failure, FailureKind
 from cloudrl.protocol.options import MADE_ON_NODES
+from cloudrl.protocol.report import DataFile
+
+if TYPE_CHECKING:
+    from cloudrl.protocol.client import AgentClient
 
 # what these two draw would fill a log; our own lines say how far it is (read by both when they are imported)
 _NO_BARS = {"HF_DATASETS_DISABLE_PROGRESS_BARS": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
@@ -65,22 +72,22 @@ class Fetcher:
         self._rank, self._data_dir, self._run_dir = rank, data_dir, run_dir
         self._env, self._timeout_s, self._sleep = env, timeout_s, sleep
 
-    def prepare_data(self, text: str) -> List[Dict[str, object]]:
+    def prepare_data(self, text: str) -> Tuple[DataFile, ...]:
         """Make {train,test}.parquet of a `--data` argument, and describe the files for the other nodes."""
         name = parse_request(text).name
         folder = self._data_dir / folder_name(name)
-        self._run("data", name, self_command("data", text, "--to", str(folder)))
-        return [describe(file) for file in sorted(folder.glob("*.parquet"))]
+        self._run(FailureKind.DATA, name, self_command("data", text, "--to", str(folder)))
+        return tuple(describe(file) for file in sorted(folder.glob("*.parquet")))
 
     def fetch_model(self, model: str) -> str:
         """Download (or make) a model on this node and return its folder."""
         result = self._run_dir / f"model-{_file_name(model)}.json"
         result.unlink(missing_ok=True)
         to = str(models_dir(model, self._data_dir, self._env))
-        self._run("model", model, self_command("model", model, "--to", to, "--result", str(result)))
+        self._run(FailureKind.MODEL, model, self_command("model", model, "--to", to, "--result", str(result)))
         return str(json.loads(result.read_text())["path"])
 
-    def _run(self, kind: str, name: str, command: List[str]) -> None:
+    def _run(self, kind: FailureKind, name: str, command: List[str]) -> None:
         log = self._run_dir / f"{kind}-{_file_name(name)}.log"
         deadline = time.monotonic() + self._timeout_s
         status, tail = self._run_once(kind, command, log, deadline)
@@ -95,19 +102,45 @@ class Fetcher:
             raise NodeFailed(dataclasses.replace(failure, transient=status in (None, TRANSIENT)))
 
     def _run_once(
-        self, kind: str, command: List[str], log: Path, deadline: float
+        self, kind: FailureKind, command: List[str], log: Path, deadline: float
     ) -> Tuple[Optional[int], str]:
         """Exit status, None for one that took too long, and the last lines."""
-        child = Child(command, log=log, env={**_NO_BARS, **self._env} if kind == "data" else self._env)
+        child = Child(
+            command, log=log, env={**_NO_BARS, **self._env} if kind is FailureKind.DATA else self._env
+        )
         status = child.wait(max(0.0, deadline - time.monotonic()))
         if status is None:
             child.end()
         return status, child.tail()
 
 
-def describe(path: Path) -> Dict[str, object]:
+def describe(path: Path) -> DataFile:
     """Name, size and SHA-256 of a prepared file."""
-    return {"file": path.name, "size_bytes": path.stat().st_size, "sha256": sha256(path)}
+    return DataFile(path.name, path.stat().st_size, sha256(path))
+
+
+def pull(head: AgentClient, folder: str, file: DataFile, *, to: Path) -> None:
+    """Copy a prepared data file from the head; it appears whole or not at all.
+
+    Raises:
+        ApiError: the bytes are not those that the head has announced, or it has none.
+        OSError, http.client.HTTPException: the connection broke, or this node's disk.
+    """
+    to.parent.mkdir(parents=True, exist_ok=True)
+    part = to.with_name(f".{to.name}.{os.getpid()}.part")
+    digest = hashlib.sha256()
+    request = head.request(routes.DATA_FILE, name=folder, file=file.file)
+    try:
+        with head.open(request) as answer, part.open("wb") as out:
+            for chunk in iter(lambda: answer.stream.read(1 << 20), b""):
+                digest.update(chunk)
+                out.write(chunk)
+        if digest.hexdigest() != file.sha256:
+            reason = f"{folder}/{file.file} from {head.url} is damaged: its SHA-256 is not the announced one"
+            raise ApiError(ErrorCode.DAMAGED, reason)
+        part.replace(to)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def sha256(path: Path) -> str:
@@ -119,9 +152,9 @@ def sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def split_paths(data_dir: Path, name: str, files: List[Mapping[str, object]]) -> Dict[str, str]:
+def split_paths(data_dir: Path, name: str, files: Sequence[DataFile]) -> Dict[str, str]:
     """{"train": path, "test": path} of one prepared data set."""
-    return {Path(str(f["file"])).stem: str(data_dir / folder_name(name) / str(f["file"])) for f in files}
+    return {Path(each.file).stem: str(data_dir / folder_name(name) / each.file) for each in files}
 
 
 def _last_line(text: str) -> str:
@@ -131,12 +164,3 @@ def _last_line(text: str) -> str:
 
 def _file_name(name: str) -> str:
     return "".join(c if c.isalnum() or c in "-._" else "_" for c in name)
-
-
-def parts(files: Mapping[str, List[Mapping[str, object]]]) -> List[Tuple[str, str, str]]:
-    """(folder, file, SHA-256) of everything that a worker has to pull."""
-    return [
-        (folder_name(name), str(f["file"]), str(f["sha256"]))
-        for name, listed in files.items()
-        for f in listed
-    ]

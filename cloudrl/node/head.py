@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Dict, Optional, Set
+from typing import TYPE_CHECKING, Any, Dict, Optional, Set, Tuple
 
 from cloudrl.data.request import parse_request
 from cloudrl.node import attempts, budget, shared_fs
 from cloudrl.node import ray as ray_node
 from cloudrl.node.agent import Agent
-from cloudrl.node.failure import Failure, NodeFailed
+from cloudrl.node.failure import NodeFailed
 from cloudrl.node.fetch import Fetcher, models_dir, split_paths
+from cloudrl.protocol.failures import Failure, FailureKind
+from cloudrl.protocol.report import BudgetStatus
 
 if TYPE_CHECKING:
     from cloudrl.node.process import Child
-    from cloudrl.node.report import Report
+    from cloudrl.protocol.report import DataFile, NodeReport
 
 _BEAT_IS_LATE_S = 2.5
 _TELL_WORKERS_S = 4.0
@@ -56,9 +59,14 @@ class Head(Agent):
         """Prepare the data for all; fetch the models, and say so to nodes that share the folder."""
         options, run_id = self.options, self.identity.run_id
         folders = {options.data_dir, *(models_dir(m, options.data_dir, self.env) for m in options.models)}
-        words = {str(folder): shared_fs.write_marker(folder, run_id) for folder in folders}
-        self.state.publish(shared_fs_markers=words)
-        self.run_parallel(data=lambda: self._prepare_data(fetcher), model=lambda: self._fetch_models(fetcher))
+        markers = {str(folder): shared_fs.write_marker(folder, run_id) for folder in folders}
+        self.state.publish(markers=markers)
+        self.run_parallel(
+            {
+                FailureKind.DATA: lambda: self._prepare_data(fetcher),
+                FailureKind.MODEL: lambda: self._fetch_models(fetcher),
+            }
+        )
 
     def barrier(self) -> None:
         """All ranks heard of and done, Ray counts them all and takes jobs; then the one READY line."""
@@ -80,7 +88,7 @@ class Head(Agent):
             self._check_liveness(report)
             if self.ready_at is None:
                 self._look_for_hang(report)
-        self._look_at_money()
+        self._check_budget()
 
     def agree_on_outcome(self, failure: Failure) -> Failure:
         """Judge it by the attempts on all volumes, and stay until the workers have heard of it."""
@@ -92,8 +100,7 @@ class Head(Agent):
             failure = attempts.classify_failure(
                 failure, folder=folder, run_id=run_id, elsewhere=elsewhere, since=self.started_at
             )
-        self.state.replace_failure(failure)
-        self.state.publish(judged=True)
+        self.state.judge(failure)
         since = time.monotonic()
         while self._has_uninformed_ranks(failure, time.monotonic() - since) and not self.shutdown.asked:
             time.sleep(0.05)
@@ -121,19 +128,23 @@ class Head(Agent):
             self.state.heartbeat_age_s(rank) < _BEAT_IS_LATE_S for rank in self.state.uninformed_ranks()
         )
         missing = (
-            failure.kind not in ("join", budget.DOWN) and len(self.state.reports()) < self.identity.nodes
+            failure.kind not in (FailureKind.JOIN, FailureKind.DOWN)
+            and len(self.state.reports()) < self.identity.nodes
         )
         limit_s = self.options.join_timeout_s if failure.final else _TELL_WORKERS_S
         somebody = (uninformed and waited_s < _TELL_WORKERS_S) or (missing and waited_s < limit_s)
         return self.serving and somebody
 
-    def status(self) -> Dict[str, Any]:
-        """What `GET /v1/status` adds on rank 0."""
-        data = self.state.published.get("data", {})
-        paths = {name: split_paths(self.options.data_dir, name, files) for name, files in data.items()}
+    def more_status(self) -> Dict[str, Any]:
+        """See `Agent`."""
+        data = self.state.published.data or {}
         return {
-            "ready_at": self.ready_at, "data": paths, "models": self._common_models(), "money": self._money(),
-        }  # fmt: skip
+            "ready_at": self.ready_at,
+            "ray": dataclasses.replace(self.ray_info(), session_name=self.session_name),
+            "data": {name: split_paths(self.options.data_dir, name, files) for name, files in data.items()},
+            "models": self._common_models(),
+            "budget": self._budget(),
+        }
 
     def usage(self) -> budget.UsageSnapshot:
         """As every rank's, and since when nothing was done."""
@@ -144,7 +155,7 @@ class Head(Agent):
         return max(report.cost_before for report in self.state.reports())
 
     def job_logs(self) -> Optional[Path]:
-        """Where Ray keeps the driver logs of its jobs (ray/dashboard/modules/job/job_log_storage_client.py)."""
+        """See `Agent` (ray/dashboard/modules/job/job_log_storage_client.py)."""
         root = self.options.ray_temp_dir or ray_node.TEMP_DIR
         return root / self.session_name / "logs" if self.session_name else None
 
@@ -164,11 +175,11 @@ class Head(Agent):
         }
 
     def _remove_markers(self) -> None:
-        for folder in self.state.published.get("shared_fs_markers", {}):
+        for folder in self.state.published.markers or ():
             shared_fs.remove_marker(Path(folder), self.identity.run_id)
 
     def _prepare_data(self, fetcher: Fetcher) -> None:
-        done: Dict[str, Any] = {}
+        done: Dict[str, Tuple[DataFile, ...]] = {}
         for text in self.options.data:
             done[parse_request(text).name] = fetcher.prepare_data(text)
         self.state.publish(data=done)
@@ -183,7 +194,9 @@ class Head(Agent):
 
     def _not_all(self) -> NodeFailed:
         barrier_s, detail = self.timeouts.barrier_s, self.state.own.detail
-        return self.fail("join", f"not all ranks are at the barrier after {barrier_s:g} s: {detail}")
+        return self.fail(
+            FailureKind.JOIN, f"not all ranks are at the barrier after {barrier_s:g} s: {detail}"
+        )
 
     def _not_whole(self) -> NodeFailed:
         """Ray does not name the port that is closed, and it wants them open in both directions."""
@@ -198,11 +211,11 @@ class Head(Agent):
         named = (
             f": {', '.join(blocked)} cannot be reached; is a firewall between the nodes?" if blocked else ""
         )
-        return self.fail("ray", reason + named)
+        return self.fail(FailureKind.RAY, reason + named)
 
     def _takes_no_jobs(self) -> NodeFailed:
         reason = "Ray's dashboard agent on rank 0 does not come up"
-        return self.fail("ray", f"{reason} after {self.timeouts.ray_head_s:g} s")
+        return self.fail(FailureKind.RAY, f"{reason} after {self.timeouts.ray_head_s:g} s")
 
     def _all_done(self) -> bool:
         reports = {report.rank: report for report in self.state.reports()}
@@ -221,17 +234,18 @@ class Head(Agent):
             ranks = ", ".join(str(rank) for rank in sorted(missing))
             here = f"{self.identity.ip}:{self.options.ports.agent}"
             reason = f"rank {ranks} never came within {self.options.join_timeout_s:.0f} s"
-            raise self.fail("join", f"{reason}: not started, or {here} cannot be reached from there")
+            raise self.fail(
+                FailureKind.JOIN, f"{reason}: not started, or {here} cannot be reached from there"
+            )
 
-    def _money(self) -> Dict[str, Any]:
+    def _budget(self) -> BudgetStatus:
         limits, usage = self.options.limits, self.usage()
         idle_s = None if limits.idle_s is None or usage.idle_s is None else round(usage.idle_s, 1)
-        return {
-            "cost": budget.cost(limits, usage), "price_per_hour": limits.price_per_hour,
-            "max_cost": limits.max_cost, "down_when_idle_s": limits.idle_s, "idle_s": idle_s,
-        }  # fmt: skip
+        return BudgetStatus(
+            budget.cost(limits, usage), limits.price_per_hour, limits.max_cost, limits.idle_s, idle_s
+        )
 
-    def _look_at_money(self) -> None:
+    def _check_budget(self) -> None:
         """End the cluster when it was idle for long enough, or has cost enough."""
         limits = self.options.limits
         if limits.price_per_hour is not None:
@@ -240,9 +254,9 @@ class Head(Agent):
             self._idle_monitor.look()  # a job may have come a moment ago
             reason = budget.shutdown_reason(limits, self.usage())
             if reason:
-                raise NodeFailed(Failure(budget.DOWN, self.identity.rank, reason, final=True))
+                raise NodeFailed(Failure(FailureKind.DOWN, self.identity.rank, reason, final=True))
 
-    def _check_liveness(self, report: Report) -> None:
+    def _check_liveness(self, report: NodeReport) -> None:
         """Raise when a rank is silent for too long, or for a moment and nobody listens at its address any more."""
         age_s = self.state.heartbeat_age_s(report.rank)
         if age_s < _BEAT_IS_LATE_S:
@@ -253,9 +267,9 @@ class Head(Agent):
                 f"rank {report.rank} ({report.hostname}, {report.ip}) was lost in phase {report.phase}: "
                 f"no heartbeat for {age_s:.0f} s" + (", and its agent is gone" if gone else "")
             )
-            raise NodeFailed(Failure("lost", report.rank, reason))
+            raise NodeFailed(Failure(FailureKind.LOST, report.rank, reason))
 
-    def _look_for_hang(self, report: Report) -> None:
+    def _look_for_hang(self, report: NodeReport) -> None:
         """Raise when a rank beats, and does not leave a phase; its own deadline would have come before."""
         limit_s = self.timeouts.phases.get(report.phase)
         phase_s = self.state.phase_s(report.rank)
@@ -263,4 +277,4 @@ class Head(Agent):
             detail = f" ({report.detail})" if report.detail else ""
             who = f"rank {report.rank} ({report.hostname}, {report.ip})"
             reason = f"{who} hangs in phase {report.phase}{detail}: {phase_s:.0f} s, where {limit_s:g} s are enough"
-            raise NodeFailed(Failure("join", report.rank, reason))
+            raise NodeFailed(Failure(FailureKind.JOIN, report.rank, reason))

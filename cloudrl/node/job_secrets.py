@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Dict, Mapping, Optional
 
 from cloudrl.node.tokens import write_secret
-from cloudrl.node.uploads import UploadError
+from cloudrl.protocol.failures import ApiError, ErrorCode
 
 MEMORY = Path("/dev/shm")  # noqa: S108  a file system in memory
 MAX_BYTES = 64 * 1024
@@ -51,7 +51,7 @@ class JobSecrets:
         """Keep the script of a job; it appears whole.
 
         Raises:
-            UploadError: 507, the memory is full.
+            ApiError: NO_SPACE, the memory is full.
         """
         draft = self.folder / f".{job}.{os.getpid()}"
         try:
@@ -62,7 +62,9 @@ class JobSecrets:
             with contextlib.suppress(OSError):
                 draft.unlink()
             reason = failure.strerror or str(failure)
-            raise UploadError(f"the secrets cannot be kept in {self.folder}: {reason}", 507) from failure
+            raise ApiError(
+                ErrorCode.NO_SPACE, f"the secrets cannot be kept in {self.folder}: {reason}"
+            ) from failure
 
     def read(self, job: str) -> Optional[str]:
         """The script of a job, None where there is none."""

@@ -9,30 +9,31 @@ import os
 import shutil
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Sequence
+from typing import TYPE_CHECKING, Callable, List, Mapping, Optional, Sequence
 
 from cloudrl.data.request import parse_request
 from cloudrl.errors import CloudrlError, InputError
 from cloudrl.node import imports, shard_worker, subcommands
-from cloudrl.node.budget import DOWN
-from cloudrl.node.failure import Failure, NodeFailed, unforeseen
+from cloudrl.node.failure import NodeFailed, unforeseen
 from cloudrl.node.head import Head
 from cloudrl.node.identity import Identity, read_identity
 from cloudrl.node.log import Log
-from cloudrl.node.peer import relay_peer
 from cloudrl.node.process import adopt_orphans, end_descendants
 from cloudrl.node.server import AgentServer
-from cloudrl.node.server_context import ServerContext
+from cloudrl.node.server_context import ServerContext, client_of
 from cloudrl.node.shutdown import Shutdown
+from cloudrl.node.status import cluster_status
 from cloudrl.node.tokens import Tokens, derive, node_key
 from cloudrl.node.worker import Worker
+from cloudrl.protocol import wire
+from cloudrl.protocol.failures import Failure, FailureKind
 from cloudrl.protocol.options import AgentOptions
 from cloudrl.protocol.outcome import FILE as OUTCOME_FILE
 from cloudrl.protocol.outcome import Outcome
+from cloudrl.protocol.phases import Phase
 
 if TYPE_CHECKING:
     from cloudrl.node.agent import Agent
-    from cloudrl.node.report import Report
 
 _SUBCOMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {
     "data": subcommands.data,
@@ -110,13 +111,13 @@ def _serve_and_walk(agent: Agent, options: AgentOptions, identity: Identity) -> 
 
 
 def _own_fault(agent: Agent, error: Exception) -> Failure:
-    failure = unforeseen("agent", agent.identity.rank, error)
+    failure = unforeseen(FailureKind.AGENT, agent.identity.rank, error)
     return dataclasses.replace(failure, reason=f"the agent itself failed: {failure.reason}")
 
 
 def _clean_up(agent: Agent, options: AgentOptions, server: Optional[AgentServer]) -> None:
     """Leave nothing; what one step cannot do keeps no other from its part."""
-    agent.state.update(phase="ended")
+    agent.state.update(phase=Phase.ENDED)
     steps: List[Callable[[], object]] = [agent.checkpoint_store.close, agent.end_children, end_descendants]
     if server is not None:
         steps.append(server.close)
@@ -137,10 +138,10 @@ def _serve(agent: Agent, options: AgentOptions, identity: Identity) -> AgentServ
         state=agent.state,
         nodes=identity.nodes,
         token=agent.tokens.agent,
-        status=lambda: status(agent),
-        peer=functools.partial(relay_peer, agent.tokens.agent),
+        status=functools.partial(cluster_status, agent),
+        client=functools.partial(client_of, agent.tokens.agent),
         agent_log=agent.log.path,
-        job_logs=agent.job_logs if isinstance(agent, Head) else lambda: None,
+        job_logs=agent.job_logs,
         checkpoint_store=agent.checkpoint_store,
         data_dir=options.data_dir,
         replication=agent.replication,
@@ -150,7 +151,7 @@ def _serve(agent: Agent, options: AgentOptions, identity: Identity) -> AgentServ
         server = AgentServer(["127.0.0.1", identity.ip], options.ports.agent, context)
     except OSError as error:
         reason = _cannot_listen(error, identity.ip, options.ports.agent)
-        raise agent.fail("preflight", reason) from error
+        raise agent.fail(FailureKind.PREFLIGHT, reason) from error
     server.start()
     agent.serving = True
     return server
@@ -164,61 +165,21 @@ def _cannot_listen(error: OSError, ip: str, port: int) -> str:
     return f"port {port} of the agent {said}: {error.strerror or error}"
 
 
-def status(agent: Agent) -> Dict[str, Any]:
-    """The answer to `GET /v1/status`. A worker knows itself only; rank 0 knows everybody."""
-    identity, own, state = agent.identity, agent.state.own, agent.state
-    failure = state.failure
-    value: Dict[str, Any] = {
-        "cluster": {
-            "name": identity.name, "id": identity.run_id, "provider": identity.provider, "nodes": identity.nodes,
-            "gpus_per_node": agent.gpus, "cpus_per_node": own.cpus, "device": agent.options.device,
-        },
-        "phase": own.phase if failure is None else "ended" if failure.kind == DOWN else "failed",
-        "detail": own.detail,
-        "started_at": agent.started_at,
-        "failure": failure.to_json() if failure else None,
-        "ray": {
-            "version": own.ray_version, "dashboard_port": agent.options.ports.dashboard,
-            "session_name": agent.session_name if isinstance(agent, Head) else None,
-        },
-        "verl_version": own.verl_version,
-        "rollouts": own.rollouts,
-        "checkpoint_dir": str(agent.options.checkpoints),
-        "files_dir": str(agent.replication.files.root),
-        "secrets_dir": str(agent.replication.secrets.folder) if agent.replication.secrets.possible else None,
-        "nodes": [_row(agent, report) for report in state.reports()],
-    }  # fmt: skip
-    return {**value, **agent.status()} if isinstance(agent, Head) else value
-
-
-def _row(agent: Agent, report: Report) -> Dict[str, Any]:
-    age_s = agent.state.heartbeat_age_s(report.rank)
-    return {**report.to_json(), "seen_s_ago": round(age_s, 1)}
-
-
 def _conclude(agent: Agent, failure: Failure) -> int:
     """Print why, leave it on disk for whoever started this node, and choose the exit code."""
     if failure.tail:
         agent.log.line(f"the last lines of its log:\n{failure.tail}")
-    if failure.kind == DOWN:
+    if failure.kind is FailureKind.DOWN:
         agent.log.verdict(f"CLOUDRL DOWN: {failure.reason}")
     elif failure.final:
-        agent.log.verdict(f"CLOUDRL FAILED: {_where(failure)}")
+        agent.log.verdict(f"CLOUDRL FAILED: {failure.text}")
     else:
-        agent.log.line(f"failed: {_where(failure)}")
-    phase = "down" if failure.kind == DOWN else "failed"
-    outcome = Outcome(phase, _where(failure), failure.final, time.time(), failure.to_json())
+        agent.log.line(f"failed: {failure.text}")
+    phase = "down" if failure.kind is FailureKind.DOWN else "failed"
+    outcome = Outcome(phase, failure.text, failure.final, time.time(), wire.to_json(failure))
     agent.log.verdict(outcome.to_line())
     _write_outcome(agent, outcome)
     return 0 if failure.final else 1
-
-
-def _where(failure: Failure) -> str:
-    return (
-        failure.reason
-        if failure.kind in ("lost", DOWN)
-        else f"rank {failure.rank}, {failure.kind}: {failure.reason}"
-    )
 
 
 def _write_outcome(agent: Agent, outcome: Outcome) -> None:

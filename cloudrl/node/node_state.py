@@ -5,32 +5,35 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Set
 
-from cloudrl.node.failure import Failure, NodeFailed
+from cloudrl.node.failure import NodeFailed
+from cloudrl.protocol.report import HeartbeatReply
 
 if TYPE_CHECKING:
-    from cloudrl.node.report import Report
+    from cloudrl.protocol.failures import Failure
+    from cloudrl.protocol.report import NodeReport, Replica
 
 
 class NodeState:
     """Thread-safe. Reports are frozen; each change replaces one."""
 
-    def __init__(self, report: Report, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, report: NodeReport, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._lock = threading.Lock()
         self._clock = clock
         self._own = report
-        self._members: Dict[int, Report] = {}
+        self._members: Dict[int, NodeReport] = {}
         self._seen: Dict[int, float] = {}
         self._phase_since: Dict[int, float] = {}
-        self._told: Dict[int, str] = {}
-        self._published: Dict[str, Any] = {}
+        self._told: Set[int] = set()
+        self._published = HeartbeatReply()
         self._failure: Optional[Failure] = None
+        self._judged: Optional[Failure] = None
 
     # -- this node ------------------------------------------------------------------------------------------
 
     @property
-    def own(self) -> Report:
+    def own(self) -> NodeReport:
         """This node's report."""
         with self._lock:
             return self._own
@@ -50,10 +53,10 @@ class NodeState:
         with self._lock:
             self._own = dataclasses.replace(self._own, models={**self._own.models, name: path})
 
-    def add_replicated(self, name: str, state: str) -> None:
+    def add_replica(self, name: str, replica: Replica) -> None:
         """Note how far something that a client has sent is on this node."""
         with self._lock:
-            self._own = dataclasses.replace(self._own, replicated={**self._own.replicated, name: state})
+            self._own = dataclasses.replace(self._own, replicas={**self._own.replicas, name: replica})
 
     # -- failure --------------------------------------------------------------------------------------------
 
@@ -69,10 +72,10 @@ class NodeState:
             self._failure = self._failure or failure
             return self._failure
 
-    def replace_failure(self, failure: Failure) -> None:
-        """Put the judged form in the place of the raw one."""
+    def judge(self, failure: Failure) -> None:
+        """Put the judged form in the place of the raw one; from now on all nodes are told."""
         with self._lock:
-            self._failure = failure
+            self._failure = self._judged = failure
 
     def raise_failure(self) -> None:
         """Leave the phases if anybody has failed."""
@@ -82,7 +85,7 @@ class NodeState:
 
     # -- rank 0: all nodes ----------------------------------------------------------------------------------
 
-    def record_heartbeat(self, report: Report) -> None:
+    def record_heartbeat(self, report: NodeReport) -> None:
         """A worker has sent its report."""
         with self._lock:
             before, now = self._members.get(report.rank), self._clock()
@@ -93,7 +96,7 @@ class NodeState:
         if report.failure is not None:
             self.fail(report.failure)
 
-    def reports(self) -> List[Report]:
+    def reports(self) -> List[NodeReport]:
         """All that are known, own included, by rank."""
         with self._lock:
             return [report for _, report in sorted({**self._members, self._own.rank: self._own}.items())]
@@ -112,28 +115,26 @@ class NodeState:
 
     # -- rank 0: what all nodes are told --------------------------------------------------------------------
 
-    def publish(self, **facts: Any) -> None:
-        """Add to what every heartbeat is answered with."""
+    def publish(self, **changes: Any) -> None:
+        """Change what every heartbeat is answered with."""
         with self._lock:
-            self._published = {**self._published, **facts}
+            self._published = dataclasses.replace(self._published, **changes)
 
     @property
-    def published(self) -> Dict[str, Any]:
+    def published(self) -> HeartbeatReply:
         """What the answers to heartbeats have, but for phase and failure."""
         with self._lock:
-            return dict(self._published)
+            return self._published
 
-    def heartbeat_reply(self, rank: int) -> Dict[str, Any]:
+    def heartbeat_reply(self, rank: int) -> HeartbeatReply:
         """The answer to a heartbeat of `rank`; remembers that the rank was told of a judged failure.
 
         What was published, this node's phase, and the failure once it is judged.
         """
         with self._lock:
-            verdict = self._failure if self._published.get("judged") else None
-            if verdict is not None:
-                self._told[rank] = verdict.signature
-            failure = verdict.to_json() if verdict else None
-            return {**self._published, "phase": self._own.phase, "failure": failure}
+            if self._judged is not None:
+                self._told.add(rank)
+            return dataclasses.replace(self._published, phase=self._own.phase, failure=self._judged)
 
     def uninformed_ranks(self) -> List[int]:
         """Ranks that were heard of and do not know of the failure yet."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING, List, Mapping, Optional, Tuple
+from typing import TYPE_CHECKING, List, Optional, Tuple
 
 from cloudrl.node.host_info import GIB, HostInfo
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from cloudrl.protocol.report import HeartbeatReply, NodeReport
 
 CPUS_PER_GPU = 3
 """verl 0.9.1 asks Ray for {CPU: 3, GPU: 1} a worker (single_controller/ray/base.py, max_colocate_count)."""
@@ -96,16 +98,12 @@ def writable(folder: Path) -> Optional[str]:
     return None
 
 
-def different(ray: Optional[str], python: str, head: Mapping[str, object]) -> Optional[str]:
-    """Why this node's software does not fit the head's, or None. Ray refuses to join otherwise (ray issue 44063).
-
-    Args:
-        ray: Ray's version here.
-        python: Python's version here.
-        head: `ray_version` and `python_version` of rank 0.
-    """
-    if ray != head["ray_version"]:
-        return f"Ray {ray} here and {head['ray_version']} on rank 0; all nodes need the same"
-    if python != head["python_version"]:
-        return f"Python {python} here and {head['python_version']} on rank 0; all nodes need the same"
+def different(own: NodeReport, head: HeartbeatReply) -> Optional[str]:
+    """Why this node's software does not fit the head's, or None. Ray refuses to join otherwise (ray issue 44063)."""
+    if own.ray_version != head.ray_version:
+        return f"Ray {own.ray_version} here and {head.ray_version} on rank 0; all nodes need the same"
+    if own.python_version != head.python_version:
+        return (
+            f"Python {own.python_version} here and {head.python_version} on rank 0; all nodes need the same"
+        )
     return None

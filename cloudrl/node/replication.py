@@ -11,28 +11,30 @@ import json
 import secrets
 import threading
 import time
-from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Dict, List
-from urllib.parse import quote
+from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Dict, List, Sequence, Tuple
 
 from cloudrl.node.job_secrets import JobSecrets, script
 from cloudrl.node.manifest import Manifest
-from cloudrl.node.peer import Peer, PeerRefused, of_the_network
-from cloudrl.node.uploads import Store, UploadError
+from cloudrl.protocol import routes, wire
+from cloudrl.protocol.client import AgentRefused, is_network_error
+from cloudrl.protocol.failures import ApiError, ErrorCode
+from cloudrl.protocol.report import Replica
 
 if TYPE_CHECKING:
     from cloudrl.node.node_state import NodeState
+    from cloudrl.node.uploads import Store
+    from cloudrl.protocol.client import AgentClient
 
 FILES = "user-files"
 """The folder below `data_dir`."""
-COMPLETE = "whole"
-FAILED = "failed: "
+COMPLETE = Replica(complete=True)
 _RETRY_S = 2.0
 
 
 class ReplicationHub:
     """What one node has of it. Thread-safe.
 
-    Names of what is replicated: `files/ADDRESS`, and `secrets/JOB/WORD` with another word whenever the secrets of a
+    Names of what is replicated: `files/ADDRESS`, and `secrets/JOB/NUMBER` with another number whenever the secrets of a
     job are sent again.
     """
 
@@ -47,9 +49,11 @@ class ReplicationHub:
         try:
             manifest = Manifest.from_json(json.loads(body))
         except (ValueError, RecursionError) as error:
-            raise UploadError(f"not a manifest: {error}", 400) from error
+            raise ApiError(ErrorCode.BAD_REQUEST, f"not a manifest: {error}") from error
         if manifest.address != address:
-            raise UploadError(f"the manifest belongs to {manifest.address}, not to {address}", 400)
+            raise ApiError(
+                ErrorCode.BAD_REQUEST, f"the manifest belongs to {manifest.address}, not to {address}"
+            )
         return self._files_state(address, self.files.begin(manifest))
 
     def write(self, address: str, path: str, offset: int, count: int, source: BinaryIO) -> Dict[str, Any]:
@@ -62,7 +66,7 @@ class ReplicationHub:
         """Bytes of each part on rank 0, and how far every node is."""
         here = self.files.here(address)
         if here is None:
-            raise UploadError(f"nobody has announced {address}", 404)
+            raise ApiError(ErrorCode.NOT_FOUND, f"nobody has announced {address}")
         return self._files_state(address, here)
 
     def _files_state(self, address: str, here: Dict[str, int]) -> Dict[str, Any]:
@@ -74,70 +78,70 @@ class ReplicationHub:
         """What another node asks for before it pulls."""
         manifest = self.files.whole(address)
         if manifest is None:
-            raise UploadError(f"{address} is not here as a whole", 404)
+            raise ApiError(ErrorCode.NOT_FOUND, f"{address} is not here as a whole")
         return manifest.to_json()
 
     def put_secrets(self, job: str, body: bytes) -> Dict[str, Any]:
         """A client leaves the secrets of a job that it is going to submit."""
         self._on_head()
         if not self.secrets.possible:
-            raise UploadError(f"{self.secrets.folder.parent} cannot be written on rank 0", 501)
+            raise ApiError(ErrorCode.UNSUPPORTED, f"{self.secrets.folder.parent} cannot be written on rank 0")
         try:
             text = script(json.loads(body))
         except (ValueError, RecursionError) as error:
-            raise UploadError(f"not secrets: {error}", 400) from error
+            raise ApiError(ErrorCode.BAD_REQUEST, f"not secrets: {error}") from error
         self.secrets.write(job, text)
         name = f"secrets/{job}/{secrets.token_hex(8)}"
         with self._lock:
             kept = [each for each in self._announced() if not each.startswith(f"secrets/{job}/")]
-            self.state.publish(replicated=[*kept, name])
-        self.state.add_replicated(name, COMPLETE)
+            self.state.publish(announced=(*kept, name))
+        self.state.add_replica(name, COMPLETE)
         return {"name": name}
 
     def secrets_state(self, job: str) -> Dict[str, Any]:
         """How far every node is with the secrets of a job; never the secrets."""
         name = next((each for each in self._announced() if each.startswith(f"secrets/{job}/")), None)
         if name is None:
-            raise UploadError(f"there are no secrets for job {job}", 404)
+            raise ApiError(ErrorCode.NOT_FOUND, f"there are no secrets for job {job}")
         return {"nodes": self._progress(name)}
 
     def secrets_of(self, job: str) -> str:
         """The secrets of a job, for another node."""
         text = self.secrets.read(job)
         if text is None:
-            raise UploadError(f"there are no secrets for job {job}", 404)
+            raise ApiError(ErrorCode.NOT_FOUND, f"there are no secrets for job {job}")
         return text
 
     def _on_head(self) -> None:
         if self.state.own.rank != 0:
-            raise UploadError("files and secrets go to rank 0", 409)
+            raise ApiError(ErrorCode.CONFLICT, "files and secrets go to rank 0")
 
     def _announce(self, name: str) -> None:
         with self._lock:
             if name not in self._announced():
-                self.state.publish(replicated=[*self._announced(), name])
-        self.state.add_replicated(name, COMPLETE)
+                self.state.publish(announced=(*self._announced(), name))
+        self.state.add_replica(name, COMPLETE)
 
-    def _announced(self) -> List[str]:
-        return list(self.state.published.get("replicated", ()))
+    def _announced(self) -> Tuple[str, ...]:
+        return self.state.published.announced
 
-    def _progress(self, name: str) -> Dict[str, str]:
-        known = {report.rank: report.replicated.get(name, "0") for report in self.state.reports()}
-        return {str(rank): known.get(rank, "0") for rank in range(self._nodes)}
+    def _progress(self, name: str) -> Dict[str, Any]:
+        known = {report.rank: report.replicas.get(name) for report in self.state.reports()}
+        return {str(rank): wire.to_json(known.get(rank) or Replica()) for rank in range(self._nodes)}
 
 
 class Replicator:
     """Brings to this node what rank 0 has announced; one thread, which starts with the first of it."""
 
     def __init__(
-        self, hub: ReplicationHub, head: Peer, *, sleep: Callable[[float], None] = time.sleep
+        self, hub: ReplicationHub, head: AgentClient, *, sleep: Callable[[float], None] = time.sleep
     ) -> None:
         self._hub, self._head, self._sleep = hub, head, sleep
         self._wanted: List[str] = []
         self._changed = threading.Condition()
         self._started = False
 
-    def want(self, names: List[str]) -> None:
+    def want(self, names: Sequence[str]) -> None:
         """Have these; returns at once."""
         with self._changed:
             self._wanted = list(names)
@@ -154,40 +158,38 @@ class Replicator:
                 self._pull_secrets(rest.partition("/")[0])
             else:
                 self._pull_files(name, rest)
-        except UploadError as error:  # this node's own disk
-            self._hub.state.add_replicated(name, f"{FAILED}{error}")
-        except OSError as error:
-            if not of_the_network(error):
-                self._hub.state.add_replicated(name, f"{FAILED}{error}")
-        except (PeerRefused, http.client.HTTPException, ValueError):
+        except (AgentRefused, http.client.HTTPException, ValueError):
             return  # tried again as long as it is wanted; who waits sees that nothing moves
+        except (ApiError, OSError) as error:  # this node's own disk, unless it is the network
+            if not (isinstance(error, OSError) and is_network_error(error)):
+                self._hub.state.add_replica(name, Replica(error=str(error)))
         else:
-            self._hub.state.add_replicated(name, COMPLETE)
+            self._hub.state.add_replica(name, COMPLETE)
 
     def _pull_for_ever(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: bool(self._left()))
-                left = self._left()
-            for name in left:
+                self._changed.wait_for(lambda: bool(self._missing()))
+                missing = self._missing()
+            for name in missing:
                 self.pull(name)
-            if self._left():
+            if self._missing():
                 self._sleep(_RETRY_S)
 
-    def _left(self) -> List[str]:
-        done = self._hub.state.own.replicated
-        return [name for name in self._wanted if done.get(name) != COMPLETE]
+    def _missing(self) -> List[str]:
+        here = self._hub.state.own.replicas
+        return [name for name in self._wanted if here.get(name) != COMPLETE]
 
     def _pull_secrets(self, job: str) -> None:
-        with self._head.open("GET", f"/v1/jobs/{quote(job)}/secrets/script") as answer:
-            self._hub.secrets.write(job, answer.read().decode())
+        with self._head.open(self._head.request(routes.GIVE_SECRETS, job=job)) as answer:
+            self._hub.secrets.write(job, answer.stream.read().decode())
 
     def _pull_files(self, name: str, address: str) -> None:
         store = self._hub.files
         if store.whole(address) is not None:  # also where the folder is rank 0's own
             return
-        with self._head.open("GET", f"/v1/files/{address}/manifest") as answer:
-            manifest = Manifest.from_json(json.loads(answer.read()))
+        with self._head.open(self._head.request(routes.MANIFEST, address=address)) as answer:
+            manifest = Manifest.from_json(json.loads(answer.stream.read()))
         here = store.begin(manifest)
         for part in manifest.parts:
             if here[part.path] < part.size_bytes:
@@ -195,21 +197,22 @@ class Replicator:
 
     def _pull_part(self, name: str, manifest: Manifest, path: str, offset: int) -> None:
         size = manifest.part(path).size_bytes
-        headers = {"Range": f"bytes={offset}-"}
-        url = f"/v1/files/{manifest.address}/content/{quote(path)}"
-        with self._head.open("GET", url, headers=headers) as answer:
-            source = _Counted(answer, lambda: self._tell(name, manifest))
+        request = self._head.request(
+            routes.GIVE_FILE, address=manifest.address, path=path, headers={"Range": f"bytes={offset}-"}
+        )
+        with self._head.open(request) as answer:
+            source = _Counted(answer.stream, lambda: self._tell(name, manifest))
             self._hub.files.write(manifest.address, path, offset, size - offset, source)  # type: ignore[arg-type]
 
     def _tell(self, name: str, manifest: Manifest) -> None:
         here = self._hub.files.here(manifest.address) or {}
-        self._hub.state.add_replicated(name, str(sum(here.values())))
+        self._hub.state.add_replica(name, Replica(size_bytes=sum(here.values())))
 
 
 class _Counted:
     """A stream that says now and then that it was read from."""
 
-    def __init__(self, source: http.client.HTTPResponse, tell: Callable[[], None]) -> None:
+    def __init__(self, source: BinaryIO, tell: Callable[[], None]) -> None:
         self._source, self._tell = source, tell
         self._reads = 0
 

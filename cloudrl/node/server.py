@@ -1,77 +1,47 @@
 """The agent's HTTP: bound to loopback and to the node's cluster address, a bearer token on every call.
 
-    GET  /v1/status                             every node (on rank 0), phase, failure, data, models
-    POST /v1/heartbeat                          a worker's report; answered with what rank 0 has published
-    GET  /v1/nodes/{rank}/log?offset=N          the agent's log of a node from byte N
-    GET  /v1/jobs/{id}/log?offset=N             a job's driver log from byte N
-    ...  /v1/nodes/{rank}/inventory, /checkpoints, /left    see `cloudrl.node.checkpoint_calls`
-    GET  /v1/data/{name}/{file}                 prepared data, for the other nodes
-    PUT  /v1/files/{address}                    announce a user's file or folder, with its manifest
-    PUT  /v1/files/{address}/content/{path}?offset=N    bytes of it, from byte N
-    GET  /v1/files/{address}                    bytes of each part on rank 0, and how far every node is
-    GET  /v1/files/{address}/manifest, /content/{path}  for the other nodes, once it is whole
-    PUT  /v1/jobs/{id}/secrets                  {name: value} for a job that is going to be submitted
-    GET  /v1/jobs/{id}/secrets                  how far every node is; /script has them, for the other nodes
-
-Rank 0 passes calls for another rank on to that node's agent: a client needs to reach the head alone.
+The calls are `cloudrl.protocol.routes`; one of the handler's methods is named like each.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hmac
 import http.client
 import json
-import re
 import threading
 from http.server import BaseHTTPRequestHandler
-from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Dict, List, Optional, Tuple, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Dict, List, Mapping, Optional, cast
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from cloudrl.node import checkpoint_calls, job_secrets
+from cloudrl.node import job_secrets
+from cloudrl.node.checkpoint_calls import CheckpointCalls
 from cloudrl.node.files import Refused, open_below
 from cloudrl.node.listener import UNAUTHENTICATED_S, Listener
-from cloudrl.node.peer import PeerRefused, of_the_network
 from cloudrl.node.ranges import Span, number
-from cloudrl.node.report import Report
-from cloudrl.node.server_context import HttpError, ServerContext
-from cloudrl.node.uploads import UploadError
+from cloudrl.protocol import routes
+from cloudrl.protocol.client import AgentRefused, Request, Response, is_network_error
+from cloudrl.protocol.failures import ApiError, ErrorCode
+from cloudrl.protocol.report import NodeReport
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from cloudrl.node.server_context import ServerContext
+
 _MAX_BODY_BYTES = 1 << 20
 _MAX_MANIFEST_BYTES = 8 << 20
 _LOG_CHUNK_BYTES = 1 << 20
-_FILES, _SECRETS = r"/v1/files/([0-9a-f]{32})", rf"/v1/jobs/({job_secrets.JOB})/secrets"
-_ROUTES = (
-    ("GET", re.compile(r"/v1/status"), "status"),
-    ("POST", re.compile(r"/v1/heartbeat"), "heartbeat"),
-    ("POST", re.compile(r"/v1/transfers"), "transfer_elsewhere"),
-    ("GET", re.compile(r"/v1/nodes/(\d{1,4})/log"), "node_log"),
-    ("GET", re.compile(r"/v1/jobs/([A-Za-z0-9][A-Za-z0-9._-]{0,200})/log"), "job_log"),
-    *checkpoint_calls.ROUTES,
-    ("GET", re.compile(r"/v1/data/([^/]+)/([^/]+)"), "data_file"),
-    ("PUT", re.compile(_FILES), "announce_files"),
-    ("GET", re.compile(_FILES), "files_state"),
-    ("GET", re.compile(_FILES + "/manifest"), "manifest"),
-    ("PUT", re.compile(_FILES + "/content/(.+)", re.DOTALL), "take_file"),
-    ("GET", re.compile(_FILES + "/content/(.+)", re.DOTALL), "give_file"),
-    ("PUT", re.compile(_SECRETS), "take_secrets"),
-    ("GET", re.compile(_SECRETS), "secrets_state"),
-    ("GET", re.compile(_SECRETS + "/script"), "give_secrets"),
-)
-_AS_THEY_ARE = (400, 403, 404, 409, 416, 422, 501, 507)
+_METHODS = {route.method for route in routes.ROUTES}
+_PASSED_ON = (
+    ErrorCode.BAD_REQUEST, ErrorCode.FORBIDDEN, ErrorCode.NOT_FOUND, ErrorCode.CONFLICT, ErrorCode.BAD_RANGE,
+    ErrorCode.UNREADABLE, ErrorCode.DAMAGED, ErrorCode.UNSUPPORTED, ErrorCode.NO_SPACE,
+)  # fmt: skip
 """What another rank refuses to a client, who shall know; anything else is between the two agents."""
-_VERBS = {verb for verb, _, _ in _ROUTES}
-_TRANSFERS = {
-    "transfer_elsewhere",
-    "announce_files",
-    "take_file",
-    "take_secrets",
-    "data_file",
-    "give_file",
-} | checkpoint_calls.TRANSFERS
+_RELAYED = (
+    "Content-Type", "Content-Length", "Content-Range", "Accept-Ranges", routes.SIZE_HEADER, routes.CAST_HEADER,
+)  # fmt: skip
 
 
 class AgentServer:
@@ -119,7 +89,7 @@ class AgentServer:
             server.server_close()
 
 
-class _Handler(checkpoint_calls.CheckpointCalls, BaseHTTPRequestHandler):
+class _Handler(CheckpointCalls, BaseHTTPRequestHandler):
     context: ServerContext
     server: Listener
     protocol_version = "HTTP/1.1"
@@ -139,7 +109,8 @@ class _Handler(checkpoint_calls.CheckpointCalls, BaseHTTPRequestHandler):
     def send_error(self, code: int, *_words: Any, **_more: Any) -> None:
         """What is no request gets an answer in our own form, too."""
         self.close_connection = True
-        self._json({"error": http.client.responses.get(code, "this is no request")}, status=code)
+        reason = http.client.responses.get(code, "this is no request")
+        self._json(ApiError(ErrorCode.BAD_REQUEST, reason).to_json(), status=code)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  the base class names it so
         """Stay silent: dstack fails a run after 50 MB of output in an hour."""
@@ -148,34 +119,34 @@ class _Handler(checkpoint_calls.CheckpointCalls, BaseHTTPRequestHandler):
         self.answered = False
         try:
             self._authorize()
-            if method not in _VERBS:
-                raise HttpError(501, f"{method} does nothing here")
+            if method not in _METHODS:
+                raise ApiError(ErrorCode.UNSUPPORTED, f"{method} does nothing here")
             path = self._decoded_path()
-            for verb, pattern, name in _ROUTES:
-                match = pattern.fullmatch(path) if verb == method else None
-                if match:
-                    self._go(name, match.groups())
+            for route in routes.ROUTES:
+                values = route.match(method, path)
+                if values is not None:
+                    self._run(route, values)
                     return
-            raise HttpError(404, "no such thing here")
-        except (HttpError, UploadError) as error:
+            raise ApiError(ErrorCode.NOT_FOUND, "no such thing here")
+        except ApiError as error:
             self.close_connection = True  # what was sent with a refused call is left unread
-            self._json({"error": str(error)}, status=error.status)
+            self._refuse(error)
         except OSError as error:
             self.close_connection = True
-            if not self.answered and not of_the_network(error):  # this node's own disk or memory
-                self._json({"error": _of_the_disk(error)}, status=507)
+            if not self.answered and not is_network_error(error):  # this node's own disk or memory
+                self._refuse(ApiError(ErrorCode.NO_SPACE, _of_the_disk(error)))
 
-    def _go(self, name: str, words: Tuple[str, ...]) -> None:
-        if name not in _TRANSFERS:
-            getattr(self, f"_{name}")(*words)
-            return
-        with self.context.transfers.going_on():
-            getattr(self, f"_{name}")(*words)
+    def _run(self, route: routes.Route, values: Mapping[str, str]) -> None:
+        with self.context.transfers.going_on() if route.is_transfer else contextlib.nullcontext():
+            getattr(self, f"_{route.name}")(**values)
+
+    def _refuse(self, error: ApiError) -> None:
+        self._json(error.to_json(), status=error.status)
 
     def _authorize(self) -> None:
         given = self.headers.get("Authorization", "").encode("utf-8", "replace")
         if not hmac.compare_digest(given, f"Bearer {self.context.token}".encode()):
-            raise HttpError(401, "wrong or missing token")
+            raise ApiError(ErrorCode.UNAUTHORIZED, "wrong or missing token")
         self.server.trust(self.connection)
 
     def _decoded_path(self) -> str:
@@ -184,27 +155,28 @@ class _Handler(checkpoint_calls.CheckpointCalls, BaseHTTPRequestHandler):
             # names of files are bytes; those that are no UTF-8 come back as os.listdir gave them
             return unquote(urlsplit(self.path).path.encode("ascii"), errors="surrogateescape")
         except ValueError:
-            raise HttpError(400, "this is no URL") from None
+            raise ApiError(ErrorCode.BAD_REQUEST, "this is no URL") from None
 
     # -- routes ---------------------------------------------------------------------------------------------
 
     def _status(self) -> None:
-        self._json(self.context.status())
+        self._json(self.context.status().to_json())
 
     def _heartbeat(self) -> None:
         body = self._body(_MAX_BODY_BYTES, "a report")
         try:
-            report = Report.from_json(json.loads(body))
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise HttpError(400, f"not a report: {error}") from error
+            report = NodeReport.from_json(json.loads(body))
+        except (ValueError, RecursionError) as error:
+            raise ApiError(ErrorCode.BAD_REQUEST, f"not a report: {error}") from error
         if not 0 < report.rank < self.context.nodes:
-            raise HttpError(
-                400, f"rank {report.rank} does not belong to this cluster of {self.context.nodes} nodes"
+            raise ApiError(
+                ErrorCode.BAD_REQUEST,
+                f"rank {report.rank} does not belong to this cluster of {self.context.nodes} nodes",
             )
         self.context.state.record_heartbeat(report)
-        self._json(self.context.state.heartbeat_reply(report.rank))
+        self._json(self.context.state.heartbeat_reply(report.rank).to_json())
 
-    def _transfer_elsewhere(self) -> None:
+    def _transfer(self) -> None:
         """A client says that it is sending something to Ray, which this agent does not see."""
         self._json({"noted": True})
 
@@ -212,11 +184,11 @@ class _Handler(checkpoint_calls.CheckpointCalls, BaseHTTPRequestHandler):
         if not self._passed_on(int(rank)):
             self._log(self.context.agent_log)
 
-    def _job_log(self, submission_id: str) -> None:
+    def _job_log(self, job: str) -> None:
         folder = self.context.job_logs()
         if folder is None:
-            raise HttpError(404, "Ray is not up")
-        self._log(folder / f"job-driver-{submission_id}.log")
+            raise ApiError(ErrorCode.NOT_FOUND, "Ray is not up")
+        self._log(folder / f"job-driver-{job}.log")
 
     def _data_file(self, name: str, file: str) -> None:
         self._file(self.context.data_dir, f"{name}/{file}")
@@ -228,7 +200,7 @@ class _Handler(checkpoint_calls.CheckpointCalls, BaseHTTPRequestHandler):
     def _take_file(self, address: str, path: str) -> None:
         count = number(self.headers.get("Content-Length", ""))
         if count is None:
-            raise HttpError(411, "a file comes with its Content-Length")
+            raise ApiError(ErrorCode.LENGTH_REQUIRED, "a file comes with its Content-Length")
         source = cast("BinaryIO", self.rfile)
         self._json(self.context.replication.write(address, path, self._offset(), count, source))
 
@@ -260,7 +232,7 @@ class _Handler(checkpoint_calls.CheckpointCalls, BaseHTTPRequestHandler):
     def _body(self, limit_bytes: int, what: str) -> bytes:
         length = number(self.headers.get("Content-Length", ""))
         if length is None or length > limit_bytes:
-            raise HttpError(413, f"{what} is a JSON object of at most {limit_bytes >> 10} KiB")
+            raise ApiError(ErrorCode.TOO_LARGE, f"{what} is a JSON object of at most {limit_bytes >> 10} KiB")
         return self.rfile.read(length)
 
     def _json(self, value: Any, *, status: int = 200) -> None:
@@ -286,11 +258,11 @@ class _Handler(checkpoint_calls.CheckpointCalls, BaseHTTPRequestHandler):
                 file.seek(min(offset, size))
                 body = file.read(_LOG_CHUNK_BYTES)
         except FileNotFoundError:
-            raise HttpError(404, "there is no such log yet") from None
+            raise ApiError(ErrorCode.NOT_FOUND, "there is no such log yet") from None
         # `size` may have grown since: the client asks again from where this body ends
         headers = {
             "Content-Type": "application/octet-stream",
-            "X-Cloudrl-Size": str(max(size, min(offset, size) + len(body))),
+            routes.SIZE_HEADER: str(max(size, min(offset, size) + len(body))),
         }
         self._bytes(body, headers)
 
@@ -298,16 +270,16 @@ class _Handler(checkpoint_calls.CheckpointCalls, BaseHTTPRequestHandler):
         text = parse_qs(urlsplit(self.path).query).get("offset", ["0"])[0]
         offset = number(text)
         if offset is None:
-            raise HttpError(400, f"offset is a number of bytes, not {text[:40]!r}")
+            raise ApiError(ErrorCode.BAD_REQUEST, f"offset is a number of bytes, not {text[:40]!r}")
         return offset
 
     def _file(self, root: Path, path: str) -> None:
         try:
             file = open_below(root, path)
         except Refused:
-            raise HttpError(403, "only regular files below the folder can be read") from None
+            raise ApiError(ErrorCode.FORBIDDEN, "only regular files below the folder can be read") from None
         except FileNotFoundError:
-            raise HttpError(404, "there is no such file") from None
+            raise ApiError(ErrorCode.NOT_FOUND, "there is no such file") from None
         with file:
             self._send(file, self._span(file))
 
@@ -333,31 +305,29 @@ class _Handler(checkpoint_calls.CheckpointCalls, BaseHTTPRequestHandler):
             return False
         other = next((report for report in state.reports() if report.rank == rank), None)
         if other is None:
-            raise HttpError(404, f"rank {rank} is not known here")
+            raise ApiError(ErrorCode.UNKNOWN_RANK, f"rank {rank} is not known here")
         headers = {"Range": self.headers["Range"]} if "Range" in self.headers else {}
+        client = self.context.client(other)
+        url = client.url + self.path  # encoded as it came
+        request = Request(self.command, url, headers, body, client.timeout_s, client.timeout_s)
         try:
-            answer = self.context.peer(other).open(self.command, self.path, body, headers)
-        except PeerRefused as error:
-            status = error.status if error.status in _AS_THEY_ARE else 502
-            raise HttpError(status, str(error)) from error
+            answer = client.open(request)
+        except AgentRefused as error:
+            code = next((each for each in _PASSED_ON if each is error.code), ErrorCode.BAD_GATEWAY)
+            raise ApiError(code, f"{other.ip}:{other.agent_port} answered {error.status}: {error}") from error
         except (OSError, http.client.HTTPException) as error:
-            raise HttpError(504, f"rank {rank} ({other.ip}) does not answer: {error}") from error
+            reason = f"rank {rank} ({other.ip}) does not answer: {error}"
+            raise ApiError(ErrorCode.UNREACHABLE, reason) from error
         self._relay(answer)
         return True
 
-    def _relay(self, answer: http.client.HTTPResponse) -> None:
-        names = (
-            "Content-Type",
-            "Content-Length",
-            "Content-Range",
-            "Accept-Ranges",
-            "X-Cloudrl-Size",
-            "X-Cloudrl-Cast",
-        )
+    def _relay(self, answer: Response) -> None:
         self.close_connection = True  # the other node may break off, and then the length is not what was said
-        self._head(answer.status, {name: answer.headers[name] for name in names if name in answer.headers})
+        self._head(
+            answer.status, {name: text for name in _RELAYED if (text := answer.header(name)) is not None}
+        )
         with answer:
-            for chunk in iter(lambda: answer.read(1 << 20), b""):
+            for chunk in iter(lambda: answer.stream.read(1 << 20), b""):
                 self.wfile.write(chunk)
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Callable, List, Tuple
+from typing import TYPE_CHECKING, Callable, List, Sequence, Tuple
 
+from cloudrl.node.failure import NodeFailed
 from cloudrl.node.ray import probe
+from cloudrl.protocol.failures import Failure, FailureKind
 
 if TYPE_CHECKING:
-    from cloudrl.node.agent import Agent
-    from cloudrl.node.failure import NodeFailed
+    from cloudrl.node.node_state import NodeState
     from cloudrl.node.process import Child
     from cloudrl.protocol.options import Service
 
@@ -18,10 +19,23 @@ _ANSWERS_WITHIN_S = 1.0
 
 
 class Services:
-    """The services of one node, for its agent, which calls everything here from its main thread."""
+    """The services of one node, for its agent, which calls everything here from its main thread.
 
-    def __init__(self, agent: Agent) -> None:
-        self._agent = agent
+    Args:
+        timeout_s: for one of them, until it answers.
+        wait_for: polls a condition, within seconds, and raises what its third argument returns when that is over.
+    """
+
+    def __init__(
+        self,
+        services: Sequence[Service],
+        state: NodeState,
+        *,
+        timeout_s: float,
+        wait_for: Callable[..., None],
+    ) -> None:
+        self._services, self._state, self._timeout_s = services, state, timeout_s
+        self._wait_for = wait_for
         self._running: List[Tuple[Service, Child]] = []
 
     def start(self, child: Callable[[List[str], str], Child]) -> None:
@@ -30,11 +44,10 @@ class Services:
         Raises:
             NodeFailed: somebody answers at one of the ports already, and would be taken for the service.
         """
-        services = self._agent.options.services
-        self._agent.wait_for(
-            lambda: not any(map(_answers, services)), _PORTS_ARE_FREE_AFTER_S, self._taken, 0.5
+        self._wait_for(
+            lambda: not any(map(_answers, self._services)), _PORTS_ARE_FREE_AFTER_S, self._taken, 0.5
         )
-        for each in services:
+        for each in self._services:
             self._running.append((each, child(["/bin/sh", "-c", each.command], f"service-{each.port}.log")))
 
     def wait(self) -> None:
@@ -44,31 +57,34 @@ class Services:
             NodeFailed: one does not within the time for it.
         """
         for each, child in self._running:
-            self._agent.state.update(detail=f"waiting for the service on port {each.port}")
-            self._wait_for(each, child)
-        self._agent.state.update(detail="")
+            self._state.update(detail=f"waiting for the service on port {each.port}")
+            self._wait_until_it_answers(each, child)
+        self._state.update(detail="")
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Raise when one of them has ended: every job that asks it would fail."""
         for each, child in self._running:
             status = child.poll()
             if status is not None:
                 reason = f"`{each.command}`, the service on port {each.port}, ended with status {status}"
                 advice = "; it has to stay in the foreground" if status == 0 else ""
-                raise self._agent.fail("service", reason + advice, child.tail())
+                raise self._fail(reason + advice, child.tail())
 
-    def _wait_for(self, service: Service, child: Child) -> None:
-        limit_s = self._agent.timeouts.service_s
-
+    def _wait_until_it_answers(self, service: Service, child: Child) -> None:
         def late() -> NodeFailed:
-            reason = f"`{service.command}` does not answer on port {service.port} after {limit_s:g} s"
-            return self._agent.fail("service", reason, child.tail())
+            limit = f"after {self._timeout_s:g} s"
+            return self._fail(
+                f"`{service.command}` does not answer on port {service.port} {limit}", child.tail()
+            )
 
-        self._agent.wait_for(lambda: _answers(service), limit_s, late, 0.25)
+        self._wait_for(lambda: _answers(service), self._timeout_s, late, 0.25)
 
     def _taken(self) -> NodeFailed:
-        ports = ", ".join(str(each.port) for each in self._agent.options.services if _answers(each))
-        return self._agent.fail("service", f"ports of services are in use on this node: {ports}")
+        ports = ", ".join(str(each.port) for each in self._services if _answers(each))
+        return self._fail(f"ports of services are in use on this node: {ports}")
+
+    def _fail(self, reason: str, tail: str = "") -> NodeFailed:
+        return NodeFailed(Failure(FailureKind.SERVICE, self._state.own.rank, reason, tail))
 
 
 def _answers(service: Service) -> bool:

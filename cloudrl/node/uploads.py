@@ -21,7 +21,8 @@ from typing import BinaryIO, Callable, Dict, Iterator, Optional, Tuple
 
 from cloudrl.node.fetch import sha256
 from cloudrl.node.manifest import Manifest
-from cloudrl.node.peer import of_the_network
+from cloudrl.protocol.client import is_network_error
+from cloudrl.protocol.failures import ApiError, ErrorCode
 
 SPARE_BYTES = 1 << 30
 """Left free on the disk, for whatever else writes there."""
@@ -29,14 +30,6 @@ _CHUNK_BYTES = 1 << 20
 _ADDRESS = re.compile(r"[0-9a-f]{32}")
 _MANIFESTS_AT_HAND = 8
 """One of 10 000 files takes a tenth of a second to read, and each call asks for it."""
-
-
-class UploadError(Exception):
-    """The other side is told why, with this HTTP status."""
-
-    def __init__(self, message: str, status: int) -> None:
-        super().__init__(message)
-        self.status = status
 
 
 def _free_bytes(folder: Path) -> int:
@@ -66,7 +59,7 @@ class Store:
         """Make room, unless it is here; returns how many bytes of each part are here already.
 
         Raises:
-            UploadError: 507, the disk has no room for it, or cannot be written.
+            ApiError: NO_SPACE, the disk has no room for it, or cannot be written.
         """
         with self._blamed_on_the_disk(), self._lock:
             here = self._here(manifest)
@@ -84,8 +77,8 @@ class Store:
         """Add bytes to a part, and check it when it is complete; returns how many are here now.
 
         Raises:
-            UploadError: 404, nobody began it; 409, the bytes do not follow on what is here, or another sender has
-                taken over; 422, the part is complete and damaged, and has to come again; 507, the disk is full.
+            ApiError: NOT_FOUND, nobody began it; CONFLICT, the bytes do not follow on what is here, or another sender
+                has taken over; DAMAGED, the part is complete and has to come again; NO_SPACE, the disk is full.
             OSError: the connection of the source has broken.
         """
         with self._blamed_on_the_disk():
@@ -95,7 +88,7 @@ class Store:
             except KeyError:
                 index = None
             if manifest is None or index is None:
-                raise UploadError(f"{address}/{path} was not announced", 404)
+                raise ApiError(ErrorCode.NOT_FOUND, f"{address}/{path} was not announced")
             if self.whole(address) is None:
                 self._receive(manifest, index, offset, count, source)
             with self._lock:
@@ -108,9 +101,9 @@ class Store:
         try:
             yield
         except OSError as failure:
-            if of_the_network(failure):
+            if is_network_error(failure):
                 raise
-            raise UploadError(f"{self.root}: {failure.strerror or failure}", 507) from failure
+            raise ApiError(ErrorCode.NO_SPACE, f"{self.root}: {failure.strerror or failure}") from failure
 
     def _known(self, address: str) -> Optional[Manifest]:
         return self.whole(address) or self._read(self._coming(address) / "manifest.json")
@@ -138,7 +131,7 @@ class Store:
         if missing + SPARE_BYTES > free:
             left = f"{size_text(free)} free, of which {size_text(SPARE_BYTES)} are kept"
             reason = f"{size_text(missing)} are to come, and the disk of {self.root} has {left}"
-            raise UploadError(f"{manifest.name}: {reason}", 507)
+            raise ApiError(ErrorCode.NO_SPACE, f"{manifest.name}: {reason}")
         folder = self._coming(manifest.address)
         (folder / "arriving").mkdir(parents=True, exist_ok=True)
         if self._read(folder / "manifest.json") is None:
@@ -178,7 +171,8 @@ class Store:
         with self._lock:
             size = self._size(manifest, index)
             if offset != size or offset + count > part.size_bytes:
-                raise UploadError(f"{part.path} has {size} of {part.size_bytes} bytes: send from there", 409)
+                reason = f"{part.path} has {size} of {part.size_bytes} bytes: send from there"
+                raise ApiError(ErrorCode.CONFLICT, reason)
             turn = self._turns[key] = self._turns.get(key, 0) + 1
         with arriving.open("ab", buffering=0) as out:
             while count:
@@ -187,7 +181,7 @@ class Store:
                     return  # the sender is gone; it asks again from where this ends
                 with self._lock:
                     if self._turns[key] != turn:
-                        raise UploadError(f"another sender has gone on with {part.path}", 409)
+                        raise ApiError(ErrorCode.CONFLICT, f"another sender has gone on with {part.path}")
                     _write(out, chunk)
                 count -= len(chunk)
         if arriving.stat().st_size == part.size_bytes:
@@ -205,7 +199,9 @@ class Store:
             if digest != manifest.parts[index].sha256:
                 arriving.unlink()
                 path = manifest.parts[index].path
-                raise UploadError(f"{path} arrived damaged: its SHA-256 is not the announced one", 422)
+                raise ApiError(
+                    ErrorCode.DAMAGED, f"{path} arrived damaged: its SHA-256 is not the announced one"
+                )
             self._take(manifest, index)
             self._appear(manifest)
 

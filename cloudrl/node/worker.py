@@ -6,21 +6,27 @@ import contextlib
 import http.client
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Dict, Optional, Tuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, Callable, Optional, Tuple
 
+from cloudrl.data.request import folder_name
 from cloudrl.node import attempts, shared_fs
 from cloudrl.node import ray as ray_node
 from cloudrl.node.agent import Agent
-from cloudrl.node.failure import Failure, NodeFailed
-from cloudrl.node.fetch import Fetcher, models_dir, parts
-from cloudrl.node.peer import Peer, PeerRefused, of_the_network
+from cloudrl.node.failure import NodeFailed
+from cloudrl.node.fetch import Fetcher, models_dir, pull
 from cloudrl.node.preflight import different
 from cloudrl.node.replication import Replicator
+from cloudrl.protocol.client import AgentClient, AgentRefused, is_network_error
+from cloudrl.protocol.failures import ApiError, Failure, FailureKind
+from cloudrl.protocol.phases import Phase
+from cloudrl.protocol.report import HeartbeatReply
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from cloudrl.node.process import Child
+    from cloudrl.protocol.report import DataFile
 
 _BEAT_S = 0.2
 _BEAT_WHEN_READY_S = 1.0
@@ -35,10 +41,11 @@ class Worker(Agent):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self.head = Peer(self.identity.head_ip, self.options.ports.head_agent, self.tokens.agent)
-        self.answer: Dict[str, Any] = {}
+        self.head_at = f"{self.identity.head_ip}:{self.options.ports.head_agent}"
+        self.head = AgentClient(f"http://{self.head_at}", self.tokens.agent)
+        self.reply = HeartbeatReply()
         self._heard_at: Optional[float] = None
-        self._head_phase: Tuple[str, float] = ("", 0.0)
+        self._head_phase: Tuple[Optional[Phase], float] = (None, 0.0)
         self._looked_at: Optional[float] = None
         self._refused = False
         self._lost: Optional[Failure] = None
@@ -47,34 +54,36 @@ class Worker(Agent):
 
     def connect(self) -> None:
         """Wait for the head's agent, and compare versions with it."""
-        at = f"{self.head.ip}:{self.head.port}"
+        at = self.head_at
         self.state.update(detail=f"waiting for rank 0 at {at}")
         silent = f"rank 0 does not answer at {at}"
         self.wait_for(
-            lambda: self._heard_at is not None, self.options.join_timeout_s, lambda: self.fail("join", silent)
+            lambda: self._heard_at is not None,
+            self.options.join_timeout_s,
+            lambda: self.fail(FailureKind.JOIN, silent),
         )
         self.state.update(detail="waiting for rank 0 to get through its set-up and preflight")
         late = f"rank 0 answers at {at}, and has not got through its set-up and preflight"
         head_ready_s = self.timeouts.head_ready_s
         self.wait_for(
-            lambda: "ray_version" in self.answer,
+            lambda: self.reply.ray_version is not None,
             head_ready_s,
-            lambda: self.fail("join", f"{late} in {head_ready_s:g} s"),
+            lambda: self.fail(FailureKind.JOIN, f"{late} in {head_ready_s:g} s"),
         )
         own = self.state.own
-        fault = different(own.ray_version, own.python_version, self.answer)
+        fault = different(own, self.reply)
         if fault:
-            raise self.fail("preflight", fault)
+            raise self.fail(FailureKind.PREFLIGHT, fault)
 
     def before_ray(self) -> None:
         """Wait for Ray's control store on the head, and name it when only that port is closed."""
         ip, port = self.identity.head_ip, self.options.ports.gcs
         self.state.update(detail=f"waiting for Ray at {ip}:{port}")
-        reason = f"{ip}:{port} (Ray's control store) cannot be reached, though {self.head.port} answers"
+        reason = f"{ip}:{port} (Ray's control store) cannot be reached, though {self.options.ports.head_agent} answers"
         self.wait_for(
             lambda: ray_node.probe(ip, port, 1.0) == "open",
             self.timeouts.gcs_s,
-            lambda: self.fail("join", f"{reason}: is a firewall between the nodes?"),
+            lambda: self.fail(FailureKind.JOIN, f"{reason}: is a firewall between the nodes?"),
         )
 
     def is_ray_up(self, ray: Child) -> bool:
@@ -83,14 +92,16 @@ class Worker(Agent):
 
     def fetch(self, fetcher: Fetcher) -> None:
         """Pull the prepared data unless the folder is the head's own; have the models."""
-        self.run_parallel(data=self._have_data, model=lambda: self._fetch_models(fetcher))
+        self.run_parallel(
+            {FailureKind.DATA: self._have_data, FailureKind.MODEL: lambda: self._fetch_models(fetcher)}
+        )
 
     def barrier(self) -> None:
         """Wait for the head's word."""
         self.state.update(detail="waiting for the others")
-        barrier_s = self.timeouts.phases["barrier"]
+        barrier_s = self.timeouts.phases[Phase.BARRIER]
         reason = f"rank 0 has not said that the cluster is ready after {barrier_s:g} s"
-        self.wait_for(self._is_ready, barrier_s, lambda: self.fail("join", reason))
+        self.wait_for(self._is_ready, barrier_s, lambda: self.fail(FailureKind.JOIN, reason))
         if self.state.own.blocked:  # seen when Ray may have been starting there still
             self._look_at_ports()
         for port in self.state.own.blocked:
@@ -99,42 +110,42 @@ class Worker(Agent):
     def supervise(self) -> None:
         """End when the head beats and does nothing else; its loss is noted in the state by the beating thread."""
         phase, since = self._head_phase
-        limit_s = None if self.answer.get("ready") else self.timeouts.phases.get(phase)
+        limit_s = None if self.reply.ready or phase is None else self.timeouts.phases.get(phase)
         hangs_s = time.monotonic() - since
         if limit_s is not None and hangs_s > limit_s + self.options.lost_after_s:
-            reason = f"rank 0 ({self.head.ip}) hangs in phase {phase}: {hangs_s:.0f} s, where {limit_s:g} s are enough"
-            raise NodeFailed(Failure("join", 0, reason))
+            who = f"rank 0 ({self.identity.head_ip})"
+            reason = f"{who} hangs in phase {phase}: {hangs_s:.0f} s, where {limit_s:g} s are enough"
+            raise NodeFailed(Failure(FailureKind.JOIN, 0, reason))
 
     def cost_before(self) -> float:
         """What rank 0 knows, which has asked everybody."""
-        return max(self.state.own.cost_before, float(self.answer.get("cost_before", 0.0)))
+        return max(self.state.own.cost_before, self.reply.cost_before)
 
     def agree_on_outcome(self, failure: Failure) -> Failure:
-        """Report it to the head and take its word; alone, judge by this node's own volume."""
-        self.state.update(phase="failed", failure=failure)
+        """NodeReport it to the head and take its word; alone, judge by this node's own volume."""
+        self.state.update(phase=Phase.FAILED, failure=failure)
         deadline = time.monotonic() + _VERDICT_S
         while time.monotonic() < deadline and not (self._refused or self._lost or self.shutdown.asked):
-            verdict = Failure.from_json(self.answer.get("failure"))
-            if verdict is not None:
-                self._remember(verdict)
-                return verdict
+            if self.reply.failure is not None:
+                self._remember(self.reply.failure)
+                return self.reply.failure
             time.sleep(0.05)
-        if self._lost is not None and failure.kind == "ray":
+        if self._lost is not None and failure.kind is FailureKind.RAY:
             return self._lost  # Ray ended here because its head did
-        if self.answer.get("ready"):
+        if self.reply.ready:
             return failure
         folder, run_id = self.options.checkpoints, self.identity.run_id
         return attempts.classify_failure(failure, folder=folder, run_id=run_id, since=self.started_at)
 
     def _remember(self, verdict: Failure) -> None:
         """The head of the next attempt may have a volume that has seen nothing; this one has."""
-        if not self.answer.get("ready"):
+        if not self.reply.ready:
             with contextlib.suppress(OSError):
                 attempts.record(verdict, folder=self.options.checkpoints, run_id=self.identity.run_id)
 
     def _is_ready(self) -> bool:
         """The head's word; meanwhile, whether Ray can talk to the head's node, which Ray itself would not say."""
-        ready, now = bool(self.answer.get("ready")), time.monotonic()
+        ready, now = self.reply.ready, time.monotonic()
         if not ready and (self._looked_at is None or now - self._looked_at > _LOOK_AT_PORTS_S):
             self._looked_at = now
             self._look_at_ports()
@@ -145,51 +156,54 @@ class Worker(Agent):
 
     def _have_data(self) -> None:
         if self.options.data:
-            self._await_published("data")
+            self._await_published(lambda: self.reply.data is not None)
             if not self._shares(self.options.data_dir):
-                for folder, file, sha256 in parts(self.answer["data"]):
-                    self._pull(folder, file, sha256)
+                for name, files in (self.reply.data or {}).items():
+                    for file in files:
+                        self._pull(folder_name(name), file)
 
-    def _pull(self, folder: str, file: str, sha256: str) -> None:
+    def _pull(self, folder: str, file: DataFile) -> None:
         """Copy one file from the head; a transfer that breaks off is tried once more."""
-        broken = self._try_to_pull(folder, file, sha256)
+        broken = self._try_to_pull(folder, file)
         if broken:
-            self.log.line(f"copying {folder}/{file} from rank 0 broke off ({broken}); one more try")
+            self.log.line(f"copying {folder}/{file.file} from rank 0 broke off ({broken}); one more try")
             self._pause(_PULL_AGAIN_AFTER_S)
-            broken = self._try_to_pull(folder, file, sha256)
+            broken = self._try_to_pull(folder, file)
         if broken:
-            reason = f"{folder}/{file} could not be copied from rank 0: {broken}"
-            raise NodeFailed(Failure("pull", self.identity.rank, reason))
+            reason = f"{folder}/{file.file} could not be copied from rank 0: {broken}"
+            raise self.fail(FailureKind.PULL, reason)
 
-    def _try_to_pull(self, folder: str, file: str, sha256: str) -> str:
+    def _try_to_pull(self, folder: str, file: DataFile) -> str:
         """Why the transfer broke off, or an empty string."""
-        to = self.options.data_dir / folder / file
+        to = self.options.data_dir / folder / file.file
         try:
-            self.head.pull(folder, file, to=to, sha256=sha256)
-        except (PeerRefused, OSError, http.client.HTTPException) as error:
-            if isinstance(error, OSError) and not of_the_network(error):
-                raise NodeFailed(Failure("data", self.identity.rank, f"{to}: {error}")) from error
+            pull(self.head, folder, file, to=to)
+        except (ApiError, OSError, http.client.HTTPException) as error:
+            if isinstance(error, OSError) and not is_network_error(error):
+                raise self.fail(FailureKind.DATA, f"{to}: {error}") from error
             return str(error) or type(error).__name__
         return ""
 
     def _fetch_models(self, fetcher: Fetcher) -> None:
         for model in self.options.models:
-            self._await_published("shared_fs_markers")
+            self._await_published(lambda: self.reply.markers is not None)
             if self._shares(models_dir(model, self.options.data_dir, self.env)):
                 self.state.update(detail=f"rank 0 fetches {model} into the shared folder")
-                while model not in self.answer.get("models", {}):
-                    self._give_up_with_the_others()
-                self.state.add_model(model, str(self.answer["models"][model]))
+                self._await_published(partial(self._head_has, model))
+                self.state.add_model(model, self.reply.models[model])
             else:
                 self.state.add_model(model, fetcher.fetch_model(model))
 
-    def _shares(self, folder: Path) -> bool:
-        word = self.answer.get("shared_fs_markers", {}).get(str(folder))
-        return word is not None and shared_fs.has_marker(folder, self.identity.run_id, word)
+    def _head_has(self, model: str) -> bool:
+        return model in self.reply.models
 
-    def _await_published(self, key: str) -> None:
+    def _shares(self, folder: Path) -> bool:
+        text = (self.reply.markers or {}).get(str(folder))
+        return text is not None and shared_fs.has_marker(folder, self.identity.run_id, text)
+
+    def _await_published(self, is_there: Callable[[], bool]) -> None:
         """Wait in the fetching thread until the head has published something."""
-        while key not in self.answer:
+        while not is_there():
             self._give_up_with_the_others()
 
     def _pause(self, seconds: float) -> None:
@@ -206,33 +220,31 @@ class Worker(Agent):
     def _heartbeat_loop(self) -> None:
         while True:
             try:
-                self.answer = self.head.heartbeat(self.state.own.to_json())
+                self.reply = self.head.heartbeat(self.state.own)
                 self._heard_at = time.monotonic()
-                self._note_phase(str(self.answer.get("phase", "")), self._heard_at)
-                self._apply_verdict()
-                self._replicator.want(self.answer.get("replicated", []))
+                self._note_phase(self.reply.phase, self._heard_at)
+                if self.reply.failure is not None:
+                    self.state.fail(self.reply.failure)
+                self._replicator.want(self.reply.announced)
             except ConnectionRefusedError:
                 self._on_missed_heartbeat(_REFUSED_FOR_S, "its agent is gone")
-            except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
+            except (OSError, http.client.HTTPException, ValueError):
                 self._on_missed_heartbeat(self.options.lost_after_s, "it does not answer")
-            except PeerRefused as error:
+            except AgentRefused as error:
                 self._refused = True
-                self.state.fail(Failure("join", self.identity.rank, f"rank 0 refused this node: {error}"))
-            time.sleep(_BEAT_WHEN_READY_S if self.answer.get("ready") else _BEAT_S)
+                self.state.fail(
+                    Failure(FailureKind.JOIN, self.identity.rank, f"rank 0 refused this node: {error}")
+                )
+            time.sleep(_BEAT_WHEN_READY_S if self.reply.ready else _BEAT_S)
 
-    def _note_phase(self, phase: str, now: float) -> None:
+    def _note_phase(self, phase: Phase, now: float) -> None:
         if phase != self._head_phase[0]:
             self._head_phase = (phase, now)
-
-    def _apply_verdict(self) -> None:
-        verdict = Failure.from_json(self.answer.get("failure"))
-        if verdict is not None:
-            self.state.fail(verdict)
 
     def _on_missed_heartbeat(self, limit_s: float, what: str) -> None:
         """Before the first answer the head may still be starting; afterwards its silence is a loss."""
         if self._heard_at is not None and time.monotonic() - self._heard_at > limit_s:
             silence_s = time.monotonic() - self._heard_at
-            reason = f"the head (rank 0, {self.head.ip}) was lost: {what}, last heard {silence_s:.0f} s ago"
-            self._lost = Failure("lost", 0, reason)
+            reason = f"the head (rank 0, {self.identity.head_ip}) was lost: {what}, last heard {silence_s:.0f} s ago"
+            self._lost = Failure(FailureKind.LOST, 0, reason)
             self.state.fail(self._lost)

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from cloudrl.errors import CapacityError
 from cloudrl.protocol.phases import Phase
+from cloudrl.protocol.report import BudgetStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
 
     from typing_extensions import Self
 
+    from cloudrl.protocol.report import ClusterStatus, NodeReport
     from cloudrl.spec import Cluster, Fleet
     from cloudrl.transport import Connection
 
@@ -166,14 +168,14 @@ class Status:
     Attributes:
         phase: of rank 0, or what the provider says where no agent answers.
         reason: why it failed or ended, one line.
-        nodes: one mapping a known node: rank, ip, phase, detail, seen_s_ago.
+        nodes: those that are known; of one whose agent does not answer what the provider knows.
         ready_at: seconds since the epoch.
         dashboard_url: where Ray's dashboard is reached from here; None while no way to it is kept open.
         previous_attempts: those of all nodes before the present one, oldest first, where a lost node makes the provider
             start the cluster again: attempt, submitted_at, ended_at, reason, nodes.
         price_per_hour: US dollars for all machines that it has now; None where nobody says.
         cost: US dollars so far, those of earlier attempts included; None where nobody says.
-        limits: when it ends by itself, as its agents see it (`cloudrl.node.head`): down_when_idle_s, idle_s, max_cost.
+        budget: when it ends by itself, as its agents see it.
         owner: the user that it belongs to; "" for oneself.
         retention: what becomes of its checkpoints when it ends; None where nobody says.
         teardown_summary: what `down` leaves, in half a sentence.
@@ -188,14 +190,14 @@ class Status:
     phase: Phase
     nodes_wanted: int = 0
     reason: str = ""
-    nodes: Sequence[Mapping[str, Any]] = field(default_factory=tuple)
+    nodes: Sequence[NodeReport] = ()
     ready_at: float | None = None
     dashboard_url: str | None = None
     checkpoint_dir: str | None = None
     previous_attempts: Sequence[Mapping[str, Any]] = field(default_factory=tuple)
     price_per_hour: float | None = None
     cost: float | None = None
-    limits: Mapping[str, Any] = field(default_factory=dict)
+    budget: BudgetStatus = field(default_factory=BudgetStatus)
     owner: str = ""
     retention: CheckpointRetention | None = None
     teardown_summary: str = ""
@@ -218,6 +220,18 @@ class Status:
     def is_over(self) -> bool:
         """Whether nothing runs on it any more."""
         return self.phase.is_terminal
+
+
+def agent_fields(said: ClusterStatus) -> Mapping[str, Any]:
+    """Fields of a `Status` that the agent of rank 0 knows."""
+    return {
+        "phase": said.phase,
+        "reason": said.failure.reason if said.failure else said.detail,
+        "nodes": said.nodes,
+        "ready_at": said.ready_at,
+        "checkpoint_dir": said.checkpoint_dir,
+        "budget": said.budget,
+    }
 
 
 class Provider(Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import tokenize
 import zipfile
 from importlib import resources
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ _PARTS = (
     "saves/zip_directory.py", "node", "data", "verl_cpu",
 )  # fmt: skip
 _MAIN = "import sys\n\nfrom cloudrl.node.main import main\n\nsys.exit(main())\n"
+_LINE_STARTS = (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest date that a zip can hold
 
 
@@ -37,8 +39,20 @@ def build_agent() -> bytes:
             info = zipfile.ZipInfo(name, _EPOCH)
             info.external_attr = 0o644 << 16
             info.create_system = 3  # Unix, whatever this machine is
-            archive.writestr(info, text)
+            archive.writestr(info, _without_comments(text.decode()))
     return buffer.getvalue()
+
+
+def _without_comments(source: str) -> str:
+    """The same program without what only people read, line by line, so that the numbers in a traceback stay true."""
+    lines, at_start = source.splitlines(keepends=True), True
+    for kind, text, (row, column), (end, _), _ in tokenize.generate_tokens(io.StringIO(source).readline):
+        if kind == tokenize.COMMENT:
+            lines[row - 1] = lines[row - 1][:column].rstrip() + "\n"
+        elif kind == tokenize.STRING and at_start and lines[end - 1].rstrip().endswith(text[-3:]):
+            lines[row - 1 : end] = [" " * column + '""\n', *["\n"] * (end - row)]
+        at_start = at_start if kind in (tokenize.COMMENT, tokenize.NL) else kind in _LINE_STARTS
+    return "".join(lines)
 
 
 def write_agent(folder: Path) -> Path:

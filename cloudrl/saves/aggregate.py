@@ -8,6 +8,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Tuple
 
 from cloudrl.errors import CheckpointError, ConnectionFailed, InputError, Unauthorized
+from cloudrl.protocol.routes import CHECKPOINTS
 from cloudrl.saves.inventory import Checkpoint, FileCopy, Inventory, Location
 from cloudrl.saves.names import DATA, SHARD, TRACKER, model_file, step_folder
 from cloudrl.saves.records import SaveRecord
@@ -16,6 +17,10 @@ from cloudrl.saves.scan import folder_identity, scan
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
+
+    from cloudrl.protocol.report import NodeReport
+
+    _Answer = tuple[NodeReport | None, Mapping[str, Any]]
 
 
 def local_inventory(folder: Path) -> Inventory:
@@ -29,12 +34,12 @@ def local_inventory(folder: Path) -> Inventory:
     if root.name.startswith("global_step_"):
         root, only = root.parent, root.name
     location = {
-        "root": "checkpoints",
+        "root": CHECKPOINTS,
         "folder": str(root),
         "identity": folder_identity(root),
         "runs": scan(root),
     }
-    found = aggregate([({}, {"locations": [location]})])
+    found = aggregate([(None, {"locations": [location]})])
     if only is None:
         return found
     steps = tuple(
@@ -54,13 +59,11 @@ def _refuse_unreadable(folder: Path) -> None:
         raise InputError(f"{folder} cannot be read: {error.strerror}") from error
 
 
-def cluster_inventory(
-    nodes: Iterable[Mapping[str, Any]], ask: Callable[[int], Mapping[str, Any]]
-) -> Inventory:
+def cluster_inventory(nodes: Iterable[NodeReport], ask: Callable[[int], Mapping[str, Any]]) -> Inventory:
     """What the nodes of a cluster have; one that does not answer is told in a note.
 
     Args:
-        nodes: Their rows in the cluster's status.
+        nodes: Those of the cluster's status.
         ask: Gives the inventory of the node of this rank.
 
     Raises:
@@ -70,21 +73,21 @@ def cluster_inventory(
     answers, silent = [], []
     for node in nodes:
         try:
-            answers.append((node, ask(int(node["rank"]))))
+            answers.append((node, ask(node.rank)))
         except Unauthorized:
             raise
         except (ConnectionFailed, InputError) as failure:
-            who = f"node {node['rank']} ({node['ip']})"
+            who = f"node {node.rank} ({node.ip})"
             silent.append(f"{who} says nothing of its checkpoints: {failure.message}")
     found = aggregate(answers)
     return Inventory(found.checkpoints, (*silent, *found.notes), tuple(silent))
 
 
-def aggregate(answers: Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> Inventory:
+def aggregate(answers: Iterable[_Answer]) -> Inventory:
     """Put together what nodes say.
 
     Args:
-        answers: (row of the node in the cluster's status, or empty for this machine; its inventory).
+        answers: (a node, None for this machine; its inventory).
 
     Raises:
         CheckpointError: A node gives a name that is no path below a folder.
@@ -103,10 +106,10 @@ def aggregate(answers: Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]]) ->
 
 
 def _locations(
-    answers: Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]],
+    answers: Iterable[_Answer],
 ) -> list[tuple[Location, list[Mapping[str, Any]]]]:
     """Every folder once, with all nodes that have it."""
-    groups: list[list[tuple[Mapping[str, Any], Mapping[str, Any]]]] = []
+    groups: list[list[_Answer]] = []
     for node, answer in answers:
         for said in answer["locations"]:
             same = next((group for group in groups if _is_same(group[0][1], said)), None)
@@ -136,7 +139,7 @@ def _can_be_a_path(name: str) -> bool:
 
 
 def _is_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two nodes speak of one folder: one kernel says so, or each sees the marker that the other has left."""
+    """Whether two nodes speak of one folder: one kernel says so, or each sees the marker of the other."""
     if one["root"] != other["root"]:
         return False
     if one["identity"] and one["identity"] == other["identity"]:
@@ -145,11 +148,11 @@ def _is_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     return all(markers) and markers[1] in one["markers"] and markers[0] in other["markers"]
 
 
-def _location(group: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> Location:
-    nodes = [node for node, _ in group if node]
+def _location(group: Sequence[_Answer]) -> Location:
+    nodes = [node for node, _ in group if node is not None]
     return Location(
-        tuple(int(node["rank"]) for node in nodes),
-        tuple(str(node["ip"]) for node in nodes),
+        tuple(node.rank for node in nodes),
+        tuple(node.ip for node in nodes),
         str(group[0][1]["root"]),
         str(group[0][1]["folder"]),
     )

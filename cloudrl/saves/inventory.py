@@ -28,7 +28,7 @@ class Location:
     Attributes:
         ranks: Nodes that have it, the first of them is asked for its bytes; none is this machine.
         addresses: Of these nodes.
-        root: What the agent calls it (`cloudrl.node.checkpoint_store`).
+        root: What the agent calls it (`cloudrl.protocol.routes`).
         folder: Its path there.
     """
 

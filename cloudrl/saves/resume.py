@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cloudrl.errors import CheckpointError
+from cloudrl.protocol.routes import CHECKPOINTS
 from cloudrl.saves.names import DATA, step_folder
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 RESUME_MODE, RESUME_FROM = "trainer.resume_mode", "trainer.resume_from_path"
 """verl's keys (0.9.1, trainer/config/ppo_trainer.yaml)."""
 _NOT_NEEDED = "huggingface/config.json"  # for a model, not to go on
-_ROOT = "checkpoints"
 _ONE_SAVE_S = 60.0
 """Ranks of one save write within this time of each other, as far as the clocks of their nodes agree."""
 
@@ -72,7 +72,7 @@ def plan_resume(
     """
     steps: dict[int, list[Checkpoint]] = defaultdict(list)
     for each in inventory.checkpoints:
-        if each.run == run and all(location.root == _ROOT for location in each.locations):
+        if each.run == run and all(location.root == CHECKPOINTS for location in each.locations):
             steps[each.step].append(each)
     if any(each.is_megatron for found in steps.values() for each in found):
         return None

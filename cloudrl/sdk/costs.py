@@ -39,9 +39,9 @@ def describe(status: Status) -> list[str]:
     if status.price_per_hour or status.cost:
         price = f"{money(status.price_per_hour)}/h, " if status.price_per_hour else ""
         lines.append(f"cost: {price}{money(status.cost or 0.0)} so far")
-    idle, budget = status.limits.get("down_when_idle_s"), status.limits.get("max_cost")
+    idle, budget = status.budget.down_when_idle_s, status.budget.max_cost
     if idle is not None:
-        now = status.limits.get("idle_s")
+        now = status.budget.idle_s
         since = f", idle for {round(now / 60)}m now" if now is not None and now >= 60 else ""
         lines.append(f"ends by itself when it is idle for {interval(int(idle))}{since}")
     if budget is not None:
@@ -53,10 +53,10 @@ def describe(status: Status) -> list[str]:
 
 def price_difference(status: Status) -> str:
     """Says that a cluster costs more than its agents count with, as the cheapest offer was gone; "" if it does not."""
-    counted, real = status.limits.get("price_per_hour"), status.price_per_hour
+    counted, real = status.budget.price_per_hour, status.price_per_hour
     if not counted or not real or real <= 1.005 * counted:
         return ""
-    budget = status.limits.get("max_cost")
+    budget = status.budget.max_cost
     end = f"; it ends at about {money(budget * real / counted)} instead of {money(budget)}" if budget else ""
     return f"warning: {status.name} costs {money(real)}/h, and its agents count with {money(counted)}/h{end}"
 

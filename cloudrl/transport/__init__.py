@@ -1,6 +1,6 @@
 """How a client reaches a running cluster: addresses and tokens, and the two clients behind them."""
 
-from cloudrl.transport.agent_client import AgentClient
+from cloudrl.protocol.client import AgentClient
 from cloudrl.transport.connection import Connection, TokenSource
 from cloudrl.transport.inspect import inspect_cluster
 from cloudrl.transport.ray_client import RayClient

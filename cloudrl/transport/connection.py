@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from cloudrl.transport.agent_client import AgentClient
+from cloudrl.protocol.client import AgentClient
 from cloudrl.transport.ray_client import RayClient
 
 if TYPE_CHECKING:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cloudrl.errors import ClusterFailed, ConnectionFailed, Unauthorized
+from cloudrl.protocol.phases import Phase
 from cloudrl.spec.shape import ClusterShape
 
 if TYPE_CHECKING:
@@ -25,33 +26,33 @@ def inspect_cluster(connection: Connection) -> ClusterShape:
         status = agent.status()
     except Unauthorized as error:
         raise Unauthorized(error.message, hint=_again(connection.name)) from error
-    cluster = status["cluster"]
-    if connection.cluster_id is not None and cluster["id"] != connection.cluster_id:
+    cluster = status.cluster
+    if connection.cluster_id is not None and cluster.id != connection.cluster_id:
         raise ConnectionFailed(
-            f"{connection.agent_url} belongs to cluster {cluster['name']!r} ({cluster['id']}), "
+            f"{connection.agent_url} belongs to cluster {cluster.name!r} ({cluster.id}), "
             f"not to {connection.name!r} ({connection.cluster_id})",
             hint=_again(connection.name),
         )
-    if status["phase"] != "ready":
+    if status.phase is not Phase.READY:
         raise ClusterFailed(
-            f"cluster {cluster['name']!r} is {status['phase']}", hint=f"cloudrl status {cluster['name']}"
+            f"cluster {cluster.name!r} is {status.phase}", hint=f"cloudrl status {cluster.name}"
         )
     return ClusterShape(
-        name=cluster["name"],
-        id=cluster["id"],
-        nodes=cluster["nodes"],
-        gpus_per_node=cluster["gpus_per_node"],
-        device=cluster["device"],
-        checkpoint_dir=status["checkpoint_dir"],
-        data=status["data"],
-        models=status["models"],
-        verl_version=status["verl_version"],
-        rollouts=tuple(status["rollouts"]),
-        provider=cluster["provider"],
-        files_dir=status.get("files_dir"),
-        secrets_dir=status.get("secrets_dir"),
-        ray_version=status["ray"]["version"],
-        ray_session=status["ray"].get("session_name"),
+        name=cluster.name,
+        id=cluster.id,
+        nodes=cluster.nodes,
+        gpus_per_node=cluster.gpus_per_node,
+        device=cluster.device,
+        checkpoint_dir=status.checkpoint_dir,
+        data=status.data,
+        models=status.models,
+        verl_version=status.verl_version,
+        rollouts=status.rollouts,
+        provider=cluster.provider,
+        files_dir=status.files_dir,
+        secrets_dir=status.secrets_dir,
+        ray_version=status.ray.version,
+        ray_session=status.ray.session_name,
         nodes_are_here=connection.nodes_are_here,
     )
 

@@ -6,7 +6,6 @@ import threading
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from fake_cluster import FakeCluster
@@ -19,6 +18,8 @@ from cloudrl.checkpoints.handle import Checkpoints
 from cloudrl.checkpoints.remote import RemoteShard
 from cloudrl.checkpoints.sources import ClusterSource
 from cloudrl.errors import CheckpointError
+from cloudrl.protocol import routes
+from cloudrl.protocol.client import AgentClient
 from cloudrl.saves.inventory import FileCopy, Location
 from cloudrl.shards.dtypes import DType
 from cloudrl.shards.source import LocalShard
@@ -74,11 +75,11 @@ def test_a_refusal_that_comes_after_another_thread_has_renewed_the_token(cluster
             assert renewed.wait(10)
 
     cluster.agent_token, cluster.on_request = "new", on_request
-    client = RangeClient(cluster.agent_url, "old", renew=renew, sleep=lambda _: None)
+    client = AgentClient(cluster.agent_url, "old", renew=renew)
     with ThreadPoolExecutor(1) as pool:
-        slow = pool.submit(client.call, "GET", "/v1/status", label="slow")
+        slow = pool.submit(client.status)
         assert arrived.wait(10)
-        assert client.call("POST", "/v1/transfers", label="quick", body={})
+        client.note_transfer()
         assert slow.result(10)
     assert asked == ["old"]
 
@@ -95,18 +96,19 @@ def test_many_threads_renew_once(cluster: FakeCluster) -> None:
             together.wait()
 
     cluster.agent_token, cluster.on_request = "new", first_together
-    client = RangeClient(cluster.agent_url, "old", renew=renew, sleep=lambda _: None)
+    client = AgentClient(cluster.agent_url, "old", renew=renew)
     with ThreadPoolExecutor(4) as pool:
-        calls = [pool.submit(client.call, "GET", "/v1/status", label=str(number)) for number in range(4)]
+        calls = [pool.submit(client.status) for _ in range(4)]
         assert all(call.result(10) for call in calls)
     assert asked == ["old"]
 
 
 def test_a_new_token_that_is_refused_too(cluster: FakeCluster) -> None:
     cluster.agent_token = "another cluster's"
-    client = RangeClient(cluster.agent_url, "old", renew=lambda _: "new", sleep=lambda _: None)
+    agent = AgentClient(cluster.agent_url, "old", renew=lambda _: "new")
+    client = RangeClient(agent, sleep=lambda _: None)
     with pytest.raises(PermanentError, match="refuses the token"):
-        client.call("GET", "/v1/status", label="x")
+        client.call(routes.CHECKPOINT_RANGES, {"rank": 0, "root": "checkpoints", "path": "x"}, label="x")
 
 
 # -- a disk that cannot read ---------------------------------------------------------------------------------------
@@ -156,15 +158,17 @@ class Zeros:
         self._on_fetch = on_fetch
 
     def fetch(
-        self, _path: str, _first: int, count: int, *, into: bytearray, query: str = "", **_: Any
+        self, _file: object, _first: int, count: int, *, into: bytearray, query: object = None, **_: Any
     ) -> None:
         self._on_fetch()
         into += bytes(count // 2 if query else count)
 
-    def call(self, _method: str, path: str, *, headers: dict[str, str], **_: Any) -> bytes:
+    def call(
+        self, _route: object, _file: object, *, headers: dict[str, str], query: dict[str, int], **_: Any
+    ) -> bytes:
         first, last = map(int, headers["Range"].removeprefix("bytes=").split("-"))
         self.sums.append(last + 1 - first)
-        crc = zlib.crc32(bytes(self.sums[-1]), int(parse_qs(urlsplit(path).query)["crc32"][0]))
+        crc = zlib.crc32(bytes(self.sums[-1]), query["crc32"])
         return b'{"size_bytes": %d, "crc32": %d}' % (self.sums[-1], crc)
 
 

@@ -16,6 +16,7 @@ from cloudrl.checkpoints.agent_files import RangeClient
 from cloudrl.checkpoints.remote import RemoteShard
 from cloudrl.errors import CheckpointError, ConnectionFailed
 from cloudrl.protocol.backoff import Backoff
+from cloudrl.protocol.client import AgentClient
 from cloudrl.saves.inventory import FileCopy, Location
 from cloudrl.shards.dtypes import DType
 from cloudrl.shards.source import LocalShard, ShardSource
@@ -75,7 +76,7 @@ def clock() -> Clock:
 def shard(link: CutLink, clock: Clock, *, ahead_bytes: int = 64 << 10, size: int = SIZE, path: str = PATH,
           token: str = TOKEN, said: list[str] | None = None) -> RemoteShard:  # fmt: skip
     client = RangeClient(
-        link.url, token, backoff=Backoff(give_up_s=60.0), clock=lambda: clock.now_s, sleep=clock.sleep,
+        AgentClient(link.url, token), backoff=Backoff(give_up_s=60.0), clock=lambda: clock.now_s, sleep=clock.sleep,
         on_break=(said if said is not None else []).append,
     )  # fmt: skip
     return at(client, path, size, ahead_bytes=ahead_bytes)
@@ -205,9 +206,8 @@ def test_a_refused_token(link: CutLink, clock: Clock) -> None:
 
 
 def test_a_token_that_was_renewed(link: CutLink) -> None:
-    client = RangeClient(
-        link.url, "old", renew=lambda refused: TOKEN if refused == "old" else refused, sleep=lambda _: None
-    )
+    agent = AgentClient(link.url, "old", renew=lambda refused: TOKEN if refused == "old" else refused)
+    client = RangeClient(agent, sleep=lambda _: None)
     assert at(client).read(0, 5) == VALUES[:5]
 
 
@@ -217,9 +217,11 @@ def test_a_cluster_that_is_being_started_again(link: CutLink, clock: Clock) -> N
             raise ConnectionFailed("there are no new tokens yet")
         return TOKEN
 
-    client = RangeClient(link.url, "old", renew=renew, clock=lambda: clock.now_s, sleep=clock.sleep)
+    client = RangeClient(
+        AgentClient(link.url, "old", renew=renew), clock=lambda: clock.now_s, sleep=clock.sleep
+    )
     assert at(client).read(0, 5) == VALUES[:5]
-    assert len(clock.slept) == 4
+    assert len(clock.slept) == 3
 
 
 @pytest.mark.parametrize(("offset", "length"), [(SIZE, 1), (SIZE - 1, 2), (-1, 1), (0, SIZE + 1)])

@@ -16,6 +16,7 @@ from small_step import write_step
 
 from cloudrl.protocol.outcome import Outcome
 from cloudrl.protocol.phases import Phase
+from cloudrl.protocol.report import BudgetStatus
 from cloudrl.providers.model import Status
 from cloudrl.sdk.costs import price_difference
 
@@ -107,7 +108,7 @@ def test_a_job_that_fails_ends_it_too(run: Callable[..., Typed], lab: FakeLocal)
 
 def test_what_it_costs_is_said(run: Callable[..., Typed], lab: FakeLocal) -> None:
     ends(lab)
-    lab.cluster.status["money"] = {"price_per_hour": 12.3, "cost": 4.5}
+    lab.cluster.status["budget"] = {"price_per_hour": 12.3, "cost": 4.5}
     assert "cluster lab goes on and costs $12.30/h, $4.50 so far" in run(*RUN).err
 
 
@@ -201,7 +202,7 @@ def test_a_data_set_of_ones_own(run: Callable[..., Typed]) -> None:
 
 
 def test_ctrl_c_says_what_goes_on_and_what_it_costs(home: Path, lab: FakeLocal) -> None:
-    lab.cluster.status["money"] = {"price_per_hour": 12.3, "cost": 4.5}
+    lab.cluster.status["budget"] = {"price_per_hour": 12.3, "cost": 4.5}
     lab.cluster.on_submit = lambda submission_id: lab.cluster.write(submission_id, LOG.encode())
     words = [sys.executable, "-m", "cloudrl.cli.main", *RUN, "--submission-id", "one"]
     with (
@@ -225,7 +226,7 @@ def test_ctrl_c_says_what_goes_on_and_what_it_costs(home: Path, lab: FakeLocal) 
 
 class TestMoneyInStatus:
     def test_cost_and_limits(self, run: Callable[..., Typed], lab: FakeLocal) -> None:
-        lab.cluster.status["money"] = {
+        lab.cluster.status["budget"] = {
             "price_per_hour": 49.2, "cost": 101.5, "max_cost": 200, "down_when_idle_s": 1800, "idle_s": 700.0,
         }  # fmt: skip
         done = run("status", "lab")
@@ -233,14 +234,14 @@ class TestMoneyInStatus:
         assert "ends by itself when it is idle for 30m, idle for 12m now" in done.err
         assert "ends by itself when it has cost $200.00" in done.err
         look = json.loads(run("status", "lab", "--json").out)
-        assert (look["cost"], look["price_per_hour"], look["limits"]["max_cost"]) == (101.5, 49.2, 200)
+        assert (look["cost"], look["price_per_hour"], look["budget"]["max_cost"]) == (101.5, 49.2, 200)
 
     def test_a_price_that_is_higher_than_the_agents_count_with(self) -> None:
-        limits = {"price_per_hour": 50.0, "max_cost": 200.0}
+        budget = BudgetStatus(price_per_hour=50.0, max_cost=200.0)
         assert (
-            price_difference(Status("lab", "dstack", Phase.READY, price_per_hour=50.1, limits=limits)) == ""
+            price_difference(Status("lab", "dstack", Phase.READY, price_per_hour=50.1, budget=budget)) == ""
         )
-        said = price_difference(Status("lab", "dstack", Phase.READY, price_per_hour=75.0, limits=limits))
+        said = price_difference(Status("lab", "dstack", Phase.READY, price_per_hour=75.0, budget=budget))
         assert "lab costs $75.00/h, and its agents count with $50.00/h" in said
         assert "ends at about $300.00 instead of $200.00" in said
 

@@ -180,7 +180,7 @@ class Away:
             monkeypatch.setattr(LocalProvider, verb, self._asking(getattr(LocalProvider, verb)))
         again = partial(backoff.retry, clock=lambda: self.now, sleep=self._sleep)
         monkeypatch.setattr("cloudrl.sdk.runs.end_after_run", partial(end_after_run, retry=again))
-        lab.cluster.status["money"] = {"price_per_hour": 12.3, "cost": 4.5}
+        lab.cluster.status["budget"] = {"price_per_hour": 12.3, "cost": 4.5}
         ends(lab, on_end=self.goes)
 
     def goes(self) -> None:
@@ -269,7 +269,7 @@ class TestDownWithAServerThatIsAway:
     def test_says_that_the_cluster_goes_on(
         self, run: Callable[..., Typed], lab: FakeLocal, monkeypatch: pytest.MonkeyPatch, verb: str, said: str
     ) -> None:
-        lab.cluster.status["money"] = {"price_per_hour": 12.3, "cost": 4.5}
+        lab.cluster.status["budget"] = {"price_per_hour": 12.3, "cost": 4.5}
         monkeypatch.setattr(LocalProvider, verb, self.gone)
         done = run("down", "local/lab", "-y")
         assert done.code == 5
@@ -284,7 +284,7 @@ class TestCtrlC:
     def test_while_a_cluster_is_being_ended(
         self, run: Callable[..., Typed], lab: FakeLocal, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        lab.cluster.status["money"] = {"price_per_hour": 12.3, "cost": 4.5}
+        lab.cluster.status["budget"] = {"price_per_hour": 12.3, "cost": 4.5}
         monkeypatch.setattr(LocalProvider, "down", self.press)
         for words in (["down", "lab", "-y"], [*RUN, "--down", "-y"]):
             done = run(*words)

@@ -7,9 +7,8 @@ import sys
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
-import httpx2
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "node"))
@@ -22,12 +21,15 @@ from cloudrl.jobs.local_files import look, read
 from cloudrl.jobs.transfer import send_files, wait_replicated
 from cloudrl.jobs.uploads import Upload, plan_uploads
 from cloudrl.node.uploads import SPARE_BYTES, Store
+from cloudrl.protocol import client
+from cloudrl.protocol.client import AgentClient, Request, Response
+from cloudrl.protocol.report import ClusterStatus, Replica
 from cloudrl.spec import Job
 from cloudrl.spec.shape import ClusterShape
-from cloudrl.transport import AgentClient, Connection
+from cloudrl.transport import Connection
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from fake_cluster import FakeCluster
 
@@ -65,39 +67,33 @@ def item(here: Path, head: Served) -> Upload:
     return item
 
 
-class Broken(httpx2.BaseTransport):
+class Broken:
     """Breaks the connection while a file is sent, as often as `breaks` says, each time after so many bytes."""
 
     def __init__(self, *breaks: int) -> None:
         self.breaks = list(breaks)
         self.sent = 0
         self.calls: list[str] = []
-        self._real = httpx2.HTTPTransport()
 
-    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
-        self.calls.append(f"{request.method} {request.url.path.rsplit('/', 1)[-1]}")
-        if request.method == "PUT" and "/content/" in request.url.path:
-            request = httpx2.Request(
-                request.method, request.url, headers=request.headers, content=self._cut(request.stream)
-            )
-        return self._real.handle_request(request)
+    def __call__(self, request: Request) -> Response:
+        self.calls.append(f"{request.method} {request.url.rsplit('/', 1)[-1]}")
+        if request.method == "PUT" and "/content/" in request.url:
+            request = replace(request, body=self._cut(cast("Iterable[bytes]", request.body)))
+        return client.send(request)
 
-    def close(self) -> None:
-        self._real.close()
-
-    def _cut(self, stream: Any) -> Iterator[bytes]:
+    def _cut(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
         left = self.breaks.pop(0) if self.breaks else None
-        for piece in stream:
+        for piece in pieces:
             if left is not None and left < len(piece):
                 yield piece[:left]
-                raise httpx2.WriteError("cut")
+                raise ConnectionAbortedError("cut")
             left = None if left is None else left - len(piece)
             self.sent += len(piece)
             yield piece
 
 
-def api(head: Served, transport: httpx2.BaseTransport | None = None, token: str = TOKEN) -> AgentClient:
-    return AgentClient(f"http://127.0.0.1:{head.port}", token, transport=transport)
+def api(head: Served, send: client.Send = client.send, token: str = TOKEN) -> AgentClient:
+    return AgentClient(f"http://127.0.0.1:{head.port}", token, send=send)
 
 
 def whole(head: Served, item: Upload) -> bool:
@@ -157,15 +153,22 @@ def test_a_file_that_changes_meanwhile(head: Served, item: Upload, here: Path):
 # -- waiting ------------------------------------------------------------------------------------------------------
 
 
-def wait(answers: list[dict[str, str]]) -> tuple[list[str], float]:
+HERE = Replica(complete=True)
+
+
+def coming(size_bytes: int = 0) -> Replica:
+    return Replica(size_bytes=size_bytes)
+
+
+def wait(answers: list[dict[int, Replica]]) -> tuple[list[str], float]:
     """Wait while rank 0 says one after the other, the last for ever; what is said, and the seconds it took."""
     said, now = [], [0.0]
 
     def sleep(seconds: float) -> None:
         now[0] += seconds
 
-    def state() -> dict[str, Any]:
-        return {"nodes": answers.pop(0) if len(answers) > 1 else answers[0]}
+    def state() -> dict[int, Replica]:
+        return answers.pop(0) if len(answers) > 1 else answers[0]
 
     try:
         wait_replicated(state, "./model", clock=lambda: now[0], sleep=sleep, on_wait=said.append)
@@ -175,17 +178,17 @@ def wait(answers: list[dict[str, str]]) -> tuple[list[str], float]:
 
 
 def test_waiting_for_every_node():
-    answers = [{"0": "0", "1": "0"}, *({"0": "whole", "1": each} for each in ("5", "9", "whole"))]
+    answers = [{0: coming(), 1: coming()}, *({0: HERE, 1: each} for each in (coming(5), coming(9), HERE))]
     assert wait(answers)[0] == ["./model: waiting for rank 0, 1", "./model: waiting for rank 1"]
 
 
 def test_a_node_that_cannot_take_it():
     with pytest.raises(InputError, match=r"\./model: rank 1 cannot take it: no room"):
-        wait([{"0": "whole", "1": "0"}, {"0": "whole", "1": "failed: no room"}])
+        wait([{0: HERE, 1: coming()}, {0: HERE, 1: Replica(error="no room")}])
 
 
 def test_nothing_moves():
-    said, took_s = wait([{"0": "whole", "1": str(size)} for size in range(2000)])
+    said, took_s = wait([{0: HERE, 1: coming(size)} for size in range(2000)])
     assert said[-1] == "./model: nothing has come to rank 1 for 180 s"
     assert took_s > 2000 * 0.2 + 179, "as long as something moves it is waited for"
 
@@ -195,11 +198,10 @@ def test_nothing_moves():
 
 def connection(cluster: FakeCluster, head: Served) -> Connection:
     """A cluster whose agent takes files and secrets."""
-    head.more_status = {
-        **cluster.status,
-        "files_dir": str(head.replication.files.root),
-        "secrets_dir": str(head.replication.secrets.folder),
-    }
+    files, secrets = head.replication.files.root, head.replication.secrets.folder
+    head.status = ClusterStatus.from_json(
+        {**cluster.status, "files_dir": str(files), "secrets_dir": str(secrets)}
+    )
     return Connection("lab", cluster.url, cluster.token, f"http://127.0.0.1:{head.port}", TOKEN, "id-1")
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import http.client
 import json
 import os
 import random
@@ -26,8 +25,11 @@ from node_image import (
     make_image,  # noqa: F401 - for who takes the rest from here
 )
 
-from cloudrl.node.peer import Peer
+from cloudrl.errors import ConnectionFailed
 from cloudrl.node.tokens import derive
+from cloudrl.protocol.client import AgentClient
+from cloudrl.protocol.failures import Failure
+from cloudrl.protocol.wire import from_json
 from cloudrl.render.agent import write_agent
 
 if TYPE_CHECKING:
@@ -107,14 +109,14 @@ class Node:
         return self.output.read_text()
 
     def status(self) -> dict[str, Any]:
-        with Peer(IP, self.port, derive(KEY).agent).open("GET", "/v1/status") as answer:
-            return dict(json.load(answer))
+        client = AgentClient(f"http://{IP}:{self.port}", derive(KEY).agent)
+        return dict(client.status().to_json())
 
     def phase(self) -> str:
         """As it says itself; "" while it does not listen."""
         try:
             return str(self.status()["phase"])
-        except (OSError, http.client.HTTPException):
+        except ConnectionFailed:
             return ""
 
     def exit_code(self, timeout_s: float = 60.0) -> int:
@@ -126,6 +128,9 @@ class Node:
     def outcome(self) -> dict[str, Any]:
         value: dict[str, Any] = json.loads((self.run_dir / "outcome.json").read_text())
         return value
+
+    def failure(self) -> Failure:
+        return from_json(Failure, self.outcome()["failure"])
 
     def drop_lease(self, word: bytes = b"") -> None:
         assert self.lease is not None

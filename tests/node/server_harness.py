@@ -13,14 +13,14 @@ from cloudrl.node.checkpoint_store import CheckpointStore
 from cloudrl.node.job_secrets import JobSecrets
 from cloudrl.node.listener import UNAUTHENTICATED_S
 from cloudrl.node.node_state import NodeState
-from cloudrl.node.peer import Peer
 from cloudrl.node.process import Child
 from cloudrl.node.replication import ReplicationHub
-from cloudrl.node.report import Report
 from cloudrl.node.server import AgentServer
 from cloudrl.node.server_context import ServerContext
 from cloudrl.node.shard_worker_client import ShardWorkerClient
 from cloudrl.node.uploads import Store
+from cloudrl.protocol.client import AgentClient
+from cloudrl.protocol.report import ClusterInfo, ClusterStatus, NodeReport
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -61,9 +61,9 @@ class Served:
         self.agent_log = folder / "agent.log"
         self.agent_log.write_bytes(f"log of rank {rank}\n".encode())
         self.job_logs: Path | None = folder / "logs"
-        self.more_status: dict[str, Any] = {}
+        self.status: ClusterStatus | None = None
         self.child: Child | None = None
-        self.state = NodeState(Report(rank=rank, ip="127.0.0.1", hostname=f"node-{rank}", agent_port=0))
+        self.state = NodeState(NodeReport(rank=rank, ip="127.0.0.1", hostname=f"node-{rank}", agent_port=0))
         self.replication = ReplicationHub(
             self.state, nodes, Store(folder / "files"), JobSecrets(folder / "secrets")
         )
@@ -93,14 +93,19 @@ class Served:
             state=self.state,
             nodes=nodes,
             token=self.token,
-            status=lambda: {"phase": self.state.own.phase, **self.more_status},
-            peer=lambda report: Peer(report.ip, report.agent_port, TOKEN, timeout_s=self.peer_timeout_s),
+            status=lambda: (
+                self.status or ClusterStatus(ClusterInfo("lab", "id", "local", nodes), self.state.own.phase)
+            ),
+            client=self.client_of,
             agent_log=self.agent_log,
             job_logs=lambda: self.job_logs,
             checkpoint_store=self.checkpoint_store,
             data_dir=self.data,
             replication=self.replication,
         )
+
+    def client_of(self, report: NodeReport) -> AgentClient:
+        return AgentClient(f"http://{report.ip}:{report.agent_port}", TOKEN, timeout_s=self.peer_timeout_s)
 
     def get(self, path: str, **headers: str) -> Answer:
         return self.call("GET", path, headers=headers)

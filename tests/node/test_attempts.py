@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cloudrl.node.attempts import classify_failure, clear, known_failures, record
-from cloudrl.node.failure import PERMANENT, Failure
+from cloudrl.protocol.failures import Failure, FailureKind
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-FAILURE = Failure("preflight", 1, "no Ray in this Python", tail="a line of log")
+FAILURE = Failure(FailureKind.PREFLIGHT, 1, "no Ray in this Python", tail="a line of log")
 
 
 CLOCK = itertools.count()
@@ -31,7 +31,7 @@ def _judge(
     return judged.final
 
 
-@pytest.mark.parametrize("kind", PERMANENT)
+@pytest.mark.parametrize("kind", [kind for kind in FailureKind if Failure(kind, 0, "").permanent])
 def test_the_second_equal_failure_is_final(tmp_path: Path, kind: str) -> None:
     failure = Failure(kind, 0, "reason")
     assert [_judge(tmp_path, failure) for _ in range(3)] == [False, True, True]
@@ -42,28 +42,28 @@ def test_what_a_retry_may_cure_is_never_final(tmp_path: Path, kind: str) -> None
     assert not any(_judge(tmp_path, Failure(kind, 0, "reason")) for _ in range(4))
 
 
-def _of_the_network(reason: str) -> Failure:
-    return Failure("model", 0, f"model owner/name: {reason}", transient=True)
+def _is_network_error(reason: str) -> Failure:
+    return Failure(FailureKind.MODEL, 0, f"model owner/name: {reason}", transient=True)
 
 
-TIMED_OUT = _of_the_network("ReadTimeout: timed out after 10.2 s")
+TIMED_OUT = _is_network_error("ReadTimeout: timed out after 10.2 s")
 
 
 def test_what_the_network_did_twice_in_a_row_is_final(tmp_path: Path) -> None:
     """A node without a way to the hub would be tried for ever, and each time the user pays."""
     assert not _judge(tmp_path, TIMED_OUT)
-    assert _judge(tmp_path, _of_the_network("ReadTimeout: timed out after 10.4 s"))
+    assert _judge(tmp_path, _is_network_error("ReadTimeout: timed out after 10.4 s"))
 
 
 @pytest.mark.parametrize(
     "other",
     [
-        _of_the_network("ConnectError: connection refused"),
+        _is_network_error("ConnectError: connection refused"),
         FAILURE,
-        Failure("lost", 1, "no heartbeat"),
+        Failure(FailureKind.LOST, 1, "no heartbeat"),
     ],
 )
-def test_other_failures_of_the_network_between_two_equal_ones_end_nothing(
+def test_other_failures_is_network_error_between_two_equal_ones_end_nothing(
     tmp_path: Path, other: Failure
 ) -> None:
     assert [_judge(tmp_path, each) for each in (TIMED_OUT, other, TIMED_OUT)] == [False] * 3
@@ -71,8 +71,10 @@ def test_other_failures_of_the_network_between_two_equal_ones_end_nothing(
 
 def test_two_statuses_of_a_server_are_two_failures(tmp_path: Path) -> None:
     for status in (502, 503, 504):
-        assert not _judge(tmp_path, _of_the_network(f"HfHubHTTPError: Server error '{status}' (Request 7a)"))
-    assert _judge(tmp_path, _of_the_network("HfHubHTTPError: Server error '504' (Request 9f)"))
+        assert not _judge(
+            tmp_path, _is_network_error(f"HfHubHTTPError: Server error '{status}' (Request 7a)")
+        )
+    assert _judge(tmp_path, _is_network_error("HfHubHTTPError: Server error '504' (Request 9f)"))
 
 
 def test_a_network_that_failed_without_a_memory_is_not_final(tmp_path: Path) -> None:
@@ -92,8 +94,8 @@ def test_a_run_that_was_ready_starts_afresh(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        Failure("setup", 1, FAILURE.reason),
-        Failure("preflight", 1, "/dev/shm is too small"),
+        Failure(FailureKind.SETUP, 1, FAILURE.reason),
+        Failure(FailureKind.PREFLIGHT, 1, "/dev/shm is too small"),
     ],
 )
 def test_another_failure_is_another(tmp_path: Path, other: Failure) -> None:
@@ -127,25 +129,25 @@ def test_another_run_starts_afresh(tmp_path: Path) -> None:
 def test_numbers_that_change_from_attempt_to_attempt_do_not_make_it_another(
     tmp_path: Path, first: str, second: str
 ) -> None:
-    assert not _judge(tmp_path, Failure("data", 0, first))
-    assert _judge(tmp_path, Failure("data", 0, second))
+    assert not _judge(tmp_path, Failure(FailureKind.DATA, 0, first))
+    assert _judge(tmp_path, Failure(FailureKind.DATA, 0, second))
 
 
 def test_without_a_memory_it_is_final_at_once(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
     assert _judge(file / "checkpoints")
-    assert not _judge(file / "checkpoints", Failure("lost", 0, "gone"))
+    assert not _judge(file / "checkpoints", Failure(FailureKind.LOST, 0, "gone"))
 
 
 def test_a_line_that_broke_off_hides_neither_what_was_before_nor_what_comes(tmp_path: Path) -> None:
-    _judge(tmp_path, Failure("setup", 0, "first"))
+    _judge(tmp_path, Failure(FailureKind.SETUP, 0, "first"))
     [record] = (tmp_path / ".cloudrl" / "attempts").iterdir()
     with record.open("a") as file:
         file.write('{"at": 1, "signa')
-    assert not _judge(tmp_path, Failure("setup", 0, "second"))
-    assert _judge(tmp_path, Failure("setup", 0, "second"))
-    assert _judge(tmp_path, Failure("setup", 0, "first"))
+    assert not _judge(tmp_path, Failure(FailureKind.SETUP, 0, "second"))
+    assert _judge(tmp_path, Failure(FailureKind.SETUP, 0, "second"))
+    assert _judge(tmp_path, Failure(FailureKind.SETUP, 0, "first"))
 
 
 @pytest.mark.parametrize("line", ["[]", "null", "7", '"text"', "{}", "\0\0\0", "\udcff\udcfe"])
@@ -172,7 +174,7 @@ def test_other_machines_remember(tmp_path: Path) -> None:
     assert known_failures(tmp_path / "nowhere", "run") == {}
 
 
-def test_of_the_network_the_last_failure_of_all_machines_counts(tmp_path: Path) -> None:
+def test_is_network_error_the_last_failure_of_all_machines_counts(tmp_path: Path) -> None:
     signature, now = TIMED_OUT.signature, float(next(CLOCK))
     assert _judge(tmp_path / "a", TIMED_OUT, "run", {"model|older": now - 2, signature: now - 1})
     assert not _judge(tmp_path / "b", TIMED_OUT, "run", {signature: now - 2}, {"lost|newer": now - 1})

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cloudrl.node.background import BackgroundTask
-from cloudrl.node.failure import Failure, NodeFailed
+from cloudrl.node.failure import NodeFailed
 from cloudrl.node.node_state import NodeState
-from cloudrl.node.report import Report
+from cloudrl.protocol.failures import Failure, FailureKind
+from cloudrl.protocol.report import NodeReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,11 +19,11 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def state() -> NodeState:
-    return NodeState(Report(rank=1, ip="10.0.0.2", hostname="node-1", agent_port=8266))
+    return NodeState(NodeReport(rank=1, ip="10.0.0.2", hostname="node-1", agent_port=8266))
 
 
 def _do(state: NodeState, work: Callable[[], object]) -> BackgroundTask:
-    thread = BackgroundTask("model", work, state)
+    thread = BackgroundTask(FailureKind.MODEL, work, state)
     thread.start()
     thread.join(10)
     assert not thread.is_alive()
@@ -37,7 +38,7 @@ def test_work_that_is_done(state: NodeState) -> None:
 
 
 def test_a_failure_keeps_its_own_kind(state: NodeState) -> None:
-    failure = Failure("pull", 1, "it broke off")
+    failure = Failure(FailureKind.PULL, 1, "it broke off")
 
     def fail() -> None:
         raise NodeFailed(failure)
@@ -70,11 +71,11 @@ def test_an_end_without_a_reason_is_a_failure_too(state: NodeState) -> None:
     assert state.failure is None
     with pytest.raises(NodeFailed) as caught:
         work.result()
-    assert caught.value.failure == Failure("model", 1, "the work on the model has stopped half-way")
+    assert caught.value.failure == Failure(FailureKind.MODEL, 1, "the work on the model has stopped half-way")
 
 
 def test_waiting_ends_with_what_another_has_met(state: NodeState) -> None:
     work = _do(state, lambda: None)
-    state.fail(Failure("data", 1, "first"))
+    state.fail(Failure(FailureKind.DATA, 1, "first"))
     with pytest.raises(NodeFailed, match="first"):
         work.result()

@@ -34,7 +34,7 @@ def _down(cluster: Nodes, reason: str) -> None:
         assert node.text().count(f"\nCLOUDRL DOWN: {reason}\n") == 1, cluster.texts()
         assert "CLOUDRL FAILED" not in node.text()
         outcome = node.outcome()
-        assert (outcome["text"], outcome["failure"]["kind"]) == (reason, "down")
+        assert (outcome["reason"], outcome["failure"]["kind"]) == (reason, "down")
     assert cluster.processes() == {}
 
 
@@ -48,11 +48,11 @@ def a_job_keeps_it_up_and_its_end_starts_the_clock(nodes: Maker) -> None:
     cluster = nodes(1)
     _jobs(cluster, "SUCCEEDED", "RUNNING")
     cluster.start("--down-when-idle-s=5").ready()
-    until(lambda: cluster[0].status()["money"]["idle_s"] is not None, "it is counted")
+    until(lambda: cluster[0].status()["budget"]["idle_s"] is not None, "it is counted")
     ready = time.monotonic()
     until(lambda: time.monotonic() - ready > 6 or cluster[0].process.poll() is not None, "some time")
     assert cluster[0].phase() == "ready"
-    assert cluster[0].status()["money"]["idle_s"] < 5
+    assert cluster[0].status()["budget"]["idle_s"] < 5
     _jobs(cluster, "SUCCEEDED", "SUCCEEDED")
     _down(cluster, "idle for 5s")
 
@@ -114,7 +114,7 @@ def what_earlier_attempts_have_cost_counts_whoever_remembers(nodes: Maker) -> No
 @scenario
 def what_it_costs_is_in_the_status(nodes: Maker) -> None:
     cluster = nodes(1).start("--max-cost=1000", "--price-per-hour=36", "--down-when-idle-s=3600").ready()
-    money = cluster[0].status()["money"]
+    money = cluster[0].status()["budget"]
     assert (money["price_per_hour"], money["max_cost"], money["down_when_idle_s"]) == (36, 1000, 3600)
     assert 0 < money["cost"] < 1
     assert 0 <= money["idle_s"] < 60

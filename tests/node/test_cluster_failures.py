@@ -35,8 +35,8 @@ def a_set_up_command_that_fails_on_one_rank(nodes: Maker) -> None:
     for node in cluster.started.values():
         assert _failure_line(node) == f"rank 1, setup: `{command}` exited with 3"
         assert "the last lines of its log:\n1\n2\n3\nabout to fail on rank 1\n" in node.text()
-        failure = node.outcome()["failure"]
-        assert (failure["kind"], failure["rank"], failure["permanent"], failure["final"]) == (
+        failure = node.failure()
+        assert (failure.kind, failure.rank, failure.permanent, failure.final) == (
             "setup",
             1,
             True,
@@ -170,8 +170,7 @@ def another_key_on_a_worker_and_a_rank_that_never_comes(nodes: Maker) -> None:
     cluster.start_one(0, "--join-timeout-s=2")
     cluster.start_one(1, f"--key-file={cluster.folder / 'another-key'}")
     assert cluster.exit_codes() == [1, 1]
-    assert "rank 1, join: rank 0 refused this node: " in _failure_line(cluster[1])
-    assert "401" in _failure_line(cluster[1])
+    assert "rank 1, join: rank 0 refused this node: wrong or missing token" in _failure_line(cluster[1])
     here = f"{IP}:{cluster.agent_ports[0]}"
     wanted = (
         f"rank 0, join: rank 1, 2 never came within 2 s: not started, or {here} cannot be reached from there"
@@ -285,7 +284,7 @@ def the_status_says_why_while_the_ranks_agree(nodes: Maker) -> None:
     cluster.start_one(1, "--setup=exit 7")  # no rank 0 yet that could give the verdict
     until(lambda: cluster[1].phase() == "failed", "its failure")
     failure = cluster[1].status()["failure"]
-    assert (failure["kind"], failure["rank"], failure["reason"]) == ("setup", 1, "`exit 7` exited with 7")
+    assert (failure.kind, failure.rank, failure.reason) == ("setup", 1, "`exit 7` exited with 7")
     cluster.start_one(0)
     assert cluster.exit_codes() == [1, 1]
     assert _failure_line(cluster[0]) == "rank 1, setup: `exit 7` exited with 7"

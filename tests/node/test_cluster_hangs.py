@@ -35,7 +35,7 @@ def a_set_up_command_that_hangs_on_one_rank(nodes: Maker) -> None:
     for node in cluster.started.values():
         assert _failure_line(node) == reason
         assert "the last lines of its log:\nthis far\n" in node.text()
-        assert node.outcome()["failure"]["permanent"] is True
+        assert node.failure().permanent is True
 
 
 @scenario.each((0,), (1,))

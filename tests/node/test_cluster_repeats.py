@@ -98,7 +98,7 @@ def a_copy_that_breaks_twice_may_be_retried_with_the_run(nodes: Maker) -> None:
         reason = "rank 1, pull: addition/train.parquet could not be copied from rank 0: "
         assert _reason(node).startswith(reason)
         assert "its SHA-256 is not the announced one" in _reason(node)
-        assert node.outcome()["failure"]["permanent"] is False
+        assert node.failure().permanent is False
 
 
 @scenario
@@ -111,7 +111,7 @@ def a_copy_for_which_there_is_no_place_comes_back(nodes: Maker) -> None:
     assert cluster.exit_codes() == [1, 1]
     assert _reason(cluster[0]).startswith("rank 1, data: ")
     assert "File exists" in _reason(cluster[0])
-    assert cluster[0].outcome()["failure"]["permanent"] is True
+    assert cluster[0].failure().permanent is True
 
 
 HUB = """

@@ -14,6 +14,7 @@ from node_harness import IP, KEY, Nodes, until
 from cloudrl.node.job_secrets import folder_of
 from cloudrl.node.manifest import Manifest, Part
 from cloudrl.node.tokens import derive
+from cloudrl.protocol.report import Replica
 from cloudrl.transport import AgentClient
 
 if TYPE_CHECKING:
@@ -33,14 +34,14 @@ def test_they_reach_every_node_and_the_secrets_go_with_the_cluster(nodes: Callab
     agent.put_file(model.address, "model/weights", [body[:9], body[9:]], offset=0, size_bytes=len(body))
     agent.put_secrets("job1", {"A_TOKEN": "marker-of-this-test"})
 
-    everywhere = {"0": "whole", "1": "whole"}
-    until(lambda: agent.files_state(model.address)["nodes"] == everywhere, "the files are on both nodes")
-    until(lambda: agent.secrets_state("job1")["nodes"] == everywhere, "the secrets are on both nodes")
+    everywhere = dict.fromkeys((0, 1), Replica(complete=True))
+    until(lambda: agent.files_state(model.address)[1] == everywhere, "the files are on both nodes")
+    until(lambda: agent.secrets_state("job1") == everywhere, "the secrets are on both nodes")
     for rank in (0, 1):
         root = Path(cluster[rank].status()["files_dir"])
         assert (root / model.address / "model" / "weights").read_bytes() == body
     assert len({cluster[rank].status()["files_dir"] for rank in (0, 1)}) == 2
-    assert agent.status()["secrets_dir"] == str(kept)
+    assert agent.status().secrets_dir == str(kept)
     assert stat.S_IMODE((kept / "job1").stat().st_mode) == 0o600
     written = [
         path for path in cluster.folder.rglob("*") if path.is_file() and path.stat().st_size < 1_000_000

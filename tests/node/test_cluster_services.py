@@ -77,8 +77,8 @@ def a_service_that_cannot_start_is_final_at_its_second_time(nodes: Maker) -> Non
     for node in cluster.started.values():
         assert f"CLOUDRL FAILED: {reason}" in node.text()
         assert "the last lines of its log:\nno index at /the/path\n" in node.text()
-        failure = node.outcome()["failure"]
-        assert (failure["kind"], failure["permanent"], failure["final"]) == ("service", True, True)
+        failure = node.failure()
+        assert (failure.kind, failure.permanent, failure.final) == ("service", True, True)
 
 
 @scenario

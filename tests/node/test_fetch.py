@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cloudrl.node.failure import Failure, NodeFailed
+from cloudrl.node.failure import NodeFailed
 from cloudrl.node.fetch import Fetcher
+from cloudrl.protocol.failures import Failure, FailureKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,14 +64,14 @@ def test_it_comes_at_the_second_try(fetch) -> None:
 def test_a_network_that_fails_twice(fetch) -> None:
     failure, pauses = fetch("[75, 75, 0]")
     reason = "model owner/name: said with 75"
-    assert failure == Failure("model", 1, reason, "said with 75", transient=True)
+    assert failure == Failure(FailureKind.MODEL, 1, reason, "said with 75", transient=True)
     assert len(pauses) == 1
 
 
 @pytest.mark.parametrize("statuses", ["[1, 0]", "[75, 1, 0]"])
 def test_what_comes_back_is_not_tried_again(fetch, statuses: str) -> None:
     failure, _ = fetch(statuses)
-    assert failure == Failure("model", 1, "model owner/name: said with 1", "said with 1")
+    assert failure == Failure(FailureKind.MODEL, 1, "model owner/name: said with 1", "said with 1")
     assert failure.permanent
 
 

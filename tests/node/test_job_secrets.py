@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloudrl.node.job_secrets import MEMORY, JobSecrets, folder_of, script
-from cloudrl.node.uploads import UploadError
+from cloudrl.node.uploads import ApiError
 
 SHOW = "import json, os, sys; print(json.dumps([dict(os.environ), sys.argv[1:]]))"
 
@@ -102,13 +102,13 @@ def test_they_are_forgotten(tmp_path: Path):
 def test_memory_that_takes_nothing(tmp_path: Path):
     kept = JobSecrets(tmp_path / "secrets")
     (tmp_path / "secrets" / "job").mkdir(parents=True)
-    with pytest.raises(UploadError, match=r"cannot be kept in .*secrets: Is a directory") as caught:
+    with pytest.raises(ApiError, match=r"cannot be kept in .*secrets: Is a directory") as caught:
         kept.write("job", "text")
     assert caught.value.status == 507
     assert os.listdir(tmp_path / "secrets") == ["job"], "no draft with secrets is left"
 
     (tmp_path / "file").touch()
-    with pytest.raises(UploadError, match="cannot be kept in"):
+    with pytest.raises(ApiError, match="cannot be kept in"):
         JobSecrets(tmp_path / "file").write("job", "text")
 
 

@@ -148,7 +148,9 @@ def test_every_verb_asks_for_the_token_first(served: Served, verb: str) -> None:
     for path in ("/", "/v1/status"):
         answer = served.call(verb, path, token=None)
         assert answer.status == 401
-        assert answer.body == (b"" if verb == "HEAD" else b'{"error": "wrong or missing token"}')
+        assert answer.body == (
+            b"" if verb == "HEAD" else b'{"error": "wrong or missing token", "code": "unauthorized"}'
+        )
 
 
 @pytest.mark.parametrize(

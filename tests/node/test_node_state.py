@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 
 import pytest
 
-from cloudrl.node.failure import Failure, NodeFailed
+from cloudrl.node.failure import NodeFailed
 from cloudrl.node.node_state import NodeState
-from cloudrl.node.report import Report
+from cloudrl.protocol.failures import Failure, FailureKind
+from cloudrl.protocol.phases import Phase
+from cloudrl.protocol.report import HeartbeatReply, NodeReport
 
 
-def _report(rank: int, **changes: object) -> Report:
-    return Report(rank=rank, ip=f"10.0.0.{rank + 1}", hostname=f"node-{rank}", agent_port=8266, **changes)  # type: ignore[arg-type]
+def _report(rank: int, **changes: object) -> NodeReport:
+    return NodeReport(rank=rank, ip=f"10.0.0.{rank + 1}", hostname=f"node-{rank}", agent_port=8266, **changes)  # type: ignore[arg-type]
 
 
 class Clock:
@@ -32,7 +35,7 @@ def state(clock: Clock) -> NodeState:
     return NodeState(_report(0), clock=clock)
 
 
-FIRST, SECOND = Failure("setup", 1, "first"), Failure("lost", 2, "second")
+FIRST, SECOND = Failure(FailureKind.SETUP, 1, "first"), Failure(FailureKind.LOST, 2, "second")
 
 
 def test_own_changes(state: NodeState) -> None:
@@ -89,23 +92,23 @@ def test_how_long_a_rank_is_in_its_phase(state: NodeState, clock: Clock) -> None
 
 
 def test_heartbeats_are_answered_with_what_was_published(state: NodeState) -> None:
-    state.publish(a=1)
-    state.publish(b=2, a=3)
-    assert state.published == {"a": 3, "b": 2}
-    state.update(phase="fetch")
-    assert state.heartbeat_reply(1) == {"a": 3, "b": 2, "phase": "fetch", "failure": None}
+    state.publish(ready=True, markers={"a": "1"})
+    state.publish(markers={"b": "2"})
+    state.update(phase=Phase.FETCH)
+    expected = HeartbeatReply(ready=True, markers={"b": "2"})
+    assert state.published == expected
+    assert state.heartbeat_reply(1) == dataclasses.replace(expected, phase=Phase.FETCH)
 
 
 def test_a_failure_is_told_only_once_it_is_judged(state: NodeState) -> None:
     state.record_heartbeat(_report(1))
     state.record_heartbeat(_report(2))
     state.fail(FIRST)
-    assert state.heartbeat_reply(1)["failure"] is None
+    assert state.heartbeat_reply(1).failure is None
     assert state.uninformed_ranks() == [1, 2]
     judged = Failure(FIRST.kind, FIRST.rank, FIRST.reason, final=True)
-    state.replace_failure(judged)
-    state.publish(judged=True)
-    assert state.heartbeat_reply(1)["failure"] == judged.to_json()
+    state.judge(judged)
+    assert state.heartbeat_reply(1).failure == judged
     assert state.uninformed_ranks() == [2]
     state.heartbeat_reply(2)
     assert state.uninformed_ranks() == []
@@ -115,11 +118,10 @@ def test_threads_lose_nothing(state: NodeState) -> None:
     def work(name: str) -> None:
         for index in range(200):
             state.add_model(f"{name}-{index}", "/")
-            state.publish(**{f"{name}-{index}": True})
 
     threads = [threading.Thread(target=work, args=(name,)) for name in "abcd"]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(30)
-    assert len(state.own.models) == len(state.published) == 800
+    assert len(state.own.models) == 800

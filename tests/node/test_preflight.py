@@ -10,6 +10,7 @@ import pytest
 
 from cloudrl.node.host_info import GIB, HostInfo
 from cloudrl.node.preflight import check_host, different, writable
+from cloudrl.protocol.report import HeartbeatReply, NodeReport
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -121,11 +122,15 @@ def test_a_folder_that_cannot_be_written_is_named_with_the_user(tmp_path: Path) 
     assert "Not a directory" in reason
 
 
-HEAD = {"ray_version": "2.60.0", "python_version": "3.12.1"}
+HEAD = HeartbeatReply(ray_version="2.60.0", python_version="3.12.1")
+
+
+def own(ray: str | None, python: str) -> NodeReport:
+    return NodeReport(1, "10.0.0.2", ray_version=ray, python_version=python)
 
 
 def test_the_same_software() -> None:
-    assert different("2.60.0", "3.12.1", HEAD) is None
+    assert different(own("2.60.0", "3.12.1"), HEAD) is None
 
 
 @pytest.mark.parametrize(
@@ -137,4 +142,4 @@ def test_the_same_software() -> None:
     ],
 )
 def test_different_software_is_said_with_both_versions(ray: str | None, python: str, words: str) -> None:
-    assert words in str(different(ray, python, HEAD))
+    assert words in str(different(own(ray, python), HEAD))

@@ -15,9 +15,11 @@ import pytest
 from server_harness import SECRET, TOKEN, Served
 
 from cloudrl.node.manifest import Manifest, Part
-from cloudrl.node.peer import Peer
 from cloudrl.node.replication import Replicator
 from cloudrl.node.uploads import SPARE_BYTES, Store
+from cloudrl.protocol import wire
+from cloudrl.protocol.client import AgentClient
+from cloudrl.protocol.report import HeartbeatReply, Replica
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,6 +31,7 @@ MODEL = Manifest(
     tuple(Part(path, len(body), hashlib.sha256(body).hexdigest()) for path, body in sorted(FILES.items()))
 )
 URL = f"/v1/files/{MODEL.address}"
+HERE, COMING = wire.to_json(Replica(complete=True)), wire.to_json(Replica())
 
 
 @pytest.fixture
@@ -60,28 +63,30 @@ def put_all(node: Served) -> None:
 
 
 def puller(worker: Served, head: Served) -> Replicator:
-    return Replicator(worker.replication, Peer("127.0.0.1", head.port, TOKEN), sleep=lambda _s: None)
+    return Replicator(
+        worker.replication, AgentClient(f"http://127.0.0.1:{head.port}", TOKEN), sleep=lambda _s: None
+    )
 
 
 def beat(worker: Served, head: Served) -> list[str]:
     """One heartbeat; returns what rank 0 has for this node."""
-    return list(worker.state.own and _answer(worker, head).get("replicated", []))
+    return list(_answer(worker, head).announced)
 
 
-def _answer(worker: Served, head: Served) -> dict[str, Any]:
-    return Peer("127.0.0.1", head.port, TOKEN).heartbeat(worker.state.own.to_json())
+def _answer(worker: Served, head: Served) -> HeartbeatReply:
+    return AgentClient(f"http://127.0.0.1:{head.port}", TOKEN).heartbeat(worker.state.own)
 
 
 def test_from_a_client_to_every_node(head: Served, worker: Served):
     put_all(head)
-    assert head.get(URL).json()["nodes"] == {"0": "whole", "1": "0"}
+    assert head.get(URL).json()["nodes"] == {"0": HERE, "1": COMING}
 
     wanted = beat(worker, head)
     assert wanted == [f"files/{MODEL.address}"]
     puller(worker, head).pull(wanted[0])
     beat(worker, head)
 
-    assert head.get(URL).json()["nodes"] == {"0": "whole", "1": "whole"}
+    assert head.get(URL).json()["nodes"] == {"0": HERE, "1": HERE}
     for path, body in FILES.items():
         assert (worker.replication.files.root / MODEL.address / path).read_bytes() == body
 
@@ -90,7 +95,7 @@ def test_what_is_still_coming_is_nobodys_business(head: Served, worker: Served):
     announce(head)
     state = put(head, "my model/note", b"note").json()
     assert state["files"]["my model/note"] == 4
-    assert state["nodes"] == {"0": "0", "1": "0"}
+    assert state["nodes"] == {"0": COMING, "1": COMING}
 
     assert head.get(f"{URL}/content/my%20model/note").status == 404
     assert head.get(f"{URL}/manifest").status == 404
@@ -115,7 +120,7 @@ def test_a_folder_that_both_nodes_see(head: Served, worker: Served):
 
     puller(worker, head).pull(f"files/{MODEL.address}")
 
-    assert worker.state.own.replicated == {f"files/{MODEL.address}": "whole"}
+    assert worker.state.own.replicas == {f"files/{MODEL.address}": Replica(complete=True)}
 
 
 def test_a_node_without_room_says_so(head: Served, worker: Served):
@@ -125,7 +130,7 @@ def test_a_node_without_room_says_so(head: Served, worker: Served):
     puller(worker, head).pull(f"files/{MODEL.address}")
     beat(worker, head)
 
-    assert head.get(URL).json()["nodes"]["1"].startswith("failed: my model: 2.4 MiB are to come")
+    assert head.get(URL).json()["nodes"]["1"]["error"].startswith("my model: 2.4 MiB are to come")
     assert not (worker.folder / "small" / MODEL.address).exists()
 
 
@@ -148,9 +153,8 @@ def test_a_node_whose_disk_takes_nothing_says_so(head: Served, worker: Served):
         puller(worker, head).pull(wanted)
     beat(worker, head)
 
-    states = [head.get(path).json()["nodes"]["1"] for path in (URL, "/v1/jobs/job1/secrets")]
-    assert [state.partition(": ")[0] for state in states] == ["failed", "failed"]
-    assert all(re.search(r"agent\.log.*: (Not a directory|File exists)", state) for state in states)
+    errors = [head.get(path).json()["nodes"]["1"]["error"] for path in (URL, "/v1/jobs/job1/secrets")]
+    assert all(re.search(r"agent\.log.*: (Not a directory|File exists)", error) for error in errors)
 
 
 def test_rank_0_that_is_gone_for_a_moment(head: Served, worker: Served):
@@ -160,7 +164,7 @@ def test_rank_0_that_is_gone_for_a_moment(head: Served, worker: Served):
 
     pull.pull(f"files/{MODEL.address}")
 
-    assert worker.state.own.replicated == {}
+    assert worker.state.own.replicas == {}
 
 
 def test_the_thread_brings_what_is_wanted(head: Served, worker: Served):
@@ -173,7 +177,7 @@ def test_the_thread_brings_what_is_wanted(head: Served, worker: Served):
 
     from fake_cluster import wait_until
 
-    wait_until(lambda: worker.state.own.replicated == dict.fromkeys(wanted, "whole"))
+    wait_until(lambda: worker.state.own.replicas == dict.fromkeys(wanted, Replica(complete=True)))
 
 
 @pytest.mark.parametrize(
@@ -249,18 +253,18 @@ SECRETS = {"HF_TOKEN": "hf_marker", "WANDB_API_KEY": "a'b $HOME"}
 def test_secrets_on_every_node(head: Served, worker: Served):
     body = json.dumps(SECRETS).encode()
     answer = head.call("PUT", "/v1/jobs/job1/secrets", body=body)
-    assert head.get("/v1/jobs/job1/secrets").json() == {"nodes": {"0": "whole", "1": "0"}}
+    assert head.get("/v1/jobs/job1/secrets").json() == {"nodes": {"0": HERE, "1": COMING}}
 
     [wanted] = beat(worker, head)
     puller(worker, head).pull(wanted)
     beat(worker, head)
 
-    assert head.get("/v1/jobs/job1/secrets").json() == {"nodes": {"0": "whole", "1": "whole"}}
+    assert head.get("/v1/jobs/job1/secrets").json() == {"nodes": {"0": HERE, "1": HERE}}
     paths = [node.replication.secrets.folder / "job1" for node in (head, worker)]
     assert paths[0].read_text() == paths[1].read_text()
     assert "hf_marker" in paths[1].read_text()
     assert {stat.S_IMODE(path.stat().st_mode) for path in paths} == {0o600}
-    told = [answer.body, head.get("/v1/status").body, json.dumps(_answer(worker, head)).encode()]
+    told = [answer.body, head.get("/v1/status").body, repr(_answer(worker, head)).encode()]
     assert not [text for text in told if b"hf_marker" in text]
     assert "hf_marker" not in repr(head.state.own) + repr(head.state.published)
 
@@ -270,11 +274,11 @@ def test_secrets_that_are_sent_again(head: Served, worker: Served):
     pull = puller(worker, head)
     for token in ("first", "second"):
         head.call("PUT", "/v1/jobs/job1/secrets", body=json.dumps({"HF_TOKEN": token}).encode())
-        assert head.get("/v1/jobs/job1/secrets").json()["nodes"]["1"] == "0"
+        assert head.get("/v1/jobs/job1/secrets").json()["nodes"]["1"] == COMING
         [wanted] = beat(worker, head)
         pull.pull(wanted)
         beat(worker, head)
-        assert head.get("/v1/jobs/job1/secrets").json()["nodes"]["1"] == "whole"
+        assert head.get("/v1/jobs/job1/secrets").json()["nodes"]["1"] == HERE
     assert "second" in str(worker.replication.secrets.read("job1"))
 
 

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from server_harness import TOKEN, Served
 
-from cloudrl.node import server as server_module
-from cloudrl.node.failure import Failure
-from cloudrl.node.report import Report
 from cloudrl.node.server import AgentServer
+from cloudrl.protocol import routes, wire
+from cloudrl.protocol.failures import Failure, FailureKind
+from cloudrl.protocol.phases import Phase
+from cloudrl.protocol.report import ClusterInfo, ClusterStatus, HeartbeatReply, NodeReport
 
 if TYPE_CHECKING:
-    import re
     from collections.abc import Iterator
     from pathlib import Path
 
@@ -52,25 +52,15 @@ def worker(tmp_path: Path, head: Served) -> Iterator[Served]:
 # -- who may call ---------------------------------------------------------------------------------------------
 
 _EXAMPLES = {
-    "(\\d{1,4})": "0",
-    "([A-Za-z0-9][A-Za-z0-9._-]{0,200})": "job1",
-    "([0-9a-f]{32})": "0" * 32,
-    "([^/]+)": "x",
-    "(.+)": "file",
-    "(checkpoints|ray_tmp)": "checkpoints",
-}
-
-
-def _example(pattern: re.Pattern[str]) -> str:
-    """A path that the pattern takes."""
-    path = pattern.pattern
-    for part, text in _EXAMPLES.items():
-        path = path.replace(part, text)
-    assert pattern.fullmatch(path), f"give an example for the groups of {pattern.pattern}"
-    return path
-
-
-ROUTES = [(verb, _example(pattern)) for verb, pattern, _ in server_module._ROUTES]
+    "rank": 0, "job": "job1", "address": "0" * 32, "name": "x", "file": "x", "path": "file", "root": "checkpoints",
+}  # fmt: skip
+ROUTES = [
+    (
+        each.method,
+        each.url(**{kind: text for kind, text in _EXAMPLES.items() if f"{{{kind}}}" in each.template}),
+    )
+    for each in routes.ROUTES
+]
 WRONG = {
     "none": {},
     "empty": {"Authorization": ""},
@@ -94,7 +84,7 @@ def test_every_call_needs_the_token(refusing: Served, verb: str, path: str, wron
         verb, path, token=None, headers=WRONG[wrong], body=None if verb == "GET" else b"{}"
     )
     assert answer.status == 401
-    assert answer.json() == {"error": "wrong or missing token"}
+    assert answer.json() == {"error": "wrong or missing token", "code": "unauthorized"}
 
 
 @pytest.mark.parametrize("path", ["/", "/v1", "/v1/nothing", "/../etc/passwd", "*"])
@@ -114,7 +104,10 @@ def test_other_verbs_do_nothing(refusing: Served, verb: str) -> None:
 
 def test_with_the_token(head: Served) -> None:
     answer = head.get("/v1/status")
-    assert (answer.status, answer.json()) == (200, {"phase": "start"})
+    assert (answer.status, answer.json()) == (
+        200,
+        ClusterStatus(ClusterInfo("lab", "id", "local", 3), Phase.START).to_json(),
+    )
     assert answer.headers["Content-Type"] == "application/json"
 
 
@@ -181,20 +174,20 @@ def test_connections_that_break_leave_no_line(head: Served, capfd: pytest.Captur
 
 
 def _report(rank: Any = 1, **changes: Any) -> bytes:
-    report = Report(rank=1, ip="127.0.0.1", hostname="node-1", agent_port=1).to_json()
+    report = NodeReport(rank=1, ip="127.0.0.1", hostname="node-1", agent_port=1).to_json()
     return json.dumps({**report, "rank": rank, **changes}).encode()
 
 
 def test_a_heartbeat_is_heard_and_answered(head: Served) -> None:
     head.state.publish(ready=True)
     answer = head.call("POST", "/v1/heartbeat", body=_report(phase="ray", a_newer_key=1))
-    assert (answer.status, answer.json()) == (200, {"ready": True, "phase": "start", "failure": None})
+    assert (answer.status, answer.json()) == (200, HeartbeatReply(ready=True).to_json())
     assert [(each.rank, each.phase) for each in head.state.reports()] == [(0, "start"), (1, "ray")]
 
 
 def test_a_heartbeat_brings_a_failure(head: Served) -> None:
-    failure = Failure("setup", 1, "`false` exited with 1", "tail")
-    head.call("POST", "/v1/heartbeat", body=_report(failure=failure.to_json()))
+    failure = Failure(FailureKind.SETUP, 1, "`false` exited with 1", "tail")
+    head.call("POST", "/v1/heartbeat", body=_report(failure=wire.to_json(failure)))
     assert head.state.failure == failure
 
 
@@ -289,7 +282,7 @@ def test_logs_that_are_not_there(head: Served) -> None:
     assert head.get("/v1/jobs/unknown/log").status == 404
     head.job_logs = None
     answer = head.get("/v1/jobs/job1/log")
-    assert (answer.status, answer.json()) == (404, {"error": "Ray is not up"})
+    assert (answer.status, answer.json()) == (404, {"error": "Ray is not up", "code": "not_found"})
 
 
 @pytest.mark.parametrize(
@@ -348,7 +341,10 @@ def test_refusals_of_another_rank_come_through_as_they_are(
 def test_a_rank_that_nobody_has_heard_of(head: Served) -> None:
     for rank in (1, 2, 3, 9999):
         answer = head.get(f"/v1/nodes/{rank}/log")
-        assert (answer.status, answer.json()) == (404, {"error": f"rank {rank} is not known here"})
+        assert (answer.status, answer.json()) == (
+            404,
+            {"error": f"rank {rank} is not known here", "code": "unknown_rank"},
+        )
     assert head.get("/v1/nodes/99999/log").status == 404
 
 
@@ -367,7 +363,7 @@ def test_a_rank_that_is_dead(head: Served, worker: Served) -> None:
 def test_a_rank_that_says_something_else(head: Served) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         head.state.record_heartbeat(
-            Report(rank=1, ip="127.0.0.1", hostname="h", agent_port=other.getsockname()[1])
+            NodeReport(rank=1, ip="127.0.0.1", hostname="h", agent_port=other.getsockname()[1])
         )
         other.settimeout(0.0)
         head.peer_timeout_s = 0.5
@@ -387,7 +383,7 @@ def test_a_rank_that_breaks_off(head: Served) -> None:
         thread = threading.Thread(target=answer, args=(other,))
         thread.start()
         head.state.record_heartbeat(
-            Report(rank=1, ip="127.0.0.1", hostname="h", agent_port=other.getsockname()[1])
+            NodeReport(rank=1, ip="127.0.0.1", hostname="h", agent_port=other.getsockname()[1])
         )
         with pytest.raises(http.client.IncompleteRead) as caught:
             head.get("/v1/nodes/1/log")

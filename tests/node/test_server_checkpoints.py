@@ -167,7 +167,7 @@ def test_a_plain_read_that_fails_says_so_before_it_begins(tmp_path: Path) -> Non
     fill(served)
     answer = served.get(at(0), Range="bytes=5-9")
     served.close()
-    assert (answer.status, answer.json()) == (422, {"error": "Bad file descriptor"})
+    assert (answer.status, answer.json()) == (422, {"error": "Bad file descriptor", "code": "unreadable"})
 
 
 def test_a_child_that_has_ended_may_be_asked_again(head: Served) -> None:

@@ -12,7 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from server_harness import SECRET, Served
 
-from cloudrl.node.peer import Peer, PeerRefused
+from cloudrl.node.fetch import pull
+from cloudrl.protocol.client import AgentClient, AgentRefused
+from cloudrl.protocol.failures import ApiError
+from cloudrl.protocol.report import DataFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -163,7 +166,7 @@ LEAVING = [
 def test_no_path_leaves_the_folder(node: Served, room: str, path: str) -> None:
     answer = node.get(room + path)
     assert answer.status in (403, 404)
-    assert set(answer.json()) == {"error"}
+    assert set(answer.json()) == {"error", "code"}
     assert SECRET not in answer.body
     assert b"root:" not in answer.body
 
@@ -192,22 +195,23 @@ def test_prepared_data(node: Served) -> None:
 # -- a node pulls a file from another ---------------------------------------------------------------------------
 
 
-def _peer(node: Served, token: str = "right-token") -> Peer:
-    return Peer("127.0.0.1", node.port, token, timeout_s=5.0)
+def _pull(node: Served, file: str, to: Path, sha256: str = "0" * 64, token: str = "right-token") -> None:
+    client = AgentClient(f"http://127.0.0.1:{node.port}", token, timeout_s=5.0)
+    pull(client, "step", DataFile(file, len(BODY), sha256), to=to)
 
 
 def test_a_file_is_pulled(node: Served, tmp_path: Path) -> None:
     digest = hashlib.sha256(BODY).hexdigest()
-    _peer(node).pull("step", "shard.pt", to=tmp_path / "deep" / "copy", sha256=digest)
+    _pull(node, "shard.pt", tmp_path / "deep" / "copy", digest)
     assert (tmp_path / "deep" / "copy").read_bytes() == BODY
     assert [each.name for each in (tmp_path / "deep").iterdir()] == ["copy"]
 
 
 def test_a_damaged_file_never_appears(node: Served, tmp_path: Path) -> None:
-    with pytest.raises(PeerRefused, match=r"step/shard.pt from 127.0.0.1 is damaged"):
-        _peer(node).pull("step", "shard.pt", to=tmp_path / "copy", sha256="0" * 64)
-    with pytest.raises(PeerRefused, match="answered 404"):
-        _peer(node).pull("step", "missing", to=tmp_path / "copy", sha256="0" * 64)
-    with pytest.raises(PeerRefused, match="answered 401"):
-        _peer(node, "wrong").pull("step", "shard.pt", to=tmp_path / "copy", sha256="0" * 64)
+    with pytest.raises(ApiError, match=rf"step/shard.pt from http://127.0.0.1:{node.port} is damaged"):
+        _pull(node, "shard.pt", tmp_path / "copy")
+    with pytest.raises(AgentRefused, match="there is no such file"):
+        _pull(node, "missing", tmp_path / "copy")
+    with pytest.raises(AgentRefused, match="token"):
+        _pull(node, "shard.pt", tmp_path / "copy", token="wrong")
     assert list(tmp_path.iterdir()) == []

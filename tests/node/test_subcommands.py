@@ -15,9 +15,10 @@ from child_processes import ended
 from node_harness import until
 
 from cloudrl.node import imports
-from cloudrl.node.fetch import describe, hub_cache, models_dir, parts, sha256, split_paths
+from cloudrl.node.fetch import describe, hub_cache, models_dir, sha256, split_paths
 from cloudrl.node.log import Log
 from cloudrl.node.main import main
+from cloudrl.protocol.report import DataFile
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -151,11 +152,9 @@ def test_prepared_files_are_described(tmp_path: Path) -> None:
     described = describe(tmp_path / "d" / "train.parquet")
     digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
     assert sha256(tmp_path / "d" / "train.parquet") == digest
-    assert described == {"file": "train.parquet", "size_bytes": 3, "sha256": digest}
+    assert described == DataFile("train.parquet", 3, digest)
     assert split_paths(tmp_path, "d", [described]) == {"train": str(tmp_path / "d" / "train.parquet")}
-    assert parts({"d": [described]}) == [("d", "train.parquet", digest)]
-    # a name with a slash in it is one folder, on the disk and in the address that a worker pulls from
-    assert parts({"owner/name": [described]}) == [("owner--name", "train.parquet", digest)]
+    # a name with a slash in it is one folder
     assert split_paths(tmp_path, "owner/name", [described]) == {
         "train": str(tmp_path / "owner--name" / "train.parquet")
     }

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cloudrl.node.manifest import Manifest, Part
-from cloudrl.node.uploads import SPARE_BYTES, Store, UploadError
+from cloudrl.node.uploads import SPARE_BYTES, ApiError, Store
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -99,7 +99,7 @@ def test_a_transfer_that_broke_off_goes_on_in_another_process(store: Store):
 @pytest.mark.parametrize(("offset", "count"), [(1, 3), (0, 5), (4, 1)])
 def test_bytes_that_do_not_follow(store: Store, offset: int, count: int):
     store.begin(MODEL)
-    with pytest.raises(UploadError, match="has 0 of 4 bytes") as caught:
+    with pytest.raises(ApiError, match="has 0 of 4 bytes") as caught:
         send(store, "note", b"x" * count, offset)
     assert caught.value.status == 409
     assert store.here(MODEL.address)["model/note"] == 0
@@ -107,7 +107,7 @@ def test_bytes_that_do_not_follow(store: Store, offset: int, count: int):
 
 def test_damaged_bytes_have_to_come_again(store: Store):
     store.begin(MODEL)
-    with pytest.raises(UploadError, match="arrived damaged") as caught:
+    with pytest.raises(ApiError, match="arrived damaged") as caught:
         send(store, "note", b"nope")
     assert caught.value.status == 422
     assert store.here(MODEL.address)["model/note"] == 0
@@ -117,10 +117,10 @@ def test_damaged_bytes_have_to_come_again(store: Store):
 @pytest.mark.parametrize("path", ["model/other", "other", "../model/note", "", "model"])
 def test_what_was_not_announced(store: Store, path: str):
     store.begin(MODEL)
-    with pytest.raises(UploadError, match="was not announced") as caught:
+    with pytest.raises(ApiError, match="was not announced") as caught:
         store.write(MODEL.address, path, 0, 1, io.BytesIO(b"x"))
     assert caught.value.status == 404
-    with pytest.raises(UploadError, match="was not announced"):
+    with pytest.raises(ApiError, match="was not announced"):
         store.write("0" * 32, "model/note", 0, 1, io.BytesIO(b"x"))
     assert store.here("0" * 32) is None
     assert store.whole("../files") is None
@@ -129,7 +129,7 @@ def test_what_was_not_announced(store: Store, path: str):
 def test_no_room(tmp_path: Path):
     free = [SPARE_BYTES + 1_000_000]
     store = Store(tmp_path, free_bytes=lambda _folder: free[0])
-    with pytest.raises(UploadError, match=r"model: 2\.9 MiB are to come.* has 1\.0 GiB free") as caught:
+    with pytest.raises(ApiError, match=r"model: 2\.9 MiB are to come.* has 1\.0 GiB free") as caught:
         store.begin(MODEL)
     assert caught.value.status == 507
     assert store.here(MODEL.address) is None
@@ -152,7 +152,7 @@ def test_a_second_sender_takes_over(store: Store):
                 send(store, "weights", BODY[2**20 : 2**20 + 5], 2**20)
             return piece
 
-    with pytest.raises(UploadError, match="another sender") as caught:
+    with pytest.raises(ApiError, match="another sender") as caught:
         store.write(MODEL.address, "model/weights", 0, len(BODY), Interrupted(BODY))
 
     assert caught.value.status == 409
@@ -169,7 +169,7 @@ def test_a_disk_that_is_full_after_all(store: Store):
     index = str([part.path for part in MODEL.parts].index("model/note"))
     (place / index).symlink_to("/dev/full")
 
-    with pytest.raises(UploadError, match=r"files: No space left") as caught:
+    with pytest.raises(ApiError, match=r"files: No space left") as caught:
         send(store, "note", NOTE)
     assert caught.value.status == 507
 
@@ -179,7 +179,7 @@ def test_a_disk_that_takes_nothing(store: Store, tmp_path: Path, name: str):
     (tmp_path / "weights").write_bytes(b"no folder")
     store.root = tmp_path / name
     for call in (lambda: store.begin(MODEL), lambda: Store(store.root).begin(MODEL)):
-        with pytest.raises(UploadError, match="weights") as caught:
+        with pytest.raises(ApiError, match="weights") as caught:
             call()
         assert caught.value.status == 507
 
@@ -188,7 +188,7 @@ def test_a_part_that_cannot_be_kept(store: Store):
     store.begin(MODEL)
     (store.root / f".{MODEL.address}.part" / "checked" / "model").rename(store.root / "elsewhere")
     (store.root / f".{MODEL.address}.part" / "checked" / "model").write_bytes(b"no folder")
-    with pytest.raises(UploadError, match=r"files: (File exists|Not a directory)") as caught:
+    with pytest.raises(ApiError, match=r"files: (File exists|Not a directory)") as caught:
         send(store, "note", NOTE)
     assert caught.value.status == 507
 

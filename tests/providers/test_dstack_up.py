@@ -19,6 +19,7 @@ from cloudrl.errors import (
     Interrupted,
 )
 from cloudrl.protocol.phases import Phase
+from cloudrl.protocol.report import ClusterInfo, ClusterStatus
 from cloudrl.providers.dstack import plan as plan_module
 from cloudrl.providers.dstack import provider, route, runs, up_errors
 from cloudrl.providers.dstack.access import AccessPoller
@@ -177,7 +178,7 @@ class TestAClusterThatCannotBeReached:
         monkeypatch.setattr(provider, "AccessPoller", partial(AccessPoller, opener=refused))
         with pytest.raises(ClusterFailed, match="not ready"):
             provider.await_ready(dstack.server, runs.get(dstack.server, "lab"), looks.append, -1.0)
-        assert looks[0].nodes[0]["detail"] == "Permission denied (publickey)"
+        assert looks[0].nodes[0].detail == "Permission denied (publickey)"
 
     def test_counts_from_running_and_anew_after_a_restart(self, dstack: FakeDstack) -> None:
         clock = Clock()
@@ -192,10 +193,7 @@ class TestAClusterThatCannotBeReached:
             clock.sleep(500)
 
 
-ANSWER = {
-    "phase": "fetch", "failure": None, "cluster": {"nodes": 1}, "nodes": [], "ready_at": None,
-    "checkpoint_dir": "/checkpoints", "money": {},
-}  # fmt: skip
+ANSWER = ClusterStatus(ClusterInfo("lab", "id", "dstack", 1), Phase.FETCH, checkpoint_dir="/checkpoints")
 
 
 class Way:

@@ -288,5 +288,5 @@ def test_the_cost_is_counted_where_the_price_is_known(home: Home) -> None:
     assert look.price_per_hour == 36
     assert look.cost is not None
     assert 0 < look.cost < 10
-    assert look.limits["max_cost"] == 1000
+    assert look.budget.max_cost == 1000
     provider.down("one")

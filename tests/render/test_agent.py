@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import os
 import shutil
@@ -60,6 +61,27 @@ def test_the_committed_copy_is_not_stale(request: pytest.FixtureRequest, reposit
 def test_it_is_small() -> None:
     """dstack sends up to 2 MiB for an entry of `files:`, and each change of it is a new file in the repository."""
     assert len(build_agent()) < 400_000
+
+
+def test_it_is_the_program_line_by_line_without_comments(repository: Path) -> None:
+    with zipfile.ZipFile(io.BytesIO(build_agent())) as archive:
+        for name in archive.namelist():
+            if name != "__main__.py":
+                source, sent = (repository / name).read_text(), archive.read(name).decode()
+                assert _without_strings(sent) == _without_strings(source), name
+                assert source.count("\n") == sent.count("\n"), name
+
+
+def _without_strings(source: str) -> str:
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Expr)
+            and isinstance(node.value, ast.Constant)
+            and isinstance(node.value.value, str)
+        ):
+            node.value.value = ""
+    return ast.dump(tree)
 
 
 def test_it_holds_what_it_needs_and_nothing_else() -> None:

@@ -41,7 +41,7 @@ def rented(lab: FakeLocal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
     for step in (1, 2):
         write_step(tmp_path / "disk" / "mine", step)
     lab.cluster.disks = {0: tmp_path / "disk", 1: tmp_path / "disk"}
-    lab.cluster.status["money"] = {"price_per_hour": 12.3, "cost": 4.5}
+    lab.cluster.status["budget"] = {"price_per_hour": 12.3, "cost": 4.5}
     return tmp_path / "disk"
 
 

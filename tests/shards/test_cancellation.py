@@ -12,7 +12,9 @@ from shard_files import config_files, opened
 
 from cloudrl.checkpoints.agent_files import RangeClient
 from cloudrl.checkpoints.merge import merge
+from cloudrl.protocol import routes
 from cloudrl.protocol.backoff import Backoff
+from cloudrl.protocol.client import AgentClient
 from cloudrl.shards import cancellation
 from cloudrl.shards.inputs import MergeInputs
 from cloudrl.shards.verify import verify
@@ -32,13 +34,19 @@ class Silent:
         self._here = here
         self._interrupted = threading.Event()
         backoff = Backoff(first_s=20.0, longest_s=20.0, give_up_s=30.0)
-        self._client = RangeClient("http://127.0.0.1:9", "t", backoff=backoff, on_break=self._interrupt)
+        self._client = RangeClient(
+            AgentClient("http://127.0.0.1:9", "t"), backoff=backoff, on_break=self._interrupt
+        )
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._here, name)
 
     def crc32(self, offset: int, length: int) -> int:
-        return len(self._client.call("GET", "/x", label="x"))
+        return len(
+            self._client.call(
+                routes.CHECKPOINT_FILE, {"rank": 0, "root": "checkpoints", "path": "x"}, label="x"
+            )
+        )
 
     def _interrupt(self, _sentence: str) -> None:
         if not self._interrupted.is_set():

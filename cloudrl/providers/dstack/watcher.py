@@ -8,17 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 from cloudrl.errors import ClusterFailed, ConnectionFailed, InputError
 from cloudrl.protocol.phases import Phase
+from cloudrl.protocol.report import NodeReport
 from cloudrl.providers.dstack import fleets, runs
 from cloudrl.providers.dstack.access import AccessPoller
 from cloudrl.providers.dstack.history import previous_attempts
 from cloudrl.providers.dstack.logs import exit_reason
 from cloudrl.providers.dstack.retention import retention
 from cloudrl.providers.dstack.task_command import agent_options
-from cloudrl.providers.model import Notice, Status
+from cloudrl.providers.model import Notice, Status, agent_fields
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from cloudrl.protocol.report import ClusterStatus
     from cloudrl.providers.dstack.access import Access
     from cloudrl.providers.dstack.runs import RunState
     from cloudrl.providers.dstack.server import Server
@@ -70,7 +72,8 @@ class RunWatcher:
             answer = agent.status()
         except (ConnectionFailed, ClusterFailed) as error:
             return _from_run(self._server, run, error.message)
-        return from_agent(run.name, answer, access.connection.ray_url if access.tunnel is None else None)
+        dashboard = access.connection.ray_url if access.tunnel is None else None
+        return from_agent(run.name, answer, dashboard)
 
     def _facts_of(self, run: RunState) -> Mapping[str, Any]:
         of = (run.id, run.attempt, run.status)
@@ -111,20 +114,10 @@ def common(server: Server, run: RunState, user: str) -> Mapping[str, Any]:
     }
 
 
-def from_agent(name: str, answer: Mapping[str, Any], dashboard_url: str | None) -> Status:
+def from_agent(name: str, said: ClusterStatus, dashboard_url: str | None) -> Status:
     """The head agent's answer as a `Status`."""
-    failure = answer["failure"]
     return Status(
-        name=name,
-        provider="dstack",
-        phase=Phase(answer["phase"]),
-        nodes_wanted=int(answer["cluster"]["nodes"]),
-        reason=str(failure["reason"]) if failure else "",
-        nodes=tuple(answer["nodes"]),
-        ready_at=answer["ready_at"],
-        dashboard_url=dashboard_url,
-        checkpoint_dir=answer["checkpoint_dir"],
-        limits=answer.get("money") or {},
+        name, "dstack", nodes_wanted=said.cluster.nodes, dashboard_url=dashboard_url, **agent_fields(said)
     )
 
 
@@ -141,13 +134,16 @@ def _from_run(server: Server, run: RunState, detail: str = "") -> Status:
     )
 
 
-def _row(node: runs.Node, detail: str) -> dict[str, Any]:
+def _row(node: runs.Node, detail: str) -> NodeReport:
     latest = node.latest
-    return {
-        "rank": node.rank, "ip": latest.hostname, "phase": latest.status,
-        "detail": latest.reason or detail, "seen_s_ago": 0.0, "failure": None,
-        "seconds": {"up": (latest.finished_at or time.time()) - latest.submitted_at},
-    }  # fmt: skip
+    seconds = {"up": (latest.finished_at or time.time()) - latest.submitted_at}
+    return NodeReport(
+        node.rank,
+        latest.hostname,
+        phase=Phase(latest.status),
+        detail=latest.reason or detail,
+        seconds=seconds,
+    )
 
 
 def _fleet(server: Server, run: RunState) -> tuple[fleets.FleetState | None, Notice | None]:

@@ -10,7 +10,7 @@ from cloudrl.node.tokens import derive
 from cloudrl.protocol import outcome
 from cloudrl.protocol.phases import Phase
 from cloudrl.providers.local import processes
-from cloudrl.providers.model import CheckpointRetention, Status
+from cloudrl.providers.model import CheckpointRetention, Status, agent_fields
 from cloudrl.transport import AgentClient, Connection
 
 if TYPE_CHECKING:
@@ -67,18 +67,12 @@ def _outcome(known: LocalState, rank: int) -> Outcome | None:
 
 def _ask(known: LocalState) -> Status:
     way = connection(known)
-    value = AgentClient(str(way.agent_url), str(way.agent_token), timeout_s=5.0).status()
-    failure, money = value["failure"], value.get("money", {})
+    said = AgentClient(str(way.agent_url), str(way.agent_token), timeout_s=5.0).status()
     return Status(
-        phase=Phase(value["phase"]),
-        reason=failure["reason"] if failure else value["detail"],
-        nodes=value["nodes"],
-        ready_at=value.get("ready_at"),
         dashboard_url=way.ray_url,
-        checkpoint_dir=value["checkpoint_dir"],
-        price_per_hour=money.get("price_per_hour"),
-        cost=money.get("cost"),
-        limits=money,
+        price_per_hour=said.budget.price_per_hour,
+        cost=said.budget.cost,
+        **agent_fields(said),
         **_common(known),
     )
 

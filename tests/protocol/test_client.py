@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 import socket
 import sys
 from pathlib import Path
@@ -13,7 +15,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "node"))
 from server_harness import TOKEN, Served
 
 from cloudrl.errors import ConnectionFailed, InputError, Unauthorized
-from cloudrl.transport import AgentClient
+from cloudrl.protocol.client import AgentClient, Request, Response
+from cloudrl.protocol.failures import ApiError, ErrorCode
+from cloudrl.protocol.phases import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,7 +37,7 @@ def _api(head: Served, token: str = TOKEN) -> AgentClient:
 
 
 def test_status(head: Served) -> None:
-    assert _api(head).status() == {"phase": "start"}
+    assert _api(head).status().phase is Phase.START
 
 
 def test_logs(head: Served) -> None:
@@ -115,65 +119,70 @@ ANSWERS = {
 @pytest.mark.parametrize("call", CALLS)
 def test_something_else_answers(call: str, answer: str) -> None:
     """Port 8266 of this machine may be anybody's."""
-    import httpx2
-
     status, headers, body = ANSWERS[answer]
-    transport = httpx2.MockTransport(lambda _request: httpx2.Response(status, headers=headers, content=body))
-    api = AgentClient("http://localhost:8266", TOKEN, transport=transport)
+    api = _answered(Response(status, headers, io.BytesIO(body)))
     with pytest.raises(ConnectionFailed) as caught:
         CALLS[call](api)
     assert "http://localhost:8266" in caught.value.message
 
 
-@pytest.mark.parametrize("status", [403, 404, 409])
-def test_a_step_that_the_node_may_not_remove(status: int) -> None:
-    """A read-only volume is no matter of the connection."""
-    import httpx2
+def _answered(response: Response) -> AgentClient:
+    return AgentClient("http://localhost:8266", TOKEN, send=lambda _request: response)
 
-    answer = {"error": "Read-only file system"}
-    transport = httpx2.MockTransport(lambda _request: httpx2.Response(status, json=answer))
+
+@pytest.mark.parametrize("code", [ErrorCode.FORBIDDEN, ErrorCode.NOT_FOUND, ErrorCode.CONFLICT])
+def test_a_step_that_the_node_may_not_remove(code: ErrorCode) -> None:
+    """A read-only volume is no matter of the connection."""
+    body = json.dumps(ApiError(code, "Read-only file system").to_json()).encode()
     with pytest.raises(InputError, match="Read-only file system"):
-        AgentClient("http://localhost:8266", TOKEN, transport=transport).remove_step(0, "checkpoints", "a/b")
+        _answered(Response(code.status, {}, io.BytesIO(body))).remove_step(0, "checkpoints", "a/b")
 
 
 def test_what_is_sent() -> None:
-    import httpx2
+    sent: list[Request] = []
 
-    seen = []
+    def send(request: Request) -> Response:
+        sent.append(request)
+        headers = {"x-cloudrl-size": "0"}
+        return Response(200, headers, io.BytesIO(b'{"files": {}, "nodes": {}, "removed": "x"}'))
 
-    def answer(request: httpx2.Request) -> httpx2.Response:
-        seen.append((request.method, request.url.raw_path, request.headers["Authorization"]))
-        return httpx2.Response(200, headers={"X-Cloudrl-Size": "0"}, json={})
-
-    api = AgentClient("http://localhost:8266/", TOKEN, transport=httpx2.MockTransport(answer))
+    api = AgentClient("http://localhost:8266/", TOKEN, send=send)
     api.job_log("a/../b?c#d", 7)
     api.node_log(3, 9)
-    assert seen == [
-        ("GET", b"/v1/jobs/a%2F..%2Fb%3Fc%23d/log?offset=7", f"Bearer {TOKEN}"),
-        ("GET", b"/v1/nodes/3/log?offset=9", f"Bearer {TOKEN}"),
-    ]
-
-
-def test_many_files_may_take_a_moment() -> None:
-    import httpx2
-
-    waits = []
-
-    def answer(request: httpx2.Request) -> httpx2.Response:
-        waits.append(request.extensions["timeout"]["read"])
-        return httpx2.Response(200, json={"files": {}, "nodes": {}, "phase": "ready"})
-
-    api = AgentClient("http://localhost:8266/", TOKEN, transport=httpx2.MockTransport(answer))
+    api.remove_step(1, "checkpoints", "my run/global_step_1")
     api.announce_files("0" * 32, {"parts": []})
     api.files_state("0" * 32)
-    api.status()
-    assert waits == [60.0, 60.0, 10.0]
+    url = "http://localhost:8266/v1"
+    assert [(each.method, each.url, each.timeout_s) for each in sent] == [
+        ("GET", f"{url}/jobs/a%2F..%2Fb%3Fc%23d/log?offset=7", 10.0),
+        ("GET", f"{url}/nodes/3/log?offset=9", 10.0),
+        ("DELETE", f"{url}/nodes/1/checkpoints/my%20run/global_step_1", 10.0),
+        ("PUT", f"{url}/files/{'0' * 32}", 60.0),  # of thousands of files
+        ("GET", f"{url}/files/{'0' * 32}", 60.0),
+    ]
+    assert {each.headers["Authorization"] for each in sent} == {f"Bearer {TOKEN}"}
+    assert TOKEN not in repr(sent)
+
+
+def test_a_cluster_that_was_started_again_has_a_new_token(head: Served) -> None:
+    refused = []
+
+    def renew(token: str) -> str:
+        refused.append(token)
+        return TOKEN
+
+    api = AgentClient(f"http://127.0.0.1:{head.port}", "old", renew=renew)
+    assert api.status().phase is Phase.START
+    assert api.node_log(0)[1] == 14
+    assert refused == ["old"]
+    with pytest.raises(Unauthorized):
+        AgentClient(f"http://127.0.0.1:{head.port}", "old", renew=lambda token: token).status()
 
 
 def test_no_proxy_is_asked(head: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9/")
-    assert _api(head).status() == {"phase": "start"}
+    assert _api(head).status().phase is Phase.START
 
 
 def test_the_token_does_not_show(head: Served) -> None:

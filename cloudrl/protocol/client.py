@@ -1,0 +1,340 @@
+"""Calls to an agent: from the laptop, from a job on the head, and from one agent to another.
+
+A `Request` is prepared without any I/O and goes out at one place, `send`, which tests and others may replace.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import http.client
+import json
+import socket
+import threading
+from dataclasses import dataclass, field
+from typing import Any, Callable, Dict, Iterable, Mapping, Optional, Tuple, Union
+from urllib.parse import urlsplit
+
+from cloudrl.errors import ConnectionFailed, InputError, Unauthorized
+from cloudrl.protocol import routes
+from cloudrl.protocol.failures import ApiError, ErrorCode
+from cloudrl.protocol.report import ClusterStatus, HeartbeatReply, NodeReport, Replica
+from cloudrl.protocol.wire import from_json
+
+CHECK_TIMEOUT_S = 600.0
+"""The agent reads a file once more when its last byte has come: a shard of 50 GB takes minutes."""
+LISTING_TIMEOUT_S = 60.0
+"""Of thousands of files on a network volume, or in one announcement; as long as rank 0 waits for another rank."""
+
+_REFUSALS = (
+    ErrorCode.BAD_REQUEST, ErrorCode.NOT_FOUND, ErrorCode.UNKNOWN_RANK, ErrorCode.UNREADABLE, ErrorCode.DAMAGED,
+    ErrorCode.UNSUPPORTED, ErrorCode.NO_SPACE,
+)  # fmt: skip
+"""What the caller asked for is wrong; anything else that is no success is a matter of the connection."""
+_NETWORK = (
+    errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN, errno.ENETRESET, errno.EHOSTDOWN, errno.ENOTCONN,
+)  # fmt: skip
+
+Body = Optional[Union[bytes, Iterable[bytes]]]
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request, ready to be sent; `timeout_s` is for each read, after the connection stands."""
+
+    method: str
+    url: str
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    body: Body = field(default=None, repr=False)
+    timeout_s: float = 10.0
+    connect_timeout_s: float = 10.0
+
+
+@dataclass
+class Response:
+    """The head of an answer, and its body to be read; a context manager, which closes it."""
+
+    status: int
+    headers: Mapping[str, str]
+    stream: Any
+    """Has `read`, `read1` and `close`, as `http.client.HTTPResponse` and `io.BytesIO` do."""
+
+    def header(self, name: str) -> Optional[str]:
+        """A header, however its name is written."""
+        return next((value for key, value in self.headers.items() if key.lower() == name.lower()), None)
+
+    def __enter__(self) -> Response:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stream.close()
+
+
+Send = Callable[[Request], Response]
+
+
+def send(request: Request) -> Response:
+    """Send a request over a connection of its own: calls are rare, and nodes come and go. No proxy is asked.
+
+    Raises:
+        OSError, http.client.HTTPException: nobody answers, or the connection broke.
+    """
+    place = urlsplit(request.url)
+    connection = http.client.HTTPConnection(
+        place.hostname or "127.0.0.1", place.port or 80, timeout=request.connect_timeout_s
+    )
+    try:
+        connection.connect()
+        connection.sock.settimeout(request.timeout_s)
+        target = place.path + (f"?{place.query}" if place.query else "")
+        with contextlib.suppress(
+            BrokenPipeError, ConnectionResetError
+        ):  # who refuses says why, and reads no more
+            connection.request(request.method, target, request.body, dict(request.headers))
+        answer = connection.getresponse()
+    except BaseException:
+        connection.close()
+        raise
+    if connection.sock is not None:
+        connection.sock.close()  # the answer holds it still; it goes when the answer is read or closed
+    return Response(answer.status, dict(answer.headers.items()), answer)
+
+
+def is_network_error(error: OSError) -> bool:
+    """Whether a connection is to blame, rather than this machine's own disk."""
+    # socket.timeout is another class before Python 3.10
+    of_it = isinstance(error, (ConnectionError, TimeoutError, socket.timeout))
+    return of_it or error.errno in _NETWORK
+
+
+class AgentRefused(ApiError):
+    """Somebody answered with an error; `code` is None where no agent of ours has said it."""
+
+    def __init__(self, code: Optional[ErrorCode], message: str, status: int) -> None:
+        super().__init__(code or ErrorCode.BAD_GATEWAY, message)
+        self.code, self.status = code, status
+
+
+class AgentClient:
+    """One agent; of rank 0 it passes on what concerns another rank. Thread-safe.
+
+    `open` raises what happened; every call of a client raises `ConnectionFailed` when nobody or something else
+    answers, `Unauthorized` for a refused token, once `renew` has no newer one for it: a cluster that was started again
+    has new tokens.
+
+    Args:
+        renew: gives a newer token for a refused one, or the same.
+        send: the one place where requests go out.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        token: str,
+        *,
+        timeout_s: float = 10.0,
+        renew: Optional[Callable[[str], str]] = None,
+        send: Send = send,
+    ) -> None:
+        self.url = url.rstrip("/")
+        self.timeout_s = timeout_s
+        self._token, self._renew, self._send = token, renew, send
+        self._renewing = threading.Lock()
+
+    # -- what everything else is made of --------------------------------------------------------------------
+
+    def request(
+        self,
+        route: routes.Route,
+        *,
+        query: Optional[Mapping[str, object]] = None,
+        body: Body = None,
+        headers: Optional[Mapping[str, str]] = None,
+        timeout_s: Optional[float] = None,
+        **values: Union[str, int],
+    ) -> Request:
+        """Prepare a call; the token comes with `open`."""
+        url, given = self.url + route.url(query, **values), {"Connection": "close", **(headers or {})}
+        return Request(route.method, url, given, body, timeout_s or self.timeout_s, self.timeout_s)
+
+    def open(self, request: Request) -> Response:
+        """Send it, once more with a newer token if there is one; the caller closes the answer.
+
+        Raises:
+            AgentRefused: the answer is an error.
+            OSError, http.client.HTTPException: nobody answers.
+            ConnectionFailed: of `renew`.
+        """
+        token = self._token
+        try:
+            return self._open(request, token)
+        except AgentRefused as refused:
+            is_replayable = request.body is None or isinstance(request.body, bytes)
+            if refused.status != 401 or not is_replayable or not self._take_newer_token(token):
+                raise
+        return self._open(request, self._token)
+
+    def _open(self, request: Request, token: str) -> Response:
+        headers = {**request.headers, "Authorization": f"Bearer {token}"}
+        answer = self._send(dataclasses.replace(request, headers=headers))
+        if answer.status < 300:
+            return answer
+        with answer:
+            raise _refusal(answer.status, answer.stream.read(4096))
+
+    def _take_newer_token(self, refused: str) -> bool:
+        """Whether the cluster was started again since the token was read; another thread may have read the new one."""
+        with self._renewing:
+            if self._token == refused and self._renew is not None:
+                self._token = self._renew(refused)
+            return self._token != refused
+
+    # -- calls of a client ----------------------------------------------------------------------------------
+
+    def status(self) -> ClusterStatus:
+        """The cluster as rank 0 sees it."""
+        try:
+            return ClusterStatus.from_json(self._object(self.request(routes.STATUS)))
+        except ValueError:
+            raise self._no_agent() from None
+
+    def node_log(self, rank: int, offset: int = 0) -> Tuple[bytes, int]:
+        """The agent's log of a rank from byte `offset`; returns (bytes, size of the whole log)."""
+        return self._log(self.request(routes.NODE_LOG, rank=rank, query={"offset": offset}))
+
+    def job_log(self, submission_id: str, offset: int = 0) -> Optional[Tuple[bytes, int]]:
+        """A job's driver log from byte `offset`, at most 1 MiB; None while there is no log yet."""
+        try:
+            return self._log(self.request(routes.JOB_LOG, job=submission_id, query={"offset": offset}))
+        except InputError:
+            return None
+
+    def inventory(self, rank: int) -> Mapping[str, Any]:
+        """The checkpoints of one rank: {"locations": [...]}, see `cloudrl.node.checkpoint_store`."""
+        return self._object(
+            self.request(routes.INVENTORY, rank=rank, timeout_s=LISTING_TIMEOUT_S), "locations"
+        )
+
+    def remove_step(self, rank: int, root: str, path: str) -> None:
+        """Remove `RUN/global_step_10` of a rank; its files go in the background.
+
+        Raises:
+            InputError: there is no such step, or its volume does not let the node remove it.
+        """
+        request = self.request(routes.REMOVE_CHECKPOINT, rank=rank, root=root, path=path)
+        self._object(request, "removed", (*_REFUSALS, ErrorCode.FORBIDDEN, ErrorCode.CONFLICT))
+
+    def announce_files(self, address: str, manifest: Mapping[str, Any]) -> Dict[str, int]:
+        """Make room for a file or folder; returns how many bytes of each part are on rank 0.
+
+        Raises:
+            InputError: the disk of rank 0 has no room for it.
+        """
+        body = json.dumps(manifest).encode()
+        request = self.request(routes.ANNOUNCE_FILES, address=address, body=body, timeout_s=LISTING_TIMEOUT_S)
+        return dict(self._object(request, "files")["files"])
+
+    def files_state(self, address: str) -> Tuple[Dict[str, int], Dict[int, Replica]]:
+        """Bytes of each part on rank 0, and how far every rank is."""
+        value = self._object(
+            self.request(routes.FILES_STATE, address=address, timeout_s=LISTING_TIMEOUT_S), "files"
+        )
+        return dict(value["files"]), _replicas(value)
+
+    def put_file(
+        self, address: str, path: str, content: Iterable[bytes], *, offset: int, size_bytes: int
+    ) -> Dict[str, int]:
+        """Send bytes of an announced file from byte `offset`, `size_bytes` of them; returns what is on rank 0 then.
+
+        Raises:
+            InputError: the disk is full, or the bytes are not those that were announced.
+        """
+        request = self.request(
+            routes.TAKE_FILE, address=address, path=path, query={"offset": offset}, body=iter(content),
+            headers={"Content-Length": str(size_bytes)}, timeout_s=CHECK_TIMEOUT_S,
+        )  # fmt: skip
+        return dict(self._object(request, "files")["files"])
+
+    def note_transfer(self) -> None:
+        """Say that something is on its way to Ray, so that the cluster does not count as idle now."""
+        self._object(self.request(routes.TRANSFER), "noted")
+
+    def put_secrets(self, submission_id: str, values: Mapping[str, str]) -> None:
+        """Leave the secrets of a job on rank 0, from where the other nodes take them."""
+        body = json.dumps(dict(values)).encode()
+        self._object(self.request(routes.TAKE_SECRETS, job=submission_id, body=body), "name")
+
+    def secrets_state(self, submission_id: str) -> Dict[int, Replica]:
+        """How far every rank is with the secrets of a job."""
+        return _replicas(self._object(self.request(routes.SECRETS_STATE, job=submission_id), "nodes"))
+
+    # -- calls of another agent -----------------------------------------------------------------------------
+
+    def heartbeat(self, report: NodeReport) -> HeartbeatReply:
+        """Send this node's report, get what the head tells all.
+
+        Raises:
+            OSError, http.client.HTTPException, ValueError: nobody answers, or no agent.
+            AgentRefused: wrong token, or another cluster's agent.
+        """
+        with self.open(self.request(routes.HEARTBEAT, body=json.dumps(report.to_json()).encode())) as answer:
+            return HeartbeatReply.from_json(json.loads(answer.stream.read()))
+
+    # -- inside ---------------------------------------------------------------------------------------------
+
+    def _log(self, request: Request) -> Tuple[bytes, int]:
+        size, content = self._read(request)
+        if size is None or not size.isdecimal():
+            raise self._no_agent()
+        return content, int(size)
+
+    def _object(
+        self, request: Request, key: str = "phase", refusals: Tuple[ErrorCode, ...] = _REFUSALS
+    ) -> Dict[str, Any]:
+        """A JSON object that has this key."""
+        try:
+            value = json.loads(self._read(request, refusals)[1])
+        except ValueError:
+            raise self._no_agent() from None
+        if not isinstance(value, dict) or key not in value:
+            raise self._no_agent()
+        return value
+
+    def _no_agent(self) -> ConnectionFailed:
+        return ConnectionFailed(f"what answers at {self.url} is no cloudrl agent")
+
+    def _read(
+        self, request: Request, refusals: Tuple[ErrorCode, ...] = _REFUSALS
+    ) -> Tuple[Optional[str], bytes]:
+        """The size that the agent says, of a log, and the body."""
+        try:
+            with self.open(request) as answer:
+                return answer.header(routes.SIZE_HEADER), answer.stream.read()
+        except AgentRefused as refused:
+            if refused.status == 401:
+                raise Unauthorized(
+                    f"the agent at {self.url} refuses the token: another cluster may have taken this port",
+                    hint="Open the way to yours again: cloudrl detach NAME, then cloudrl attach NAME",
+                ) from refused
+            if refused.code in refusals:
+                raise InputError(f"{request.url}: {refused}") from refused
+            raise ConnectionFailed(f"{request.url} answered {refused.status}: {refused}") from refused
+        except (OSError, http.client.HTTPException) as error:
+            raise ConnectionFailed(
+                f"no agent answers at {self.url}: {error or type(error).__name__}",
+                hint="Is the cluster up? See: cloudrl status",
+            ) from error
+
+
+def _refusal(status: int, body: bytes) -> AgentRefused:
+    """An error as an agent sends it; of anybody else the first words."""
+    try:
+        value = json.loads(body)
+        return AgentRefused(ErrorCode(value["code"]), str(value["error"]), status)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return AgentRefused(None, body[:200].decode("utf-8", "replace"), status)
+
+
+def _replicas(value: Mapping[str, Any]) -> Dict[int, Replica]:
+    return {int(rank): from_json(Replica, each) for rank, each in value["nodes"].items()}

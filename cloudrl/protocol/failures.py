@@ -1,0 +1,137 @@
+"""What goes wrong: why a node or cluster ended, and how an agent says no to a call. Decisions go by kinds and codes."""
+
+from __future__ import annotations
+
+import enum
+import re
+from dataclasses import dataclass
+from typing import Any, Optional
+
+_WITH_DIGIT = re.compile(r"\S*\d\S*")
+_HTTP_STATUS = re.compile(r"[1-5]\d\d")
+
+
+class FailureKind(str, enum.Enum):
+    """Where it went wrong."""
+
+    SETUP = "setup"
+    PREFLIGHT = "preflight"
+    DATA = "data"
+    MODEL = "model"
+    SERVICE = "service"
+    AGENT = "agent"
+    # those that may pass with a retry
+    RAY = "ray"
+    LOST = "lost"
+    JOIN = "join"
+    PULL = "pull"
+    DOWN = "down"
+    """The end on purpose, to save money."""
+    UNKNOWN = "unknown"
+
+    @classmethod
+    def _missing_(cls, value: object) -> FailureKind:  # noqa: ARG003  enum's own name for it
+        return cls.UNKNOWN
+
+    def __str__(self) -> str:
+        return self.value
+
+
+_PERMANENT = (
+    FailureKind.SETUP, FailureKind.PREFLIGHT, FailureKind.DATA, FailureKind.MODEL, FailureKind.SERVICE,
+    FailureKind.AGENT,
+)  # fmt: skip
+"""They come back on every retry: the machine, the image, the request or the agent is wrong."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What failed, on which rank, and whether a retry could help.
+
+    Attributes:
+        rank: the node on which it happened.
+        reason: one line for a person; two failures are equal when kind and reason are, but for numbers.
+        tail: the last lines of the log that explains it.
+        final: no retry shall follow: every rank says so and exits 0.
+        transient: a download for which the network is to blame; it may pass with a retry although its kind is
+            permanent.
+    """
+
+    kind: FailureKind
+    rank: int
+    reason: str
+    tail: str = ""
+    final: bool = False
+    transient: bool = False
+
+    @property
+    def permanent(self) -> bool:
+        """Whether the same failure is to be expected from a retry."""
+        return self.kind in _PERMANENT and not self.transient
+
+    @property
+    def text(self) -> str:
+        """The reason, and where; of a cluster that ended on purpose or lost a node the reason says it all."""
+        says_it_all = self.kind in (FailureKind.LOST, FailureKind.DOWN)
+        return self.reason if says_it_all else f"rank {self.rank}, {self.kind}: {self.reason}"
+
+    @property
+    def signature(self) -> str:
+        """What two equal failures have in common.
+
+        Not the rank: where all nodes fail alike, another one is the first each time. Not the words with digits:
+        request ids, free space and temporary names change from attempt to attempt. But of a network's failure the
+        HTTP status: 502 and 503 are two of them.
+        """
+        return f"{self.kind}|{_WITH_DIGIT.sub(self._without_number, self.reason)}"
+
+    def _without_number(self, word: re.Match[str]) -> str:
+        bare = word[0].strip("'\"(),.:;")
+        return bare if self.transient and _HTTP_STATUS.fullmatch(bare) else "#"
+
+
+class ErrorCode(str, enum.Enum):
+    """Why an agent refuses a call; each has one HTTP status."""
+
+    BAD_REQUEST = "bad_request"
+    UNAUTHORIZED = "unauthorized"
+    FORBIDDEN = "forbidden"
+    NOT_FOUND = "not_found"
+    UNKNOWN_RANK = "unknown_rank"
+    CONFLICT = "conflict"
+    LENGTH_REQUIRED = "length_required"
+    TOO_LARGE = "too_large"
+    BAD_RANGE = "bad_range"
+    UNREADABLE = "unreadable"
+    DAMAGED = "damaged"
+    WORKER_FAILED = "worker_failed"
+    UNSUPPORTED = "unsupported"
+    BAD_GATEWAY = "bad_gateway"
+    UNREACHABLE = "unreachable"
+    NO_SPACE = "no_space"
+
+    @property
+    def status(self) -> int:
+        """HTTP's."""
+        return _STATUSES[self]
+
+
+_STATUSES = {
+    ErrorCode.BAD_REQUEST: 400, ErrorCode.UNAUTHORIZED: 401, ErrorCode.FORBIDDEN: 403, ErrorCode.NOT_FOUND: 404,
+    ErrorCode.UNKNOWN_RANK: 404, ErrorCode.CONFLICT: 409, ErrorCode.LENGTH_REQUIRED: 411, ErrorCode.TOO_LARGE: 413,
+    ErrorCode.BAD_RANGE: 416, ErrorCode.UNREADABLE: 422, ErrorCode.DAMAGED: 422, ErrorCode.WORKER_FAILED: 500,
+    ErrorCode.UNSUPPORTED: 501, ErrorCode.BAD_GATEWAY: 502, ErrorCode.UNREACHABLE: 504, ErrorCode.NO_SPACE: 507,
+}  # fmt: skip
+
+
+class ApiError(Exception):
+    """An agent refuses a call: raised where it is found, sent as `to_json`, and raised again by the client."""
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code: Optional[ErrorCode] = code
+        self.status = code.status
+
+    def to_json(self) -> dict[str, Any]:
+        """The body of the answer."""
+        return {"error": str(self), "code": self.code}

@@ -1,0 +1,204 @@
+"""What one node says of itself, and what rank 0 says of the cluster: in heartbeats, their replies and the status."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Dict, Optional, Tuple
+
+from cloudrl.protocol import wire
+from cloudrl.protocol.failures import Failure  # noqa: TC001  `wire` reads the types of fields
+from cloudrl.protocol.phases import Phase
+
+
+@dataclass(frozen=True)
+class Replica:
+    """How far something that a client has sent is on one node.
+
+    Attributes:
+        error: why this node cannot take it, "" while it can.
+    """
+
+    complete: bool = False
+    size_bytes: int = 0
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class NodeReport:
+    """One node.
+
+    Attributes:
+        detail: what it does at the moment, for a person.
+        seconds: how long each finished step took.
+        ray_up, fetched: the two halves of "at the barrier".
+        rollouts: rollout engines in this node's Python.
+        models: model as asked for -> folder on this node.
+        blocked: ports of rank 0's Ray that this node cannot reach, though Ray is up here.
+        replicas: what clients have sent for their jobs -> how far it is here.
+        cost_before: US dollars that earlier attempts of the run have cost, as this node's volume remembers.
+        known_failures: failures that ended earlier attempts, likewise: signature -> seconds since the epoch.
+        seen_s_ago: since its last heartbeat; only in the status.
+    """
+
+    rank: int
+    ip: str
+    hostname: str = ""
+    agent_port: int = 0
+    phase: Phase = Phase.START
+    detail: str = ""
+    ray_version: Optional[str] = None
+    python_version: str = ""
+    verl_version: Optional[str] = None
+    rollouts: Tuple[str, ...] = ()
+    gpus: int = 0
+    cpus: int = 0
+    ray_up: bool = False
+    fetched: bool = False
+    models: Dict[str, str] = field(default_factory=dict)
+    seconds: Dict[str, float] = field(default_factory=dict)
+    blocked: Tuple[str, ...] = ()
+    replicas: Dict[str, Replica] = field(default_factory=dict)
+    cost_before: float = 0.0
+    known_failures: Dict[str, float] = field(default_factory=dict)
+    failure: Optional[Failure] = None
+    seen_s_ago: float = 0.0
+
+    def to_json(self) -> Any:
+        """JSON-ready form."""
+        return wire.to_json(self)
+
+    @classmethod
+    def from_json(cls, data: Any) -> NodeReport:
+        """Read what `to_json` wrote.
+
+        Raises:
+            ValueError: this is no report.
+        """
+        return wire.from_json(cls, data)
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A prepared file of a data set, for the nodes that copy it from rank 0."""
+
+    file: str
+    size_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class HeartbeatReply:
+    """What rank 0 tells every node.
+
+    Attributes:
+        phase: of rank 0.
+        failure: of the cluster, once rank 0 has judged it.
+        ready: whether the barrier is open.
+        ray_version, python_version: of rank 0, once it has looked; all nodes need the same.
+        markers: folder -> text of the marker file there, by which a shared folder is known; None before.
+        data: data set -> its prepared files; None before.
+        models: those that rank 0 has, with their folders.
+        announced: names of what clients have sent, for all nodes to copy.
+        cost_before: as in `NodeReport`, the most that any rank remembers.
+    """
+
+    phase: Phase = Phase.START
+    failure: Optional[Failure] = None
+    ready: bool = False
+    ray_version: Optional[str] = None
+    python_version: Optional[str] = None
+    markers: Optional[Dict[str, str]] = None
+    data: Optional[Dict[str, Tuple[DataFile, ...]]] = None
+    models: Dict[str, str] = field(default_factory=dict)
+    announced: Tuple[str, ...] = ()
+    cost_before: float = 0.0
+
+    def to_json(self) -> Any:
+        """JSON-ready form."""
+        return wire.to_json(self)
+
+    @classmethod
+    def from_json(cls, data: Any) -> HeartbeatReply:
+        """Read what `to_json` wrote.
+
+        Raises:
+            ValueError: this is no reply.
+        """
+        return wire.from_json(cls, data)
+
+
+@dataclass(frozen=True)
+class ClusterInfo:
+    """What a cluster is. `gpus_per_node` counts places on a cluster that trains on CPUs."""
+
+    name: str
+    id: str
+    provider: str
+    nodes: int
+    gpus_per_node: int = 0
+    cpus_per_node: int = 0
+    device: str = "gpu"
+
+
+@dataclass(frozen=True)
+class RayInfo:
+    """Ray on rank 0; `session_name` is that of its folder, None while it is not up."""
+
+    version: Optional[str] = None
+    dashboard_port: int = 8265
+    session_name: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class BudgetStatus:
+    """What the cluster costs and when it ends by itself; None where nobody has said it."""
+
+    cost: Optional[float] = None
+    price_per_hour: Optional[float] = None
+    max_cost: Optional[float] = None
+    down_when_idle_s: Optional[float] = None
+    idle_s: Optional[float] = None
+
+
+@dataclass(frozen=True)
+class ClusterStatus:
+    """The answer to a client. A worker knows itself only; rank 0 knows everybody.
+
+    Attributes:
+        phase: of the answering node; "failed" or "ended" once the cluster has a failure.
+        started_at, ready_at: seconds since the epoch.
+        files_dir: where uploaded files lie on every node.
+        secrets_dir: where the secrets of jobs lie, None where this machine has no file system in memory.
+        data: data set -> {"train": path, "test": path}.
+        models: model -> its folder where that is the same on every node, otherwise its name, found in the cache.
+    """
+
+    cluster: ClusterInfo
+    phase: Phase
+    detail: str = ""
+    started_at: float = 0.0
+    ready_at: Optional[float] = None
+    failure: Optional[Failure] = None
+    ray: RayInfo = field(default_factory=RayInfo)
+    verl_version: Optional[str] = None
+    rollouts: Tuple[str, ...] = ()
+    checkpoint_dir: str = ""
+    files_dir: Optional[str] = None
+    secrets_dir: Optional[str] = None
+    nodes: Tuple[NodeReport, ...] = ()
+    data: Dict[str, Dict[str, str]] = field(default_factory=dict)
+    models: Dict[str, str] = field(default_factory=dict)
+    budget: BudgetStatus = field(default_factory=BudgetStatus)
+
+    def to_json(self) -> Any:
+        """JSON-ready form."""
+        return wire.to_json(self)
+
+    @classmethod
+    def from_json(cls, data: Any) -> ClusterStatus:
+        """Read what `to_json` wrote.
+
+        Raises:
+            ValueError: this is no status.
+        """
+        return wire.from_json(cls, data)

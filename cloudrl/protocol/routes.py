@@ -1,0 +1,103 @@
+"""The calls of the agent's HTTP, once for both sides: the server matches paths by them, a client makes paths of them.
+
+A client needs to reach rank 0 alone: it passes calls that name another rank on to that node's agent.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Dict, Mapping, NamedTuple, Optional, Union
+from urllib.parse import quote, urlencode
+
+CHECKPOINTS, RAY_TMP = "checkpoints", "ray_tmp"
+"""Roots of files of checkpoints: the folder that jobs write to, and Ray's own, of which only what jobs with a relative
+`trainer.default_local_dir` have left there is shown."""
+
+_KINDS = {
+    "rank": r"[0-9]{1,4}",
+    "root": f"{CHECKPOINTS}|{RAY_TMP}",
+    "job": r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}",
+    "address": r"[0-9a-f]{32}",
+    "name": r"[^/]+",
+    "file": r"[^/]+",
+    "path": r".+",
+}
+
+
+class Route(NamedTuple):
+    """One call; `{kind}` in its path is what varies.
+
+    Attributes:
+        is_transfer: whether it moves a user's files, so that the cluster is not idle meanwhile.
+    """
+
+    name: str
+    method: str
+    template: str
+    is_transfer: bool = False
+
+    def match(self, method: str, path: str) -> Optional[Dict[str, str]]:
+        """What varies in a decoded path, None where it is another call's."""
+        found = _pattern(self.template).fullmatch(path) if method == self.method else None
+        return found.groupdict() if found else None
+
+    def url(self, query: Optional[Mapping[str, object]] = None, **values: Union[str, int]) -> str:
+        """The path for a request, encoded; only a `path` keeps its slashes."""
+        texts = {
+            kind: quote(os.fsencode(str(value)), safe="/" if kind == "path" else "")
+            for kind, value in values.items()
+        }
+        return self.template.format(**texts) + (f"?{urlencode(query, safe=',')}" if query else "")
+
+
+def _pattern(template: str) -> re.Pattern[str]:
+    text = re.sub(r"\{(\w+)\}", lambda kind: f"(?P<{kind[1]}>{_KINDS[kind[1]]})", template)
+    return re.compile(text, re.DOTALL)
+
+
+_FILES, _SECRETS = "/v1/files/{address}", "/v1/jobs/{job}/secrets"
+_CHECKPOINT = "/v1/nodes/{rank}/{root}/{path}"
+
+STATUS = Route("status", "GET", "/v1/status")
+"""`ClusterStatus`."""
+HEARTBEAT = Route("heartbeat", "POST", "/v1/heartbeat")
+"""A worker's `NodeReport`, answered with `HeartbeatReply`."""
+TRANSFER = Route("transfer", "POST", "/v1/transfers", is_transfer=True)
+"""A client says that it sends something to Ray, which the agent does not see."""
+NODE_LOG = Route("node_log", "GET", "/v1/nodes/{rank}/log")
+"""The agent's log of a node from byte `offset`, its size in `SIZE_HEADER`."""
+JOB_LOG = Route("job_log", "GET", "/v1/jobs/{job}/log")
+"""A job's driver log, likewise."""
+INVENTORY = Route("inventory", "GET", "/v1/nodes/{rank}/inventory")
+"""Runs, steps and files of checkpoints on a node."""
+CHECKPOINT_FILE = Route("checkpoint_file", "GET", _CHECKPOINT, is_transfer=True)
+"""A file, with `Range: bytes=a-b`; `cast=F32,BF16`: its values in fewer bits, the range counts stored bytes;
+`crc32=START`: {"size_bytes", "crc32"} of the range, calculated there."""
+CHECKPOINT_RANGES = Route("checkpoint_ranges", "POST", _CHECKPOINT, is_transfer=True)
+"""{"ranges": [[offset, length], ...]} of a file, one after the other."""
+REMOVE_CHECKPOINT = Route("remove_checkpoint", "DELETE", _CHECKPOINT)
+"""Remove one step, `RUN/global_step_10`."""
+DATA_FILE = Route("data_file", "GET", "/v1/data/{name}/{file}", is_transfer=True)
+"""Prepared data, for the other nodes."""
+ANNOUNCE_FILES = Route("announce_files", "PUT", _FILES, is_transfer=True)
+"""Announce a user's file or folder, with its manifest."""
+FILES_STATE = Route("files_state", "GET", _FILES)
+"""{"files": bytes of each part on rank 0, "nodes": rank -> `Replica`}."""
+MANIFEST = Route("manifest", "GET", _FILES + "/manifest")
+"""For the other nodes, once it is complete."""
+TAKE_FILE = Route("take_file", "PUT", _FILES + "/content/{path}", is_transfer=True)
+"""Bytes of an announced file, from byte `offset`."""
+GIVE_FILE = Route("give_file", "GET", _FILES + "/content/{path}", is_transfer=True)
+"""For the other nodes."""
+TAKE_SECRETS = Route("take_secrets", "PUT", _SECRETS, is_transfer=True)
+"""{name: value} for a job that is going to be submitted."""
+SECRETS_STATE = Route("secrets_state", "GET", _SECRETS)
+"""{"nodes": rank -> `Replica`}; never the secrets."""
+GIVE_SECRETS = Route("give_secrets", "GET", _SECRETS + "/script")
+"""For the other nodes."""
+
+ROUTES = tuple(value for value in list(globals().values()) if isinstance(value, Route))
+SIZE_HEADER = "X-Cloudrl-Size"
+CAST_HEADER = "X-Cloudrl-Cast"
+"""In the answer, when the values were cast."""

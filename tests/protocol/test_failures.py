@@ -1,0 +1,36 @@
+"""Failures, the line in which an agent says why it ends, and codes of refused calls."""
+
+from __future__ import annotations
+
+import http.client
+import json
+
+import pytest
+
+from cloudrl.protocol.failures import ApiError, ErrorCode, Failure, FailureKind
+
+
+def test_permanent_is_a_matter_of_kind() -> None:
+    permanent = {kind.value for kind in FailureKind if Failure(kind, 0, "x").permanent}
+    assert permanent == {"setup", "preflight", "data", "model", "service", "agent"}
+    assert not Failure(FailureKind.MODEL, 0, "x", transient=True).permanent
+    assert FailureKind("of next year") is FailureKind.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("failure", "text"),
+    [
+        (Failure(FailureKind.SETUP, 1, "`x` failed"), "rank 1, setup: `x` failed"),
+        (Failure(FailureKind.LOST, 1, "rank 1 was lost"), "rank 1 was lost"),
+        (Failure(FailureKind.DOWN, 0, "idle for 30m"), "idle for 30m"),
+    ],
+)
+def test_the_text_says_where(failure: Failure, text: str) -> None:
+    assert failure.text == text
+
+
+@pytest.mark.parametrize("code", ErrorCode)
+def test_a_code_has_one_status_and_travels(code: ErrorCode) -> None:
+    assert http.client.responses[code.status]
+    value = json.loads(json.dumps(ApiError(code, "why").to_json()))
+    assert (value["error"], ErrorCode(value["code"])) == ("why", code)
