@@ -58,14 +58,14 @@ def end(
     while agents(cluster_id) and clock() < deadline:
         sleep(0.05)
     deadline = clock() + grace_s
-    while left := of_cluster(cluster_id):
+    while remaining := of_cluster(cluster_id):
         if clock() > deadline:
-            pids = ", ".join(str(pid) for pid in sorted(left))
+            pids = ", ".join(str(pid) for pid in sorted(remaining))
             raise CloudrlError(
                 f"processes {pids} do not end; the kernel holds them, often for a disk that does not answer",
                 hint=f"ps -o pid,stat,wchan,args {pids.replace(', ', ' ')}",
             )
-        for pid in left:
+        for pid in remaining:
             _send(pid, signal.SIGKILL)
         sleep(0.05)
     return True

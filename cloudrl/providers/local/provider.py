@@ -150,13 +150,13 @@ def _is_up(known: LocalState) -> bool:
     Agents whose starter was killed a moment ago look alive until they notice; those of a busy machine may be slow
     to answer ("start"), and must not be ended for that.
     """
-    patience_s = {Phase.READY: 3.0, Phase.START: 5.0}
+    settled_after_s = {Phase.READY: 3.0, Phase.START: 5.0}
     began = time.monotonic()
     while processes.agents(known.id):
         phase = look(known).phase
-        if phase not in patience_s:
+        if phase not in settled_after_s:
             return False
-        if time.monotonic() - began > patience_s[phase]:
+        if time.monotonic() - began > settled_after_s[phase]:
             return True
         time.sleep(0.05)
     return False
