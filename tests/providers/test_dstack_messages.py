@@ -51,7 +51,7 @@ def test_a_fleet_without_cluster_placement(user: User, tmp_path: Path) -> None:
     path.write_text(APART.format(key=user.lab.fleet_key))
     user.types("dstack", "apply", "-y", "-d", "-f", path.name, cwd=tmp_path)
     try:
-        words = ["apart" if word == "mine" else "2" if word == "1" else word for word in ONE]
+        words = ["2" if word == "1" else word.replace("[mine]", "[apart]") for word in ONE]
         done = user.types("cloudrl", "up", "scattered", *words, code=3)
         assert "placement: cluster; apart has not" in done.stdout
     finally:
