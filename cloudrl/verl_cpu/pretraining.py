@@ -77,7 +77,8 @@ def _loss(model: Any, tokenizer: Any, texts: Sequence[tuple[str, str]]) -> torch
     """The cross entropy of the answers and their ends. Rows are padded on the left, so that answers end together."""
     import torch
 
-    prompts = [_ids(tokenizer, question) for question, _ in texts]
+    asked = [[{"role": "user", "content": question}] for question, _ in texts]
+    prompts = tokenizer.apply_chat_template(asked, add_generation_prompt=True)["input_ids"]
     answers = [[*tokenizer.encode(answer), tokenizer.eos_token_id] for _, answer in texts]
     whole = [prompt + answer for prompt, answer in zip(prompts, answers, strict=True)]
     ids = _left_padded(whole, tokenizer.pad_token_id)
@@ -99,11 +100,3 @@ def _left_padded(rows: Sequence[Sequence[int]], padding: int) -> torch.Tensor:
 
     width = max(map(len, rows))
     return torch.tensor([[padding] * (width - len(row)) + list(row) for row in rows])
-
-
-def _ids(tokenizer: Any, question: str) -> list[int]:
-    text = tokenizer.apply_chat_template(
-        [{"role": "user", "content": question}], add_generation_prompt=True, tokenize=False
-    )
-    ids: list[int] = tokenizer.encode(text)
-    return ids

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import fleet, namespaces, packing
-from .client import Client, client_environment
+from .client import Client, Entered, Forked, client_environment
 from .hosts import Host
 from .requirements import why_not
 from .runs import Runs
@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 _GUARDIAN = Path(__file__).with_name("guardian.py")
+_PREFORK = Path(__file__).with_name("prefork.py")
 _NETWORK = "10.77.0"  # inside the lab's own network namespace: two labs may both use it
-_START_S = 30.0
+_START_S = 60.0
 _END_S = 60.0
 _HIDDEN = ("/root/", "/home/", "/tmp/", "/var/tmp/")  # private to each host, see standin/root.py
 
@@ -50,7 +51,7 @@ class Lab:
         fast: the server's polling intervals divided by ten.
         settings: more environment of the server.
         guarded: False for a lab that goes on when this process ends, until `end`.
-        host: fields of `HostConfig` that all hosts share, such as `gpu_count` or `stop`.
+        host: fields of `HostConfig` that all hosts share, such as `missing_images`.
 
     Raises:
         LabUnavailable: on `start`, where the machine cannot do it.
@@ -73,6 +74,7 @@ class Lab:
         self._guarded = guarded
         self._host_fields = host
         self._guardian: subprocess.Popen[bytes] | None = None
+        self._forker: subprocess.Popen[bytes] | None = None
         self._first = 0
         self._servers: list[Server] = []
         self._clients: list[Client] = []
@@ -113,6 +115,8 @@ class Lab:
                 pipe.close()
         for part in (*self.hosts, *self._servers):
             part.forget()
+        if self._forker is not None:
+            self._forker.wait(_END_S)
         for client in self._clients:
             client.close()
 
@@ -137,7 +141,14 @@ class Lab:
 
     def popen(self, *words: str, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Client:
         """Start a command where the server and the hosts can be reached."""
-        client = Client(self._first, list(words), cwd or self.home, {**self.environment, **(env or {})})
+        environment = {**self.environment, **(env or {})}
+        if (
+            words[0] in ("cloudrl", "dstack") and not env
+        ):  # some libraries read variables when they are imported
+            process: Entered | Forked = Forked(self._prefork(), list(words), cwd or self.home, environment)
+        else:
+            process = Entered(self._first, list(words), cwd or self.home, environment)
+        client = Client(list(words), process)
         self._clients = [*(other for other in self._clients if not other.closed), client]
         return client
 
@@ -163,6 +174,22 @@ class Lab:
         path = self.folder / f"{name}.fleet.dstack.yml"
         path.write_text(fleet.fleet_yaml(name, [host.address for host in chosen], self.fleet_key))
         fleet.create(self, path, name, len(chosen), timeout_s)
+
+    def _prefork(self) -> Path:
+        """The socket of `prefork`, which is started when it is first needed."""
+        path = self.folder / "prefork"
+        if not path.exists():
+            words = namespaces.in_folder(self.home, [sys.executable, str(_PREFORK), str(path)])
+            with (self.folder / "prefork.log").open("ab") as log:
+                self._forker = namespaces.popen(
+                    self._first, words, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                )
+            deadline = time.monotonic() + _START_S
+            while not path.exists():
+                if time.monotonic() > deadline or self._forker.poll() is not None:
+                    raise ChildProcessError((self.folder / "prefork.log").read_text())
+                time.sleep(0.05)
+        return path
 
     def _start_guardian(self) -> None:
         self.home, self.fleet_key = self.folder / "home", self.folder / "fleet_key"

@@ -1,4 +1,4 @@
-"""A job on its terminal, and both rules by which dstack has stopped jobs. The shell is dash, as in verl's images."""
+"""A job on its terminal, and how dstack stops it. The shell is dash, as in verl's images."""
 
 import os
 import pwd
@@ -84,18 +84,18 @@ def test_refused_output_kills_the_job():
 @pytest.mark.parametrize(
     "script", [PROGRAM, f"true && {PROGRAM.removeprefix('exec ')}"], ids=["exec", "in a shell"]
 )
-def test_by_the_new_rule_the_interrupt_reaches_the_program_in_the_foreground(script):
+def test_the_interrupt_reaches_the_program_in_the_foreground(script):
     job = Job(script, hang_up_s=10, kill_s=20)
     job.wait_for(b"runs")
-    job.terminal.stop("terminal")
+    job.terminal.stop()
     job.wait_for(b"got SIGINT")
     job.end()
 
 
-def test_by_the_new_rule_a_deaf_job_is_killed_with_all_its_session():
+def test_a_deaf_job_is_killed_with_all_its_session():
     job = Job(f"{DEAF} & {DEAF}", hang_up_s=0.3, kill_s=0.6)
     job.wait_for(b"runs", times=2)
-    job.terminal.stop("terminal")
+    job.terminal.stop()
     assert job.end() == -1
     deadline = time.monotonic() + 20  # what was killed a moment ago may still be there on a busy machine
     while session_pids(job.terminal._process.pid) and time.monotonic() < deadline:
@@ -103,31 +103,13 @@ def test_by_the_new_rule_a_deaf_job_is_killed_with_all_its_session():
     assert session_pids(job.terminal._process.pid) == []
 
 
-def test_by_the_new_rule_a_job_in_the_background_is_hung_up():
+def test_a_job_in_the_background_is_hung_up():
     job = Job(f"{PROGRAM.removeprefix('exec ')} & {PROGRAM}", hang_up_s=0.3, kill_s=20)
     job.wait_for(b"runs", times=2)
-    job.terminal.stop("terminal")
+    job.terminal.stop()
     job.end()
     assert b"got SIGINT" in job.output
     assert b"got SIGHUP" in job.output
-
-
-def test_by_the_old_rule_only_the_shell_is_told():
-    job = Job(PROGRAM, kill_s=20)
-    job.wait_for(b"runs")
-    job.terminal.stop("shell")
-    job.wait_for(b"got SIGINT")
-    assert job.end() == 7
-
-
-def test_by_the_old_rule_a_program_behind_dash_hears_nothing_until_dash_is_killed():
-    job = Job(f"true && {PROGRAM.removeprefix('exec ')}; true", kill_s=0.5)
-    job.wait_for(b"runs")
-    job.terminal.stop("shell")
-    status = job.end()
-    assert status == -1
-    assert b"SIGINT" not in job.output
-    assert b"got SIGHUP" in job.output  # of the kernel: the session has lost its leader
 
 
 def test_zombies_and_oneself_are_not_of_a_session():

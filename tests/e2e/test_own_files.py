@@ -1,4 +1,7 @@
-"""The user's own reward, data, model and verl, and a secret, in a real training on two nodes; and what is around it."""
+"""The user's own reward, data, model and verl, and a secret, in a real PPO training on two nodes, and its resume.
+
+A Python program starts the cluster, and in its end goes on with the training that a command has begun.
+"""
 
 import json
 import os
@@ -6,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 import urllib.request
 from pathlib import Path
 
@@ -23,11 +27,46 @@ def mine(data_source, solution_str, ground_truth, extra_info=None, **_):
     print("REWARD", verl.MARK_OF_THE_FORK, len(os.environ.get("MY_API_TOKEN", "")), flush=True)
     return float(solution_str.strip() == ground_truth)
 """
+PROGRAM = """
+import os, pathlib, time
+import cloudrl
+cluster = cloudrl.Cluster(name="own", nodes=2, data=["addition"], models=["tiny-qwen2"])
+assert "nodes: 2" in cluster.to_dstack()
+with cluster.up(on="local") as ray:
+    print("UP", flush=True)
+    while not pathlib.Path("go on").exists():
+        time.sleep(0.2)
+    job = ray.submit(
+        "ppo-tiny", {"trainer.save_freq": 1}, name="run", steps=3, submission_id="two", working_dir="fork",
+        reward="./reward.py:mine", model="./model", data="./mine", env={"MY_API_TOKEN": os.environ["SECRET"]},
+    )
+    events = list(job.follow())
+    print(events[-1].status, *(event.step for event in events if hasattr(event, "eta_s")))
+"""
 
 
 @pytest.fixture(scope="module")
-def cluster(shell):
-    shell.run("up", NAME, "--nodes", "2", "--model", "tiny-qwen2")
+def program(shell):
+    with (shell.home / "said").open("w+") as said:
+        started = subprocess.Popen(
+            [sys.executable, "-W", "error", "-c", PROGRAM],
+            env={**shell.env, "SECRET": SECRET}, cwd=shell.home, stdout=said, stderr=said,
+        )  # fmt: skip
+        try:
+            deadline = time.monotonic() + 300
+            while not (shell.home / "said").read_text():
+                assert started.poll() is None
+                assert time.monotonic() < deadline
+                time.sleep(0.2)
+            yield started
+        finally:
+            started.kill()
+            started.wait(10)
+
+
+@pytest.fixture(scope="module")
+def cluster(shell, program):
+    assert (shell.home / "said").read_text() == "UP\n"
     return shell.home / "home" / "clusters" / NAME
 
 
@@ -48,8 +87,30 @@ def own(shell, cluster):
         file.truncate(11 * 2**20)  # too large for the package: it goes through the agents
     return [
         *("--working-dir", "fork", "--reward", "./reward.py:mine", "--model", "./model", "--data", "./mine"),
-        *("--env", f"MY_API_TOKEN={SECRET}", "--name", "run", "--steps", "2"),
+        *("--env", f"MY_API_TOKEN={SECRET}", "--name", "run", "--steps", "2", "trainer.save_freq=1"),
     ]
+
+
+@pytest.fixture(scope="module")
+def secrets(cluster):
+    """Where the nodes keep the secrets of jobs."""
+    return (
+        Path("/dev/shm") / f"cloudrl-{os.getuid()}-{json.loads((cluster / 'cluster.json').read_text())['id']}"
+    )
+
+
+def saved(cluster, step):
+    """Shards of a step, by model."""
+    folder = cluster / "checkpoints" / "run" / f"global_step_{step}"
+    return {
+        model: sorted(path.name for path in (folder / model).glob("model_*.pt"))
+        for model in ("actor", "critic")
+    }
+
+
+BOTH = {
+    model: [f"model_world_size_2_rank_{rank}.pt" for rank in (0, 1)] for model in ("actor", "critic")
+}  # fmt: skip
 
 
 def test_status_shows_both_nodes(shell, cluster):
@@ -71,7 +132,7 @@ def test_raw_ray_works_with_what_env_prints(shell, cluster):
 def test_a_dry_run_shows_all_and_sends_nothing(shell, cluster, own):
     before = sorted(path.name for path in (cluster / "data").iterdir())
 
-    done = shell.run("submit", "grpo-tiny", *own, "--dry-run")
+    done = shell.run("submit", "ppo-tiny", *own, "--dry-run")
 
     assert "./model -> " in done.stdout
     assert re.search(r"/model \(11\.\d MiB, through the agents\)", done.stdout)
@@ -83,20 +144,22 @@ def test_a_dry_run_shows_all_and_sends_nothing(shell, cluster, own):
 
 
 def test_the_job_finds_them_on_both_nodes(shell, cluster, own):
-    done = shell.run("submit", "grpo-tiny", *own, "--submission-id", "one")
+    done = shell.run("submit", "ppo-tiny", *own, "--submission-id", "one")
 
     assert "step 2/2" in done.stderr
     log = shell.run("jobs", "logs", "one").stdout
     assert f"REWARD forked {len(SECRET)}" in log
     assert SECRET not in done.stdout + done.stderr + log
+    assert saved(cluster, 2) == BOTH
 
 
-def test_the_secret_is_in_no_file_and_no_answer(shell, cluster):
+def test_the_secret_is_in_no_file_and_no_answer(shell, cluster, secrets):
     state = json.loads((cluster / "cluster.json").read_text())
     session = Path(state["ray_temp_dir"])
     files = [path for folder in (session, cluster) for path in folder.rglob("*") if path.is_file()]
     assert any(path.name == "runtime_env_agent.log" for path in files)
     assert [path for path in files if SECRET.encode() in path.read_bytes()] == []
+    assert (secrets / "one").exists()
 
     printed = shell.run("env").stdout
     env = dict(line.removeprefix("export ").split("=", 1) for line in printed.splitlines() if "=" in line)
@@ -111,24 +174,21 @@ def test_the_secret_is_in_no_file_and_no_answer(shell, cluster):
     assert SECRET.encode() not in jobs
 
 
-def test_the_second_time_nothing_is_sent(shell, cluster, own):
+def test_a_program_goes_on_where_it_stopped_and_sends_nothing_again(shell, cluster, program):
     [manifest] = (cluster / "data" / "user-files").glob("*.json")
     before = manifest.stat().st_mtime_ns
 
-    done = shell.run("submit", "grpo-tiny", *own, "--no-wait", "--submission-id", "two")
+    (shell.home / "go on").touch()
 
-    assert "uploaded" not in done.stderr
+    said = f"after {program.wait(300)}: {(shell.home / 'said').read_text()}"
+    assert said == "after 0: UP\nSUCCEEDED 3\n"
     assert manifest.stat().st_mtime_ns == before
-    shell.run("jobs", "stop", "two")
+    assert saved(cluster, 3) == BOTH
+    assert (cluster / "checkpoints" / "run" / "latest_checkpointed_iteration.txt").read_text() == "3"
 
 
-def test_down_takes_the_secret_and_leaves_the_checkpoints(shell, cluster):
-    kept = (
-        Path("/dev/shm") / f"cloudrl-{os.getuid()}-{json.loads((cluster / 'cluster.json').read_text())['id']}"
-    )
-    assert (kept / "one").exists()
-    shell.run("down", NAME, "-y")  # asks nobody when told so
-    assert not kept.exists()
+def test_the_end_of_the_block_takes_the_secret_and_leaves_the_checkpoints(shell, cluster, secrets):
+    assert not secrets.exists()
     assert shell.leftovers() == []
-    assert len(list(cluster.glob("checkpoints/run/global_step_2/actor/model_*.pt"))) == 2
+    assert saved(cluster, 2) == BOTH
     assert shell.run("status", NAME).stdout.strip() == f"{NAME} on local: down"

@@ -32,10 +32,9 @@ def accuracy(path: str, pairs: Sequence[tuple[int, int]], temperature: float, *,
     tokenizer = AutoTokenizer.from_pretrained(path)
     ends = frozenset([tokenizer.eos_token_id])
     sampling = SamplingParams(temperature=temperature)
-    requests = [
-        Request(tuple(pretraining._ids(tokenizer, addition.question(*pair))), sampling, 3, ends)
-        for pair in pairs
-    ]
+    asked = [[{"role": "user", "content": addition.question(*pair)}] for pair in pairs]
+    prompts = tokenizer.apply_chat_template(asked, add_generation_prompt=True)["input_ids"]
+    requests = [Request(tuple(prompt), sampling, 3, ends) for prompt in prompts]
     told = generate(AutoModelForCausalLM.from_pretrained(path), requests)
     answers = [tokenizer.decode(each.token_ids, skip_special_tokens=True) for each in told]
     return sum(answer == str(sum(pair) + off) for answer, pair in zip(answers, pairs, strict=True)) / len(

@@ -23,12 +23,11 @@ class HostConfig:
         hosts: /etc/hosts, name -> address.
         admin_key: public key that a fleet is made with.
         version: what shim and runner say; the server compares it with its own.
-        cpus: declared to the server, as are the next five; the machine need not have them.
+        cpus: declared to the server, as are the next two; the machine need not have them.
         python: the interpreter of the stand-in.
         path_first: put before PATH in containers.
         binds: folders of the machine that an overlay would hide: home folders, other file systems. Read-only.
         missing_images: image names that cannot be pulled.
-        stop: "terminal" as dstack's runner since September 2026, "shell" as before; see terminal.py.
     """
 
     name: str
@@ -42,13 +41,9 @@ class HostConfig:
     cpus: int = 8
     memory_bytes: int = 32 << 30
     disk_bytes: int = 500 << 30
-    gpu_name: str = ""
-    gpu_count: int = 0
-    gpu_memory_mib: int = 0
     path_first: str = ""
     binds: list[str] = field(default_factory=list)
     missing_images: list[str] = field(default_factory=list)
-    stop: str = "terminal"
 
     def save(self, path: Path) -> None:
         """Write it as JSON."""

@@ -1,6 +1,6 @@
 """The environment of a job, and the files through which an ssh session gets the same.
 
-Source: dstack, runner/internal/runner/executor/executor.go (execJob, writeDstackProfile, writeMpiHostfile) and
+Source: dstack, runner/internal/runner/executor/executor.go (execJob, writeDstackProfile) and
 env.go. `${{ }}` is the server's affair: what arrives here goes on as it is, `${VARIABLE}` too.
 """
 
@@ -8,40 +8,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 DSTACK = Path("/dstack")
-_HOSTFILE = DSTACK / "mpi/hostfile"
 _PROFILE = DSTACK / "profile"
 _NOT_EXPORTED = ("HOSTNAME", "USER", "HOME", "SHELL", "SHLVL", "PWD", "_")
 
 
-@dataclass(frozen=True)
-class Cluster:
-    """The nodes of the run: their addresses by rank, the master's, and GPUs."""
-
-    addresses: list[str]
-    master: str
-    gpus_per_job: int
-    gpus_per_node: list[int]
-
-    @classmethod
-    def of(cls, submission: Mapping[str, Any]) -> Cluster:
-        """From what the server submitted."""
-        info = submission.get("cluster_info") or {}
-        addresses = list(info.get("job_ips") or [])
-        gpus = int(info.get("gpus_per_job") or 0)
-        per_node = info.get("gpus_per_node") or [gpus] * len(addresses)
-        return cls(addresses, info.get("master_job_ip") or "", gpus, list(per_node))
+def addresses(submission: Mapping[str, Any]) -> list[str]:
+    """The nodes of the run, by rank."""
+    return list((submission.get("cluster_info") or {}).get("job_ips") or [])
 
 
 def job_environment(
     base: Mapping[str, str], submission: Mapping[str, Any], working_dir: str
 ) -> dict[str, str]:
     """The container's variables, dstack's, the secrets, the task's `env`, a later one over an earlier."""
-    spec, run, cluster = submission["job_spec"], submission["run"], Cluster.of(submission)
+    spec, run, nodes = submission["job_spec"], submission["run"], addresses(submission)
+    info = submission.get("cluster_info") or {}
+    gpus = int(info.get("gpus_per_job") or 0)
     merged = {
         **base,
         "DSTACK_RUN_ID": run["id"],
@@ -50,34 +36,24 @@ def job_environment(
         "DSTACK_REPO_ID": run["run_spec"].get("repo_id") or "",
         "DSTACK_REPO_DIR": "",
         "DSTACK_WORKING_DIR": working_dir,
-        "DSTACK_NODES_IPS": "\n".join(cluster.addresses),
-        "DSTACK_MASTER_NODE_IP": cluster.master,
+        "DSTACK_NODES_IPS": "\n".join(nodes),
+        "DSTACK_MASTER_NODE_IP": info.get("master_job_ip") or "",
         "DSTACK_NODE_RANK": str(spec["job_num"]),
         "DSTACK_NODES_NUM": str(spec["jobs_per_replica"]),
-        "DSTACK_GPUS_PER_NODE": str(cluster.gpus_per_job),
-        "DSTACK_GPUS_NUM": str(sum(cluster.gpus_per_node)),
-        "DSTACK_MPI_HOSTFILE": str(_HOSTFILE),
+        "DSTACK_GPUS_PER_NODE": str(gpus),
+        "DSTACK_GPUS_NUM": str(gpus * len(nodes)),
         **(submission.get("secrets") or {}),
         **(spec.get("env") or {}),
     }
     return {key: value for key, value in merged.items() if not _is_bash_function(key)}
 
 
-def write_files(environment: Mapping[str, str], cluster: Cluster) -> None:
-    """/dstack/profile, read by login shells, and the MPI hostfile."""
-    _HOSTFILE.parent.mkdir(parents=True, exist_ok=True)
-    _HOSTFILE.write_text(hostfile(cluster))
+def write_profile(environment: Mapping[str, str]) -> None:
+    """/dstack/profile, read by login shells."""
+    DSTACK.mkdir(parents=True, exist_ok=True)
     _PROFILE.write_text(profile(environment))
     with Path("/etc/profile").open("a") as file:
         file.write(f"\n. '{_PROFILE}'\n")
-
-
-def hostfile(cluster: Cluster) -> str:
-    """One line a node; empty when an address is missing."""
-    if not all(cluster.addresses):
-        return ""
-    nodes = zip(cluster.addresses, cluster.gpus_per_node, strict=True)
-    return "".join(f"{address} slots={gpus}\n" if gpus else f"{address}\n" for address, gpus in nodes)
 
 
 def profile(environment: Mapping[str, str]) -> str:

@@ -27,7 +27,6 @@ class Executor:
         folder: the runner's own, with the uploaded archives in `file_archives`.
         ssh_port: where the container's sshd listens.
         add_key: lets a public key into the container.
-        stop_rule: "terminal" or "shell", see terminal.py.
     """
 
     def __init__(
@@ -38,7 +37,6 @@ class Executor:
         *,
         ssh_port: int,
         add_key: Callable[[str], None],
-        stop_rule: str,
     ) -> None:
         self._submission = submission
         self._spec: dict[str, Any] = submission["job_spec"]
@@ -46,9 +44,8 @@ class Executor:
         self._journal = journal
         self._ssh_port = ssh_port
         self._add_key = add_key
-        self._stop_rule = stop_rule
         self._terminal: Terminal | None = None
-        self._stopped = self._timed_out = False
+        self._stopped = False
         self.finished = threading.Event()
         self.user = home.job_user(self._spec)
         self.working_dir = home.expand(self._spec.get("working_dir") or os.getcwd(), "/", self.user.pw_dir)
@@ -62,7 +59,7 @@ class Executor:
         """Ask the job to end."""
         self._stopped = True
         if self._terminal:
-            self._terminal.stop(self._stop_rule)
+            self._terminal.stop()
 
     def _run(self) -> None:
         self._journal.log("Run job")
@@ -75,9 +72,9 @@ class Executor:
         self.finished.set()
 
     def _prepare(self) -> None:
-        cluster = environment.Cluster.of(self._submission)
+        nodes = environment.addresses(self._submission)
         key = self._spec.get("ssh_key") or {}
-        if home.write_cluster_key(self.user, key, cluster.addresses, self._ssh_port):
+        if home.write_cluster_key(self.user, key, nodes, self._ssh_port):
             self._add_key(key["public"])
         archives = self._folder / "file_archives"
         for entry in self._spec.get("file_archives") or []:
@@ -95,8 +92,6 @@ class Executor:
             return
         if self._stopped and status != 0:
             self._journal.state("terminated")
-        elif self._timed_out and status != 0:
-            self._journal.state("terminated", "max_duration_exceeded", "Max duration exceeded")
         elif not within_quota:
             quota = self._journal.quota.bytes_per_hour
             message = f"Job log output exceeded the hourly quota of {quota} bytes"
@@ -106,13 +101,12 @@ class Executor:
 
     def _run_command(self) -> tuple[int, bool]:
         variables = environment.job_environment(os.environ, self._submission, self.working_dir)
-        environment.write_files(variables, environment.Cluster.of(self._submission))
+        environment.write_profile(variables)
         os.makedirs(self.working_dir, exist_ok=True)
         variables["HOME"] = self.user.pw_dir
         self._terminal = Terminal(self._spec["commands"], variables, self.working_dir, self.user)
         if self._stopped:
-            self._terminal.stop(self._stop_rule)
-        limit = self._limit(self._terminal)
+            self._terminal.stop()
         with (self._folder / "job.log").open("ab", buffering=0) as log:
 
             def write(data: bytes) -> bool:
@@ -120,20 +114,4 @@ class Executor:
                 return self._journal.output(data)
 
             within_quota = self._terminal.copy_output(write)
-        status = self._terminal.wait()
-        if limit:
-            limit.cancel()
-        return status, within_quota
-
-    def _limit(self, terminal: Terminal) -> threading.Timer | None:
-        if not self._spec.get("max_duration"):
-            return None
-
-        def over() -> None:
-            self._timed_out = True
-            terminal.stop(self._stop_rule)
-
-        timer = threading.Timer(float(self._spec["max_duration"]), over)
-        timer.daemon = True
-        timer.start()
-        return timer
+        return self._terminal.wait(), within_quota

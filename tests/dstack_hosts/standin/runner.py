@@ -99,7 +99,7 @@ class Runner:
         try:
             self._executor = Executor(
                 self._submission, self._folder, self.journal,
-                ssh_port=self._options.ssh_port, add_key=self.add_key, stop_rule=self._host.stop,
+                ssh_port=self._options.ssh_port, add_key=self.add_key,
             )  # fmt: skip
         except KeyError as error:
             self.journal.state("failed", "executor_error", f"Failed to set job user ({error})")
@@ -117,11 +117,11 @@ class Runner:
             return {**self.journal.after(int(request.query.get("timestamp") or 0)), "has_more": not done}
 
     def stop(self, _request: Request | None) -> None:
-        """Ask the job to end. By the older rule no more logs are promised from this moment on."""
+        """Ask the job to end."""
         with self._lock:
             if self.state == SERVE_LOGS and self._executor:
                 self._executor.stop()
-            if self._host.stop == "shell" or self.state != SERVE_LOGS:
+            if self.state != SERVE_LOGS:
                 self.state = WAIT_LOGS_FINISHED
 
     def stream(self, request: Request) -> object:

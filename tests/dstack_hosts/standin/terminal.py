@@ -1,12 +1,8 @@
-"""The job's process: session leader on a terminal of its own, and the rule by which it is stopped.
+"""The job's process: session leader on a terminal of its own, and how dstack stops it.
 
-Two rules, since dstack changed it in September 2026:
-
-- "terminal", 0.22.5 and what this lab does by default: the interrupt character goes to the terminal, so that
-  SIGINT reaches the foreground process group; SIGHUP to the whole session after 5 s, SIGKILL after 10 s. The runner
-  stays reachable until the job has ended. Source: dstack, runner/internal/runner/executor/terminate.go; pull
-  requests 4281 and 4283.
-- "shell", before: SIGINT to the shell alone, which under dash reaches nobody, SIGKILL to the shell after 10 s.
+The interrupt character goes to the terminal, so that SIGINT reaches the foreground process group; SIGHUP to the whole
+session after 5 s, SIGKILL after 10 s. The runner stays reachable until the job has ended. Source: dstack 0.22.5,
+runner/internal/runner/executor/terminate.go; pull requests 4281 and 4283.
 """
 
 from __future__ import annotations
@@ -76,12 +72,11 @@ class Terminal:
         """SIGKILL to the command alone."""
         self._process.kill()
 
-    def stop(self, rule: str) -> None:
-        """Stop it by one of the two rules, in a thread."""
-        stages = self._stop_terminal if rule == "terminal" else self._stop_shell
-        threading.Thread(target=stages, daemon=True).start()
+    def stop(self) -> None:
+        """Stop it, in a thread."""
+        threading.Thread(target=self._stop_in_stages, daemon=True).start()
 
-    def _stop_terminal(self) -> None:
+    def _stop_in_stages(self) -> None:
         session = self._process.pid
         os.write(self._master, _INTERRUPT)
         if _ends_within(session, self._hang_up_s):
@@ -92,13 +87,6 @@ class Terminal:
         if not _ends_within(session, self._kill_s - self._hang_up_s):
             for pid in session_pids(session):
                 _signal(pid, signal.SIGKILL)
-
-    def _stop_shell(self) -> None:
-        self._process.send_signal(signal.SIGINT)
-        deadline = time.monotonic() + self._kill_s
-        while self._process.poll() is None and time.monotonic() < deadline:
-            time.sleep(_POLL_S)
-        self._process.kill()
 
 
 def session_pids(session: int, proc: Path = Path("/proc")) -> list[int]:
