@@ -41,13 +41,13 @@ def submit(
 
     loaded, wanted = _submit_options.load(recipe, overrides, options)
     with Terminal(on_job=(lambda _job: None) if as_json else None) as terminal:
-        prepared = prepare(find(cluster, address).connection, loaded, wanted, on_progress=terminal)
+        connection = find(cluster, address).connection
+        sent = prepare(connection, loaded, wanted, on_progress=terminal)
         if dry_run:
-            sent = prepared.submission
             fields = {**sent.redacted_request(), **sent.sent_before()}
             _output.result(sent.render(), fields, is_json=as_json)
             return
-        job, last = send(prepared, on_progress=terminal), None
+        job, last = send(connection, sent, on_progress=terminal), None
         try:
             last = None if no_wait else follow(job, on_progress=terminal)
         except JobFailed:

@@ -166,6 +166,8 @@ def submission_of(draft: JobDraft) -> Submission:
         notes=draft.notes,
         uploads=draft.uploads,
         secrets=draft.secrets,
+        package=draft.package,
+        ray_session=draft.cluster.ray_session,
     )
 
 

@@ -17,6 +17,8 @@ from cloudrl.node.uploads import size_text
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from cloudrl.jobs.working_dir import PackagePlan
+
 _VERSION = 1
 
 
@@ -44,6 +46,10 @@ class Submission:
     """What the overrides name and this machine has."""
     secrets: Mapping[str, str | None] = field(default_factory=dict, repr=False)
     """Variables that reach the job's processes through the agents, and Ray never; None where only the name is here."""
+    package: PackagePlan | None = field(default=None, repr=False, compare=False)
+    """What is uploaded to Ray, from this machine; no part of the JSON form."""
+    ray_session: str | None = field(default=None, compare=False)
+    """Ray's own name for the start of the cluster that this was planned for; None asks for none."""
 
     @property
     def entrypoint(self) -> str:

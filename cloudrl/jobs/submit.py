@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cloudrl.errors import CloudrlError, ConnectionFailed, InputError, Unauthorized
@@ -15,7 +14,7 @@ from cloudrl.jobs.local_files import look, read
 from cloudrl.jobs.pipeline import plan_job, submission_of
 from cloudrl.jobs.resume import continues_a_run
 from cloudrl.jobs.transfer import send_files, wait_replicated
-from cloudrl.jobs.working_dir import PackagePlan, zip_package
+from cloudrl.jobs.working_dir import zip_package
 from cloudrl.saves.aggregate import cluster_inventory
 from cloudrl.transport import inspect_cluster
 from cloudrl.transport.ray_client import id_taken
@@ -24,24 +23,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-    from cloudrl.jobs.draft import JobDraft
     from cloudrl.jobs.submission import Submission
+    from cloudrl.jobs.working_dir import PackagePlan
     from cloudrl.protocol.client import AgentClient
     from cloudrl.spec import Job
     from cloudrl.transport import Connection, RayClient
 
 _CHUNK_BYTES = 2**20
-
-
-@dataclass(frozen=True)
-class PreparedSubmission:
-    """A submission with everything that has to be uploaded for it."""
-
-    connection: Connection
-    submission: Submission
-    package: PackagePlan | None = None
-    ray_session: str | None = None
-    """Ray's own name for the cluster that this was made for."""
 
 
 def prepare(
@@ -52,7 +40,7 @@ def prepare(
     here: Path | None = None,
     shell: Mapping[str, str] = os.environ,
     on_read: Callable[[str, int], None] = lambda _text, _size: None,
-) -> PreparedSubmission:
+) -> Submission:
     """Do all that comes before sending; nothing changes on the cluster.
 
     Args:
@@ -70,9 +58,7 @@ def prepare(
     """
     options = options or SubmitOptions()
     snapshot = take_snapshot(connection, job, options, here=here, shell=shell)
-    draft = read_and_plan(job, options, snapshot, on_read=on_read)
-    session = snapshot.cluster.ray_session
-    return PreparedSubmission(connection, submission_of(draft), draft.package, session)
+    return read_and_plan(job, options, snapshot, on_read=on_read)
 
 
 def take_snapshot(
@@ -107,7 +93,7 @@ def read_and_plan(
     snapshot: Snapshot,
     *,
     on_read: Callable[[str, int], None] = lambda _text, _size: None,
-) -> JobDraft:
+) -> Submission:
     """Plan a job, and read what goes along once it is known that nothing is in the way.
 
     Raises:
@@ -119,11 +105,12 @@ def read_and_plan(
     if folder is not None:
         paths.append((str(folder.folder), folder.entries))
     files = read(snapshot.files, paths, on_read)
-    return plan_job(job, options, dataclasses.replace(snapshot, files=files)) if paths else draft
+    return submission_of(plan_job(job, options, replace(snapshot, files=files)))
 
 
 def send(
-    prepared: PreparedSubmission,
+    connection: Connection,
+    submission: Submission,
     *,
     on_upload: Callable[[int, int], None] = lambda _done, _total: None,
     on_wait: Callable[[str], None] = lambda _sentence: None,
@@ -131,7 +118,8 @@ def send(
     """Upload what is missing and submit, once all of it is on every node.
 
     Args:
-        prepared: What `prepare` made.
+        connection: The cluster.
+        submission: What `prepare` made, or one from a journal whose package the cluster still has.
         on_upload: Called with the bytes of a file, folder or package that are on their way, and its size.
         on_wait: Called with a sentence when nodes are waited for.
 
@@ -139,15 +127,14 @@ def send(
         InputError: The submission id is taken, a node has no room, or a secret is absent.
         ConnectionFailed: Nobody answers, or another cluster does.
     """
-    connection, submission, package = prepared.connection, prepared.submission, prepared.package
     if submission.absent:
         raise InputError(f"job {submission.submission_id} needs {submission.absent[0]}, and nobody gives it")
     api = connection.ray()
-    _check_cluster(api, connection, prepared.ray_session)
+    _check_cluster(api, connection, submission.ray_session)
     _check_free(api, submission)
-    _deliver(prepared, on_upload, on_wait)
-    if package is not None:
-        _upload(connection, package, on_upload)
+    _deliver(connection, submission, on_upload, on_wait)
+    if submission.package is not None:
+        _upload(connection, submission.package, on_upload)
     api.submit_job(submission.request())
     return JobHandle(
         connection=connection,
@@ -166,14 +153,17 @@ def submit(connection: Connection, job: Job, options: SubmitOptions | None = Non
         InputError: Job, cluster and options do not go together, or the submission id is taken.
         ConnectionFailed: Nobody answers.
     """
-    return send(prepare(connection, job, options))
+    return send(connection, prepare(connection, job, options))
 
 
 def _deliver(
-    prepared: PreparedSubmission, on_upload: Callable[[int, int], None], on_wait: Callable[[str], None]
+    connection: Connection,
+    submission: Submission,
+    on_upload: Callable[[int, int], None],
+    on_wait: Callable[[str], None],
 ) -> None:
     """Bring to every node what goes through the agents."""
-    agent, submission = prepared.connection.agent(), prepared.submission
+    agent = connection.agent()
     items = [item for item in submission.uploads if item.by == "agents"]
     if agent is None or not (items or submission.secrets):
         return

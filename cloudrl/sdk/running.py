@@ -122,9 +122,8 @@ class RunningCluster:
         """
         loaded = recipes.load(job) if isinstance(job, str) else job
         wanted = submit_options(overrides, options)
-        return send(
-            prepare(self.connection, loaded, wanted, on_progress=on_progress), on_progress=on_progress
-        )
+        submission = prepare(self.connection, loaded, wanted, on_progress=on_progress)
+        return send(self.connection, submission, on_progress=on_progress)
 
     def job(self, submission_id: str) -> JobHandle:
         """The handle of a job that was submitted before.

@@ -169,8 +169,8 @@ class _Stages:
 
     def _submit_and_follow(self, to: str | os.PathLike[str] | None, *, wait: bool) -> Run:
         request, cluster, on_progress = self._request, self._cluster, self._on_progress
-        prepared = prepare(cluster.connection, request.job, request.options, on_progress=on_progress)
-        job = self._job = send(prepared, on_progress=on_progress)
+        submission = prepare(cluster.connection, request.job, request.options, on_progress=on_progress)
+        job = self._job = send(cluster.connection, submission, on_progress=on_progress)
         if not wait:
             return Run(cluster, job)
         self._again = f"Go on: cloudrl jobs logs -f {job.url}"

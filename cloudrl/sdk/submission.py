@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from cloudrl.jobs import JobHandle, Progress, SubmitOptions
     from cloudrl.jobs.submission import Submission
-    from cloudrl.jobs.submit import PreparedSubmission
-    from cloudrl.jobs.working_dir import PackagePlan
     from cloudrl.providers.model import Plan
     from cloudrl.spec import Job
     from cloudrl.transport import Connection
@@ -59,7 +57,7 @@ def submit_options(overrides: Mapping[str, Any] | None, keywords: JobKeywords) -
 
 def prepare(
     connection: Connection, job: Job, options: SubmitOptions, *, on_progress: OnProgress = silent
-) -> PreparedSubmission:
+) -> Submission:
     """Complete a job for a cluster that is up; nothing changes there yet.
 
     Raises:
@@ -67,12 +65,12 @@ def prepare(
         CheckpointError: the run of this name has steps, and its ranks could load none of them.
         ConnectionFailed: nobody answers.
     """
-    prepared = jobs.prepare(connection, job, options, on_read=_reader(on_progress))
-    _announce(prepared.submission, prepared.package, on_progress)
-    return prepared
+    submission = jobs.prepare(connection, job, options, on_read=_reader(on_progress))
+    _announce(submission, on_progress)
+    return submission
 
 
-def send(prepared: PreparedSubmission, *, on_progress: OnProgress = silent) -> JobHandle:
+def send(connection: Connection, submission: Submission, *, on_progress: OnProgress = silent) -> JobHandle:
     """Upload what is missing and submit, once all of it is on every node.
 
     Raises:
@@ -80,7 +78,8 @@ def send(prepared: PreparedSubmission, *, on_progress: OnProgress = silent) -> J
         ConnectionFailed: nobody answers, or another cluster does.
     """
     job = jobs.send(
-        prepared,
+        connection,
+        submission,
         on_upload=lambda done, total: _tell_upload(done, total, on_progress),
         on_wait=lambda sentence: on_progress(Notice(sentence)),
     )
@@ -96,9 +95,8 @@ def expected_submission(
     from cloudrl.jobs.submit import read_and_plan
 
     snapshot = expected_snapshot(plan, job, options, shell=os.environ)
-    draft = read_and_plan(job, options, snapshot, on_read=_reader(on_progress))
-    submission = jobs.submission_of(draft)
-    _announce(submission, draft.package, on_progress)
+    submission = read_and_plan(job, options, snapshot, on_read=_reader(on_progress))
+    _announce(submission, on_progress)
     return submission
 
 
@@ -189,14 +187,14 @@ def _reader(on_progress: OnProgress) -> Callable[[str, int], None]:
     return say
 
 
-def _announce(submission: Submission, package: PackagePlan | None, on_progress: OnProgress) -> None:
+def _announce(submission: Submission, on_progress: OnProgress) -> None:
     from cloudrl.node.uploads import size_text
 
     lines = [f"note: {sentence}" for sentence in submission.notes]
     for item in submission.uploads:
         way = "in the package" if item.by == "package" else "through the agents"
         lines.append(f"{item.text} ({size_text(item.size_bytes)}) -> {item.to}, {way}")
-    if package is not None:
+    if (package := submission.package) is not None:
         size = f"{package.files} file{'' if package.files == 1 else 's'}, {package.size_bytes / _MIB:.1f} MiB"
         excluded = f"; left out: {', '.join(package.excluded)}" if package.excluded else ""
         lines.append(f"working directory: {size}{excluded}")

@@ -8,8 +8,7 @@ import pytest
 
 from cloudrl import recipes
 from cloudrl.errors import ClusterFailed, ConnectionFailed, InputError, Unauthorized
-from cloudrl.jobs import SubmitOptions, prepare, send, submit
-from cloudrl.jobs.submit import PreparedSubmission
+from cloudrl.jobs import Submission, SubmitOptions, prepare, send, submit
 from cloudrl.transport import Connection
 from cloudrl.transport.ray_client import PACKAGE_LIMIT_BYTES
 
@@ -39,14 +38,15 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_what_the_dry_run_shows_is_what_ray_gets(cluster: FakeCluster, folder: Path):
-    prepared = prepare(connect(cluster), JOB, SubmitOptions(working_dir=str(folder), steps=3, env={"A": "1"}))
+    lab, options = connect(cluster), SubmitOptions(working_dir=str(folder), steps=3, env={"A": "1"})
+    submission = prepare(lab, JOB, options)
     assert {method for method, _ in cluster.requests} == {"GET"}, "a dry run only looks"
-    job = send(prepared)
-    assert cluster.jobs[job.submission_id].body == prepared.submission.request()
-    assert list(cluster.packages) == [prepared.submission.runtime_env["working_dir"].removeprefix("gcs://")]
+    job = send(lab, submission)
+    assert cluster.jobs[job.submission_id].body == submission.request()
+    assert list(cluster.packages) == [submission.runtime_env["working_dir"].removeprefix("gcs://")]
     assert job.checkpoint_dir == f"/vol/checkpoints/{job.name}"
     assert job.total_steps == 3
-    assert job.notes == prepared.submission.notes
+    assert job.notes == submission.notes
 
 
 def test_nothing_is_read_before_it_is_known_that_it_can_go(cluster: FakeCluster, tmp_path: Path):
@@ -55,7 +55,7 @@ def test_nothing_is_read_before_it_is_known_that_it_can_go(cluster: FakeCluster,
         file.truncate(PACKAGE_LIMIT_BYTES + 1)
     read: list[tuple[str, int]] = []
 
-    def prepared(name: str) -> PreparedSubmission:
+    def prepared(name: str) -> Submission:
         options = SubmitOptions(overrides={**PATHS, "data.val_files": name})
         plain = Connection(cluster.url, cluster.url, cluster.token)
         return prepare(plain, JOB, options, here=tmp_path, on_read=lambda *at: read.append(at))
@@ -63,7 +63,7 @@ def test_nothing_is_read_before_it_is_known_that_it_can_go(cluster: FakeCluster,
     with pytest.raises(InputError, match="has room for"):
         prepared("./large.parquet")
     assert read == []
-    [upload] = prepared("./small.parquet").submission.uploads
+    [upload] = prepared("./small.parquet").uploads
     assert read == [(upload.text, upload.size_bytes)] == [("./small.parquet", 1)]
 
 
@@ -78,8 +78,8 @@ def test_a_package_that_is_there_is_not_sent_again(cluster: FakeCluster, folder:
 def test_progress_of_an_upload_also_for_the_agent_that_does_not_see_it(cluster: FakeCluster, folder: Path):
     (folder / "noise").write_bytes(os.urandom(2_500_000))
     seen: list[tuple[int, int]] = []
-    prepared = prepare(connect(cluster), JOB, SubmitOptions(working_dir=str(folder)))
-    send(prepared, on_upload=lambda *at: seen.append(at))
+    submission = prepare(connect(cluster), JOB, SubmitOptions(working_dir=str(folder)))
+    send(connect(cluster), submission, on_upload=lambda *at: seen.append(at))
     assert [done for done, _ in seen] == [2**20, 2**21, seen[-1][1]]
     assert cluster.requests.count(("POST", "/v1/transfers")) == 3
 
@@ -93,9 +93,9 @@ def test_the_working_directory_of_the_runtime_environment(cluster: FakeCluster, 
 
 
 def test_a_remote_working_directory_is_left_to_the_cluster(cluster: FakeCluster):
-    prepared = prepare(connect(cluster), JOB, SubmitOptions(working_dir="s3://bucket/code.zip"))
-    assert prepared.package is None
-    assert prepared.submission.runtime_env["working_dir"] == "s3://bucket/code.zip"
+    submission = prepare(connect(cluster), JOB, SubmitOptions(working_dir="s3://bucket/code.zip"))
+    assert submission.package is None
+    assert submission.runtime_env["working_dir"] == "s3://bucket/code.zip"
 
 
 def test_a_taken_id_is_refused_before_the_upload(cluster: FakeCluster, folder: Path):
@@ -106,7 +106,7 @@ def test_a_taken_id_is_refused_before_the_upload(cluster: FakeCluster, folder: P
 
 
 def test_two_at_the_same_time_with_one_id(cluster: FakeCluster):
-    prepared = prepare(connect(cluster), JOB, SubmitOptions(submission_id="mine"))
+    submission = prepare(connect(cluster), JOB, SubmitOptions(submission_id="mine"))
 
     def taken_meanwhile(method: str, path: str) -> None:
         if (method, path) == ("POST", "/api/jobs/"):
@@ -114,7 +114,7 @@ def test_two_at_the_same_time_with_one_id(cluster: FakeCluster):
 
     cluster.on_request = taken_meanwhile
     with pytest.raises(InputError, match="submission id 'mine' is taken"):
-        send(prepared)
+        send(connect(cluster), submission)
 
 
 def test_a_package_that_the_cluster_loses(cluster: FakeCluster, folder: Path):

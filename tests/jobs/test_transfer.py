@@ -212,8 +212,8 @@ def test_a_job_is_sent_after_its_files_and_secrets(cluster: FakeCluster, head: S
         model="./model", reward="./reward.py", env={"MY_TOKEN": "marker-012345"}, submission_id="one"
     )
 
-    prepared = prepare(lab, Job(name="x", verl="0.9.1", device="cpu"), options, here=here, shell={})
-    shown = prepared.submission.render()
+    submission = prepare(lab, Job(name="x", verl="0.9.1", device="cpu"), options, here=here, shell={})
+    shown = submission.render()
     assert not head.replication.files.root.exists()
     assert not head.replication.secrets.folder.exists()
     assert not cluster.packages
@@ -221,14 +221,14 @@ def test_a_job_is_sent_after_its_files_and_secrets(cluster: FakeCluster, head: S
     there: list[bool] = []
     cluster.on_submit = lambda _id: there.append(
         (head.replication.files.root / "x").parent.exists()
-        and all(Path(item.to).exists() for item in prepared.submission.uploads if item.by == "agents")
+        and all(Path(item.to).exists() for item in submission.uploads if item.by == "agents")
         and head.replication.secrets.read("one") is not None
         and len(cluster.packages) == 1
     )
-    from_a_journal = Submission.from_json(prepared.submission.to_json())
+    from_a_journal = Submission.from_json(submission.to_json())
     with pytest.raises(InputError, match="job one needs MY_TOKEN, and nobody gives it"):
-        send(replace(prepared, submission=from_a_journal))
-    send(prepared)
+        send(lab, from_a_journal)
+    send(lab, submission)
 
     assert there == [True]
     sent = cluster.jobs["one"].body
@@ -242,15 +242,16 @@ def test_a_job_is_sent_after_its_files_and_secrets(cluster: FakeCluster, head: S
 
 def test_a_taken_id_sends_nothing(cluster: FakeCluster, head: Served, here: Path):
     cluster.add("one")
-    prepared = prepare(
-        connection(cluster, head),
+    lab = connection(cluster, head)
+    submission = prepare(
+        lab,
         Job(name="x", device="cpu"),
         SubmitOptions(model="./model", env={"MY_TOKEN": "marker-012345"}, submission_id="one"),
         here=here,
         shell={},
     )
     with pytest.raises(InputError, match="'one' is taken"):
-        send(prepared)
+        send(lab, submission)
     assert not head.replication.files.root.exists()
     assert not head.replication.secrets.folder.exists()
 
@@ -260,10 +261,9 @@ def test_a_fork_of_verl(cluster: FakeCluster, head: Served, tmp_path: Path):
     (fork / "verl" / "version").mkdir(parents=True)
     (fork / "verl" / "__init__.py").touch()
     lab = connection(cluster, head)
-    prepared = prepare(lab, Job(name="x", device="cpu"), SubmitOptions(working_dir=str(fork)), shell={})
+    submission = prepare(lab, Job(name="x", device="cpu"), SubmitOptions(working_dir=str(fork)), shell={})
     assert (
-        f"the job runs the verl in {fork} (of unknown version), not the one of the nodes"
-        in prepared.submission.notes
+        f"the job runs the verl in {fork} (of unknown version), not the one of the nodes" in submission.notes
     )
     (fork / "verl" / "version" / "version").write_text("0.5.0.dev\n")
     with pytest.raises(InputError, match=r"written for verl 0\.9\.1, and cluster 'lab' has 0\.5\.0\.dev"):
