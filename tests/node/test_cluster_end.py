@@ -97,7 +97,7 @@ def signals(nodes: Maker, name: str, phase: str, code: int) -> None:
     assert node.exit_code() == code
     assert time.monotonic() - before < 10
     assert f"ended by {name}" in node.text()
-    assert node.outcome() == {**node.outcome(), "text": f"ended by {name}", "failure": None}
+    assert node.outcome() == {**node.outcome(), "reason": f"ended by {name}", "failure": None}
     assert cluster.processes() == {}
 
 
