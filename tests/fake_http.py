@@ -1,26 +1,28 @@
-"""A server on real sockets that looks for a token, calls a method for a path, and can cut its connections."""
+"""The stand-in cluster of `cloudrl.testing` behind real sockets, which can be cut."""
 
 from __future__ import annotations
 
 import contextlib
-import json
-import re
 import socket
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qs, unquote, urlsplit
+
+from cloudrl.errors import ConnectionFailed
+from cloudrl.protocol.client import Request
 
 if TYPE_CHECKING:
-    from fake_cluster import FakeCluster
+    from collections.abc import Callable
+
+    from cloudrl.protocol.client import Response
 
 
 class Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
-    cluster: FakeCluster
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
+    def __init__(self, port: int, answer: Callable[[Request], Response]) -> None:
+        super().__init__(("127.0.0.1", port), _Handler)
+        self.answer = answer
         self._open: set[socket.socket] = set()
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -31,74 +33,47 @@ class Server(ThreadingHTTPServer):
         self._open.discard(request)
         super().shutdown_request(request)
 
-    def cut_all(self) -> None:
+    def close(self) -> None:
+        """Stop listening and cut what is open."""
+        self.shutdown()
         for connection in list(self._open):
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
+        self.server_close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Connections that the other side drops are part of the tests."""
 
 
-class Handler(BaseHTTPRequestHandler):
+class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server: Server
-    routes: tuple[tuple[str, str, str], ...]
 
     def log_message(self, *_: Any) -> None: ...
 
-    def answer(self, method: str) -> None:
-        cluster = self.server.cluster
-        url = urlsplit(self.path)
-        self.query = {key: value[0] for key, value in parse_qs(url.query).items()}
+    def __getattr__(self, name: str) -> Callable[[], None]:
+        """The base class looks for do_VERB."""
+        if name.startswith("do_"):
+            return self._answer
+        raise AttributeError(name)
+
+    def _answer(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        cluster.requests.append((method, unquote(url.path)))
-        cluster.on_request(method, unquote(url.path))
-        given, wanted = self.headers.get("Authorization"), self.token(cluster)
-        if wanted is not None and given != f"Bearer {wanted}":
-            self.refuse_token(given)
-            return
-        for verb, pattern, name in self.routes:
-            match = re.fullmatch(pattern, url.path)
-            if verb == method and match:
-                getattr(self, name)(
-                    *map(unquote, match.groups()), *([body] if method in ("POST", "PUT") else [])
-                )
+        with self.server.answer(Request(self.command, self.path, dict(self.headers.items()), body)) as answer:
+            self.send_response(answer.status)
+            for name, value in answer.headers.items():
+                self.send_header(name, value)
+            is_chunked = "Content-Length" not in answer.headers
+            if is_chunked:
+                self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            try:
+                for piece in iter(answer.stream.read1, b""):
+                    self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece) if is_chunked else piece)
+            except ConnectionFailed:  # it is to be cut
+                self.close_connection = True
+                with contextlib.suppress(OSError):
+                    self.connection.shutdown(socket.SHUT_RDWR)
                 return
-        self.text(404, "404: Not Found")
-
-    def do_GET(self) -> None:
-        self.answer("GET")
-
-    def do_POST(self) -> None:
-        self.answer("POST")
-
-    def do_PUT(self) -> None:
-        self.answer("PUT")
-
-    def do_DELETE(self) -> None:
-        self.answer("DELETE")
-
-    def token(self, cluster: FakeCluster) -> str | None:
-        return cluster.token
-
-    def refuse_token(self, given: str | None) -> None:
-        raise NotImplementedError
-
-    def json(self, value: Any, status: int = 200) -> None:
-        self.send(status, json.dumps(value).encode(), "application/json")
-
-    def text(self, status: int, text: str) -> None:
-        self.send(status, text.encode(), "text/plain; charset=utf-8")
-
-    def send(self, status: int, body: bytes, kind: str, headers: dict[str, str] | None = None) -> None:
-        self.send_response(status)
-        for key, value in {"Content-Type": kind, "Content-Length": str(len(body)), **(headers or {})}.items():
-            self.send_header(key, value)
-        self.end_headers()
-        self.wfile.write(body)
-
-    def cut(self) -> None:
-        self.close_connection = True
-        with contextlib.suppress(OSError):
-            self.connection.shutdown(socket.SHUT_RDWR)
+            if is_chunked:
+                self.wfile.write(b"0\r\n\r\n")

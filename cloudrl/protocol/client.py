@@ -41,14 +41,19 @@ Body = Optional[Union[bytes, Iterable[bytes]]]
 
 @dataclass(frozen=True)
 class Request:
-    """One request, ready to be sent; `timeout_s` is for each read, after the connection stands."""
+    """One request, ready to be sent; `timeout_s` is for each read, after the connection stands, None for ever."""
 
     method: str
     url: str
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     body: Body = field(default=None, repr=False)
-    timeout_s: float = 10.0
+    timeout_s: Optional[float] = 10.0
     connect_timeout_s: float = 10.0
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether it can be sent once more; a body in pieces cannot."""
+        return self.body is None or isinstance(self.body, bytes)
 
 
 @dataclass
@@ -108,6 +113,26 @@ def is_network_error(error: OSError) -> bool:
     return of_it or error.errno in _NETWORK
 
 
+class Token:
+    """A bearer token that is replaced once it is refused. Threads share it.
+
+    Args:
+        value: the token.
+        refresh: gives a newer one for the refused one, or the same; None where tokens never change.
+    """
+
+    def __init__(self, value: str, refresh: Optional[Callable[[str], str]] = None) -> None:
+        self.value = value
+        self._refresh, self._lock = refresh, threading.Lock()
+
+    def replace(self, refused: str) -> bool:
+        """Whether there is another one than the refused one; another thread may have read it already."""
+        with self._lock:
+            if self.value == refused and self._refresh is not None:
+                self.value = self._refresh(refused)
+            return self.value != refused
+
+
 class AgentRefused(ApiError):
     """Somebody answered with an error; `code` is None where no agent of ours has said it."""
 
@@ -120,11 +145,11 @@ class AgentClient:
     """One agent; of rank 0 it passes on what concerns another rank. Thread-safe.
 
     `open` raises what happened; every call of a client raises `ConnectionFailed` when nobody or something else
-    answers, `Unauthorized` for a refused token, once `renew` has no newer one for it: a cluster that was started again
-    has new tokens.
+    answers, `Unauthorized` for a refused token, once `refresh` has no newer one for it: a cluster that was started
+    again has new tokens.
 
     Args:
-        renew: gives a newer token for a refused one, or the same.
+        refresh: gives a newer token for a refused one, or the same.
         send: the one place where requests go out.
     """
 
@@ -134,13 +159,12 @@ class AgentClient:
         token: str,
         *,
         timeout_s: float = 10.0,
-        renew: Optional[Callable[[str], str]] = None,
+        refresh: Optional[Callable[[str], str]] = None,
         send: Send = send,
     ) -> None:
         self.url = url.rstrip("/")
         self.timeout_s = timeout_s
-        self._token, self._renew, self._send = token, renew, send
-        self._renewing = threading.Lock()
+        self._token, self._timeout_s, self._send = Token(token, refresh), timeout_s, send
 
     # -- what everything else is made of --------------------------------------------------------------------
 
@@ -164,16 +188,15 @@ class AgentClient:
         Raises:
             AgentRefused: the answer is an error.
             OSError, http.client.HTTPException: nobody answers.
-            ConnectionFailed: of `renew`.
+            ConnectionFailed: of `refresh`.
         """
-        token = self._token
+        token = self._token.value
         try:
             return self._open(request, token)
         except AgentRefused as refused:
-            is_replayable = request.body is None or isinstance(request.body, bytes)
-            if refused.status != 401 or not is_replayable or not self._take_newer_token(token):
+            if refused.status != 401 or not request.is_repeatable or not self._token.replace(token):
                 raise
-        return self._open(request, self._token)
+        return self._open(request, self._token.value)
 
     def _open(self, request: Request, token: str) -> Response:
         headers = {**request.headers, "Authorization": f"Bearer {token}"}
@@ -182,13 +205,6 @@ class AgentClient:
             return answer
         with answer:
             raise _refusal(answer.status, answer.stream.read(4096))
-
-    def _take_newer_token(self, refused: str) -> bool:
-        """Whether the cluster was started again since the token was read; another thread may have read the new one."""
-        with self._renewing:
-            if self._token == refused and self._renew is not None:
-                self._token = self._renew(refused)
-            return self._token != refused
 
     # -- calls of a client ----------------------------------------------------------------------------------
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from cloudrl.protocol.client import AgentClient
+from cloudrl.protocol.client import AgentClient, send
+from cloudrl.transport import httpx_send
 from cloudrl.transport.ray_client import RayClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from cloudrl.protocol.client import Send
 
 
 class TokenSource(Protocol):
@@ -42,6 +45,7 @@ class Connection:
         cluster_id: checked before every submit, so that a job never reaches another cluster on the same port.
         token_source: who can read new tokens after a restart; None where tokens never change.
         nodes_are_here: whether its nodes read this machine's own files.
+        send: the seam at which requests leave, see `cloudrl.testing`; None for the network.
     """
 
     name: str
@@ -52,6 +56,7 @@ class Connection:
     cluster_id: str | None = None
     token_source: TokenSource | None = field(default=None, repr=False, compare=False)
     nodes_are_here: bool = False
+    send: Send | None = field(default=None, repr=False, compare=False)
 
     @property
     def env(self) -> dict[str, str]:
@@ -61,15 +66,22 @@ class Connection:
 
     def ray(self) -> RayClient:
         """Ray's job server; a refused token is read again once."""
-        return RayClient(self.ray_url, self.ray_token, renew=self._renewal("ray_token"))
+        return RayClient(
+            self.ray_url,
+            self.ray_token,
+            refresh=self._refresher("ray_token"),
+            send=self.send or httpx_send.send,
+        )
 
     def agent(self, *, timeout_s: float = 10.0) -> AgentClient | None:
         """The agent of rank 0; None for a plain Ray cluster. A refused token is read again once."""
         if self.agent_url is None or self.agent_token is None:
             return None
-        renew = self._renewal("agent_token")
-        return AgentClient(self.agent_url, self.agent_token, timeout_s=timeout_s, renew=renew)
+        refresh = self._refresher("agent_token")
+        return AgentClient(
+            self.agent_url, self.agent_token, timeout_s=timeout_s, refresh=refresh, send=self.send or send
+        )
 
-    def _renewal(self, which: str) -> Callable[[str], str] | None:
+    def _refresher(self, which: str) -> Callable[[str], str] | None:
         source = self.token_source
         return None if source is None else lambda refused: getattr(source.refresh(refused), which) or ""

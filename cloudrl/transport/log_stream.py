@@ -10,10 +10,11 @@ from __future__ import annotations
 import codecs
 import io
 import queue
-import socket
 import threading
 import time
 from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from cloudrl.errors import ConnectionFailed, FailedError, Unauthorized
@@ -21,17 +22,16 @@ from cloudrl.protocol.backoff import Attempts, PollInterval
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
-    from contextlib import AbstractContextManager
-
-    import httpx2
 
     from cloudrl.protocol.backoff import Backoff
+    from cloudrl.protocol.client import AgentClient, Response
     from cloudrl.transport.ray_client import RayClient
 
 _Arrived: TypeAlias = bytes | Exception
 """Bytes, or what ended the stream."""
 
 _CHUNKS_AHEAD = 64
+_POLL_S = (0.1, 2.0)
 
 
 class LogSource(Protocol):
@@ -45,13 +45,6 @@ class LogSource(Protocol):
 
     def rest(self, offset: int) -> Generator[bytes]:
         """The bytes from `offset` to the present end, then it ends."""
-
-
-class JobLogReader(Protocol):
-    """The part of the agent's API that serves a log (`AgentClient`)."""
-
-    def job_log(self, submission_id: str, offset: int) -> tuple[bytes, int] | None:
-        """Some bytes from `offset` on, and the size of the whole log; None while there is no such log."""
 
 
 def follow_log(
@@ -110,32 +103,24 @@ def _until_over(source: LogSource, is_over: Callable[[], bool], offset: int) -> 
     yield from source.rest(offset)
 
 
+@dataclass(frozen=True)
 class AgentLog:
-    """The log as our agent serves it, piece by piece."""
+    """The log as our agent serves it, piece by piece, after pauses of `poll_s`: the shortest and the longest."""
 
-    def __init__(
-        self,
-        agent: JobLogReader,
-        submission_id: str,
-        *,
-        shortest_s: float = 0.1,
-        longest_s: float = 2.0,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self._agent = agent
-        self._submission_id = submission_id
-        self._shortest_s, self._longest_s = shortest_s, longest_s
-        self._sleep = sleep
+    agent: AgentClient
+    submission_id: str
+    poll_s: tuple[float, float] = _POLL_S
+    sleep: Callable[[float], None] = time.sleep
 
     def stream(self, offset: int) -> Generator[bytes]:
         """See `LogSource.stream`."""
-        interval = PollInterval(self._shortest_s, self._longest_s)
+        interval = PollInterval(*self.poll_s)
         while True:
             chunk = self._read(offset)
             offset += len(chunk)
             yield chunk
             if not chunk:
-                self._sleep(interval.seconds)
+                self.sleep(interval.seconds)
             interval.update(has_news=bool(chunk))
 
     def rest(self, offset: int) -> Generator[bytes]:
@@ -145,34 +130,27 @@ class AgentLog:
             yield chunk
 
     def _read(self, offset: int) -> bytes:
-        answer = self._agent.job_log(self._submission_id, offset)
+        answer = self.agent.job_log(self.submission_id, offset)
         if answer is None:
             return b""
         chunk, size = answer
         if size < offset:
             raise FailedError(
-                f"the log of {self._submission_id} has {size} bytes, and {offset} were read before: "
+                f"the log of {self.submission_id} has {size} bytes, and {offset} were read before: "
                 "it was replaced, so this is another cluster than at the start",
                 hint="See what runs there now: cloudrl jobs list",
             )
         return chunk
 
 
+@dataclass(frozen=True)
 class JobLog:
     """The log from whoever has it: our agent if the driver runs on the head, as it usually does, else Ray."""
 
-    def __init__(
-        self,
-        api: RayClient,
-        agent: JobLogReader | None,
-        submission_id: str,
-        *,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self._api = api
-        self._submission_id = submission_id
-        self._ray = RayLog(api, submission_id, sleep=sleep)
-        self._agent = AgentLog(agent, submission_id, sleep=sleep) if agent is not None else None
+    ray: RayClient
+    agent: AgentClient | None
+    submission_id: str
+    sleep: Callable[[float], None] = time.sleep
 
     def stream(self, offset: int) -> Generator[bytes]:
         """See `LogSource.stream`."""
@@ -183,53 +161,46 @@ class JobLog:
         yield from self._chosen().rest(offset)
 
     def _chosen(self) -> LogSource:
-        if self._agent is None:
-            return self._ray
-        place = self._api.get_job(self._submission_id).driver_node_id
+        ray_log = RayLog(self.ray, self.submission_id, sleep=self.sleep)
+        if self.agent is None:
+            return ray_log
+        place = self.ray.get_job(self.submission_id).driver_node_id
         elsewhere = place is not None and any(
-            node.node_id == place and not node.is_head for node in self._api.nodes()
+            node.node_id == place and not node.is_head for node in self.ray.nodes()
         )
-        return self._ray if elsewhere else self._agent
+        return ray_log if elsewhere else AgentLog(self.agent, self.submission_id, sleep=self.sleep)
 
 
+@dataclass(frozen=True)
 class RayLog:
     """The log as Ray's dashboard serves it, for clusters without our agent.
 
     The driver's node holds the file. Until it is known there is nothing to read.
     """
 
-    def __init__(
-        self,
-        api: RayClient,
-        submission_id: str,
-        *,
-        shortest_s: float = 0.1,
-        longest_s: float = 2.0,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self._api = api
-        self._submission_id = submission_id
-        self._shortest_s, self._longest_s = shortest_s, longest_s
-        self._sleep = sleep
+    ray: RayClient
+    submission_id: str
+    poll_s: tuple[float, float] = _POLL_S
+    sleep: Callable[[float], None] = time.sleep
 
     def stream(self, offset: int) -> Generator[bytes]:
         """See `LogSource.stream`."""
-        interval = PollInterval(self._shortest_s, self._longest_s)
-        while (job := self._api.get_job(self._submission_id)).driver_node_id is None:
+        interval = PollInterval(*self.poll_s)
+        while (job := self.ray.get_job(self.submission_id)).driver_node_id is None:
             yield b""
-            self._sleep(interval.seconds)
+            self.sleep(interval.seconds)
             interval.update(has_news=False)
-        opened = self._api.open_log(job.driver_node_id, job.log_name, follow=True)
-        with closing(_ReadAhead(opened)) as ahead:
+        opener = partial(self.ray.open_log, job.driver_node_id, job.log_name, follow=True)
+        with closing(_ReadAhead(opener)) as ahead:
             ahead.next(None)  # until it is open: no silence before that, or nobody would ever give up
-            interval = PollInterval(self._shortest_s, self._longest_s)
+            interval = PollInterval(*self.poll_s)
             yield from _skip(_chunks_or_silence(ahead, interval), offset)
 
     def rest(self, offset: int) -> Generator[bytes]:
         """See `LogSource.rest`."""
-        job = self._api.get_job(self._submission_id)
+        job = self.ray.get_job(self.submission_id)
         if job.driver_node_id is not None:
-            yield from _skip(self._api.log(job.driver_node_id, job.log_name), offset)
+            yield from _skip(self.ray.log(job.driver_node_id, job.log_name), offset)
 
 
 def _skip(chunks: Iterable[bytes], count: int) -> Generator[bytes]:
@@ -259,13 +230,13 @@ class _ReadAhead:
     `queue.Queue` can leave its lock taken for good; these are one C call each.
     """
 
-    def __init__(self, opened: AbstractContextManager[httpx2.Response]) -> None:
-        self._opened = opened
+    def __init__(self, opener: Callable[[], Response]) -> None:
+        self._opener = opener
         self._arrived: queue.SimpleQueue[_Arrived] = queue.SimpleQueue()
         self._room: queue.SimpleQueue[None] = queue.SimpleQueue()
         for _ in range(_CHUNKS_AHEAD):
             self._room.put(None)
-        self._response: httpx2.Response | None = None
+        self._response: Response | None = None
         self._is_closed = False
         self._thread = threading.Thread(target=self._read, daemon=True, name="cloudrl-log")
         self._thread.start()
@@ -290,16 +261,16 @@ class _ReadAhead:
         self._is_closed = True
         self._room.put(None)
         if self._response is not None:
-            _shut_down(self._response)
+            self._response.stream.abort()
         self._thread.join(1.0)
 
     def _read(self) -> None:
         try:
-            with self._opened as self._response:
+            with self._opener() as self._response:
                 self._arrived.put(b"")
                 if self._is_closed:
                     return
-                for chunk in self._response.iter_raw():
+                for chunk in iter(self._response.stream.read1, b""):
                     self._room.get()
                     if self._is_closed:
                         return
@@ -307,18 +278,6 @@ class _ReadAhead:
             self._arrived.put(ConnectionFailed("Ray ended the log stream"))
         except Exception as failure:  # noqa: BLE001 - whatever ends the thread is raised in the one that waits
             self._arrived.put(failure)
-
-
-def _shut_down(response: httpx2.Response) -> None:
-    """Wake a thread that waits for bytes: closing a socket does not, on Linux."""
-    stream = response.extensions.get("network_stream")
-    connection = stream.get_extra_info("socket") if stream is not None else None
-    if connection is None:
-        return
-    try:
-        socket.socket.shutdown(connection, socket.SHUT_RDWR)  # below TLS, which the other thread is using
-    except OSError:
-        return  # it was closed already
 
 
 class LineSplitter:

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import json
 import re
-from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 from cloudrl.errors import CloudrlError, ConnectionFailed, InputError, Unauthorized
+from cloudrl.protocol.client import Request, Response, Token
+from cloudrl.transport import httpx_send
 from cloudrl.transport.ray_job import RayJob, RayNode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    import httpx2
+    from cloudrl.protocol.client import Send
 
 PACKAGE_LIMIT_BYTES = 100 * 1024 * 1024
 """The largest package that a dashboard takes (Ray 2.60, ray_constants.py: DASHBOARD_CLIENT_MAX_SIZE).
@@ -29,16 +31,22 @@ long before: measured with 101 MiB.
 """
 _UPLOAD_TIMEOUT_S = 600.0
 _LOG_RPC_TIMEOUT_S = 600
-_LOOPBACK = re.compile(r"localhost|127\.[0-9.]+|::1")
+_REFUSED = (401, 403)
 _RAISED = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit)?: (.+)")
 
 
 class RayClient:
     """One Ray cluster's job server. Each call opens and closes its own connection.
 
-    `renew` turns a refused token into the present one: a cluster that was started again has new ones.
     Every method raises `ConnectionFailed` when nobody answers or the answer is not Ray's, and `Unauthorized`
     when the token is refused.
+
+    Args:
+        ray_url: the dashboard's.
+        token: None where Ray wants none.
+        timeout_s: for each step of a request.
+        refresh: gives a newer token for a refused one: a cluster that was started again has new ones.
+        send: the seam.
     """
 
     def __init__(
@@ -46,18 +54,14 @@ class RayClient:
         ray_url: str,
         token: str | None = None,
         *,
-        transport: httpx2.BaseTransport | None = None,
         timeout_s: float = 30.0,
-        renew: Callable[[str], str] | None = None,
+        refresh: Callable[[str], str] | None = None,
+        send: Send = httpx_send.send,
     ) -> None:
+        _check_url(ray_url)
         self.ray_url = ray_url.rstrip("/")
-        scheme, host = _scheme_and_host(ray_url)
-        self._token, self._renew = token, renew
-        self._transport = transport
-        self._timeout_s = timeout_s
-        self._secure = scheme == "https"
-        # A proxy of the environment cannot reach this machine's loopback.
-        self._trust_env = _LOOPBACK.fullmatch(host) is None
+        self._token = Token(token or "", refresh if token else None)
+        self._timeout_s, self._send = timeout_s, send
 
     def version(self) -> Mapping[str, str]:
         """`ray_version`, `session_name` and the like."""
@@ -68,7 +72,7 @@ class RayClient:
 
     def nodes(self) -> tuple[RayNode, ...]:
         """The nodes that are alive, the head first, then by address."""
-        answer = self._json("GET", "/api/v0/nodes", params={"detail": "1", "limit": "10000"})
+        answer = self._json("GET", "/api/v0/nodes", query={"detail": "1", "limit": "10000"})
         try:
             rows = answer["data"]["result"]["result"]
             nodes = [RayNode.read(row) for row in rows if row.get("state") == "ALIVE"]
@@ -86,15 +90,15 @@ class RayClient:
         Raises:
             InputError: Ray refuses the request, for example because the id is taken.
         """
-        response = self._request("POST", "/api/jobs/", content=json.dumps(body).encode())
-        if response.status_code == 200:
-            return str(self._decoded(response)["submission_id"])
-        reason = ray_reason(response.text)
-        if "already exists" in reason:
-            raise id_taken(str(body.get("submission_id")))
+        answer = self._ask("POST", "/api/jobs/", body=json.dumps(body).encode())
+        if answer.status == 200:
+            return str(self._decoded(answer)["submission_id"])
+        submission_id = str(body.get("submission_id"))
+        if any(job.submission_id == submission_id for job in self.list_jobs()):
+            raise id_taken(submission_id)
         # The head wraps what its own agent answered: a 400 arrives as a 500 that quotes it.
-        refused = response.status_code == 400 or "status code 400" in response.text
-        raise (InputError if refused else CloudrlError)(f"Ray refused the job: {reason}")
+        refused = answer.status == 400 or "status code 400" in answer.text
+        raise (InputError if refused else CloudrlError)(f"Ray refused the job: {ray_reason(answer.text)}")
 
     def get_job(self, submission_id: str) -> RayJob:
         """What Ray knows of one job.
@@ -131,10 +135,10 @@ class RayClient:
 
     def package_exists(self, name: str) -> bool:
         """Whether the cluster has the package; asking keeps it for ten minutes, used or not (Ray's pin)."""
-        response = self._request("GET", f"/api/packages/gcs/{_part(name)}")
-        if response.status_code not in (200, 404):
-            self._refuse(response)
-        return response.status_code == 200
+        answer = self._ask("GET", f"/api/packages/gcs/{_part(name)}")
+        if answer.status not in (200, 404):
+            self._refuse(answer)
+        return answer.status == 200
 
     def put_package(self, name: str, content: Iterable[bytes], size_bytes: int) -> None:
         """Upload a package of `size_bytes` under its name.
@@ -142,140 +146,101 @@ class RayClient:
         Raises:
             InputError: It is larger than the cluster takes.
         """
-        response = self._request(
+        answer = self._ask(
             "PUT",
             f"/api/packages/gcs/{_part(name)}",
-            content=iter(content),
+            body=iter(content),
             headers={"Content-Length": str(size_bytes)},
             timeout_s=_UPLOAD_TIMEOUT_S,
         )
-        if response.status_code == 413:
-            reason = response.text.strip()
-            raise InputError(f"{self.ray_url} refuses a package of {size_bytes} bytes: {reason}")
-        if response.status_code != 200:
-            self._refuse(response)
+        if answer.status == 413:
+            raise InputError(f"{self.ray_url} refuses a package of {size_bytes} bytes: {answer.text.strip()}")
+        if answer.status != 200:
+            self._refuse(answer)
 
     def log(self, node_id: str, name: str) -> Iterator[bytes]:
         """A file of a node's log folder as it is now, in chunks, byte for byte."""
         with self.open_log(node_id, name, follow=False) as response:
-            yield from response.iter_raw()
+            yield from iter(response.stream.read1, b"")
 
-    @contextmanager
-    def open_log(self, node_id: str, name: str, *, follow: bool) -> Iterator[httpx2.Response]:
+    def open_log(self, node_id: str, name: str, *, follow: bool) -> Response:
         """A log file as an open response; with `follow` it goes on for ever, silent while nothing is written.
 
         `/api/jobs/{id}/logs` and its websocket `logs/tail` decode the file strictly as text: one byte that is
         no UTF-8, or a character that is half written when it is read, ends them without an error (Ray 2.60,
         dashboard/modules/job/utils.py: file_tail_iterator). The state API sends the bytes.
         """
-        import httpx2
-
-        kind = "stream" if follow else "file"
+        kind, timeout_s = ("stream", None) if follow else ("file", self._timeout_s)
         query = {"node_id": node_id, "filename": name, "lines": "-1", "timeout": str(_LOG_RPC_TIMEOUT_S)}
-        read_timeout_s = None if follow else self._timeout_s
-        timeout = httpx2.Timeout(self._timeout_s, read=read_timeout_s)
-        with (
-            self._failures(),
-            self._client(timeout) as client,
-            client.stream("GET", f"/api/v0/logs/{kind}", params=query) as response,
-        ):
-            self._check_access(response)
-            if response.status_code != 200:
-                response.read()
-                raise ConnectionFailed(f"{self.ray_url} cannot read {name}: {ray_reason(response.text)}")
-            yield response
+        response = self._open(self.request("GET", f"/api/v0/logs/{kind}", query=query, timeout_s=timeout_s))
+        if response.status == 200:
+            return response
+        with response:
+            reason = ray_reason(_text(response.stream.read()))
+        raise ConnectionFailed(f"{self.ray_url} cannot read {name}: {reason}")
 
-    def _json(
-        self, method: str, path: str, *, job: str | None = None, params: Mapping[str, str] | None = None
-    ) -> Any:
-        response = self._request(method, path, params=params)
-        if response.status_code == 404 and job is not None and "does not exist" in response.text:
-            raise InputError(f"{self.ray_url} knows no job {job!r}", hint="List them: cloudrl jobs list")
-        if response.status_code != 200:
-            self._refuse(response)
-        return self._decoded(response)
-
-    def _request(
+    def request(
         self,
         method: str,
         path: str,
         *,
-        content: bytes | Iterator[bytes] | None = None,
+        query: Mapping[str, str] | None = None,
+        body: bytes | Iterator[bytes] | None = None,
         headers: Mapping[str, str] | None = None,
-        params: Mapping[str, str] | None = None,
-        timeout_s: float | None = None,
-    ) -> httpx2.Response:
-        import httpx2
+        timeout_s: float | None,
+    ) -> Request:
+        """Prepare a call; the token comes with `_open`, and `timeout_s=None` waits for ever."""
+        url = self.ray_url + path + (f"?{urlencode(query)}" if query else "")
+        return Request(method, url, headers or {}, body, timeout_s, self._timeout_s)
 
-        timeout = httpx2.Timeout(timeout_s or self._timeout_s, connect=self._timeout_s)
-
-        def send() -> httpx2.Response:
-            with self._failures(), self._client(timeout) as client:
-                return client.request(method, path, content=content, headers=headers, params=params)
-
-        response = send()
-        can_repeat = content is None or isinstance(content, bytes)
-        if response.status_code in (401, 403) and can_repeat and self._has_newer_token():
-            response = send()
-        self._check_access(response)
+    def _open(self, request: Request) -> Response:
+        """The answer while it comes. A refused token is read again once, unless the body cannot be sent twice."""
+        used = self._token.value
+        response = self._send(self._authorized(request))
+        if response.status in _REFUSED:
+            response.stream.close()
+            if request.is_repeatable and self._token.replace(used):
+                response = self._send(self._authorized(request))
+        if response.status in _REFUSED:
+            response.stream.close()
+            sent = "refuses the token" if self._token.value else "wants a token, and none was given"
+            raise Unauthorized(
+                f"Ray at {self.ray_url} {sent} ({response.status})",
+                hint="Name the cluster (--cluster NAME), or set RAY_AUTH_TOKEN to what `cloudrl env` prints",
+            )
         return response
 
-    def _has_newer_token(self) -> bool:
-        if self._renew is None or not self._token:
-            return False
-        refused, self._token = self._token, self._renew(self._token)
-        return self._token != refused
+    def _authorized(self, request: Request) -> Request:
+        token = {"Authorization": f"Bearer {self._token.value}"} if self._token.value else {}
+        return replace(request, headers={**request.headers, **token})
 
-    def _client(self, timeout: httpx2.Timeout) -> httpx2.Client:
-        import httpx2
+    def _ask(self, method: str, path: str, **details: Any) -> _Answer:
+        request = self.request(method, path, **{"timeout_s": self._timeout_s, **details})
+        with self._open(request) as response:
+            return _Answer(path, response.status, _text(response.stream.read()))
 
-        return httpx2.Client(
-            base_url=self.ray_url,
-            headers={"Authorization": f"Bearer {self._token}"} if self._token else {},
-            timeout=timeout,
-            transport=self._transport,
-            trust_env=self._trust_env,
-            verify=self._secure,  # without TLS there is nothing to verify, and no certificates to load
-        )
+    def _json(self, method: str, path: str, *, job: str | None = None, **details: Any) -> Any:
+        answer = self._ask(method, path, **details)
+        if answer.status == 404 and job is not None:
+            self.version()  # another server does not know the path at all
+            raise InputError(f"{self.ray_url} knows no job {job!r}", hint="List them: cloudrl jobs list")
+        if answer.status != 200:
+            self._refuse(answer)
+        return self._decoded(answer)
 
-    @contextmanager
-    def _failures(self) -> Iterator[None]:
-        import httpx2
-
-        hint = "Is the cluster up, and the tunnel to it? See: cloudrl status"
-        try:
-            yield
-        except httpx2.ConnectError as failure:
-            raise ConnectionFailed(f"no Ray answers at {self.ray_url}: {failure}", hint=hint) from failure
-        except httpx2.TimeoutException as failure:
-            what = f"{self.ray_url} did not answer in {self._timeout_s:g} s"
-            raise ConnectionFailed(what, hint=hint) from failure
-        except (httpx2.HTTPError, httpx2.StreamError, httpx2.InvalidURL) as failure:
-            what = f"the connection to {self.ray_url} broke: {failure or type(failure).__name__}"
-            raise ConnectionFailed(what, hint=hint) from failure
-
-    def _check_access(self, response: httpx2.Response) -> None:
-        if response.status_code not in (401, 403):
-            return
-        sent = "refuses the token" if self._token else "wants a token, and none was given"
-        raise Unauthorized(
-            f"Ray at {self.ray_url} {sent} ({response.status_code})",
-            hint="Name the cluster (--cluster NAME), or set RAY_AUTH_TOKEN to what `cloudrl env` prints",
-        )
-
-    def _refuse(self, response: httpx2.Response) -> NoReturn:
-        reason = ray_reason(response.text)
-        if response.status_code == 400:
+    def _refuse(self, answer: _Answer) -> NoReturn:
+        reason = ray_reason(answer.text)
+        if answer.status == 400:
             raise InputError(f"Ray at {self.ray_url} refuses: {reason}")
-        if response.status_code == 404:
-            self._not_ray(f"{response.request.url.path} is unknown to it")
-        raise ConnectionFailed(f"Ray at {self.ray_url} answered {response.status_code}: {reason}")
+        if answer.status == 404:
+            self._not_ray(f"{answer.path} is unknown to it")
+        raise ConnectionFailed(f"Ray at {self.ray_url} answered {answer.status}: {reason}")
 
-    def _decoded(self, response: httpx2.Response) -> Any:
+    def _decoded(self, answer: _Answer) -> Any:
         try:
-            return response.json()
+            return json.loads(answer.text)
         except ValueError:
-            self._not_ray(f"{response.request.url.path} is not JSON")
+            self._not_ray(f"{answer.path} is not JSON")
 
     def _not_ray(self, sign: str) -> NoReturn:
         raise ConnectionFailed(
@@ -301,14 +266,25 @@ def ray_reason(text: str) -> str:
     return lines[-1][:500] if lines else "no reason given"
 
 
-def _scheme_and_host(url: str) -> tuple[str, str]:
+def _check_url(url: str) -> None:
     try:
         parts = urlsplit(url)
         if parts.scheme in ("http", "https") and parts.hostname and (parts.port or 1) > 0:
-            return parts.scheme, parts.hostname
+            return
     except ValueError:  # half an IPv6 address, or a port that is none
         pass
     raise InputError(f"{url!r} is not the URL of a Ray dashboard", hint="For example http://localhost:8265")
+
+
+@dataclass(frozen=True)
+class _Answer:
+    path: str
+    status: int
+    text: str
+
+
+def _text(body: bytes) -> str:
+    return body.decode("utf-8", "replace")
 
 
 def _part(name: str) -> str:

@@ -75,7 +75,7 @@ def test_a_refusal_that_comes_after_another_thread_has_renewed_the_token(cluster
             assert renewed.wait(10)
 
     cluster.agent_token, cluster.on_request = "new", on_request
-    client = AgentClient(cluster.agent_url, "old", renew=renew)
+    client = AgentClient(cluster.agent_url, "old", refresh=renew)
     with ThreadPoolExecutor(1) as pool:
         slow = pool.submit(client.status)
         assert arrived.wait(10)
@@ -96,7 +96,7 @@ def test_many_threads_renew_once(cluster: FakeCluster) -> None:
             together.wait()
 
     cluster.agent_token, cluster.on_request = "new", first_together
-    client = AgentClient(cluster.agent_url, "old", renew=renew)
+    client = AgentClient(cluster.agent_url, "old", refresh=renew)
     with ThreadPoolExecutor(4) as pool:
         calls = [pool.submit(client.status) for _ in range(4)]
         assert all(call.result(10) for call in calls)
@@ -105,7 +105,7 @@ def test_many_threads_renew_once(cluster: FakeCluster) -> None:
 
 def test_a_new_token_that_is_refused_too(cluster: FakeCluster) -> None:
     cluster.agent_token = "another cluster's"
-    agent = AgentClient(cluster.agent_url, "old", renew=lambda _: "new")
+    agent = AgentClient(cluster.agent_url, "old", refresh=lambda _: "new")
     client = RangeClient(agent, sleep=lambda _: None)
     with pytest.raises(PermanentError, match="refuses the token"):
         client.call(routes.CHECKPOINT_RANGES, {"rank": 0, "root": "checkpoints", "path": "x"}, label="x")

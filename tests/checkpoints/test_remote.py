@@ -206,7 +206,7 @@ def test_a_refused_token(link: CutLink, clock: Clock) -> None:
 
 
 def test_a_token_that_was_renewed(link: CutLink) -> None:
-    agent = AgentClient(link.url, "old", renew=lambda refused: TOKEN if refused == "old" else refused)
+    agent = AgentClient(link.url, "old", refresh=lambda refused: TOKEN if refused == "old" else refused)
     client = RangeClient(agent, sleep=lambda _: None)
     assert at(client).read(0, 5) == VALUES[:5]
 
@@ -218,7 +218,7 @@ def test_a_cluster_that_is_being_started_again(link: CutLink, clock: Clock) -> N
         return TOKEN
 
     client = RangeClient(
-        AgentClient(link.url, "old", renew=renew), clock=lambda: clock.now_s, sleep=clock.sleep
+        AgentClient(link.url, "old", refresh=renew), clock=lambda: clock.now_s, sleep=clock.sleep
     )
     assert at(client).read(0, 5) == VALUES[:5]
     assert len(clock.slept) == 3

@@ -171,12 +171,12 @@ def test_a_cluster_that_was_started_again_has_a_new_token(head: Served) -> None:
         refused.append(token)
         return TOKEN
 
-    api = AgentClient(f"http://127.0.0.1:{head.port}", "old", renew=renew)
+    api = AgentClient(f"http://127.0.0.1:{head.port}", "old", refresh=renew)
     assert api.status().phase is Phase.START
     assert api.node_log(0)[1] == 14
     assert refused == ["old"]
     with pytest.raises(Unauthorized):
-        AgentClient(f"http://127.0.0.1:{head.port}", "old", renew=lambda token: token).status()
+        AgentClient(f"http://127.0.0.1:{head.port}", "old", refresh=lambda token: token).status()
 
 
 def test_no_proxy_is_asked(head: Served, monkeypatch: pytest.MonkeyPatch) -> None:

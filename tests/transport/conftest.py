@@ -1,19 +1,48 @@
-"""The stand-in cluster, for what talks to one."""
+"""The stand-in cluster, in memory and on sockets, and time that passes by sleeping."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 import pytest
+from fake_cluster import FakeCluster as ServedCluster
+
+from cloudrl.testing import FakeCluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-from fake_cluster import FakeCluster
+
+class Clock:
+    """Seconds that pass only when somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.slept: list[float] = []
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds
 
 
 @pytest.fixture
-def cluster() -> Iterator[FakeCluster]:
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def cluster() -> FakeCluster:
     """A cluster of two nodes with one GPU each, and an agent."""
-    with FakeCluster() as fake:
+    fake = FakeCluster()
+    fake.chunk_bytes = 7
+    return fake
+
+
+@pytest.fixture
+def served() -> Iterator[ServedCluster]:
+    """The same behind real sockets."""
+    with ServedCluster() as fake:
         yield fake

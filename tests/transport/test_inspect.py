@@ -3,58 +3,40 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 
 from cloudrl.errors import ClusterFailed, ConnectionFailed, Unauthorized
 from cloudrl.spec.shape import ClusterShape
+from cloudrl.testing import AGENT_URL, RAY_URL, FakeCluster, ray_node
 from cloudrl.transport import Connection, inspect_cluster
 
-if TYPE_CHECKING:
-    from fake_cluster import FakeCluster
 
-
-def _connection(cluster: FakeCluster, *, agent: bool = True) -> Connection:
-    if not agent:
-        return Connection(name=cluster.url, ray_url=cluster.url, ray_token=cluster.token)
-    return Connection(
-        name="lab", ray_url=cluster.url, ray_token=cluster.token, agent_url=cluster.agent_url,
-        agent_token=cluster.token, cluster_id="id-1",
-    )  # fmt: skip
+def _plain(cluster: FakeCluster) -> Connection:
+    """Ray alone."""
+    return Connection(RAY_URL, RAY_URL, cluster.token, send=cluster.send)
 
 
 def test_a_cluster_with_agents(cluster: FakeCluster) -> None:
-    assert inspect_cluster(_connection(cluster)) == ClusterShape(
-        name="lab",
-        id="id-1",
-        nodes=2,
-        gpus_per_node=1,
-        device="cpu",
-        checkpoint_dir="/vol/checkpoints",
+    assert inspect_cluster(cluster.connection()) == ClusterShape(
+        name="lab", id="id-1", nodes=2, gpus_per_node=1, device="cpu", checkpoint_dir="/vol/checkpoints",
         data={"addition": {"train": "/vol/data/train.parquet", "test": "/vol/data/test.parquet"}},
-        models={"tiny-adder": "/vol/models/tiny-adder"},
-        verl_version="0.9.1",
-        rollouts=("vllm",),
-        provider="local",
-        ray_version="2.60.0",
-        ray_session="session_x",
-    )
+        models={"tiny-adder": "/vol/models/tiny-adder"}, verl_version="0.9.1", rollouts=("vllm",),
+        provider="local", ray_version="2.60.0", ray_session="session_x",
+    )  # fmt: skip
     assert [path for _, path in cluster.requests] == ["/v1/status"]
+    assert inspect_cluster(replace(cluster.connection(), cluster_id=None)).id == "id-1", "nobody knows it yet"
 
 
 def test_another_cluster_on_the_same_port(cluster: FakeCluster) -> None:
     """A tunnel that was opened again, and leads elsewhere: no job must ever go there."""
+    connection = cluster.connection()
     cluster.status["cluster"] = {**cluster.status["cluster"], "name": "other", "id": "id-2"}
     with pytest.raises(ConnectionFailed) as caught:
-        inspect_cluster(_connection(cluster))
-    for word in ("'other' (id-2)", "'lab' (id-1)", cluster.agent_url):
+        inspect_cluster(connection)
+    for word in ("'other' (id-2)", "'lab' (id-1)", AGENT_URL):
         assert word in caught.value.message
     assert caught.value.exit_code == 5
-
-
-def test_a_cluster_whose_id_nobody_knows_yet(cluster: FakeCluster) -> None:
-    assert inspect_cluster(replace(_connection(cluster), cluster_id=None)).id == "id-1"
 
 
 @pytest.mark.parametrize(
@@ -63,26 +45,25 @@ def test_a_cluster_whose_id_nobody_knows_yet(cluster: FakeCluster) -> None:
 def test_a_cluster_that_is_not_ready(cluster: FakeCluster, phase: str) -> None:
     cluster.status["phase"] = phase
     with pytest.raises(ClusterFailed, match=f"cluster 'lab' is {phase}") as caught:
-        inspect_cluster(_connection(cluster))
+        inspect_cluster(cluster.connection())
     assert caught.value.exit_code == 4
     assert caught.value.hint == "cloudrl status lab"
 
 
 def test_a_wrong_token(cluster: FakeCluster) -> None:
     with pytest.raises(Unauthorized):
-        inspect_cluster(replace(_connection(cluster), agent_token="wrong"))
+        inspect_cluster(replace(cluster.connection(), agent_token="wrong"))
 
 
 def test_a_cluster_that_is_gone(cluster: FakeCluster) -> None:
-    connection = _connection(cluster)
-    cluster.down()
-    with pytest.raises(ConnectionFailed):
-        inspect_cluster(connection)
+    cluster.is_up = False
+    with pytest.raises(ConnectionFailed, match="nobody answers"):
+        inspect_cluster(cluster.connection())
 
 
 def test_a_plain_ray_cluster(cluster: FakeCluster) -> None:
-    assert inspect_cluster(_connection(cluster, agent=False)) == ClusterShape(
-        name=cluster.url, id=None, nodes=2, gpus_per_node=1, device=None
+    assert inspect_cluster(_plain(cluster)) == ClusterShape(
+        name=RAY_URL, id=None, nodes=2, gpus_per_node=1, device=None
     )
 
 
@@ -99,15 +80,13 @@ def test_a_plain_ray_cluster(cluster: FakeCluster) -> None:
 def test_plain_nodes_are_counted_by_their_gpus(
     cluster: FakeCluster, gpus: list[float], nodes: int, each: int
 ) -> None:
-    from fake_cluster import node
-
-    cluster.nodes = [node(f"10.0.0.{index + 1}", count) for index, count in enumerate(gpus)]
-    seen = inspect_cluster(_connection(cluster, agent=False))
+    cluster.nodes = [ray_node(f"10.0.0.{index + 1}", count) for index, count in enumerate(gpus)]
+    seen = inspect_cluster(_plain(cluster))
     assert (seen.nodes, seen.gpus_per_node) == (nodes, each)
 
 
 def test_secrets_do_not_show(cluster: FakeCluster) -> None:
-    assert str(cluster.token) not in repr(_connection(cluster))
+    assert str(cluster.token) not in repr(cluster.connection())
 
 
 def test_what_a_raw_ray_job_submit_needs() -> None:

@@ -5,35 +5,36 @@ import socket
 import threading
 from typing import TYPE_CHECKING
 
-import httpx2
 import pytest
 from fake_cluster import wait_until
 
 from cloudrl.errors import CloudrlError, ConnectionFailed, InputError, Unauthorized
+from cloudrl.testing import RAY_URL, as_json, respond
 from cloudrl.transport.log_stream import RayLog, follow_log
 from cloudrl.transport.ray_client import RayClient, ray_reason
 from cloudrl.transport.ray_job import JobStatus, RayJob, RayNode
 
 if TYPE_CHECKING:
-    from fake_cluster import FakeCluster
+    from fake_cluster import FakeCluster as ServedCluster
+
+    from cloudrl.protocol.client import Response
+    from cloudrl.testing import FakeCluster
 
 
 @pytest.fixture
 def api(cluster: FakeCluster) -> RayClient:
-    return RayClient(cluster.url, "right-token", timeout_s=5)
+    return client(cluster)
 
 
-def answering(*answers: httpx2.Response | Exception) -> RayClient:
-    """An API to which a server gives these answers, one after the other."""
-    left = list(answers)
+def client(cluster: FakeCluster, token: str | None = "right-token") -> RayClient:
+    """To a cluster in memory."""
+    return RayClient(RAY_URL, token, send=cluster.send)
 
-    def handle(request: httpx2.Request) -> httpx2.Response:
-        answer = left.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
 
-    return RayClient("http://ray.test:8265", "t", transport=httpx2.MockTransport(handle))
+def answering(*answers: Response) -> RayClient:
+    """A client to which a server gives these answers, one after the other."""
+    coming = iter(answers)
+    return RayClient("http://ray.test:8265", "t", send=lambda _request: next(coming))
 
 
 def test_version(api: RayClient):
@@ -97,15 +98,18 @@ def test_names_stay_one_part_of_the_path(cluster: FakeCluster, api: RayClient, h
         api.get_job(hostile)
     api.package_exists(hostile)
 
-    assert cluster.requests == [("GET", f"/api/jobs/{hostile}"), ("GET", f"/api/packages/gcs/{hostile}")]
+    assert cluster.requests == [
+        ("GET", f"/api/jobs/{hostile}"), ("GET", "/api/version"), ("GET", f"/api/packages/gcs/{hostile}")
+    ]  # fmt: skip
 
 
-def test_a_package_is_uploaded_once(cluster: FakeCluster, api: RayClient):
+def test_a_package_is_uploaded_once(served: ServedCluster):
+    api = RayClient(served.url, "right-token")
     assert api.package_exists("_ray_pkg_1.zip") is False
     api.put_package("_ray_pkg_1.zip", [b"abc", b"def"], 6)
 
     assert api.package_exists("_ray_pkg_1.zip") is True
-    assert cluster.packages == {"_ray_pkg_1.zip": b"abcdef"}
+    assert served.packages == {"_ray_pkg_1.zip": b"abcdef"}
 
 
 def test_a_package_that_the_server_finds_too_large(cluster: FakeCluster, api: RayClient):
@@ -121,7 +125,7 @@ def test_a_package_that_the_server_finds_too_large(cluster: FakeCluster, api: Ra
     ("token", "says"), [("wrong", "refuses the token"), (None, "wants a token, and none was given")]
 )
 def test_a_refused_token(cluster: FakeCluster, token: str | None, says: str):
-    api = RayClient(cluster.url, token)
+    api = client(cluster, token)
 
     for call in (api.version, api.nodes, api.list_jobs, lambda: list(api.log("node", "file"))):
         with pytest.raises(Unauthorized, match=says) as caught:
@@ -131,7 +135,7 @@ def test_a_refused_token(cluster: FakeCluster, token: str | None, says: str):
 
 
 def test_the_token_is_in_no_representation(cluster: FakeCluster):
-    api = RayClient(cluster.url, "very-secret")
+    api = client(cluster, "very-secret")
 
     assert "very-secret" not in repr(api) + str(vars(RayJob("id", JobStatus.RUNNING)))
 
@@ -172,25 +176,25 @@ def test_a_server_that_speaks_something_else():
 @pytest.mark.parametrize(
     "answer",
     [
-        httpx2.Response(200, text="<html>Jupyter</html>"),
-        httpx2.Response(200, json={"version": 1}),
-        httpx2.Response(200, json=["ray_version"]),
-        httpx2.Response(404, text="404: Not Found"),
-        httpx2.Response(302, headers={"Location": "/login"}),
-        httpx2.Response(502, text="Bad Gateway"),
+        respond(200, b"<html>Jupyter</html>"),
+        as_json({"version": 1}),
+        as_json(["ray_version"]),
+        respond(404, b"404: Not Found"),
+        respond(302, headers={"Location": "/login"}),
+        respond(502, b"Bad Gateway"),
     ],
-    ids=lambda answer: f"{answer.status_code} {answer.text[:9]}",
+    ids=["a page", "a number", "a list", "404", "302", "502"],
 )
-def test_an_answer_that_is_not_rays(answer: httpx2.Response):
+def test_an_answer_that_is_not_rays(answer: Response):
     with pytest.raises(ConnectionFailed, match=r"not Ray's job server|answered \d+"):
         answering(answer).version()
 
 
 def test_other_forms_of_other_answers():
     with pytest.raises(ConnectionFailed, match="another form"):
-        answering(httpx2.Response(200, json={"data": {"result": []}})).nodes()
+        answering(as_json({"data": {"result": []}})).nodes()
     with pytest.raises(ConnectionFailed, match="is no list"):
-        answering(httpx2.Response(200, json={})).list_jobs()
+        answering(as_json({})).list_jobs()
 
 
 @pytest.mark.parametrize("url", ["localhost:8265", "ray://localhost:10001", "", "http://", "http://[::1"])
@@ -199,16 +203,16 @@ def test_an_address_that_is_no_url(url: str):
         RayClient(url)
 
 
-def test_the_environment_cannot_lead_elsewhere(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch):
+def test_the_environment_cannot_lead_elsewhere(served: ServedCluster, monkeypatch: pytest.MonkeyPatch):
     for name in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS", "HTTP_PROXY", "http_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
 
-    assert RayClient(cluster.url, "right-token").version()["ray_version"] == "2.60.0"
+    assert RayClient(served.url, "right-token").version()["ray_version"] == "2.60.0"
 
 
 def test_what_ray_says_of_a_bad_request():
     api = answering(
-        httpx2.Response(400, text="Traceback ...\nTypeError: entrypoint must be a string, got <int>\n")
+        respond(400, b"Traceback ...\nTypeError: entrypoint must be a string, got <int>\n"), as_json([])
     )
 
     with pytest.raises(InputError, match=r"^Ray refused the job: entrypoint must be a string, got <int>$"):
@@ -216,7 +220,7 @@ def test_what_ray_says_of_a_bad_request():
 
 
 def test_what_ray_says_of_its_own_failure():
-    api = answering(httpx2.Response(500, text="No available agent to submit job, please try again later."))
+    api = answering(respond(500, b"No available agent to submit job, please try again later."), as_json([]))
 
     with pytest.raises(CloudrlError, match="No available agent to submit job") as caught:
         api.submit_job({"entrypoint": "true"})
@@ -255,26 +259,34 @@ def test_which_states_are_an_end(status: str, terminal: bool):
 
 
 class TestLog:
-    def follow(self, cluster: FakeCluster, api: RayClient, **options: object) -> bytes:
-        source = RayLog(api, "run", shortest_s=0.01, longest_s=0.01, sleep=lambda _: None)
+    @pytest.fixture
+    def cluster(self, served: ServedCluster) -> ServedCluster:
+        return served
+
+    @pytest.fixture
+    def api(self, served: ServedCluster) -> RayClient:
+        return RayClient(served.url, "right-token", timeout_s=5)
+
+    def follow(self, cluster: ServedCluster, api: RayClient, **options: object) -> bytes:
+        source = RayLog(api, "run", poll_s=(0.01, 0.01), sleep=lambda _: None)
         over = lambda: api.get_job("run").status.is_terminal  # noqa: E731
         return b"".join(follow_log(source, over, sleep=lambda _: None, **options))
 
-    def test_as_it_is_now(self, cluster: FakeCluster, api: RayClient):
+    def test_as_it_is_now(self, cluster: ServedCluster, api: RayClient):
         log = "Zeile 1\r\n\xff half: ".encode("latin-1") + "你".encode()[:2]
         cluster.add("run", log)
 
         assert b"".join(RayLog(api, "run").rest(0)) == log
         assert b"".join(RayLog(api, "run").rest(9)) == log[9:]
 
-    def test_followed_to_its_end(self, cluster: FakeCluster, api: RayClient):
+    def test_followed_to_its_end(self, cluster: ServedCluster, api: RayClient):
         cluster.add("run", b"one\ntwo\n")
         cluster.end("run")
 
         assert self.follow(cluster, api) == b"one\ntwo\n"
 
     @pytest.mark.parametrize("cuts", [[0, 0, 0], [1, 2, 3, 4, 5, 6], [12, 3, 17], [18, 18]])
-    def test_broken_and_taken_up_again(self, cluster: FakeCluster, api: RayClient, cuts: list[int]):
+    def test_broken_and_taken_up_again(self, cluster: ServedCluster, api: RayClient, cuts: list[int]):
         log = "一 line\nzwölf\nend".encode()
         cluster.add("run", log)
         cluster.cuts = list(cuts)
@@ -285,10 +297,10 @@ class TestLog:
         assert breaks  # one may come after we have left, when the log was silent for long on a busy machine
         assert not cluster.cuts
 
-    def test_written_while_it_is_followed(self, cluster: FakeCluster, api: RayClient):
+    def test_written_while_it_is_followed(self, cluster: ServedCluster, api: RayClient):
         cluster.add("run", b"first\n")
         got = b""
-        source = RayLog(api, "run", shortest_s=0.01, longest_s=0.01)
+        source = RayLog(api, "run", poll_s=(0.01, 0.01))
         for chunk in follow_log(source, lambda: api.get_job("run").status.is_terminal):
             got += chunk
             if got == b"first\n":
@@ -298,10 +310,10 @@ class TestLog:
 
         assert got == b"first\nsecond\n"
 
-    def test_a_driver_that_has_no_node_yet(self, cluster: FakeCluster, api: RayClient):
+    def test_a_driver_that_has_no_node_yet(self, cluster: ServedCluster, api: RayClient):
         job = cluster.add("run", b"text", status="PENDING")
         job.node_ip = None
-        source, silences = RayLog(api, "run", shortest_s=0.01, longest_s=0.01, sleep=lambda _: None), 0
+        source, silences = RayLog(api, "run", poll_s=(0.01, 0.01), sleep=lambda _: None), 0
         for chunk in source.stream(0):
             if chunk:
                 break
@@ -310,21 +322,21 @@ class TestLog:
 
         assert silences >= 3
 
-    def test_a_driver_that_never_started(self, cluster: FakeCluster, api: RayClient):
+    def test_a_driver_that_never_started(self, cluster: ServedCluster, api: RayClient):
         cluster.add("run", status="FAILED").node_ip = None
 
         assert self.follow(cluster, api) == b""
 
-    def test_a_cluster_that_goes_away_and_comes_back(self, cluster: FakeCluster, api: RayClient):
+    def test_a_cluster_that_goes_away_and_comes_back(self, cluster: ServedCluster, api: RayClient):
         cluster.add("run", b"before\n")
         got, breaks = b"", []
 
         def come_back(failure: ConnectionFailed) -> None:
             breaks.append(failure)
-            if not cluster._servers:
+            if not cluster.is_up:
                 cluster.up()
 
-        source = RayLog(api, "run", shortest_s=0.01, longest_s=0.01)
+        source = RayLog(api, "run", poll_s=(0.01, 0.01))
         over = lambda: api.get_job("run").status.is_terminal  # noqa: E731
         for chunk in follow_log(source, over, sleep=lambda _: None, on_break=come_back):
             got += chunk
@@ -336,9 +348,9 @@ class TestLog:
         assert got == b"before\nafter\n"
         assert breaks
 
-    def test_giving_up_in_the_middle_leaves_no_thread(self, cluster: FakeCluster, api: RayClient):
+    def test_giving_up_in_the_middle_leaves_no_thread(self, cluster: ServedCluster, api: RayClient):
         cluster.add("run", b"x" * 4000)
-        stream = RayLog(api, "run", shortest_s=0.01, longest_s=0.01).stream(0)
+        stream = RayLog(api, "run", poll_s=(0.01, 0.01)).stream(0)
         assert next(chunk for chunk in stream if chunk)
         stream.close()
 

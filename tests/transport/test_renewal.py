@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from fake_cluster import FakeCluster
 
 from cloudrl.errors import ClusterFailed, ConnectionFailed, FailedError, Unauthorized
 from cloudrl.jobs import find_job
@@ -14,9 +13,7 @@ from cloudrl.protocol.backoff import Backoff
 from cloudrl.transport import Connection, inspect_cluster
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-pytestmark = pytest.mark.io
+    from cloudrl.testing import FakeCluster
 
 
 class Provider:
@@ -26,9 +23,7 @@ class Provider:
         self.cluster, self.asked, self.end = cluster, 0, ""
 
     def connect(self) -> Connection:
-        token, cluster = self.cluster.token, self.cluster
-        plain = Connection("lab", cluster.url, token, cluster.agent_url, token, "id-1")
-        return replace(plain, token_source=self)
+        return replace(self.cluster.connection(), token_source=self)
 
     def refresh(self, refused: str) -> Connection:
         assert refused
@@ -41,9 +36,8 @@ class Provider:
 
 
 @pytest.fixture
-def provider() -> Iterator[Provider]:
-    with FakeCluster() as cluster:
-        yield Provider(cluster)
+def provider(cluster: FakeCluster) -> Provider:
+    return Provider(cluster)
 
 
 def start_again(cluster: FakeCluster) -> None:
@@ -84,7 +78,7 @@ def test_who_follows_does_not_wait_for_a_cluster_that_is_over(provider: Provider
     provider.cluster.add("job-1", b"line 0\n")
     events = find_job(provider.connect(), "job-1").follow(sleep=lambda _: None)
     next(events)
-    provider.cluster.down()
+    provider.cluster.is_up = False
     provider.end = "cluster 'lab' is over: terminated"
     with pytest.raises(ClusterFailed, match="is over"):
         list(events)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from conftest import Clock
+
 SSH = f"""#!{sys.executable}
 import re, socket, sys, time
 if "-N" not in sys.argv:
@@ -47,19 +49,6 @@ class Finder:
     def ensure_alive(self) -> None:
         if os.path.exists(self._over):
             raise ClusterFailed("run 'lab' is over: done")
-
-
-class Clock:
-    """Seconds that pass by sleeping."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
 
 
 @pytest.fixture
@@ -156,10 +145,6 @@ def gave_way(*_: Any) -> Any:
 
 
 class TestTheSecondDaemon:
-    @pytest.fixture
-    def clock(self) -> Clock:
-        return Clock()
-
     @pytest.fixture
     def first(self, tmp_path: Path) -> Iterator[Any]:
         """The lock of a daemon that is opening its tunnel."""

@@ -1,0 +1,92 @@
+"""The seam to Ray's dashboard: httpx2, which knows TLS, and proxies on the way to another machine."""
+
+from __future__ import annotations
+
+import re
+import socket
+from contextlib import ExitStack, contextmanager, suppress
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from cloudrl.errors import ConnectionFailed
+from cloudrl.protocol.client import Response
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import httpx2
+
+    from cloudrl.protocol.client import Request
+
+_LOOPBACK = re.compile(r"localhost|127\.[0-9.]+|::1")
+
+
+def send(request: Request) -> Response:
+    """Send a request over a connection of its own.
+
+    Raises:
+        ConnectionFailed: nobody answers; the same when the body breaks off later.
+    """
+    import httpx2
+
+    place, stack = urlsplit(request.url), ExitStack()
+    # a proxy of the environment cannot reach this machine's loopback
+    is_near = _LOOPBACK.fullmatch(place.hostname or "") is not None
+    timeout = httpx2.Timeout(request.timeout_s, connect=request.connect_timeout_s)
+    with stack, _failures(request):
+        # without TLS there is nothing to verify, and no certificates to load
+        client = httpx2.Client(timeout=timeout, trust_env=not is_near, verify=place.scheme == "https")
+        stack.enter_context(client)
+        answer = stack.enter_context(
+            client.stream(request.method, request.url, content=request.body, headers=dict(request.headers))
+        )
+        return Response(answer.status_code, answer.headers, _Stream(request, answer, stack.pop_all()))
+
+
+class _Stream:
+    """The body of an answer, byte for byte as it was sent."""
+
+    def __init__(self, request: Request, answer: httpx2.Response, stack: ExitStack) -> None:
+        self._request, self._answer, self._stack = request, answer, stack
+        self._chunks = answer.iter_raw()
+
+    def read(self, _limit: int = -1) -> bytes:
+        return b"".join(iter(self.read1, b""))
+
+    def read1(self, _limit: int = -1) -> bytes:
+        """What comes next, empty at the end."""
+        with _failures(self._request):
+            return next(self._chunks, b"")
+
+    def close(self) -> None:
+        self._stack.close()
+
+    def abort(self) -> None:
+        """Wake a thread that waits in `read1`: closing a socket does not, on Linux."""
+        stream = self._answer.extensions.get("network_stream")
+        connection = stream.get_extra_info("socket") if stream is not None else None
+        if connection is not None:
+            with suppress(OSError):  # it was closed already
+                socket.socket.shutdown(
+                    connection, socket.SHUT_RDWR
+                )  # below TLS, which the other thread is using
+
+
+@contextmanager
+def _failures(request: Request) -> Iterator[None]:
+    import httpx2
+
+    place = urlsplit(request.url)
+    base, hint = (
+        f"{place.scheme}://{place.netloc}",
+        "Is the cluster up, and the tunnel to it? See: cloudrl status",
+    )
+    try:
+        yield
+    except httpx2.ConnectError as failure:
+        raise ConnectionFailed(f"no Ray answers at {base}: {failure}", hint=hint) from failure
+    except httpx2.TimeoutException as failure:
+        raise ConnectionFailed(f"{base} did not answer in {request.timeout_s:g} s", hint=hint) from failure
+    except (httpx2.HTTPError, httpx2.StreamError, httpx2.InvalidURL) as failure:
+        reason = str(failure) or type(failure).__name__
+        raise ConnectionFailed(f"the connection to {base} broke: {reason}", hint=hint) from failure
