@@ -66,9 +66,7 @@ class Fleet(spec.Fleet):
         if planned.action == "nothing":
             on_progress(Notice(f"fleet {self.name} is there, as declared"))
         else:
-            if replace is False:
-                fleets.refuse_replacing(planned)
-            fleets.check(where, planned)
+            fleets.check(where, planned, replace=replace is not False)
         for notice in _price_notices(planned):
             on_progress(notice)
         if planned.action == "nothing":

@@ -43,7 +43,7 @@ def test_a_stop_that_the_server_has_forgotten_is_asked_again(dstack: FakeDstack)
 
 def test_a_run_that_does_not_end_is_told(dstack: FakeDstack) -> None:
     there = Statuses(dstack, "running")
-    with pytest.raises(InputError, match="still running after 5 s"):
+    with pytest.raises(InputError, match="still there after 5 s"):
         runs.wait_over(dstack.server, "one", timeout_s=5.0, clock=lambda: there.now, sleep=there.sleep)
 
 

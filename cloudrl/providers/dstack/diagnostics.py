@@ -38,8 +38,7 @@ def check(server: Server, planned: RunPlan) -> list[FleetState]:
     Raises:
         InputError: a run of this name is going on or ending, or the task names a secret that the server does not have.
     """
-    _check_not_anothers(server, planned)
-    runs.check_free(planned)
+    _check_name(server, planned)
     task = yaml.safe_load(planned.text)
     _check_secrets(server, planned, referenced_secrets(task))
     return _fleets_for(server, task.get("fleets") or ())
@@ -76,14 +75,22 @@ def referenced_secrets(task: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for value in values for name in _SECRET.findall(str(value))))
 
 
-def _check_not_anothers(server: Server, planned: RunPlan) -> None:
-    """The way on is not to attach to the cluster of somebody else, nor to end it."""
-    current = planned.current
-    if current is not None and not current.is_over and current.user != runs.present_user(server):
-        raise InputError(
-            f"user {current.user!r} has a run {planned.name!r} in project {server.project!r}",
-            hint="Choose another name",
+def _check_name(server: Server, planned: RunPlan) -> None:
+    """Refuse a name that is taken. The way on is not to attach to the cluster of somebody else, nor to end it."""
+    current, name = planned.current, planned.name
+    if current is None or current.is_over:
+        return
+    if current.user != runs.present_user(server):
+        said, hint = (
+            f"user {current.user!r} has a run {name!r} in project {server.project!r}",
+            "Choose another name",
         )
+    elif current.status == "terminating":
+        said, hint = f"a run {name!r} is still ending", f"Try again when it is gone: cloudrl status {name}"
+    else:
+        said = f"a run {name!r} is there: {current.status}"
+        hint = f"cloudrl attach {name}\ncloudrl down {name}"
+    raise InputError(said, hint=hint)
 
 
 def _check_secrets(server: Server, planned: RunPlan, wanted: Sequence[str]) -> None:

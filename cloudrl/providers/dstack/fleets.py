@@ -142,29 +142,23 @@ def apply(server: Server, planned: FleetPlan) -> FleetState:
     return _state(server.call(server.api.fleets.apply_plan, server.project, planned.answer))
 
 
-def check(server: Server, planned: FleetPlan) -> None:
-    """Refuse what cannot be had.
+def check(server: Server, planned: FleetPlan, *, replace: bool = True) -> None:
+    """Refuse what cannot be had, and without `replace` what would take machines and their disks with it.
 
     Raises:
         CapacityError: no backend offers such a machine.
+        InputError: the plan would delete a fleet first, and nobody has asked for that.
     """
+    name = planned.name
+    if planned.action == "recreate" and not replace:
+        raise InputError(
+            f"fleet {name} is there and cannot be changed in place: its machines and their disks would go",
+            hint=f"See it: cloudrl fleet list\nBe rid of it: cloudrl fleet delete {name}",
+        )
     if not planned.is_ssh and planned.total_offers == 0:
         raise CapacityError(
-            f"fleet {planned.name!r}: no backend of project {server.project!r} offers such a machine",
+            f"fleet {name!r}: no backend of project {server.project!r} offers such a machine",
             hint="What there is: dstack offer --gpu 80GB:8\nBackends are set up in ~/.dstack/server/config.yml",
-        )
-
-
-def refuse_replacing(planned: FleetPlan) -> None:
-    """A fleet that is replaced takes its machines and their disks with it; nobody has asked for that.
-
-    Raises:
-        InputError: the plan would delete a fleet first.
-    """
-    if planned.action == "recreate":
-        raise InputError(
-            f"fleet {planned.name} is there and cannot be changed in place: its machines and their disks would go",
-            hint=f"See it: cloudrl fleet list\nBe rid of it: cloudrl fleet delete {planned.name}",
         )
 
 
@@ -193,14 +187,9 @@ def wait(
         return fleet if fleet.is_settled else None
 
     def late() -> CapacityError:
-        waiting = next((each for each in get(server, name).instances if each.status in _COMING), None)
-        which = (
-            "it is not settled"
-            if waiting is None
-            else f"{waiting.hostname or waiting.name} is still {waiting.status}"
-        )
+        minutes = f"{timeout_s / 60:.0f} minutes"
         return CapacityError(
-            f"fleet {name!r}: {which} after {timeout_s / 60:.0f} minutes; dstack goes on trying", hint=hint
+            f"fleet {name!r}: not all machines are up after {minutes}; dstack goes on trying", hint=hint
         )
 
     hint = f"cloudrl fleet list\ncloudrl fleet delete {name}"

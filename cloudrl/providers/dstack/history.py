@@ -41,7 +41,6 @@ def _described(server: Server, run: RunState, number: int, *, read: bool) -> Map
         "nodes": [
             {
                 "rank": rank, "ip": each.hostname, "phase": each.status, "detail": each.reason,
-                "exit_status": each.exit_status,
             }
             for rank, each in ended
         ],

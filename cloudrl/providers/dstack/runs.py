@@ -39,7 +39,6 @@ class Attempt:
     finished_at: float | None
     hostname: str
     price: float
-    exit_status: int | None
     reason: str
     code: str = ""
     backend: str = ""
@@ -169,28 +168,6 @@ def apply(server: Server, planned: RunPlan) -> RunState:
     return get(server, planned.name)
 
 
-def check_free(planned: RunPlan) -> None:
-    """Refuse a name that is taken.
-
-    Raises:
-        InputError: a run of this name is going on or ending.
-    """
-    if planned.current is not None and not planned.current.is_over:
-        raise _exists(planned.current)
-
-
-def _exists(current: RunState) -> InputError:
-    if current.status == "terminating":
-        return InputError(
-            f"a run {current.name!r} is still ending",
-            hint=f"Try again when it is gone: cloudrl status {current.name}",
-        )
-    return InputError(
-        f"a run {current.name!r} is there: {current.status}",
-        hint=f"cloudrl attach {current.name}\ncloudrl down {current.name}",
-    )
-
-
 def get(server: Server, name: str) -> RunState:
     """One look at the latest run of a name.
 
@@ -255,13 +232,10 @@ def wait_over(
             stop(server, name)
         return run if run.is_over else None
 
-    def late() -> InputError:
-        return InputError(
-            f"run {name!r} is still {get(server, name).status} after {timeout_s:.0f} s",
-            hint=f"dstack stop --abort {name}",
-        )
-
-    return wait_for(look, late, timeout_s=timeout_s, clock=clock, sleep=sleep)
+    late = InputError(
+        f"run {name!r} is still there after {timeout_s:.0f} s", hint=f"dstack stop --abort {name}"
+    )
+    return wait_for(look, lambda: late, timeout_s=timeout_s, clock=clock, sleep=sleep)
 
 
 def _state(run: Any) -> RunState:
@@ -292,7 +266,6 @@ def _attempt(submission: Any) -> Attempt:
         finished_at=submission.finished_at.timestamp() if submission.finished_at is not None else None,
         hostname=(machine.hostname or "") if machine is not None else "",
         price=machine.price if machine is not None else 0.0,
-        exit_status=submission.exit_status,
         reason=submission.termination_reason_message
         or submission.error
         or _code(submission).replace("_", " "),

@@ -60,10 +60,7 @@ def wait(server: Server, name: str, *, timeout_s: float = 600.0) -> VolumeState:
             raise failed(volume.reason or "failed")
         return volume if volume.status == "active" else None
 
-    def late() -> CapacityError:
-        return failed(f"still {get(server, name).status} after {timeout_s:.0f} s")
-
-    return wait_for(look, late, timeout_s=timeout_s)
+    return wait_for(look, lambda: failed(f"not there after {timeout_s:.0f} s"), timeout_s=timeout_s)
 
 
 def get(server: Server, name: str) -> VolumeState:
