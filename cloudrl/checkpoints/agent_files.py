@@ -151,13 +151,9 @@ class RetryableError(Exception):
     """An answer that may be another one in a moment."""
 
 
-class CastUnsupported(Exception):
-    """The agent did not cast."""
-
-
 def _check_cast(answer: Response, query: Mapping[str, str] | None) -> None:
     if query and answer.header(routes.CAST_HEADER) != query["cast"]:
-        raise CastUnsupported
+        raise PermanentError("the agent does not cast", ErrorCode.UNSUPPORTED)
 
 
 def _read_all(answer: Response, count: int, into: bytearray) -> None:

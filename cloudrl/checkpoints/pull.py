@@ -119,7 +119,7 @@ def _pull_one(source: CheckpointSource, file: FileCopy, path: Path, tell: Callab
     if _is_there(path, file):
         tell(file.size_bytes)
         return
-    remote = source.open(file, ahead_bytes=0)
+    remote = source.open(file)
     part = _part(path, file)
     path.parent.mkdir(parents=True, exist_ok=True)
     with part.open("a+b") as out:

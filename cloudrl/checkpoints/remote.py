@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import threading
 from typing import TYPE_CHECKING, Any
 
-from cloudrl.checkpoints.agent_files import CastUnsupported, PermanentError
+from cloudrl.checkpoints.agent_files import PermanentError
 from cloudrl.errors import CheckpointError
 from cloudrl.node.ranges import MAX_RANGES, MAX_RANGES_BYTES
 from cloudrl.node.shard_worker import CASTS
@@ -21,9 +20,6 @@ if TYPE_CHECKING:
     from cloudrl.saves.inventory import FileCopy
     from cloudrl.shards.dtypes import DType
 
-AHEAD_BYTES = 16 << 10
-"""Read at once: small tensors follow each other. A merge reads large ones in another order than they lie, so more would
-be thrown away."""
 _SUMMED_AT_ONCE_BYTES = 16 << 20
 """A busy network volume may give 1 MB/s, and nothing travels meanwhile: such a sum ends within the client's timeout."""
 _LEFT_TO_THE_READER = (ErrorCode.NOT_FOUND, ErrorCode.UNSUPPORTED)
@@ -31,26 +27,20 @@ _LEFT_TO_THE_READER = (ErrorCode.NOT_FOUND, ErrorCode.UNSUPPORTED)
 
 
 class RemoteShard:
-    """See `ShardSource`. Short reads in ascending order cost one request for every `ahead_bytes`.
+    """See `ShardSource`; every read is a request of its own.
 
     Args:
         client: To the cluster.
         file: Where it lies.
-        ahead_bytes: Read at once, and kept until something else is read.
         label: For messages.
     """
 
-    def __init__(
-        self, client: RangeClient, file: FileCopy, *, ahead_bytes: int = AHEAD_BYTES, label: str | None = None
-    ) -> None:
+    def __init__(self, client: RangeClient, file: FileCopy, *, label: str | None = None) -> None:
         self.label = label or file.label
         self._client, self._size = client, file.size_bytes
         self._file: dict[str, Any] = {
             "rank": file.location.ranks[0], "root": file.location.root, "path": file.path,
         }  # fmt: skip
-        self._ahead_bytes = ahead_bytes
-        self._lock = threading.Lock()
-        self._kept: dict[str, tuple[int, bytes]] = {}
         self._casts = True
 
     def size_bytes(self) -> int:
@@ -60,7 +50,7 @@ class RemoteShard:
     def read(self, offset: int, length: int) -> bytes:
         """See `ShardSource.read`."""
         self._check(offset, length)
-        return self._through_kept("", 1, offset, length)
+        return self._fetch(offset, length)
 
     def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         """See `ShardSource.read_many`."""
@@ -83,9 +73,7 @@ class RemoteShard:
             return cast_bytes(self.read(offset, count * stored.size_bytes), stored, wanted)
         self._check(offset, count * CASTS[pair])
         try:
-            return self._through_kept(",".join(pair), CASTS[pair], offset, count * CASTS[pair])
-        except CastUnsupported:
-            self._casts = False
+            return self._fetch(offset, count * CASTS[pair], {"cast": ",".join(pair)})
         except PermanentError as error:
             if error.code not in _LEFT_TO_THE_READER:
                 raise
@@ -104,31 +92,17 @@ class RemoteShard:
             )
             said = json.loads(answer)
             if said["size_bytes"] != count:
-                raise self._changed()
+                raise CheckpointError(
+                    f"{self.label} has changed while it was read",
+                    hint="Is a job saving this step? Wait for it",
+                )
             value, offset = int(said["crc32"]), offset + count
         return value
 
-    def _through_kept(self, cast: str, width: int, offset: int, length: int) -> bytes:
-        """Bytes of a range, as stored or cast; `length` counts stored bytes, of which `width` are one value."""
-        if length >= self._ahead_bytes:  # nothing of it would be kept, so threads do not wait for each other
-            return self._fetch(cast, width, offset, length)
-        scale = 2 / width if cast else 1
-        with self._lock:
-            start, kept = self._kept.get(cast, (0, b""))
-        at = int((offset - start) * scale)
-        if offset < start or (offset - start) % width or at + int(length * scale) > len(kept):
-            at, kept = 0, self._fetch(cast, width, offset, length)
-            with self._lock:
-                self._kept = {cast: (offset, kept)}
-        return kept[at : at + int(length * scale)]
-
-    def _fetch(self, cast: str, width: int, offset: int, length: int) -> bytes:
-        count = min(max(length, self._ahead_bytes), self._size - offset)
-        count -= count % width if cast else 0
+    def _fetch(self, offset: int, length: int, query: dict[str, str] | None = None) -> bytes:
         content = bytearray()
-        query = {"cast": cast} if cast else None
-        if count:
-            self._client.fetch(self._file, offset, count, label=self.label, into=content, query=query)
+        if length:
+            self._client.fetch(self._file, offset, length, label=self.label, into=content, query=query)
         return bytes(content)
 
     def _check(self, offset: int, length: int) -> None:
@@ -137,11 +111,6 @@ class RemoteShard:
                 f"{self.label} has {self._size} bytes, and {length} from byte {offset} on are asked for: it is cut off",
                 hint="Take another copy, or another step: cloudrl checkpoints list",
             )
-
-    def _changed(self) -> CheckpointError:
-        return CheckpointError(
-            f"{self.label} has changed while it was read", hint="Is a job saving this step? Wait for it"
-        )
 
 
 def _batches(ranges: Sequence[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:

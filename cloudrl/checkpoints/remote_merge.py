@@ -14,7 +14,7 @@ import zipfile
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from cloudrl.checkpoints.remote_merge_main import FILE, MARK, TOKEN, checkpoint_to_json
+from cloudrl.checkpoints.remote_merge_main import MARK, TOKEN
 from cloudrl.checkpoints.sources import ClusterSource
 from cloudrl.errors import CheckpointError, InputError, JobFailed
 from cloudrl.jobs import Ended, Line
@@ -27,6 +27,7 @@ from cloudrl.verl.metrics import plain
 if TYPE_CHECKING:
     from cloudrl.checkpoints.handle import CheckpointHandle
     from cloudrl.jobs import JobHandle
+    from cloudrl.saves.inventory import Checkpoint
     from cloudrl.spec.shape import ClusterShape
     from cloudrl.transport import AgentClient, Connection
 
@@ -69,24 +70,35 @@ def merge_on_head(
             f"--to {path} is relative, and means a folder of the head", hint="Give an absolute path"
         )
     options = [f"--to={path}", f"--dtype={dtype}", *(["--sync"] if sync else [])]
-    job = _submit(source.connection, checkpoint, options)
-    return _follow(job, on_progress)
+    return _follow(_submit(source.connection, checkpoint.info, options), on_progress)
 
 
-def _submit(connection: Connection, checkpoint: CheckpointHandle, options: list[str]) -> JobHandle:
+def _submit(connection: Connection, checkpoint: Checkpoint, options: list[str]) -> JobHandle:
     cluster, agent = inspect_cluster(connection), connection.agent()
     if agent is None or cluster.secrets_dir is None:
         raise InputError(
             f"{connection.name} has no place where secrets of jobs can lie", hint="Leave out --on-head"
         )
-    name, content = _package(checkpoint, agent)
+    name, content = _package()
     submission_id = f"merge-{checkpoint.step}-{secrets.token_hex(4)}"
     agent.put_secrets(submission_id, {TOKEN: connection.agent_token or ""})
     ray = connection.ray()
     if not ray.package_exists(name):
         ray.put_package(name, iter([content]), len(content))
-    ray.submit_job(_request(cluster, name, submission_id, options))
+    which = [*_which(checkpoint, agent), *options]
+    ray.submit_job(_request(cluster, name, submission_id, which))
     return find_job(connection, submission_id)
+
+
+def _which(checkpoint: Checkpoint, agent: AgentClient) -> list[str]:
+    """What is to be merged, and where the head's agent answers to a job there."""
+    head = next(node for node in agent.status().nodes if node.rank == 0)
+    port = head.agent_port or urlsplit(agent.url).port or 80
+    world_size = [] if checkpoint.world_size is None else [f"--world-size={checkpoint.world_size}"]
+    return [
+        f"--agent-url=http://127.0.0.1:{port}", f"--run={checkpoint.run}", f"--step={checkpoint.step}",
+        f"--role={checkpoint.role}", *world_size,
+    ]  # fmt: skip
 
 
 def _request(cluster: ClusterShape, package: str, submission_id: str, options: list[str]) -> dict[str, Any]:
@@ -133,14 +145,11 @@ def _said(line: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _package(checkpoint: CheckpointHandle, agent: AgentClient) -> tuple[str, bytes]:
-    """Our code and what it is to do; the same bytes for the same checkpoint."""
-    head = next(node for node in agent.status().nodes if node.rank == 0)
-    port = head.agent_port or urlsplit(agent.url).port or 80
-    task = {"agent_url": f"http://127.0.0.1:{port}", "checkpoint": checkpoint_to_json(checkpoint.info)}
+def _package() -> tuple[str, bytes]:
+    """Our code, under the name that Ray gives to what has these bytes."""
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, data in [(FILE, json.dumps(task).encode()), *sorted(python_sources(_PARTS))]:
+        for name, data in sorted(python_sources(_PARTS)):
             info = zipfile.ZipInfo(name, _EPOCH)
             info.compress_type, info.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
             archive.writestr(info, data)

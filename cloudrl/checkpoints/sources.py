@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from cloudrl.checkpoints.agent_files import RangeClient
-from cloudrl.checkpoints.remote import AHEAD_BYTES, RemoteShard
+from cloudrl.checkpoints.remote import RemoteShard
 from cloudrl.errors import CheckpointError, InputError
 from cloudrl.node.checkpoint_store import remove_step
 from cloudrl.node.files import Refused
@@ -27,9 +27,7 @@ if TYPE_CHECKING:
 class FileOpener(Protocol):
     """Gives the bytes of what an inventory names."""
 
-    def open(
-        self, file: FileCopy, *, label: str | None = None, ahead_bytes: int = AHEAD_BYTES
-    ) -> ShardSource:
+    def open(self, file: FileCopy, *, label: str | None = None) -> ShardSource:
         """The bytes of a file; nothing is read yet."""
 
 
@@ -78,13 +76,7 @@ class LocalSource:
         """See `CheckpointSource`."""
         return local_inventory(self.folder)
 
-    def open(
-        self,
-        file: FileCopy,
-        *,
-        label: str | None = None,
-        ahead_bytes: int = AHEAD_BYTES,  # noqa: ARG002
-    ) -> ShardSource:
+    def open(self, file: FileCopy, *, label: str | None = None) -> ShardSource:
         """See `CheckpointSource`."""
         return LocalShard(Path(file.location.folder) / file.path, label=label)
 
@@ -121,11 +113,9 @@ class ClusterSource:
         """See `CheckpointSource`. A node that does not answer is told in a note."""
         return cluster_inventory(self._agent.status().nodes, self._agent.inventory)
 
-    def open(
-        self, file: FileCopy, *, label: str | None = None, ahead_bytes: int = AHEAD_BYTES
-    ) -> ShardSource:
+    def open(self, file: FileCopy, *, label: str | None = None) -> ShardSource:
         """See `CheckpointSource`."""
-        return RemoteShard(self._client, file, label=label, ahead_bytes=ahead_bytes)
+        return RemoteShard(self._client, file, label=label)
 
     def remove(self, location: Location, path: str) -> None:
         """See `CheckpointSource`."""

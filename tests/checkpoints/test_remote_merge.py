@@ -6,6 +6,7 @@ import importlib.util
 import io
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -20,7 +21,7 @@ from spread_checkpoint import spread
 
 from cloudrl.checkpoints.handle import Checkpoints
 from cloudrl.checkpoints.remote_merge import merge_on_head
-from cloudrl.checkpoints.remote_merge_main import TOKEN, checkpoint_from_json, checkpoint_to_json
+from cloudrl.checkpoints.remote_merge_main import TOKEN
 from cloudrl.checkpoints.sources import ClusterSource, LocalSource
 from cloudrl.errors import CheckpointError, InputError, JobFailed
 from cloudrl.transport import Connection
@@ -106,9 +107,9 @@ def test_the_same_model_as_here(head: Head, tmp_path: Path) -> None:
 def test_it_waits_for_the_disk_if_asked(head: Head, tmp_path: Path) -> None:
     merge_on_head(latest(head), str(tmp_path / "out"), sync=True)
     merge_on_head(latest(head), str(tmp_path / "again"))
-    one, other = (shlex.split(job.body["entrypoint"])[5:] for job in head.jobs.values())
+    one, other = (shlex.split(job.body["entrypoint"])[-3:] for job in head.jobs.values())
     assert one == [f"--to={tmp_path}/out", "--dtype=bf16", "--sync"]
-    assert other == [f"--to={tmp_path}/again", "--dtype=bf16"]
+    assert other == ["--world-size=2", f"--to={tmp_path}/again", "--dtype=bf16"]
     assert (tmp_path / "out" / "model.safetensors").exists()
 
 
@@ -160,7 +161,9 @@ def test_what_cannot_be_done_there(
     assert head.jobs == {}
 
 
-def test_a_checkpoint_as_json(head: Head) -> None:
-    info = latest(head).info
-    again = checkpoint_from_json(checkpoint_to_json(info))
-    assert (again.files, again.records, again.name) == (info.files, info.records, info.name)
+def test_a_step_that_has_gone_meanwhile(head: Head, tmp_path: Path) -> None:
+    checkpoint = latest(head)
+    for disk in head.disks.values():
+        shutil.rmtree(disk / "mine")
+    with pytest.raises(CheckpointError, match="on the head: step 7 of mine is not there any more"):
+        merge_on_head(checkpoint, str(tmp_path / "out"))
