@@ -62,22 +62,22 @@ def _dump_object(value: Name | Storage | PickledObject) -> bytes:
     return _dump(Name(value.name)) + _dump(value.args) + b"R" + state
 
 
-def locations(value: Any, here: Location = ()) -> Iterator[Location]:
+def places(value: Any, here: Location = ()) -> Iterator[Location]:
     """Every value within a value, and itself."""
     yield here
     if isinstance(value, PickledObject):
-        yield from locations(value.args, (*here, "args"))
-        yield from locations(value.state, (*here, "state"))
+        yield from places(value.args, (*here, "args"))
+        yield from places(value.state, (*here, "state"))
     elif isinstance(value, dict):
         for key, item in value.items():
-            yield from locations(item, (*here, ("key", key)))
+            yield from places(item, (*here, ("key", key)))
     elif isinstance(value, (tuple, list)):
         for index, item in enumerate(value):
-            yield from locations(item, (*here, ("at", index)))
+            yield from places(item, (*here, ("at", index)))
 
 
 def changed(value: Any, place: Location, change: Callable[[Any], Any]) -> Any:
-    """The same with one of the values within it changed; what other locations share with it stays as it is."""
+    """The same with one of the values within it changed; what other places share with it stays as it is."""
     if not place:
         return change(value)
     step, rest = place[0], place[1:]

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.io
 
 
 class Silent:
-    """A shard whose node can still be read, but does not sum any more; the user loses backoff."""
+    """A shard whose node can still be read, but does not sum any more; the user loses patience."""
 
     def __init__(self, here: LocalShard) -> None:
         self._here = here

@@ -8,7 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from crafted import InMemory, archived, changed, changes, dump, locations
+from crafted import InMemory, archived, changed, changes, dump, places
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from shard_files import FIXTURES, config_files, members, shard_path
@@ -45,7 +45,7 @@ def state(save: tuple[str, int], rank: int) -> dict[str, Any]:
 @cache
 def places_of(save: tuple[str, int], name: str) -> list[Location]:
     """The outer ones many times, since there are fewer of them."""
-    found = list(locations(state(save, 1)[name]))
+    found = list(places(state(save, 1)[name]))
     outer = [place for place in found if len(place) < 4]
     return found + outer * (1 + len(found) // len(outer))
 
