@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from cloudrl.shards.dtypes import DType
 
-Location = tuple[Any, ...]
+Place = tuple[Any, ...]
 """How to get from a value to one within it: ("args", 2), ("state", "_spec"), 0, "key", ..."""
 
 
@@ -62,7 +62,7 @@ def _dump_object(value: Name | Storage | PickledObject) -> bytes:
     return _dump(Name(value.name)) + _dump(value.args) + b"R" + state
 
 
-def places(value: Any, here: Location = ()) -> Iterator[Location]:
+def places(value: Any, here: Place = ()) -> Iterator[Place]:
     """Every value within a value, and itself."""
     yield here
     if isinstance(value, PickledObject):
@@ -76,7 +76,7 @@ def places(value: Any, here: Location = ()) -> Iterator[Location]:
             yield from places(item, (*here, ("at", index)))
 
 
-def changed(value: Any, place: Location, change: Callable[[Any], Any]) -> Any:
+def changed(value: Any, place: Place, change: Callable[[Any], Any]) -> Any:
     """The same with one of the values within it changed; what other places share with it stays as it is."""
     if not place:
         return change(value)
