@@ -13,7 +13,6 @@ from cloudrl.checkpoints.merge_inputs import merge_inputs
 from cloudrl.checkpoints.pull import Pulled, pull
 from cloudrl.errors import CheckpointError
 from cloudrl.saves.inventory import LATEST, Checkpoint, Inventory
-from cloudrl.shards.merge import Merged, Tuning
 from cloudrl.shards.progress import OnProgress, silent
 from cloudrl.shards.verify import verify
 
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     import os
 
     from cloudrl.checkpoints.sources import CheckpointSource
+    from cloudrl.shards.merge import Merged
     from cloudrl.shards.report import Report
 
 
@@ -85,9 +85,10 @@ class CheckpointHandle:
             CheckpointError: It is incomplete, damaged, mixed, of a kind that cannot be merged, or a node stays silent;
                 or the folder cannot be written.
         """
-        tuning = Tuning(threads=self.source.threads, sync=sync)
         inputs = merge_inputs(self.info, self.source)
-        merged = merge(inputs, Path(path), dtype=dtype, tuning=tuning, on_progress=on_progress)
+        merged = merge(
+            inputs, Path(path), dtype=dtype, sync=sync, threads=self.source.threads, on_progress=on_progress
+        )
         if self.role == "actor":
             self.on_copied((self.run, self.step))
         return merged

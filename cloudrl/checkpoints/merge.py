@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cloudrl.checkpoints.staging import refuse_existing, staged
-from cloudrl.shards.merge import DEFAULT, Merged, Tuning, plan_merge, write_model
+from cloudrl.shards.merge import Merged, plan_merge, write_model
+from cloudrl.shards.plan import MAX_FILE_BYTES
 from cloudrl.shards.progress import OnProgress, silent
 
 if TYPE_CHECKING:
@@ -20,7 +21,9 @@ def merge(
     target: Path,
     *,
     dtype: str = "bf16",
-    tuning: Tuning = DEFAULT,
+    sync: bool = False,
+    threads: int | None = None,
+    max_file_bytes: int = MAX_FILE_BYTES,
     on_progress: OnProgress = silent,
 ) -> Merged:
     """Merge one role of one step; the shards are only read, and a merge that was killed can be repeated.
@@ -31,7 +34,10 @@ def merge(
         inputs: The files.
         target: A folder that does not exist.
         dtype: See `plan_merge`.
-        tuning: Checks, threads and sizes that are seldom anything but the default.
+        sync: Wait until the disk has the model. Without it a power failure within the next half minute may cost it;
+            a killed process never does.
+        threads: How many copy; by default as many as there are processors, at least 2 and at most 4.
+        max_file_bytes: The most that a weight file may have.
         on_progress: Called with bytes of the shards.
 
     Raises:
@@ -39,7 +45,7 @@ def merge(
         CheckpointError: See `plan_merge`; or the target cannot be written.
     """
     refuse_existing(target)
-    plan = plan_merge(inputs, dtype=dtype, max_file_bytes=tuning.max_file_bytes)
-    with staged(target, plan.size_bytes, sync=tuning.sync) as folder:
-        merged = write_model(plan, folder, tuning, on_progress)
+    plan = plan_merge(inputs, dtype=dtype, max_file_bytes=max_file_bytes)
+    with staged(target, plan.size_bytes, sync=sync) as folder:
+        merged = write_model(plan, folder, threads, on_progress)
     return replace(merged, path=target)

@@ -22,7 +22,6 @@ from cloudrl.checkpoints.remote import RemoteShard
 from cloudrl.errors import CheckpointError, CloudrlError
 from cloudrl.protocol.client import AgentClient
 from cloudrl.saves.aggregate import cluster_inventory
-from cloudrl.shards.merge import Tuning
 from cloudrl.shards.source import LocalShard
 
 if TYPE_CHECKING:
@@ -72,8 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     client = RangeClient(agent, on_break=lambda sentence: _say(note=sentence))
     try:
         inputs = merge_inputs(_find(agent, args), HeadFileOpener(client))
-        tuning = Tuning(threads=8, sync=args.sync)
-        merged = merge(inputs, args.to, dtype=args.dtype, tuning=tuning, on_progress=progress)
+        merged = merge(inputs, args.to, dtype=args.dtype, sync=args.sync, threads=8, on_progress=progress)
     except CloudrlError as error:
         _say(error=error.message, hint=error.hint)
         return error.exit_code

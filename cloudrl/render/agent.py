@@ -15,12 +15,8 @@ if TYPE_CHECKING:
 
 AGENT_FILE = "cloudrl-node.pyz"
 
-# saves: what records a save and lists a folder; an agent makes no plans over them yet
 # verl_cpu: the agent itself makes the tiny model; jobs of a CPU cluster find the rest through PYTHONPATH
-_PARTS = (
-    "__init__.py", "errors.py", "protocol", "saves/__init__.py", "saves/names.py", "saves/records.py", "saves/scan.py",
-    "saves/zip_directory.py", "node", "data", "verl_cpu",
-)  # fmt: skip
+_PARTS = ("__init__.py", "errors.py", "protocol", "saves", "node", "data", "verl_cpu")
 _MAIN = "import sys\n\nfrom cloudrl.node.main import main\n\nsys.exit(main())\n"
 _LINE_STARTS = (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest date that a zip can hold

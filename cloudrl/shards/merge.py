@@ -26,25 +26,6 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Tuning:
-    """How a merge goes about it.
-
-    Attributes:
-        threads: How many copy; by default as many as there are processors, at least 2 and at most 4.
-        max_file_bytes: The most that a weight file may have.
-        sync: Wait until the disk has the model. Without it a power failure within the next half minute may cost it;
-            a killed process never does.
-    """
-
-    threads: int | None = None
-    max_file_bytes: int = MAX_FILE_BYTES
-    sync: bool = False
-
-
-DEFAULT = Tuning()
-
-
-@dataclass(frozen=True)
 class Merged:
     """A merged model.
 
@@ -128,7 +109,7 @@ def plan_merge(inputs: MergeInputs, *, dtype: str = "bf16", max_file_bytes: int 
 
 
 def write_model(
-    plan: Plan, folder: Path, tuning: Tuning = DEFAULT, on_progress: OnProgress = silent
+    plan: Plan, folder: Path, threads: int | None = None, on_progress: OnProgress = silent
 ) -> Merged:
     """Write a planned model into an empty folder; its last byte comes before the progress says that all is done.
 
@@ -139,7 +120,7 @@ def write_model(
     outputs = plan.outputs
     read_bytes = total_bytes(outputs)
     meter = Meter(read_bytes, on_progress)
-    copier = Copier(meter, threads=tuning.threads)
+    copier = Copier(meter, threads=threads)
     for name, text in plan.texts.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(text)

@@ -15,7 +15,7 @@ from cloudrl.errors import CheckpointError, InputError
 from cloudrl.shards.cast import cast_bytes
 from cloudrl.shards.dtypes import DType
 from cloudrl.shards.inputs import MergeInputs
-from cloudrl.shards.merge import Merged, Tuning, plan_merge
+from cloudrl.shards.merge import Merged, plan_merge
 from cloudrl.shards.source import LocalShard
 from cloudrl.shards.verify import verify
 
@@ -152,8 +152,7 @@ def test_embeddings_that_are_not_tied_after_all_are_kept(actor: Path, tmp_path: 
 
 
 def test_large_models_are_split_with_an_index(actor: Path, tmp_path: Path) -> None:
-    small = Tuning(max_file_bytes=(1 << 20) + 200)
-    done = merge_folder(actor, tmp_path / "model", tuning=small)
+    done = merge_folder(actor, tmp_path / "model", max_file_bytes=(1 << 20) + 200)
     assert done.files[0] == f"model-00001-of-{len(done.files):05d}.safetensors"
     assert len(done.files) > 2
     index = json.loads((done.path / "model.safetensors.index.json").read_text())
