@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import typer
 
 from cloudrl.cli._options import FileOption, GpuOption, SetOption, declared_fields, given, no_gpus
-from cloudrl.errors import InputError
 
 DEFAULT_NAME = "ray-cluster"
 _DATA_SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
@@ -80,7 +79,9 @@ def cluster_fields(options: dict[str, Any], **defaults: Any) -> dict[str, Any]:
 
 def prepared(data: list[str] | None, model: list[str] | None, env: list[str] | None) -> dict[str, Any]:
     """Fields for what nodes have before any job comes."""
-    variables = dict(_variable(each) for each in env) if env else None
+    from cloudrl.jobs.environment import parse_env
+
+    variables = parse_env(env, os.environ) if env else None
     return given(data=data or None, models=model or None, env=variables)
 
 
@@ -103,17 +104,8 @@ def local_path(place: str) -> str:
 
     As in a shell, `./x`, `../x` and `~/x` are paths, and so is `x.jsonl` or the like where it exists.
     """
+    from cloudrl.jobs.local_files import is_marked
+
     path = Path(place).expanduser()
-    is_marked = place.startswith(("./", "../", "~")) or place in (".", "..")
-    return str(path.resolve()) if is_marked or (path.suffix in _DATA_SUFFIXES and path.exists()) else place
-
-
-def _variable(text: str) -> tuple[str, str]:
-    """NAME and value of `NAME=VALUE`, or of `NAME` alone, whose value is this shell's."""
-    name, equals, value = text.partition("=")
-    if not equals and name not in os.environ:
-        raise InputError(
-            f"--env {name}: this shell has no variable {name!r}",
-            hint=f"export {name}=..., or --env {name}=VALUE",
-        )
-    return name, value if equals else os.environ[name]
+    is_here = is_marked(place) or (path.suffix in _DATA_SUFFIXES and path.exists())
+    return str(path.resolve()) if is_here else place

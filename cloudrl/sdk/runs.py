@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from cloudrl.jobs import Progress
-    from cloudrl.providers.model import Plan, Provider
+    from cloudrl.providers.model import Plan, Provider, Status
     from cloudrl.spec import Job
 
 
@@ -95,16 +95,7 @@ class RunRequest:
         confirm: Confirm = unattended,
         on_progress: OnProgress = silent,
     ) -> Run:
-        """Do it; see `run`.
-
-        Args:
-            to: see `run`, as the others.
-            down: whether to end the cluster.
-            wait: whether to follow the job.
-            create_fleet: whether to create a fleet if none fits.
-            confirm: answers questions.
-            on_progress: is told everything.
-        """
+        """Do it; the arguments are those of `run`."""
         on, name = self.plan.provider, self.cluster.name
         with nothing_started():
             _refuse_existing(to)
@@ -130,7 +121,6 @@ class RunRequest:
         on_progress(Notice(none_fits))
         with nothing_started(fleet.name):
             fleet.create(confirm=confirm, on_progress=on_progress)
-        with nothing_started(fleet.name):
             return up()
 
 
@@ -150,7 +140,7 @@ class _Stages:
         self._down, self._confirm, self._on_progress = down, confirm, on_progress
         self._again = "Go on: the same again; a cluster that is up is used"
         self._job: JobHandle | None = None
-        self._price_per_hour = _price_of(where, cluster.name)
+        self._look = _look(where, cluster.name)
 
     def train(self, to: str | os.PathLike[str] | None, *, wait: bool) -> Run:
         """Submit, follow to the end, merge the model, or say how, and end the cluster."""
@@ -177,7 +167,8 @@ class _Stages:
         progress = follow(job, on_progress=on_progress)
         merge = f"cloudrl checkpoints merge --cluster {cluster.name} --to {shlex.quote(str(to or './model'))}"
         self._again = f"Go on: {merge}"
-        kept = _location(self._where, cluster.name)
+        retention = self._look.retention if self._look is not None else None
+        kept = f", {retention.location}" if retention is not None else ""
         told = f"{job.submission_id} succeeded; checkpoints are in {job.checkpoint_dir}{kept}"
         on_progress(Notice(told, merge if to is None else ""))
         if to is None:
@@ -191,7 +182,7 @@ class _Stages:
             self._cluster,
             down=self._down,
             in_vain=in_vain,
-            price_per_hour=self._price_per_hour,
+            price_per_hour=self._look.price_per_hour if self._look is not None else None,
             confirm=self._confirm,
             on_progress=self._on_progress,
         )
@@ -304,18 +295,9 @@ def _refuse_existing(to: str | os.PathLike[str] | None) -> None:
         refuse_existing(Path(to))
 
 
-def _price_of(where: Provider, name: str) -> float | None:
-    """Seen while it can be: at the end the server may be away."""
+def _look(where: Provider, name: str) -> Status | None:
+    """While it can be seen what it costs: at the end the server may be away."""
     try:
-        return where.status(name).price_per_hour
+        return where.status(name)
     except CloudrlError:
         return None
-
-
-def _location(where: Provider, name: str) -> str:
-    """Where checkpoints stay, as the end of a sentence; "" while the server that knows is away."""
-    try:
-        kept = where.status(name).retention
-    except CloudrlError:
-        return ""
-    return f", {kept.location}" if kept is not None else ""

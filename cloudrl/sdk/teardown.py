@@ -75,6 +75,8 @@ class TeardownImpact:
 
 def assess(provider: Provider, name: str) -> TeardownImpact:
     """Look at a cluster before it is ended: its owner, its jobs, and the checkpoints on all of its nodes."""
+    from cloudrl.checkpoints.sources import ClusterSource
+
     status = provider.status(name)
     connection = _reach(provider, status)
     impact = TeardownImpact(status, _running_jobs(status, connection), None)
@@ -86,7 +88,7 @@ def assess(provider: Provider, name: str) -> TeardownImpact:
     if connection is None:
         return replace(impact, checkpoints=("they cannot be listed: the cluster cannot be reached",))
     try:
-        found = _inventory(connection)
+        found = ClusterSource(connection).inventory()
     except CloudrlError as error:
         return replace(impact, checkpoints=(f"they cannot be listed: {error.message}",))
     if not found.checkpoints and not found.notes:
@@ -204,13 +206,6 @@ def ending(provider: Provider, name: str, price_per_hour: float | None = None) -
         raise Interrupted(
             f"interrupted; cluster {name} {state}", hint=f"Look: cloudrl status {name}{end_it}"
         ) from None
-
-
-def _inventory(connection: Connection) -> Inventory:
-    """Asks every node."""
-    from cloudrl.checkpoints.sources import ClusterSource
-
-    return ClusterSource(connection).inventory()
 
 
 def _lines(found: Inventory) -> tuple[str, ...]:

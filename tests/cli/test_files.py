@@ -81,7 +81,7 @@ def test_a_described_data_set_travels_in_the_task(run: Callable[..., Typed]) -> 
         (["task", "create", "--set", "verl=0.9.9"], 2, "0.9.1"),
         (["task", "create", "--gpu", "amd:MI300X:8", "--set", "rollout=trt"], 2, "rollout"),
         (["task", "create", "--env", "HF_TOKEN=hf_0123456789"], 2, "HF_TOKEN"),
-        (["task", "create", "--env", "NO_SUCH_NAME"], 2, "--env NO_SUCH_NAME=VALUE"),
+        (["task", "create", "--env", "NO_SUCH_NAME"], 2, "--env NO_SUCH_NAME=..."),
         (["task", "create", "--set", "dstack.priority"], 2, "dstack.priority=VALUE"),
         (["task", "create", "--nodes", "2", "--set", "nodes=3"], 2, "given twice"),
         (["task", "create", "--set", "dstack.prioritty=3"], 2, "did you mean 'priority'"),

@@ -3,31 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
-from typing import Any
 
 import pytest
 
 import cloudrl
 from cloudrl import recipes
-from cloudrl.cli.main import main
-
-
-@pytest.fixture
-def run(monkeypatch, capsys):
-    """Type a command; returns exit code, standard output and standard error."""
-
-    def typed(*arguments: str) -> tuple[Any, str, str]:
-        monkeypatch.setattr(sys, "argv", ["cloudrl", *arguments])
-        code: Any = 0
-        try:
-            main()
-        except SystemExit as end:
-            code = end.code or 0
-        output = capsys.readouterr()
-        return code, output.out, output.err
-
-    return typed
 
 
 def test_list_shows_recipes_and_algorithms(run):

@@ -46,22 +46,24 @@ def ends(lab: FakeLocal, status: str = "SUCCEEDED") -> None:
 
 def test_a_cluster_that_is_up_and_fits_is_used(run: Callable[..., Typed], lab: FakeLocal) -> None:
     ends(lab)
+    lab.cluster.status["budget"] = {"price_per_hour": 12.3, "cost": 4.5}
     done = run(*RUN)
     assert done.code == 0, done.err
     assert "cluster lab is up, and is used" in done.err
     assert "step 2/2" in done.err
     assert "checkpoints are in /vol/checkpoints/grpo-tiny-" in done.err
-    assert "cluster lab goes on" in done.err
+    assert "cluster lab goes on and costs $12.30/h, $4.50 so far" in done.err
     assert "cloudrl down lab" in done.err
     url = done.out.splitlines()[0]
     assert url.startswith("ray://lab/grpo-tiny-")
     assert json.loads(run("jobs", "status", url, "--json").out)["submission_id"] == url.rpartition("/")[2]
 
 
-def test_down_ends_it_with_the_job(run: Callable[..., Typed], lab: FakeLocal) -> None:
-    ends(lab)
+@pytest.mark.parametrize(("status", "code"), [("SUCCEEDED", 0), ("FAILED", 4)])
+def test_down_ends_it_with_the_job(run: Callable[..., Typed], lab: FakeLocal, status: str, code: int) -> None:
+    ends(lab, status)
     done = run(*RUN, "--down", "-y")
-    assert done.code == 0, done.err
+    assert done.code == code, done.err
     assert "lab is down" in done.err
     assert run("status", "lab").out.split()[-1] == "down"
 
@@ -97,19 +99,6 @@ def test_a_job_that_left_no_checkpoint_keeps_its_cluster(
     assert done.code == 6
     assert "has left no checkpoint in /vol/checkpoints/grpo-tiny-" in done.err
     assert "cluster lab goes on" in done.err
-
-
-def test_a_job_that_fails_ends_it_too(run: Callable[..., Typed], lab: FakeLocal) -> None:
-    ends(lab, "FAILED")
-    done = run(*RUN, "--down", "-y")
-    assert done.code == 4
-    assert "lab is down" in done.err
-
-
-def test_what_it_costs_is_said(run: Callable[..., Typed], lab: FakeLocal) -> None:
-    ends(lab)
-    lab.cluster.status["budget"] = {"price_per_hour": 12.3, "cost": 4.5}
-    assert "cluster lab goes on and costs $12.30/h, $4.50 so far" in run(*RUN).err
 
 
 @pytest.mark.parametrize(
@@ -290,12 +279,3 @@ def test_a_second_ctrl_c_leaves_at_once(home: Path, lab: FakeLocal) -> None:
         assert process.wait(5) == 130
         over.set()
         assert "Traceback" not in process.stderr.read()
-
-
-def test_a_cluster_that_has_ended_by_itself_meanwhile_does_not_go_on(
-    run: Callable[..., Typed], lab: FakeLocal
-) -> None:
-    lab.goes_down_with_its_next_job("idle for 30m", LOG)
-    done = run(*RUN)
-    assert "cluster lab has ended: idle for 30m" in done.err
-    assert "goes on" not in done.err

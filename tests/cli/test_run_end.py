@@ -140,26 +140,6 @@ class TestAClusterThatWasThere:
         assert is_up()
 
 
-class TestAJobThatNeverCame:
-    """Refused when the cluster was up."""
-
-    def test_takes_its_cluster_with_it_if_asked_to(
-        self, run: Callable[..., Typed], started: FakeLocal
-    ) -> None:
-        started.cluster.add("one", status="SUCCEEDED")
-        done = run(*RUN, "--submission-id", "one", "--down")
-        assert done.code == 2
-        assert not is_up()
-        assert "lab is down" in done.err
-
-    def test_otherwise_it_goes_on(self, run: Callable[..., Typed], started: FakeLocal) -> None:
-        started.cluster.add("one", status="SUCCEEDED")
-        done = run(*RUN, "--submission-id", "one")
-        assert done.code == 2
-        assert is_up()
-        assert "cluster lab goes on" in done.err
-
-
 def test_nobody_is_asked_about_one_that_is_over(
     run: Callable[..., Typed], lab: FakeLocal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
