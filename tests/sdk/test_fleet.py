@@ -100,7 +100,7 @@ def test_ctrl_c_while_machines_come(
 ) -> None:
     planned = FleetPlan("", "gpu-fleet", "create", nodes, is_ssh=False, offers=(OFFER,), total_offers=1)
     answers: dict[str, Callable[..., Any]] = {"plan": lambda *_: planned}
-    answers |= {"check": lambda *_: None, "apply": lambda *_: None, "wait": press, moment: press}
+    answers |= {"check": lambda *_, **__: None, "apply": lambda *_: None, "wait": press, moment: press}
     monkeypatch.setattr(server, "connect", lambda _project=None: None)
     for name, answer in answers.items():
         monkeypatch.setattr(fleets, name, answer)
