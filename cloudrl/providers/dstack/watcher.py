@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from cloudrl.errors import ClusterFailed, ConnectionFailed, InputError
@@ -20,20 +20,11 @@ from cloudrl.providers.model import Notice, Status, agent_fields
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cloudrl.protocol.report import ClusterStatus
     from cloudrl.providers.dstack.access import Access
     from cloudrl.providers.dstack.runs import RunState
     from cloudrl.providers.dstack.server import Server
 
 _SUMMARY = "its machines stay in their fleet until they were idle for its idle duration: cloudrl fleet list"
-
-
-@dataclass(frozen=True)
-class _Facts:
-    """What stays the same as long as a run has the same machines."""
-
-    of: tuple[str, int, str]
-    values: Mapping[str, Any]
 
 
 class RunWatcher:
@@ -47,7 +38,8 @@ class RunWatcher:
     def __init__(self, server: Server, poller: AccessPoller | None = None) -> None:
         self._server = server
         self.poller = poller or AccessPoller(server, try_s=15)
-        self._facts: _Facts | None = None
+        self._facts: Mapping[str, Any] = {}
+        self._facts_of: tuple[object, ...] = ()
         self._user = ""
 
     def look(self, run: RunState) -> Status:
@@ -58,7 +50,10 @@ class RunWatcher:
         """
         access = self.poller.poll(run)
         look = _from_run(self._server, run, self.poller.problem) if access is None else self._ask(run, access)
-        return replace(look, price_per_hour=run.price, cost=run.cost, **self._facts_of(run))
+        of = (run.id, run.attempt, run.status)
+        if self._facts_of != of:  # they stay the same as long as it has the same machines
+            self._facts_of, self._facts = of, self._gather(run)
+        return replace(look, price_per_hour=run.price, cost=run.cost, **self._facts)
 
     def close(self) -> None:
         """Close the way that was opened."""
@@ -69,17 +64,16 @@ class RunWatcher:
         if agent is None:
             raise TypeError("a connection without an agent")
         try:
-            answer = agent.status()
+            said = agent.status()
         except (ConnectionFailed, ClusterFailed) as error:
             return _from_run(self._server, run, error.message)
-        dashboard = access.connection.ray_url if access.tunnel is None else None
-        return from_agent(run.name, answer, dashboard)
-
-    def _facts_of(self, run: RunState) -> Mapping[str, Any]:
-        of = (run.id, run.attempt, run.status)
-        if self._facts is None or self._facts.of != of:
-            self._facts = _Facts(of, self._gather(run))
-        return self._facts.values
+        return Status(
+            run.name,
+            "dstack",
+            nodes_wanted=said.cluster.nodes,
+            dashboard_url=access.connection.ray_url if access.tunnel is None else None,
+            **agent_fields(said),
+        )
 
     def _gather(self, run: RunState) -> Mapping[str, Any]:
         self._user = self._user or runs.present_user(self._server)
@@ -112,13 +106,6 @@ def common(server: Server, run: RunState, user: str) -> Mapping[str, Any]:
         "logs_command": f"dstack logs {run.name}",
         "state_dir": str(server.folder(run.name)),
     }
-
-
-def from_agent(name: str, said: ClusterStatus, dashboard_url: str | None) -> Status:
-    """The head agent's answer as a `Status`."""
-    return Status(
-        name, "dstack", nodes_wanted=said.cluster.nodes, dashboard_url=dashboard_url, **agent_fields(said)
-    )
 
 
 def _from_run(server: Server, run: RunState, detail: str = "") -> Status:
