@@ -60,7 +60,6 @@ def run(
     request = plan_run(job, wanted, fields, on)
     with Terminal(yes=yes, on_job=(lambda _job: None) if as_json else None) as terminal:
         if dry_run:
-            request.validate()
             _output.data(request.render(on_progress=terminal))
             return
         done = request.execute(

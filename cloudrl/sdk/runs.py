@@ -70,17 +70,8 @@ class RunRequest:
     plan: Plan
     asked: Mapping[str, Any]
 
-    def validate(self) -> None:
-        """Check that job and cluster go together, before anything is paid for.
-
-        Raises:
-            InputError: they do not, or what the job brings along does not exist, is too large, or is no Python that
-                verl can load.
-        """
-        jobs.plan_job(self.job, self.options, run_plan.expected_snapshot(self.plan, self.job, self.options))
-
     def render(self, *, on_progress: OnProgress = silent) -> str:
-        """Cluster and job, as `--dry-run` prints them."""
+        """Cluster and job, as `--dry-run` prints them; refuses what `execute` would."""
         submission = expected_submission(self.plan, self.job, self.options, on_progress=on_progress)
         plan = self.plan.priced() if self.plan.needs_price else self.plan
         return f"{plan.render().rstrip()}\n{submission.render()}"
@@ -99,7 +90,9 @@ class RunRequest:
         on, name = self.plan.provider, self.cluster.name
         with nothing_started():
             _refuse_existing(to)
-            self.validate()
+            jobs.plan_job(
+                self.job, self.options, run_plan.expected_snapshot(self.plan, self.job, self.options)
+            )
             ensure_name_free(name, on)
             there = run_plan.find_running(self.cluster, self.asked, on=on)
         if there is not None:
