@@ -38,7 +38,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bare_ray import BareRay
 from costly_agent import write_costly_agent
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from cloudrl.node.process import Child
+    from cloudrl.protocol.report import ClusterStatus, NodeReport
     from cloudrl.transport import Connection
 
 HERE = Path(__file__).parent
@@ -233,12 +234,12 @@ def _cloudrl(name: str, folder: Path) -> Start:
     began = time.monotonic()
     with _up(name, folder, "--no-files") as up_s:
         command_s = time.monotonic() - began
-        return Start(command_s, up_s, "; ".join(map(_steps, _status(LocalProvider().attach(name))["nodes"])))
+        return Start(command_s, up_s, "; ".join(map(_steps, _status(LocalProvider().attach(name)).nodes)))
 
 
-def _steps(node: Mapping[str, Any]) -> str:
-    steps = [f"{step} {seconds:.1f}" for step, seconds in node["seconds"].items()]
-    return f"rank {node['rank']}: {', '.join(steps)}"
+def _steps(node: NodeReport) -> str:
+    steps = [f"{step} {seconds:.1f}" for step, seconds in node.seconds.items()]
+    return f"rank {node.rank}: {', '.join(steps)}"
 
 
 def _cloudrl_job(name: str, agent: Path, folder: Path) -> Reading:
@@ -254,10 +255,10 @@ def _cloudrl_job(name: str, agent: Path, folder: Path) -> Reading:
 def _files(connection: Connection) -> tuple[Path, Path]:
     """Where the agents say that data and model lie."""
     status = _status(connection)
-    return Path(status["data"][DATA]["train"]), Path(status["models"][MODEL])
+    return Path(status.data[DATA]["train"]), Path(status.models[MODEL])
 
 
-def _status(connection: Connection) -> Mapping[str, Any]:
+def _status(connection: Connection) -> ClusterStatus:
     return AgentClient(str(connection.agent_url), str(connection.agent_token)).status()
 
 

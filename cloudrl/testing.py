@@ -198,18 +198,13 @@ class FakeCluster:
         sent = json.loads(call.body)
         submission_id = sent["submission_id"]
         if submission_id in self.jobs:
-            error = f"ValueError: Job with submission_id {submission_id} already exists."
-            inner = f"RuntimeError: Request failed with status code 400: {_traceback(error)}."
-            return _text(500, _traceback(inner))
+            return _text(500, f"ValueError: Job with submission_id {submission_id} already exists.")
         self.jobs[submission_id] = FakeJob(sent, started=len(self.jobs) + 1)
         self.on_submit(submission_id)
         return as_json({"job_id": submission_id, "submission_id": submission_id})
 
     def _job(self, _call: Call, submission_id: str) -> Response:
         return as_json(self._details(submission_id)) if submission_id in self.jobs else _no_job(submission_id)
-
-    def _delete(self, _call: Call, submission_id: str) -> Response:
-        return as_json({"deleted": self.jobs.pop(submission_id, None) is not None})
 
     def _stop(self, _call: Call, submission_id: str) -> Response:
         if submission_id not in self.jobs:
@@ -347,7 +342,6 @@ _RAY_CALLS = (
     ("GET", "/api/jobs/", "_job_list"),
     ("POST", "/api/jobs/", "_submit"),
     ("GET", "/api/jobs/([^/]+)", "_job"),
-    ("DELETE", "/api/jobs/([^/]+)", "_delete"),
     ("POST", "/api/jobs/([^/]+)/stop", "_stop"),
     ("GET", "/api/packages/gcs/([^/]+)", "_package"),
     ("PUT", "/api/packages/gcs/([^/]+)", "_upload"),
@@ -381,8 +375,3 @@ def _text(status: int, text: str) -> Response:
 
 def _no_job(submission_id: str) -> Response:
     return _text(404, f"Job {submission_id} does not exist")
-
-
-def _traceback(error: str) -> str:
-    """What Ray answers instead of a message."""
-    return f'Traceback (most recent call last):\n  File "job_head.py", line 1, in submit_job\n{error}\n'

@@ -289,7 +289,7 @@ class LineSplitter:
     def __init__(self) -> None:
         utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         self._decoder = io.IncrementalNewlineDecoder(utf8, translate=True)
-        self._parts: list[str] = []
+        self._tail = ""
 
     def feed(self, chunk: bytes) -> list[str]:
         """The lines that `chunk` completes."""
@@ -298,16 +298,8 @@ class LineSplitter:
     def close(self) -> list[str]:
         """The last line, when it has no end."""
         lines = self._split(self._decoder.decode(b"", final=True))
-        last = "".join(self._parts)
-        self._parts.clear()
-        return [*lines, last] if last else lines
+        return [*lines, self._tail] if self._tail else lines
 
     def _split(self, text: str) -> list[str]:
-        *complete, tail = text.split("\n")
-        lines = []
-        for piece in complete:
-            lines.append("".join((*self._parts, piece)))
-            self._parts.clear()
-        if tail:
-            self._parts.append(tail)
-        return lines
+        *complete, self._tail = (self._tail + text).split("\n")
+        return complete

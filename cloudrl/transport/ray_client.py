@@ -125,14 +125,6 @@ class RayClient:
         answer = self._json("POST", f"/api/jobs/{_part(submission_id)}/stop", job=submission_id)
         return bool(answer["stopped"])
 
-    def delete_job(self, submission_id: str) -> None:
-        """Forget a job that has ended.
-
-        Raises:
-            InputError: There is no such job, or it has not ended.
-        """
-        self._json("DELETE", f"/api/jobs/{_part(submission_id)}", job=submission_id)
-
     def package_exists(self, name: str) -> bool:
         """Whether the cluster has the package; asking keeps it for ten minutes, used or not (Ray's pin)."""
         answer = self._ask("GET", f"/api/packages/gcs/{_part(name)}")

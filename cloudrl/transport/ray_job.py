@@ -42,7 +42,6 @@ class RayJob:
     status: JobStatus
     message: str = ""
     entrypoint: str = ""
-    error_type: str | None = None
     start_time: float | None = None
     end_time: float | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
@@ -59,7 +58,6 @@ class RayJob:
             status=JobStatus(details.get("status")),
             message=str(details.get("message") or ""),
             entrypoint=str(details.get("entrypoint") or ""),
-            error_type=details.get("error_type"),
             start_time=_seconds(details.get("start_time")),
             end_time=_seconds(details.get("end_time")),
             metadata={str(key): str(value) for key, value in (details.get("metadata") or {}).items()},
@@ -76,12 +74,11 @@ class RayJob:
 
 @dataclass(frozen=True)
 class RayNode:
-    """A node that is alive, with what it has in all, used or not."""
+    """A node that is alive, with the GPUs that it has in all, used or not."""
 
     node_id: str
     ip: str
     is_head: bool
-    cpus: float
     gpus: float
 
     @classmethod
@@ -92,7 +89,6 @@ class RayNode:
             node_id=str(node.get("node_id") or ""),
             ip=str(node.get("node_ip") or ""),
             is_head=bool(node.get("is_head_node")),
-            cpus=float(resources.get("CPU", 0)),
             gpus=float(resources.get("GPU", 0)),
         )
 

@@ -19,9 +19,9 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from operator import attrgetter
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Protocol
+from typing import IO, TYPE_CHECKING, Protocol
 
-from cloudrl.errors import CloudrlError, ClusterFailed, ConnectionFailed
+from cloudrl.errors import CloudrlError, ConnectionFailed
 from cloudrl.transport.tunnel import Tunnel, free_ports
 
 if TYPE_CHECKING:
@@ -92,25 +92,19 @@ def read_state(folder: Path) -> TunnelState | None:
     return TunnelState(state["pid"], state["target"], ports)
 
 
-def acquire_lock(
-    folder: Path,
-    timeout_s: float = 0.0,
-    *,
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
-) -> IO[str] | None:
+def acquire_lock(folder: Path, timeout_s: float = 0.0) -> IO[str] | None:
     """Take the daemon's lock for the life of the returned file; None when another process has it all the while."""
     folder.mkdir(parents=True, exist_ok=True)
     file = (folder / "lock").open("a+", encoding="utf-8")
-    deadline = clock() + timeout_s
+    deadline = time.monotonic() + timeout_s
     while True:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            if clock() >= deadline:
+            if time.monotonic() >= deadline:
                 file.close()
                 return None
-            sleep(0.05)
+            time.sleep(0.05)
         else:
             return file
 
@@ -196,44 +190,32 @@ def main(folder: Path, ports: str, finder: str, *arguments: str) -> int:
     stops: queue.SimpleQueue[None] = queue.SimpleQueue()  # for a signal's handler: see node/shutdown.py
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: stops.put(None))
+    module, _, name = finder.partition(":")
+    make_finder: Callable[..., RouteFinder] = attrgetter(name)(importlib.import_module(module))
     try:
-        _keep_open(folder, [int(port) for port in ports.split(",")], _load(finder)(*arguments), stops)
+        _keep_open(folder, [int(port) for port in ports.split(",")], make_finder(*arguments), stops)
     except CloudrlError as error:
         sys.stderr.write(f"{error.message}\n")
         return error.exit_code
     return 0
 
 
-def _load(finder: str) -> Callable[..., RouteFinder]:
-    module, _, name = finder.partition(":")
-    loaded: Any = attrgetter(name)(importlib.import_module(module))
-    return loaded  # type: ignore[no-any-return]
-
-
 def _keep_open(
     folder: Path, ports: Sequence[int], finder: RouteFinder, stops: queue.SimpleQueue[None]
 ) -> None:
+    """Until a signal comes; raises `ClusterFailed` once the target is gone."""
     tunnel = Tunnel(finder.find, free_ports(ports), folder)
     try:
         tunnel.open(_OPEN_S)
         TunnelState(os.getpid(), finder.target, tunnel.ports).write(folder)
-        while not _is_told_to_stop(stops):
-            try:
-                finder.ensure_alive()
-            except ClusterFailed:
+        while True:
+            with suppress(queue.Empty):
+                stops.get(timeout=_ALIVE_EVERY_S)
                 return
+            finder.ensure_alive()
     finally:
         (folder / "tunnel.json").unlink(missing_ok=True)
         tunnel.close()
-
-
-def _is_told_to_stop(stops: queue.SimpleQueue[None]) -> bool:
-    """Whether a signal comes before it is time to ask whether the target is there still."""
-    try:
-        stops.get(timeout=_ALIVE_EVERY_S)
-    except queue.Empty:
-        return False
-    return True
 
 
 def _may_open(process: subprocess.Popen[bytes], folder: Path) -> bool:

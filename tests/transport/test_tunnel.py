@@ -159,10 +159,9 @@ class TestTheSecondDaemon:
         assert held is not None
         held.close()
 
-    def test_gives_way(self, tmp_path: Path, first: Any, clock: Clock) -> None:
+    def test_gives_way(self, tmp_path: Path, first: Any) -> None:
         assert first
-        assert acquire_lock(tmp_path, 2.0, clock=clock, sleep=clock.sleep) is None
-        assert clock.now >= 2.0
+        assert acquire_lock(tmp_path, 0.1) is None
 
     def start(self, place: Path, clock: Clock, sleep: Any) -> TunnelState:
         return tunnel_daemon.start(place, "lab", "a:b", [], [1], launch=gave_way, clock=clock, sleep=sleep)
