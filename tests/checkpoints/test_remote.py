@@ -198,12 +198,6 @@ def test_a_refused_token(link: CutLink, clock: Clock) -> None:
         shard(link, clock, token="wrong").read(0, 1)
 
 
-def test_a_token_that_was_renewed(link: CutLink) -> None:
-    agent = AgentClient(link.url, "old", refresh=lambda refused: TOKEN if refused == "old" else refused)
-    client = RangeClient(agent, sleep=lambda _: None)
-    assert at(client).read(0, 5) == VALUES[:5]
-
-
 def test_a_cluster_that_is_being_started_again(link: CutLink, clock: Clock) -> None:
     def renew(refused: str) -> str:
         if len(clock.slept) < 3:
