@@ -103,14 +103,10 @@ class TestCheckpointsThatWouldBeLost:
     @pytest.mark.usefixtures("rented", "started")
     @pytest.mark.parametrize("answer", [True, False])
     def test_are_in_the_question(
-        self,
-        run: Callable[..., Typed],
-        monkeypatch: pytest.MonkeyPatch,
-        answer: bool,
+        self, run: Callable[..., Typed], monkeypatch: pytest.MonkeyPatch, answer: bool
     ) -> None:
         asked = answers(monkeypatch, answer=answer)
-        done = run(*RUN, "--down")
-        assert "grpo, step 1, actor" in done.err
+        assert "grpo, step 1, actor" in run(*RUN, "--down").err
         assert [each for each in asked if "checkpoints would be lost" in each]
         assert is_up() is not answer
 

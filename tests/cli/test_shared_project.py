@@ -86,34 +86,25 @@ def test_ones_own_are_listed(run: Callable[..., Typed], dstack: FakeDstack) -> N
     assert json.loads(run("status", "theirs", "--json").out)["phase"] == "running"
 
 
-def test_a_name_means_anybodys_after_a_question(run: Callable[..., Typed], dstack: FakeDstack) -> None:
-    done = run("down", "theirs")
+@pytest.mark.parametrize(
+    ("cluster", "why"),
+    [
+        ({"name": "theirs", "user": "alice"}, "It is alice's; whether jobs run on it cannot be seen"),
+        ({"name": "theirs", "user": "alice", "status": "provisioning"}, "It is alice's"),
+        ({"name": "mine"}, "Whether jobs run on it cannot be seen"),
+    ],
+)
+def test_what_is_anothers_or_cannot_be_seen_is_asked_about(
+    run: Callable[..., Typed], dstack: FakeDstack, cluster: dict[str, str], why: str
+) -> None:
+    dstack.held_runs = [held(**cluster)]
+    done = run("down", cluster["name"])
     assert done.code == 2
-    asked = "End cluster theirs? It is alice's; whether jobs run on it cannot be seen. Nobody is there to ask"
-    assert asked in done.err
+    assert f"End cluster {cluster['name']}? {why}. Nobody is there to ask" in done.err
     assert "Say it with -y" in done.err
-    assert goes_on(dstack, "theirs")
-    assert run("down", "theirs", "-y").code == 0
-    assert not goes_on(dstack, "theirs")
-
-
-def test_one_of_another_user_that_is_not_up_yet_is_asked_about(
-    run: Callable[..., Typed], dstack: FakeDstack
-) -> None:
-    dstack.held_runs = [held(name="theirs", user="alice", status="provisioning")]
-    done = run("down", "theirs")
-    assert "End cluster theirs? It is alice's. Nobody is there to ask" in done.err
-    assert goes_on(dstack, "theirs")
-
-
-def test_ones_own_whose_jobs_cannot_be_seen_is_asked_about(
-    run: Callable[..., Typed], dstack: FakeDstack
-) -> None:
-    dstack.held_runs = [held(name="mine")]
-    done = run("down", "mine")
-    assert done.code == 2
-    assert "End cluster mine? Whether jobs run on it cannot be seen. Nobody is there to ask" in done.err
-    assert goes_on(dstack, "mine")
+    assert goes_on(dstack, cluster["name"])
+    assert run("down", cluster["name"], "-y").code == 0
+    assert not goes_on(dstack, cluster["name"])
 
 
 def test_a_local_one_whose_ray_is_silent_is_asked_about(run: Callable[..., Typed], home: Path) -> None:

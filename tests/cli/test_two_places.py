@@ -137,25 +137,21 @@ def test_attach_finds_the_provider(rented: Rented, lab: FakeLocal) -> None:
         cloudrl.attach("other")
 
 
-def test_a_second_of_its_name_is_refused_from_python(rented: Rented, lab: FakeLocal) -> None:
-    rented.running = ["lab", "big"]
-    for name, on, where in (("big", "local", "rented/big"), ("lab", "rented", "local/lab")):
-        with pytest.raises(InputError, match=f"a cluster {name} is there already: {where}"):
-            cloudrl.Cluster(name=name, nodes=1).up(on=on)
-
-
-def test_a_name_that_is_taken_elsewhere(run: Callable[..., Typed], rented: Rented) -> None:
-    for words in (["up", "lab"], ["run", "grpo-tiny", "--cluster", "lab"]):
-        done = run(*words)
-        assert done.code == 2
-        assert "a cluster lab is there already: rented/lab" in done.err
-
-
-def test_a_name_that_is_taken_here(run: Callable[..., Typed], rented: Rented, lab: FakeLocal) -> None:
-    rented.running = []
-    done = run("run", "grpo", "--on", "rented", "--cluster", "lab", "-y")
+@pytest.mark.parametrize(
+    ("words", "running", "where"),
+    [
+        (["up", "lab"], "lab", "rented/lab"),
+        (["run", "grpo-tiny", "--cluster", "lab"], "lab", "rented/lab"),
+        (["run", "grpo", "--on", "rented", "--cluster", "lab", "-y"], "big", "local/lab"),
+    ],
+)
+def test_a_name_that_is_taken_elsewhere(
+    run: Callable[..., Typed], rented: Rented, lab: FakeLocal, words: list[str], running: str, where: str
+) -> None:
+    rented.running = [running]
+    done = run(*words)
     assert done.code == 2
-    assert "a cluster lab is there already: local/lab" in done.err
+    assert f"a cluster lab is there already: {where}" in done.err
 
 
 class TestAServerThatDoesNotAnswer:
