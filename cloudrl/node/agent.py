@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import socket
 import subprocess
 import time
@@ -241,35 +240,28 @@ class Agent:
         with self._step(Phase.PREFLIGHT):
             host = self._check_host()
             with self._as_preflight_failure("this node's own folders"):
-                token, temp_dir = self._write_ray_token(), self._make_temp_dir()
+                token, temp_dir = self.options.run_dir / "ray-token", self._make_temp_dir()
+                write_secret(token, self.tokens.ray)
             self.env = node_environment(self.env, host, token_path=str(token), temp_dir=temp_dir)
 
     def _check_host(self) -> HostInfo:
-        temp_dir = self.options.ray_temp_dir or ray_node.TEMP_DIR
+        options = self.options
         with self._as_preflight_failure("this machine cannot be looked at"):
-            host = probe_host(self.identity.ip, temp_dir)
-        versions = {
-            "ray_version": host.ray_version,
-            "verl_version": host.verl_version,
-            "rollouts": host.rollouts,
-        }
-        cpus = self.options.cpus or host.cpus
-        self.state.update(**versions, python_version=host.python_version, cpus=cpus)
+            host = probe_host(self.identity.ip, options.ray_temp_dir or ray_node.TEMP_DIR)
+        self.state.update(
+            ray_version=host.ray_version, python_version=host.python_version, verl_version=host.verl_version,
+            rollouts=host.rollouts, cpus=options.cpus or host.cpus,
+        )  # fmt: skip
         faults, warnings = preflight.check_host(
-            host, device=self.options.device, gpus=self.gpus, cpus=self.options.cpus
+            host, device=options.device, gpus=self.gpus, cpus=options.cpus
         )
         for warning in warnings:
             self.log.line(f"warning: {warning}")
-        program = _missing_program() if host.ray_version else None
-        faults += [fault for fault in (preflight.writable(self.options.checkpoints), program) if fault]
+        program = ray_node.missing_program() if host.ray_version else None
+        faults += [fault for fault in (preflight.writable(options.checkpoints), program) if fault]
         if faults:
             raise self.fail(FailureKind.PREFLIGHT, "; ".join(faults))
         return host
-
-    def _write_ray_token(self) -> Path:
-        path = self.options.run_dir / "ray-token"
-        write_secret(path, self.tokens.ray)
-        return path
 
     def _make_temp_dir(self) -> Optional[str]:
         """Where jobs leave their temporary files (verl: a lock a checkpoint), so that they go when Ray's do."""
@@ -322,9 +314,7 @@ class Agent:
         self.wait_for(lambda: child.poll() is not None, self.timeouts.ray_s, late)
         if child.poll() != 0:
             tail = child.tail()
-            reason = f"the image is broken: {tail.splitlines()[-1] if tail else 'an import crashed'}"
-            advice = imports.remedy(tail)
-            raise self.fail(FailureKind.PREFLIGHT, f"{reason} -> {advice}" if advice else reason, tail)
+            raise self.fail(FailureKind.PREFLIGHT, imports.reason(tail), tail)
 
     def _start_ray(self) -> None:
         """Start Ray and wait until it is up; a start that dies early is tried again, ports may be slow to free."""
@@ -395,16 +385,8 @@ class Agent:
     def _check_ray(self) -> None:
         """Raise when this node's Ray has ended."""
         if self._ray is not None and self._ray.poll() is not None:
-            rank, status = self.identity.rank, self._ray.poll()
-            raise self.fail(
-                FailureKind.RAY, f"Ray's processes on rank {rank} ended (status {status})", self._ray.tail()
-            )
-
-
-def _missing_program() -> Optional[str]:
-    """Why `ray start` could not even begin, or None: a package may be there without its programs."""
-    program = ray_node.ray_command()
-    return None if shutil.which(program) else f"there is no program `{program}` on this node"
+            reason = f"Ray's processes on rank {self.identity.rank} ended (status {self._ray.poll()})"
+            raise self.fail(FailureKind.RAY, reason, self._ray.tail())
 
 
 def _first_report(identity: Identity, options: AgentOptions, gpus: int) -> NodeReport:

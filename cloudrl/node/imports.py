@@ -19,6 +19,13 @@ def remedy(text: str) -> str:
     return next((advice for mark, advice in _REMEDIES.items() if mark in text), "")
 
 
+def reason(tail: str) -> str:
+    """Why the child failed, by its last lines, and what to do about it."""
+    said = f"the image is broken: {tail.splitlines()[-1] if tail else 'an import crashed'}"
+    advice = remedy(tail)
+    return f"{said} -> {advice}" if advice else said
+
+
 def main(modules: Sequence[str]) -> int:
     """Import all modules in this one process, in order; 0 when all came."""
     for name in modules:
