@@ -39,7 +39,7 @@ def test_a_described_data_set_is_on_every_node(nodes: Callable[[int], Nodes], tm
         DataSet(name=str(raw), prompt_field="text", answer_field="gold"),
     ]
     cluster.start(*(f"--data={each.argument()}" for each in asked), "--data=addition").ready()
-    seen = AgentClient(f"http://{IP}:{cluster.agent_ports[0]}", derive(KEY).agent).status()["data"]
+    seen = AgentClient(f"http://{IP}:{cluster.agent_ports[0]}", derive(KEY).agent).status().data
     assert list(seen) == ["mine", "owner/name", str(raw), "addition"]
     for name, paths in seen.items():
         for split in ("train", "test"):
@@ -58,6 +58,6 @@ def test_a_field_that_is_not_there_ends_the_cluster_with_the_columns(
     asked = DataSet(name="mine", source=str(_raw(tmp_path / "raw.jsonl")), prompt_field="txt")
     cluster = nodes(2).start(f"--data={asked.argument()}")
     assert cluster.exit_codes() == [1, 1]
-    said = "prompt_field 'txt' is no column. Did you mean 'text'? It has text, gold --prompt-field text"
+    said = "prompt_field 'txt' is no column; did you mean 'text'?"
     for node in cluster.started.values():
         assert f"rank 0, data: data mine: data set mine: {said}" in node.text()
