@@ -6,19 +6,21 @@ import math
 import time
 from collections import deque
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from cloudrl.errors import ConnectionFailed, FailedError, InputError, JobFailed, WaitTimeout
 from cloudrl.jobs.events import Ended, Event, EventReader
 from cloudrl.protocol.backoff import retry
-from cloudrl.transport.log_stream import JobLog, LineSplitter, follow_log
+from cloudrl.transport.log_stream import LineSplitter, choose_log, follow_log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from cloudrl.protocol.backoff import Backoff
     from cloudrl.transport import Connection
+    from cloudrl.transport.log_stream import LogSource
     from cloudrl.transport.ray_job import JobStatus, RayJob
 
 _TAIL_LINES = 20
@@ -72,7 +74,7 @@ class JobHandle:
     def logs(self) -> Iterator[str]:
         """The lines of the log as it is now."""
         splitter = LineSplitter()
-        for chunk in self._source().rest(0):
+        for chunk in self._find_log().rest(0):
             yield from splitter.feed(chunk)
         yield from splitter.close()
 
@@ -109,8 +111,8 @@ class JobHandle:
             self._ensure_cluster_alive()
             on_break(failure)
 
-        source = self._source(sleep)
-        chunks = follow_log(source, is_over, backoff=backoff, clock=clock, sleep=sleep, on_break=broke)
+        find_log = partial(self._find_log, sleep)
+        chunks = follow_log(find_log, is_over, backoff=backoff, clock=clock, sleep=sleep, on_break=broke)
         for chunk in self._guard_job_exists(chunks):
             for line in splitter.feed(chunk):
                 yield from reader.read(line)
@@ -188,8 +190,8 @@ class JobHandle:
             hint=f"Submit it again with --name {self.name}: it continues from the newest step that is whole",
         )
 
-    def _source(self, sleep: Callable[[float], None] = time.sleep) -> JobLog:
-        return JobLog(self.connection.ray(), self.connection.agent(), self.submission_id, sleep=sleep)
+    def _find_log(self, sleep: Callable[[float], None] = time.sleep) -> LogSource:
+        return choose_log(self.connection.ray(), self.connection.agent(), self.submission_id, sleep=sleep)
 
     def _ensure_cluster_alive(self) -> None:
         """Raise when whoever made the connection knows that nobody is going to answer any more."""

@@ -66,12 +66,8 @@ class Connection:
 
     def ray(self) -> RayClient:
         """Ray's job server; a refused token is read again once."""
-        return RayClient(
-            self.ray_url,
-            self.ray_token,
-            refresh=self._refresher("ray_token"),
-            send=self.send or httpx_send.send,
-        )
+        refresh, through = self._refresher("ray_token"), self.send or httpx_send.send
+        return RayClient(self.ray_url, self.ray_token, refresh=refresh, send=through)
 
     def agent(self, *, timeout_s: float = 10.0) -> AgentClient | None:
         """The agent of rank 0; None for a plain Ray cluster. A refused token is read again once."""

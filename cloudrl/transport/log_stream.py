@@ -48,7 +48,7 @@ class LogSource(Protocol):
 
 
 def follow_log(
-    source: LogSource,
+    find_source: Callable[[], LogSource],
     is_over: Callable[[], bool],
     *,
     backoff: Backoff | None = None,
@@ -59,7 +59,7 @@ def follow_log(
     """Yield a log byte for byte, from its start until the job is over and everything was read.
 
     Args:
-        source: Gives bytes from an offset.
+        find_source: Gives the log's source; asked again after a break, and for the rest.
         is_over: Whether the job has ended; asked whenever the log is silent.
         backoff: Pauses after a break, and when to give up.
         clock: Seconds that never run backwards.
@@ -74,7 +74,7 @@ def follow_log(
     attempts, offset = Attempts(backoff, clock=clock, sleep=sleep), 0
     while True:
         try:
-            with closing(_until_over(source, is_over, offset)) as chunks:
+            with closing(_until_over(find_source, is_over, offset)) as chunks:
                 for chunk in chunks:
                     attempts.progress()
                     offset += len(chunk)
@@ -91,16 +91,18 @@ def follow_log(
             return
 
 
-def _until_over(source: LogSource, is_over: Callable[[], bool], offset: int) -> Generator[bytes]:
+def _until_over(
+    find_source: Callable[[], LogSource], is_over: Callable[[], bool], offset: int
+) -> Generator[bytes]:
     """One attempt: stream until the job is over, then the rest. `b""` stands for an answer without bytes."""
-    with closing(source.stream(offset)) as stream:
+    with closing(find_source().stream(offset)) as stream:
         for chunk in stream:
             if chunk:
                 offset += len(chunk)
             elif is_over():
                 break
             yield chunk
-    yield from source.rest(offset)
+    yield from find_source().rest(offset)  # by now it is known where the driver has run
 
 
 @dataclass(frozen=True)
@@ -144,34 +146,6 @@ class AgentLog:
 
 
 @dataclass(frozen=True)
-class JobLog:
-    """The log from whoever has it: our agent if the driver runs on the head, as it usually does, else Ray."""
-
-    ray: RayClient
-    agent: AgentClient | None
-    submission_id: str
-    sleep: Callable[[float], None] = time.sleep
-
-    def stream(self, offset: int) -> Generator[bytes]:
-        """See `LogSource.stream`."""
-        yield from self._chosen().stream(offset)
-
-    def rest(self, offset: int) -> Generator[bytes]:
-        """See `LogSource.rest`."""
-        yield from self._chosen().rest(offset)
-
-    def _chosen(self) -> LogSource:
-        ray_log = RayLog(self.ray, self.submission_id, sleep=self.sleep)
-        if self.agent is None:
-            return ray_log
-        place = self.ray.get_job(self.submission_id).driver_node_id
-        elsewhere = place is not None and any(
-            node.node_id == place and not node.is_head for node in self.ray.nodes()
-        )
-        return ray_log if elsewhere else AgentLog(self.agent, self.submission_id, sleep=self.sleep)
-
-
-@dataclass(frozen=True)
 class RayLog:
     """The log as Ray's dashboard serves it, for clusters without our agent.
 
@@ -201,6 +175,20 @@ class RayLog:
         job = self.ray.get_job(self.submission_id)
         if job.driver_node_id is not None:
             yield from _skip(self.ray.log(job.driver_node_id, job.log_name), offset)
+
+
+def choose_log(
+    ray: RayClient,
+    agent: AgentClient | None,
+    submission_id: str,
+    sleep: Callable[[float], None] = time.sleep,
+) -> LogSource:
+    """The log from whoever has it: our agent if the driver runs on the head, as it usually does, else Ray."""
+    if agent is not None:
+        place = ray.get_job(submission_id).driver_node_id
+        if place is None or all(node.is_head or node.node_id != place for node in ray.nodes()):
+            return AgentLog(agent, submission_id, sleep=sleep)
+    return RayLog(ray, submission_id, sleep=sleep)
 
 
 def _skip(chunks: Iterable[bytes], count: int) -> Generator[bytes]:

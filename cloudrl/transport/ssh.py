@@ -75,13 +75,9 @@ def run(route: Route, folder: Path, command: Sequence[str], *, timeout_s: float 
     words = route.command(folder, route.name, *command)
     try:
         done = subprocess.run(
-            words,
-            capture_output=True,
-            check=False,
-            stdin=subprocess.DEVNULL,
-            timeout=timeout_s,
+            words, capture_output=True, check=False, stdin=subprocess.DEVNULL, timeout=timeout_s,
             env=environment(),
-        )
+        )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise ConnectionFailed(
             f"the head of {route.name!r} does not answer through SSH within {timeout_s:.0f} s"

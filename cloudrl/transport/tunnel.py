@@ -10,6 +10,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from cloudrl.errors import CloudrlError, ClusterFailed, ConnectionFailed
@@ -103,16 +104,9 @@ def free_ports(wanted: Sequence[int]) -> dict[int, int]:
 
     All are held until the last is chosen, so that they differ.
     """
-    chosen: dict[int, int] = {}
-    held: list[socket.socket] = []
-    try:
-        for port in wanted:
-            held.append(_hold(port) or _hold(0) or _no_port())
-            chosen[port] = held[-1].getsockname()[1]
-    finally:
-        for each in held:
-            each.close()
-    return chosen
+    with ExitStack() as held:
+        sockets = [held.enter_context(_hold(port) or _hold(0) or _no_port()) for port in wanted]
+        return {port: each.getsockname()[1] for port, each in zip(wanted, sockets, strict=True)}
 
 
 def listens(port: int) -> bool:

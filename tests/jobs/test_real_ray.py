@@ -176,7 +176,7 @@ def test_from_submit_to_the_end(connection: Connection, job: JobHandle):
 def test_a_log_taken_up_in_the_middle_of_a_character(connection: Connection, job: JobHandle):
     job.wait()
     source = RayLog(RayClient(connection.ray_url, TOKEN), job.submission_id, poll_s=(0.1, 0.1))
-    whole = b"".join(follow_log(source, lambda: True))
+    whole = b"".join(follow_log(lambda: source, lambda: True))
     middle = whole.index("训".encode()) + 1
     stream = source.stream(middle)
     got = b""

@@ -48,7 +48,7 @@ class Log:
 
 
 def followed(log: Log, **options: object) -> bytes:
-    return b"".join(follow_log(log, log.is_over, clock=lambda: 0.0, sleep=lambda _: None, **options))
+    return b"".join(follow_log(lambda: log, log.is_over, clock=lambda: 0.0, sleep=lambda _: None, **options))
 
 
 @given(st.lists(st.binary(max_size=9), max_size=8), st.lists(st.integers(0, 12), max_size=12))
@@ -67,7 +67,7 @@ def test_pauses_grow_and_shrink_again_after_contact(clock: Clock):
     breaks: list[ConnectionFailed] = []
     log = Log([b"abcdef", b"", b"", b""], breaks=[0, 0, 0, 4, 0])
 
-    list(follow_log(log, log.is_over, clock=clock, sleep=clock.sleep, on_break=breaks.append))
+    list(follow_log(lambda: log, log.is_over, clock=clock, sleep=clock.sleep, on_break=breaks.append))
 
     assert clock.slept == [0.5, 1.0, 2.0, 0.5, 1.0]
     assert [str(failure) for failure in breaks] == ["cut"] * 5
@@ -83,7 +83,11 @@ def test_it_gives_up_when_nothing_answers_for_long(clock: Clock):
     log = Log([b"abc"], breaks=[0] * 1000)
 
     with pytest.raises(ConnectionFailed, match="cut"):
-        list(follow_log(log, log.is_over, clock=clock, sleep=clock.sleep, backoff=Backoff(give_up_s=60)))
+        list(
+            follow_log(
+                lambda: log, log.is_over, clock=clock, sleep=clock.sleep, backoff=Backoff(give_up_s=60)
+            )
+        )
 
     assert 60 < clock.now < 80
 
@@ -97,7 +101,7 @@ def test_a_failing_status_is_a_break_too(clock: Clock):
             raise answer
         return answer
 
-    assert list(follow_log(Log([]), is_over, clock=clock, sleep=clock.sleep)) == []
+    assert list(follow_log(lambda: Log([]), is_over, clock=clock, sleep=clock.sleep)) == []
     assert clock.slept == [0.5, 1.0]
 
 
@@ -106,7 +110,7 @@ def test_a_refused_token_is_not_tried_again(clock: Clock):
         raise Unauthorized("no")
 
     with pytest.raises(Unauthorized):
-        list(follow_log(Log([]), is_over, clock=clock, sleep=clock.sleep))
+        list(follow_log(lambda: Log([]), is_over, clock=clock, sleep=clock.sleep))
     assert clock.slept == []
 
 
@@ -188,7 +192,7 @@ log = RayLog(Some(get_job=lambda _: job, open_log=open_log), "one")
 signal.signal(signal.SIGALRM, signal.default_int_handler)
 for _ in range(400):
     try:
-        chunks = follow_log(log, lambda: False)
+        chunks = follow_log(lambda: log, lambda: False)
         next(chunks)
         signal.setitimer(signal.ITIMER_REAL, random.uniform(0.0005, 0.003))
         for chunk in chunks:

@@ -151,7 +151,7 @@ def test_a_server_that_never_answers():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         api = RayClient(f"http://127.0.0.1:{silent.getsockname()[1]}", timeout_s=0.05)
 
-        with pytest.raises(ConnectionFailed, match=r"did not answer in 0\.05 s"):
+        with pytest.raises(ConnectionFailed, match=r"no Ray answers.* timed out"):
             api.version()
 
 
@@ -165,7 +165,7 @@ def test_a_server_that_speaks_something_else():
 
         thread = threading.Thread(target=greet)
         thread.start()
-        with pytest.raises(ConnectionFailed, match="broke"):
+        with pytest.raises(ConnectionFailed, match="no Ray answers"):
             RayClient(f"http://127.0.0.1:{other.getsockname()[1]}", timeout_s=5).version()
         thread.join()
 
@@ -267,7 +267,7 @@ class TestLog:
     def follow(self, cluster: ServedCluster, api: RayClient, **options: object) -> bytes:
         source = RayLog(api, "run", poll_s=(0.01, 0.01), sleep=lambda _: None)
         over = lambda: api.get_job("run").status.is_terminal  # noqa: E731
-        return b"".join(follow_log(source, over, sleep=lambda _: None, **options))
+        return b"".join(follow_log(lambda: source, over, sleep=lambda _: None, **options))
 
     def test_as_it_is_now(self, cluster: ServedCluster, api: RayClient):
         log = "Zeile 1\r\n\xff half: ".encode("latin-1") + "你".encode()[:2]
@@ -298,7 +298,7 @@ class TestLog:
         cluster.add("run", b"first\n")
         got = b""
         source = RayLog(api, "run", poll_s=(0.01, 0.01))
-        for chunk in follow_log(source, lambda: api.get_job("run").status.is_terminal):
+        for chunk in follow_log(lambda: source, lambda: api.get_job("run").status.is_terminal):
             got += chunk
             if got == b"first\n":
                 cluster.write("run", b"second\n")
@@ -335,7 +335,7 @@ class TestLog:
 
         source = RayLog(api, "run", poll_s=(0.01, 0.01))
         over = lambda: api.get_job("run").status.is_terminal  # noqa: E731
-        for chunk in follow_log(source, over, sleep=lambda _: None, on_break=come_back):
+        for chunk in follow_log(lambda: source, over, sleep=lambda _: None, on_break=come_back):
             got += chunk
             if got == b"before\n":
                 cluster.down()
