@@ -59,36 +59,30 @@ def test_every_byte_once_wherever_the_connection_breaks(pieces: list[bytes], bre
 def test_a_log_that_is_complete_before_it_is_followed():
     log = Log([])
     log.written = b"one\ntwo"
-
     assert followed(log) == b"one\ntwo"
 
 
 def test_pauses_grow_and_shrink_again_after_contact(clock: Clock):
     breaks: list[ConnectionFailed] = []
     log = Log([b"abcdef", b"", b"", b""], breaks=[0, 0, 0, 4, 0])
-
     list(follow_log(lambda: log, log.is_over, clock=clock, sleep=clock.sleep, on_break=breaks.append))
-
     assert clock.slept == [0.5, 1.0, 2.0, 0.5, 1.0]
     assert [str(failure) for failure in breaks] == ["cut"] * 5
 
 
 def test_pauses_have_a_limit():
     backoff = Backoff(first_s=1, longest_s=5)
-
     assert [backoff.delay_s(attempt) for attempt in (1, 2, 3, 4, 5000)] == [1, 2, 4, 5, 5]
 
 
 def test_it_gives_up_when_nothing_answers_for_long(clock: Clock):
     log = Log([b"abc"], breaks=[0] * 1000)
-
     with pytest.raises(ConnectionFailed, match="cut"):
         list(
             follow_log(
                 lambda: log, log.is_over, clock=clock, sleep=clock.sleep, backoff=Backoff(give_up_s=60)
             )
         )
-
     assert 60 < clock.now < 80
 
 
@@ -129,7 +123,6 @@ def test_the_agent_is_asked_for_what_is_missing():
     slept: list[float] = []
     log = AgentLog(Agent(None, None, b"abc", b"abc", b"abcdefghij"), "job", sleep=slept.append)
     stream = log.stream(0)
-
     assert [next(stream) for _ in range(7)] == [b"", b"", b"abc", b"", b"defg", b"hij", b""]
     assert slept == [0.1, 0.2, 0.1]
     assert b"".join(log.rest(2)) == b"cdefghij"
@@ -137,7 +130,6 @@ def test_the_agent_is_asked_for_what_is_missing():
 
 def test_a_log_that_was_replaced_is_noticed():
     log = AgentLog(Agent(b"long log", b"new"), "job-1", sleep=lambda _: None)
-
     with pytest.raises(FailedError, match=r"log of job-1 has 3 bytes, and 4 were read before"):
         list(log.stream(0))
 
@@ -161,7 +153,6 @@ def test_a_log_that_was_replaced_is_noticed():
 )
 def test_lines(chunks: list[bytes], lines: list[str]):
     splitter = LineSplitter()
-
     assert [line for chunk in chunks for line in splitter.feed(chunk)] + splitter.close() == lines
 
 
@@ -169,9 +160,7 @@ def test_lines(chunks: list[bytes], lines: list[str]):
 def test_where_the_bytes_are_cut_makes_no_difference(data: bytes, cuts: list[int]):
     places = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
     splitter, whole = LineSplitter(), LineSplitter()
-
     pieces = [data[start:end] for start, end in itertools.pairwise(places)]
-
     assert [line for piece in pieces for line in splitter.feed(piece)] + splitter.close() == (
         whole.feed(data) + whole.close()
     )

@@ -37,16 +37,10 @@ def answering(*answers: Response) -> RayClient:
     return RayClient("http://ray.test:8265", "t", send=lambda _request: next(coming))
 
 
-def test_version(api: RayClient):
-    assert api.version()["ray_version"] == "2.60.0"
-
-
 def test_only_nodes_that_are_alive_count_and_the_head_is_first(cluster: FakeCluster, api: RayClient):
     cluster.nodes.reverse()
     cluster.nodes.append({"node_id": "x", "node_ip": "10.0.0.9", "state": "DEAD", "resources_total": {}})
-
     nodes = api.nodes()
-
     assert [(each.ip, each.is_head, each.gpus) for each in nodes] == [
         ("10.0.0.1", True, 1.0),
         ("10.0.0.2", False, 1.0),
@@ -59,7 +53,6 @@ def test_a_node_without_what_we_ask_for():
 
 def test_a_job_is_submitted_found_and_stopped(cluster: FakeCluster, api: RayClient):
     body = {"entrypoint": "echo 'a b'", "submission_id": "run-1", "metadata": {"job_name": "run"}}
-
     assert api.submit_job(body) == "run-1"
     assert cluster.jobs["run-1"].body == body
     job = api.get_job("run-1")
@@ -73,20 +66,15 @@ def test_a_job_is_submitted_found_and_stopped(cluster: FakeCluster, api: RayClie
     assert api.stop_job("run-1") is False
 
 
-def test_jobs_are_listed_oldest_first_without_bare_drivers(cluster: FakeCluster, api: RayClient):
+def test_jobs_are_listed_oldest_first_without_bare_drivers_and_an_id_is_used_once(
+    cluster: FakeCluster, api: RayClient
+):
     cluster.add("first")
-    cluster.add("second")
-
-    assert [job.submission_id for job in api.list_jobs()] == ["first", "second"]
-
-
-def test_an_id_is_used_once(cluster: FakeCluster, api: RayClient):
     cluster.add("run-1")
-
+    assert [job.submission_id for job in api.list_jobs()] == ["first", "run-1"]
     with pytest.raises(InputError, match=r"submission id 'run-1' is taken") as caught:
         api.submit_job({"entrypoint": "true", "submission_id": "run-1"})
     assert "cloudrl jobs logs -f run-1" in str(caught.value.hint)
-    assert "Traceback" not in str(caught.value)
 
 
 @pytest.mark.parametrize("hostile", ["a/b", "../../etc", "a?b=c", "a b", "é", "a%2Fb", "#x"])
@@ -94,28 +82,22 @@ def test_names_stay_one_part_of_the_path(cluster: FakeCluster, api: RayClient, h
     with pytest.raises(InputError, match="knows no job"):
         api.get_job(hostile)
     api.package_exists(hostile)
-
     assert cluster.requests == [
         ("GET", f"/api/jobs/{hostile}"), ("GET", "/api/version"), ("GET", f"/api/packages/gcs/{hostile}")
     ]  # fmt: skip
 
 
-def test_a_package_is_uploaded_once(served: ServedCluster):
+def test_a_package_is_uploaded_once_unless_the_server_finds_it_too_large(served: ServedCluster):
     api = RayClient(served.url, "right-token")
     assert api.package_exists("_ray_pkg_1.zip") is False
     api.put_package("_ray_pkg_1.zip", [b"abc", b"def"], 6)
-
     assert api.package_exists("_ray_pkg_1.zip") is True
     assert served.packages == {"_ray_pkg_1.zip": b"abcdef"}
-
-
-def test_a_package_that_the_server_finds_too_large(cluster: FakeCluster, api: RayClient):
-    cluster.package_limit_bytes = 5
-
+    served.package_limit_bytes = 5
     with pytest.raises(
         InputError, match=r"refuses a package of 6 bytes: Maximum request body size 5 exceeded"
     ):
-        api.put_package("_ray_pkg_1.zip", [b"abcdef"], 6)
+        api.put_package("_ray_pkg_2.zip", [b"abcdef"], 6)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +105,6 @@ def test_a_package_that_the_server_finds_too_large(cluster: FakeCluster, api: Ra
 )
 def test_a_refused_token(cluster: FakeCluster, token: str | None, says: str):
     api = client(cluster, token)
-
     for call in (api.version, api.nodes, api.list_jobs, lambda: list(api.log("node", "file"))):
         with pytest.raises(Unauthorized, match=says) as caught:
             call()
@@ -133,7 +114,6 @@ def test_a_refused_token(cluster: FakeCluster, token: str | None, says: str):
 
 def test_the_token_is_in_no_representation(cluster: FakeCluster):
     api = client(cluster, "very-secret")
-
     assert "very-secret" not in repr(api) + str(vars(RayJob("id", JobStatus.RUNNING)))
 
 
@@ -141,7 +121,6 @@ def test_nobody_listens():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
-
         with pytest.raises(ConnectionFailed, match=rf"no Ray answers at http://127.0.0.1:{port}") as caught:
             RayClient(f"http://127.0.0.1:{port}").version()
     assert "cloudrl status" in str(caught.value.hint)
@@ -150,7 +129,6 @@ def test_nobody_listens():
 def test_a_server_that_never_answers():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         api = RayClient(f"http://127.0.0.1:{silent.getsockname()[1]}", timeout_s=0.05)
-
         with pytest.raises(ConnectionFailed, match=r"no Ray answers.* timed out"):
             api.version()
 
@@ -203,7 +181,6 @@ def test_an_address_that_is_no_url(url: str):
 def test_the_environment_cannot_lead_elsewhere(served: ServedCluster, monkeypatch: pytest.MonkeyPatch):
     for name in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS", "HTTP_PROXY", "http_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
-
     assert RayClient(served.url, "right-token").version()["ray_version"] == "2.60.0"
 
 
@@ -211,14 +188,12 @@ def test_what_ray_says_of_a_bad_request():
     api = answering(
         respond(400, b"Traceback ...\nTypeError: entrypoint must be a string, got <int>\n"), as_json([])
     )
-
     with pytest.raises(InputError, match=r"^Ray refused the job: entrypoint must be a string, got <int>$"):
         api.submit_job({"entrypoint": 1})
 
 
 def test_what_ray_says_of_its_own_failure():
     api = answering(respond(500, b"No available agent to submit job, please try again later."), as_json([]))
-
     with pytest.raises(CloudrlError, match="No available agent to submit job") as caught:
         api.submit_job({"entrypoint": "true"})
     assert caught.value.exit_code == 1
@@ -228,7 +203,6 @@ def test_the_reason_in_a_traceback():
     head = "Traceback (most recent call last):\n"
     inner = f"{head}ValueError: Job with submission_id j1 exists. Take another.\n"
     outer = f"{head}RuntimeError: Request failed with status code 400: {inner}.\n"
-
     assert ray_reason(outer) == "Job with submission_id j1 exists. Take another"
     assert ray_reason("Package does not exist") == "Package does not exist"
     assert ray_reason("") == "no reason given"
@@ -240,7 +214,6 @@ def test_a_job_as_a_newer_ray_might_send_it():
     job = RayJob.read(
         {"submission_id": "j", "status": "PAUSED", "surprise": 1, "start_time": 1500, "metadata": None}
     )
-
     assert (job.status, job.status.is_terminal) == (JobStatus.UNKNOWN, False)
     assert (job.start_time, job.metadata, job.runtime_env) == (1.5, {}, {})
 
@@ -272,14 +245,12 @@ class TestLog:
     def test_as_it_is_now(self, cluster: ServedCluster, api: RayClient):
         log = "Zeile 1\r\n\xff half: ".encode("latin-1") + "你".encode()[:2]
         cluster.add("run", log)
-
         assert b"".join(RayLog(api, "run").rest(0)) == log
         assert b"".join(RayLog(api, "run").rest(9)) == log[9:]
 
     def test_followed_to_its_end(self, cluster: ServedCluster, api: RayClient):
         cluster.add("run", b"one\ntwo\n")
         cluster.end("run")
-
         assert self.follow(cluster, api) == b"one\ntwo\n"
 
     @pytest.mark.parametrize("cuts", [[0, 0, 0], [1, 2, 3, 4, 5, 6], [12, 3, 17], [18, 18]])
@@ -289,7 +260,6 @@ class TestLog:
         cluster.cuts = list(cuts)
         breaks: list[ConnectionFailed] = []
         cluster.end("run")
-
         assert self.follow(cluster, api, on_break=breaks.append) == log
         assert breaks  # one may come after we have left, when the log was silent for long on a busy machine
         assert not cluster.cuts
@@ -321,7 +291,6 @@ class TestLog:
 
     def test_a_driver_that_never_started(self, cluster: ServedCluster, api: RayClient):
         cluster.add("run", status="FAILED").node_ip = None
-
         assert self.follow(cluster, api) == b""
 
     def test_a_cluster_that_goes_away_and_comes_back(self, cluster: ServedCluster, api: RayClient):
@@ -341,7 +310,6 @@ class TestLog:
                 cluster.down()
                 cluster.jobs["run"].log += b"after\n"
                 cluster.end("run")
-
         assert got == b"before\nafter\n"
         assert breaks
 
@@ -350,5 +318,4 @@ class TestLog:
         stream = RayLog(api, "run", poll_s=(0.01, 0.01)).stream(0)
         assert next(chunk for chunk in stream if chunk)
         stream.close()
-
         wait_until(lambda: not [each for each in threading.enumerate() if each.name == "cloudrl-log"])
