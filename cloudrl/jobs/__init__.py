@@ -1,6 +1,5 @@
 """Jobs: plan, submit, list, follow, stop."""
 
-from cloudrl.jobs.draft import SubmitOptions as SubmitOptions
 from cloudrl.jobs.events import Ended as Ended
 from cloudrl.jobs.events import Event as Event
 from cloudrl.jobs.events import Line as Line
@@ -8,6 +7,7 @@ from cloudrl.jobs.events import Progress as Progress
 from cloudrl.jobs.handle import JobHandle as JobHandle
 from cloudrl.jobs.handle import find_job as find_job
 from cloudrl.jobs.handle import list_jobs as list_jobs
+from cloudrl.jobs.options import SubmitOptions as SubmitOptions
 from cloudrl.jobs.pipeline import plan_job as plan_job
 from cloudrl.jobs.pipeline import submission_of as submission_of
 from cloudrl.jobs.submission import Submission as Submission

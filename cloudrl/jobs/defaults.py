@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from cloudrl.errors import InputError, did_you_mean
 from cloudrl.jobs.compatibility import GPUS, NODES
+from cloudrl.jobs.local_files import HUB_ID
 from cloudrl.jobs.overrides import integer, one_or_many
 from cloudrl.spec import Job, hydra_text
 from cloudrl.verl import has_key
@@ -27,7 +27,6 @@ MODEL, CRITIC_MODEL = "actor_rollout_ref.model.path", "critic.model.path"
 LOCAL_DIR = "trainer.default_local_dir"
 PACKAGE_FOLDER = "cloudrl_files"
 """Where the user's own files lie in a job's package, and so below its working directory."""
-HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
 def take_cluster_defaults(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:

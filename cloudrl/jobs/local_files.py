@@ -12,6 +12,7 @@ The rule, for keys under which verl reads (`cloudrl.verl.path_keys`):
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import defaultdict
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -19,7 +20,6 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from cloudrl.errors import InputError, did_you_mean
-from cloudrl.jobs.defaults import HUB_ID
 from cloudrl.jobs.environment import is_remote
 from cloudrl.jobs.overrides import items
 from cloudrl.jobs.working_dir import DirectoryListing, Entry, scan
@@ -29,9 +29,10 @@ from cloudrl.verl.path_keys import PathKind, kind_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 
-    from cloudrl.jobs.draft import SubmitOptions
+    from cloudrl.jobs.options import SubmitOptions
     from cloudrl.spec import Job
 
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _WHOLE_MODELS = ("actor_rollout_ref.model.path", "critic.model.path", "reward.reward_model.model_path")
 UNREAD = "0" * 64
 """Stands for the SHA-256 of what nobody has read yet."""

@@ -40,7 +40,8 @@ from cloudrl.spec.names import is_secret
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from cloudrl.jobs.draft import Snapshot, SubmitOptions
+    from cloudrl.jobs.draft import Snapshot
+    from cloudrl.jobs.options import SubmitOptions
     from cloudrl.spec import Job
 
 STEPS, EPOCHS = "trainer.total_training_steps", "trainer.total_epochs"

@@ -11,7 +11,8 @@ from cloudrl.saves import resume as saves
 from cloudrl.verl import has_key
 
 if TYPE_CHECKING:
-    from cloudrl.jobs.draft import JobDraft, Snapshot, SubmitOptions
+    from cloudrl.jobs.draft import JobDraft, Snapshot
+    from cloudrl.jobs.options import SubmitOptions
     from cloudrl.spec import Job
 
 _DECIDED_BY = {saves.RESUME_MODE, saves.RESUME_FROM, LOCAL_DIR}

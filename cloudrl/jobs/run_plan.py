@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from cloudrl.data.request import folder_name
 from cloudrl.errors import InputError
-from cloudrl.jobs.defaults import HUB_ID
 from cloudrl.jobs.draft import Snapshot
-from cloudrl.jobs.local_files import is_marked, look
+from cloudrl.jobs.local_files import HUB_ID, is_marked, look
 from cloudrl.node.replication import FILES
 from cloudrl.protocol.options import MADE_ON_NODES
 from cloudrl.providers.registry import provider
@@ -23,7 +22,7 @@ from cloudrl.verl.releases import RELEASES
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cloudrl.jobs.draft import SubmitOptions
+    from cloudrl.jobs.options import SubmitOptions
     from cloudrl.providers.model import Plan
     from cloudrl.spec import Job
     from cloudrl.transport import Connection

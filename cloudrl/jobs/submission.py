@@ -11,7 +11,7 @@ import yaml
 from cloudrl.errors import InputError
 from cloudrl.jobs.environment import redact, secret_values
 from cloudrl.jobs.redaction import redact_text, redact_words
-from cloudrl.jobs.uploads import Upload
+from cloudrl.jobs.upload import Upload
 from cloudrl.node.uploads import size_text
 
 if TYPE_CHECKING:

@@ -8,9 +8,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cloudrl.errors import CloudrlError, ConnectionFailed, InputError, Unauthorized
-from cloudrl.jobs.draft import Snapshot, SubmitOptions
+from cloudrl.jobs.draft import Snapshot
 from cloudrl.jobs.handle import JobHandle
 from cloudrl.jobs.local_files import look, read
+from cloudrl.jobs.options import SubmitOptions
 from cloudrl.jobs.pipeline import plan_job, submission_of
 from cloudrl.jobs.resume import continues_a_run
 from cloudrl.jobs.transfer import send_files, wait_replicated

@@ -11,7 +11,7 @@ from cloudrl.protocol.backoff import Attempts, Backoff, retry
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from cloudrl.jobs.uploads import Upload
+    from cloudrl.jobs.upload import Upload
     from cloudrl.jobs.working_dir import Entry
     from cloudrl.protocol.report import Replica
     from cloudrl.transport import AgentClient

@@ -8,15 +8,15 @@ named after the content, so nothing is sent twice and a run that is continued fi
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING
 
 from cloudrl.errors import InputError
 from cloudrl.jobs.code_check import check_code
 from cloudrl.jobs.defaults import PACKAGE_FOLDER
 from cloudrl.jobs.local_files import LocalPath, find
 from cloudrl.jobs.overrides import items
-from cloudrl.jobs.working_dir import Entry, PackagePlan, check_size
+from cloudrl.jobs.upload import Upload
+from cloudrl.jobs.working_dir import PackagePlan, check_size
 from cloudrl.node.manifest import Manifest, Part
 from cloudrl.node.uploads import size_text
 from cloudrl.spec.hydra import HydraText, hydra_text, split_key
@@ -34,48 +34,6 @@ if TYPE_CHECKING:
 SMALL_BYTES = 10 * 2**20
 """What is larger goes through the agents where there are some: a package is sent again whenever a line of code in
 it has changed."""
-By = Literal["package", "agents"]
-
-
-@dataclass(frozen=True)
-class Upload:
-    """One file or folder that is sent with the job."""
-
-    text: str
-    """As the user wrote it."""
-    to: str
-    """On the nodes: relative to the job's working directory in a package, absolute through the agents."""
-    by: By
-    manifest: Manifest
-    entries: tuple[Entry, ...] = field(default=(), repr=False, compare=False)
-    """On this machine; names start with the name of the file or folder."""
-
-    @property
-    def size_bytes(self) -> int:
-        """All its files together."""
-        return self.manifest.size_bytes
-
-    @property
-    def packed(self) -> tuple[Entry, ...]:
-        """What it adds to the package."""
-        folder = self.to.rsplit("/", 1)[0]
-        return tuple(
-            replace(entry, name=f"{folder}/{entry.name}") for entry in self.entries if self.by == "package"
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        """JSON-ready form: what the nodes have of it."""
-        return {"text": self.text, "to": self.to, "by": self.by, **self.manifest.to_json()}
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Upload:
-        """Read what `to_json` wrote.
-
-        Raises:
-            KeyError: A field is missing.
-            ValueError: It names no files.
-        """
-        return cls(value["text"], value["to"], value["by"], Manifest.from_json(value))
 
 
 def plan_uploads(draft: JobDraft, snapshot: Snapshot) -> JobDraft:

@@ -19,7 +19,8 @@ from cloudrl.jobs import Submission, SubmitOptions, prepare, send
 from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.jobs.local_files import look, read
 from cloudrl.jobs.transfer import send_files, wait_replicated
-from cloudrl.jobs.uploads import Upload, plan_uploads
+from cloudrl.jobs.upload import Upload
+from cloudrl.jobs.uploads import plan_uploads
 from cloudrl.node.uploads import SPARE_BYTES, Store
 from cloudrl.protocol import client
 from cloudrl.protocol.client import AgentClient, Request, Response
