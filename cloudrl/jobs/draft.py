@@ -1,4 +1,4 @@
-"""What planning works on: what the user asks for, the one look at the world, and the job on its way."""
+"""What planning works on: the one look at the world, and the job on its way."""
 
 from __future__ import annotations
 
