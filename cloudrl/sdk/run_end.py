@@ -47,7 +47,7 @@ def end_after_run(
         ConnectionFailed: nobody has answered for minutes; the message says that the cluster goes on.
         Interrupted: Ctrl-C.
     """
-    where, name = cluster.home, cluster.name
+    where, name = cluster.get_provider(), cluster.name
     again = partial(retry, backoff=BACKOFF, on_break=_told_once(on_progress))
     with ending(where, name, price_per_hour):
         if down is False:

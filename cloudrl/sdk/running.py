@@ -62,7 +62,7 @@ class RunningCluster:
     ) -> None:
         if not self.owned:
             return
-        name, where = self.name, self.home
+        name, where = self.name, self.get_provider()
         with ending(where, name):
             impact = assess(where, name)
             if self.down_anyway or not impact.loses(self.copied):
@@ -88,7 +88,7 @@ class RunningCluster:
         Raises:
             InputError: it is a plain Ray cluster.
         """
-        return self.home.status(self.name)
+        return self.get_provider().status(self.name)
 
     def shape(self) -> ClusterShape:
         """Nodes, GPUs, data, models and checkpoint folder, as a job will find them."""
@@ -159,10 +159,9 @@ class RunningCluster:
         Raises:
             InputError: it is a plain Ray cluster, or nobody has answered a question that needs somebody.
         """
-        return teardown(self.home, self.name, confirm=confirm, on_progress=on_progress)
+        return teardown(self.get_provider(), self.name, confirm=confirm, on_progress=on_progress)
 
-    @property
-    def home(self) -> Provider:
+    def get_provider(self) -> Provider:
         """Where it lives.
 
         Raises:
