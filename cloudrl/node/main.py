@@ -25,7 +25,6 @@ from cloudrl.node.shutdown import Shutdown
 from cloudrl.node.status import cluster_status
 from cloudrl.node.tokens import Tokens, derive, node_key
 from cloudrl.node.worker import Worker
-from cloudrl.protocol import wire
 from cloudrl.protocol.failures import Failure, FailureKind
 from cloudrl.protocol.options import AgentOptions
 from cloudrl.protocol.outcome import FILE as OUTCOME_FILE
@@ -101,7 +100,7 @@ def _serve_and_walk(agent: Agent, options: AgentOptions, identity: Identity) -> 
         return _conclude(agent, agent.agree_on_outcome(agent.state.fail(failed.failure)))
     except Shutdown as ended:
         agent.log.line(str(ended))
-        _write_outcome(agent, Outcome("ended", str(ended), final=False, at=time.time()))
+        _write_outcome(agent, Outcome(Phase.ENDED, str(ended), final=False, at=time.time()))
         return ended.exit_code
     except Exception as error:  # noqa: BLE001  unjudged, it would be retried for ever at the user's cost
         return _conclude(agent, agent.agree_on_outcome(agent.state.fail(_own_fault(agent, error))))
@@ -175,8 +174,8 @@ def _conclude(agent: Agent, failure: Failure) -> int:
         agent.log.verdict(f"CLOUDRL FAILED: {failure.text}")
     else:
         agent.log.line(f"failed: {failure.text}")
-    phase = "down" if failure.kind is FailureKind.DOWN else "failed"
-    outcome = Outcome(phase, failure.text, failure.final, time.time(), wire.to_json(failure))
+    phase = Phase.DOWN if failure.kind is FailureKind.DOWN else Phase.FAILED
+    outcome = Outcome(phase, failure.text, failure.final, time.time(), failure)
     agent.log.verdict(outcome.to_line())
     _write_outcome(agent, outcome)
     return 0 if failure.final else 1
@@ -186,7 +185,7 @@ def _write_outcome(agent: Agent, outcome: Outcome) -> None:
     path = agent.options.run_dir / OUTCOME_FILE
     part = path.with_name(f".{path.name}.part")
     try:
-        part.write_text(outcome.to_json())
+        part.write_text(outcome.to_text())
         part.replace(path)
     except OSError as error:  # a full disk; the exit code counts for more
         agent.log.line(f"warning: {path} cannot be written: {error}")

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
-from typing import Any, Mapping, Optional
+from dataclasses import dataclass, replace
+from typing import Optional
+
+from cloudrl.protocol.failures import Failure
+from cloudrl.protocol.phases import Phase
+from cloudrl.protocol.wire import Wire
 
 FILE = "outcome.json"
 """In the agent's run folder."""
@@ -12,7 +16,7 @@ _MARK = "CLOUDRL OUTCOME "
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Outcome(Wire):
     """The end of one agent.
 
     Attributes:
@@ -23,39 +27,30 @@ class Outcome:
         failure: all that is known of it.
     """
 
-    phase: str
+    phase: Phase
     reason: str
     final: bool
     at: float
-    failure: Optional[Mapping[str, Any]] = None
+    failure: Optional[Failure] = None
 
-    def to_json(self) -> str:
-        """The text of the file."""
-        return json.dumps(asdict(self))
+    def to_text(self) -> str:
+        """The content of the file."""
+        return json.dumps(self.to_json())
 
     def to_line(self) -> str:
         """The line that stands alone in the agent's output."""
-        value = asdict(self)
-        del value["failure"]
-        return f"{_MARK}{json.dumps(value)}"
+        return _MARK + replace(self, failure=None).to_text()
 
 
-def from_json(text: str) -> Optional[Outcome]:
+def from_text(text: str) -> Optional[Outcome]:
     """Read the file; None where it is none, as a disk that ran full leaves one."""
     try:
-        value = json.loads(text)
-        return Outcome(
-            str(value["phase"]),
-            str(value["reason"]),
-            bool(value["final"]),
-            float(value["at"]),
-            value.get("failure"),
-        )
-    except (ValueError, KeyError, TypeError):
+        return Outcome.from_json(json.loads(text))
+    except ValueError:
         return None
 
 
 def from_output(output: str) -> Optional[Outcome]:
     """The end that an agent's output tells of, None where it tells of none."""
     lines = [line[len(_MARK) :] for line in output.splitlines() if line.startswith(_MARK)]
-    return from_json(lines[-1]) if lines else None
+    return from_text(lines[-1]) if lines else None

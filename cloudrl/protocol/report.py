@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Dict, Optional, Tuple
+from typing import Dict, Optional, Tuple
 
-from cloudrl.protocol import wire
-from cloudrl.protocol.failures import Failure  # noqa: TC001  `wire` reads the types of fields
+from cloudrl.protocol.failures import Failure
 from cloudrl.protocol.phases import Phase
+from cloudrl.protocol.wire import Wire
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Replica:
 
 
 @dataclass(frozen=True)
-class NodeReport:
+class NodeReport(Wire):
     """One node.
 
     Attributes:
@@ -63,19 +63,6 @@ class NodeReport:
     failure: Optional[Failure] = None
     seen_s_ago: float = 0.0
 
-    def to_json(self) -> Any:
-        """JSON-ready form."""
-        return wire.to_json(self)
-
-    @classmethod
-    def from_json(cls, data: Any) -> NodeReport:
-        """Read what `to_json` wrote.
-
-        Raises:
-            ValueError: this is no report.
-        """
-        return wire.from_json(cls, data)
-
 
 @dataclass(frozen=True)
 class DataFile:
@@ -87,7 +74,7 @@ class DataFile:
 
 
 @dataclass(frozen=True)
-class HeartbeatReply:
+class HeartbeatReply(Wire):
     """What rank 0 tells every node.
 
     Attributes:
@@ -112,19 +99,6 @@ class HeartbeatReply:
     models: Dict[str, str] = field(default_factory=dict)
     announced: Tuple[str, ...] = ()
     cost_before: float = 0.0
-
-    def to_json(self) -> Any:
-        """JSON-ready form."""
-        return wire.to_json(self)
-
-    @classmethod
-    def from_json(cls, data: Any) -> HeartbeatReply:
-        """Read what `to_json` wrote.
-
-        Raises:
-            ValueError: this is no reply.
-        """
-        return wire.from_json(cls, data)
 
 
 @dataclass(frozen=True)
@@ -161,7 +135,7 @@ class BudgetStatus:
 
 
 @dataclass(frozen=True)
-class ClusterStatus:
+class ClusterStatus(Wire):
     """The answer to a client. A worker knows itself only; rank 0 knows everybody.
 
     Attributes:
@@ -189,16 +163,3 @@ class ClusterStatus:
     data: Dict[str, Dict[str, str]] = field(default_factory=dict)
     models: Dict[str, str] = field(default_factory=dict)
     budget: BudgetStatus = field(default_factory=BudgetStatus)
-
-    def to_json(self) -> Any:
-        """JSON-ready form."""
-        return wire.to_json(self)
-
-    @classmethod
-    def from_json(cls, data: Any) -> ClusterStatus:
-        """Read what `to_json` wrote.
-
-        Raises:
-            ValueError: this is no status.
-        """
-        return wire.from_json(cls, data)

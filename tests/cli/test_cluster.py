@@ -10,6 +10,7 @@ from fake_local import KEY, FakeLocal
 
 from cloudrl.node.tokens import derive
 from cloudrl.protocol.outcome import Outcome
+from cloudrl.protocol.phases import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -97,7 +98,9 @@ def test_status_of_one_that_has_failed(run: Callable[..., Typed], lab: FakeLocal
     lab.__exit__()
     folder = lab.state.node_dir(0)
     folder.mkdir()
-    (folder / "outcome.json").write_text(Outcome("failed", "rank 1 was lost", final=False, at=1.0).to_json())
+    (folder / "outcome.json").write_text(
+        Outcome(Phase.FAILED, "rank 1 was lost", final=False, at=1.0).to_text()
+    )
     for words in (["status", "lab"], ["status", "lab", "--watch"]):
         done = run(*words)
         assert done.code == 4

@@ -245,8 +245,8 @@ class TestMoneyInStatus:
         lab.__exit__()
         folder = lab.state.node_dir(0)
         folder.mkdir()
-        outcome = Outcome("down", "idle for 30m", final=True, at=1.0)
-        (folder / "outcome.json").write_text(outcome.to_json())
+        outcome = Outcome(Phase.DOWN, "idle for 30m", final=True, at=1.0)
+        (folder / "outcome.json").write_text(outcome.to_text())
         done = run("status", "lab")
         assert done.code == 0
         assert done.out.split()[-1] == "down"

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cloudrl.protocol.outcome import Outcome
 from cloudrl.protocol.report import ClusterStatus, HeartbeatReply, NodeReport
 from cloudrl.protocol.wire import from_json, to_json
 
-KINDS = (NodeReport, HeartbeatReply, ClusterStatus)
+KINDS = (NodeReport, HeartbeatReply, ClusterStatus, Outcome)
 st.register_type_strategy(float, st.floats(allow_nan=False))
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),

@@ -76,7 +76,7 @@ def test_attempts_that_ended(dstack: FakeDstack) -> None:
 def test_the_agents_own_words_come_first(dstack: FakeDstack) -> None:
     seen = lost(dstack, "container_exited_with_error")
     words = "rank 1 (b, 10.0.0.12) was lost in phase ready: no heartbeat for 30 s"
-    line = Outcome("failed", words, final=False, at=1.0).to_line()
+    line = Outcome(Phase.FAILED, words, final=False, at=1.0).to_line()
     dstack.held_outputs[submission_id(0, "10.0.0.11")] = f"{line}\r\n"
     [before] = history.previous_attempts(dstack.server, seen)
     assert before["reason"] == words
@@ -87,9 +87,9 @@ def test_one_attempt_has_no_past(dstack: FakeDstack) -> None:
     assert history.previous_attempts(dstack.server, runs.get(dstack.server, "lab")) == ()
 
 
-DOWN = Outcome("down", "idle for 30m", final=True, at=1.0)
-FINAL = Outcome("failed", "rank 1, setup: no", final=True, at=1.0)
-PASSING = Outcome("failed", "rank 0 was lost", final=False, at=1.0)
+DOWN = Outcome(Phase.DOWN, "idle for 30m", final=True, at=1.0)
+FINAL = Outcome(Phase.FAILED, "rank 1, setup: no", final=True, at=1.0)
+PASSING = Outcome(Phase.FAILED, "rank 0 was lost", final=False, at=1.0)
 
 
 @pytest.mark.parametrize(
@@ -140,5 +140,5 @@ def test_what_the_nodes_of_a_run_were_told(dstack: FakeDstack, command: str, che
     "text", ["", "{", "[]", "null", '{"phase": "failed"}', '{"phase": 1, "reason": "x", "at": "y"}']
 )
 def test_an_outcome_that_was_cut_short_is_none(text: str) -> None:
-    assert outcome.from_json(text) is None
+    assert outcome.from_text(text) is None
     assert outcome.from_output(f"READY\nCLOUDRL OUTCOME {text}\n") is None

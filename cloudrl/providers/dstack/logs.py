@@ -45,7 +45,7 @@ def exit_reason(server: Server, run: RunState) -> tuple[Phase, str]:
     outcomes = [each for each in map(from_output, outputs) if each is not None]
     if outcomes:
         told = min(outcomes, key=lambda each: (each.phase != Phase.DOWN, not each.final))
-        return Phase(told.phase), told.reason
+        return told.phase, told.reason
     reason = _provider_reason(run, ended, outputs) if run.status == "failed" else ""
     return Phase.FAILED if reason else Phase.DOWN, reason
 

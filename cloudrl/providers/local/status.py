@@ -39,8 +39,8 @@ def exit_reason(known: LocalState) -> tuple[Phase, str]:
     """How a cluster has ended, and why: as an agent has left it, rank 0's word first; no reason where none has."""
     found = [each for each in (_outcome(known, rank) for rank in range(known.nodes)) if each is not None]
     for each in found:
-        if Phase(each.phase) is not Phase.ENDED:
-            return Phase(each.phase), each.reason
+        if each.phase is not Phase.ENDED:
+            return each.phase, each.reason
     return Phase.FAILED, found[0].reason if found else ""
 
 
@@ -60,7 +60,7 @@ def connection(known: LocalState) -> Connection:
 
 def _outcome(known: LocalState, rank: int) -> Outcome | None:
     try:
-        return outcome.from_json((known.node_dir(rank) / outcome.FILE).read_text())
+        return outcome.from_text((known.node_dir(rank) / outcome.FILE).read_text())
     except FileNotFoundError:
         return None
 
