@@ -9,6 +9,6 @@ file, `cloudrl-node.pyz` (see `cloudrl.render.agent`). The parts, in the order i
     environment          the variables that Ray and all jobs inherit
     setup, ray, fetch    the children: set-up commands, Ray, data and models
     node_state, attempts what is known of this node and, on rank 0, of all of them
-    server, files, peer  HTTP between the agents and to the client
+    server, replication  HTTP to clients and between agents (`cloudrl.protocol`)
     agent                the phases, one after the other
 """

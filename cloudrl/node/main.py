@@ -74,7 +74,7 @@ def run(argv: Sequence[str], env: Mapping[str, str]) -> int:
     agent = (Head if identity.is_head else Worker)(options, identity, tokens, env, log)
     agent.shutdown.listen(options.lease_fd)
     log.line(f"cloudrl node: {identity.name}, rank {identity.rank} of {identity.nodes}, {identity.ip}")
-    return _serve_and_walk(agent, options, identity)
+    return _serve_and_run(agent, options, identity)
 
 
 def _open_log(options: AgentOptions, identity: Identity) -> Log:
@@ -91,7 +91,7 @@ def _tokens(options: AgentOptions, identity: Identity) -> Tokens:
         raise InputError(f"the key {error.filename} cannot be read: {error.strerror}") from error
 
 
-def _serve_and_walk(agent: Agent, options: AgentOptions, identity: Identity) -> int:
+def _serve_and_run(agent: Agent, options: AgentOptions, identity: Identity) -> int:
     server: Optional[AgentServer] = None
     try:
         server = _serve(agent, options, identity)
