@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import time
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping, Optional
 
 from cloudrl.node import attempts, budget, imports, preflight
@@ -13,8 +13,9 @@ from cloudrl.node import ray as ray_node
 from cloudrl.node.background import BackgroundTask
 from cloudrl.node.checkpoint_store import CheckpointStore
 from cloudrl.node.environment import node_environment
-from cloudrl.node.failure import NodeFailed
+from cloudrl.node.failure import NodeFailed, error_code
 from cloudrl.node.fetch import Fetcher, self_command
+from cloudrl.node.first_report import first_report
 from cloudrl.node.host_info import HostInfo, probe_host
 from cloudrl.node.job_secrets import JobSecrets, folder_of
 from cloudrl.node.node_state import NodeState
@@ -28,11 +29,9 @@ from cloudrl.node.tokens import Tokens, write_secret
 from cloudrl.node.uploads import Store
 from cloudrl.protocol.failures import Failure, FailureKind
 from cloudrl.protocol.phases import Phase
-from cloudrl.protocol.report import NodeReport, RayInfo
+from cloudrl.protocol.report import RayInfo
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from cloudrl.node.identity import Identity
     from cloudrl.node.log import Log
     from cloudrl.protocol.options import AgentOptions
@@ -64,7 +63,7 @@ class Agent:
         self._persisted_at = self.started_clock
         self._children: List[Child] = []
         self._ray: Optional[Child] = None
-        self.state = NodeState(_first_report(identity, options, self.gpus))
+        self.state = NodeState(first_report(identity, options, self.gpus))
         self._services = Services(
             options.services, self.state, timeout_s=self.timeouts.service_s, wait_for=self.wait_for
         )
@@ -132,7 +131,7 @@ class Agent:
         """
         self._set_up()
         self._preflight()
-        with self._as_preflight_failure("the folder of checkpoints"):
+        with self._as_preflight_failure("checkpoints", "the folder of checkpoints"):
             self.checkpoint_store.start()
         self._services.start(self._child)
         self.connect()
@@ -169,9 +168,11 @@ class Agent:
                 raise otherwise()
             self.tick(seconds)
 
-    def fail(self, kind: FailureKind, reason: str, tail: str = "") -> NodeFailed:
+    def fail(
+        self, kind: FailureKind, reason: str, tail: str = "", *, subject: str, code: str = ""
+    ) -> NodeFailed:
         """A failure of this node, to be raised."""
-        return NodeFailed(Failure(kind, self.identity.rank, reason, tail))
+        return NodeFailed(Failure(kind, self.identity.rank, reason, tail, subject=subject, code=code))
 
     def end_children(self) -> None:
         """End Ray and everything else that was started here, by process id."""
@@ -198,15 +199,16 @@ class Agent:
         self.state.add_seconds(phase.value, time.monotonic() - began)
 
     @contextmanager
-    def _as_preflight_failure(self, what: str) -> Iterator[None]:
+    def _as_preflight_failure(self, subject: str, what: str) -> Iterator[None]:
         """A full disk, a missing program, no more processes: these come back, so they count as preflight's."""
         try:
             yield
         except (OSError, subprocess.SubprocessError) as error:
-            raise self.fail(FailureKind.PREFLIGHT, f"{what}: {error}") from error
+            code = error_code(error)
+            raise self.fail(FailureKind.PREFLIGHT, f"{what}: {error}", subject=subject, code=code) from error
 
     def _child(self, command: List[str], log: str, cwd: Optional[Path] = None) -> Child:
-        with self._as_preflight_failure(f"`{command[0]}` cannot be started"):
+        with self._as_preflight_failure(Path(command[0]).name, f"`{command[0]}` cannot be started"):
             child = Child(command, log=self.options.run_dir / log, env=self.env, cwd=cwd)
         self._children.append(child)
         return child
@@ -229,24 +231,26 @@ class Agent:
         child = self._child(["/bin/sh", "-c", command], "setup.log")
 
         def late() -> NodeFailed:
-            whole = f"{self.options.setup_timeout_s:g} s for all set-up commands"
-            return self.fail(FailureKind.SETUP, f"`{command}` has not ended; there are {whole}", child.tail())
+            limit_s = self.options.setup_timeout_s
+            said = f"`{command}` has not ended; there are {limit_s:g} s for all set-up commands"
+            return self.fail(FailureKind.SETUP, said, child.tail(), subject=command, code="timeout")
 
         self.wait_for(lambda: child.poll() is not None, left_s, late)
         if child.poll() != 0:
-            raise self.fail(FailureKind.SETUP, f"`{command}` exited with {child.poll()}", child.tail())
+            said = f"`{command}` exited with {child.poll()}"
+            raise self.fail(FailureKind.SETUP, said, child.tail(), subject=command)
 
     def _preflight(self) -> None:
         with self._step(Phase.PREFLIGHT):
             host = self._check_host()
-            with self._as_preflight_failure("this node's own folders"):
+            with self._as_preflight_failure("own folders", "this node's own folders"):
                 token, temp_dir = self.options.run_dir / "ray-token", self._make_temp_dir()
                 write_secret(token, self.tokens.ray)
             self.env = node_environment(self.env, host, token_path=str(token), temp_dir=temp_dir)
 
     def _check_host(self) -> HostInfo:
         options = self.options
-        with self._as_preflight_failure("this machine cannot be looked at"):
+        with self._as_preflight_failure("machine", "this machine cannot be looked at"):
             host = probe_host(self.identity.ip, options.ray_temp_dir or ray_node.TEMP_DIR)
         self.state.update(
             ray_version=host.ray_version, python_version=host.python_version, verl_version=host.verl_version,
@@ -258,9 +262,11 @@ class Agent:
         for warning in warnings:
             self.log.line(f"warning: {warning}")
         program = ray_node.missing_program() if host.ray_version else None
-        faults += [fault for fault in (preflight.writable(options.checkpoints), program) if fault]
+        more = {"checkpoints": preflight.writable(options.checkpoints), "program": program}
+        faults += [preflight.Fault(subject, said) for subject, said in more.items() if said]
         if faults:
-            raise self.fail(FailureKind.PREFLIGHT, "; ".join(faults))
+            subject = ", ".join(each.subject for each in faults)
+            raise self.fail(FailureKind.PREFLIGHT, "; ".join(each.text for each in faults), subject=subject)
         return host
 
     def _make_temp_dir(self) -> Optional[str]:
@@ -301,7 +307,8 @@ class Agent:
     def _not_fetched(self) -> NodeFailed:
         detail = f" ({self.state.own.detail})" if self.state.own.detail else ""
         reason = f"data and models are not there after {self.timeouts.fetch_s:g} s{detail}"
-        return NodeFailed(Failure(FailureKind.DATA, self.identity.rank, reason, transient=True))
+        rank = self.identity.rank
+        return NodeFailed(Failure(FailureKind.DATA, rank, reason, transient=True, code="timeout"))
 
     def _await_imports(self, child: Child) -> None:
         modules = ", ".join(self.options.import_check)
@@ -309,12 +316,12 @@ class Agent:
 
         def late() -> NodeFailed:
             reason = f"the image is broken: {modules} cannot be imported within {self.timeouts.ray_s:g} s"
-            return self.fail(FailureKind.PREFLIGHT, reason, child.tail())
+            return self.fail(FailureKind.PREFLIGHT, reason, child.tail(), subject=modules, code="timeout")
 
         self.wait_for(lambda: child.poll() is not None, self.timeouts.ray_s, late)
         if child.poll() != 0:
             tail = child.tail()
-            raise self.fail(FailureKind.PREFLIGHT, imports.reason(tail), tail)
+            raise self.fail(FailureKind.PREFLIGHT, imports.reason(tail), tail, subject=modules)
 
     def _start_ray(self) -> None:
         """Start Ray and wait until it is up; a start that dies early is tried again, ports may be slow to free."""
@@ -336,15 +343,15 @@ class Agent:
                 self.log.line(f"`ray start` exited with {ray.poll()}; {left} more tries")
                 end_orphans()  # its control store outlives a start that fails later on, and keeps the port
                 self.tick(1.0)
-        raise self.fail(FailureKind.RAY, f"`ray start` exited with {ray.poll()}", ray.tail())
+        said = f"`ray start` exited with {ray.poll()}"
+        raise self.fail(FailureKind.RAY, said, ray.tail(), subject="ray start")
 
     def _await_ray(self, ray: Child, left_s: float) -> None:
         """Return once it is up, or has ended."""
 
         def late() -> NodeFailed:
-            return self.fail(
-                FailureKind.RAY, f"Ray is not up {self.timeouts.ray_s:g} s after `ray start`", ray.tail()
-            )
+            said = f"Ray is not up {self.timeouts.ray_s:g} s after `ray start`"
+            return self.fail(FailureKind.RAY, said, ray.tail(), subject="ray start", code="timeout")
 
         self.wait_for(lambda: ray.poll() is not None or self.is_ray_up(ray), left_s, late)
 
@@ -356,7 +363,8 @@ class Agent:
             return not taken
 
         def late() -> NodeFailed:
-            return self.fail(FailureKind.RAY, f"ports are in use on this node: {', '.join(taken)}")
+            said = f"ports are in use on this node: {', '.join(taken)}"
+            return self.fail(FailureKind.RAY, said, subject="ports")
 
         self.wait_for(free, _PORTS_ARE_FREE_AFTER_S, late, 0.5)
 
@@ -386,12 +394,4 @@ class Agent:
         """Raise when this node's Ray has ended."""
         if self._ray is not None and self._ray.poll() is not None:
             reason = f"Ray's processes on rank {self.identity.rank} ended (status {self._ray.poll()})"
-            raise self.fail(FailureKind.RAY, reason, self._ray.tail())
-
-
-def _first_report(identity: Identity, options: AgentOptions, gpus: int) -> NodeReport:
-    folder, run_id = options.checkpoints, identity.run_id
-    return NodeReport(
-        rank=identity.rank, ip=identity.ip, hostname=socket.gethostname(), agent_port=options.ports.agent, gpus=gpus,
-        cost_before=budget.read_cost(folder, run_id), known_failures=attempts.known_failures(folder, run_id),
-    )  # fmt: skip
+            raise self.fail(FailureKind.RAY, reason, self._ray.tail(), subject="ray")

@@ -49,4 +49,4 @@ class BackgroundTask(threading.Thread):
         self._state.raise_failure()
         if not self.done:
             reason = f"the work on the {self._kind} has stopped half-way"
-            raise NodeFailed(Failure(self._kind, self._state.own.rank, reason))
+            raise NodeFailed(Failure(self._kind, self._state.own.rank, reason, code="half-way"))

@@ -1,9 +1,12 @@
-"""A failure of this agent, as an exception that leaves the phases."""
+"""A failure of this agent, as an exception that leaves the phases; the code of an error that caused it."""
 
 from __future__ import annotations
 
+import errno
 import traceback
 
+from cloudrl.errors import CloudrlError
+from cloudrl.node.transient import causes, http_status
 from cloudrl.protocol.failures import Failure, FailureKind
 
 
@@ -12,7 +15,17 @@ def unforeseen(kind: FailureKind, rank: int, error: BaseException) -> Failure:
     lines = traceback.format_exception(type(error), error, error.__traceback__)
     text = " ".join(str(error).split())[:400]
     reason = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    return Failure(kind, rank, reason, "".join(lines).rstrip()[-16_384:])
+    return Failure(kind, rank, reason, "".join(lines).rstrip()[-16_384:], code=error_code(error))
+
+
+def error_code(error: BaseException) -> str:
+    """An error without its words: its name, and its HTTP status or the system's own name for it."""
+    chain = list(causes(error))
+    first = next((each for each in chain if not isinstance(each, CloudrlError)), error)
+    status = next((found for found in map(http_status, chain) if found is not None), None)
+    number = first.errno if isinstance(first, OSError) else None
+    more = status if status is not None else errno.errorcode.get(number) if number is not None else None
+    return type(first).__name__ if more is None else f"{type(first).__name__} {more}"
 
 
 class NodeFailed(Exception):

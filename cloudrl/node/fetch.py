@@ -5,7 +5,6 @@ What needs the image's packages runs in children under the image's Python, from 
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import os
@@ -89,17 +88,29 @@ class Fetcher:
 
     def _run(self, kind: FailureKind, name: str, command: List[str]) -> None:
         log = self._run_dir / f"{kind}-{_file_name(name)}.log"
+        error = self._run_dir / f"{kind}-{_file_name(name)}.error"
+        command = [*command, "--error", str(error)]
+        error.unlink(missing_ok=True)
         deadline = time.monotonic() + self._timeout_s
         status, tail = self._run_once(kind, command, log, deadline)
         if status == TRANSIENT:
             self._sleep(_AGAIN_AFTER_S)
+            error.unlink(missing_ok=True)
             status, tail = self._run_once(kind, command, log, deadline)
         if status != 0:
             why = _last_line(tail) or f"its child exited with {status}"
             if status is None:
                 why = f"not there after {self._timeout_s:.0f} s"
-            failure = Failure(kind, self._rank, f"{kind} {name}: {why}", tail)
-            raise NodeFailed(dataclasses.replace(failure, transient=status in (None, TRANSIENT)))
+            passing = status in (None, TRANSIENT)
+            code = (
+                "timeout"
+                if status is None
+                else (error.read_text() if error.exists() else "") or f"exit {status}"
+            )
+            reason = f"{kind} {name}: {why}"
+            raise NodeFailed(
+                Failure(kind, self._rank, reason, tail, transient=passing, subject=name, code=code)
+            )
 
     def _run_once(
         self, kind: FailureKind, command: List[str], log: Path, deadline: float

@@ -195,7 +195,9 @@ class Head(Agent):
     def _not_all(self) -> NodeFailed:
         barrier_s, detail = self.timeouts.barrier_s, self.state.own.detail
         return self.fail(
-            FailureKind.JOIN, f"not all ranks are at the barrier after {barrier_s:g} s: {detail}"
+            FailureKind.JOIN,
+            f"not all ranks are at the barrier after {barrier_s:g} s: {detail}",
+            subject="barrier",
         )
 
     def _not_whole(self) -> NodeFailed:
@@ -211,11 +213,12 @@ class Head(Agent):
         named = (
             f": {', '.join(blocked)} cannot be reached; is a firewall between the nodes?" if blocked else ""
         )
-        return self.fail(FailureKind.RAY, reason + named)
+        return self.fail(FailureKind.RAY, reason + named, subject="nodes")
 
     def _takes_no_jobs(self) -> NodeFailed:
         reason = "Ray's dashboard agent on rank 0 does not come up"
-        return self.fail(FailureKind.RAY, f"{reason} after {self.timeouts.ray_head_s:g} s")
+        said = f"{reason} after {self.timeouts.ray_head_s:g} s"
+        return self.fail(FailureKind.RAY, said, subject="dashboard")
 
     def _all_done(self) -> bool:
         reports = {report.rank: report for report in self.state.reports()}
@@ -235,7 +238,9 @@ class Head(Agent):
             here = f"{self.identity.ip}:{self.options.ports.agent}"
             reason = f"rank {ranks} never came within {self.options.join_timeout_s:.0f} s"
             raise self.fail(
-                FailureKind.JOIN, f"{reason}: not started, or {here} cannot be reached from there"
+                FailureKind.JOIN,
+                f"{reason}: not started, or {here} cannot be reached from there",
+                subject="ranks",
             )
 
     def _budget(self) -> BudgetStatus:
@@ -277,4 +282,4 @@ class Head(Agent):
             detail = f" ({report.detail})" if report.detail else ""
             who = f"rank {report.rank} ({report.hostname}, {report.ip})"
             reason = f"{who} hangs in phase {report.phase}{detail}: {phase_s:.0f} s, where {limit_s:g} s are enough"
-            raise NodeFailed(Failure(FailureKind.JOIN, report.rank, reason))
+            raise NodeFailed(Failure(FailureKind.JOIN, report.rank, reason, subject=f"phase {report.phase}"))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Callable, List, Mapping, Optional, Sequence
 from cloudrl.data.request import parse_request
 from cloudrl.errors import CloudrlError, InputError
 from cloudrl.node import imports, shard_worker, subcommands
-from cloudrl.node.failure import NodeFailed, unforeseen
+from cloudrl.node.failure import NodeFailed, error_code, unforeseen
 from cloudrl.node.head import Head
 from cloudrl.node.identity import Identity, read_identity
 from cloudrl.node.log import Log
@@ -150,7 +150,8 @@ def _serve(agent: Agent, options: AgentOptions, identity: Identity) -> AgentServ
         server = AgentServer(["127.0.0.1", identity.ip], options.ports.agent, context)
     except OSError as error:
         reason = _cannot_listen(error, identity.ip, options.ports.agent)
-        raise agent.fail(FailureKind.PREFLIGHT, reason) from error
+        port, code = f"port {options.ports.agent}", error_code(error)
+        raise agent.fail(FailureKind.PREFLIGHT, reason, subject=port, code=code) from error
     server.start()
     agent.serving = True
     return server

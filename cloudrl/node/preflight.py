@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING, List, Optional, Tuple
+from typing import TYPE_CHECKING, List, NamedTuple, Optional, Tuple
 
 from cloudrl.node.host_info import GIB, HostInfo
 
@@ -24,7 +24,16 @@ _TOKEN_SINCE = (2, 52)
 """The first Ray with token authentication (Ray 2.52, _private/authentication)."""
 
 
-def check_host(host: HostInfo, *, device: str, gpus: int, cpus: Optional[int]) -> Tuple[List[str], List[str]]:
+class Fault(NamedTuple):
+    """Why a machine will not do, in one line; `subject` is what is wrong with it, the same on every machine."""
+
+    subject: str
+    text: str
+
+
+def check_host(
+    host: HostInfo, *, device: str, gpus: int, cpus: Optional[int]
+) -> Tuple[List[Fault], List[str]]:
     """Compare a machine with what was declared.
 
     Args:
@@ -39,27 +48,24 @@ def check_host(host: HostInfo, *, device: str, gpus: int, cpus: Optional[int]) -
     faults, warnings = _software(host)
     if host.temp_free_fraction < _RAY_DISK_LIMIT:
         used, free_gib = 1 - host.temp_free_fraction, host.temp_free_bytes / GIB
-        faults.append(
-            f"the disk of Ray's folder is {used:.0%} full, {free_gib:.1f} GiB free; Ray needs 5% free"
-        )
+        said = f"the disk of Ray's folder is {used:.0%} full, {free_gib:.1f} GiB free; Ray needs 5% free"
+        faults.append(Fault("disk", said))
     if host.open_files < _OPEN_FILES:
         warnings.append(f"`ulimit -n` is {host.open_files} and cannot be raised; {_OPEN_FILES} is advised")
     have_cpus, want_cpus = host.cpus if cpus is None else cpus, CPUS_PER_GPU * gpus
     if have_cpus < want_cpus:
-        faults.append(
-            f"{have_cpus} CPUs for {gpus} GPUs; verl waits for ever with less than {want_cpus}, 3 a GPU"
-        )
+        said = f"{have_cpus} CPUs for {gpus} GPUs; verl waits for ever with less than {want_cpus}, 3 a GPU"
+        faults.append(Fault("cpus", said))
     if device == "gpu":
         more_faults, more_warnings = _gpu_machine(host, gpus)
         faults, warnings = faults + more_faults, warnings + more_warnings
     return faults, warnings
 
 
-def _software(host: HostInfo) -> Tuple[List[str], List[str]]:
+def _software(host: HostInfo) -> Tuple[List[Fault], List[str]]:
     if host.ray_version is None:
-        return [
-            "no Ray in this Python; add a set-up command `pip install 'ray[default]'` or take a verl image"
-        ], []
+        said = "no Ray in this Python; add a set-up command `pip install 'ray[default]'` or take a verl image"
+        return [Fault("ray", said)], []
     version = re.match(r"(\d+)\.(\d+)", host.ray_version)
     if version and tuple(map(int, version.groups())) < _TOKEN_SINCE:
         danger = "whoever reaches Ray's ports can run programs on the nodes"
@@ -68,16 +74,15 @@ def _software(host: HostInfo) -> Tuple[List[str], List[str]]:
     return [], []
 
 
-def _gpu_machine(host: HostInfo, gpus: int) -> Tuple[List[str], List[str]]:
+def _gpu_machine(host: HostInfo, gpus: int) -> Tuple[List[Fault], List[str]]:
     faults, warnings = [], []
     if host.gpus < gpus:
         because = f": {host.gpu_problem}" if host.gpu_problem else ""
-        faults.append(f"{host.gpus} GPUs found, {gpus} declared{because}")
+        faults.append(Fault("gpus", f"{host.gpus} GPUs found, {gpus} declared{because}"))
     if host.shm_bytes is not None and host.shm_bytes < _MIN_SHM_BYTES:
         size_mib = host.shm_bytes / 1024**2
-        faults.append(
-            f"/dev/shm has {size_mib:.0f} MiB; NCCL and Ray need at least 1 GiB (shm_size)"  # noqa: S108
-        )
+        said = f"/dev/shm has {size_mib:.0f} MiB; NCCL and Ray need at least 1 GiB (shm_size)"  # noqa: S108
+        faults.append(Fault("shm", said))
     if host.memory_bytes < _RAM_PER_GPU_BYTES * gpus:
         have, want = host.memory_bytes / GIB, _RAM_PER_GPU_BYTES * gpus / GIB
         warnings.append(f"{have:.0f} GiB of RAM for {gpus} GPUs; {want:.0f} GiB is advised")
@@ -98,12 +103,14 @@ def writable(folder: Path) -> Optional[str]:
     return None
 
 
-def different(own: NodeReport, head: HeartbeatReply) -> Optional[str]:
+def different(own: NodeReport, head: HeartbeatReply) -> Optional[Fault]:
     """Why this node's software does not fit the head's, or None. Ray refuses to join otherwise (ray issue 44063)."""
     if own.ray_version != head.ray_version:
-        return f"Ray {own.ray_version} here and {head.ray_version} on rank 0; all nodes need the same"
+        said = f"Ray {own.ray_version} here and {head.ray_version} on rank 0; all nodes need the same"
+        return Fault("version of Ray", said)
     if own.python_version != head.python_version:
-        return (
+        said = (
             f"Python {own.python_version} here and {head.python_version} on rank 0; all nodes need the same"
         )
+        return Fault("version of Python", said)
     return None

@@ -68,23 +68,26 @@ class Services:
             if status is not None:
                 reason = f"`{each.command}`, the service on port {each.port}, ended with status {status}"
                 advice = "; it has to stay in the foreground" if status == 0 else ""
-                raise self._fail(reason + advice, child.tail())
+                raise self._fail(reason + advice, child.tail(), subject=f"port {each.port}", code="exit")
 
     def _wait_until_it_answers(self, service: Service, child: Child) -> None:
         def late() -> NodeFailed:
             limit = f"after {self._timeout_s:g} s"
             return self._fail(
-                f"`{service.command}` does not answer on port {service.port} {limit}", child.tail()
-            )
+                f"`{service.command}` does not answer on port {service.port} {limit}", child.tail(),
+                subject=f"port {service.port}", code="timeout",
+            )  # fmt: skip
 
         self._wait_for(lambda: _answers(service), self._timeout_s, late, 0.25)
 
     def _taken(self) -> NodeFailed:
         ports = ", ".join(str(each.port) for each in self._services if _answers(each))
-        return self._fail(f"ports of services are in use on this node: {ports}")
+        said = f"ports of services are in use on this node: {ports}"
+        return self._fail(said, subject=f"ports {ports}", code="taken")
 
-    def _fail(self, reason: str, tail: str = "") -> NodeFailed:
-        return NodeFailed(Failure(FailureKind.SERVICE, self._state.own.rank, reason, tail))
+    def _fail(self, reason: str, tail: str = "", *, subject: str, code: str) -> NodeFailed:
+        rank = self._state.own.rank
+        return NodeFailed(Failure(FailureKind.SERVICE, rank, reason, tail, subject=subject, code=code))
 
 
 def _answers(service: Service) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import json
 import os
@@ -10,18 +11,20 @@ import signal
 import sys
 from importlib import metadata
 from pathlib import Path
-from typing import Sequence, Tuple, Type
+from typing import Optional, Sequence, Tuple, Type
 
 from cloudrl.errors import CloudrlError
 from cloudrl.node import transient
+from cloudrl.node.failure import error_code
 from cloudrl.protocol.options import MADE_ON_NODES
 
 
 def data(argv: Sequence[str]) -> int:
-    """`data TEXT --to DIR`: prepare one data set, a name or JSON text, and say how far it is."""
+    """`data TEXT --to DIR --error FILE`: prepare one data set, a name or JSON text, and say how far it is."""
     parser = argparse.ArgumentParser(prog="cloudrl-node.pyz data")
     parser.add_argument("text")
     parser.add_argument("--to", type=Path, required=True)
+    parser.add_argument("--error", type=Path)
     args = parser.parse_args(argv)
     from cloudrl.data import prepare
 
@@ -30,23 +33,24 @@ def data(argv: Sequence[str]) -> int:
     try:
         prepare(args.text, args.to, say=lambda line: print(line, file=sys.stderr, flush=True))
     except _expected() as error:
-        return _say(error)
+        return _say(error, args.error)
     finally:
         signal.signal(signal.SIGTERM, before)
     return 0
 
 
 def model(argv: Sequence[str]) -> int:
-    """`model NAME --to DIR --result FILE`: have one model on this node, and write where it lies."""
+    """`model NAME --to DIR --result FILE --error FILE`: have one model on this node, and write where it lies."""
     parser = argparse.ArgumentParser(prog="cloudrl-node.pyz model")
     parser.add_argument("name")
     parser.add_argument("--to", type=Path, required=True)
     parser.add_argument("--result", type=Path, required=True)
+    parser.add_argument("--error", type=Path)
     args = parser.parse_args(argv)
     try:
         path = _model_path(args.name, args.to)
     except _expected() as error:
-        return _say(error)
+        return _say(error, args.error)
     args.result.write_text(json.dumps({"path": str(path)}))
     return 0
 
@@ -83,8 +87,14 @@ def _expected() -> Tuple[Type[Exception], ...]:
     return errors if httpx is None else (*errors, httpx.HTTPError)
 
 
-def _say(error: Exception) -> int:
-    """One last line that says it all: the agent quotes it. Returns the exit status, which blames the network or not."""
+def _say(error: Exception, code_to: Optional[Path]) -> int:
+    """One last line that says it all: the agent quotes it, and reads the error's code from a file.
+
+    Returns the exit status, which blames the network or not.
+    """
     name = "" if isinstance(error, CloudrlError) else f"{type(error).__name__}: "
     print(name + " ".join(str(error).split())[:400], file=sys.stderr)
+    if code_to is not None:
+        with contextlib.suppress(OSError):  # a full disk may be what is to be said
+            code_to.write_text(error_code(error))
     return transient.EXIT_STATUS if transient.is_transient(error) else 1

@@ -33,9 +33,9 @@ _PASSING_WORDS = re.compile(
 
 def is_transient(error: BaseException) -> bool:
     """Whether another try may go better. What lasts counts for more than what passes, wherever it stands."""
-    chain = list(_chain(error))
+    chain = list(causes(error))
     names = {kind.__name__ for each in chain for kind in type(each).__mro__}
-    statuses = {status for status in map(_status, chain) if status is not None}
+    statuses = {status for status in map(http_status, chain) if status is not None}
     if names & _LASTING or any(400 <= status < 500 for status in statuses - _PASSING_STATUSES):
         return False
     return bool(
@@ -48,7 +48,7 @@ def is_transient(error: BaseException) -> bool:
     )
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
+def causes(error: BaseException) -> Iterator[BaseException]:
     """An error, and what it came from."""
     seen: Set[int] = set()
     left: List[Optional[BaseException]] = [error]
@@ -60,7 +60,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
             left += [each.__cause__, None if each.__suppress_context__ else each.__context__]
 
 
-def _status(error: BaseException) -> Optional[int]:
+def http_status(error: BaseException) -> Optional[int]:
     """The HTTP status of an error that carries its response, as those of requests and httpx do."""
     status = getattr(getattr(error, "response", None), "status_code", None)
     return status if isinstance(status, int) else None

@@ -13,7 +13,7 @@ from cloudrl.data.request import folder_name
 from cloudrl.node import attempts, shared_fs
 from cloudrl.node import ray as ray_node
 from cloudrl.node.agent import Agent
-from cloudrl.node.failure import NodeFailed
+from cloudrl.node.failure import NodeFailed, error_code
 from cloudrl.node.fetch import Fetcher, models_dir, pull
 from cloudrl.node.preflight import different
 from cloudrl.node.replication import Replicator
@@ -60,7 +60,7 @@ class Worker(Agent):
         self.wait_for(
             lambda: self._heard_at is not None,
             self.options.join_timeout_s,
-            lambda: self.fail(FailureKind.JOIN, silent),
+            lambda: self.fail(FailureKind.JOIN, silent, subject="rank 0"),
         )
         self.state.update(detail="waiting for rank 0 to get through its set-up and preflight")
         late = f"rank 0 answers at {at}, and has not got through its set-up and preflight"
@@ -68,12 +68,14 @@ class Worker(Agent):
         self.wait_for(
             lambda: self.reply.ray_version is not None,
             head_ready_s,
-            lambda: self.fail(FailureKind.JOIN, f"{late} in {head_ready_s:g} s"),
+            lambda: self.fail(
+                FailureKind.JOIN, f"{late} in {head_ready_s:g} s", subject="rank 0", code="timeout"
+            ),
         )
         own = self.state.own
         fault = different(own, self.reply)
         if fault:
-            raise self.fail(FailureKind.PREFLIGHT, fault)
+            raise self.fail(FailureKind.PREFLIGHT, fault.text, subject=fault.subject)
 
     def before_ray(self) -> None:
         """Wait for Ray's control store on the head, and name it when only that port is closed."""
@@ -83,7 +85,9 @@ class Worker(Agent):
         self.wait_for(
             lambda: ray_node.probe(ip, port, 1.0) == "open",
             self.timeouts.gcs_s,
-            lambda: self.fail(FailureKind.JOIN, f"{reason}: is a firewall between the nodes?"),
+            lambda: self.fail(
+                FailureKind.JOIN, f"{reason}: is a firewall between the nodes?", subject="control store"
+            ),
         )
 
     def is_ray_up(self, ray: Child) -> bool:
@@ -101,7 +105,9 @@ class Worker(Agent):
         self.state.update(detail="waiting for the others")
         barrier_s = self.timeouts.phases[Phase.BARRIER]
         reason = f"rank 0 has not said that the cluster is ready after {barrier_s:g} s"
-        self.wait_for(self._is_ready, barrier_s, lambda: self.fail(FailureKind.JOIN, reason))
+        self.wait_for(
+            self._is_ready, barrier_s, lambda: self.fail(FailureKind.JOIN, reason, subject="barrier")
+        )
         if self.state.own.blocked:  # seen when Ray may have been starting there still
             self._look_at_ports()
         for port in self.state.own.blocked:
@@ -115,7 +121,7 @@ class Worker(Agent):
         if limit_s is not None and hangs_s > limit_s + self.options.lost_after_s:
             who = f"rank 0 ({self.identity.head_ip})"
             reason = f"{who} hangs in phase {phase}: {hangs_s:.0f} s, where {limit_s:g} s are enough"
-            raise NodeFailed(Failure(FailureKind.JOIN, 0, reason))
+            raise NodeFailed(Failure(FailureKind.JOIN, 0, reason, subject=f"phase {phase}"))
 
     def cost_before(self) -> float:
         """What rank 0 knows, which has asked everybody."""
@@ -171,7 +177,7 @@ class Worker(Agent):
             broken = self._try_to_pull(folder, file)
         if broken:
             reason = f"{folder}/{file.file} could not be copied from rank 0: {broken}"
-            raise self.fail(FailureKind.PULL, reason)
+            raise self.fail(FailureKind.PULL, reason, subject=f"{folder}/{file.file}")
 
     def _try_to_pull(self, folder: str, file: DataFile) -> str:
         """Why the transfer broke off, or an empty string."""
@@ -180,7 +186,8 @@ class Worker(Agent):
             pull(self.head, folder, file, to=to)
         except (ApiError, OSError, http.client.HTTPException) as error:
             if isinstance(error, OSError) and not is_network_error(error):
-                raise self.fail(FailureKind.DATA, f"{to}: {error}") from error
+                about, code = f"{folder}/{file.file}", error_code(error)
+                raise self.fail(FailureKind.DATA, f"{to}: {error}", subject=about, code=code) from error
             return str(error) or type(error).__name__
         return ""
 

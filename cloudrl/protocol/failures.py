@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import enum
-import re
 from dataclasses import dataclass
 from typing import Any, Optional
-
-_WITH_DIGIT = re.compile(r"\S*\d\S*")
-_HTTP_STATUS = re.compile(r"[1-5]\d\d")
 
 
 class FailureKind(str, enum.Enum):
@@ -50,11 +46,13 @@ class Failure:
 
     Attributes:
         rank: the node on which it happened.
-        reason: one line for a person; two failures are equal when kind and reason are, but for numbers.
+        reason: one line for a person; nothing is decided by it.
         tail: the last lines of the log that explains it.
         final: no retry shall follow: every rank says so and exits 0.
         transient: a download for which the network is to blame; it may pass with a retry although its kind is
             permanent.
+        subject: what it is about, in words that another machine would use, too: a data set, a model, a command, a port.
+        code: what happened to it: an error's name, an HTTP status, "timeout"; empty where there is one way only.
     """
 
     kind: FailureKind
@@ -63,6 +61,8 @@ class Failure:
     tail: str = ""
     final: bool = False
     transient: bool = False
+    subject: str = ""
+    code: str = ""
 
     @property
     def permanent(self) -> bool:
@@ -79,15 +79,10 @@ class Failure:
     def signature(self) -> str:
         """What two equal failures have in common.
 
-        Not the rank: where all nodes fail alike, another one is the first each time. Not the words with digits:
-        request ids, free space and temporary names change from attempt to attempt. But of a network's failure the
-        HTTP status: 502 and 503 are two of them.
+        Not the rank: where all nodes fail alike, another one is the first each time. Not the reason: free space,
+        request ids and temporary names change from attempt to attempt.
         """
-        return f"{self.kind}|{_WITH_DIGIT.sub(self._without_number, self.reason)}"
-
-    def _without_number(self, word: re.Match[str]) -> str:
-        bare = word[0].strip("'\"(),.:;")
-        return bare if self.transient and _HTTP_STATUS.fullmatch(bare) else "#"
+        return f"{self.kind}|{self.subject}|{self.code}"
 
 
 class ErrorCode(str, enum.Enum):

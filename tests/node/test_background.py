@@ -71,7 +71,9 @@ def test_an_end_without_a_reason_is_a_failure_too(state: NodeState) -> None:
     assert state.failure is None
     with pytest.raises(NodeFailed) as caught:
         work.result()
-    assert caught.value.failure == Failure(FailureKind.MODEL, 1, "the work on the model has stopped half-way")
+    assert caught.value.failure == Failure(
+        FailureKind.MODEL, 1, "the work on the model has stopped half-way", code="half-way"
+    )
 
 
 def test_waiting_ends_with_what_another_has_met(state: NodeState) -> None:

@@ -29,6 +29,10 @@ if statuses[0] == "hang":
     time.sleep(600)
 if statuses[0] == 0:
     Path(sys.argv[sys.argv.index("--result") + 1]).write_text('{"path": "/models/m"}')
+if statuses[0] < 0:
+    os.kill(os.getpid(), -statuses[0])
+if statuses[0]:
+    Path(sys.argv[sys.argv.index("--error") + 1]).write_text(f"ReadTimeout {statuses[0]}")
 sys.exit(statuses[0])
 """
 
@@ -64,19 +68,27 @@ def test_it_comes_at_the_second_try(fetch) -> None:
 def test_a_network_that_fails_twice(fetch) -> None:
     failure, pauses = fetch("[75, 75, 0]")
     reason = "model owner/name: said with 75"
-    assert failure == Failure(FailureKind.MODEL, 1, reason, "said with 75", transient=True)
+    about: dict[str, Any] = {"subject": "owner/name", "code": "ReadTimeout 75"}
+    assert failure == Failure(FailureKind.MODEL, 1, reason, "said with 75", transient=True, **about)
     assert len(pauses) == 1
 
 
 @pytest.mark.parametrize("statuses", ["[1, 0]", "[75, 1, 0]"])
 def test_what_comes_back_is_not_tried_again(fetch, statuses: str) -> None:
     failure, _ = fetch(statuses)
-    assert failure == Failure(FailureKind.MODEL, 1, "model owner/name: said with 1", "said with 1")
+    about: dict[str, Any] = {"subject": "owner/name", "code": "ReadTimeout 1"}
+    assert failure == Failure(FailureKind.MODEL, 1, "model owner/name: said with 1", "said with 1", **about)
     assert failure.permanent
+
+
+def test_a_child_that_crashes_leaves_no_code_of_the_one_before(fetch) -> None:
+    failure, _ = fetch("[75, -9, 0]")
+    assert (failure.subject, failure.code) == ("owner/name", "exit -9")
 
 
 @pytest.mark.io
 def test_a_download_that_hangs(fetch) -> None:
     failure, pauses = fetch('["hang", 0]', timeout_s=1.0)
     assert (failure.reason, failure.transient) == ("model owner/name: not there after 1 s", True)
+    assert failure.signature == "model|owner/name|timeout"
     assert pauses == []

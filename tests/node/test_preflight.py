@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cloudrl.node.host_info import GIB, HostInfo
-from cloudrl.node.preflight import check_host, different, writable
+from cloudrl.node.preflight import Fault, check_host, different, writable
 from cloudrl.protocol.report import HeartbeatReply, NodeReport
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ GOOD = HostInfo(
 
 def _judge(
     declared: int = 8, device: str = "gpu", told: int | None = None, **changes: Any
-) -> tuple[list[str], list[str]]:
+) -> tuple[list[Fault], list[str]]:
     return check_host(dataclasses.replace(GOOD, **changes), device=device, gpus=declared, cpus=told)
 
 
@@ -60,14 +60,14 @@ def test_a_good_laptop() -> None:
 )
 def test_a_fault_says_both_values(changes: dict[str, Any], words: list[str]) -> None:
     [fault], warnings = _judge(**changes)
-    assert [word for word in words if word not in fault] == []
+    assert [word for word in words if word not in fault.text] == []
     assert warnings == []
-    assert "\n" not in fault
+    assert "\n" not in fault.text
 
 
 def test_all_faults_are_said_at_once() -> None:
     faults, _ = _judge(ray_version=None, cpus=1, gpus=0, shm_bytes=0)
-    assert len(faults) == 4
+    assert {each.subject for each in faults} == {"ray", "cpus", "gpus", "shm"}
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_a_driver_that_complains_is_no_fault_where_all_gpus_are_there_or_none_is
 
 def test_the_cpus_that_ray_is_told_count() -> None:
     assert _judge(told=24)[0] == []
-    assert "23 CPUs for 8 GPUs" in _judge(told=23)[0][0]
+    assert "23 CPUs for 8 GPUs" in _judge(told=23)[0][0].text
     assert _judge(0, told=1)[0] == []
 
 

@@ -145,7 +145,7 @@ def test_a_model_that_the_hub_does_not_give(
     endpoint = f"{hub_url}/{place}" if place else "http://127.0.0.1:1"
     command = [sys.executable, "-m", "cloudrl.node", "model", "owner/name", "--to", str(tmp_path)]
     done = subprocess.run(
-        [*command, "--result", str(tmp_path / "result")],
+        [*command, "--result", str(tmp_path / "result"), "--error", str(tmp_path / "error")],
         env={"PATH": os.environ["PATH"], "HF_HOME": str(tmp_path), "HF_ENDPOINT": endpoint},
         capture_output=True,
         text=True,
@@ -154,3 +154,4 @@ def test_a_model_that_the_hub_does_not_give(
     assert done.returncode == status, done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "result").exists()
+    assert (tmp_path / "error").read_text().endswith(f" {place}") or place is None

@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from cloudrl.protocol import wire
 from cloudrl.protocol.failures import ApiError, ErrorCode, Failure, FailureKind
 
 
@@ -27,6 +28,15 @@ def test_permanent_is_a_matter_of_kind() -> None:
 )
 def test_the_text_says_where(failure: Failure, text: str) -> None:
     assert failure.text == text
+
+
+def test_the_signature_travels_and_has_no_words() -> None:
+    one = Failure(FailureKind.DATA, 1, "/a on 10.0.0.7", "log", subject="gsm8k", code="OSError ENOSPC")
+    other = Failure(FailureKind.DATA, 0, "/b on 10.0.0.8", subject="gsm8k", code="OSError ENOSPC")
+    again = wire.from_json(Failure, json.loads(json.dumps(wire.to_json(one))))
+    assert again == one
+    assert again.signature == other.signature == "data|gsm8k|OSError ENOSPC"
+    assert Failure(FailureKind.MODEL, 1, "", subject="gsm8k", code=one.code).signature != one.signature
 
 
 @pytest.mark.parametrize("code", ErrorCode)
