@@ -276,7 +276,7 @@ class Head(Agent):
 
     def _look_for_hang(self, report: NodeReport) -> None:
         """Raise when a rank beats, and does not leave a phase; its own deadline would have come before."""
-        limit_s = self.timeouts.phases.get(report.phase)
+        limit_s = self.timeouts.limit_s(report.phase)
         phase_s = self.state.phase_s(report.rank)
         if limit_s is not None and phase_s > limit_s + self.options.lost_after_s:
             detail = f" ({report.detail})" if report.detail else ""

@@ -6,7 +6,9 @@ All of it follows from the times in `AgentOptions`, so that who gives one part m
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Mapping
+from typing import TYPE_CHECKING, Mapping, Optional
+
+from cloudrl.protocol.phases import AGENT_PHASES, Phase
 
 if TYPE_CHECKING:
     from cloudrl.protocol.options import AgentOptions
@@ -29,8 +31,8 @@ class PhaseTimeouts:
         fetch_s: all data sets and models of one node.
         service_s: the services of one node, until they answer; they have been starting since its preflight.
         barrier_s: the slowest rank, until it is at the barrier.
-        phases: each phase, as the other nodes count. Whoever is in it has a deadline of its own that comes first and
-            says more; this one is for a node whose agent beats and does nothing else.
+        phases: each phase before "ready", as the other nodes count. Whoever is in it has a deadline of its own that
+            comes first and says more; this one is for a node whose agent beats and does nothing else.
     """
 
     head_ready_s: float
@@ -40,7 +42,15 @@ class PhaseTimeouts:
     fetch_s: float
     service_s: float
     barrier_s: float
-    phases: Mapping[str, float]
+    phases: Mapping[Phase, float]
+
+    def limit_s(self, phase: Phase) -> Optional[float]:
+        """Of a phase; None for those in which a rank may stay.
+
+        Raises:
+            KeyError: nobody has given it a deadline: whoever hangs in it would be paid for without end.
+        """
+        return None if phase is Phase.READY or phase.is_terminal else self.phases[phase]
 
 
 def phase_timeouts(options: AgentOptions) -> PhaseTimeouts:
@@ -52,14 +62,15 @@ def phase_timeouts(options: AgentOptions) -> PhaseTimeouts:
     items = max(len(options.data), len(options.models)) + bool(options.data)
     fetch_s = ray_s + items * options.fetch_timeout_s
     service_s = options.fetch_timeout_s if options.services else 0.0  # it may load what was fetched
-    phases = {
-        "start": LOOK_S,
-        "setup": setup_s,
-        "preflight": LOOK_S + head_ready_s,  # a worker is in it until it has met rank 0
-        "ray": gcs_s + ray_s,  # first Ray of rank 0, then its own
-        "fetch": fetch_s + ray_s + service_s,
+    before_barrier = {
+        Phase.START: LOOK_S,
+        Phase.SETUP: setup_s,
+        Phase.PREFLIGHT: LOOK_S + head_ready_s,  # a worker is in it until it has met rank 0
+        Phase.RAY: gcs_s + ray_s,  # first Ray of rank 0, then its own
+        Phase.FETCH: fetch_s + ray_s + service_s,
     }
-    barrier_s = options.join_timeout_s + sum(phases.values())
-    phases["barrier"] = barrier_s + 2 * RAY_HEAD_S
+    barrier_s = options.join_timeout_s + sum(before_barrier.values())
+    limits = {**before_barrier, Phase.BARRIER: barrier_s + 2 * RAY_HEAD_S}
+    phases = {each: limits[each] for each in AGENT_PHASES[: AGENT_PHASES.index(Phase.READY)]}
     ray_head_s = min(RAY_HEAD_S, ray_s)
     return PhaseTimeouts(head_ready_s, gcs_s, ray_s, ray_head_s, fetch_s, service_s, barrier_s, phases)

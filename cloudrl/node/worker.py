@@ -116,7 +116,7 @@ class Worker(Agent):
     def supervise(self) -> None:
         """End when the head beats and does nothing else; its loss is noted in the state by the beating thread."""
         phase, since = self._head_phase
-        limit_s = None if self.reply.ready or phase is None else self.timeouts.phases.get(phase)
+        limit_s = None if self.reply.ready or phase is None else self.timeouts.limit_s(phase)
         hangs_s = time.monotonic() - since
         if limit_s is not None and hangs_s > limit_s + self.options.lost_after_s:
             who = f"rank 0 ({self.identity.head_ip})"

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cloudrl.node import timeouts
 from cloudrl.node.timeouts import LOOK_S, phase_timeouts
 from cloudrl.protocol.options import AgentOptions
-from cloudrl.protocol.phases import AGENT_PHASES
+from cloudrl.protocol.phases import AGENT_PHASES, Phase
 
 TIMES = st.integers(min_value=1, max_value=100_000)
 
@@ -25,22 +26,30 @@ def test_a_ranks_own_deadline_is_within_that_of_its_phase(
     words = [*_words(setup, ray, fetch, join, lost), *["--data=x"] * data, *["--model=m"] * models]
     found = phase_timeouts(AgentOptions.from_argv(words))
     phases = found.phases
-    assert phases["setup"] == setup
-    assert phases["preflight"] >= found.head_ready_s + LOOK_S
-    assert phases["ray"] == found.gcs_s + found.ray_s
-    assert phases["fetch"] == found.fetch_s + found.ray_s
+    assert phases[Phase.SETUP] == setup
+    assert phases[Phase.PREFLIGHT] >= found.head_ready_s + LOOK_S
+    assert phases[Phase.RAY] == found.gcs_s + found.ray_s
+    assert phases[Phase.FETCH] == found.fetch_s + found.ray_s
     assert found.gcs_s > found.ray_s  # rank 0 knows more of its own Ray than those that wait for it
     assert found.fetch_s >= ray + fetch * max(data, models)
     assert found.ray_head_s <= found.ray_s
     assert found.barrier_s >= join + sum(phases[each] for each in AGENT_PHASES[:5])
-    assert phases["barrier"] > found.barrier_s
+    assert phases[Phase.BARRIER] > found.barrier_s
 
 
 def test_every_phase_before_ready_has_an_end() -> None:
-    assert (
-        tuple(phase_timeouts(AgentOptions.from_argv([])).phases)
-        == AGENT_PHASES[: AGENT_PHASES.index("ready")]
-    )
+    found = phase_timeouts(AgentOptions.from_argv([]))
+    limits = {each: found.limit_s(each) for each in AGENT_PHASES}
+    assert [each for each, limit_s in limits.items() if limit_s is None] == ["ready", "failed", "ended"]
+
+
+def test_a_phase_without_a_deadline_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = AgentOptions.from_argv([])
+    with pytest.raises(KeyError):
+        phase_timeouts(options).limit_s(Phase.PULLING)
+    monkeypatch.setattr(timeouts, "AGENT_PHASES", (Phase.PULLING, *AGENT_PHASES))
+    with pytest.raises(KeyError):
+        phase_timeouts(options)
 
 
 @pytest.mark.parametrize(
