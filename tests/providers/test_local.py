@@ -47,7 +47,7 @@ def test_from_up_to_down(home: Home) -> None:
     assert provider.attach("one") == connection
 
     look = provider.status("one")
-    assert (look.phase, look.nodes_wanted, [node["rank"] for node in look.nodes]) == ("ready", 2, [0, 1])
+    assert (look.phase, look.nodes_wanted, [node.rank for node in look.nodes]) == ("ready", 2, [0, 1])
     assert look.dashboard_url == connection.ray_url == f"http://127.0.0.1:{plan.state.dashboard_port}"
     seen = inspect_cluster(connection)
     assert (seen.nodes, seen.gpus_per_node, seen.device) == (2, 1, "cpu")
@@ -133,7 +133,7 @@ def test_an_agent_that_dies_while_it_comes_up(home: Home) -> None:
     plan = home.plan()
 
     def kill(look: Status) -> None:
-        if [node["phase"] for node in look.nodes] == ["ray", "ray"]:
+        if [node.phase for node in look.nodes] == ["ray", "ray"]:
             kill_all([pid for pid in processes.agents(plan.state.id) if _rank(pid) == 1])
 
     with pytest.raises(ClusterFailed, match=r"rank 1 \(.*\) was lost in phase ray"):

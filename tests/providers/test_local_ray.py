@@ -61,7 +61,7 @@ def test_two_clusters_from_up_to_down(home: Home) -> None:
         other = provider.up(two, timeout_s=300)
         assert looks[-1].is_ready
         assert provider.attach("one") == connection
-        assert provider.status("one").nodes[0]["phase"] == "ready"
+        assert provider.status("one").nodes[0].phase == "ready"
         with pytest.raises(InputError, match="cluster 'one' is up already") as caught:
             provider.up(_plan(home, "one", 1))
         assert caught.value.exit_code == 2
@@ -108,7 +108,7 @@ provider = LocalProvider()
 plan = provider.plan(Cluster.load({"name": "one", "nodes": 2, "models": [sys.argv[1]]}))
 
 def look(status):
-    if [node["phase"] for node in status.nodes].count(sys.argv[2]) >= 1:
+    if [node.phase for node in status.nodes].count(sys.argv[2]) >= 1:
         print(json.dumps(asdict(plan.state)), flush=True)
         time.sleep(600)
 
