@@ -81,3 +81,8 @@ def secret_in(value: object) -> str | None:
     """NAME, where the whole text is `${{ secrets.NAME }}`."""
     match = _SECRET_TEXT.fullmatch(value.strip()) if isinstance(value, str) else None
     return match[1] if match else None
+
+
+def secrets_in(value: object) -> list[str]:
+    """Every NAME of which `${{ secrets.NAME }}` stands somewhere in the text."""
+    return _SECRET_TEXT.findall(value) if isinstance(value, str) else []

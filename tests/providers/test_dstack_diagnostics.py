@@ -68,32 +68,47 @@ class TestBeforeTheStart:
             diagnostics.check(dstack.server, planned(offers=1, current=held(dstack, **there)))
 
     @pytest.mark.parametrize(
-        ("there", "nodes", "more", "said"),
+        ("there", "nodes", "named", "said"),
         [
             ([], 2, "", "project 'main' has no fleet that it may run on"),
             ([fleet("small"), fleet("other")], 2, "", "or can get such a machine (there is: small, other)"),
             ([fleet("apart", placement="any")], 2, "", "placement: cluster; apart has not"),
             ([fleet("apart", placement="any")], 1, "", "such a machine (there is: apart)"),
-            ([fleet("apart", placement="any"), fleet("near")], 2, "fleets: [near]", "(there is: near)"),
+            ([fleet("apart", placement="any"), fleet("near")], 2, "near", "(there is: near)"),
         ],
     )
     def test_why_there_is_no_machine(
-        self, dstack: FakeDstack, there: list[Any], nodes: int, more: str, said: str
+        self, dstack: FakeDstack, there: list[Any], nodes: int, named: str, said: str
     ) -> None:
         dstack.held_fleets = there
-        plan = planned(nodes, more)
-        error = diagnostics.no_machines(dstack.server, plan, diagnostics.check(dstack.server, plan))
+        plan = planned(nodes)
+        fleets = diagnostics.check(dstack.server, plan, wanted=named.split())
+        error = diagnostics.no_machines(dstack.server, plan, fleets)
         assert said in error.message
         assert error.exit_code == 3
 
     def test_a_secret_that_is_not_set_and_the_file_that_asks_for_it(self, dstack: FakeDstack) -> None:
         dstack.held_secrets = ["HF_TOKEN"]
-        more = "env:\n  HF_TOKEN: ${{ secrets.HF_TOKEN }}\n  WANDB_API_KEY: ${{ secrets.WANDB_API_KEY }}"
         with pytest.raises(
             InputError, match=r"lab\.dstack\.yml takes WANDB_API_KEY from dstack's secrets"
         ) as caught:
-            diagnostics.check(dstack.server, planned(offers=1, more=more))
+            diagnostics.check(dstack.server, planned(offers=1), secrets=("HF_TOKEN", "WANDB_API_KEY"))
         assert caught.value.hint == "dstack secret set WANDB_API_KEY ..."
+
+    def test_secrets_and_fleets_of_a_plan(self) -> None:
+        section = {
+            "registry_auth": {
+                "username": "team-${{ secrets.WHO }}",
+                "password": "${{ secrets.REGISTRY_PASSWORD }}",
+            },
+            "fleets": ["near", "team/far", {"name": "third"}],
+        }
+        plan = make_plan(Cluster(name="lab", secrets=["HF_TOKEN"], image="any", dstack=section))
+        assert plan.secrets == ("HF_TOKEN", "WHO", "REGISTRY_PASSWORD")
+        assert plan.fleets == ("near", "far", "third")
+        assert [plan.render().count(f"secrets.{name} ") for name in plan.secrets] == [1, 1, 1]
+        bare = make_plan(Cluster(name="lab"))
+        assert (bare.secrets, bare.fleets) == ((), ())
 
 
 class TestALimitOfTheCost:

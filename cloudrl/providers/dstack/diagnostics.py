@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING, Any
-
-import yaml
+from typing import TYPE_CHECKING
 
 from cloudrl.errors import CapacityError, ClusterFailed, InputError
 from cloudrl.providers.dstack import fleets, runs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Sequence
 
     from cloudrl.providers.dstack.fleets import FleetState
     from cloudrl.providers.dstack.runs import Attempt, RunPlan, RunState
     from cloudrl.providers.dstack.server import Server
 
 _NO_CONTAINER = "creating_container_error"
-_SECRET = re.compile(r"\$\{\{\s*secrets\.(\w+)\s*\}\}")
 _MEANING = {
     _NO_CONTAINER: "the image cannot be pulled or started",
     "log_quota_exceeded": (
@@ -32,16 +28,23 @@ _MEANING = {
 _ENOUGH = 2
 
 
-def check(server: Server, planned: RunPlan) -> list[FleetState]:
+def check(
+    server: Server, planned: RunPlan, *, secrets: Sequence[str] = (), wanted: Sequence[str] = ()
+) -> list[FleetState]:
     """Refuse what cannot be started, before anybody pays for it. Returns the fleets that it may run on.
+
+    Args:
+        server: where.
+        planned: what it has said to the task.
+        secrets: those that dstack is to fill in.
+        wanted: names of fleets, none for all.
 
     Raises:
         InputError: a run of this name is going on or ending, or the task names a secret that the server does not have.
     """
     _check_name(server, planned)
-    task = yaml.safe_load(planned.text)
-    _check_secrets(server, planned, referenced_secrets(task))
-    return _fleets_for(server, task.get("fleets") or ())
+    _check_secrets(server, planned, secrets)
+    return [each for each in fleets.list_all(server) if not wanted or each.name in wanted]
 
 
 def describe_failure(attempt: Attempt) -> str:
@@ -67,12 +70,6 @@ def unrecoverable_error(run: RunState) -> ClusterFailed | None:
                 "A private one needs registry_auth: docs/clusters.md",
             )
     return None
-
-
-def referenced_secrets(task: Mapping[str, Any]) -> tuple[str, ...]:
-    """The dstack secrets that a task asks for, where dstack fills them in."""
-    values = [*(task.get("env") or {}).values(), *(task.get("registry_auth") or {}).values()]
-    return tuple(dict.fromkeys(name for value in values for name in _SECRET.findall(str(value))))
 
 
 def _check_name(server: Server, planned: RunPlan) -> None:
@@ -126,9 +123,3 @@ def no_machines(server: Server, planned: RunPlan, known: Sequence[FleetState]) -
         f"cluster {planned.name!r}: no fleet has or can get such a machine (there is: {names})",
         hint="What they have: cloudrl fleet list\nAnother one: cloudrl fleet create --gpu 80GB:8 --nodes 2",
     )
-
-
-def _fleets_for(server: Server, wanted: Iterable[Any]) -> list[FleetState]:
-    """The fleets of the project that a task may run on: all, or those that it names, with or without a project."""
-    named = [str(each.get("name") if isinstance(each, dict) else each).rpartition("/")[2] for each in wanted]
-    return [each for each in fleets.list_all(server) if not named or each.name in named]

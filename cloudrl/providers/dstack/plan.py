@@ -12,6 +12,7 @@ from cloudrl.providers.model import NodePaths, NoFleet, Notice, Plan, Price, Sof
 from cloudrl.render.agent import write_agent
 from cloudrl.render.dstack import release_of, to_dstack
 from cloudrl.spec import Fleet
+from cloudrl.spec.names import secrets_in
 
 if TYPE_CHECKING:
     from cloudrl.errors import CapacityError
@@ -36,6 +37,20 @@ class DstackPlan(Plan):
     server: Server | None = field(default=None, repr=False, compare=False)
     quoted: RunPlan | None = field(default=None, repr=False, compare=False)
 
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """The dstack secrets that it asks for, where dstack fills them in: as variables, and to pull the image."""
+        auth = self.cluster.dstack.get("registry_auth") or {}
+        of_the_image = (name for each in auth.values() for name in secrets_in(each))
+        return tuple(dict.fromkeys((*self.cluster.secrets, *of_the_image)))
+
+    @property
+    def fleets(self) -> tuple[str, ...]:
+        """The fleets that it may run on, without their project; none where any will do."""
+        wanted = self.cluster.dstack.get("fleets") or ()
+        names = (each.get("name") if isinstance(each, dict) else each for each in wanted)
+        return tuple(str(each).rpartition("/")[2] for each in names)
+
     def render(self) -> str:
         """The text that `--dry-run` prints."""
         return self.text
@@ -51,7 +66,7 @@ class DstackPlan(Plan):
         """
         server = connect(self.project)
         quoted = _quote(server, self)
-        fleets = diagnostics.check(server, quoted)
+        fleets = diagnostics.check(server, quoted, secrets=self.secrets, wanted=self.fleets)
         if not quoted.total_offers:
             raise _no_machines(server, quoted, fleets, self.cluster)
         cluster, text = self.cluster, self.text
