@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from rich.console import RenderableType
 
@@ -24,14 +24,12 @@ def node_table(status: Status) -> RenderableType:
 
     title = f"{status.name} on {status.provider}: {status.phase}, {len(status.nodes)} of {status.nodes_wanted} nodes"
     view = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("rank", "address", "phase", "for", ""):
-        view.add_column(column, no_wrap=column != "")
+    for head in HEADS:
+        view.add_column(head, no_wrap=head != "detail")
     for node in status.nodes:
-        phase = node.phase.value
-        view.add_row(
-            str(node.rank), Text(node.ip), Text(phase, style=_STYLES.get(phase, "yellow")),
-            _seconds(node), Text(_detail(node), overflow="ellipsis"),
-        )  # fmt: skip
+        styles = {"phase": _STYLES.get(node.phase.value, "yellow")}
+        cells = zip(HEADS, cells_of(node), strict=True)
+        view.add_row(*(Text(cell, style=styles.get(head, ""), overflow="ellipsis") for head, cell in cells))
     return Group(Text(title), view)  # a title of the table would be as narrow as the table
 
 
@@ -54,3 +52,19 @@ def _detail(node: NodeReport) -> str:
         return node.failure.reason
     age_s = node.seen_s_ago
     return f"not heard of for {age_s:.0f} s" if age_s > 5 else node.detail
+
+
+_COLUMNS: dict[str, Callable[[NodeReport], str]] = {
+    "rank": lambda node: str(node.rank),
+    "address": lambda node: node.ip,
+    "phase": lambda node: node.phase.value,
+    "for": _seconds,
+    "detail": _detail,
+}
+"""What `status` says of a node, on a terminal and in a pipe."""
+HEADS = tuple(_COLUMNS)
+
+
+def cells_of(node: NodeReport) -> list[str]:
+    """One row, without colours."""
+    return [cell(node) for cell in _COLUMNS.values()]

@@ -136,7 +136,7 @@ def _list(looks: list[Status], *, as_json: bool) -> None:
 
 
 def _show(look: Status) -> None:
-    from cloudrl.cli._status_table import describe_attempt, node_table
+    from cloudrl.cli._status_table import HEADS, cells_of, describe_attempt, node_table
     from cloudrl.sdk.costs import describe
 
     if not look.nodes:
@@ -144,8 +144,7 @@ def _show(look: Status) -> None:
     elif _output.is_interactive():
         _output.console(stderr=False).print(node_table(look))
     else:
-        rows = [(str(each.rank), each.ip, each.phase.value, each.detail) for each in look.nodes]
-        _output.table(("rank", "address", "phase", "detail"), rows)
+        _output.table(HEADS, [cells_of(each) for each in look.nodes])
     for line in [*map(describe_attempt, look.previous_attempts), *describe(look)]:
         _output.note(line)
     if look.is_ready:
