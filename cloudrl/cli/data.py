@@ -20,8 +20,8 @@ app = typer.Typer(
 @app.command("list")
 def list_(as_json: JsonOption = False) -> None:
     """The data sets that cloudrl knows by name. Any other is named by owner/name on the Hub, or by its path."""
-    from cloudrl.data.catalog import BUILT_IN
     from cloudrl.data.rewards import reward_of
+    from cloudrl.protocol.data_sets import BUILT_IN
 
     known = [
         {

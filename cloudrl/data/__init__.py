@@ -1,7 +1,7 @@
 """Data sets as parquet files in verl's columns. Standard library only at import time.
 
 request     what is asked for, as one `--data` argument carries it
-catalog     the built-in data sets, by name
+catalog     which of the built-in data sets is meant (`cloudrl.protocol.data_sets` lists them)
 addition, gsm8k, math, nq_search, generic    one kind of data set each: raw rows -> verl's rows
 raw         where raw rows come from: files, or the hub
 fields, splits, rows              choosing columns and splits; numbering rows

@@ -10,11 +10,11 @@ from cloudrl.errors import InputError
 from cloudrl.jobs.draft import Snapshot
 from cloudrl.jobs.local_files import HUB_ID, is_marked, look
 from cloudrl.node.replication import FILES
+from cloudrl.protocol.data_sets import BUILT_IN
 from cloudrl.protocol.options import MADE_ON_NODES
 from cloudrl.providers.registry import provider
 from cloudrl.spec import Cluster, DataSet, Gpu
 from cloudrl.spec.cluster import ROLLOUTS
-from cloudrl.spec.data import BUILT_IN
 from cloudrl.spec.shape import ClusterShape
 from cloudrl.transport import inspect_cluster
 from cloudrl.verl.releases import RELEASES

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import PlainValidator, model_validator
 
 from cloudrl.errors import SpecError, did_you_mean
+from cloudrl.protocol.data_sets import BUILT_IN
 from cloudrl.spec.base import Spec
 from cloudrl.spec.fields import (
     Positive,
@@ -25,9 +26,6 @@ from cloudrl.spec.fields import (
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-BUILT_IN = ("addition", "gsm8k", "math", "nq_search")
-"""What `cloudrl.data` makes by itself; a test compares the two."""
-GENERATED = ("addition",)
 _HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
 _HUB_URL = re.compile(r"(?:https?://[^/]+/|hf://)?datasets/([^/]+/[^/?#]+).*")
 _FILE = re.compile(r".*\.(jsonl|json|csv|parquet)")
@@ -139,7 +137,7 @@ class DataSet(Spec):
         return self
 
     def _check_built_in(self) -> None:
-        may = {"name"} if self.name in GENERATED else {"name", "source"}
+        may = {"name"} if BUILT_IN[self.name].hub_id is None else {"name", "source"}
         wrong = [field for field in self._said() if field not in may]
         if wrong:
             raise SpecError(

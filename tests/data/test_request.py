@@ -10,12 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudrl import data
-from cloudrl.data.catalog import BUILT_IN, built_in, check, names
+from cloudrl.data.catalog import built_in, check, names
 from cloudrl.data.request import FIELDS, Request, folder_name, parse_request
 from cloudrl.errors import InputError
+from cloudrl.protocol.data_sets import BUILT_IN
 from cloudrl.spec import DataSet
-from cloudrl.spec.data import BUILT_IN as DECLARED
-from cloudrl.spec.data import GENERATED
 
 
 def test_a_text_is_a_name_and_json_says_more() -> None:
@@ -52,8 +51,9 @@ def test_nodes_and_laptop_know_the_same_fields_and_names() -> None:
     assert tuple(DataSet.model_fields) == FIELDS
     for field in dataclasses.fields(Request)[1:]:
         assert DataSet.model_fields[field.name].default == field.default
-    assert tuple(names()) == tuple(sorted(BUILT_IN)) == DECLARED
-    assert tuple(each.name for each in BUILT_IN.values() if each.hub_id is None) == GENERATED
+    for name in names():
+        assert DataSet(name=name).argument() == name
+        assert built_in(parse_request(name)) is BUILT_IN[name]
 
 
 fields = st.fixed_dictionaries(

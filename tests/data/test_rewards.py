@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from cloudrl.data.catalog import BUILT_IN
 from cloudrl.data.rewards import BY_FUNCTION, notice, reward_of
+from cloudrl.protocol.data_sets import BUILT_IN
 
 ASK_VERL = r"""
 import inspect, json, re, sys
