@@ -62,7 +62,9 @@ def end_after_run(
             wanted = True
         else:
             _show(impact, on_progress)
-            wanted = confirm(_question(impact, others, own, default=in_vain and not own and not others))
+            explicit = down is None or bool(others)
+            default = in_vain and not own and not others
+            wanted = confirm(_question(impact, [*others, *own], default=default, explicit=explicit))
         if wanted:
             end(where, impact, on_progress=on_progress, retry=again)
             return True
@@ -79,10 +81,10 @@ def _reasons(impact: TeardownImpact, cluster: RunningCluster) -> tuple[list[str]
     return others, [*own, "checkpoints would be lost with it"] if impact.loses(cluster.copied) else own
 
 
-def _question(impact: TeardownImpact, others: list[str], own: list[str], *, default: bool) -> Question:
-    why = "; ".join([*others, *own])
+def _question(impact: TeardownImpact, reasons: list[str], *, default: bool, explicit: bool) -> Question:
+    why = "; ".join(reasons)
     text = f"End cluster {impact.status.name}? It is up{costs(impact.status)}{'; ' * bool(why)}{why}."
-    return Question(text, default=default, explicit=bool(others))
+    return Question(text, default=default, explicit=explicit)
 
 
 def _show(impact: TeardownImpact, on_progress: OnProgress) -> None:

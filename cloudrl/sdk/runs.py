@@ -133,13 +133,14 @@ class _Stages:
         self._down, self._confirm, self._on_progress = down, confirm, on_progress
         self._again = "Go on: the same again; a cluster that is up is used"
         self._job: JobHandle | None = None
-        self._look = _look(where, cluster.name)
+        self._look: Status | None = None
 
     def train(self, to: str | os.PathLike[str] | None, *, wait: bool) -> Run:
         """Submit, follow to the end, merge the model, or say how, and end the cluster."""
         name = self._cluster.name
         try:
             with cluster_goes_on(self._where, name, lambda: self._again):
+                self._look = _look(self._where, name)
                 done = self._submit_and_follow(to, wait=wait)
         except JobFailed:
             self._end_after_error()
@@ -190,15 +191,15 @@ class _Stages:
             return False
 
     def _with_what_goes_on(self, error: CloudrlError) -> CloudrlError:
-        """The error, with what becomes of the cluster: one that was started for a job that was refused is ended."""
+        """The error, with what becomes of the cluster.
+
+        One that was started for a job that never came is ended: with `down` whatever the error, without an answer to
+        that only if the job was refused, as it would be again.
+        """
         name = self._cluster.name
-        refused = isinstance(error, (InputError, CheckpointError)) and self._job is None
-        if (
-            refused
-            and self._cluster.owned
-            and self._down is not False
-            and self._end_after_error(in_vain=True)
-        ):
+        refused = isinstance(error, (InputError, CheckpointError)) and self._down is not False
+        in_vain = self._job is None and self._cluster.owned and (self._down is True or refused)
+        if in_vain and self._end_after_error(in_vain=True):
             return type(error)(f"{error.message}; cluster {name} is ended again", hint=error.hint)
         goes_on, said = still_running(self._where, name)
         state = f"goes on{said}" if goes_on else f"has ended: {said}"
@@ -272,8 +273,9 @@ def run(  # noqa: PLR0913 - the options of `cloudrl run`
         ClusterFailed: the cluster did not become ready.
         JobFailed: the job failed; the cluster is ended or kept as `down` says.
         CheckpointError: there is nothing to be merged; the cluster goes on.
-        CloudrlError: another error. A cluster that was started for a job that was refused is ended, unless `down`
-            is False; any other goes on, and `on_progress` is told.
+        CloudrlError: another error. A cluster that was started for a job that could not be submitted is ended if
+            `down` is True, or if the job was refused and `down` is None, unless something would be lost; any other
+            goes on. The message says which.
     """
     return plan_run(job, submit_options(overrides, options), cluster, on).execute(
         to=to, down=down, wait=wait, create_fleet=create_fleet, confirm=confirm, on_progress=on_progress

@@ -122,6 +122,24 @@ class TestCheckpointsThatWouldBeLost:
         assert not is_up()
 
 
+class TestWhereNobodySaidWhatBecomesOfIt:
+    @pytest.mark.usefixtures("rented", "started")
+    @pytest.mark.parametrize("answer", [True, False])
+    def test_it_is_asked_even_with_y(
+        self, run: Callable[..., Typed], monkeypatch: pytest.MonkeyPatch, answer: bool
+    ) -> None:
+        asked = answers(monkeypatch, answer=answer)
+        assert run(*RUN, "-y").code == 0
+        assert len(asked) == 1
+        assert "checkpoints would be lost" in asked[0]
+        assert is_up() is not answer
+
+    @pytest.mark.usefixtures("started")
+    def test_it_is_kept_where_nobody_is_there(self, run: Callable[..., Typed]) -> None:
+        assert "cluster lab goes on" in run(*RUN, "-y").err
+        assert is_up()
+
+
 class TestAClusterThatWasThere:
     def test_is_ended_after_a_question_only(self, run: Callable[..., Typed], lab: FakeLocal) -> None:
         assert "not ended: it was up before this run" in run(*RUN, "--down").err
@@ -267,6 +285,28 @@ class TestCtrlC:
             assert done.code == 130
             assert "cluster lab may not have ended and costs $12.30/h, $4.50 so far" in done.err
             assert "End it: cloudrl down lab" in done.err
+
+    def test_right_after_it_was_started(
+        self, run: Callable[..., Typed], started: FakeLocal, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The first look at it may take a while."""
+        started.cluster.status["budget"] = {"price_per_hour": 12.3, "cost": 4.5}
+        really, keys = LocalProvider.status, []
+
+        def up(provider: LocalProvider, _plan: Any, **_: Any) -> Any:
+            keys.append("Ctrl-C")
+            return provider.attach("lab")
+
+        def status(provider: LocalProvider, name: str) -> Any:
+            return self.press() if keys and keys.pop() else really(provider, name)
+
+        monkeypatch.setattr(LocalProvider, "up", up)
+        monkeypatch.setattr(LocalProvider, "status", status)
+        done = run(*RUN)
+        assert done.code == 130
+        assert "cluster lab goes on and costs $12.30/h, $4.50 so far" in done.err
+        assert "End it all: cloudrl down lab" in done.err
+        assert started.cluster.jobs == {}
 
     def test_after_it_has_ended(self, lab: FakeLocal) -> None:
         with pytest.raises(Interrupted, match="cluster lab has ended"), ending(HOME, "lab"):  # noqa: PT012

@@ -77,6 +77,31 @@ class TestAJobThatIsNotSubmitted:
         assert "cloudrl down lab" in str(caught.value.hint)
         lab.cluster.up()
 
+    def test_with_down_it_ends_whatever_the_error(
+        self, lab: FakeLocal, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail(*_: object, **__: object) -> None:
+            raise cloudrl.ConnectionFailed("nobody answers")
+
+        monkeypatch.setattr("cloudrl.sdk.runs.send", fail)
+        with pytest.raises(cloudrl.ConnectionFailed, match="nobody answers; cluster lab is ended again"):
+            cloudrl.run("grpo-tiny", cluster="lab", steps=2, down=True)
+        assert provider("local").status("lab").phase == "down"
+
+    def test_with_down_it_is_kept_where_a_job_runs(
+        self, lab: FakeLocal, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The request may have come through, and its answer not."""
+
+        def fail(*_: object, **__: object) -> None:
+            lab.cluster.add("one")
+            raise cloudrl.ConnectionFailed("nobody answers")
+
+        monkeypatch.setattr("cloudrl.sdk.runs.send", fail)
+        with pytest.raises(cloudrl.ConnectionFailed, match="nobody answers; cluster lab goes on"):
+            cloudrl.run("grpo-tiny", cluster="lab", steps=2, down=True)
+        assert provider("local").status("lab").phase == "ready"
+
     def test_unless_it_is_to_be_kept(self, lab: FakeLocal) -> None:
         lab.cluster.add("one", status="SUCCEEDED")
         with pytest.raises(cloudrl.InputError, match="cluster lab goes on"):
