@@ -30,7 +30,12 @@ def step_folder(run: str, step: int) -> str:
 
 def model_file(world_size: int | None, rank: int) -> str:
     """The name of a rank's part of the model."""
-    return f"model_world_size_{world_size}_rank_{rank}.pt"
+    return shard_file("model", world_size, rank)
+
+
+def shard_file(kind: str, world_size: int | None, rank: int) -> str:
+    """The name of a rank's file of kind `model`, `optim` or `extra_state`."""
+    return f"{kind}_world_size_{world_size}_rank_{rank}.pt"
 
 
 def record_file(world_size: int, rank: int) -> str:

@@ -8,7 +8,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from cloudrl.errors import CheckpointError
-from cloudrl.saves.names import record_file
+from cloudrl.saves.names import record_file, shard_file
 from cloudrl.shards.dtypes import DType
 from cloudrl.shards.report import Finding
 from cloudrl.shards.safe_pickle import read_pickle
@@ -101,14 +101,17 @@ def _list(ranks: list[int]) -> str:
 def check_record(archive: Archive, kind: str, rank: int, record: SaveRecord) -> Iterator[Finding]:
     """Whether a file is the one that was there when the save had finished: by size, and by its directory.
 
-    The directory has the CRC-32 of every byte; reading the bytes checks those.
+    The directory has the CRC-32 of every byte; reading the bytes checks those. That a record does not name a file which
+    the model needs not is a mild finding.
     """
-    source = archive.source
-    name = record_file(record.world_size, record.rank)
-    doubt = f"; if nothing else disagrees, it is the record that is wrong: remove {name} beside it"
-    saved = next((each for file, each in record.files.items() if file.startswith(f"{kind}_")), None)
-    if record.rank != rank or saved is None:
+    source, wrong = archive.source, record_file(record.world_size, record.rank)
+    doubt = f"; if nothing else disagrees, it is the record that is wrong: remove {wrong} beside it"
+    name = shard_file(kind, record.world_size, rank)
+    saved = record.files.get(name)
+    if record.rank != rank:
         message = f"the record of the save beside it is of rank {record.rank}, not of rank {rank}"
+    elif saved is None:
+        message = f"the record of the save of step {record.step} beside it does not name {name}"
     elif (size := source.size_bytes()) != saved.size_bytes:
         message = f"it has {size} bytes, and {saved.size_bytes} were saved at step {record.step}"
     elif archive.digest != saved.sha256:
@@ -116,7 +119,8 @@ def check_record(archive: Archive, kind: str, rank: int, record: SaveRecord) -> 
         message = f"its directory has the SHA-256 {archive.digest[:12]}, and {was}: it is another file"
     else:
         return
-    yield Finding(message + doubt, rank, source.label)
+    is_vital = kind == "model" or record.rank != rank or saved is not None
+    yield Finding(message + doubt, rank, source.label, fatal=is_vital)
 
 
 def _state(source: ShardSource, kind: str, rank: int) -> tuple[Archive, Any]:

@@ -40,7 +40,7 @@ def verify(inputs: MergeInputs, *, on_progress: OnProgress = silent) -> Report:
         rotten = list(threads.map(lambda file: _rotten(file, meter), files))
     meter.finish()
     wrong += [*_changed(inputs), *(finding for each in rotten for finding in each)]
-    said = {finding.file for finding in wrong}
+    said = {finding.file for finding in wrong if finding.fatal} - {None}
     findings = [each for each in validated.report.findings if each.fatal or each.file not in said]
     return replace(validated.report, findings=(*findings, *wrong))
 

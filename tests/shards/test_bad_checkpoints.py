@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -34,6 +35,7 @@ from cloudrl.shards.inputs import MergeInputs, Sidecars
 from cloudrl.shards.merge import Merged
 from cloudrl.shards.shard import open_shard
 from cloudrl.shards.source import LocalShard
+from cloudrl.shards.validate import validate
 from cloudrl.shards.verify import verify
 
 if TYPE_CHECKING:
@@ -233,6 +235,52 @@ def test_what_a_resume_needs_is_verified_too(actor: Path, tmp_path: Path) -> Non
     optim.write_bytes(b"PK")
     (short,) = [each for each in verify_folder(actor).findings if each.file == other.file]
     assert "not a complete torch file" in short.message
+
+
+def change_record(folder: Path, files: dict[str, FileRecord], **changes: int) -> None:
+    """Of rank 0, whose record lists small files too."""
+    path = folder / record_file(2, 0)
+    record = SaveRecord.from_json(json.loads(path.read_text()))
+    path.write_text(json.dumps(replace(record, files=files, **changes).to_json()))
+
+
+def test_small_files_in_the_record_are_not_taken_for_shards(actor: Path) -> None:
+    for rank in (0, 1):
+        write_record(actor, rank, 10)
+    saved = SaveRecord.from_json(json.loads((actor / record_file(2, 0)).read_text())).files
+    small = {"model_card.md": FileRecord(1, "0"), "model_world_size_2_rank_0.pt.txt": FileRecord(1, "0")}
+    change_record(actor, {**small, **saved})
+    assert verify_folder(actor).ok
+
+
+def test_a_file_that_the_record_does_not_name(actor: Path, tmp_path: Path) -> None:
+    write_members(shard_path(actor, 0, 2, "optim"), {"data.pkl": pickle.dumps({"state": {}}, protocol=2)})
+    for rank in (0, 1):
+        write_record(actor, rank, 10)
+    (mild,) = verify_folder(actor).findings
+    assert not mild.fatal
+    assert "of step 10 beside it does not name optim_world_size_2_rank_0.pt" in mild.message
+    merge_folder(actor, tmp_path / "model")
+    shutil.rmtree(tmp_path / "model")
+    change_record(actor, {})
+    refused(actor, "beside it does not name model_world_size_2_rank_0.pt")
+    change_record(actor, {}, rank=1)
+    (actor / record_file(2, 0)).rename(actor / "x")
+    record = SaveRecord.from_json(json.loads((actor / "x").read_text()))
+    inputs = replace(opened(actor), sidecars={0: Sidecars(record=record)})
+    assert "is of rank 1, not of rank 0" in verify(inputs).findings[0].message
+
+
+def test_findings_about_the_whole_are_not_swallowed_by_a_changed_config(replicated: Path) -> None:
+    """Neither is about a file, and neither is fatal."""
+    saved = FileRecord(2, hashlib.sha256(b"{}").hexdigest())
+    record = SaveRecord(10, "actor", 0, 4, 1.0, {"huggingface/config.json": saved})
+    inputs = replace(opened(replicated), sidecars={0: Sidecars(record=record)})
+    before = [each for each in validate(inputs).report.findings if not each.fatal and each.file is None]
+    found = verify(inputs).findings
+    assert before
+    assert set(before) < set(found)
+    assert found[-1].message == "huggingface/config.json is not as it was saved at step 10"
 
 
 def test_a_config_that_is_not_the_one_that_was_saved_is_a_warning(actor: Path, tmp_path: Path) -> None:
