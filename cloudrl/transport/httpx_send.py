@@ -36,6 +36,7 @@ def send(request: Request) -> Response:
     with stack, _failures(request):
         # without TLS there is nothing to verify, and no certificates to load
         client = httpx2.Client(timeout=timeout, trust_env=not is_near, verify=place.scheme == "https")
+        client.headers["Accept-Encoding"] = "identity"  # answers are read as they were sent; of a proxy, too
         stack.enter_context(client)
         answer = stack.enter_context(
             client.stream(request.method, request.url, content=request.body, headers=dict(request.headers))

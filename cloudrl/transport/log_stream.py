@@ -277,7 +277,7 @@ class LineSplitter:
     def __init__(self) -> None:
         utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         self._decoder = io.IncrementalNewlineDecoder(utf8, translate=True)
-        self._tail = ""
+        self._tail: list[str] = []
 
     def feed(self, chunk: bytes) -> list[str]:
         """The lines that `chunk` completes."""
@@ -286,8 +286,14 @@ class LineSplitter:
     def close(self) -> list[str]:
         """The last line, when it has no end."""
         lines = self._split(self._decoder.decode(b"", final=True))
-        return [*lines, self._tail] if self._tail else lines
+        return [*lines, last] if (last := "".join(self._tail)) else lines
 
     def _split(self, text: str) -> list[str]:
-        *complete, self._tail = (self._tail + text).split("\n")
-        return complete
+        first, *others = text.split("\n")
+        self._tail.append(
+            first
+        )  # joined once the line is complete: one of many chunks is not copied for each
+        if not others:
+            return []
+        line, self._tail = "".join(self._tail), [others.pop()]
+        return [line, *others]

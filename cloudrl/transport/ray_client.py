@@ -93,12 +93,19 @@ class RayClient:
         answer = self._ask("POST", "/api/jobs/", body=json.dumps(body).encode())
         if answer.status == 200:
             return str(self._decoded(answer)["submission_id"])
-        submission_id = str(body.get("submission_id"))
-        if any(job.submission_id == submission_id for job in self.list_jobs()):
-            raise id_taken(submission_id)
-        # The head wraps what its own agent answered: a 400 arrives as a 500 that quotes it.
+        submission_id, reason = str(body.get("submission_id")), ray_reason(answer.text)
+        # The head wraps what its own agent answered: a 400 arrives as a 500 that quotes it, also of a taken id.
+        if answer.status != 400 and self._has_job(submission_id):
+            raise id_taken(submission_id, reason)
         refused = answer.status == 400 or "status code 400" in answer.text
-        raise (InputError if refused else CloudrlError)(f"Ray refused the job: {ray_reason(answer.text)}")
+        raise (InputError if refused else CloudrlError)(f"Ray refused the job: {reason}")
+
+    def _has_job(self, submission_id: str) -> bool:
+        """Whether a job has this id; False where nobody says."""
+        try:
+            return any(job.submission_id == submission_id for job in self.list_jobs())
+        except ConnectionFailed:
+            return False
 
     def get_job(self, submission_id: str) -> RayJob:
         """What Ray knows of one job.
@@ -241,10 +248,11 @@ class RayClient:
         )
 
 
-def id_taken(submission_id: str) -> InputError:
-    """The error for a submission id that the cluster has seen before."""
+def id_taken(submission_id: str, reason: str = "") -> InputError:
+    """The error for a submission id that the cluster has seen before; `reason` is what Ray says."""
+    said = f"; Ray says: {reason}" if reason else ""
     return InputError(
-        f"submission id {submission_id!r} is taken on this cluster; Ray never uses an id twice",
+        f"submission id {submission_id!r} is taken on this cluster; Ray never uses an id twice{said}",
         hint=f"Follow it: cloudrl jobs logs -f {submission_id}; or submit without --submission-id",
     )
 

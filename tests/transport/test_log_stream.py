@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 import subprocess
 import sys
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -164,6 +165,15 @@ def test_where_the_bytes_are_cut_makes_no_difference(data: bytes, cuts: list[int
     assert [line for piece in pieces for line in splitter.feed(piece)] + splitter.close() == (
         whole.feed(data) + whole.close()
     )
+
+
+def test_a_very_long_line_is_copied_once():
+    """20 MB in pieces, without an end: the time is that of its bytes, not of their square."""
+    splitter, began = LineSplitter(), time.process_time()
+    for _ in range(2000):
+        assert splitter.feed(b"x" * 10_000) == []
+    assert [len(line) for line in splitter.feed(b"\n")] == [20_000_000]
+    assert time.process_time() - began < 1.5
 
 
 INTERRUPTED = """

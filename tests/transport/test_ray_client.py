@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 from fake_cluster import wait_until
+from fake_http import Server
 
 from cloudrl.errors import CloudrlError, ConnectionFailed, InputError, Unauthorized
+from cloudrl.protocol.client import Request
 from cloudrl.testing import RAY_URL, as_json, respond
+from cloudrl.transport import httpx_send
 from cloudrl.transport.log_stream import RayLog, follow_log
 from cloudrl.transport.ray_client import RayClient, ray_reason
 from cloudrl.transport.ray_job import JobStatus, RayJob, RayNode
@@ -72,7 +75,9 @@ def test_jobs_are_listed_oldest_first_without_bare_drivers_and_an_id_is_used_onc
     cluster.add("first")
     cluster.add("run-1")
     assert [job.submission_id for job in api.list_jobs()] == ["first", "run-1"]
-    with pytest.raises(InputError, match=r"submission id 'run-1' is taken") as caught:
+    with pytest.raises(
+        InputError, match=r"'run-1' is taken.*; Ray says: Job with submission_id run-1 already exists"
+    ) as caught:
         api.submit_job({"entrypoint": "true", "submission_id": "run-1"})
     assert "cloudrl jobs logs -f run-1" in str(caught.value.hint)
 
@@ -184,16 +189,33 @@ def test_the_environment_cannot_lead_elsewhere(served: ServedCluster, monkeypatc
     assert RayClient(served.url, "right-token").version()["ray_version"] == "2.60.0"
 
 
+def test_answers_are_asked_for_as_they_are():
+    """They are read raw, so a proxy on the way must not compress them."""
+    asked: list[str] = []
+
+    def answer(request: Request) -> Response:
+        asked.extend(value for name, value in request.headers.items() if name.lower() == "accept-encoding")
+        return respond(200)
+
+    server = Server(0, answer)
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_address[1]}"
+    for headers in ({}, {"accept-encoding": "br"}):
+        with httpx_send.send(Request("GET", url, headers)):
+            pass
+    server.close()
+    assert asked == ["identity", "br"]
+
+
 def test_what_ray_says_of_a_bad_request():
-    api = answering(
-        respond(400, b"Traceback ...\nTypeError: entrypoint must be a string, got <int>\n"), as_json([])
-    )
+    api = answering(respond(400, b"Traceback ...\nTypeError: entrypoint must be a string, got <int>\n"))
     with pytest.raises(InputError, match=r"^Ray refused the job: entrypoint must be a string, got <int>$"):
         api.submit_job({"entrypoint": 1})
 
 
-def test_what_ray_says_of_its_own_failure():
-    api = answering(respond(500, b"No available agent to submit job, please try again later."), as_json([]))
+@pytest.mark.parametrize("jobs", [as_json([]), respond(503, b"restarting")], ids=["no job", "no answer"])
+def test_what_ray_says_of_its_own_failure(jobs: Response):
+    api = answering(respond(500, b"No available agent to submit job, please try again later."), jobs)
     with pytest.raises(CloudrlError, match="No available agent to submit job") as caught:
         api.submit_job({"entrypoint": "true"})
     assert caught.value.exit_code == 1
