@@ -177,6 +177,7 @@ class Status:
         cost: US dollars so far, those of earlier attempts included; None where nobody says.
         budget: when it ends by itself, as its agents see it.
         owner: the user that it belongs to; "" for oneself.
+        has_agent: whether it runs the node agent; what has a cluster's name may be something else.
         retention: what becomes of its checkpoints when it ends; None where nobody says.
         teardown_summary: what `down` leaves, in half a sentence.
         teardown_notices: what goes on costing money after `down`.
@@ -199,6 +200,7 @@ class Status:
     cost: float | None = None
     budget: BudgetStatus = field(default_factory=BudgetStatus)
     owner: str = ""
+    has_agent: bool = True
     retention: CheckpointRetention | None = None
     teardown_summary: str = ""
     teardown_notices: tuple[Notice, ...] = ()
@@ -220,6 +222,11 @@ class Status:
     def is_over(self) -> bool:
         """Whether nothing runs on it any more."""
         return self.phase.is_terminal
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is a cluster of oneself."""
+        return self.has_agent and not self.owner
 
 
 def agent_fields(said: ClusterStatus) -> Mapping[str, Any]:

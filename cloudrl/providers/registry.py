@@ -83,7 +83,8 @@ def default_provider(*, gpus: bool) -> Provider:
 def find(name: str | None = None) -> Found:
     """One's own clusters with all providers, or those of one name.
 
-    A name that is over with one provider makes room for one that is alive with another.
+    A name that is over with one provider makes room for one that is alive with another. What is another user's, or no
+    cluster at all, counts only where one has none of that name, alive or over.
     """
     clusters: list[Status] = []
     silent: list[Silent] = []
@@ -94,6 +95,8 @@ def find(name: str | None = None) -> Found:
             clusters += each.list(name)
         except CloudrlError as error:
             silent.append(Silent(each.name, error))
+    own = {each.name for each in clusters if each.is_own}
+    clusters = [each for each in clusters if each.is_own or each.name not in own]
     alive = {each.name for each in clusters if not each.is_over}
     kept: list[Status] = []
     for look in clusters:
@@ -137,7 +140,7 @@ def ensure_name_free(name: str, on: str) -> None:
     Raises:
         InputError: a cluster of that name is alive with another provider. One that does not answer has none.
     """
-    others = [each for each in find(name).running if each.provider != on and not each.owner]
+    others = [each for each in find(name).running if each.provider != on and each.is_own]
     if others:
         ref = ClusterRef(others[0].provider, name)
         raise InputError(

@@ -6,12 +6,13 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from fake_dstack import FakeDstack
+from fake_dstack import ME, FakeDstack
 from fake_dstack import run as held
 from fake_local import FakeLocal
 
 from cloudrl.errors import ConnectionFailed
 from cloudrl.providers.dstack import access, fleets, plan, provider, server
+from cloudrl.providers.registry import ClusterRef, locate
 from cloudrl.providers.registry import provider as provider_of
 
 if TYPE_CHECKING:
@@ -78,6 +79,34 @@ def test_what_cannot_be_seen_of_its_fleet_afterwards_is_no_failure(
         "whether fleet gpu-fleet gives the machines back cannot be seen: no dstack server answers" in done.err
     )
     assert "goes on" not in done.err
+
+
+class TestANameOfOnesOwn:
+    """Here, and with a run of the project that is not one's own cluster."""
+
+    @pytest.fixture(params=["a colleague's", "no cluster"], autouse=True)
+    def other(self, dstack: FakeDstack, request: pytest.FixtureRequest) -> None:
+        run = held(name="lab", user="alice" if request.param == "a colleague's" else ME)
+        if request.param == "no cluster":
+            run.run_spec.configuration.commands = []
+        dstack.held_runs = [run]
+
+    def test_means_ones_own(self, run: Callable[..., Typed], dstack: FakeDstack, lab: FakeLocal) -> None:
+        assert locate("lab") == ClusterRef("local", "lab")
+        assert json.loads(run("status", "lab", "--json").out)["provider"] == "local"
+        assert "lab is down" in run("down", "lab").err
+        assert goes_on(dstack, "lab")
+
+    def test_means_it_when_it_is_over_too(self, run: Callable[..., Typed], lab: FakeLocal) -> None:
+        lab.__exit__()
+        done = run("submit", "grpo-tiny", "--cluster", "lab")
+        assert "'lab' is not running" in done.err
+        assert json.loads(run("status", "lab", "--json").out)["provider"] == "local"
+
+    def test_means_the_other_where_there_is_none(self, run: Callable[..., Typed], dstack: FakeDstack) -> None:
+        assert locate("lab") == ClusterRef("dstack", "lab")
+        assert run("down", "lab", "-y").code == 0
+        assert not goes_on(dstack, "lab")
 
 
 def test_ones_own_are_listed(run: Callable[..., Typed], dstack: FakeDstack) -> None:

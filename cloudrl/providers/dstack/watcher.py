@@ -102,6 +102,7 @@ def common(server: Server, run: RunState, user: str) -> Mapping[str, Any]:
     """What is known of every run."""
     return {
         "owner": "" if run.user == user else run.user,
+        "has_agent": agent_options(run) is not None,
         "teardown_summary": _SUMMARY,
         "logs_command": f"dstack logs {run.name}",
         "state_dir": str(server.folder(run.name)),
