@@ -36,8 +36,8 @@ restarts, a node that is not heard of yet."""
 class PermanentError(CheckpointError):
     """The agent answers, and says no for good."""
 
-    def __init__(self, message: str, code: ErrorCode | None) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, *, hint: str | None = None, code: ErrorCode | None = None) -> None:
+        super().__init__(message, hint=hint)
         self.code = code
 
 
@@ -117,7 +117,7 @@ class RangeClient:
             try:
                 attempt()
             except PermanentError as error:
-                raise PermanentError(f"{label}: {error.message}", error.code) from error
+                raise PermanentError(f"{label}: {error.message}", code=error.code) from error
             except (OSError, http.client.HTTPException, RetryableError) as error:
                 if progress() > before:
                     before = progress()
@@ -139,9 +139,9 @@ class RangeClient:
         except AgentRefused as error:
             if error.status == 401:
                 reason = "the agent refuses the token: another cluster may have taken its port"
-                raise PermanentError(reason, ErrorCode.UNAUTHORIZED) from error
+                raise PermanentError(reason, code=ErrorCode.UNAUTHORIZED) from error
             if error.code in _FINAL:
-                raise PermanentError(str(error), error.code) from error
+                raise PermanentError(str(error), code=error.code) from error
             raise RetryableError(str(error)) from error
         except ConnectionFailed as error:  # the cluster is being started again
             raise RetryableError(error.message) from error
@@ -153,7 +153,7 @@ class RetryableError(Exception):
 
 def _check_cast(answer: Response, query: Mapping[str, str] | None) -> None:
     if query and answer.header(routes.CAST_HEADER) != query["cast"]:
-        raise PermanentError("the agent does not cast", ErrorCode.UNSUPPORTED)
+        raise PermanentError("the agent does not cast", code=ErrorCode.UNSUPPORTED)
 
 
 def _read_all(answer: Response, count: int, into: bytearray) -> None:

@@ -42,7 +42,7 @@ def _show(done: Demo) -> None:
         *(f"           {path.name}  {path.stat().st_size:,} bytes" for path in done.shards),
         f"model      {merged.path}",
         f"           {merged.parameters:,} parameters, {gigabytes(merged.size_bytes)} in bf16",
-        f"accuracy   {before.accuracy:.2f} -> {after.accuracy:.2f}   ({len(after.truths)} sums never trained on)",
+        f"accuracy   {before.accuracy:.2f} -> {after.accuracy:.2f}   ({len(after.truths)} questions never trained on)",
     ]
     rows = list(zip(after.questions, before.answers, after.answers, strict=True))
     for question, was, answer in rows[:: len(rows) // _SHOWN][:_SHOWN]:

@@ -1,7 +1,8 @@
 """The `addition` data set: sums of two small numbers, generated from a seed.
 
-One row is one pair of numbers; no pair is in both splits. Standard library only at import time: writing the
-files takes pyarrow.
+One row is one ordered pair of numbers, and none is in both splits; but 3+5 may be in one and 5+3 in the other: for 88
+of the 100 test questions of the defaults, the one with the numbers swapped is in the training split. Standard library
+only at import time: writing the files takes pyarrow.
 """
 
 from __future__ import annotations

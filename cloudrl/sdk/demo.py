@@ -25,7 +25,9 @@ MODEL = "tiny-adder"
 DATA = "addition"
 WINDOW_STEPS = 5
 MIN_ACCURACY = 0.6
-"""So many of the sums that were held out are right after the training, or the demo has failed."""
+"""So many of the test split's questions are answered rightly after the training, or the demo has failed."""
+MIN_GAIN = 0.15
+"""And so many more than before it: a model that could add all along has not been trained."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,8 @@ class Demo:
         rewards: of each step.
         shards: files of the last checkpoint, one a rank.
         merged: the model that was made of them.
-        before: what the model said to the sums that were held out, before the training.
+        before: what the model said to the test split, before the training. None of its questions is trained on, but
+            88 of the 100 are with the two numbers swapped.
         after: what the merged model says.
     """
 
@@ -54,10 +57,15 @@ class Demo:
 
     def raise_for_accuracy(self) -> None:
         """Raise `JobFailed` unless it has learned to add."""
-        if self.after.accuracy < MIN_ACCURACY:
+        before, after = self.before.accuracy, self.after.accuracy
+        if after < MIN_ACCURACY:
             raise JobFailed(
-                f"{self.after.accuracy:.0%} of the sums that were held out are right; "
-                f"it should be {MIN_ACCURACY:.0%} at least"
+                f"{after:.0%} of the answers to the test split are right; it should be {MIN_ACCURACY:.0%} at least"
+            )
+        if round(after - before, 6) < MIN_GAIN:
+            raise JobFailed(
+                f"{before:.0%} of the answers to the test split were right before the training, and {after:.0%} are "
+                f"after it; it should be {MIN_GAIN * 100:.0f} percentage points more at least"
             )
 
 

@@ -35,6 +35,13 @@ def test_every_pair_stands_in_one_split_once(tmp_path: Path) -> None:
     assert sorted(everything) == sorted(f"{left}+{right}=" for left in range(4) for right in range(4))
 
 
+def test_how_many_test_questions_are_trained_on_the_other_way_round() -> None:
+    """README and docs/benchmarks.md say so."""
+    split = addition.pairs()
+    assert not set(split["test"]) & set(split["train"])
+    assert len({(right, left) for left, right in split["test"]} & set(split["train"])) == 88
+
+
 def test_same_seed_same_bytes(tmp_path: Path) -> None:
     def content(seed: int) -> list[bytes]:
         folder = tmp_path / str(seed)
