@@ -65,10 +65,10 @@ def create(
 
     ssh = given(user=ssh_user, identity_file=ssh_key, hosts=ssh_host)
     values = given(
-        name=name, nodes=_now(nodes) if now else nodes, gpu=gpu, idle_duration=idle_duration,
-        ssh_config=_ssh(ssh) if ssh else None,
-    )  # fmt: skip
-    fleet = Fleet.load(declared_fields(values, file, field))
+        name=name, nodes=nodes, gpu=gpu, idle_duration=idle_duration, ssh_config=_ssh(ssh) if ssh else None
+    )
+    fields = declared_fields(values, file, field)
+    fleet = Fleet.load({**fields, "nodes": _now(fields.get("nodes"))} if now else fields)
     with Terminal(yes=yes) as terminal:
         if dry_run or output is not None:
             for notice in declared_notices(fleet):
@@ -112,12 +112,13 @@ def delete(
         delete_fleets(names, project, confirm=terminal.confirm, on_progress=terminal)
 
 
-def _now(nodes: str | None) -> dict[str, int]:
-    """As many machines at once as there may be."""
-    count = 2 if nodes is None else int(nodes) if nodes.isdigit() else None
-    if count is None:
-        raise InputError(f"--now takes a plain --nodes, not {nodes!r}", hint="--now --nodes 2")
-    return {"min": 0, "target": count, "max": count}
+def _now(nodes: object) -> dict[str, Any]:
+    """As many machines at once as there may be; two where nobody says how many."""
+    declared = nodes if isinstance(nodes, dict) else {"max": 2 if nodes is None else nodes}
+    count = declared.get("max")
+    if not str(count).isdigit():
+        raise InputError(f"--now takes a plain number of nodes, not {nodes!r}", hint="--now --nodes 2")
+    return {"min": 0, **declared, "target": int(str(count)), "max": int(str(count))}
 
 
 def _ssh(values: dict[str, Any]) -> dict[str, Any]:

@@ -151,7 +151,8 @@ def _only_cluster() -> str:
 
 def _kept_folder(name: str) -> Path | None:
     """What a cluster that is over has left on this machine."""
-    looks = registry.find(name).clusters
+    ref = registry.locate(name) if "/" in name else None
+    looks = registry.provider(ref.provider).list(ref.name) if ref else registry.find(name).clusters
     folder = looks[0].checkpoint_dir if looks and looks[0].is_over and looks[0].nodes_are_here else None
     return Path(folder) if folder is not None and Path(folder).is_dir() else None
 

@@ -9,8 +9,9 @@ import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
-from cloudrl.errors import InputError
+from cloudrl.errors import CloudrlError, InputError
 from cloudrl.providers import registry
 from cloudrl.providers.registry import names_in_use, provider
 from cloudrl.sdk.callbacks import Notice, OnProgress, silent
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from cloudrl.providers.model import Status
 
 PLAIN_URL = "http://localhost:8265"
+_LOOPBACK = ("127.0.0.1", "localhost")
 _JOB_URL = re.compile(r"ray(?P<secure>\+https)?://(?P<place>.+)/(?P<id>[^/]+)")
 
 
@@ -141,7 +143,29 @@ def find_job(job_id: str | None = None, name: str | None = None, address: str | 
 
 def _at(place: str, scheme: str) -> RunningCluster:
     """The cluster of a job's URL: one of ours by its name, also one that is over or another user's, or any Ray."""
-    return find(address=f"{scheme}://{place}") if {":", "."} & set(place) else attach(place)
+    name = _name_at(place) if {":", "."} & set(place) else place
+    return attach(name) if name is not None else find(address=f"{scheme}://{place}")
+
+
+def _name_at(place: str) -> str | None:
+    """Which cluster of ours is reached at a port of this machine, as an address alone has no token; None for none."""
+    host, _, port = place.partition(":")
+    if host not in _LOOPBACK:
+        return None
+    running = registry.find().running
+    for name, each in zip(names_in_use(running), running, strict=True):
+        url = urlsplit(each.dashboard_url or _dashboard_url(each))
+        if url.hostname in _LOOPBACK and str(url.port) == port:
+            return name
+    return None
+
+
+def _dashboard_url(cluster: Status) -> str:
+    """Where it is reached from here, by a look of its own; "" for nowhere."""
+    try:
+        return provider(cluster.provider).status(cluster.name).dashboard_url or ""
+    except CloudrlError:
+        return ""
 
 
 def _ray_token() -> str | None:

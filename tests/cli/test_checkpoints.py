@@ -271,7 +271,8 @@ def test_a_cluster_that_is_down_has_left_a_folder(run: Callable[..., Typed], hom
     with FakeLocal("gone"):
         pass
     write_step(home / "clusters" / "gone" / "checkpoints" / "mine", 3)
-    assert "complete; a resume takes it" in run("checkpoints", "list", "-c", "gone").out
+    for name in ("gone", "local/gone"):
+        assert "complete; a resume takes it" in run("checkpoints", "list", "-c", name).out
 
 
 # -- words and numbers -------------------------------------------------------------------------------------------

@@ -130,6 +130,31 @@ def test_fleet_create_now_rents_all_at_once_and_still_gives_them_back(run: Calla
     assert fleet["nodes"] == {"min": 0, "target": 4, "max": 4}
 
 
+@pytest.mark.parametrize(
+    ("nodes", "words", "created"),
+    [
+        ("4", [], {"min": 0, "target": 4, "max": 4}),
+        ("4", ["--nodes", "8"], {"min": 0, "target": 8, "max": 8}),
+        ("{min: 1, max: 4}", [], {"min": 1, "target": 4, "max": 4}),
+        ("null", ["--set", "nodes=3"], {"min": 0, "target": 3, "max": 3}),
+        ("null", [], {"min": 0, "target": 2, "max": 2}),
+    ],
+)
+def test_fleet_create_now_takes_the_nodes_that_are_declared(
+    run: Callable[..., Typed], nodes: str, words: list[str], created: dict[str, int]
+) -> None:
+    Path("fleet.yml").write_text(f"name: lab\nnodes: {nodes}\n")
+    done = run("fleet", "create", "-f", "fleet.yml", "--now", *words, "--dry-run")
+    assert yaml.safe_load(done.out)["nodes"] == created
+
+
+def test_fleet_create_now_needs_a_number(run: Callable[..., Typed]) -> None:
+    Path("fleet.yml").write_text("nodes: 2..4\n")
+    done = run("fleet", "create", "-f", "fleet.yml", "--now", "--dry-run")
+    assert (done.code, done.out) == (2, "")
+    assert "--now takes a plain number of nodes, not '2..4'" in done.err
+
+
 def test_a_fleet_of_own_machines(run: Callable[..., Typed]) -> None:
     done = run("fleet", "create", "rack", *HOSTS, "-o", "rack.yml")
     assert done.code == 0

@@ -1,0 +1,29 @@
+"""Which cluster is meant."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import pytest
+from fake_cluster import FakeCluster
+
+from cloudrl.sdk.find import find_job
+
+if TYPE_CHECKING:
+    from fake_local import FakeLocal
+
+pytestmark = pytest.mark.io
+
+
+class TestAJobByTheAddressOfItsCluster:
+    @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+    def test_takes_the_token_of_ones_own(self, lab: FakeLocal, host: str) -> None:
+        lab.cluster.add("one")
+        job = find_job(f"ray://{host}:{urlsplit(lab.cluster.url).port}/one")
+        assert (job.submission_id, job.connection.name) == ("one", "lab")
+
+    def test_is_of_any_ray_otherwise(self, lab: FakeLocal) -> None:
+        with FakeCluster(None) as plain:
+            plain.add("one")
+            assert find_job(f"ray://{urlsplit(plain.url).netloc}/one").connection.ray_token is None
