@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from cloudrl.errors import ConnectionFailed, InputError, Unauthorized
@@ -121,12 +122,28 @@ def _send_part(
 
 def _pieces(entry: Entry, offset: int, size_bytes: int, on_sent: Callable[[int], None]) -> Iterator[bytes]:
     at = offset
-    with entry.path.open("rb") as file:
-        file.seek(offset)
+    with _reads(entry):
+        opened = entry.path.open("rb")
+    with opened as file:
+        with _reads(entry):
+            file.seek(offset)
         while at < size_bytes:
-            piece = file.read(min(_CHUNK_BYTES, size_bytes - at))
+            with _reads(entry):
+                piece = file.read(min(_CHUNK_BYTES, size_bytes - at))
             if not piece:
                 raise InputError(f"{entry.path} has become shorter while it was sent", hint="Submit again")
             yield piece
             at += len(piece)
             on_sent(at - offset)
+
+
+@contextmanager
+def _reads(entry: Entry) -> Iterator[None]:
+    """This machine's own file is not the connection, whose errors are of the same class."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise InputError(
+            f"{entry.path} cannot be read while it is sent: {reason}", hint="Submit again"
+        ) from error

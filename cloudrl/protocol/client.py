@@ -36,6 +36,9 @@ _NETWORK = (
     errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN, errno.ENETRESET, errno.EHOSTDOWN, errno.ENOTCONN,
 )  # fmt: skip
 
+_REFUSAL_BYTES = 64 * 1024
+"""Of the body of a refusal; it may quote paths and what a child has said."""
+
 Body = Optional[Union[bytes, Iterable[bytes]]]
 
 
@@ -204,7 +207,7 @@ class AgentClient:
         if answer.status < 300:
             return answer
         with answer:
-            raise _refusal(answer.status, answer.stream.read(4096))
+            raise _refusal(answer.status, answer.stream.read(_REFUSAL_BYTES))
 
     # -- calls of a client ----------------------------------------------------------------------------------
 
@@ -249,14 +252,14 @@ class AgentClient:
         """
         body = json.dumps(manifest).encode()
         request = self.request(routes.ANNOUNCE_FILES, address=address, body=body, timeout_s=LISTING_TIMEOUT_S)
-        return dict(self._object(request, "files")["files"])
+        return self._sizes(self._object(request, "files"))
 
     def files_state(self, address: str) -> Tuple[Dict[str, int], Dict[int, Replica]]:
         """Bytes of each part on rank 0, and how far every rank is."""
         value = self._object(
             self.request(routes.FILES_STATE, address=address, timeout_s=LISTING_TIMEOUT_S), "files"
         )
-        return dict(value["files"]), _replicas(value)
+        return self._sizes(value), self._replicas(value)
 
     def put_file(
         self, address: str, path: str, content: Iterable[bytes], *, offset: int, size_bytes: int
@@ -270,7 +273,7 @@ class AgentClient:
             routes.TAKE_FILE, address=address, path=path, query={"offset": offset}, body=iter(content),
             headers={"Content-Length": str(size_bytes)}, timeout_s=CHECK_TIMEOUT_S,
         )  # fmt: skip
-        return dict(self._object(request, "files")["files"])
+        return self._sizes(self._object(request, "files"))
 
     def note_transfer(self) -> None:
         """Say that something is on its way to Ray, so that the cluster does not count as idle now."""
@@ -283,7 +286,7 @@ class AgentClient:
 
     def secrets_state(self, submission_id: str) -> Dict[int, Replica]:
         """How far every rank is with the secrets of a job."""
-        return _replicas(self._object(self.request(routes.SECRETS_STATE, job=submission_id), "nodes"))
+        return self._replicas(self._object(self.request(routes.SECRETS_STATE, job=submission_id), "nodes"))
 
     # -- calls of another agent -----------------------------------------------------------------------------
 
@@ -317,6 +320,17 @@ class AgentClient:
             raise self._no_agent()
         return value
 
+    def _sizes(self, value: Mapping[str, Any]) -> Dict[str, int]:
+        if not isinstance(value["files"], dict):
+            raise self._no_agent()
+        return dict(value["files"])
+
+    def _replicas(self, value: Mapping[str, Any]) -> Dict[int, Replica]:
+        try:
+            return {int(rank): from_json(Replica, each) for rank, each in value["nodes"].items()}
+        except (ValueError, KeyError, AttributeError):
+            raise self._no_agent() from None
+
     def _no_agent(self) -> ConnectionFailed:
         return ConnectionFailed(f"what answers at {self.url} is no cloudrl agent")
 
@@ -344,13 +358,11 @@ class AgentClient:
 
 
 def _refusal(status: int, body: bytes) -> AgentRefused:
-    """An error as an agent sends it; of anybody else the first words."""
+    """An error as an agent sends it, one of another release perhaps; of anybody else the first words."""
     try:
         value = json.loads(body)
-        return AgentRefused(ErrorCode(value["code"]), str(value["error"]), status)
+        message = str(value["error"])
     except (ValueError, KeyError, TypeError, RecursionError):
         return AgentRefused(None, body[:200].decode("utf-8", "replace"), status)
-
-
-def _replicas(value: Mapping[str, Any]) -> Dict[int, Replica]:
-    return {int(rank): from_json(Replica, each) for rank, each in value["nodes"].items()}
+    known = {each.value: each for each in ErrorCode}
+    return AgentRefused(known.get(str(value.get("code"))), message, status)

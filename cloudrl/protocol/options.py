@@ -130,7 +130,10 @@ class AgentOptions:
         words = []
         for option in _OPTIONS:
             value = attrgetter(option.field)(self)
-            if option.always or value != attrgetter(option.field)(_DEFAULTS):
+            default = (
+                attrgetter(option.follows)(self) if option.follows else attrgetter(option.field)(_DEFAULTS)
+            )
+            if option.always or value != default:
                 values = value if option.repeated else (value,)
                 words += [f"--{option.name}={option.write(each)}" for each in values]
         return words
@@ -156,7 +159,8 @@ class AgentOptions:
     @classmethod
     def _of(cls, given: Mapping[str, Any]) -> AgentOptions:
         flat: Dict[str, Any] = {"ports": {}, "limits": {}}
-        for name, value in given.items():
+        followed = {each.field: given[each.follows] for each in _OPTIONS if each.follows in given}
+        for name, value in {**followed, **given}.items():
             group, _, inner = name.rpartition(".")
             (flat[group] if group else flat)[inner] = tuple(value) if isinstance(value, list) else value
         return cls(**{**flat, "ports": Ports(**flat["ports"]), "limits": BudgetLimits(**flat["limits"])})
@@ -205,7 +209,10 @@ def _number(value: float) -> str:
 
 
 class _Option(NamedTuple):
-    """One option: its name on the command line, its field, and how its value is read and written."""
+    """One option: its name on the command line, its field, and how its value is read and written.
+
+    One that is not given has the value of the field that it `follows`, if any.
+    """
 
     name: str
     field: str
@@ -214,6 +221,7 @@ class _Option(NamedTuple):
     help: Optional[str] = None
     repeated: bool = False
     always: bool = False
+    follows: str = ""
 
 
 _OPTIONS = (
@@ -233,7 +241,7 @@ _OPTIONS = (
     _Option("key-file", "key_file", Path),
     _Option("lease-fd", "lease_fd", int),
     _Option("agent-port", "ports.agent", int),
-    _Option("head-agent-port", "ports.head_agent", int),
+    _Option("head-agent-port", "ports.head_agent", int, follows="ports.agent"),
     _Option("gcs-port", "ports.gcs", int),
     _Option("dashboard-port", "ports.dashboard", int),
     _Option("client-port", "ports.client", int),

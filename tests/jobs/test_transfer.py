@@ -151,6 +151,19 @@ def test_a_file_that_changes_meanwhile(head: Served, item: Upload, here: Path):
         send_files(api(head), item)
 
 
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [("/nowhere/weights", "No such file or directory"), ("/proc/self/mem", "Input/output error")],
+)
+def test_a_file_that_cannot_be_read_is_no_matter_of_the_connection(
+    head: Served, item: Upload, path: str, reason: str
+):
+    """One that is gone, and one whose disk fails."""
+    entries = tuple(replace(each, path=Path(path)) for each in item.entries)
+    with pytest.raises(InputError, match=f"^{path} cannot be read while it is sent: {reason}"):
+        send_files(api(head), replace(item, entries=entries), sleep=lambda _s: pytest.fail("tried again"))
+
+
 # -- waiting ------------------------------------------------------------------------------------------------------
 
 

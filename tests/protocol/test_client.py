@@ -138,6 +138,35 @@ def test_a_step_that_the_node_may_not_remove(code: ErrorCode) -> None:
         _answered(Response(code.status, {}, io.BytesIO(body))).remove_step(0, "checkpoints", "a/b")
 
 
+def test_a_long_refusal_keeps_its_code() -> None:
+    body = json.dumps(ApiError(ErrorCode.UNREADABLE, "path/" * 4000).to_json()).encode()
+    with pytest.raises(InputError, match="path/path"):
+        _answered(Response(422, {}, io.BytesIO(body))).inventory(0)
+
+
+@pytest.mark.parametrize("code", ["of_a_newer_release", None, ["not_found"]])
+def test_a_refusal_with_a_code_that_nobody_knows_keeps_its_message(code: object) -> None:
+    body = json.dumps({"code": code, "error": 'the "disk" sleeps'}).encode()
+    with pytest.raises(ConnectionFailed, match=r'answered 503: the "disk" sleeps$'):
+        _answered(Response(503, {}, io.BytesIO(body))).status()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"nodes": {"one": {}}},
+        {"nodes": []},
+        {"nodes": {"0": {"size_bytes": "x"}}},
+        {},
+        {"files": [1], "nodes": {}},
+    ],
+)
+def test_replicas_of_another_form_are_no_agents(value: dict[str, object]) -> None:
+    body = json.dumps({"files": {}, **value}).encode()
+    with pytest.raises(ConnectionFailed, match="is no cloudrl agent"):
+        _answered(Response(200, {}, io.BytesIO(body))).files_state("0" * 32)
+
+
 def test_what_is_sent() -> None:
     sent: list[Request] = []
 

@@ -46,7 +46,13 @@ OPTIONS = st.builds(
     object_store_bytes=or_none(NUMBER),
     key_file=or_none(PATH),
     lease_fd=or_none(NUMBER),
-    ports=st.builds(Ports, agent=NUMBER, gcs=NUMBER, worker=st.just((0, 0)) | st.just((7, 9))),
+    ports=st.builds(
+        Ports,
+        agent=NUMBER,
+        head_agent=NUMBER | st.just(8266),
+        gcs=NUMBER,
+        worker=st.just((0, 0)) | st.just((7, 9)),
+    ),
     join_timeout_s=AMOUNT,
     lost_after_s=AMOUNT,
     limits=LIMITS,
@@ -70,6 +76,17 @@ def test_defaults_are_not_written_but_for_those_that_people_look_for() -> None:
     assert AgentOptions().to_argv() == ["--device=gpu", "--checkpoints=/checkpoints"]
     budget = AgentOptions(limits=BudgetLimits(1800.0, 200.0, 49.2)).to_argv()[2:]
     assert budget == ["--down-when-idle-s=1800", "--max-cost=200", "--price-per-hour=49.2"]
+
+
+def test_the_heads_agent_listens_where_this_one_does_unless_it_is_said() -> None:
+    assert AgentOptions.from_argv(["--agent-port=9000"]).ports == Ports(agent=9000, head_agent=9000)
+    assert AgentOptions.recognized(["--agent-port=9000", "--new"]).ports.head_agent == 9000
+    assert AgentOptions(ports=Ports(agent=9000, head_agent=9000)).to_argv()[2:] == ["--agent-port=9000"]
+    apart = AgentOptions(ports=Ports(agent=9000))
+    assert apart.to_argv()[2:] == ["--agent-port=9000", "--head-agent-port=8266"]
+    assert AgentOptions.from_argv(apart.to_argv()) == apart
+    only_the_heads = AgentOptions.from_argv(["--head-agent-port=9000"])
+    assert only_the_heads.ports == Ports(agent=8266, head_agent=9000)
 
 
 def test_words_as_a_person_would_write_them() -> None:
