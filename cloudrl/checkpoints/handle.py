@@ -12,7 +12,7 @@ from cloudrl.checkpoints.merge import merge
 from cloudrl.checkpoints.merge_inputs import merge_inputs
 from cloudrl.checkpoints.pull import Pulled, pull
 from cloudrl.errors import CheckpointError
-from cloudrl.saves.inventory import LATEST, Checkpoint, Inventory
+from cloudrl.saves.inventory import LATEST, Checkpoint, Inventory, SaveVersion
 from cloudrl.shards.progress import OnProgress, silent
 from cloudrl.shards.verify import verify
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from cloudrl.shards.report import Report
 
 
-OnCopied = Callable[[tuple[str, int]], object]
-"""Told run and step of each checkpoint that was merged or pulled."""
+OnCopied = Callable[[SaveVersion], object]
+"""Told which save it was of each actor that was merged or pulled."""
 
 
-def _tell_nobody(_run_and_step: tuple[str, int]) -> None:
+def _tell_nobody(_version: SaveVersion) -> None:
     pass
 
 
@@ -90,7 +90,7 @@ class CheckpointHandle:
             inputs, Path(path), dtype=dtype, sync=sync, threads=self.source.threads, on_progress=on_progress
         )
         if self.role == "actor":
-            self.on_copied((self.run, self.step))
+            self.on_copied(self.info.version)
         return merged
 
     def verify(self, *, on_progress: OnProgress = silent) -> Report:
@@ -114,7 +114,9 @@ class CheckpointHandle:
         ]
         _refuse_incomplete(self.info, roles)
         pulled = pull(roles, self.source, Path(path), on_progress=on_progress)
-        self.on_copied((self.run, self.step))
+        for each in roles:
+            if each.role == "actor":
+                self.on_copied(each.version)
         return pulled
 
 

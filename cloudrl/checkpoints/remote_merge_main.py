@@ -20,14 +20,16 @@ from cloudrl.checkpoints.merge import merge
 from cloudrl.checkpoints.merge_inputs import merge_inputs
 from cloudrl.checkpoints.remote import RemoteShard
 from cloudrl.errors import CheckpointError, CloudrlError
+from cloudrl.protocol.backoff import retry
 from cloudrl.protocol.client import AgentClient
 from cloudrl.saves.aggregate import cluster_inventory
 from cloudrl.shards.source import LocalShard
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from cloudrl.saves.inventory import Checkpoint, FileCopy
+    from cloudrl.protocol.backoff import Backoff
+    from cloudrl.saves.inventory import Checkpoint, FileCopy, Inventory
     from cloudrl.shards.source import ShardSource
 
 MARK = "cloudrl-merge "
@@ -84,11 +86,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _find(agent: AgentClient, args: argparse.Namespace) -> Checkpoint:
-    """What is to be merged, as the nodes say now."""
-    inventory = cluster_inventory(agent.status().nodes, agent.inventory)
-    for sentence in inventory.silent:
-        _say(note=sentence)
+def _find(
+    agent: AgentClient,
+    args: argparse.Namespace,
+    backoff: Backoff | None = None,
+    *,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Checkpoint:
+    """What is to be merged, as all nodes say now; one that is silent for a moment is waited for.
+
+    Raises:
+        CheckpointError: It is not there any more.
+        ConnectionFailed: A node stays silent: it may have newer copies than the others.
+    """
+
+    def ask() -> Inventory:
+        inventory = cluster_inventory(agent.status().nodes, agent.inventory)
+        inventory.refuse_silent("it may have newer files of this step", "Try again when it answers")
+        return inventory
+
+    inventory = retry(ask, backoff, on_break=lambda failure: _say(note=failure.message), sleep=sleep)
     wanted = (args.run, args.step, args.role, args.world_size)
     for each in inventory.checkpoints:
         if (each.run, each.step, each.role, each.world_size) == wanted:

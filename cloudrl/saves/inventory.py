@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Tuple
 
 from cloudrl.errors import CheckpointError, ConnectionFailed, InputError
 from cloudrl.saves.names import DATA, RECORD, SHARD
@@ -65,6 +65,10 @@ class FileCopy:
     def label(self) -> str:
         """For messages."""
         return f"{self.location.label}: {self.location.folder.rstrip('/')}/{self.path}"
+
+
+SaveVersion = Tuple[str, int, float]
+"""Of one save: its run, its step, and when the last of its files changed."""
 
 
 @dataclass(frozen=True)
@@ -148,6 +152,11 @@ class Checkpoint:
         """When the last of its files changed, Unix seconds; what the agents write down later is none of them."""
         dates = (copies[0].modified_at for name, copies in self.files.items() if not RECORD.fullmatch(name))
         return max(dates, default=0.0)
+
+    @property
+    def version(self) -> SaveVersion:
+        """Run, step and time of the last change: another one once the step has been saved again."""
+        return self.run, self.step, self.modified_at
 
     @property
     def name(self) -> str:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from cloudrl.checkpoints.handle import Checkpoints
     from cloudrl.providers.model import Provider, Status
+    from cloudrl.saves.inventory import SaveVersion
     from cloudrl.spec import Job
     from cloudrl.spec.shape import ClusterShape
     from cloudrl.transport.ray_job import RayJob
@@ -45,14 +46,14 @@ class RunningCluster:
         provider: where it lives; None for a plain Ray cluster, which cloudrl cannot end.
         owned: whether this program has started it, by `Cluster.up`; one that was there belongs to somebody else.
         down_anyway: end it with the block even if checkpoints are lost with it.
-        copied: run and step of what was merged or pulled through this object.
+        copied: run, step and time of each save that was merged or pulled through this object.
     """
 
     connection: Connection
     provider: str | None = None
     owned: bool = False
     down_anyway: bool = False
-    copied: set[tuple[str, int]] = field(default_factory=set, repr=False, compare=False)
+    copied: set[SaveVersion] = field(default_factory=set, repr=False, compare=False)
 
     def __enter__(self) -> Self:
         return self

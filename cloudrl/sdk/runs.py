@@ -168,7 +168,7 @@ class _Stages:
         if to is None:
             return Run(cluster, job, progress)
         checkpoint, merged = merge_result(job, to, on_progress=on_progress)
-        cluster.copied.add((checkpoint.run, checkpoint.step))
+        cluster.copied.add(checkpoint.info.version)
         return Run(cluster, job, progress, merged.path.absolute())
 
     def _end(self, *, in_vain: bool = False) -> bool:

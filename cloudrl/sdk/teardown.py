@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Set
 
     from cloudrl.providers.model import CheckpointRetention, Provider, Status
-    from cloudrl.saves.inventory import Inventory
+    from cloudrl.saves.inventory import Inventory, SaveVersion
     from cloudrl.transport import Connection
 
 _SHOWN = 20
@@ -34,22 +34,22 @@ class TeardownImpact:
         running_jobs: those that have not ended; None where some may run and nobody can say.
         retention: what becomes of its checkpoints; None where there are none.
         checkpoints: those that would be destroyed, one line each.
-        newest: run and step of the newest complete one of each run among them.
+        newest: which save the newest complete one of each run among them is.
     """
 
     status: Status
     running_jobs: tuple[str, ...] | None
     retention: CheckpointRetention | None
     checkpoints: tuple[str, ...] = ()
-    newest: frozenset[tuple[str, int]] = frozenset()
+    newest: frozenset[SaveVersion] = frozenset()
 
     @property
     def destroys_checkpoints(self) -> bool:
         """Whether checkpoints lie nowhere else than on disks that go with it."""
         return self.retention is not None and self.retention.destroyed
 
-    def loses(self, copied: Set[tuple[str, int]]) -> bool:
-        """Whether checkpoints would be lost that matter: a run's newest, if it is not among what was copied."""
+    def loses(self, copied: Set[SaveVersion]) -> bool:
+        """Whether checkpoints would be lost that matter: a run's newest save, if it was not copied as it is now."""
         return self.destroys_checkpoints and (not self.newest or not self.newest <= copied)
 
     @property
@@ -94,9 +94,9 @@ def assess(provider: Provider, name: str) -> TeardownImpact:
     if not found.checkpoints and not found.notes:
         return replace(impact, retention=None)
     newest = {
-        each.run: each.step for each in found.checkpoints if each.complete and each.role == "actor"
+        each.run: each.version for each in found.checkpoints if each.complete and each.role == "actor"
     }  # in order
-    return replace(impact, checkpoints=_lines(found), newest=frozenset(newest.items()))
+    return replace(impact, checkpoints=_lines(found), newest=frozenset(newest.values()))
 
 
 def teardown(

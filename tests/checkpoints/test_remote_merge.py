@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import io
 import os
@@ -21,9 +22,11 @@ from spread_checkpoint import spread
 
 from cloudrl.checkpoints.handle import Checkpoints
 from cloudrl.checkpoints.remote_merge import merge_on_head
-from cloudrl.checkpoints.remote_merge_main import TOKEN
+from cloudrl.checkpoints.remote_merge_main import TOKEN, _find
 from cloudrl.checkpoints.sources import ClusterSource, LocalSource
-from cloudrl.errors import CheckpointError, InputError, JobFailed
+from cloudrl.errors import CheckpointError, ConnectionFailed, InputError, JobFailed
+from cloudrl.protocol.backoff import Backoff
+from cloudrl.protocol.client import AgentClient
 from cloudrl.transport import Connection
 
 if TYPE_CHECKING:
@@ -167,3 +170,26 @@ def test_a_step_that_has_gone_meanwhile(head: Head, tmp_path: Path) -> None:
         shutil.rmtree(disk / "mine")
     with pytest.raises(CheckpointError, match="on the head: step 7 of mine is not there any more"):
         merge_on_head(checkpoint, str(tmp_path / "out"))
+
+
+WANTED = argparse.Namespace(run="mine", step=7, role="actor", world_size=2)
+
+
+def test_a_node_that_is_silent_for_a_moment_is_waited_for(head: Head) -> None:
+    """Else an older copy on another node would be merged in its place."""
+    agent, away = AgentClient(head.agent_url, head.token), head.disks.pop(1)
+    pauses: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 2:
+            head.disks[1] = away
+
+    assert _find(agent, WANTED, sleep=sleep).ranks == (0, 1)
+    assert len(pauses) == 2
+
+
+def test_a_node_that_stays_silent_is_not_passed_over(head: Head) -> None:
+    del head.disks[1]
+    with pytest.raises(ConnectionFailed, match="it may have newer files of this step"):
+        _find(AgentClient(head.agent_url, head.token), WANTED, Backoff(give_up_s=0.0))

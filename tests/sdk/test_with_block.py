@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -90,6 +91,18 @@ class TestCheckpointsThatWouldBeLost:
     def test_an_older_one_is_not_enough(self, owned: cloudrl.RunningCluster, tmp_path: Path) -> None:
         with pytest.raises(cloudrl.CheckpointError), owned:
             owned.checkpoints().select(1).merge(tmp_path / "model")
+        assert is_up()
+
+    def test_nor_is_one_that_was_saved_again_afterwards(
+        self, owned: cloudrl.RunningCluster, rented: Path, tmp_path: Path
+    ) -> None:
+        newest = owned.checkpoints().latest()
+        newest.merge(tmp_path / "model")
+        newest.pull(tmp_path / "home-again")
+        for path in (rented / "mine" / "global_step_2" / "actor").glob("*.pt"):
+            os.utime(path, (newest.info.modified_at + 5, newest.info.modified_at + 5))
+        with pytest.raises(cloudrl.CheckpointError, match="mine, step 2"), owned:
+            pass
         assert is_up()
 
     def test_nor_is_one_of_another_run(
