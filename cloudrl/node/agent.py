@@ -262,11 +262,11 @@ class Agent:
         for warning in warnings:
             self.log.line(f"warning: {warning}")
         program = ray_node.missing_program() if host.ray_version else None
-        more = {"checkpoints": preflight.writable(options.checkpoints), "program": program}
-        faults += [preflight.Fault(subject, said) for subject, said in more.items() if said]
+        missing = preflight.Fault("program", program) if program else None
+        faults += [each for each in (preflight.unwritable(options.checkpoints), missing) if each]
         if faults:
-            subject = ", ".join(each.subject for each in faults)
-            raise self.fail(FailureKind.PREFLIGHT, "; ".join(each.text for each in faults), subject=subject)
+            fault = preflight.Fault.joined(faults)
+            raise self.fail(FailureKind.PREFLIGHT, fault.text, subject=fault.subject, code=fault.code)
         return host
 
     def _make_temp_dir(self) -> Optional[str]:
@@ -320,8 +320,8 @@ class Agent:
 
         self.wait_for(lambda: child.poll() is not None, self.timeouts.ray_s, late)
         if child.poll() != 0:
-            tail = child.tail()
-            raise self.fail(FailureKind.PREFLIGHT, imports.reason(tail), tail, subject=modules)
+            tail, code = child.tail(), imports.code(child.tail(), child.poll())
+            raise self.fail(FailureKind.PREFLIGHT, imports.reason(tail), tail, subject=modules, code=code)
 
     def _start_ray(self) -> None:
         """Start Ray and wait until it is up; a start that dies early is tried again, ports may be slow to free."""

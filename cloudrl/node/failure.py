@@ -6,7 +6,7 @@ import errno
 import traceback
 
 from cloudrl.errors import CloudrlError
-from cloudrl.node.transient import causes, http_status
+from cloudrl.node.transient import causes, http_status, passing_words
 from cloudrl.protocol.failures import Failure, FailureKind
 
 
@@ -19,12 +19,16 @@ def unforeseen(kind: FailureKind, rank: int, error: BaseException) -> Failure:
 
 
 def error_code(error: BaseException) -> str:
-    """An error without its words: its name, and its HTTP status or the system's own name for it."""
+    """An error without its words: its name, and its HTTP status or the system's own name for it.
+
+    Of a RuntimeError about the network what it names: hf_xet has no other class.
+    """
     chain = list(causes(error))
     first = next((each for each in chain if not isinstance(each, CloudrlError)), error)
     status = next((found for found in map(http_status, chain) if found is not None), None)
     number = first.errno if isinstance(first, OSError) else None
     more = status if status is not None else errno.errorcode.get(number) if number is not None else None
+    more = next((words for words in map(passing_words, chain) if words), None) if more is None else more
     return type(first).__name__ if more is None else f"{type(first).__name__} {more}"
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import re
 import sys
-from typing import Sequence
+from typing import Optional, Sequence
 
 _REMEDIES = {
     "MKL_THREADING_LAYER": "numpy's MKL clashes with libgomp: add the set-up command `pip install -U numpy`, "
@@ -12,6 +13,9 @@ _REMEDIES = {
     "libcudart": "the image's CUDA libraries do not fit its torch: take the image of this verl release",
     "undefined symbol": "a package was compiled for another torch: take the image of this verl release",
 }
+_RAISED = re.compile(
+    r"^(?:import \S+: )?(?:\w+\.)*(\w*(?:Error|Exception|Exit|Interrupt))(?::|$)", re.MULTILINE
+)
 
 
 def remedy(text: str) -> str:
@@ -24,6 +28,12 @@ def reason(tail: str) -> str:
     said = f"the image is broken: {tail.splitlines()[-1] if tail else 'an import crashed'}"
     advice = remedy(tail)
     return f"{said} -> {advice}" if advice else said
+
+
+def code(tail: str, status: Optional[int]) -> str:
+    """What came in its way, without words: the mark of a remedy, the last error's class, or the exit status."""
+    mark = next((mark for mark in _REMEDIES if mark in tail), None)
+    return mark or next(reversed(_RAISED.findall(tail)), f"exit {status}")
 
 
 def main(modules: Sequence[str]) -> int:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
-from typing import TYPE_CHECKING, List, NamedTuple, Optional, Tuple
+from typing import TYPE_CHECKING, List, NamedTuple, Optional, Sequence, Tuple
 
 from cloudrl.node.host_info import GIB, HostInfo
 
@@ -25,10 +26,17 @@ _TOKEN_SINCE = (2, 52)
 
 
 class Fault(NamedTuple):
-    """Why a machine will not do, in one line; `subject` is what is wrong with it, the same on every machine."""
+    """Why a machine will not do, in one line; `subject` and `code` are as in `Failure`, the same on every machine."""
 
     subject: str
     text: str
+    code: str = ""
+
+    @classmethod
+    def joined(cls, faults: Sequence[Fault]) -> Fault:
+        """All of them as one."""
+        subjects, codes = (each.subject for each in faults), (each.code for each in faults if each.code)
+        return cls(", ".join(subjects), "; ".join(each.text for each in faults), ", ".join(codes))
 
 
 def check_host(
@@ -77,8 +85,9 @@ def _software(host: HostInfo) -> Tuple[List[Fault], List[str]]:
 def _gpu_machine(host: HostInfo, gpus: int) -> Tuple[List[Fault], List[str]]:
     faults, warnings = [], []
     if host.gpus < gpus:
-        because = f": {host.gpu_problem}" if host.gpu_problem else ""
-        faults.append(Fault("gpus", f"{host.gpus} GPUs found, {gpus} declared{because}"))
+        because, code = (f": {host.gpu_problem}", " problem") if host.gpu_problem else ("", "")
+        said = f"{host.gpus} GPUs found, {gpus} declared{because}"
+        faults.append(Fault("gpus", said, ("fewer" if host.gpus else "none") + code))
     if host.shm_bytes is not None and host.shm_bytes < _MIN_SHM_BYTES:
         size_mib = host.shm_bytes / 1024**2
         said = f"/dev/shm has {size_mib:.0f} MiB; NCCL and Ray need at least 1 GiB (shm_size)"  # noqa: S108
@@ -91,7 +100,7 @@ def _gpu_machine(host: HostInfo, gpus: int) -> Tuple[List[Fault], List[str]]:
     return faults, warnings
 
 
-def writable(folder: Path) -> Optional[str]:
+def unwritable(folder: Path) -> Optional[Fault]:
     """Why `folder` cannot be written to, or None. Makes it when it is missing."""
     probe = folder / f".cloudrl-probe-{os.getpid()}"
     try:
@@ -99,7 +108,8 @@ def writable(folder: Path) -> Optional[str]:
         probe.write_bytes(b"x")
         probe.unlink()
     except OSError as error:
-        return f"the checkpoint folder {folder} cannot be written by user {os.getuid()}: {error.strerror}"
+        said = f"the checkpoint folder {folder} cannot be written by user {os.getuid()}: {error.strerror}"
+        return Fault("checkpoints", said, errno.errorcode.get(error.errno or 0, type(error).__name__))
     return None
 
 

@@ -34,6 +34,9 @@ def data(argv: Sequence[str]) -> int:
         prepare(args.text, args.to, say=lambda line: print(line, file=sys.stderr, flush=True))
     except _expected() as error:
         return _say(error, args.error)
+    except Exception as error:
+        _write_code(error, args.error)
+        raise
     finally:
         signal.signal(signal.SIGTERM, before)
     return 0
@@ -51,6 +54,9 @@ def model(argv: Sequence[str]) -> int:
         path = _model_path(args.name, args.to)
     except _expected() as error:
         return _say(error, args.error)
+    except Exception as error:
+        _write_code(error, args.error)
+        raise
     args.result.write_text(json.dumps({"path": str(path)}))
     return 0
 
@@ -94,7 +100,11 @@ def _say(error: Exception, code_to: Optional[Path]) -> int:
     """
     name = "" if isinstance(error, CloudrlError) else f"{type(error).__name__}: "
     print(name + " ".join(str(error).split())[:400], file=sys.stderr)
+    _write_code(error, code_to)
+    return transient.EXIT_STATUS if transient.is_transient(error) else 1
+
+
+def _write_code(error: Exception, code_to: Optional[Path]) -> None:
     if code_to is not None:
         with contextlib.suppress(OSError):  # a full disk may be what is to be said
             code_to.write_text(error_code(error))
-    return transient.EXIT_STATUS if transient.is_transient(error) else 1

@@ -44,8 +44,14 @@ def is_transient(error: BaseException) -> bool:
         or any(
             isinstance(each, (socket.timeout, socket.gaierror)) for each in chain
         )  # Python 3.9: no TimeoutError
-        or any(isinstance(each, RuntimeError) and _PASSING_WORDS.search(str(each)) for each in chain)
+        or any(map(passing_words, chain))
     )
+
+
+def passing_words(error: BaseException) -> Optional[str]:
+    """What a RuntimeError says of a network, in lower case; None where it speaks of something else."""
+    match = _PASSING_WORDS.search(str(error)) if isinstance(error, RuntimeError) else None
+    return match.group().lower() if match else None
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cloudrl.node.host_info import GIB, HostInfo
-from cloudrl.node.preflight import Fault, check_host, different, writable
+from cloudrl.node.preflight import Fault, check_host, different, unwritable
 from cloudrl.protocol.report import HeartbeatReply, NodeReport
 
 if TYPE_CHECKING:
@@ -68,6 +68,24 @@ def test_a_fault_says_both_values(changes: dict[str, Any], words: list[str]) -> 
 def test_all_faults_are_said_at_once() -> None:
     faults, _ = _judge(ray_version=None, cpus=1, gpus=0, shm_bytes=0)
     assert {each.subject for each in faults} == {"ray", "cpus", "gpus", "shm"}
+    checkpoints = Fault("checkpoints", "it is full", "ENOSPC")
+    joined = Fault.joined([*_judge(cpus=23, gpus=0)[0], checkpoints])
+    assert (joined.subject, joined.code) == ("cpus, gpus, checkpoints", "none, ENOSPC")
+    assert joined.text.endswith("; 0 GPUs found, 8 declared; it is full")
+
+
+@pytest.mark.parametrize(
+    ("gpus", "problem", "code"),
+    [
+        (0, None, "none"),
+        (7, None, "fewer"),
+        (0, "nvidia-smi does not answer within 60 s", "none problem"),
+        (5, "nvidia-smi ended with status 15: GPU is lost", "fewer problem"),
+    ],
+)
+def test_missing_gpus_have_codes(gpus: int, problem: str | None, code: str) -> None:
+    [fault], _ = _judge(gpus=gpus, gpu_problem=problem)
+    assert (fault.subject, fault.code) == ("gpus", code)
 
 
 @pytest.mark.parametrize(
@@ -109,17 +127,18 @@ def test_a_shm_that_does_not_say_its_size_is_no_fault() -> None:
 
 def test_a_writable_folder_is_made_and_left_empty(tmp_path: Path) -> None:
     folder = tmp_path / "deep" / "checkpoints"
-    assert writable(folder) is None
+    assert unwritable(folder) is None
     assert list(folder.iterdir()) == []
 
 
 def test_a_folder_that_cannot_be_written_is_named_with_the_user(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    reason = writable(tmp_path / "file" / "checkpoints")
-    assert reason is not None
-    assert str(tmp_path / "file" / "checkpoints") in reason
-    assert f"user {os.getuid()}" in reason
-    assert "Not a directory" in reason
+    fault = unwritable(tmp_path / "file" / "checkpoints")
+    assert fault is not None
+    assert str(tmp_path / "file" / "checkpoints") in fault.text
+    assert f"user {os.getuid()}" in fault.text
+    assert "Not a directory" in fault.text
+    assert (fault.subject, fault.code) == ("checkpoints", "ENOTDIR")
 
 
 HEAD = HeartbeatReply(ray_version="2.60.0", python_version="3.12.1")

@@ -49,6 +49,47 @@ def test_a_known_clash_has_a_remedy(text: str, word: str) -> None:
     assert bool(imports.remedy(text)) == bool(word)
 
 
+@pytest.mark.parametrize(
+    ("tail", "code"),
+    [
+        ("import torch: ImportError: MKL_THREADING_LAYER=INTEL is incompatible", "MKL_THREADING_LAYER"),
+        ("import vllm: ImportError: _C.abi3.so: undefined symbol: _ZN3c10", "undefined symbol"),
+        ("a warning\nimport vllm: ModuleNotFoundError: No module named 'x'", "ModuleNotFoundError"),
+        (
+            "Traceback (most recent call last):\nKeyError: 'a'\n\nvllm.errors.StartError: b\nnote",
+            "StartError",
+        ),
+        ("  File x\nAssertionError", "AssertionError"),
+        ("Fatal Python error: Segmentation fault", "exit -11"),
+        ("", "exit -11"),
+    ],
+)
+def test_import_errors_have_codes(tail: str, code: str) -> None:
+    assert imports.code(tail, -11) == code
+
+
+@pytest.mark.parametrize(
+    ("words", "edge"),
+    [
+        (["data", "addition"], "cloudrl.data.prepare"),
+        (["model", "owner/name"], "cloudrl.node.subcommands._model_path"),
+    ],
+)
+def test_a_mistake_of_a_child_has_a_code_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], edge: str
+) -> None:
+    """Its traceback is told, and the agent reads more than an exit status."""
+
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("row 7")
+
+    monkeypatch.setattr(edge, broken)
+    more = ["--result", str(tmp_path / "result")] if words[0] == "model" else []
+    with pytest.raises(ZeroDivisionError):
+        main([*words, "--to", str(tmp_path), "--error", str(tmp_path / "error"), *more])
+    assert (tmp_path / "error").read_text() == "ZeroDivisionError"
+
+
 def test_an_unknown_data_set_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["data", "adition", "--to", str(tmp_path / "d")]) == 1
     [line] = capsys.readouterr().err.splitlines()
