@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cloudrl.errors import CheckpointError
+from cloudrl.saves.names import is_small
 from cloudrl.shards.inputs import MergeInputs, Sidecars
 
 if TYPE_CHECKING:
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from cloudrl.shards.source import ShardSource
 
 _HUGGINGFACE = "huggingface/"
-_MAX_SMALL_BYTES = 64 << 20
 
 
 def merge_inputs(checkpoint: Checkpoint, files: FileOpener) -> MergeInputs:
@@ -50,8 +50,7 @@ def _config_files(checkpoint: Checkpoint, files: FileOpener) -> dict[str, bytes]
     """What lies in `huggingface/`, weights aside."""
     found = {}
     for name, copies in checkpoint.files.items():
-        small = copies[0].size_bytes <= _MAX_SMALL_BYTES and not name.endswith(".safetensors")
-        if name.startswith(_HUGGINGFACE) and small:
+        if name.startswith(_HUGGINGFACE) and is_small(name, copies[0].size_bytes):
             found[name.removeprefix(_HUGGINGFACE)] = files.open(copies[0]).read(0, copies[0].size_bytes)
     return found
 

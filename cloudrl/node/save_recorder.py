@@ -1,9 +1,9 @@
 """Notices on its node that a rank has finished a save, and records what it consists of (`cloudrl.saves.records`).
 
 verl neither syncs nor renames what it saves, so a file counts as finished when the directory at its end, which torch
-writes last, can be read, and nothing of its rank has changed between two looks. When anything of a rank changes, its
-record goes at once: none is better than that of an older save. Of a shard only the directory is read, some KB, which
-keeps no training waiting.
+writes last, can be read, and no shard of its rank has changed between two looks. When a shard changes, the record
+of its rank goes at once: none is better than that of an older save. Of a shard only the directory is read, some KB,
+which keeps no training waiting.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import json
 import os
 import threading
 import time
+from dataclasses import replace
 from hashlib import sha256
 from typing import (
     TYPE_CHECKING,
@@ -20,6 +21,7 @@ from typing import (
     BinaryIO,
     Callable,
     Dict,
+    Iterator,
     List,
     Mapping,
     NamedTuple,
@@ -30,7 +32,7 @@ from typing import (
 
 from cloudrl.errors import CheckpointError
 from cloudrl.node.files import Refused, open_below
-from cloudrl.saves.names import RECORD, SHARD, record_file, step_folder
+from cloudrl.saves.names import RECORD, SHARD, is_small, record_file, step_folder
 from cloudrl.saves.records import FileRecord, SaveRecord
 from cloudrl.saves.scan import scan
 from cloudrl.saves.zip_directory import NoDirectory, directory_digest
@@ -39,9 +41,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _LOOK_EVERY_S = 5.0
-_WRITE_AGAIN_S = 60.0
-_SMALL_BYTES = 16 << 20
-"""Of the files that belong to no rank: a tokenizer, but no weights."""
+_TRY_AGAIN_S = 60.0
+"""After a save that was cut off, or cannot be recorded."""
 
 
 class _Save(NamedTuple):
@@ -65,6 +66,20 @@ class _Save(NamedTuple):
 
 _Files = Dict[str, Tuple[int, float]]
 """Name -> (bytes, time of change)."""
+
+
+class _Found(NamedTuple):
+    """Files of a save. The record stands and falls with the shards; what it says of small ones is kept up to date."""
+
+    shards: _Files
+    small: _Files
+    """For rank 0, those that belong to no rank."""
+
+
+class _Pause(NamedTuple):
+    until: float
+    shards: _Files
+    """It ends at once when there are others."""
 
 
 class SaveRecorder:
@@ -96,68 +111,88 @@ class SaveRecorder:
         self._root, self._digest_of, self._say = root, digest, say
         self._clock, self._timer = clock, timer
         self.scan_s = 0.0
-        self._before: Dict[_Save, _Files] = {}
+        self._before: Dict[_Save, _Found] = {}
         self._recorded: Dict[_Save, _Files] = {}
-        self._not_before: Dict[_Save, float] = {}
+        self._small: Dict[_Save, _Files] = {}
+        self._not_before: Dict[_Save, _Pause] = {}
         self._told: Set[str] = set()
         self._looked = False
 
     def scan_once(self) -> List[Path]:
         """One look; returns the records that it has written."""
         began = self._timer()
-        saves, known = self._saves()
+        saves, records = self._saves()
         self.scan_s = self._timer() - began
-        self._reconcile(saves, known)
-        written = []
-        for save, files in saves.items():
-            record = self._digest(save, files) if self._is_due(save, files) else None
-            path = None if record is None else self._write(save, record)
-            if path is not None:
-                written.append(path)
-                self._recorded[save] = files
+        self._reconcile(saves, records)
+        written = [self._record(save, found, records.get(save)) for save, found in saves.items()]
         self._before = saves
         self._recorded = {save: files for save, files in self._recorded.items() if save in saves}
-        self._not_before = {save: at for save, at in self._not_before.items() if save in saves}
-        return written
+        self._small = {save: files for save, files in self._small.items() if save in saves}
+        self._not_before = {save: pause for save, pause in self._not_before.items() if save in saves}
+        return [path for path in written if path is not None]
 
     def reset(self) -> None:
         """Somebody else has looked after the folder: the next look believes the records that it finds."""
-        self._before, self._recorded, self._looked = {}, {}, False
+        self._before, self._recorded, self._small, self._looked = {}, {}, {}, False
 
-    def _saves(self) -> Tuple[Dict[_Save, _Files], Set[_Save]]:
-        """All ranks that have files here, and those of them whose record speaks of the same files."""
-        saves: Dict[_Save, _Files] = {}
-        known: Set[_Save] = set()
+    def _saves(self) -> Tuple[Dict[_Save, _Found], Dict[_Save, SaveRecord]]:
+        """All ranks that have files here, and their records."""
+        saves: Dict[_Save, _Found] = {}
+        records: Dict[_Save, SaveRecord] = {}
         for run in scan(self._root):
             for step in run["steps"]:
                 for role in step["roles"]:
                     found = _by_rank(run["run"], step["step"], role)
                     saves.update(found)
-                    known |= {save for save, files in found.items() if _agrees(role["saves"], save, files)}
-        return saves, known
+                    for record in _read_records(role["saves"]):
+                        save = _Save(run["run"], step["step"], role["role"], record.world_size, record.rank)
+                        records[save] = record
+        return saves, records
 
-    def _reconcile(self, saves: Mapping[_Save, _Files], known: Set[_Save]) -> None:
-        """Believe records at the first look, and remove those that speak of other files than there are now."""
+    def _reconcile(self, saves: Mapping[_Save, _Found], records: Mapping[_Save, SaveRecord]) -> None:
+        """Believe records at the first look, and remove those that speak of other shards than there are now."""
         first, self._looked = not self._looked, True
-        for save, files in saves.items():
-            if first and save in known:
-                self._recorded[save] = files
-            elif first or self._recorded.get(save, files) != files:
+        for save, found in saves.items():
+            record = records.get(save)
+            if first and record is not None and _agrees(record, found.shards, are_shards=True):
+                self._recorded[save] = found.shards
+                if _agrees(record, found.small, are_shards=False):
+                    self._small[save] = found.small
+            elif first or self._recorded.get(save, found.shards) != found.shards:
                 self._recorded.pop(save, None)
+                self._small.pop(save, None)
                 with contextlib.suppress(OSError):
                     (self._root / save.record).unlink()
 
-    def _is_due(self, save: _Save, files: _Files) -> bool:
-        steady = self._before.get(save) == files and save not in self._recorded
-        return steady and self._timer() >= self._not_before.get(save, 0.0)
+    def _record(self, save: _Save, found: _Found, record: Optional[SaveRecord]) -> Optional[Path]:
+        """Write what is due of a save: its record, or the small files of it anew; None if nothing is written."""
+        before = self._before.get(save)
+        pause = self._not_before.get(save)
+        if before is None or before.shards != found.shards:
+            return None
+        if pause is not None and pause.shards == found.shards and self._timer() < pause.until:
+            return None
+        steady = {name: state for name, state in found.small.items() if before.small.get(name) == state}
+        if save not in self._recorded:
+            record = self._digest(save, found.shards)
+            if record is None:
+                self._pause(save, found.shards)
+                return None
+        elif record is None or self._small.get(save) == steady:
+            return None
+        new = replace(record, files=self._with_small(save, record, steady))
+        path = None
+        if save not in self._recorded or new != record:
+            path = self._write(save, found.shards, new)
+            if path is None:
+                return None
+        self._recorded[save], self._small[save] = found.shards, steady
+        return path
 
     def _digest(self, save: _Save, files: _Files) -> Optional[SaveRecord]:
-        """None while a file has no end yet, or changes; a later look tries again."""
-        found = {}
+        """None while a shard has no end yet, or changes; a later look tries again."""
         try:
-            for name, (size_bytes, _) in sorted(files.items()):
-                with open_below(self._root, os.path.normpath(f"{save.folder}/{name}")) as file:
-                    found[name] = FileRecord(size_bytes, self._sha256(name, file))
+            found = {name: self._file_record(save, name, state) for name, state in sorted(files.items())}
             now = {name: self._state(save, name) for name in files}
         except (OSError, Refused, NoDirectory):
             return None
@@ -165,15 +200,42 @@ class SaveRecorder:
             return None
         return SaveRecord(save.step, save.role, save.rank, save.world_size, round(self._clock(), 3), found)
 
-    def _sha256(self, name: str, file: BinaryIO) -> str:
-        return self._digest_of(file.fileno()) if SHARD.fullmatch(name) else sha256(file.read()).hexdigest()
+    def _with_small(self, save: _Save, record: SaveRecord, small: _Files) -> Dict[str, FileRecord]:
+        """What the record says of shards, as it is, and these small files; of those it knows nothing is read again."""
+        files = {name: each for name, each in record.files.items() if SHARD.fullmatch(name)}
+        known = self._small.get(save, {})
+        for name, state in small.items():
+            if name in record.files and known.get(name) == state:
+                files[name] = record.files[name]
+                continue
+            with contextlib.suppress(OSError, Refused):
+                found = self._file_record(save, name, state)
+                if self._state(save, name) == state:
+                    files[name] = found
+        return dict(sorted(files.items()))
 
-    def _write(self, save: _Save, record: SaveRecord) -> Optional[Path]:
+    def _file_record(self, save: _Save, name: str, state: Tuple[int, float]) -> FileRecord:
+        with open_below(self._root, os.path.normpath(f"{save.folder}/{name}")) as file:
+            return FileRecord(state[0], self._sha256(name, file))
+
+    def _pause(self, save: _Save, shards: _Files) -> None:
+        """Leave a save alone for a while, unless its shards change."""
+        self._not_before[save] = _Pause(self._timer() + _TRY_AGAIN_S, shards)
+
+    def _sha256(self, name: str, file: BinaryIO) -> str:
+        if SHARD.fullmatch(name):
+            return self._digest_of(file.fileno())
+        digest = sha256()
+        for piece in iter(lambda: file.read(1 << 20), b""):
+            digest.update(piece)
+        return digest.hexdigest()
+
+    def _write(self, save: _Save, shards: _Files, record: SaveRecord) -> Optional[Path]:
         """None where it cannot be written; a later look tries again, and other runs are not kept waiting."""
         try:
             return _write(self._root / save.record, record.to_json())
         except OSError as error:
-            self._not_before[save] = self._timer() + _WRITE_AGAIN_S
+            self._pause(save, shards)
             if save.run not in self._told:
                 self._told.add(save.run)
                 where, reason = self._root / save.run, error.strerror or str(error)
@@ -218,31 +280,37 @@ class SaveRecorderThread(threading.Thread):
             self._saves.reset()
 
 
-def _by_rank(run: str, step: int, role: Mapping[str, Any]) -> Dict[_Save, _Files]:
-    found: Dict[_Save, _Files] = {}
+def _by_rank(run: str, step: int, role: Mapping[str, Any]) -> Dict[_Save, _Found]:
+    found: Dict[_Save, _Found] = {}
     small: _Files = {}
     for file in role["files"]:
-        match = SHARD.fullmatch(file["path"])
+        path, state = file["path"], (file["size_bytes"], file["modified_at"])
+        match = SHARD.fullmatch(path)
         if match:
             save = _Save(run, step, role["role"], int(match[2]), int(match[3]))
-            found.setdefault(save, {})[file["path"]] = (file["size_bytes"], file["modified_at"])
-        elif file["size_bytes"] <= _SMALL_BYTES and not RECORD.fullmatch(file["path"]):
-            small[file["path"]] = (file["size_bytes"], file["modified_at"])
+            found.setdefault(save, _Found({}, {})).shards[path] = state
+        elif is_small(path, file["size_bytes"]) and not RECORD.fullmatch(path):
+            small[path] = state
     for save, files in found.items():
-        files.update(small if save.rank == 0 else {})
+        files.small.update(small if save.rank == 0 else {})
     return found
 
 
-def _agrees(records: List[Dict[str, Any]], save: _Save, files: _Files) -> bool:
-    """Whether there is a record of exactly these files with these sizes, and none was written after it."""
-    for value in records:
+def _read_records(values: List[Dict[str, Any]]) -> Iterator[SaveRecord]:
+    for value in values:
         with contextlib.suppress(CheckpointError):
-            record = SaveRecord.from_json(value)
-            if (record.world_size, record.rank) == (save.world_size, save.rank):
-                sizes = {name: each.size_bytes for name, each in record.files.items()}
-                same = sizes == {name: size for name, (size, _) in files.items()}
-                return same and all(modified_at <= record.recorded_at for _, modified_at in files.values())
-    return False
+            yield SaveRecord.from_json(value)
+
+
+def _agrees(record: SaveRecord, files: _Files, *, are_shards: bool) -> bool:
+    """Whether the record has exactly these shards, or small files, with these sizes, and none was written after it."""
+    said = {
+        name: each.size_bytes
+        for name, each in record.files.items()
+        if bool(SHARD.fullmatch(name)) == are_shards
+    }
+    same = said == {name: size for name, (size, _) in files.items()}
+    return same and all(modified_at <= record.recorded_at for _, modified_at in files.values())
 
 
 def _write(path: Path, value: Mapping[str, Any]) -> Optional[Path]:

@@ -22,6 +22,14 @@ SHARD = re.compile(r"(model|optim|extra_state)_world_size_([0-9]{1,9})_rank_([0-
 RECORD = re.compile(r"cloudrl_save_world_size_([0-9]{1,9})_rank_([0-9]{1,9})\.json")
 """Ours: see `cloudrl.saves.records`."""
 
+_SMALL_BYTES = 64 << 20
+"""Tokenizers of 33 MB are in use (google/gemma-3)."""
+
+
+def is_small(path: str, size_bytes: int) -> bool:
+    """Whether a file of no rank is one that goes with a model, such as a tokenizer, and no weights."""
+    return size_bytes <= _SMALL_BYTES and not path.endswith(".safetensors")
+
 
 def step_folder(run: str, step: int) -> str:
     """The folder of a step below the folder of checkpoints."""

@@ -107,13 +107,17 @@ def test_rank_0_has_the_small_files_of_no_rank(tmp_path: Path, role: Path) -> No
     write(role, "model", shard(), rank=1)
     (role / "huggingface").mkdir()
     (role / "huggingface" / "config.json").write_text("{}")
-    with (role / "huggingface" / "model.safetensors").open("wb") as weights:
-        weights.truncate(17 << 20)
+    (role / "huggingface" / "model.safetensors").write_bytes(b"weights")
+    with (role / "huggingface" / "tokenizer.json").open("wb") as tokenizer:
+        tokenizer.truncate(33 << 20)
+    with (role / "huggingface" / "core").open("wb") as other:
+        other.truncate((64 << 20) + 1)
     watch = saves(tmp_path)
     watch.scan_once()
     assert len(watch.scan_once()) == 2
     small = {"size_bytes": 2, "sha256": hashlib.sha256(b"{}").hexdigest()}
-    assert record(role, 0)["files"].keys() == {"model_world_size_2_rank_0.pt", "huggingface/config.json"}
+    names = {"model_world_size_2_rank_0.pt", "huggingface/config.json", "huggingface/tokenizer.json"}
+    assert record(role, 0)["files"].keys() == names
     assert record(role, 0)["files"]["huggingface/config.json"] == small
     assert record(role, 1)["files"].keys() == {"model_world_size_2_rank_1.pt"}
 
@@ -331,6 +335,63 @@ def test_a_slow_listing_counts_for_the_pause(tmp_path: Path, role: Path) -> None
     keeper = SaveRecorderThread(watch, is_mine=lambda: True, every_s=5.0)
     keeper._look()
     assert keeper._pause_s() == 38.0
+
+
+def flip_bit(path: Path) -> None:
+    """As a disk does, without a trace in size and time."""
+    times, content = path.stat(), bytearray(path.read_bytes())
+    content[content.index(b"PK\1\2") + 16] ^= 1
+    path.write_bytes(content)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+@pytest.mark.parametrize("is_new_agent", [False, True])
+def test_a_small_file_is_no_reason_to_bless_the_shards_anew(
+    tmp_path: Path, role: Path, is_new_agent: bool
+) -> None:
+    name = write(role, "model", shard(), rank=0)
+    (role / "huggingface").mkdir()
+    (role / "huggingface" / "config.json").write_text("{}")
+    counter = Counter()
+    watch = saves(tmp_path, counter, at=os.stat(role / name).st_mtime + 100)
+    watch.scan_once()
+    watch.scan_once()
+    before = record(role, 0)
+    flip_bit(role / name)
+    (role / "model_card.md").write_text("mine")
+    (role / "huggingface" / "config.json").write_text("{ }")
+    if is_new_agent:
+        watch = saves(tmp_path, counter)
+        os.utime(role / "model_card.md", (LATER, LATER))
+    for _ in range(4):
+        watch.scan_once()
+    after = record(role, 0)
+    assert {**after, "files": None} == {**before, "files": None}
+    assert after["files"][name] == before["files"][name]
+    assert after["files"].keys() == {name, "huggingface/config.json", "model_card.md"}
+    assert after["files"]["huggingface/config.json"]["sha256"] == hashlib.sha256(b"{ }").hexdigest()
+    assert counter.read == [name]
+    (role / "model_card.md").unlink()
+    watch.scan_once()
+    assert record(role, 0)["files"].keys() == {name, "huggingface/config.json"}
+    assert watch.scan_once() == []
+
+
+def test_a_save_that_was_cut_off_is_not_read_at_each_look(tmp_path: Path, role: Path) -> None:
+    write(role, "model", shard())
+    write(role, "optim", shard()[:-5])
+    now, counter = [0.0], Counter()
+    watch = SaveRecorder(tmp_path, digest=counter, timer=lambda: now[0])
+    for _ in range(10):
+        watch.scan_once()
+    assert len(counter.read) == 2
+    now[0] = 61.0
+    watch.scan_once()
+    watch.scan_once()
+    assert len(counter.read) == 4
+    write(role, "optim", shard(b"complete by now"))
+    watch.scan_once()
+    assert len(watch.scan_once()) == 1, "what changes is not kept waiting"
 
 
 def test_what_another_node_has_recorded_meanwhile_is_believed(tmp_path: Path, role: Path) -> None:
