@@ -1,4 +1,4 @@
-"""`cloudrl demo`: the whole of it on this machine, in two or three minutes."""
+"""`cloudrl demo`: the whole of it on this machine, in a minute or two."""
 
 from __future__ import annotations
 
