@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Set
 
 from cloudrl.node.failure import NodeFailed
+from cloudrl.protocol.phases import Phase
 from cloudrl.protocol.report import HeartbeatReply
 
 if TYPE_CHECKING:
@@ -97,9 +98,16 @@ class NodeState:
             self.fail(report.failure)
 
     def reports(self) -> List[NodeReport]:
-        """All that are known, own included, by rank."""
+        """All that are known, own included, by rank.
+
+        Once the barrier is open, every rank that has reported that it is done is ready. It says so itself only
+        with its next heartbeat.
+        """
         with self._lock:
-            return [report for _, report in sorted({**self._members, self._own.rank: self._own}.items())]
+            reports = [self._own, *self._members.values()]
+            if self._published.ready:
+                reports[1:] = map(_released, reports[1:])
+            return sorted(reports, key=lambda report: report.rank)
 
     def heartbeat_age_s(self, rank: int) -> float:
         """Seconds since the last heartbeat of a rank; 0 for this node, infinite for one never heard of."""
@@ -140,3 +148,9 @@ class NodeState:
         """Ranks that were heard of and do not know of the failure yet."""
         with self._lock:
             return [rank for rank in self._members if rank not in self._told]
+
+
+def _released(report: NodeReport) -> NodeReport:
+    """The report of a rank that may leave the barrier."""
+    is_done = report.ray_up and report.fetched and not report.phase.is_terminal
+    return dataclasses.replace(report, phase=Phase.READY, detail="") if is_done else report

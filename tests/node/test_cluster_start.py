@@ -96,12 +96,13 @@ def test_status(cluster: Nodes) -> None:
 
 
 def test_every_node_is_there(cluster: Nodes) -> None:
-    until(lambda: all(n["phase"] == "ready" for n in cluster[0].status()["nodes"]), "the last heartbeats")
     rows: list[dict[str, Any]] = cluster[0].status()["nodes"]
+    assert [row["phase"] for row in rows] == ["ready"] * 3
     assert [row["rank"] for row in rows] == [0, 1, 2]
     assert [row["agent_port"] for row in rows] == cluster.agent_ports
     assert all(row["ray_up"] and row["fetched"] and row["seen_s_ago"] < 5 for row in rows)
-    assert all({"setup", "preflight", "ray", "fetch", "barrier"} <= set(row["seconds"]) for row in rows)
+    steps = {"setup", "preflight", "ray", "fetch", "files", "barrier"}
+    until(lambda: all(set(n["seconds"]) == steps for n in cluster[0].status()["nodes"]), "the last heartbeats")
 
 
 def test_one_ready_line_in_all(cluster: Nodes) -> None:

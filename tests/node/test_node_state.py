@@ -70,6 +70,18 @@ def test_reports_are_by_rank_and_the_newest(state: NodeState) -> None:
     assert [(each.rank, each.phase) for each in state.reports()] == [(0, "start"), (1, "start"), (2, "ray")]
 
 
+def test_a_rank_that_is_done_is_ready_when_the_barrier_opens(state: NodeState) -> None:
+    """Not only when its next heartbeat says so: a ready cluster has no rank at the barrier."""
+    state.record_heartbeat(_report(1, phase=Phase.BARRIER, detail="waiting", ray_up=True, fetched=True))
+    state.record_heartbeat(_report(2, phase=Phase.FETCH, ray_up=True, fetched=True))
+    state.record_heartbeat(_report(3, phase=Phase.FAILED, ray_up=True, fetched=True))
+    state.record_heartbeat(_report(4, phase=Phase.START))
+    assert [each.phase for each in state.reports()] == ["start", "barrier", "fetch", "failed", "start"]
+    state.publish(ready=True)
+    assert [each.phase for each in state.reports()] == ["start", "ready", "ready", "failed", "start"]
+    assert state.reports()[1].detail == ""
+
+
 def test_silence(state: NodeState, clock: Clock) -> None:
     state.record_heartbeat(_report(1))
     clock.now += 4
