@@ -102,7 +102,9 @@ def test_every_node_is_there(cluster: Nodes) -> None:
     assert [row["agent_port"] for row in rows] == cluster.agent_ports
     assert all(row["ray_up"] and row["fetched"] and row["seen_s_ago"] < 5 for row in rows)
     steps = {"setup", "preflight", "ray", "fetch", "files", "barrier"}
-    until(lambda: all(set(n["seconds"]) == steps for n in cluster[0].status()["nodes"]), "the last heartbeats")
+    until(
+        lambda: all(set(n["seconds"]) == steps for n in cluster[0].status()["nodes"]), "the last heartbeats"
+    )
 
 
 def test_one_ready_line_in_all(cluster: Nodes) -> None:
