@@ -17,7 +17,7 @@ from cloudrl.spec.gpu import Gpu
 from cloudrl.spec.names import is_secret, names_a_file, secret_in
 from cloudrl.spec.ports import RAY_PORT
 from cloudrl.spec.volume import NetworkMount, Volume
-from cloudrl.verl import Release, release
+from cloudrl.verl.releases import Release, release
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

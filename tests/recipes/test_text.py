@@ -10,7 +10,7 @@ from cloudrl import recipes
 from cloudrl.errors import SpecError
 from cloudrl.recipes.files import read_mapping
 from cloudrl.spec.yaml_core import dump_mapping
-from cloudrl.verl import RELEASE
+from cloudrl.verl.releases import RELEASE
 
 pytestmark = pytest.mark.io
 

@@ -19,7 +19,7 @@ from cloudrl.errors import SpecError
 from cloudrl.protocol.options import AgentOptions, BudgetLimits, parse_service
 from cloudrl.spec import Cluster, DataSet, Gpu, NetworkMount, Volume, data_argument
 from cloudrl.spec.names import is_secret
-from cloudrl.verl import release
+from cloudrl.verl.releases import release
 
 FEW = max(20, settings().max_examples // 4)
 """Each example starts a shell, or is parsed by dstack field by field."""

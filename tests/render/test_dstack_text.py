@@ -13,7 +13,7 @@ from cloudrl.errors import SpecError
 from cloudrl.protocol.options import AgentOptions
 from cloudrl.render import to_dstack
 from cloudrl.spec import Cluster
-from cloudrl.verl import RELEASE
+from cloudrl.verl.releases import RELEASE
 
 GOLDEN = {
     "everything": Cluster(

@@ -15,7 +15,7 @@ from ready_files import FLEETS, TASKS
 from cloudrl.protocol.options import AgentOptions
 from cloudrl.recipes import load
 from cloudrl.render import fleet_to_dstack, to_dstack
-from cloudrl.verl import release
+from cloudrl.verl.releases import release
 
 FILES = [f"fleets/{name}" for name in FLEETS] + [f"tasks/{name}" for name in TASKS]
 

@@ -6,7 +6,7 @@ from importlib.metadata import version
 import pytest
 
 from cloudrl.errors import SpecError
-from cloudrl.verl import RELEASE, RELEASES, release
+from cloudrl.verl.releases import RELEASE, RELEASES, release
 
 PINNED = re.compile(r"[A-Za-z0-9_-]+==[0-9.]+")
 
