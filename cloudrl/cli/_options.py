@@ -114,7 +114,7 @@ def declared_fields(
         InputError: an option has said already what `--set` says, or the file cannot be read.
         SpecError: `--set` is no pair, or no YAML.
     """
-    from cloudrl.spec.assignments import assigned
+    from cloudrl.spec.base import assigned
 
     for each in assignments or ():
         path = each.partition("=")[0]

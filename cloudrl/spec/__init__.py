@@ -5,6 +5,7 @@ from cloudrl.spec.base import Spec as Spec
 from cloudrl.spec.cluster import Cluster as Cluster
 from cloudrl.spec.data import DataSet as DataSet
 from cloudrl.spec.data import data_argument as data_argument
+from cloudrl.spec.fields import Section as Section
 from cloudrl.spec.fleet import Fleet as Fleet
 from cloudrl.spec.fleet import NodeRange as NodeRange
 from cloudrl.spec.gpu import Gpu as Gpu
@@ -13,10 +14,9 @@ from cloudrl.spec.hydra import hydra_text as hydra_text
 from cloudrl.spec.hydra import override_argument as override_argument
 from cloudrl.spec.hydra import parse_override as parse_override
 from cloudrl.spec.job import Job as Job
-from cloudrl.spec.network_volume import NetworkVolume as NetworkVolume
 from cloudrl.spec.ports import Port as Port
-from cloudrl.spec.section import Section as Section
 from cloudrl.spec.sizes import CountRange as CountRange
 from cloudrl.spec.volume import Mount as Mount
 from cloudrl.spec.volume import NetworkMount as NetworkMount
+from cloudrl.spec.volume import NetworkVolume as NetworkVolume
 from cloudrl.spec.volume import Volume as Volume

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from cloudrl.errors import SpecError, did_you_mean
-from cloudrl.spec.assignments import assigned
+from cloudrl.spec.yaml_core import load_value
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from pydantic_core import ErrorDetails
     from typing_extensions import Self
 
@@ -125,3 +127,36 @@ def _hint(model: type[Spec], error: ErrorDetails) -> str | None:
 def _shown(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
+
+
+def assigned(values: Mapping[str, Any], assignments: Iterable[str]) -> dict[str, Any]:
+    """The same values with `gpu=H100:8` or `dstack.backends=[aws, gcp]` set: a dotted path, and a value in YAML.
+
+    Args:
+        values: field -> value.
+        assignments: in their order; a later one wins. Whether there is such a field is for the model to say.
+
+    Raises:
+        SpecError: there is no `=`, no YAML, or the path leads into what is no mapping.
+    """
+    made = dict(values)
+    for each in assignments:
+        path, equals, value = each.partition("=")
+        if not equals:
+            raise SpecError(f"{each!r} has no value", hint=f"{each}=VALUE")
+        made = _with_path(made, path.split("."), load_value(value, each), each)
+    return made
+
+
+def _with_path(values: Mapping[str, Any], path: list[str], value: object, shown: str) -> dict[str, Any]:
+    name, *rest = path
+    if not name:
+        raise SpecError(f"{shown!r} has an empty name in its path", hint="For example dstack.backends=[aws]")
+    if not rest:
+        return {**values, name: value}
+    inner = values.get(name)
+    if explicit_fields := getattr(inner, "explicit_fields", None):  # a nested Spec
+        inner = explicit_fields()
+    if not isinstance(inner, (Mapping, type(None))):
+        raise SpecError(f"{shown!r}: {name} is {inner!r}, which has no {rest[0]!r}", hint=f"{name}=VALUE")
+    return {**values, name: _with_path(inner or {}, rest, value, shown)}

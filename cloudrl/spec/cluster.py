@@ -17,6 +17,7 @@ from cloudrl.spec.fields import (
     Environment,
     ModelNames,
     Positive,
+    Section,
     absolute_path,
     mount_path,
     optional,
@@ -27,9 +28,7 @@ from cloudrl.spec.fields import (
 from cloudrl.spec.gpu import Gpu, image_gpu
 from cloudrl.spec.gpu import cpu as parse_cpu
 from cloudrl.spec.names import image_name, resource_name, secret_in, secret_name, unix_user
-from cloudrl.spec.ports import Port, all_ports, port_texts
-from cloudrl.spec.section import Section
-from cloudrl.spec.services import service_texts
+from cloudrl.spec.ports import Port, all_ports, port_texts, service_texts
 from cloudrl.spec.sizes import size, size_range
 from cloudrl.spec.volume import Mount, Volume, mount_list, parse_mount
 

@@ -164,6 +164,23 @@ def spelled(parse: Callable[[object], object]) -> PlainValidator:
     return PlainValidator(optional(lambda value: str(parse(value))))
 
 
+def _section(value: object) -> FrozenDict[Any]:
+    if not isinstance(value, Mapping):
+        raise SpecError(f"{value!r} is not a mapping", hint="For example {'backends': ['aws', 'gcp']}")
+    return frozen(value)  # type: ignore[no-any-return]
+
+
+def frozen(value: object) -> Any:
+    """What YAML can hold, frozen all the way down."""
+    if isinstance(value, Mapping):
+        return FrozenDict({text(key): frozen(item) for key, item in value.items()})
+    if isinstance(value, (list, tuple)):
+        return tuple(frozen(item) for item in value)
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    return text(value)
+
+
 Positive = Annotated[int, Field(ge=1)]
 Dollars = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 PlainText = Annotated[str | None, PlainValidator(optional(plain_text))]
@@ -173,3 +190,5 @@ Words = Annotated[Sequence[str], PlainValidator(list_of(one_line))]
 DataNames = Annotated[Sequence[str], PlainValidator(unique_list_of(data_name))]
 ModelNames = Annotated[Sequence[str], PlainValidator(unique_list_of(model_name))]
 Environment = Annotated[Mapping[str, str], PlainValidator(_environment)]
+Section = Annotated[Mapping[str, Any], PlainValidator(_section)]
+"""A plain mapping that is passed through as it is, frozen all the way down. The provider's own models check it."""

@@ -10,9 +10,8 @@ from pydantic import PlainValidator, model_validator
 
 from cloudrl.errors import SpecError
 from cloudrl.spec.base import FrozenDict, Spec
-from cloudrl.spec.fields import PlainText, optional
+from cloudrl.spec.fields import PlainText, Section, frozen, optional
 from cloudrl.spec.names import resource_name
-from cloudrl.spec.section import Section, frozen
 from cloudrl.spec.sizes import CountRange
 
 if TYPE_CHECKING:

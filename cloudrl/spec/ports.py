@@ -1,6 +1,6 @@
-"""Ports that dstack forwards to the user's machine: `8080`, `80:8080`, `*:8080`.
+"""Ports that dstack forwards to the user's machine, and servers of the user's that answer at one on every node.
 
-Source of the rules: dstack 0.22.5, core/models/configurations.py (PortMapping).
+Source of the rules for `8080`, `80:8080` and `*:8080`: dstack 0.22.5, core/models/configurations.py (PortMapping).
 """
 
 from __future__ import annotations
@@ -9,12 +9,27 @@ import re
 from dataclasses import dataclass
 
 from cloudrl.errors import SpecError
-from cloudrl.protocol.options import Ports
-from cloudrl.spec.fields import list_of
+from cloudrl.protocol.options import Ports, Service
+from cloudrl.spec.fields import command, list_of
 
-RAY_PORT, AGENT_PORT = Ports().dashboard, Ports().agent
+_OURS = Ports()
+RAY_PORT, AGENT_PORT = _OURS.dashboard, _OURS.agent
+_TAKEN = {
+    _OURS.dashboard: "Ray's dashboard",
+    _OURS.agent: "the node agent",
+    _OURS.gcs: "Ray's control store",
+    _OURS.client: "Ray's client server",
+    _OURS.dashboard_agent: "Ray's dashboard agent",
+    # dstack 0.22.5, core/consts.py
+    10022: "dstack's ssh server",
+    10998: "dstack's shim",
+    10999: "dstack's runner",
+}
 _PORT = re.compile(r"(?:([0-9]{1,5}|\*):)?([0-9]{1,5})")
 _EXAMPLES = "For example 6006, '16006:6006' (local:container) or '*:6006' (any free local port)"
+_SERVICE_EXAMPLE = (
+    "The port at which it answers, and the command that it is, for example '8000:bash launch.sh'"
+)
 
 
 @dataclass(frozen=True)
@@ -81,3 +96,32 @@ def port_texts(value: object) -> tuple[str, ...]:
                 hint=f"Ray is at {RAY_PORT} and the agent at {AGENT_PORT}, unless mapped: '9265:{RAY_PORT}'",
             )
     return tuple(str(port) for port in ports)
+
+
+def parse_service(value: object) -> Service:
+    """Read `8000:bash launch.sh`.
+
+    Raises:
+        SpecError: `value` is not that, or the port is Ray's, the agent's or dstack's.
+    """
+    match = re.fullmatch(r"\s*([0-9]{1,5})\s*:(.*)", value, re.DOTALL) if isinstance(value, str) else None
+    if match is None:
+        raise SpecError(f"{value!r} is not a service", hint=_SERVICE_EXAMPLE)
+    port = port_number(int(match[1]))
+    holder = "Ray's workers" if 20000 <= port < 30000 else _TAKEN.get(port)
+    if holder is not None:
+        raise SpecError(f"{value!r}: port {port} belongs to {holder}", hint="Another one, for example 8000")
+    return Service(port, command(match[2]))
+
+
+def service_texts(value: object) -> tuple[str, ...]:
+    """A list of services, each in its usual spelling.
+
+    Raises:
+        SpecError: an item is no service, or two of them have one port.
+    """
+    services = list_of(parse_service)(value)
+    for one in services:
+        if sum(one.port == other.port for other in services) > 1:
+            raise SpecError(f"two services have port {one.port}", hint="Give each one its own")
+    return tuple(str(one) for one in services)

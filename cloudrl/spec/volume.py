@@ -1,17 +1,17 @@
-"""What a container sees of disks outside it: folders of its host, and network volumes."""
+"""Disks that outlive a container: folders of its host, and network volumes, which outlive the machines too."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import PlainValidator
 
 from cloudrl.errors import SpecError
-from cloudrl.spec.base import Spec
-from cloudrl.spec.fields import list_of, mount_path, text, unique_list_of
-from cloudrl.spec.names import RESOURCE_NAME
+from cloudrl.spec.base import FrozenDict, Spec
+from cloudrl.spec.fields import PlainText, Section, list_of, mount_path, one_line, text, unique_list_of
+from cloudrl.spec.names import RESOURCE_NAME, resource_name
 
 _EXAMPLE = "For example '/checkpoints:/checkpoints'"
 _NETWORK_EXAMPLE = "For example 'checkpoints:/checkpoints', or 'data-${{ dstack.node_rank }}:/data'"
@@ -104,3 +104,23 @@ def mount_list(value: object) -> tuple[Mount, ...]:
         if any(mount.path == other.path for other in parsed[:index]):
             raise SpecError(f"{mount.path!r} is the place of two volumes")
     return parsed
+
+
+class NetworkVolume(Spec):
+    """A network volume of dstack: new, with `size`, or one that the cloud has already, with its id.
+
+    Mounted by `Cluster(volumes=["name:/path"])`. Which fields a volume can have depends on its backend; dstack's own
+    models check that when it is rendered.
+    """
+
+    sections: ClassVar[tuple[str, ...]] = ("dstack",)
+
+    name: Annotated[str, PlainValidator(resource_name)]
+    backend: Annotated[str, PlainValidator(one_line)]
+    region: PlainText = None
+    """Where the machines are going to be: a volume can be mounted there only."""
+    size: PlainText = None
+    volume_id: PlainText = None
+    """The cloud's id of a disk that exists. dstack never deletes such a disk."""
+    dstack: Section = FrozenDict()
+    """All else that dstack knows of a volume: availability_zone, claim_name, access_modes, tags, ..."""

@@ -16,7 +16,7 @@ from cloudrl.jobs import SubmitOptions
 from cloudrl.jobs.overrides import parse_overrides
 from cloudrl.protocol.options import AgentOptions
 from cloudrl.protocol.options import Service as AgentsService
-from cloudrl.spec.services import parse_service as declared_service
+from cloudrl.spec.ports import parse_service as declared_service
 from cloudrl.spec.shape import ClusterShape
 
 PAGE = (Path(__file__).parents[2] / "docs/from-scripts.md").read_text()

@@ -12,7 +12,7 @@ from cloudrl.errors import SpecError
 from cloudrl.protocol.options import Ports
 from cloudrl.protocol.options import parse_service as as_the_agent_reads
 from cloudrl.spec import Cluster
-from cloudrl.spec.services import parse_service
+from cloudrl.spec.ports import parse_service
 
 
 def refusal(services: object) -> SpecError:

@@ -89,7 +89,7 @@ def make_plan(cluster: Cluster, project: str | None = None) -> DstackPlan:
         provider="dstack",
         cluster=cluster,
         node_paths=NodePaths(cluster.checkpoints, f"{home}/data", secrets),
-        software=Software(known.ray, known.verl, (known.rollout,)) if known else Software(),
+        software=Software(verl=known.verl, rollouts=(known.rollout,)) if known else Software(),
         text="",
         project=project,
     )
