@@ -16,11 +16,11 @@ from cloudrl.errors import CloudrlError, InputError
 from cloudrl.node import imports, shard_worker, subcommands
 from cloudrl.node.failure import NodeFailed, error_code, unforeseen
 from cloudrl.node.head import Head
+from cloudrl.node.http_handler import ServerContext
 from cloudrl.node.identity import Identity, read_identity
 from cloudrl.node.log import Log
 from cloudrl.node.process import adopt_orphans, end_descendants
 from cloudrl.node.server import AgentServer
-from cloudrl.node.server_context import ServerContext, client_of
 from cloudrl.node.shutdown import Shutdown
 from cloudrl.node.status import cluster_status
 from cloudrl.node.tokens import Tokens, derive, node_key
@@ -138,7 +138,6 @@ def _serve(agent: Agent, options: AgentOptions, identity: Identity) -> AgentServ
         nodes=identity.nodes,
         token=agent.tokens.agent,
         status=functools.partial(cluster_status, agent),
-        client=functools.partial(client_of, agent.tokens.agent),
         agent_log=agent.log.path,
         job_logs=agent.job_logs,
         checkpoint_store=agent.checkpoint_store,
@@ -152,7 +151,6 @@ def _serve(agent: Agent, options: AgentOptions, identity: Identity) -> AgentServ
         reason = _cannot_listen(error, identity.ip, options.ports.agent)
         port, code = f"port {options.ports.agent}", error_code(error)
         raise agent.fail(FailureKind.PREFLIGHT, reason, subject=port, code=code) from error
-    server.start()
     agent.serving = True
     return server
 

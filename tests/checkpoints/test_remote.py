@@ -50,7 +50,7 @@ class Clock:
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """The head of two nodes; the shard lies on node 1."""
     folder = tmp_path_factory.mktemp("nodes")
-    head = Served(folder / "head", 0, nodes=2, peer_timeout_s=10.0)
+    head = Served(folder / "head", 0, nodes=2)
     worker = Served(folder / "worker", 1, nodes=2)
     file = worker.checkpoints / PATH
     file.parent.mkdir(parents=True)

@@ -9,17 +9,17 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from cloudrl.node.budget import Transfers
 from cloudrl.node.checkpoint_store import CheckpointStore
+from cloudrl.node.http_handler import ServerContext
 from cloudrl.node.job_secrets import JobSecrets
 from cloudrl.node.listener import UNAUTHENTICATED_S
 from cloudrl.node.node_state import NodeState
 from cloudrl.node.process import Child
 from cloudrl.node.replication import ReplicationHub
 from cloudrl.node.server import AgentServer
-from cloudrl.node.server_context import ServerContext
 from cloudrl.node.shard_worker_client import ShardWorkerClient
 from cloudrl.node.uploads import Store
-from cloudrl.protocol.client import AgentClient
 from cloudrl.protocol.report import ClusterInfo, ClusterStatus, NodeReport
 
 if TYPE_CHECKING:
@@ -51,11 +51,10 @@ class Served:
         nodes: int = 3,
         token: str = TOKEN,
         unauthenticated_s: float = UNAUTHENTICATED_S,
-        peer_timeout_s: float = 10.0,
+        rank_timeout_s: float = 10.0,
         checkpoint_store: type[CheckpointStore] = CheckpointStore,
     ) -> None:
-        self.peer_timeout_s = peer_timeout_s
-        self.folder, self.rank, self.token = folder, rank, token
+        self.folder, self.rank = folder, rank
         for name in ("checkpoints", "data", "logs"):
             (folder / name).mkdir(parents=True)
         self.agent_log = folder / "agent.log"
@@ -74,11 +73,24 @@ class Served:
             rank=rank,
             child=ShardWorkerClient(self._shard_child),
         )
-        self.context = self._context(nodes)
+        self.context = ServerContext(
+            state=self.state,
+            nodes=nodes,
+            token=token,
+            status=lambda: (
+                self.status or ClusterStatus(ClusterInfo("lab", "id", "local", nodes), self.state.own.phase)
+            ),
+            agent_log=self.agent_log,
+            job_logs=lambda: self.job_logs,
+            checkpoint_store=self.checkpoint_store,
+            data_dir=self.data,
+            replication=self.replication,
+            transfers=Transfers(),
+            rank_timeout_s=rank_timeout_s,
+        )
         self.server = AgentServer(["127.0.0.1"], 0, self.context, unauthenticated_s=unauthenticated_s)
         self.port = self.server.port
         self.state.update(agent_port=self.port)
-        self.server.start()
 
     @property
     def checkpoints(self) -> Path:
@@ -87,25 +99,6 @@ class Served:
     @property
     def data(self) -> Path:
         return self.folder / "data"
-
-    def _context(self, nodes: int) -> ServerContext:
-        return ServerContext(
-            state=self.state,
-            nodes=nodes,
-            token=self.token,
-            status=lambda: (
-                self.status or ClusterStatus(ClusterInfo("lab", "id", "local", nodes), self.state.own.phase)
-            ),
-            client=self.client_of,
-            agent_log=self.agent_log,
-            job_logs=lambda: self.job_logs,
-            checkpoint_store=self.checkpoint_store,
-            data_dir=self.data,
-            replication=self.replication,
-        )
-
-    def client_of(self, report: NodeReport) -> AgentClient:
-        return AgentClient(f"http://{report.ip}:{report.agent_port}", TOKEN, timeout_s=self.peer_timeout_s)
 
     def get(self, path: str, **headers: str) -> Answer:
         return self.call("GET", path, headers=headers)

@@ -115,7 +115,7 @@ def test_a_port_that_is_taken_leaves_no_listener_on_the_other_address(head: Serv
     with socket.create_server(("127.0.0.2", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(OSError, match="in use"):
-            AgentServer(["127.0.0.1", "127.0.0.2"], port, head._context(3))
+            AgentServer(["127.0.0.1", "127.0.0.2"], port, head.context)
         with socket.socket() as probe:
             assert probe.connect_ex(("127.0.0.1", port)) != 0
 
@@ -360,14 +360,14 @@ def test_a_rank_that_is_dead(head: Served, worker: Served) -> None:
     assert "rank 1 (127.0.0.1) does not answer" in answer.json()["error"]
 
 
-def test_a_rank_that_says_something_else(head: Served) -> None:
+def test_a_rank_that_is_silent(tmp_path: Path) -> None:
+    head = Served(tmp_path / "head", 0, rank_timeout_s=0.5)
     with socket.create_server(("127.0.0.1", 0)) as other:
         head.state.record_heartbeat(
             NodeReport(rank=1, ip="127.0.0.1", hostname="h", agent_port=other.getsockname()[1])
         )
-        other.settimeout(0.0)
-        head.peer_timeout_s = 0.5
-        assert head.get("/v1/nodes/1/log").status == 504  # it accepts and is silent
+        assert head.get("/v1/nodes/1/log").status == 504
+    head.close()
 
 
 def test_a_rank_that_breaks_off(head: Served) -> None:

@@ -31,7 +31,7 @@ VALUES = struct.pack("<200000f", *(index / 7 for index in range(200_000)))
 
 @pytest.fixture
 def head(tmp_path: Path) -> Iterator[Served]:
-    served = Served(tmp_path / "head", 0, peer_timeout_s=10.0)
+    served = Served(tmp_path / "head", 0)
     fill(served)
     yield served
     served.close()

@@ -1,0 +1,226 @@
+"""What every call to an agent has in common: the token, the way to its method, bodies, ranges, and other ranks."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hmac
+import http.client
+import json
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler
+from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Dict, Optional, Tuple
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from cloudrl.node.ranges import Span, number, parse_range
+from cloudrl.protocol import routes
+from cloudrl.protocol.client import LISTING_TIMEOUT_S, AgentClient, AgentRefused, Request, is_network_error
+from cloudrl.protocol.failures import ApiError, ErrorCode
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from cloudrl.node.budget import Transfers
+    from cloudrl.node.checkpoint_store import CheckpointStore
+    from cloudrl.node.listener import Listener
+    from cloudrl.node.node_state import NodeState
+    from cloudrl.node.replication import ReplicationHub
+    from cloudrl.protocol.report import ClusterStatus
+
+MAX_BODY_BYTES = 1 << 20
+_METHODS = {route.method for route in routes.ROUTES}
+_RELAYED = (
+    "Content-Type", "Content-Length", "Content-Range", "Accept-Ranges", routes.SIZE_HEADER, routes.CAST_HEADER,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ServerContext:
+    """What the server may show.
+
+    Attributes:
+        agent_log: this node's own log.
+        job_logs: folder of Ray's job logs, None while Ray is not up or on a worker.
+        transfers: told of all that moves files, so that the cluster does not count as idle meanwhile.
+        rank_timeout_s: how long another rank may take to answer a call that is passed on to it.
+    """
+
+    state: NodeState
+    nodes: int
+    token: str
+    status: Callable[[], ClusterStatus]
+    agent_log: Path
+    job_logs: Callable[[], Optional[Path]]
+    checkpoint_store: CheckpointStore
+    data_dir: Path
+    replication: ReplicationHub
+    transfers: Transfers
+    rank_timeout_s: float = LISTING_TIMEOUT_S
+
+
+class HttpHandler(BaseHTTPRequestHandler):
+    """One connection. A subclass has a method for each of `routes.ROUTES`, `_` and its name."""
+
+    context: ServerContext
+    server: Listener
+    protocol_version = "HTTP/1.1"
+    timeout = 60.0
+    answered = False
+
+    def __getattr__(self, name: str) -> Callable[[], None]:
+        """The base class looks for do_VERB: whatever the verb, the token comes first."""
+        if name.startswith("do_"):
+            return functools.partial(self._answer, name[3:])
+        raise AttributeError(name)
+
+    def version_string(self) -> str:
+        """What the header `Server` says: nothing of Python, which a scanner would look up."""
+        return "cloudrl"
+
+    def send_error(self, code: int, *_words: Any, **_more: Any) -> None:
+        """What is no request gets an answer in our own form, too."""
+        self.close_connection = True
+        reason = http.client.responses.get(code, "this is no request")
+        self._json(ApiError(ErrorCode.BAD_REQUEST, reason).to_json(), status=code)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  the base class names it so
+        """Stay silent: dstack fails a run after 50 MB of output in an hour."""
+
+    # -- from a request to its method -----------------------------------------------------------------------
+
+    def _answer(self, method: str) -> None:
+        self.answered = False
+        try:
+            self._authorize()
+            route, values = self._route(method)
+            with self.context.transfers.going_on() if route.is_transfer else contextlib.nullcontext():
+                rank = int(values.pop("rank", self.context.state.own.rank))
+                if rank == self.context.state.own.rank:
+                    getattr(self, f"_{route.name}")(**values)
+                else:
+                    self._pass_on(rank)
+        except ApiError as error:
+            self.close_connection = True  # what was sent with a refused call is left unread
+            self._json(error.to_json(), status=error.status)
+        except OSError as error:
+            self.close_connection = True
+            if not self.answered and not is_network_error(error):  # this node's own disk or memory
+                reason = error.strerror or str(error)
+                refusal = ApiError(
+                    ErrorCode.NO_SPACE, f"{error.filename}: {reason}" if error.filename else reason
+                )
+                self._json(refusal.to_json(), status=refusal.status)
+
+    def _authorize(self) -> None:
+        shown = self.headers.get("Authorization", "").encode("utf-8", "replace")
+        if not hmac.compare_digest(shown, f"Bearer {self.context.token}".encode()):
+            raise ApiError(ErrorCode.UNAUTHORIZED, "wrong or missing token")
+        self.server.trust(self.connection)
+
+    def _route(self, method: str) -> Tuple[routes.Route, Dict[str, str]]:
+        """Decoded once, here: %2e%2e and %2f become what they are before anything looks at the path."""
+        if method not in _METHODS:
+            raise ApiError(ErrorCode.UNSUPPORTED, f"{method} does nothing here")
+        try:
+            # names of files are bytes; those that are no UTF-8 come back as os.listdir gave them
+            path = unquote(urlsplit(self.path).path.encode("ascii"), errors="surrogateescape")
+        except ValueError:
+            raise ApiError(ErrorCode.BAD_REQUEST, "this is no URL") from None
+        for route in routes.ROUTES:
+            values = route.match(method, path)
+            if values is not None:
+                return route, values
+        raise ApiError(ErrorCode.NOT_FOUND, "no such thing here")
+
+    def _pass_on(self, rank: int) -> None:
+        """On rank 0, let the agent of another rank answer."""
+        other = next((report for report in self.context.state.reports() if report.rank == rank), None)
+        if other is None:
+            raise ApiError(ErrorCode.UNKNOWN_RANK, f"rank {rank} is not known here")
+        headers = {"Range": self.headers["Range"]} if "Range" in self.headers else {}
+        body = self._body(MAX_BODY_BYTES, "a list of ranges") if self.command == "POST" else None
+        agent, timeout_s = f"{other.ip}:{other.agent_port}", self.context.rank_timeout_s
+        # the path is encoded as it came
+        request = Request(self.command, f"http://{agent}{self.path}", headers, body, timeout_s, timeout_s)
+        try:
+            answer = AgentClient(f"http://{agent}", self.context.token).open(request)
+        except AgentRefused as error:
+            # the token is between the two agents; anything else the client shall know
+            code = None if error.code is ErrorCode.UNAUTHORIZED else error.code
+            reason = f"{agent} answered {error.status}: {error}"
+            raise ApiError(code or ErrorCode.BAD_GATEWAY, reason) from error
+        except (OSError, http.client.HTTPException) as error:
+            reason = f"rank {rank} ({other.ip}) does not answer: {error}"
+            raise ApiError(ErrorCode.UNREACHABLE, reason) from error
+        self.close_connection = True  # the other node may break off, and then the length is not what was said
+        relayed = {name: text for name in _RELAYED if (text := answer.header(name)) is not None}
+        self._head(answer.status, relayed)
+        with answer:
+            for chunk in iter(lambda: answer.stream.read(1 << 20), b""):
+                self.wfile.write(chunk)
+
+    # -- what a request says --------------------------------------------------------------------------------
+
+    def _content_length(self) -> Optional[int]:
+        return number(self.headers.get("Content-Length", ""))
+
+    def _body(self, limit_bytes: int, what: str) -> bytes:
+        length = self._content_length()
+        if length is None or length > limit_bytes:
+            raise ApiError(ErrorCode.TOO_LARGE, f"{what} is a JSON object of at most {limit_bytes >> 10} KiB")
+        return self.rfile.read(length)
+
+    def _query(self) -> Dict[str, str]:
+        return dict(parse_qsl(urlsplit(self.path).query))
+
+    def _offset(self) -> int:
+        text = self._query().get("offset", "0")
+        offset = number(text)
+        if offset is None:
+            raise ApiError(ErrorCode.BAD_REQUEST, f"offset is a number of bytes, not {text[:40]!r}")
+        return offset
+
+    def _span(self, file: BinaryIO) -> Span:
+        try:
+            return parse_range(self.headers.get("Range"), file.seek(0, 2))
+        except ValueError as error:
+            raise ApiError(ErrorCode.BAD_RANGE, str(error)) from error
+
+    # -- answers --------------------------------------------------------------------------------------------
+
+    def _json(self, value: Any, *, status: int = 200) -> None:
+        self._bytes(json.dumps(value).encode(), "application/json", status=status)
+
+    def _bytes(
+        self,
+        body: bytes,
+        kind: str = "application/octet-stream",
+        *,
+        status: int = 200,
+        headers: Optional[Dict[str, str]] = None,
+    ) -> None:
+        self._head(status, {"Content-Type": kind, "Content-Length": str(len(body)), **(headers or {})})
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def _head(self, status: int, headers: Dict[str, str]) -> None:
+        self.answered = True
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+
+    def _send(self, file: BinaryIO, span: Span) -> None:
+        first, count, size, partial = span
+        headers = {
+            "Content-Type": "application/octet-stream",
+            "Content-Length": str(count),
+            "Accept-Ranges": "bytes",
+        }
+        if partial:
+            headers["Content-Range"] = f"bytes {first}-{first + count - 1}/{size}"
+        self._head(206 if partial else 200, headers)
+        if count:  # socket.sendfile takes 0 for "nothing", and refuses it
+            self.wfile.flush()
+            if self.connection.sendfile(file, first, count) < count:  # a job has cut the file meanwhile
+                self.close_connection = True
