@@ -229,7 +229,7 @@ class _Handler(HttpHandler):
 
 @contextlib.contextmanager
 def _disk_errors(code: ErrorCode) -> Iterator[None]:
-    """Refuse with `code` what the disk does not do. For a client UNREADABLE is final, CONFLICT and WORKER_FAILED not."""
+    """Refuse with `code` what the disk does not do; for a client UNREADABLE is final, CONFLICT may pass."""
     try:
         yield
     except Refused:
