@@ -51,7 +51,7 @@ def up(
     )
     declared = Cluster.load(options.local_paths(fields) if provider(on).nodes_are_here else fields)
     if dry_run:
-        _output.data(declared.preview(on, dashboard_port=dashboard_port))
+        _output.data(declared.plan(on, dashboard_port=dashboard_port).preview())
         return
     with Terminal(yes=yes) as terminal:
         running = declared.up(

@@ -133,8 +133,12 @@ class Plan:
         return self.cluster.max_cost is not None and self.cluster.price_per_hour is None
 
     def render(self) -> str:
-        """The exact text, commands or requests, as `--dry-run` prints them."""
+        """The exact text, commands or requests, of what is known so far."""
         raise NotImplementedError
+
+    def preview(self) -> str:
+        """What `--dry-run` prints; somebody is asked for the price only where the text depends on it."""
+        return (self.priced() if self.needs_price else self).render()
 
     def priced(self) -> Self:
         """The same, checked by whoever has the machines, with its price: what `up` then applies as it is.

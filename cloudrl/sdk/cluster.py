@@ -11,11 +11,11 @@ from cloudrl.providers.registry import ensure_name_free, provider
 from cloudrl.render.dstack import to_dstack
 from cloudrl.sdk.amounts import money
 from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, silent, unattended
-from cloudrl.sdk.costs import offer_lines, price_difference, still_running
+from cloudrl.sdk.costs import offer_lines, price_difference, with_state
 from cloudrl.sdk.running import RunningCluster, report_port
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from cloudrl.providers.model import Plan, Provider
 
@@ -30,15 +30,6 @@ class Cluster(spec.Cluster):
     def plan(self, on: str = "local", *, dashboard_port: int | None = None) -> Plan:
         """What `up` would do; `.render()` is the text that `--dry-run` prints."""
         return provider(on).plan(self, dashboard_port=dashboard_port)
-
-    def preview(self, on: str = "local", *, dashboard_port: int | None = None) -> str:
-        """What `up` would send; only where the cost is limited somebody is asked, for the price.
-
-        Raises:
-            InputError: the provider cannot do what is declared.
-        """
-        plan = self.plan(on, dashboard_port=dashboard_port)
-        return (plan.priced() if plan.needs_price else plan).render()
 
     def up(
         self,
@@ -78,8 +69,11 @@ class Cluster(spec.Cluster):
             ensure_name_free(self.name, on)
             plan = priced_and_confirmed(plan, confirm, on_progress)
         connection = where.up(plan, on_status=on_progress, detach=detach)
-        with cluster_goes_on(where, self.name, lambda: f"Look: cloudrl status {self.name}"):
-            _report_ready(where, self, plan, connection.ray_url, on_progress)
+        try:
+            _report_ready(where, plan, connection.ray_url, on_progress)
+        except KeyboardInterrupt:
+            stopped = Interrupted("interrupted", hint=f"Look: cloudrl status {self.name}")
+            raise with_state(stopped, where, self.name) from None
         if dashboard_port is None:
             report_port(self.name, connection.ray_url, on_progress)
         return RunningCluster(connection, provider=on, owned=True, down_anyway=down_anyway)
@@ -109,10 +103,10 @@ def priced_and_confirmed(plan: Plan, confirm: Confirm, on_progress: OnProgress) 
     return plan
 
 
-def _report_ready(where: Provider, cluster: Cluster, plan: Plan, url: str, on_progress: OnProgress) -> None:
-    nodes = f"{cluster.nodes} node{'s' * (cluster.nodes > 1)}"
+def _report_ready(where: Provider, plan: Plan, url: str, on_progress: OnProgress) -> None:
+    nodes = f"{plan.cluster.nodes} node{'s' * (plan.cluster.nodes > 1)}"
     on_progress(Notice(f"READY: {plan.name} with {nodes}, dashboard {url}"))
-    if cluster.max_cost is None:
+    if plan.cluster.max_cost is None:
         return
     with suppress(CloudrlError):  # a warning is not worth a cluster that is up
         if text := price_difference(where.status(plan.name)):
@@ -138,30 +132,3 @@ def nothing_started(fleet: str | None = None) -> Iterator[None]:
         raise Interrupted(
             "interrupted; nothing was started", hint=unused if fleet is not None else None
         ) from None
-
-
-@contextmanager
-def cluster_goes_on(where: Provider, name: str, again: Callable[[], str]) -> Iterator[None]:
-    """For what is done with a cluster that is up.
-
-    Args:
-        where: its provider.
-        name: its name.
-        again: makes the hint how to go on where this was left; what an error says about a job stands before it.
-
-    Raises:
-        Interrupted: Ctrl-C.
-    """
-    try:
-        yield
-    except KeyboardInterrupt:
-        message, hint = "interrupted", again()
-    except Interrupted as error:
-        message, hint = error.message, error.hint or ""
-    else:
-        return
-    goes_on, said = still_running(where, name)
-    raise Interrupted(
-        f"{message}; cluster {name} goes on{said if goes_on else ''}",
-        hint=f"{hint}\nEnd it all: cloudrl down {name}",
-    )

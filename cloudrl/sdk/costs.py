@@ -24,13 +24,28 @@ def costs(status: Status) -> str:
     return f" and costs {money(status.price_per_hour)}/h{so_far}"
 
 
-def still_running(provider: Provider, name: str) -> tuple[bool, str]:
-    """Whether a cluster goes on, as far as anybody can say, and what it costs or why it has ended."""
+def current_state(provider: Provider, name: str, *, alive: str = "goes on") -> tuple[bool, str]:
+    """Whether a cluster goes on, as far as anybody can say, and the end of a sentence that says it.
+
+    Args:
+        provider: where it lives.
+        name: its name.
+        alive: what to say of one that is not over; what it costs is added.
+    """
     try:
         status = provider.status(name)
-    except CloudrlError:  # what is said is worth more than its price
-        return True, ""
-    return (False, status.reason or str(status.phase)) if status.is_over else (True, costs(status))
+    except CloudrlError:  # what the caller has to say is worth more than a price
+        return True, alive
+    if status.is_over:
+        return False, f"has ended: {status.reason or status.phase}"
+    return True, f"{alive}{costs(status)}"
+
+
+def with_state(error: CloudrlError, provider: Provider, name: str, *, alive: str = "goes on") -> CloudrlError:
+    """The same error, with what becomes of a cluster, and how to end it if it goes on; see `current_state`."""
+    goes_on, state = current_state(provider, name, alive=alive)
+    hints = [*(error.hint or "").splitlines(), *([f"End it: cloudrl down {name}"] if goes_on else [])]
+    return type(error)(f"{error.message}; cluster {name} {state}", hint="\n".join(hints) or None)
 
 
 def describe(status: Status) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -11,16 +12,17 @@ from typing import TYPE_CHECKING, Any
 from cloudrl import jobs, recipes
 from cloudrl.errors import CheckpointError, CloudrlError, InputError, Interrupted, JobFailed
 from cloudrl.jobs import JobHandle, SubmitOptions, run_plan
+from cloudrl.protocol.backoff import Backoff, retry
 from cloudrl.providers.model import NoFleet
 from cloudrl.providers.registry import default_provider, ensure_name_free, provider
-from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, silent, unattended
-from cloudrl.sdk.cluster import Cluster, cluster_goes_on, nothing_started
-from cloudrl.sdk.costs import still_running
+from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, silent, unattended
+from cloudrl.sdk.cluster import Cluster, nothing_started
+from cloudrl.sdk.costs import costs, with_state
 from cloudrl.sdk.fleet import Fleet
 from cloudrl.sdk.merge_result import merge_result
-from cloudrl.sdk.run_end import end_after_run
 from cloudrl.sdk.running import RunningCluster
 from cloudrl.sdk.submission import JobKeywords, expected_submission, follow, prepare, send, submit_options
+from cloudrl.sdk.teardown import assess, end, ending, report_state
 
 if TYPE_CHECKING:
     import os
@@ -28,9 +30,14 @@ if TYPE_CHECKING:
 
     from typing_extensions import Unpack
 
+    from cloudrl.errors import ConnectionFailed
     from cloudrl.jobs import Progress
     from cloudrl.providers.model import Plan, Provider, Status
+    from cloudrl.sdk.teardown import TeardownImpact
     from cloudrl.spec import Job
+
+_BACKOFF = Backoff(first_s=5.0, longest_s=5.0, give_up_s=300.0)
+"""A server that is restarted, or a laptop that has just woken, is back within minutes."""
 
 
 @dataclass(frozen=True)
@@ -73,8 +80,7 @@ class RunRequest:
     def render(self, *, on_progress: OnProgress = silent) -> str:
         """Cluster and job, as `--dry-run` prints them; refuses what `execute` would."""
         submission = expected_submission(self.plan, self.job, self.options, on_progress=on_progress)
-        plan = self.plan.priced() if self.plan.needs_price else self.plan
-        return f"{plan.render().rstrip()}\n{submission.render()}"
+        return f"{self.plan.preview().rstrip()}\n{submission.render()}"
 
     def execute(
         self,
@@ -100,7 +106,8 @@ class RunRequest:
             cluster = RunningCluster(there, provider=on)
         else:
             cluster = self._start(create_fleet=create_fleet, confirm=confirm, on_progress=on_progress)
-        return _Stages(self, provider(on), cluster, down, confirm, on_progress).train(to, wait=wait)
+        training = _Training(self, provider(on), cluster, down, confirm, on_progress)
+        return training.run(to, wait=wait)
 
     def _start(self, *, create_fleet: bool, confirm: Confirm, on_progress: OnProgress) -> RunningCluster:
         up = partial(self.cluster.up, self.plan.provider, confirm=confirm, on_progress=on_progress)
@@ -117,54 +124,52 @@ class RunRequest:
             return up()
 
 
-class _Stages:
+@dataclass
+class _Training:
     """From a cluster that is up to what becomes of it, and how far that has come."""
 
-    def __init__(
-        self,
-        request: RunRequest,
-        where: Provider,
-        cluster: RunningCluster,
-        down: bool | None,
-        confirm: Confirm,
-        on_progress: OnProgress,
-    ) -> None:
-        self._request, self._where, self._cluster = request, where, cluster
-        self._down, self._confirm, self._on_progress = down, confirm, on_progress
-        self._again = "Go on: the same again; a cluster that is up is used"
-        self._job: JobHandle | None = None
-        self._look: Status | None = None
+    request: RunRequest
+    where: Provider
+    cluster: RunningCluster
+    down: bool | None
+    confirm: Confirm
+    on_progress: OnProgress
+    job: JobHandle | None = None
+    first_status: Status | None = None
+    """While it can be seen what the cluster costs: at the end the server may be away."""
+    again: str = "Go on: the same again; a cluster that is up is used"
+    has_reported_break: bool = False
 
-    def train(self, to: str | os.PathLike[str] | None, *, wait: bool) -> Run:
+    def run(self, to: str | os.PathLike[str] | None, *, wait: bool) -> Run:
         """Submit, follow to the end, merge the model, or say how, and end the cluster."""
-        name = self._cluster.name
         try:
-            with cluster_goes_on(self._where, name, lambda: self._again):
-                self._look = _look(self._where, name)
-                done = self._submit_and_follow(to, wait=wait)
+            with suppress(CloudrlError):
+                self.first_status = self.where.status(self.cluster.name)
+            done = self._submit_and_follow(to, wait=wait)
+        except KeyboardInterrupt:
+            stopped = Interrupted("interrupted", hint=self.again)
+            raise with_state(stopped, self.where, self.cluster.name) from None
         except JobFailed:
             self._end_after_error()
             raise
-        except Interrupted:  # it has said what goes on
-            raise
         except CloudrlError as error:
-            raise self._with_what_goes_on(error) from error
+            raise self._with_state(error) from error
         return done if not wait else replace(done, ended=self._end())
 
     def _submit_and_follow(self, to: str | os.PathLike[str] | None, *, wait: bool) -> Run:
-        request, cluster, on_progress = self._request, self._cluster, self._on_progress
+        request, cluster, on_progress = self.request, self.cluster, self.on_progress
         submission = prepare(cluster.connection, request.job, request.options, on_progress=on_progress)
-        job = self._job = send(cluster.connection, submission, on_progress=on_progress)
+        job = self.job = send(cluster.connection, submission, on_progress=on_progress)
         if not wait:
             return Run(cluster, job)
-        self._again = f"Go on: cloudrl jobs logs -f {job.url}"
+        self.again = f"Go on: cloudrl jobs logs -f {job.url}"
         progress = follow(job, on_progress=on_progress)
         merge = f"cloudrl checkpoints merge --cluster {cluster.name} --to {shlex.quote(str(to or './model'))}"
-        self._again = f"Go on: {merge}"
-        retention = self._look.retention if self._look is not None else None
+        self.again = f"Go on: {merge}"
+        retention = self.first_status.retention if self.first_status is not None else None
         kept = f", {retention.location}" if retention is not None else ""
-        told = f"{job.submission_id} succeeded; checkpoints are in {job.checkpoint_dir}{kept}"
-        on_progress(Notice(told, merge if to is None else ""))
+        text = f"{job.submission_id} succeeded; checkpoints are in {job.checkpoint_dir}{kept}"
+        on_progress(Notice(text, merge if to is None else ""))
         if to is None:
             return Run(cluster, job, progress)
         checkpoint, merged = merge_result(job, to, on_progress=on_progress)
@@ -172,39 +177,72 @@ class _Stages:
         return Run(cluster, job, progress, merged.path.absolute())
 
     def _end(self, *, in_vain: bool = False) -> bool:
-        return end_after_run(
-            self._cluster,
-            down=self._down,
-            in_vain=in_vain,
-            price_per_hour=self._look.price_per_hour if self._look is not None else None,
-            confirm=self._confirm,
-            on_progress=self._on_progress,
-        )
+        """End the cluster, or keep it, and say which; whether it was ended.
+
+        Nobody may be there to try again, and an hour of it is dear: a server that does not answer is asked for minutes.
+
+        Args:
+            in_vain: whether it was started for a job that never came, so that nobody waits for it.
+        """
+        where, name, on_progress = self.where, self.cluster.name, self.on_progress
+        again = partial(retry, backoff=_BACKOFF, on_break=self._report_break)
+        with ending(where, name, self.first_status.price_per_hour if self.first_status is not None else None):
+            if self.down is False:
+                report_state(where, name, on_progress)
+                return False
+            impact = again(partial(assess, where, name))
+        with ending(where, name, impact.status.price_per_hour):
+            others, own = reasons_to_keep(impact, self.cluster)
+            wanted, why = bool(self.down), "; ".join([*others, *own])
+            if not impact.status.is_over and (why or self.down is None):
+                for notice in impact.notices():
+                    on_progress(notice)
+                text = f"End cluster {name}? It is up{costs(impact.status)}{'; ' * bool(why)}{why}."
+                explicit = self.down is None or bool(others)
+                wanted = self.confirm(Question(text, default=in_vain and not why, explicit=explicit))
+            if wanted:
+                end(where, impact, on_progress=on_progress, retry=again)
+                return True
+            if why:
+                on_progress(Notice(f"cluster {name} is not ended: {why}"))
+            report_state(where, name, on_progress)
+            return False
+
+    def _report_break(self, failure: ConnectionFailed) -> None:
+        """Only the first one of many."""
+        if not self.has_reported_break:
+            minutes = f"{_BACKOFF.give_up_s / 60:.0f} minutes"
+            self.on_progress(Notice(f"{failure.message}; trying again for {minutes}"))
+        self.has_reported_break = True
 
     def _end_after_error(self, *, in_vain: bool = False) -> bool:
         """The error that comes first is the one that counts."""
         try:
             return self._end(in_vain=in_vain)
         except CloudrlError as second:
-            said = f"then, while the cluster was being ended: {second.message}"
-            self._on_progress(Notice(said, second.hint or "cloudrl status"))
+            text = f"then, while the cluster was being ended: {second.message}"
+            self.on_progress(Notice(text, second.hint or "cloudrl status"))
             return False
 
-    def _with_what_goes_on(self, error: CloudrlError) -> CloudrlError:
+    def _with_state(self, error: CloudrlError) -> CloudrlError:
         """The error, with what becomes of the cluster.
 
         One that was started for a job that never came is ended: with `down` whatever the error, without an answer to
         that only if the job was refused, as it would be again.
         """
-        name = self._cluster.name
-        refused = isinstance(error, (InputError, CheckpointError)) and self._down is not False
-        in_vain = self._job is None and self._cluster.owned and (self._down is True or refused)
+        refused = isinstance(error, (InputError, CheckpointError)) and self.down is not False
+        in_vain = self.job is None and self.cluster.owned and (self.down is True or refused)
         if in_vain and self._end_after_error(in_vain=True):
-            return type(error)(f"{error.message}; cluster {name} is ended again", hint=error.hint)
-        goes_on, said = still_running(self._where, name)
-        state = f"goes on{said}" if goes_on else f"has ended: {said}"
-        hints = [*(error.hint or "").splitlines(), *([f"End it: cloudrl down {name}"] if goes_on else [])]
-        return type(error)(f"{error.message}; cluster {name} {state}", hint="\n".join(hints) or None)
+            text = f"{error.message}; cluster {self.cluster.name} is ended again"
+            return type(error)(text, hint=error.hint)
+        return with_state(error, self.where, self.cluster.name)
+
+
+def reasons_to_keep(impact: TeardownImpact, cluster: RunningCluster) -> tuple[list[str], list[str]]:
+    """Why not to end it without a question: what others may lose, and what oneself may; a sentence each."""
+    others = impact.losses_of_others if not cluster.owned or impact.running_jobs else []
+    own = [] if cluster.owned else ["it was up before this run"]
+    return others, [*own, "checkpoints would be lost with it"] if impact.loses(cluster.copied) else own
 
 
 def plan_run(
@@ -288,11 +326,3 @@ def _refuse_existing(to: str | os.PathLike[str] | None) -> None:
         from cloudrl.checkpoints.staging import refuse_existing
 
         refuse_existing(Path(to))
-
-
-def _look(where: Provider, name: str) -> Status | None:
-    """While it can be seen what it costs: at the end the server may be away."""
-    try:
-        return where.status(name)
-    except CloudrlError:
-        return None

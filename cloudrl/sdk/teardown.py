@@ -13,7 +13,7 @@ from cloudrl.providers.registry import ClusterRef, find, locate
 from cloudrl.providers.registry import provider as get_provider
 from cloudrl.sdk.amounts import gigabytes, money
 from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, silent, unattended
-from cloudrl.sdk.costs import still_running
+from cloudrl.sdk.costs import current_state, with_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Set
@@ -79,10 +79,9 @@ def assess(provider: Provider, name: str) -> TeardownImpact:
 
     status = provider.status(name)
     connection = _reach(provider, status)
-    impact = TeardownImpact(status, _running_jobs(status, connection), None)
     if connection is None and not _may_have_run_jobs(status):
-        return impact
-    impact = replace(impact, retention=status.retention)
+        return TeardownImpact(status, (), None)
+    impact = TeardownImpact(status, _running_jobs(connection), status.retention)
     if not impact.destroys_checkpoints:
         return impact
     if connection is None:
@@ -176,13 +175,10 @@ def end(
     return was_running
 
 
-def report_still_running(provider: Provider, name: str, on_progress: OnProgress) -> None:
-    """Or that it does not: it may have ended by itself."""
-    goes_on, said = still_running(provider, name)
-    if goes_on:
-        on_progress(Notice(f"cluster {name} goes on{said}", f"cloudrl down {name}"))
-    else:
-        on_progress(Notice(f"cluster {name} has ended: {said}"))
+def report_state(provider: Provider, name: str, on_progress: OnProgress) -> None:
+    """Say that a cluster goes on, and what it costs, or that it has ended by itself."""
+    goes_on, state = current_state(provider, name)
+    on_progress(Notice(f"cluster {name} {state}", f"cloudrl down {name}" if goes_on else ""))
 
 
 @contextmanager
@@ -200,12 +196,8 @@ def ending(provider: Provider, name: str, price_per_hour: float | None = None) -
         hints = [*(error.hint or "").splitlines(), f"End it: cloudrl down {name}"]
         raise type(error)(f"{error.message}; cluster {name} goes on{price}", hint="\n".join(hints)) from error
     except KeyboardInterrupt:
-        goes_on, said = still_running(provider, name)
-        state = f"may not have ended{said}" if goes_on else "has ended"
-        end_it = f"\nEnd it: cloudrl down {name}" if goes_on else ""
-        raise Interrupted(
-            f"interrupted; cluster {name} {state}", hint=f"Look: cloudrl status {name}{end_it}"
-        ) from None
+        stopped = Interrupted("interrupted", hint=f"Look: cloudrl status {name}")
+        raise with_state(stopped, provider, name, alive="may not have ended") from None
 
 
 def _lines(found: Inventory) -> tuple[str, ...]:
@@ -222,13 +214,8 @@ def _lines(found: Inventory) -> tuple[str, ...]:
 
 def _may_have_run_jobs(status: Status) -> bool:
     """Whether jobs may have run on a cluster that does not answer, and is not over; "running" is all dstack sees."""
-    if status.is_over:
-        return False
-    return (
-        status.phase in (Phase.READY, Phase.RUNNING)
-        or status.ready_at is not None
-        or bool(status.previous_attempts)
-    )
+    was_up = status.phase in (Phase.READY, Phase.RUNNING) or status.ready_at is not None
+    return not status.is_over and (was_up or bool(status.previous_attempts))
 
 
 def _reach(provider: Provider, status: Status) -> Connection | None:
@@ -239,11 +226,11 @@ def _reach(provider: Provider, status: Status) -> Connection | None:
         return None
 
 
-def _running_jobs(status: Status, connection: Connection | None) -> tuple[str, ...] | None:
+def _running_jobs(connection: Connection | None) -> tuple[str, ...] | None:
     from cloudrl.jobs import list_jobs
 
     if connection is None:
-        return None if _may_have_run_jobs(status) else ()
+        return None
     try:
         jobs = list_jobs(connection)
     except (InputError, ConnectionFailed):

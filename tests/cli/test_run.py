@@ -209,7 +209,7 @@ def test_ctrl_c_says_what_goes_on_and_what_it_costs(home: Path, lab: FakeLocal) 
         assert process.wait(30) == 130, text
     assert "job one goes on; cluster lab goes on and costs $12.30/h, $4.50 so far" in text
     assert "cloudrl jobs logs -f ray://lab/one" in text
-    assert "End it all: cloudrl down lab" in text
+    assert "End it: cloudrl down lab" in text
     assert lab.cluster.jobs["one"].status == "RUNNING"
 
 

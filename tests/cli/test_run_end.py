@@ -14,7 +14,6 @@ from cloudrl.errors import ConnectionFailed, Interrupted, Unauthorized
 from cloudrl.protocol import backoff
 from cloudrl.providers.local.provider import LocalProvider
 from cloudrl.providers.model import CheckpointRetention
-from cloudrl.sdk.run_end import end_after_run
 from cloudrl.sdk.teardown import ending
 
 if TYPE_CHECKING:
@@ -173,7 +172,7 @@ class Away:
         for verb in ("status", "down"):
             monkeypatch.setattr(LocalProvider, verb, self._asking(getattr(LocalProvider, verb)))
         again = partial(backoff.retry, clock=lambda: self.now, sleep=self._sleep)
-        monkeypatch.setattr("cloudrl.sdk.runs.end_after_run", partial(end_after_run, retry=again))
+        monkeypatch.setattr("cloudrl.sdk.runs.retry", again)
         lab.cluster.status["budget"] = {"price_per_hour": 12.3, "cost": 4.5}
         ends(lab, on_end=self.goes)
 
@@ -305,7 +304,7 @@ class TestCtrlC:
         done = run(*RUN)
         assert done.code == 130
         assert "cluster lab goes on and costs $12.30/h, $4.50 so far" in done.err
-        assert "End it all: cloudrl down lab" in done.err
+        assert "End it: cloudrl down lab" in done.err
         assert started.cluster.jobs == {}
 
     def test_after_it_has_ended(self, lab: FakeLocal) -> None:

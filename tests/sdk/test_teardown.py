@@ -14,7 +14,7 @@ from cloudrl.providers.local.provider import LocalProvider
 from cloudrl.providers.model import CheckpointRetention, Status
 from cloudrl.sdk import teardown
 from cloudrl.sdk.callbacks import Question
-from cloudrl.sdk.run_end import _reasons
+from cloudrl.sdk.runs import reasons_to_keep
 from cloudrl.sdk.teardown import TeardownImpact, assess
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ def test_a_run_keeps_one_that_was_there_and_does_not_answer(lab: FakeLocal) -> N
     """The jobs may be those of others. On one that it has started itself they are its own."""
     impact = TeardownImpact(replace(READY, phase=Phase.RUNNING), None, None)
     attached = cloudrl.attach("lab")
-    others, own = _reasons(impact, attached)
+    others, own = reasons_to_keep(impact, attached)
     assert (others, own) == (["whether jobs run on it cannot be seen"], ["it was up before this run"])
     started = cloudrl.RunningCluster(attached.connection, provider="local", owned=True)
-    assert _reasons(impact, started) == ([], [])
+    assert reasons_to_keep(impact, started) == ([], [])
