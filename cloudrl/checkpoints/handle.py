@@ -19,8 +19,8 @@ from cloudrl.shards.verify import verify
 if TYPE_CHECKING:
     import os
 
+    from cloudrl.checkpoints.merge import Merged
     from cloudrl.checkpoints.sources import CheckpointSource
-    from cloudrl.shards.merge import Merged
     from cloudrl.shards.report import Report
 
 
@@ -86,9 +86,7 @@ class CheckpointHandle:
                 or the folder cannot be written.
         """
         inputs = merge_inputs(self.info, self.source)
-        merged = merge(
-            inputs, Path(path), dtype=dtype, sync=sync, threads=self.source.threads, on_progress=on_progress
-        )
+        merged = merge(inputs, Path(path), dtype=dtype, sync=sync, on_progress=on_progress)
         if self.role == "actor":
             self.on_copied(self.info.version)
         return merged

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cloudrl.checkpoints.staging import refuse_existing, staged
-from cloudrl.shards.merge import Merged, plan_merge, write_model
-from cloudrl.shards.plan import MAX_FILE_BYTES
+from cloudrl.shards.merge import plan_merge, write_model
 from cloudrl.shards.progress import OnProgress, silent
 
 if TYPE_CHECKING:
@@ -16,14 +15,31 @@ if TYPE_CHECKING:
     from cloudrl.shards.inputs import MergeInputs
 
 
+@dataclass(frozen=True)
+class Merged:
+    """A merged model.
+
+    Attributes:
+        path: The folder, as `from_pretrained` and vLLM take it.
+        tensors: How many were written.
+        parameters: Their elements.
+        size_bytes: Of the weights.
+        warnings: What to look at: NaN, odd tensors.
+    """
+
+    path: Path
+    tensors: int
+    parameters: int
+    size_bytes: int
+    warnings: tuple[str, ...]
+
+
 def merge(
     inputs: MergeInputs,
     target: Path,
     *,
     dtype: str = "bf16",
     sync: bool = False,
-    threads: int | None = None,
-    max_file_bytes: int = MAX_FILE_BYTES,
     on_progress: OnProgress = silent,
 ) -> Merged:
     """Merge one role of one step; the shards are only read, and a merge that was killed can be repeated.
@@ -36,8 +52,6 @@ def merge(
         dtype: See `plan_merge`.
         sync: Wait until the disk has the model. Without it a power failure within the next half minute may cost it;
             a killed process never does.
-        threads: How many copy; by default as many as there are processors, at least 2 and at most 4.
-        max_file_bytes: The most that a weight file may have.
         on_progress: Called with bytes of the shards.
 
     Raises:
@@ -45,7 +59,8 @@ def merge(
         CheckpointError: See `plan_merge`; or the target cannot be written.
     """
     refuse_existing(target)
-    plan = plan_merge(inputs, dtype=dtype, max_file_bytes=max_file_bytes)
+    plan = plan_merge(inputs, dtype=dtype)
     with staged(target, plan.size_bytes, sync=sync) as folder:
-        merged = write_model(plan, folder, threads, on_progress)
-    return replace(merged, path=target)
+        warnings = write_model(plan, folder, on_progress)
+    parameters = sum(output.elements for output in plan.outputs)
+    return Merged(target, len(plan.outputs), parameters, plan.weights_bytes, warnings)

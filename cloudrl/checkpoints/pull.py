@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING
 from cloudrl.errors import CheckpointError, InputError
 from cloudrl.node.uploads import size_text
 from cloudrl.saves.names import TRACKER
-from cloudrl.shards.progress import OnProgress, silent
+from cloudrl.shards.progress import Meter, OnProgress, silent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
-    from typing import IO
 
     from cloudrl.checkpoints.sources import CheckpointSource
     from cloudrl.saves.inventory import Checkpoint, FileCopy
@@ -60,16 +59,17 @@ def pull(
     try:
         target.mkdir(parents=True, exist_ok=True)
         _check_room(target, files)
-        done = 0
+        meter = Meter(total, on_progress)
         for name, file in files.items():
-            _pull_one(source, file, target / name, _after(done, total, on_progress))
-            done += file.size_bytes
-        _write_tracker(folder, step)
+            _pull_one(source, file, target / name, meter)
+        part = folder / f".{TRACKER}.part"
+        part.write_text(str(step))
+        part.replace(folder / TRACKER)
     except OSError as error:
         raise InputError(
             f"{error.filename or folder} cannot be written: {error.strerror or error}"
         ) from error
-    on_progress(total, total)
+    meter.finish()
     return Pulled(folder, len(files), total)
 
 
@@ -110,26 +110,25 @@ def _is_there(path: Path, file: FileCopy) -> bool:
     return info.st_size == file.size_bytes and abs(info.st_mtime - file.modified_at) < 1e-3
 
 
-def _after(before: int, total: int, on_progress: OnProgress) -> Callable[[int], None]:
-    """Takes the bytes of one file, and adds those of the files before it."""
-    return lambda got: on_progress(before + got, total)
-
-
-def _pull_one(source: CheckpointSource, file: FileCopy, path: Path, tell: Callable[[int], None]) -> None:
+def _pull_one(source: CheckpointSource, file: FileCopy, path: Path, meter: Meter) -> None:
     if _is_there(path, file):
-        tell(file.size_bytes)
+        meter.add(file.size_bytes)
         return
     remote = source.open(file)
     part = _part(path, file)
     path.parent.mkdir(parents=True, exist_ok=True)
     with part.open("a+b") as out:
-        crc = _crc_of(out)
+        out.seek(0)
+        crc = 0
+        while piece := out.read(_PIECE_BYTES):  # what an earlier call has brought; then it is at the end
+            crc = zlib.crc32(piece, crc)
+        meter.add(out.tell())
         while (have := out.tell()) < file.size_bytes:
             piece = remote.read(have, min(_PIECE_BYTES, file.size_bytes - have))
             out.write(piece)
             out.flush()
             crc = zlib.crc32(piece, crc)
-            tell(out.tell())
+            meter.add(len(piece))
     wanted = remote.crc32(0, file.size_bytes)
     if crc != wanted:
         with contextlib.suppress(OSError):
@@ -140,18 +139,3 @@ def _pull_one(source: CheckpointSource, file: FileCopy, path: Path, tell: Callab
         )
     os.utime(part, (file.modified_at, file.modified_at))
     part.replace(path)
-
-
-def _crc_of(out: IO[bytes]) -> int:
-    """Of what an earlier call has brought; the position is at the end afterwards."""
-    crc = 0
-    out.seek(0)
-    while piece := out.read(_PIECE_BYTES):
-        crc = zlib.crc32(piece, crc)
-    return crc
-
-
-def _write_tracker(folder: Path, step: int) -> None:
-    part = folder / f".{TRACKER}.part"
-    part.write_text(str(step))
-    part.replace(folder / TRACKER)

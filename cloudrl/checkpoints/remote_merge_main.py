@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     client = RangeClient(agent, on_break=lambda sentence: _say(note=sentence))
     try:
         inputs = merge_inputs(_find(agent, args), HeadFileOpener(client))
-        merged = merge(inputs, args.to, dtype=args.dtype, sync=args.sync, threads=8, on_progress=progress)
+        merged = merge(inputs, args.to, dtype=args.dtype, sync=args.sync, on_progress=progress)
     except CloudrlError as error:
         _say(error=error.message, hint=error.hint)
         return error.exit_code

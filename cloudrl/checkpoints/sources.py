@@ -38,10 +38,6 @@ class CheckpointSource(FileOpener, Protocol):
     def name(self) -> str:
         """A folder, or the name of a cluster."""
 
-    @property
-    def threads(self) -> int | None:
-        """How many should read at once; None leaves it to the machine."""
-
     def inventory(self) -> Inventory:
         """All that there is.
 
@@ -65,7 +61,6 @@ class LocalSource:
     """A folder of this machine: one with runs, a run, or one step."""
 
     folder: Path
-    threads: int | None = None
 
     @property
     def name(self) -> str:
@@ -96,13 +91,11 @@ class ClusterSource:
         connection: To it.
         backoff: For a link that is cut while bytes are read.
         on_break: Called with a sentence for each failure that is going to be tried again.
-        threads: They mostly wait for answers.
     """
 
     connection: Connection
     backoff: Backoff | None = None
     on_break: Callable[[str], None] = lambda _sentence: None
-    threads: int | None = 8
 
     @property
     def name(self) -> str:

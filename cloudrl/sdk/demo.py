@@ -15,9 +15,9 @@ from cloudrl.sdk.merge_result import merge_result
 from cloudrl.sdk.submission import follow
 
 if TYPE_CHECKING:
+    from cloudrl.checkpoints.merge import Merged
     from cloudrl.jobs import JobHandle
     from cloudrl.sdk.running import RunningCluster
-    from cloudrl.shards.merge import Merged
 
 NAME = "demo"
 RECIPE = "grpo-tiny"

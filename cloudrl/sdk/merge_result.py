@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     import os
 
     from cloudrl.checkpoints.handle import CheckpointHandle, Checkpoints
+    from cloudrl.checkpoints.merge import Merged
     from cloudrl.jobs import JobHandle
-    from cloudrl.shards.merge import Merged
 
 
 def merge_result(

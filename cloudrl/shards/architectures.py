@@ -26,12 +26,14 @@ COVERED = frozenset(
     | {family + _CAUSAL for family in WITHOUT_CRITIC}
 )
 _OTHER_ON_DISK = {
-    "Qwen3MoeForCausalLM": "its experts are fused in memory and apart on disk",
-    "Qwen2MoeForCausalLM": "its experts are fused in memory and apart on disk",
-    "MixtralForCausalLM": "its experts are fused in memory and apart on disk",
-    "DeepseekV3ForCausalLM": "its experts are fused in memory and apart on disk",
-    "Qwen2_5_VLForConditionalGeneration": "its tensors are renamed when transformers saves it",
-    "Qwen2VLForConditionalGeneration": "its tensors are renamed when transformers saves it",
+    **dict.fromkeys(
+        ("Qwen3MoeForCausalLM", "Qwen2MoeForCausalLM", "MixtralForCausalLM", "DeepseekV3ForCausalLM"),
+        "its experts are fused in memory and apart on disk",
+    ),
+    **dict.fromkeys(
+        ("Qwen2_5_VLForConditionalGeneration", "Qwen2VLForConditionalGeneration"),
+        "its tensors are renamed when transformers saves it",
+    ),
 }
 VERL_MERGER = (
     "verl's own merger loads the model to do this, with as much memory as it is large: "
@@ -54,7 +56,12 @@ def check_architecture(config: Mapping[str, Any], shard: Shard) -> str:
     """
     names = shard.tensors.keys()
     _refuse_lora(names, shard.label)
-    architecture = architecture_of(config)
+    named = config.get("architectures")
+    if not isinstance(named, list) or not named or not isinstance(named[0], str):
+        raise CheckpointError(
+            f"config.json names no architecture (model_type {config.get('model_type')!r})", hint=VERL_MERGER
+        )
+    architecture: str = named[0]
     if _CRITIC_HEADS & names and "lm_head.weight" not in names:
         architecture = architecture.removesuffix(_CAUSAL).removesuffix(_CRITIC) + _CRITIC
     if reason := _OTHER_ON_DISK.get(architecture):
@@ -73,20 +80,6 @@ def check_architecture(config: Mapping[str, Any], shard: Shard) -> str:
         )
     _check_shapes(config, shard)
     return architecture
-
-
-def architecture_of(config: Mapping[str, Any]) -> str:
-    """The class that `config.json` names.
-
-    Raises:
-        CheckpointError: It names none.
-    """
-    named = config.get("architectures")
-    if not isinstance(named, list) or not named or not isinstance(named[0], str):
-        raise CheckpointError(
-            f"config.json names no architecture (model_type {config.get('model_type')!r})", hint=VERL_MERGER
-        )
-    return named[0]
 
 
 def _refuse_lora(names: Any, label: str) -> None:

@@ -17,8 +17,13 @@ _NUMPY = {DType.FLOAT64: "<f8", DType.FLOAT32: "<f4", DType.FLOAT16: "<f2", DTyp
 _BF16_NAN, _BF16_INFINITY = 0x7FC0, 0x7F80
 
 
+def result_type(stored: DType, wanted: DType | None) -> DType:
+    """The type that a tensor has after a cast to `wanted`; None keeps it, and what is no float is never cast."""
+    return wanted if wanted is not None and stored.is_float else stored
+
+
 def cast_bytes(data: bytes | memoryview, stored: DType, wanted: DType) -> bytes:
-    """The same numbers in another type; what is no float (or is of the wanted type already) is left alone.
+    """The same numbers in another type (`result_type`).
 
     To bfloat16 it rounds to nearest, ties to even, from what is float32 or was made float32 first; NaN becomes
     0x7FC0 (torch 2.13, c10/util/BFloat16.h, `round_to_nearest_even`).
@@ -28,16 +33,8 @@ def cast_bytes(data: bytes | memoryview, stored: DType, wanted: DType) -> bytes:
         stored: Their type.
         wanted: The type to return, little-endian.
     """
-    return bytes(data) if _is_same(stored, wanted) else Caster(stored, wanted)(data).tobytes()
-
-
-def result_type(stored: DType, wanted: DType | None) -> DType:
-    """The type that a tensor has after a cast to `wanted`; None keeps it."""
-    return wanted if wanted is not None and stored.is_float else stored
-
-
-def _is_same(stored: DType, wanted: DType) -> bool:
-    return result_type(stored, wanted) is stored
+    wanted = result_type(stored, wanted)
+    return bytes(data) if wanted is stored else Caster(stored, wanted)(data)[0].tobytes()
 
 
 class Caster:
@@ -49,44 +46,36 @@ class Caster:
         self._stored, self._wanted = stored, wanted
         self._scratch = np.empty(_BLOCK, np.uint32)
         self._out: npt.NDArray[Any] = np.empty(0, _NUMPY[wanted])
-        self._saw_nan = False
 
-    def __call__(self, data: bytes | memoryview) -> npt.NDArray[Any]:
-        """Cast whole elements. The result is overwritten by the next call."""
+    def __call__(self, data: bytes | memoryview) -> tuple[memoryview, bool]:
+        """Cast whole elements, and say whether one of them is NaN. The result is overwritten by the next call."""
         import numpy as np
 
         source = np.frombuffer(data, _NUMPY[self._stored])
         if self._out.size < source.size:
             self._out = np.empty(source.size, _NUMPY[self._wanted])
-        out = self._out[: source.size]
-        for start in range(0, source.size, _BLOCK):
-            piece = source[start : start + _BLOCK]
-            self._cast(self._as_float(piece), out[start : start + _BLOCK])
-        return out
+        out, saw_nan = self._out[: source.size], False
+        with np.errstate(over="ignore", invalid="ignore"):
+            for start in range(0, source.size, _BLOCK):
+                piece = source[start : start + _BLOCK]
+                if self._stored is DType.BFLOAT16:
+                    piece = (piece.astype(np.uint32) << 16).view(np.float32)
+                saw_nan = self._cast(piece, out[start : start + _BLOCK]) or saw_nan
+        return out.data, saw_nan
 
-    def take_nan(self) -> bool:
-        """Whether any element was NaN since this was asked last."""
-        saw, self._saw_nan = self._saw_nan, False
-        return saw
-
-    def _as_float(self, piece: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def _cast(self, piece: npt.NDArray[Any], out: npt.NDArray[Any]) -> bool:
+        """Cast a block; whether one of its elements is NaN."""
         import numpy as np
 
-        if self._stored is not DType.BFLOAT16:
-            return piece
-        return (piece.astype(np.uint32) << 16).view(np.float32)
-
-    def _cast(self, piece: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
-        import numpy as np
-
-        if self._wanted is DType.BFLOAT16:
-            with np.errstate(over="ignore", invalid="ignore"):
-                single = piece.astype(np.float32, copy=False)
-            self._round(single, out)
-        else:
-            with np.errstate(over="ignore", invalid="ignore"):
-                np.copyto(out, piece, casting="unsafe")
-            self._saw_nan = self._saw_nan or has_nan(piece)
+        if self._wanted is not DType.BFLOAT16:
+            np.copyto(out, piece, casting="unsafe")
+            return _has_nan(piece)
+        single = piece.astype(np.float32, copy=False)
+        self._round(single, out)
+        if not _has_nan(single):
+            return False
+        out[np.isnan(single)] = _BF16_NAN
+        return True
 
     def _round(self, single: npt.NDArray[np.float32], out: npt.NDArray[np.uint16]) -> None:
         """float32 to the upper 16 bits, to nearest, ties to even."""
@@ -98,12 +87,9 @@ class Caster:
         np.add(scratch, 0x7FFF, out=scratch)
         np.add(scratch, bits, out=scratch)
         np.right_shift(scratch, 16, out=out, casting="unsafe")
-        if has_nan(single):
-            self._saw_nan = True
-            out[np.isnan(single)] = _BF16_NAN
 
 
-def has_nan(values: npt.NDArray[Any]) -> bool:
+def _has_nan(values: npt.NDArray[Any]) -> bool:
     """Whether any is NaN. The sum of squares is a quick screen: it is finite unless something is to be looked at."""
     import numpy as np
 
@@ -115,13 +101,13 @@ def holds_nan(data: bytes | memoryview, dtype: DType) -> bool:
     """Whether any of these elements is NaN; never for what is no float."""
     import numpy as np
 
-    if dtype is DType.BFLOAT16:
-        bits = np.frombuffer(data, "<u2")
-        scratch = np.empty(min(bits.size, _BLOCK), np.uint16)
-        for start in range(0, bits.size, _BLOCK):
-            piece = bits[start : start + _BLOCK]
-            magnitude = np.bitwise_and(piece, 0x7FFF, out=scratch[: piece.size])
-            if magnitude.max() > _BF16_INFINITY:
-                return True
-        return False
-    return dtype.is_float and has_nan(np.frombuffer(data, _NUMPY[dtype]))
+    if dtype is not DType.BFLOAT16:
+        return dtype.is_float and _has_nan(np.frombuffer(data, _NUMPY[dtype]))
+    bits = np.frombuffer(data, "<u2")
+    scratch = np.empty(min(bits.size, _BLOCK), np.uint16)
+    for start in range(0, bits.size, _BLOCK):
+        piece = bits[start : start + _BLOCK]
+        magnitude = np.bitwise_and(piece, 0x7FFF, out=scratch[: piece.size])
+        if magnitude.max() > _BF16_INFINITY:
+            return True
+    return False

@@ -38,21 +38,15 @@ def read_config(files: Mapping[str, bytes]) -> dict[str, Any]:
 
 
 def output_files(
-    files: Mapping[str, bytes],
-    config: Mapping[str, Any],
-    dtype: DType | None,
-    *,
-    architecture: str,
-    tied: bool | None,
+    files: Mapping[str, bytes], config: Mapping[str, Any], changes: Mapping[str, Any], dtype: DType | None
 ) -> dict[str, bytes]:
     """What is to lie beside the merged weights.
 
     Args:
         files: What lies in `huggingface/`; weights in there are left out.
         config: `read_config(files)`.
+        changes: What is another in the merged model's config.
         dtype: The type of the merged weights, to be named in the config; None leaves what it says.
-        architecture: The class that loads the model.
-        tied: What `tie_word_embeddings` must say; None leaves it.
 
     Raises:
         CheckpointError: A file has a name that leads out of the folder.
@@ -61,21 +55,11 @@ def output_files(
     for name in kept:
         if not name or name.startswith("/") or "\0" in name or {"..", ".", ""} & set(name.split("/")):
             raise CheckpointError(f"a file of huggingface/ is named {name!r}")
-    changed = dict(config) | {"architectures": [architecture]}
+    changed = {**config, **changes}
     if dtype is not None:
-        changed |= dict.fromkeys(_dtype_keys(config), dtype.value)
-    if tied is not None:
-        changed["tie_word_embeddings"] = tied
+        # `torch_dtype` up to transformers 4.55, `dtype` since; with neither, the one that every release reads
+        keys = [key for key in ("dtype", "torch_dtype") if key in config] or ["torch_dtype"]
+        changed |= dict.fromkeys(keys, dtype.value)
     if changed != config:
         kept[_CONFIG] = (json.dumps(changed, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
     return kept
-
-
-def _dtype_keys(config: Mapping[str, Any]) -> list[str]:
-    """`torch_dtype` up to transformers 4.55, `dtype` since; with neither, the one that every release reads."""
-    return [key for key in ("dtype", "torch_dtype") if key in config] or ["torch_dtype"]
-
-
-def is_said_tied(config: Mapping[str, Any]) -> bool:
-    """Whether output head and embedding are said to be one."""
-    return config.get("tie_word_embeddings") is True

@@ -5,49 +5,43 @@ from __future__ import annotations
 from enum import Enum
 
 
-class DType(str, Enum):
-    """An element type; the value is its name in torch, without `torch.`."""
+class DType(Enum):
+    """An element type; the value is its name in torch, without `torch.`.
 
-    FLOAT64 = "float64"
-    FLOAT32 = "float32"
-    BFLOAT16 = "bfloat16"
-    FLOAT16 = "float16"
-    INT64 = "int64"
-    INT32 = "int32"
-    INT16 = "int16"
-    INT8 = "int8"
-    UINT8 = "uint8"
-    BOOL = "bool"
+    Attributes:
+        safetensors: The name in the header of a safetensors file (safetensors 0.8, `Dtype`).
+        size_bytes: Of one element.
+        storage: The class of its storages, as a pickle of torch names it.
+    """
 
-    @property
-    def safetensors(self) -> str:
-        """The name in the header of a safetensors file (safetensors 0.8, `Dtype`)."""
-        return _TABLE[self][0]
+    FLOAT64 = "float64", "F64", 8, "torch.DoubleStorage"
+    FLOAT32 = "float32", "F32", 4, "torch.FloatStorage"
+    BFLOAT16 = "bfloat16", "BF16", 2, "torch.BFloat16Storage"
+    FLOAT16 = "float16", "F16", 2, "torch.HalfStorage"
+    INT64 = "int64", "I64", 8, "torch.LongStorage"
+    INT32 = "int32", "I32", 4, "torch.IntStorage"
+    INT16 = "int16", "I16", 2, "torch.ShortStorage"
+    INT8 = "int8", "I8", 1, "torch.CharStorage"
+    UINT8 = "uint8", "U8", 1, "torch.ByteStorage"
+    BOOL = "bool", "BOOL", 1, "torch.BoolStorage"
 
-    @property
-    def size_bytes(self) -> int:
-        """Of one element."""
-        return _TABLE[self][1]
+    _value_: str
+    safetensors: str
+    size_bytes: int
+    storage: str
+
+    def __new__(cls, value: str, safetensors: str, size_bytes: int, storage: str) -> DType:
+        """A member whose value is its first column alone; the others are attributes."""
+        member = object.__new__(cls)
+        member._value_, member.safetensors = value, safetensors
+        member.size_bytes, member.storage = size_bytes, storage
+        return member
 
     @property
     def is_float(self) -> bool:
         """Whether a cast applies; all else (positions, masks, counters) is kept as it is."""
-        return self in _FLOATS
+        return "float" in self.value
 
-
-_TABLE: dict[DType, tuple[str, int]] = {
-    DType.FLOAT64: ("F64", 8),
-    DType.FLOAT32: ("F32", 4),
-    DType.BFLOAT16: ("BF16", 2),
-    DType.FLOAT16: ("F16", 2),
-    DType.INT64: ("I64", 8),
-    DType.INT32: ("I32", 4),
-    DType.INT16: ("I16", 2),
-    DType.INT8: ("I8", 1),
-    DType.UINT8: ("U8", 1),
-    DType.BOOL: ("BOOL", 1),
-}
-_FLOATS = frozenset({DType.FLOAT64, DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16})
 
 WANTED: dict[str, DType | None] = {
     "bf16": DType.BFLOAT16,

@@ -78,7 +78,7 @@ def read_layout(shards: Sequence[Shard], world_size: int | None) -> Layout:
 
 def check_together(shards: Mapping[int, Shard], layout: Layout) -> Iterator[Finding]:
     """What does not fit: missing ranks, other tensors, types or shapes, parts that do not make the whole."""
-    yield from missing_ranks(tuple(shards), layout)
+    yield from _missing_ranks(tuple(shards), layout)
     first = next(iter(shards.values()))
     for rank, shard in shards.items():
         if rank >= layout.world_size:
@@ -94,27 +94,19 @@ def check_together(shards: Mapping[int, Shard], layout: Layout) -> Iterator[Find
                 yield Finding(f"{name}: {problem}", rank, shard.label)
 
 
-def missing_ranks(present: Sequence[int], layout: Layout) -> Iterator[Finding]:
+def _missing_ranks(present: Sequence[int], layout: Layout) -> Iterator[Finding]:
     """A finding for each piece that no rank has, and a mild one for each absent rank that has a replica."""
     for part in range(layout.parts):
         holders = layout.holders(part)
         absent = [rank for rank in holders if rank not in present]
-        if len(absent) == len(holders):
-            yield Finding(
-                f"no shard of {_or(holders)}: have {_list(present)} of {layout.world_size} ranks", absent[0]
-            )
+        kept = next((rank for rank in holders if rank in present), None)
+        if kept is None:
+            holding, there = " or ".join(map(str, holders)), ", ".join(map(str, sorted(present))) or "none"
+            message = f"no shard of rank {holding}: have {there} of {layout.world_size} ranks"
+            yield Finding(message, absent[0])
         else:
-            kept = next(rank for rank in holders if rank in present)
             for rank in absent:
                 yield Finding(f"no shard of rank {rank}; rank {kept} has the same part", rank, fatal=False)
-
-
-def _or(ranks: Sequence[int]) -> str:
-    return "rank " + " or ".join(str(rank) for rank in ranks)
-
-
-def _list(ranks: Sequence[int]) -> str:
-    return ", ".join(str(rank) for rank in sorted(ranks)) or "none"
 
 
 def _mismatch(tensor: Tensor, other: Tensor) -> str | None:
@@ -143,9 +135,8 @@ def _part_problem(tensor: Tensor, rank: int, layout: Layout) -> str | None:
     if tensor.mesh is None:
         return None
     kinds = [placement.kind for placement in tensor.placements]
-    if len(kinds) != len(tensor.mesh.shape) or kinds[-1] not in {"Shard", "Replicate"}:
-        return f"it is placed as {kinds}, which is not supported"
-    if any(kind != "Replicate" for kind in kinds[:-1]):
+    is_known = kinds[-1:] in (["Shard"], ["Replicate"]) and set(kinds[:-1]) <= {"Replicate"}
+    if len(kinds) != len(tensor.mesh.shape) or not is_known:
         return f"it is placed as {kinds}, which is not supported"
     dim = shard_dim(tensor)
     if dim is not None and not 0 <= dim < len(tensor.shape):

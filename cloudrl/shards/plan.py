@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from cloudrl.shards.dtypes import DType
     from cloudrl.shards.shard import Shard
-    from cloudrl.shards.tensors import Tensor
+    from cloudrl.shards.tensors import View
 
 MAX_FILE_BYTES = 5_000_000_000
 """Of tensors and header together: what Hugging Face's hub and transformers 4 take as the size of one file."""
@@ -33,14 +33,11 @@ class Piece:
     after the one before; a tensor that is cut along its first dimension makes one run.
 
     Attributes:
-        storage: The key of the storage that has it, and with `check` the first piece that reads it.
-        offset: Of its first byte in the file.
+        check: Whether it is the first to read its storage, which has one CRC-32.
     """
 
     shard: Shard
-    storage: str
-    offset: int
-    elements: int
+    view: View
     start: int
     run: int
     step: int
@@ -53,7 +50,6 @@ class Output:
 
     name: str
     shape: tuple[int, ...]
-    stored: DType
     dtype: DType
     pieces: tuple[Piece, ...]
 
@@ -81,36 +77,22 @@ def make_outputs(
     seen: set[tuple[int, str]] = set()
     outputs = []
     for name, tensor in parts[0].tensors.items():
-        if name not in leave_out:
-            stored = tensor.view.dtype
-            pieces = _pieces(name, tensor, parts, seen)
-            outputs.append(Output(name, tensor.shape, stored, result_type(stored, wanted), pieces))
+        if name in leave_out:
+            continue
+        shape, dim, pieces = tensor.shape, shard_dim(tensor), []
+        holders = parts[:1] if dim is None else parts
+        rows = 1 if dim is None else shape[dim]
+        row_elements = math.prod(shape if dim is None else shape[dim + 1 :])
+        for part, shard in enumerate(holders):
+            view = shard.tensors[name].view
+            first, end = part_range(rows, part, len(holders))
+            if view.elements:
+                storage = (shard.rank, view.storage)
+                start, run, step = first * row_elements, (end - first) * row_elements, rows * row_elements
+                pieces.append(Piece(shard, view, start, run, step, check=storage not in seen))
+                seen.add(storage)
+        outputs.append(Output(name, shape, result_type(tensor.view.dtype, wanted), tuple(pieces)))
     return outputs
-
-
-def _pieces(
-    name: str, tensor: Tensor, parts: Sequence[Shard], seen: set[tuple[int, str]]
-) -> tuple[Piece, ...]:
-    dim = shard_dim(tensor)
-    if dim is None:
-        whole = math.prod(tensor.shape)
-        return (_piece(parts[0], name, (0, whole, whole), seen),) if whole else ()
-    inner = math.prod(tensor.shape[dim + 1 :])
-    pieces = []
-    for part, shard in enumerate(parts):
-        first, end = part_range(tensor.shape[dim], part, len(parts))
-        if shard.tensors[name].view.elements:
-            run = (first * inner, (end - first) * inner, tensor.shape[dim] * inner)
-            pieces.append(_piece(shard, name, run, seen))
-    return tuple(pieces)
-
-
-def _piece(shard: Shard, name: str, run: tuple[int, int, int], seen: set[tuple[int, str]]) -> Piece:
-    view = shard.tensors[name].view
-    key = (shard.rank, view.storage)
-    check = key not in seen
-    seen.add(key)
-    return Piece(shard, view.storage, shard.offset(view), view.elements, *run, check)
 
 
 def split_files(outputs: Sequence[Output], max_file_bytes: int = MAX_FILE_BYTES) -> list[tuple[Output, ...]]:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import threading
-from typing import Protocol
+from collections.abc import Callable
+
+OnProgress = Callable[[int, int], object]
+"""Called with the bytes that are done, and all of them: now and then, from one thread at a time, and once at the end
+with the two equal."""
 
 
-class OnProgress(Protocol):
-    """Called now and then from one thread at a time, and once at the end with `done_bytes == total_bytes`."""
-
-    def __call__(self, done_bytes: int, total_bytes: int) -> None:
-        """Bytes of the shards that were read and dealt with so far, and all of them."""
-
-
-def silent(done_bytes: int, total_bytes: int) -> None:
+def silent(_done_bytes: int, _total_bytes: int) -> None:
     """Tell nobody."""
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from cloudrl.errors import CheckpointError
@@ -24,39 +24,30 @@ _NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
 _DIRECT: int = getattr(os, "O_DIRECT", 0)
 
 
-class AlignedBuffer:
+def aligned_memory() -> memoryview:
     """Memory for one piece, aligned as O_DIRECT wants it; one for each thread."""
+    return memoryview(mmap.mmap(-1, PIECE_BYTES + 2 * _ALIGN))
 
-    def __init__(self) -> None:
-        self._memory = memoryview(mmap.mmap(-1, PIECE_BYTES + 2 * _ALIGN))
 
-    @contextmanager
-    def reading(self, path: Path) -> Generator[PieceReader]:
-        """Open a file for as long as one of its storages is read.
+@contextmanager
+def open_pieces(path: Path, memory: memoryview) -> Generator[PieceReader]:
+    """Open a file for as long as one of its storages is read.
 
-        Raises:
-            CheckpointError: It cannot be opened.
-        """
+    Raises:
+        CheckpointError: It cannot be opened.
+    """
+    with ExitStack() as stack:
         try:
             cached = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
             raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
-        direct = _open_direct(path)
-        try:
-            yield PieceReader(path, cached, direct, self._memory)
-        finally:
-            os.close(cached)
-            if direct is not None:
-                os.close(direct)
-
-
-def _open_direct(path: Path) -> int | None:
-    if not _DIRECT:
-        return None
-    try:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | _DIRECT)
-    except OSError:  # a file system that has no such reads, as tmpfs
-        return None
+        stack.callback(os.close, cached)
+        direct = None
+        if _DIRECT:
+            with suppress(OSError):  # a file system that has no such reads, as tmpfs
+                direct = os.open(path, os.O_RDONLY | os.O_CLOEXEC | _DIRECT)
+                stack.callback(os.close, direct)
+        yield PieceReader(path, cached, direct, memory)
 
 
 class PieceReader:
@@ -100,7 +91,7 @@ class PieceReader:
             got = os.preadv(self._direct, [self._memory[: end - start]], start)
         except (
             OSError
-        ):  # some file systems refuse it only now (EINVAL); a disk that fails does so again below
+        ):  # some file systems refuse it only now (EINVAL); a disk that fails does so again in `_read`
             self._direct = None
             return None
         if got < offset + length - start:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from cloudrl.errors import CheckpointError
 from cloudrl.saves.names import SHARD
 from cloudrl.shards.safe_pickle import read_pickle
-from cloudrl.shards.tensors import Tensor, Unreadable, View, is_allowed, read_tensor, refuse
+from cloudrl.shards.tensors import Tensor, Unreadable, View, is_allowed, read_tensor
 from cloudrl.shards.torch_zip import Archive, Member, open_archive
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from cloudrl.shards.source import ShardSource
 
+_PUT_BACK = "Put the file of rank {rank} back in its place, or take another step: cloudrl checkpoints list"
 _STREAM = "archive"  # the root of a file that was saved to a stream, so without a name
 
 
@@ -54,22 +55,24 @@ def open_shard(source: ShardSource, rank: int) -> Shard:
     Raises:
         CheckpointError: It is cut off, damaged, of another rank, or holds what is not to be merged.
     """
-    archive = open_archive(source)
+    archive, label = open_archive(source), source.label
     world_size = saved_as(archive, "model", rank)
-    state = read_pickle(archive.pickled(), is_allowed, source.label)
+    state = read_pickle(archive.pickled(), is_allowed, label)
     if not isinstance(state, dict) or not state:
-        raise CheckpointError(f"{source.label} holds no state dict, but {type(state).__name__}")
+        raise CheckpointError(f"{label} holds no state dict, but {type(state).__name__}")
     tensors = {}
     for name, value in state.items():
         try:
             tensors[str(name)] = read_tensor(value)
         except Unreadable as why:
-            raise refuse(source.label, str(name), why) from why
-    _check_rank(source.label, rank, tensors)
-    shard = Shard(rank, world_size, archive, tensors)
+            raise CheckpointError(
+                f"{label}: {name} is {why}, which cloudrl cannot merge",
+                hint="verl's own merger may: "
+                "python -m verl.model_merger merge --backend fsdp --local_dir DIR --target_dir OUT",
+            ) from why
     for name, tensor in tensors.items():
-        _check_storage(shard, name, tensor.view)
-    return shard
+        _check_tensor(archive, rank, name, tensor)
+    return Shard(rank, world_size, archive, tensors)
 
 
 def saved_as(archive: Archive, kind: str, rank: int) -> int | None:
@@ -85,25 +88,22 @@ def saved_as(archive: Archive, kind: str, rank: int) -> int | None:
         raise CheckpointError(
             f"{archive.source.label} was saved as {archive.root}.pt, so it is not the {kind} file of rank {rank}: "
             "it was renamed, or copied over another one",
-            hint=f"Put the file of rank {rank} back in its place, or take another step: cloudrl checkpoints list",
+            hint=_PUT_BACK.format(rank=rank),
         )
     return int(found[2])
 
 
-def _check_rank(label: str, rank: int, tensors: Mapping[str, Tensor]) -> None:
-    writers = [tensor.mesh.rank for tensor in tensors.values() if tensor.mesh is not None]
-    if wrong := [each for each in writers if each is not None and each != rank]:
+def _check_tensor(archive: Archive, rank: int, name: str, tensor: Tensor) -> None:
+    """Whether this rank wrote it, as far as it says so, and its storage is there."""
+    label, view = archive.source.label, tensor.view
+    writer = tensor.mesh.rank if tensor.mesh is not None else None
+    if writer not in (None, rank):
         raise CheckpointError(
-            f"{label} was written by rank {wrong[0]}, not by rank {rank}: it was copied over another one",
-            hint=f"Put the file of rank {rank} back in its place, or take another step: cloudrl checkpoints list",
+            f"{label} was written by rank {writer}, not by rank {rank}: it was copied over another one",
+            hint=_PUT_BACK.format(rank=rank),
         )
-
-
-def _check_storage(shard: Shard, name: str, view: View) -> None:
-    member = shard.archive.storage(view.storage)
+    member = archive.members.get(f"data/{view.storage}")
     needed = (view.offset + view.elements) * view.dtype.size_bytes
     if member is None or needed > member.size_bytes:
         has = "is missing" if member is None else f"has {member.size_bytes}"
-        raise CheckpointError(
-            f"{shard.label}: {name} needs {needed} bytes of storage {view.storage}, which {has}"
-        )
+        raise CheckpointError(f"{label}: {name} needs {needed} bytes of storage {view.storage}, which {has}")

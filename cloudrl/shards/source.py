@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 from cloudrl.errors import CheckpointError
 from cloudrl.shards.cast import cast_bytes
@@ -70,11 +69,8 @@ class LocalShard:
     def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         """See `ShardSource.read_many`."""
         try:
-            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                return [self._exactly(descriptor, offset, length) for offset, length in ranges]
-            finally:
-                os.close(descriptor)
+            with self.path.open("rb") as file:
+                return [self._read_exactly(file, offset, length) for offset, length in ranges]
         except OSError as error:
             raise self._unreadable(error) from error
 
@@ -90,18 +86,15 @@ class LocalShard:
             value, offset = crc32(piece, value), offset + len(piece)
         return value
 
-    def _exactly(self, descriptor: int, offset: int, length: int) -> bytes:
-        pieces: list[bytes] = []
-        missing = length
-        while missing and (piece := os.pread(descriptor, missing, offset)):
-            pieces.append(piece)
-            missing, offset = missing - len(piece), offset + len(piece)
-        if missing:
+    def _read_exactly(self, file: BinaryIO, offset: int, length: int) -> bytes:
+        file.seek(offset)
+        data = file.read(length)
+        if missing := length - len(data):
             raise CheckpointError(
-                f"{self.label} ends at byte {offset}, and {missing} more were expected: it is cut off",
+                f"{self.label} ends at byte {offset + len(data)}, and {missing} more were expected: it is cut off",
                 hint="Take another copy, or another step: cloudrl checkpoints list",
             )
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        return data
 
     def _unreadable(self, error: OSError) -> CheckpointError:
         return CheckpointError(f"{self.label} cannot be read: {error.strerror or error}")

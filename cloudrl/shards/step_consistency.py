@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import struct
-from collections import Counter
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
 from cloudrl.errors import CheckpointError
 from cloudrl.saves.names import record_file, shard_file
 from cloudrl.shards.dtypes import DType
 from cloudrl.shards.report import Finding
-from cloudrl.shards.safe_pickle import read_pickle
+from cloudrl.shards.safe_pickle import PickledObject, read_pickle
 from cloudrl.shards.shard import Shard, saved_as
 from cloudrl.shards.tensors import Unreadable, is_allowed, read_view
 from cloudrl.shards.torch_zip import Archive, open_archive
@@ -79,22 +79,20 @@ class StepConsistency:
 
     def _disagreements(self) -> Iterator[Finding]:
         for evidence, steps in self._by_evidence.items():
-            common = Counter(steps.values()).most_common()
-            for step, _ in common[1:]:
-                ranks = [rank for rank, found in steps.items() if found == step]
-                others = [rank for rank, found in steps.items() if found == common[0][0]]
+            unit = "step" if evidence == "record" else f"update (by its {evidence})"
+            ranks: dict[int, list[int]] = defaultdict(list)
+            for rank, step in steps.items():
+                ranks[step].append(rank)
+            common = sorted(ranks, key=lambda step: -len(ranks[step]))
+            for step in common[1:]:
                 message = (
-                    f"rank {_list(ranks)} is from another step: {_unit(evidence)} {step}, "
-                    f"and rank {_list(others)} from {common[0][0]}"
+                    f"rank {_join(ranks[step])} is from another step: {unit} {step}, "
+                    f"and rank {_join(ranks[common[0]])} from {common[0]}"
                 )
-                yield Finding(message, ranks[0])
+                yield Finding(message, ranks[step][0])
 
 
-def _unit(evidence: str) -> str:
-    return "step" if evidence == "record" else f"update (by its {evidence})"
-
-
-def _list(ranks: list[int]) -> str:
+def _join(ranks: list[int]) -> str:
     return ", ".join(map(str, ranks))
 
 
@@ -123,15 +121,17 @@ def check_record(archive: Archive, kind: str, rank: int, record: SaveRecord) -> 
     yield Finding(message + doubt, rank, source.label, fatal=is_vital)
 
 
-def _state(source: ShardSource, kind: str, rank: int) -> tuple[Archive, Any]:
+def _state(source: ShardSource, kind: str, rank: int) -> tuple[Archive, dict[Any, Any]]:
+    """What a file holds; nothing for what is no dict."""
     archive = open_archive(source)
     saved_as(archive, kind, rank)
-    return archive, read_pickle(archive.pickled(), is_allowed, source.label)
+    state = read_pickle(archive.pickled(), is_allowed, source.label)
+    return archive, state if isinstance(state, dict) else {}
 
 
 def _scheduler_step(source: ShardSource, rank: int) -> int | None:
     _, state = _state(source, "extra_state", rank)
-    scheduler = state.get("lr_scheduler") if isinstance(state, dict) else None
+    scheduler = state.get("lr_scheduler")
     step = scheduler.get("last_epoch") if isinstance(scheduler, dict) else None
     return step if isinstance(step, int) else None
 
@@ -139,31 +139,27 @@ def _scheduler_step(source: ShardSource, rank: int) -> int | None:
 def _optimizer_step(source: ShardSource, rank: int) -> int | None:
     """The `step` of the first parameter that has one (torch 2.13, torch/optim/adam.py)."""
     archive, state = _state(source, "optim", rank)
-    parameters = state.get("state") if isinstance(state, dict) else None
+    parameters = state.get("state")
     for parameter in parameters.values() if isinstance(parameters, dict) else ():
         step = parameter.get("step") if isinstance(parameter, dict) else None
-        if isinstance(step, int):
-            return step
-        if isinstance(step, float):
-            return int(step) if math.isfinite(step) else None
-        if step is not None and (number := _scalar(archive, step)) is not None:
-            return number
+        if isinstance(step, PickledObject):
+            step = _scalar(archive, step)
+        if isinstance(step, int) or (isinstance(step, float) and math.isfinite(step)):
+            return int(step)
     return None
 
 
-def _scalar(archive: Archive, value: Any) -> int | None:
+def _scalar(archive: Archive, value: PickledObject) -> float | None:
+    """The value of a tensor of one number."""
     try:
         view = read_view(value)
     except Unreadable:
         return None
-    member = archive.storage(view.storage)
-    offset, size = view.offset * view.dtype.size_bytes, view.dtype.size_bytes
-    if (
-        view.elements != 1
-        or view.dtype not in _NUMBERS
-        or member is None
-        or offset + size > member.size_bytes
-    ):
+    member, size = archive.members.get(f"data/{view.storage}"), view.dtype.size_bytes
+    if view.elements != 1 or view.dtype not in _NUMBERS or member is None:
         return None
-    number = struct.unpack(_NUMBERS[view.dtype], archive.source.read(member.offset + offset, size))[0]
-    return int(number) if math.isfinite(number) else None
+    if (view.offset + 1) * size > member.size_bytes:
+        return None
+    data = archive.source.read(member.offset + view.offset * size, size)
+    number: float = struct.unpack(_NUMBERS[view.dtype], data)[0]
+    return number

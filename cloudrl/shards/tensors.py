@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cloudrl.errors import CheckpointError
 from cloudrl.shards.dtypes import DType
 from cloudrl.shards.safe_pickle import Name, PickledObject, Storage
 
@@ -26,18 +25,8 @@ _CLASSES = frozenset({
     "DTensor", "DTensorSpec", "TensorMeta", "ShardOrderEntry", "DeviceMesh", "_MeshLayout", "_FlatLayout", "Shard",
     "Replicate", "_StridedShard", "Partial", "_Partial",
 })  # fmt: skip
-_STORAGES = {
-    "torch.DoubleStorage": DType.FLOAT64,
-    "torch.FloatStorage": DType.FLOAT32,
-    "torch.BFloat16Storage": DType.BFLOAT16,
-    "torch.HalfStorage": DType.FLOAT16,
-    "torch.LongStorage": DType.INT64,
-    "torch.IntStorage": DType.INT32,
-    "torch.ShortStorage": DType.INT16,
-    "torch.CharStorage": DType.INT8,
-    "torch.ByteStorage": DType.UINT8,
-    "torch.BoolStorage": DType.BOOL,
-}
+_STORAGES = {dtype.storage: dtype for dtype in DType}
+_DTYPES = {f"torch.{dtype.value}": dtype for dtype in DType}
 _MAX_DIMENSIONS = 64  # torch 2.13, ATen/WrapDimUtilsMulti.h: dim_bitset_size
 _TENSOR = "torch._utils._rebuild_tensor_v2"
 _TENSOR_OF_TYPE = "torch._utils._rebuild_tensor_v3"  # of types that never had a storage class of their own
@@ -55,19 +44,11 @@ _OTHERS = frozenset({
 
 def is_allowed(name: str) -> bool:
     """Whether a checkpoint of verl may name this: tensors, how they are sharded, random states, plain containers."""
-    if name in _OTHERS or name in _STORAGES:
+    if name in _OTHERS or name in _STORAGES or name in _DTYPES:
         return True
     if name.startswith(_PREFIXES):
         return name.rpartition(".")[2] in _CLASSES
-    return name.startswith(_REFUSED_BY_NAME) or dtype_named(name) is not None
-
-
-def dtype_named(name: str) -> DType | None:
-    """`torch.float32` as a type; None for a name that is none, or a type that is not supported."""
-    try:
-        return DType(name.removeprefix("torch.")) if name.startswith("torch.") else None
-    except ValueError:
-        return None
+    return name.startswith(_REFUSED_BY_NAME)
 
 
 @dataclass(frozen=True)
@@ -89,6 +70,11 @@ class View:
     def elements(self) -> int:
         """How many."""
         return math.prod(self.shape)
+
+    @property
+    def size_bytes(self) -> int:
+        """Of them."""
+        return self.elements * self.dtype.size_bytes
 
 
 @dataclass(frozen=True)
@@ -133,26 +119,6 @@ class Unreadable(Exception):
     """A value of a state dict is no tensor that is known here; the message says what it is instead."""
 
 
-def read_tensor(value: Any) -> Tensor:
-    """Make a tensor of a record.
-
-    Raises:
-        Unreadable: It is something else.
-    """
-    with _readable():
-        return _tensor(value)
-
-
-def read_view(value: Any) -> View:
-    """Make a view of the record of a plain tensor.
-
-    Raises:
-        Unreadable: It is something else.
-    """
-    with _readable():
-        return _view(value)
-
-
 @contextmanager
 def _readable() -> Iterator[None]:
     """A record may be of any form; one that nobody has thought of is no reason for a traceback."""
@@ -162,16 +128,28 @@ def _readable() -> Iterator[None]:
         raise Unreadable(f"a tensor of a form that torch does not write ({error})") from error
 
 
-def _tensor(value: Any) -> Tensor:
+@_readable()
+def read_tensor(value: Any) -> Tensor:
+    """Make a tensor of a record.
+
+    Raises:
+        Unreadable: It is something else.
+    """
     if isinstance(value, PickledObject) and value.name == _PARAMETER and value.args:
         value = value.args[0]  # once: torch makes no parameter of a parameter
     if isinstance(value, PickledObject) and value.name == _OF_TYPE:
         return _sharded(value)
-    view = _view(value)
+    view = read_view(value)
     return Tensor(view.shape, view)
 
 
-def _view(value: Any) -> View:
+@_readable()
+def read_view(value: Any) -> View:
+    """Make a view of the record of a plain tensor.
+
+    Raises:
+        Unreadable: It is something else.
+    """
     if not isinstance(value, PickledObject) or value.name not in {_TENSOR, _TENSOR_OF_TYPE}:
         raise Unreadable(f"a {value.name if isinstance(value, PickledObject) else type(value).__name__}")
     if len(value.args) < 4 or not isinstance(value.args[0], Storage):
@@ -215,7 +193,7 @@ def _sharded(value: PickledObject) -> Tensor:
         raise Unreadable(f"a {name}")
     whole = PickledObject(name, ())
     whole.state = state
-    spec, view = whole.get("_spec"), _view(whole.get("_local_tensor"))
+    spec, view = whole.get("_spec"), read_view(whole.get("_local_tensor"))
     if not isinstance(spec, PickledObject):
         raise Unreadable("a DTensor without its placement")
     if _dtype(args[1]) is not view.dtype:
@@ -251,12 +229,11 @@ def _mesh_shape(mesh: PickledObject) -> tuple[int, ...]:
     layout = mesh.get("_layout")
     if isinstance(layout, PickledObject):  # torch 2.10 on; one flat layout a dimension from 2.12 on
         axes = layout.get("axes")
-        if isinstance(axes, tuple):
-            return tuple(
-                math.prod(_one_or_more(axis.get("shape"))) for axis in axes if isinstance(axis, PickledObject)
-            )
-        return _one_or_more(layout.get("shape"))
-    return _view(mesh.get("mesh")).shape
+        if not isinstance(axes, tuple):
+            return _one_or_more(layout.get("shape"))
+        flat = (axis.get("shape") for axis in axes if isinstance(axis, PickledObject))
+        return tuple(math.prod(_one_or_more(shape)) for shape in flat)
+    return read_view(mesh.get("mesh")).shape
 
 
 def _one_or_more(value: Any) -> tuple[int, ...]:
@@ -274,17 +251,7 @@ def _numbers(value: Any) -> tuple[int, ...]:
 
 
 def _dtype(value: Any) -> DType:
-    found = dtype_named(value.text) if isinstance(value, Name) else None
-    if found is None:
-        raise Unreadable(
-            f"a tensor of the type {value.text if isinstance(value, Name) else type(value).__name__}"
-        )
-    return found
-
-
-def refuse(label: str, name: str, why: Unreadable) -> CheckpointError:
-    """The error for an entry of a state dict that is no tensor."""
-    return CheckpointError(
-        f"{label}: {name} is {why}, which cloudrl cannot merge",
-        hint="verl's own merger may: python -m verl.model_merger merge --backend fsdp --local_dir DIR --target_dir OUT",
-    )
+    name = value.text if isinstance(value, Name) else type(value).__name__
+    if name not in _DTYPES:
+        raise Unreadable(f"a tensor of the type {name}")
+    return _DTYPES[name]

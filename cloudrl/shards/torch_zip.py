@@ -51,11 +51,7 @@ class Archive:
     source: ShardSource
     root: str
     members: Mapping[str, Member]
-    digest: str = ""
-
-    def storage(self, key: str) -> Member | None:
-        """Where the storage of this key lies."""
-        return self.members.get(f"data/{key}")
+    digest: str
 
     def pickled(self) -> bytes:
         """The pickle, once its CRC is right.
@@ -70,22 +66,10 @@ class Archive:
             raise CheckpointError(
                 f"data.pkl of {self.source.label} has {member.size_bytes} bytes; {_MAX_PICKLE_BYTES} is the most"
             )
-        return self._checked("data.pkl", member)
-
-    def _checked(self, name: str, member: Member) -> bytes:
         data = self.source.read(member.offset, member.size_bytes)
         if (found := crc32(data)) != member.crc32:
-            raise damaged(self.source, name, member.crc32, found)
+            raise damaged(self.source, "data.pkl", member.crc32, found)
         return data
-
-    def check_byte_order(self) -> None:
-        """Raises: CheckpointError: a big-endian machine wrote it."""
-        member = self.members.get("byteorder")
-        if (
-            member is not None
-            and (order := self.source.read(member.offset, min(member.size_bytes, 16))) != b"little"
-        ):
-            raise CheckpointError(f"{self.source.label} was written with byte order {order!r}, not little")
 
 
 def damaged(source: ShardSource, name: str, expected: int, found: int) -> CheckpointError:
@@ -102,7 +86,10 @@ def open_archive(source: ShardSource) -> Archive:
     Raises:
         CheckpointError: It is cut off, no torch file, or not as torch writes them.
     """
-    directory = _directory(source)
+    try:
+        directory = read_directory(source.size_bytes(), source.read, _TAIL_BYTES)
+    except NoDirectory as error:
+        raise _cut_off(source, str(error)) from error
     entries = list(_entries(source, directory))
     roots = sorted({root for root, _, _, _ in entries})
     if len(roots) != 1:
@@ -111,20 +98,16 @@ def open_archive(source: ShardSource) -> Archive:
         )
     if len({name for _, name, _, _ in entries}) != len(entries):
         raise CheckpointError(f"{source.label} is no torch file: two members have one name")
-    archive = Archive(source, roots[0], _located(source, entries), hashlib.sha256(directory).hexdigest())
-    archive.check_byte_order()
-    return archive
+    members = _located(source, entries)
+    if (order := members.get("byteorder")) is not None:
+        written = source.read(order.offset, min(order.size_bytes, 16))
+        if written != b"little":
+            raise CheckpointError(f"{source.label} was written with byte order {written!r}, not little")
+    return Archive(source, roots[0], members, hashlib.sha256(directory).hexdigest())
 
 
 _Row = tuple[str, str, int, Member]
 """Root, name below it, offset of the local header, and the member (whose own offset is not known yet)."""
-
-
-def _directory(source: ShardSource) -> bytes:
-    try:
-        return read_directory(source.size_bytes(), source.read, _TAIL_BYTES)
-    except NoDirectory as error:
-        raise _cut_off(source, str(error)) from error
 
 
 def _entries(source: ShardSource, directory: bytes) -> Iterator[_Row]:

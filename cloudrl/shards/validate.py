@@ -35,13 +35,19 @@ class Validated:
         """One shard for each part, in the order of the parts.
 
         Raises:
-            CheckpointError: Something is wrong with the checkpoint.
+            CheckpointError: Something is wrong with the checkpoint: the first of it, and how much more there is.
         """
-        raise_for(self.report)
-        layout = self.layout
-        if layout is None:
-            raise CheckpointError("there are no shards")
-        holders = (layout.holders(part) for part in range(layout.parts))
+        fatal = [finding for finding in self.report.findings if finding.fatal]
+        if fatal or self.layout is None:
+            first, more = fatal[0], len(fatal) - 1
+            place = f"{first.file}: " if first.file and first.file not in first.message else ""
+            others = f" (and {more} more {'problem' if more == 1 else 'problems'})" if more else ""
+            raise CheckpointError(
+                f"{place}{first.message}{others}",
+                hint="See all of it with `cloudrl checkpoints verify`, and other steps with "
+                "`cloudrl checkpoints list`.",
+            )
+        holders = (self.layout.holders(part) for part in range(self.layout.parts))
         return tuple(next(self.shards[rank] for rank in ranks if rank in self.shards) for ranks in holders)
 
 
@@ -51,7 +57,13 @@ def validate(inputs: MergeInputs) -> Validated:
     A shard that cannot be opened is no harm while a replica can.
     """
     sources, world_size = inputs.shards, inputs.world_size
-    shards, failures = _opened(sources)
+    shards: dict[int, Shard] = {}
+    failures: dict[int, CheckpointError] = {}
+    for rank, source in sorted(sources.items()):
+        try:
+            shards[rank] = open_shard(source, rank)
+        except CheckpointError as error:
+            failures[rank] = error
     findings: list[Finding] = []
     layout: Layout | None = None
     steps = StepConsistency(shards, inputs.sidecars)
@@ -78,27 +90,14 @@ def validate(inputs: MergeInputs) -> Validated:
     return Validated(shards, layout, report)
 
 
-def _opened(sources: Mapping[int, ShardSource]) -> tuple[dict[int, Shard], dict[int, CheckpointError]]:
-    shards: dict[int, Shard] = {}
-    failures: dict[int, CheckpointError] = {}
-    for rank, source in sorted(sources.items()):
-        try:
-            shards[rank] = open_shard(source, rank)
-        except CheckpointError as error:
-            failures[rank] = error
-    return shards, failures
-
-
 def _failed(
     sources: Mapping[int, ShardSource], failures: Mapping[int, CheckpointError], layout: Layout | None
 ) -> Iterator[Finding]:
     """A finding for each file that could not be opened: a mild one if a replica of its part was."""
-    opened = [rank for rank in sources if rank not in failures]
     for rank, error in failures.items():
-        replaced = layout is not None and any(
-            other in opened for other in layout.holders(rank % layout.parts)
-        )
-        yield Finding(error.message, rank, sources[rank].label, fatal=not replaced)
+        others = layout.holders(rank % layout.parts) if layout is not None else ()
+        is_replaced = any(other in sources and other not in failures for other in others)
+        yield Finding(error.message, rank, sources[rank].label, fatal=not is_replaced)
 
 
 def _replicas(shards: Mapping[int, Shard], layout: Layout) -> Iterator[Finding]:
@@ -125,23 +124,4 @@ def same_bytes(one: Shard, other: Shard, name: str, other_name: str | None = Non
     length = mine.elements * mine.dtype.size_bytes
     return one.archive.source.crc32(one.offset(mine), length) == other.archive.source.crc32(
         other.offset(theirs), length
-    )
-
-
-def raise_for(report: Report) -> None:
-    """Raise the first fatal finding, and say how many more there are.
-
-    Raises:
-        CheckpointError: There is one.
-    """
-    fatal = [finding for finding in report.findings if finding.fatal]
-    if not fatal:
-        return
-    first, more = fatal[0], len(fatal) - 1
-    place = f"{first.file}: " if first.file and first.file not in first.message else ""
-    raise CheckpointError(
-        place
-        + first.message
-        + (f" (and {more} more {'problem' if more == 1 else 'problems'})" if more else ""),
-        hint="See all of it with `cloudrl checkpoints verify`, and other steps with `cloudrl checkpoints list`.",
     )

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import replace
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from cloudrl.errors import CheckpointError
-from cloudrl.shards.cancellation import Cancelled, check, workers
+from cloudrl.shards.cancellation import check, workers
 from cloudrl.shards.inputs import Sidecars
 from cloudrl.shards.progress import Meter, OnProgress, silent
 from cloudrl.shards.report import Finding, Report
@@ -35,13 +34,14 @@ def verify(inputs: MergeInputs, *, on_progress: OnProgress = silent) -> Report:
     models = [(rank, shard.archive) for rank, shard in validated.shards.items()]
     beside, wrong = _open_sidecars(inputs)
     files = [*models, *beside]
-    meter = Meter(sum(_bytes(archive) for _, archive in files), on_progress)
-    with workers(_THREADS, threading.Event(), "cloudrl-verify") as threads:
-        rotten = list(threads.map(lambda file: _rotten(file, meter), files))
+    members = [member for _, archive in files for member in archive.members.values()]
+    meter = Meter(sum(member.size_bytes for member in members), on_progress)
+    with workers(_THREADS, "cloudrl-verify") as threads:
+        rotten = list(threads.map(lambda file: list(_find_rotten(file, meter)), files))
     meter.finish()
     wrong += [*_changed(inputs), *(finding for each in rotten for finding in each)]
-    said = {finding.file for finding in wrong if finding.fatal} - {None}
-    findings = [each for each in validated.report.findings if each.fatal or each.file not in said]
+    reported = {finding.file for finding in wrong if finding.fatal} - {None}
+    findings = [each for each in validated.report.findings if each.fatal or each.file not in reported]
     return replace(validated.report, findings=(*findings, *wrong))
 
 
@@ -75,22 +75,13 @@ def _changed(inputs: MergeInputs) -> Iterator[Finding]:
             yield Finding(f"huggingface/{name} is not as it was saved at step {record.step}", fatal=False)
 
 
-def _bytes(archive: Archive) -> int:
-    return sum(member.size_bytes for member in archive.members.values())
-
-
-def _rotten(file: _RankFile, meter: Meter) -> list[Finding]:
-    return list(_find_rotten(*file, meter))
-
-
-def _find_rotten(rank: int, archive: Archive, meter: Meter) -> Iterator[Finding]:
+def _find_rotten(file: _RankFile, meter: Meter) -> Iterator[Finding]:
+    rank, archive = file
     source = archive.source
     for name, member in archive.members.items():
         check()
         try:
             crc = source.crc32(member.offset, member.size_bytes)
-        except Cancelled:
-            raise
         except CheckpointError as error:
             yield Finding(f"{name} cannot be read: {error.message}", rank, source.label)
         else:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cloudrl.checkpoints.agent_files import PermanentError
+from cloudrl.checkpoints.merge import Merged
 from cloudrl.cli.demo import _show
 from cloudrl.errors import JobFailed
 from cloudrl.protocol.failures import ErrorCode
 from cloudrl.sdk import demo as module
 from cloudrl.sdk.demo import Demo, demo
 from cloudrl.sdk.demo_generate import Answered
-from cloudrl.shards.merge import Merged
 
 if TYPE_CHECKING:
     from pathlib import Path

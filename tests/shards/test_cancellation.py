@@ -76,7 +76,7 @@ def test_a_merge_ends_and_leaves_nothing(shards: dict[int, Any], tmp_path: Path)
 
 
 def test_an_error_of_one_thread_ends_the_others() -> None:
-    stop, waits = threading.Event(), threading.Event()
+    waits = threading.Event()
 
     def wait() -> None:
         waits.set()
@@ -88,7 +88,7 @@ def test_an_error_of_one_thread_ends_the_others() -> None:
         raise ValueError
 
     def work() -> None:
-        with cancellation.workers(2, stop, "test") as pool:
+        with cancellation.workers(2, "test") as pool:
             others = [pool.submit(wait), pool.submit(fail)]
             others[1].result()
 

@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudrl.errors import CheckpointError
-from cloudrl.shards.copying import Copier, copy_tasks, total_bytes
+from cloudrl.shards.copying import copy
 from cloudrl.shards.dtypes import DType
 from cloudrl.shards.layout import Layout, check_together, part_range, part_shape, read_layout
 from cloudrl.shards.plan import make_outputs, split_files
-from cloudrl.shards.progress import Meter
+from cloudrl.shards.progress import Meter, silent
 from cloudrl.shards.shard import Shard
 from cloudrl.shards.source import LocalShard
 from cloudrl.shards.tensors import Mesh, Placement, Tensor, View
@@ -49,7 +49,7 @@ def shard(
     path = folder / f"{rank}.pt"
     path.write_bytes(b"junk" + data + b"padding of FSDP2")
     stored = data + b"padding of FSDP2"
-    archive = Archive(LocalShard(path), path.stem, {"data/0": Member(4, len(stored), zlib.crc32(stored))})
+    archive = Archive(LocalShard(path), path.stem, {"data/0": Member(4, len(stored), zlib.crc32(stored))}, "")
     return Shard(
         rank, None, archive, {NAME: Tensor(shape, View("0", DType.INT32, 0, local), mesh, placements)}
     )
@@ -71,7 +71,7 @@ def copied(folder: Path, parts: list[Shard]) -> bytes:
     path = folder / "out"
     target = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
     try:
-        Copier(Meter(total_bytes(outputs), lambda *_: None)).copy(copy_tasks(outputs, 3), target)
+        copy(outputs, target, 3, Meter(0, silent))
     finally:
         os.close(target)
     return path.read_bytes()[3:]

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import pytest
 from shard_files import HIDDEN, VOCABULARY, config_files, edit, opened, read_safetensors, shard_path
 
-from cloudrl.checkpoints.merge import merge
+from cloudrl.checkpoints.merge import Merged, merge
 from cloudrl.errors import CheckpointError, InputError
 from cloudrl.shards.cast import cast_bytes
 from cloudrl.shards.dtypes import DType
 from cloudrl.shards.inputs import MergeInputs
-from cloudrl.shards.merge import Merged, plan_merge
+from cloudrl.shards.merge import plan_merge, write_model
 from cloudrl.shards.source import LocalShard
 from cloudrl.shards.verify import verify
 
@@ -121,8 +121,8 @@ def open_offset(path: Path) -> int:
 
 def test_progress_ends_at_the_total(actor: Path, tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
-    done = merge_folder(actor, tmp_path / "model", on_progress=lambda *pair: seen.append(pair))
-    assert seen[-1] == (done.read_bytes, done.read_bytes)
+    done = merge_folder(actor, tmp_path / "model", dtype="keep", on_progress=lambda *pair: seen.append(pair))
+    assert seen[-1] == (done.size_bytes, done.size_bytes)
     assert [pair for pair in seen if pair[0] >= pair[1]] == seen[-1:]
     assert [pair[0] for pair in seen] == sorted(pair[0] for pair in seen)
     verify(opened(actor), on_progress=lambda *pair: seen.append(pair))
@@ -152,15 +152,18 @@ def test_embeddings_that_are_not_tied_after_all_are_kept(actor: Path, tmp_path: 
 
 
 def test_large_models_are_split_with_an_index(actor: Path, tmp_path: Path) -> None:
-    done = merge_folder(actor, tmp_path / "model", max_file_bytes=(1 << 20) + 200)
-    assert done.files[0] == f"model-00001-of-{len(done.files):05d}.safetensors"
-    assert len(done.files) > 2
-    index = json.loads((done.path / "model.safetensors.index.json").read_text())
+    plan = plan_merge(MergeInputs(opened(actor).shards, config_files()), max_file_bytes=(1 << 20) + 200)
+    (tmp_path / "model").mkdir()
+    write_model(plan, tmp_path / "model")
+    files = sorted(path.name for path in (tmp_path / "model").glob("*.safetensors"))
+    assert files[0] == f"model-00001-of-{len(files):05d}.safetensors"
+    assert len(files) > 2
+    index = json.loads((tmp_path / "model" / "model.safetensors.index.json").read_text())
     whole = read_safetensors(merge_folder(actor, tmp_path / "whole").path)
-    assert read_safetensors(done.path) == whole
+    assert read_safetensors(tmp_path / "model") == whole
     assert index["weight_map"].keys() == whole.keys()
     assert index["metadata"]["total_size"] == sum(len(data) for _, _, data in whole.values())
-    assert set(index["weight_map"].values()) == set(done.files)
+    assert set(index["weight_map"].values()) == set(files)
 
 
 def test_other_files_come_along_and_weights_do_not(actor: Path, tmp_path: Path) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 from typing import TYPE_CHECKING
 
 import pytest
 
 from cloudrl.errors import CheckpointError
-from cloudrl.shards.reading import PIECE_BYTES, AlignedBuffer, PieceReader
+from cloudrl.shards.reading import PIECE_BYTES, PieceReader, aligned_memory, open_pieces
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,7 +23,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_pieces(file: Path) -> None:
-    with AlignedBuffer().reading(file) as reader:
+    with open_pieces(file, aligned_memory()) as reader:
         for offset, length in ((0, 10), (5, PIECE_BYTES), (len(CONTENT) - 3, 3)):
             assert reader.read(offset, length) == CONTENT[offset : offset + length]
         with pytest.raises(CheckpointError, match="it became shorter"):
@@ -40,7 +39,7 @@ def test_a_file_system_that_refuses_direct_reads_only_when_they_come(
         os.open(file.parent, os.O_RDONLY),
     )  # a folder cannot be read
     try:
-        reader = PieceReader(file, cached, refusing, memoryview(mmap.mmap(-1, PIECE_BYTES + 8192)))
+        reader = PieceReader(file, cached, refusing, aligned_memory())
         assert reader.read(7, 100) == CONTENT[7:107]
         assert reader.read(107, 100) == CONTENT[107:207]
     finally:
