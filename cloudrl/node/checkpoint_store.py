@@ -13,11 +13,11 @@ import shutil
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Dict, Iterator, List, Sequence
+from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Dict, Iterator, List
 
 from cloudrl.node import shared_fs
 from cloudrl.node.files import Refused, open_below, open_folder_below
-from cloudrl.node.save_recorder import SaveRecorder, SaveRecorderThread
+from cloudrl.node.save_recorder import SaveRecorder
 from cloudrl.protocol.routes import CHECKPOINTS, RAY_TMP
 from cloudrl.saves.names import STEP
 from cloudrl.saves.scan import IN_WORKING_DIR, folder_identity, scan, scan_working_dirs
@@ -57,6 +57,7 @@ class CheckpointStore:
     ) -> None:
         self.folder, self.ray_root, self.child = folder, ray_root, child
         self._run_id, self._rank, self._say, self._renew_every_s = run_id, rank, say, renew_every_s
+        self._marker_id = f"{run_id}-{rank}"
         self._marker = ""
         self._lock = threading.Lock()
 
@@ -65,27 +66,31 @@ class CheckpointStore:
 
         What a removal has left that was cut short, by the end of its cluster for one, is removed.
         """
-        self._marker = shared_fs.write_marker(self.folder, self._marker_id(self._rank))
-        saves = SaveRecorder(self.folder, say=self._say)
-        SaveRecorderThread(saves, is_mine=self._is_leader).start()
-        threading.Thread(target=self._heartbeat, name="cloudrl-marker", daemon=True).start()
-        threading.Thread(target=self._purge_all, name="cloudrl-purge", daemon=True).start()
+        self._marker = shared_fs.write_marker(self.folder, self._marker_id)
+        for work in (self._record_saves, self._heartbeat, self._purge_all):
+            threading.Thread(target=work, daemon=True).start()
 
     def close(self) -> None:
         """Leave nothing in the folder but what is meant to stay."""
         self.child.close()
         with self._lock:
             if self._marker:
-                shared_fs.remove_marker(self.folder, self._marker_id(self._rank))
+                shared_fs.remove_marker(self.folder, self._marker_id)
             self._marker = ""
 
     def inventory(self) -> Dict[str, Any]:
         """Both roots; two nodes have the same folder if each sees the other's marker, or one kernel says so."""
-        ours, markers = scan(self.folder), self._markers(self.folder)
+        markers = []
+        for path in sorted(self._all_markers()):
+            with contextlib.suppress(OSError):
+                markers.append(path.read_text())
+        ours: Dict[str, Any] = {"marker": self._marker, "markers": markers, "runs": scan(self.folder)}
+        ray_tmp: Dict[str, Any] = {"marker": "", "markers": [], "runs": scan_working_dirs(self.ray_root)}
+        roots = ((CHECKPOINTS, self.folder, ours), (RAY_TMP, self.ray_root, ray_tmp))
         return {
             "locations": [
-                _root(CHECKPOINTS, self.folder, ours, marker=self._marker, markers=markers),
-                _root(RAY_TMP, self.ray_root, scan_working_dirs(self.ray_root)),
+                {"root": name, "folder": str(folder), "identity": folder_identity(folder), **found}
+                for name, folder, found in roots
             ]
         }
 
@@ -116,16 +121,18 @@ class CheckpointStore:
         # of hundreds of GB: seconds
         threading.Thread(target=self._purge, args=(folder, parent), daemon=True).start()
 
-    def _markers(self, folder: Path) -> List[str]:
-        """Those of all nodes of this run that have left one here."""
-        found = []
-        for path in sorted(folder.glob(shared_fs.marker_path(folder, self._marker_id("*")).name)):
-            with contextlib.suppress(OSError):
-                found.append(path.read_text())
-        return found
-
-    def _marker_id(self, rank: object) -> str:
-        return f"{self._run_id}-{rank}"
+    def _record_saves(self) -> None:
+        """For as long as the agent lives; of several nodes with the same folder one does."""
+        recorder = SaveRecorder(self.folder, say=self._say)
+        while True:
+            time.sleep(recorder.pause_s)
+            with contextlib.suppress(
+                OSError
+            ):  # a volume that hangs or is full; no training ends for its sake
+                if self._is_leader():
+                    recorder.scan_once()
+                else:
+                    recorder.reset()
 
     def _purge_all(self) -> None:
         for run in _runs_with_rest(self.folder):
@@ -149,34 +156,32 @@ class CheckpointStore:
 
     def _renew(self) -> bool:
         """Say that this node lives; False when it is closed."""
-        mine = shared_fs.marker_path(self.folder, self._marker_id(self._rank))
         with self._lock:
             if self._marker:
-                if not mine.exists():
-                    mine.write_text(self._marker)
-                os.utime(mine)
+                if not self._own_marker.exists():
+                    self._own_marker.write_text(self._marker)
+                os.utime(self._own_marker)
             return bool(self._marker)
 
     def _is_leader(self) -> bool:
         """Whether no living node of a lower rank has this folder; says with it that this one lives."""
-        mine = shared_fs.marker_path(self.folder, self._marker_id(self._rank))
         if not self._renew():
             return False
-        since = mine.stat().st_mtime - _LIVES_S  # by the clock of the folder's own file system
-        for path in self.folder.glob(shared_fs.marker_path(self.folder, self._marker_id("*")).name):
+        # by the clock of the folder's own file system
+        since = self._own_marker.stat().st_mtime - _LIVES_S
+        for path in self._all_markers():
             rank = path.name.rpartition("-")[2]
             if rank.isdecimal() and int(rank) < self._rank and path.stat().st_mtime > since:
                 return False
         return True
 
+    @property
+    def _own_marker(self) -> Path:
+        return shared_fs.marker_path(self.folder, self._marker_id)
 
-def _root(
-    name: str, folder: Path, runs: List[Dict[str, Any]], *, marker: str = "", markers: Sequence[str] = ()
-) -> Dict[str, Any]:
-    identity = folder_identity(folder)
-    return {
-        "root": name, "folder": str(folder), "identity": identity, "marker": marker, "markers": markers, "runs": runs,
-    }  # fmt: skip
+    def _all_markers(self) -> Iterator[Path]:
+        """Those of all nodes of this run that have left one here."""
+        return self.folder.glob(shared_fs.marker_path(self.folder, f"{self._run_id}-*").name)
 
 
 def remove_step(root: Path, path: str) -> None:
@@ -199,9 +204,9 @@ def tombstone(root: Path, path: str) -> str:
     parent, _, name = path.rpartition("/")
     if not STEP.fullmatch(name):
         raise Refused(path)
+    os.close(open_folder_below(root, path))  # it is there, and no link
     descriptor = open_folder_below(root, parent)
     try:
-        os.close(_open_folder_at(descriptor, name))
         os.rename(
             name, f"{_ASIDE}{name}-{secrets.token_hex(4)}", src_dir_fd=descriptor, dst_dir_fd=descriptor
         )
@@ -241,13 +246,3 @@ def _runs_with_rest(root: Path) -> Iterator[str]:
         if any(name.startswith(_ASIDE) for name in folders):
             yield "" if Path(text) == root else str(Path(text).relative_to(root))
         folders[:] = [name for name in folders if not (name.startswith(_ASIDE) or STEP.fullmatch(name))]
-
-
-def _open_folder_at(descriptor: int, name: str) -> int:
-    """A folder in an open folder, no link."""
-    try:
-        return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY, dir_fd=descriptor)
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise Refused(name) from error

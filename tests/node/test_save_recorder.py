@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cloudrl.node.save_recorder import SaveRecorder, SaveRecorderThread
+from cloudrl.node.save_recorder import SaveRecorder
 from cloudrl.saves.zip_directory import directory_digest
 
 if TYPE_CHECKING:
@@ -58,8 +58,28 @@ def write(role: Path, kind: str, content: bytes, rank: int = 1) -> str:
     return name
 
 
+RECORD = "cloudrl_save_world_size_2_rank_1.json"
+
+
 def record(role: Path, rank: int = 1) -> dict[str, Any]:
-    return dict(json.loads((role / f"cloudrl_save_world_size_2_rank_{rank}.json").read_text()))
+    return dict(json.loads((role / RECORD.replace("rank_1", f"rank_{rank}")).read_text()))
+
+
+def has_record(role: Path) -> bool:
+    return (role / RECORD).exists()
+
+
+def recorded(root: Path, role: Path, *, at: float = LATER) -> str:
+    """A step with its record; returns the name of the file."""
+    name = write(role, "model", shard(b"step of the first attempt"))
+    assert len(scan_twice(saves(root, at=at))) == 1
+    return name
+
+
+def scan_twice(watch: SaveRecorder) -> list[str]:
+    """Names of the records that the second look has written."""
+    watch.scan_once()
+    return [path.name for path in watch.scan_once()]
 
 
 def test_a_finished_save_is_recorded_at_the_second_look(tmp_path: Path, role: Path) -> None:
@@ -68,13 +88,13 @@ def test_a_finished_save_is_recorded_at_the_second_look(tmp_path: Path, role: Pa
     watch = saves(tmp_path)
 
     assert watch.scan_once() == []
-    assert [path.name for path in watch.scan_once()] == ["cloudrl_save_world_size_2_rank_1.json"]
+    assert [path.name for path in watch.scan_once()] == [RECORD]
     assert record(role) == {
         "format": 2, "step": 10, "role": "actor", "rank": 1, "world_size": 2, "recorded_at": LATER,
         "files": {name: {"size_bytes": len(content), "sha256": digest(role / name)}},
     }  # fmt: skip
     assert watch.scan_once() == []
-    assert sorted(path.name for path in role.iterdir()) == ["cloudrl_save_world_size_2_rank_1.json", name]
+    assert sorted(path.name for path in role.iterdir()) == [RECORD, name]
 
 
 def digest(path: Path) -> str:
@@ -95,9 +115,7 @@ def test_of_a_shard_only_its_directory_is_read(
         return pread(descriptor, length, offset)
 
     monkeypatch.setattr(os, "pread", counted)
-    watch = saves(tmp_path)
-    watch.scan_once()
-    assert len(watch.scan_once()) == 1
+    assert len(scan_twice(saves(tmp_path))) == 1
     assert min(offset for offset, _ in asked) >= content.index(b"PK\1\2") - 100
     assert sum(length for _, length in asked) < 300
 
@@ -112,9 +130,7 @@ def test_rank_0_has_the_small_files_of_no_rank(tmp_path: Path, role: Path) -> No
         tokenizer.truncate(33 << 20)
     with (role / "huggingface" / "core").open("wb") as other:
         other.truncate((64 << 20) + 1)
-    watch = saves(tmp_path)
-    watch.scan_once()
-    assert len(watch.scan_once()) == 2
+    assert len(scan_twice(saves(tmp_path))) == 2
     small = {"size_bytes": 2, "sha256": hashlib.sha256(b"{}").hexdigest()}
     names = {"model_world_size_2_rank_0.pt", "huggingface/config.json", "huggingface/tokenizer.json"}
     assert record(role, 0)["files"].keys() == names
@@ -155,19 +171,7 @@ def test_a_file_that_cannot_be_read_is_in_nobodys_way(tmp_path: Path, role: Path
 
     write(role, "model", shard(), rank=0)
     write(role, "model", shard(), rank=1)
-    watch = SaveRecorder(tmp_path, digest=broken)
-    watch.scan_once()
-    assert [path.name for path in watch.scan_once()] == ["cloudrl_save_world_size_2_rank_1.json"]
-
-
-def test_each_rank_has_its_own_record(tmp_path: Path, role: Path) -> None:
-    write(role, "model", shard(), rank=0)
-    write(role, "optim", shard(), rank=1)
-    watch = saves(tmp_path)
-    watch.scan_once()
-    assert len(watch.scan_once()) == 2
-    assert list(record(role, 0)["files"]) == ["model_world_size_2_rank_0.pt"]
-    assert list(record(role, 1)["files"]) == ["optim_world_size_2_rank_1.pt"]
+    assert scan_twice(SaveRecorder(tmp_path, digest=broken)) == [RECORD]
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04half", shard()[:-5], b"x" * 100])
@@ -192,10 +196,7 @@ def test_what_still_grows_is_not_touched(tmp_path: Path, role: Path) -> None:
 
 def test_a_new_agent_believes_the_record_that_it_finds(tmp_path: Path, role: Path) -> None:
     """It is older than whatever happened to the files since: a bit that has flipped must not become the truth."""
-    name = write(role, "model", shard())
-    first = saves(tmp_path)
-    first.scan_once()
-    first.scan_once()
+    name = recorded(tmp_path, role)
     before = record(role)
     rotten = bytearray((role / name).read_bytes())
     rotten[40] ^= 1
@@ -209,39 +210,7 @@ def test_a_new_agent_believes_the_record_that_it_finds(tmp_path: Path, role: Pat
     assert counter.read == []
 
 
-def test_a_new_agent_records_what_has_no_record_or_another_size(tmp_path: Path, role: Path) -> None:
-    name = write(role, "model", shard())
-    files = {name: {"size_bytes": 1, "sha256": "2"}}
-    value = {
-        "format": 2,
-        "role": "actor",
-        "step": 10,
-        "rank": 1,
-        "world_size": 2,
-        "recorded_at": LATER,
-        "files": files,
-    }
-    (role / "cloudrl_save_world_size_2_rank_1.json").write_text(json.dumps(value))
-    watch = saves(tmp_path)
-    watch.scan_once()
-    assert len(watch.scan_once()) == 1
-    assert record(role)["files"][name]["size_bytes"] > 1
-
-
 # -- a record of another save is worse than none -----------------------------------------------------------------
-
-
-def has_record(role: Path) -> bool:
-    return (role / "cloudrl_save_world_size_2_rank_1.json").exists()
-
-
-def recorded(root: Path, role: Path, *, at: float = LATER) -> str:
-    """A step with its record; returns the name of the file."""
-    name = write(role, "model", shard(b"step of the first attempt"))
-    watch = saves(root, at=at)
-    watch.scan_once()
-    assert len(watch.scan_once()) == 1
-    return name
 
 
 def test_the_record_of_a_step_that_is_saved_again_goes_at_once(tmp_path: Path, role: Path) -> None:
@@ -249,9 +218,7 @@ def test_the_record_of_a_step_that_is_saved_again_goes_at_once(tmp_path: Path, r
     counter = Counter()
     watch = saves(tmp_path, counter)
     name = write(role, "model", shard(b"first"))
-    watch.scan_once()
-    watch.scan_once()
-    assert has_record(role)
+    assert len(scan_twice(watch)) == 1
     write(role, "model", shard(b"again"))
     os.utime(role / name, (7.0, 7.0))
     assert watch.scan_once() == []
@@ -272,11 +239,9 @@ def test_what_is_written_while_it_is_read_is_not_recorded(tmp_path: Path, role: 
     again: list[str] = []
     write(role, "model", shard(b"first"))
     watch = SaveRecorder(tmp_path, digest=slow)
-    watch.scan_once()
-    assert watch.scan_once() == []
+    assert scan_twice(watch) == []
     assert not has_record(role)
-    watch.scan_once()
-    watch.scan_once()
+    scan_twice(watch)
     assert record(role)["files"][again[0]]["sha256"] == digest(role / again[0])
 
 
@@ -291,15 +256,26 @@ def test_a_new_agent_does_not_believe_a_record_that_is_older_than_a_file(tmp_pat
     assert record(role)["recorded_at"] == LATER
 
 
-@pytest.mark.parametrize("said", [None, "soon", float("nan")])
-def test_a_record_without_its_time_is_not_believed(tmp_path: Path, role: Path, said: object) -> None:
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"recorded_at": None},
+        {"recorded_at": "soon"},
+        {"recorded_at": float("nan")},
+        {"files": {"model_world_size_2_rank_1.pt": {"size_bytes": 1, "sha256": "2"}}},
+    ],
+)
+def test_a_record_without_its_time_or_of_other_sizes_is_not_believed(
+    tmp_path: Path, role: Path, change: dict[str, object]
+) -> None:
     recorded(tmp_path, role)
-    path = role / "cloudrl_save_world_size_2_rank_1.json"
-    path.write_text(json.dumps({**record(role), "recorded_at": said}))
+    before = record(role)
+    (role / RECORD).write_text(json.dumps({**before, **change}))
     second = saves(tmp_path)
     second.scan_once()
     assert not has_record(role)
     assert len(second.scan_once()) == 1
+    assert record(role) == before
 
 
 def test_a_run_that_cannot_be_written_is_in_nobodys_way(tmp_path: Path, role: Path) -> None:
@@ -332,9 +308,9 @@ def test_a_run_that_cannot_be_written_is_in_nobodys_way(tmp_path: Path, role: Pa
 def test_a_slow_listing_counts_for_the_pause(tmp_path: Path, role: Path) -> None:
     times = iter([0.0, 2.0, 2.0])
     watch = SaveRecorder(tmp_path, timer=lambda: next(times))
-    keeper = SaveRecorderThread(watch, is_mine=lambda: True, every_s=5.0)
-    keeper._look()
-    assert keeper._pause_s() == 38.0
+    assert watch.pause_s == 5.0
+    watch.scan_once()
+    assert watch.pause_s == 38.0
 
 
 def flip_bit(path: Path) -> None:
@@ -354,8 +330,7 @@ def test_a_small_file_is_no_reason_to_bless_the_shards_anew(
     (role / "huggingface" / "config.json").write_text("{}")
     counter = Counter()
     watch = saves(tmp_path, counter, at=os.stat(role / name).st_mtime + 100)
-    watch.scan_once()
-    watch.scan_once()
+    scan_twice(watch)
     before = record(role, 0)
     flip_bit(role / name)
     (role / "model_card.md").write_text("mine")
@@ -386,26 +361,21 @@ def test_a_save_that_was_cut_off_is_not_read_at_each_look(tmp_path: Path, role: 
         watch.scan_once()
     assert len(counter.read) == 2
     now[0] = 61.0
-    watch.scan_once()
-    watch.scan_once()
+    scan_twice(watch)
     assert len(counter.read) == 4
     write(role, "optim", shard(b"complete by now"))
-    watch.scan_once()
-    assert len(watch.scan_once()) == 1, "what changes is not kept waiting"
+    assert len(scan_twice(watch)) == 1, "what changes is not kept waiting"
 
 
 def test_what_another_node_has_recorded_meanwhile_is_believed(tmp_path: Path, role: Path) -> None:
     """Rank 0 was away, rank 1 has recorded a new step: rank 0 neither reads nor writes it again."""
     counter = Counter()
-    mine = [True]
-    keeper = SaveRecorderThread(saves(tmp_path, counter), is_mine=lambda: mine[0])
-    keeper._look()
-    mine[0] = False
-    keeper._look()
+    watch = saves(tmp_path, counter)
+    watch.scan_once()
+    watch.reset()
     recorded(tmp_path, role)
     before = record(role)
-    mine[0] = True
     for _ in range(3):
-        keeper._look()
+        assert watch.scan_once() == []
     assert counter.read == []
     assert record(role) == before
