@@ -1,11 +1,11 @@
 """Data sets as parquet files in verl's columns. Standard library only at import time.
 
-request     what is asked for, as one `--data` argument carries it
-catalog     which of the built-in data sets is meant (`cloudrl.protocol.data_sets` lists them)
+request     what is asked for, as one `--data` argument carries it, and which built-in data set that is
+            (`cloudrl.protocol.data_sets` lists them)
 addition, gsm8k, math, nq_search, generic    one kind of data set each: raw rows -> verl's rows
 raw         where raw rows come from: files, or the hub
-fields, splits, rows              choosing columns and splits; numbering rows
-parquet     rows -> train.parquet and test.parquet, both or none; progress says how far it is
+fields, rows                                 choosing columns; numbering rows
+parquet     rows -> train.parquet and test.parquet, both or none, and lines that say how far it is
 rewards     which of verl's reward functions scores a data source
 """
 
@@ -13,25 +13,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cloudrl.data.catalog import built_in, names
-from cloudrl.data.catalog import check as check_request
-from cloudrl.data.progress import silent
-from cloudrl.data.request import parse_request
+from cloudrl.data.parquet import silent
+from cloudrl.data.request import built_in, parse_request
 
 if TYPE_CHECKING:
     from pathlib import Path
     from typing import Callable, Dict, Union
-
-__all__ = ["check", "names", "prepare"]
-
-
-def check(text: str) -> None:
-    """Refuse a `--data` argument that cannot be any data set, before anything is started for it.
-
-    Raises:
-        InputError: For an unknown name, and for fields that do not fit.
-    """
-    check_request(parse_request(text))
 
 
 def prepare(text: str, folder: Union[str, Path], *, say: Callable[[str], None] = silent) -> Dict[str, str]:
@@ -40,7 +27,7 @@ def prepare(text: str, folder: Union[str, Path], *, say: Callable[[str], None] =
     The files appear whole and together or not at all, and a second call writes the same bytes again.
 
     Args:
-        text: A `--data` argument: one of `names()`, `owner/name` on the Hub, a path, or the JSON of a
+        text: A `--data` argument: a built-in name, `owner/name` on the Hub, a path, or the JSON of a
             `cloudrl.spec.DataSet`.
         folder: Where to write.
         say: Is called with lines about choices and progress.
@@ -53,7 +40,6 @@ def prepare(text: str, folder: Union[str, Path], *, say: Callable[[str], None] =
         ConnectionFailed: The Hub could not be reached.
     """
     request = parse_request(text)
-    check_request(request)
     known = built_in(request)
     if known is None:
         from cloudrl.data.generic import prepare as prepare_generic

@@ -10,8 +10,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
-from cloudrl.data.parquet import write_splits
-from cloudrl.data.progress import silent
+from cloudrl.data.parquet import silent, write_splits
 from cloudrl.data.rows import verl_row
 
 if TYPE_CHECKING:

@@ -49,7 +49,7 @@ def _find(
             hint=f"Say which one it is: {option}=... ({flag} ...)",
         )
     try:
-        look(row, wanted)
+        value_at(row, wanted)
     except BadRow:
         raise InputError(
             f"data set {name}: {option} {wanted!r} is no column{did_you_mean(wanted, _leaves(row))}",
@@ -58,7 +58,7 @@ def _find(
     return wanted
 
 
-def look(row: Mapping[str, Any], field: str) -> Any:
+def value_at(row: Mapping[str, Any], field: str) -> Any:
     """The value of a column, or of a path with dots into it; numbers count the items of a list.
 
     Raises:

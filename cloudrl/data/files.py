@@ -95,7 +95,8 @@ def _jsonl(path: Path) -> Iterator[Mapping[str, Any]]:
         try:
             for number, line in enumerate(file, start=1):
                 if line.strip():
-                    yield _parsed(f"{path}, line {number}", line)
+                    where = f"{path}, line {number}"
+                    yield _mapping(where, _parsed(where, line))
         except UnicodeDecodeError as error:
             raise InputError(f"{path} is not UTF-8: {error}") from error
 
@@ -109,20 +110,15 @@ def _json(path: Path) -> Iterator[Mapping[str, Any]]:
     if start != "[":
         yield from _jsonl(path)
         return
-    try:
-        rows = json.loads(path.read_text(encoding="utf-8-sig"))
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: not JSON: {error}") from error
-    for number, row in enumerate(rows, start=1):
+    for number, row in enumerate(_parsed(str(path), path.read_text(encoding="utf-8-sig")), start=1):
         yield _mapping(f"{path}, row {number}", row)
 
 
-def _parsed(where: str, text: str) -> Mapping[str, Any]:
+def _parsed(where: str, text: str) -> Any:
     try:
-        row = json.loads(text)
+        return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{where}: not JSON: {error}") from error
-    return _mapping(where, row)
 
 
 def _mapping(where: str, row: object) -> Mapping[str, Any]:

@@ -7,30 +7,31 @@ such a job needs a reward function of its own (`cloudrl.data.rewards`). Standard
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sized
 from itertools import chain
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from cloudrl.data.fields import answer_text, find_fields, look, messages
-from cloudrl.data.parquet import write_splits
-from cloudrl.data.progress import silent
+from cloudrl.data.fields import answer_text, find_fields, messages, value_at
+from cloudrl.data.parquet import silent, write_splits
 from cloudrl.data.raw import open_raw
 from cloudrl.data.request import is_hub_id, is_path
 from cloudrl.data.rewards import notice
-from cloudrl.data.rows import Skipped, made, verl_row
-from cloudrl.data.splits import choose, held_out
-from cloudrl.errors import InputError
+from cloudrl.data.rows import Skipped, make_rows, verl_row
+from cloudrl.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
     from pathlib import Path
-    from typing import Any, Callable, Dict, Iterable, Iterator, Mapping, Tuple, Union
+    from typing import AbstractSet, Any, Callable, Dict, Iterable, Iterator, Mapping, Optional, Tuple, Union
 
     from cloudrl.data.request import Request
-    from cloudrl.data.splits import Splits
 
 _ABILITY = "general"  # verl's scripts name a field of knowledge; verl itself does not read it
 _BAD_ROW = "skip_bad=True (--skip-bad) leaves such rows out"
+_TEST_SPLITS = ("test", "validation", "valid", "val", "dev", "eval")
+_HELD_OUT_SHARE, _HELD_OUT_MOST = 20, 1000
+"""Without a test split and without `test_rows`: one row in 20 is held out, and not more than 1000."""
 
 
 def prepare(
@@ -51,16 +52,20 @@ def prepare(
         InputError: A place, a split or a field is not there, or a row has an empty prompt or answer.
     """
     tables = open_raw(request.name, request.place, request.config, say=say)
-    splits = choose(request, tables)
-    first = next(iter(tables[splits.train]), None)
+    train, test = _choose_splits(request, tables)
+    first = next(iter(tables[train]), None)
     if first is None:
-        raise InputError(f"data set {request.name}: there are no rows in {splits.train}")
+        raise InputError(f"data set {request.name}: there are no rows in {train}")
     fields = find_fields(request.name, first, request.prompt_field, request.answer_field)
-    say(f"{request.name}: prompt from {fields[0]!r}, answer from {fields[1]!r}; {_where(splits)}")
+    say(
+        f"{request.name}: prompt from {fields[0]!r}, answer from {fields[1]!r}; training rows from {train!r}, "
+        f"test rows {f'from {test!r}' if test else 'held out of them'}"
+    )
     if notice(data_source(request)):
         say(f"note: {notice(data_source(request))}")
     skipped = Skipped()
-    paths = write_splits(request.name, folder, _rows(request, tables, splits, fields, skipped), say=say)
+    rows = _rows(request, tables, (train, test), fields, skipped)
+    paths = write_splits(request.name, folder, rows, say=say)
     if skipped.count:
         say(f"{request.name}: {skipped.count:,} rows left out; the first: {skipped.first}")
     return paths
@@ -75,43 +80,76 @@ def data_source(request: Request) -> str:
     return PurePath(request.name).stem if is_path(request.name) else request.name
 
 
-def _where(splits: Splits) -> str:
-    return f"training rows from {splits.train!r}, test rows " + (
-        f"from {splits.test!r}" if splits.test else "held out of them"
-    )
+def _choose_splits(request: Request, names: Iterable[str]) -> Tuple[str, Optional[str]]:
+    """The splits to train and to test on, as asked for or by their usual names; without one to test on it is None.
+
+    Raises:
+        InputError: There is no such split, or nothing says which one to train on.
+    """
+    has = list(names)
+    train = request.split or ("train" if "train" in has else has[0] if len(has) == 1 else None)
+    if train is None:
+        raise InputError(
+            f"data set {request.name}: which split is for training? It has {', '.join(has)}",
+            hint=f"Say it: split={has[0]!r} (--split {has[0]})",
+        )
+    test = request.test_split
+    for option, split in (("split", train), ("test_split", test)):
+        if split is not None and split not in has:
+            raise InputError(
+                f"data set {request.name}: {option} {split!r} is not there{did_you_mean(split, has)}",
+                hint=f"It has {', '.join(has)}",
+            )
+    if test is None and request.test_rows is None:
+        test = next((split for split in _TEST_SPLITS if split in has and split != train), None)
+    return train, test
+
+
+def _held_out(request: Request, rows: int) -> AbstractSet[int]:
+    """Which of so many usable rows are for testing: the same ones each time.
+
+    Raises:
+        InputError: So many would leave nothing to train on.
+    """
+    wanted = request.test_rows or max(1, min(_HELD_OUT_MOST, rows // _HELD_OUT_SHARE))
+    if wanted >= rows:
+        raise InputError(
+            f"data set {request.name}: test_rows {wanted} of {rows} rows leaves none to train on",
+            hint=f"At most test_rows={rows - 1}" if rows > 1 else None,
+        )
+    return set(random.Random(0).sample(range(rows), wanted))  # noqa: S311 - a data set is no secret
 
 
 def _rows(
     request: Request,
     tables: Mapping[str, Iterable[Mapping[str, Any]]],
-    splits: Splits,
+    splits: Tuple[str, Optional[str]],
     fields: Tuple[str, str],
     skipped: Skipped,
 ) -> Iterator[Tuple[str, Mapping[str, object]]]:
-    prompt_field, answer_field = fields
+    (train, test), (prompt_field, answer_field) = splits, fields
     source = data_source(request)
 
     def make(split: str, number: int, raw: Mapping[str, Any]) -> Dict[str, object]:
         return verl_row(
             data_source=source,
-            prompt=messages(look(raw, prompt_field), request.system),
+            prompt=messages(value_at(raw, prompt_field), request.system),
             ability=_ABILITY,
-            truth=answer_text(look(raw, answer_field)),
+            truth=answer_text(value_at(raw, answer_field)),
             extra={"split": split, "index": number},
         )
 
-    def of(
-        split: str, to: Callable[[int], str], left_out: Skipped = skipped
+    def rows_of(
+        table: str, split: str, held_out: AbstractSet[int] = frozenset(), skipped: Skipped = skipped
     ) -> Iterator[Tuple[str, Dict[str, object]]]:
-        where, skip = f"{request.name} {split}", left_out if request.skip_bad else None
-        return made(where, tables[split], make, to=to, skipped=skip, hint=_BAD_ROW)
+        where, skip = f"{request.name} {table}", skipped if request.skip_bad else None
+        return make_rows(where, tables[table], make, split, held_out=held_out, skipped=skip, hint=_BAD_ROW)
 
-    if splits.test is not None:
-        return chain(of(splits.train, lambda _: "train"), of(splits.test, lambda _: "test"))
-    table = tables[splits.train]
+    if test is not None:
+        return chain(rows_of(train, "train"), rows_of(test, "test"))
+    table = tables[train]
     if request.skip_bad or not isinstance(table, Sized):
-        count = sum(1 for _ in of(splits.train, lambda _: "train", Skipped()))
+        count = sum(1 for _ in rows_of(train, "train", skipped=Skipped()))
     else:
         count = len(table)
-    testing = held_out(request, count)
-    return of(splits.train, lambda number: "test" if number in testing else "train")
+    return rows_of(train, "train", _held_out(request, count))

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from cloudrl.data.packages import package
-from cloudrl.data.progress import silent
+from cloudrl.data.parquet import silent
 from cloudrl.errors import CloudrlError, ConnectionFailed, InputError
 
 if TYPE_CHECKING:

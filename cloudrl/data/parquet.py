@@ -5,20 +5,27 @@ from __future__ import annotations
 import contextlib
 import shutil
 import tempfile
+import time
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cloudrl.data.packages import package
-from cloudrl.data.progress import counted, silent
 from cloudrl.errors import InputError
 
 if TYPE_CHECKING:
-    from types import TracebackType
-    from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple, Type, Union
+    from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Tuple, TypeVar, Union
+
+    Row = TypeVar("Row")
 
 SPLITS = ("train", "test")
 ROWS_A_GROUP = 2000
 """So many rows are held in memory at most, of each split."""
+SAY_EVERY_S = 2.0
+
+
+def silent(_: str) -> None:
+    """Say nothing."""
 
 
 def write_splits(
@@ -47,7 +54,7 @@ def write_splits(
         Whatever `rows` raises; then nothing is written either.
     """
     folder = Path(folder).expanduser().absolute()
-    _look_at(folder)
+    _check_target(folder)
     with _staging(folder) as staged:
         _write(name, staged, counted(name, rows, say))
         _publish(staged, folder)
@@ -58,7 +65,7 @@ def _file(split: str) -> str:
     return f"{split}.parquet"
 
 
-def _look_at(folder: Path) -> None:
+def _check_target(folder: Path) -> None:
     """Refuse what could only fail, or do harm, after all the work."""
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file; a folder is expected")
@@ -83,17 +90,39 @@ def _staging(folder: Path) -> Iterator[Path]:
 
 
 def _write(name: str, staged: Path, rows: Iterable[Tuple[str, Mapping[str, object]]]) -> None:
+    """Write both files, a row group at a time; each comes to be with its first row."""
+    pending: Dict[str, List[Mapping[str, object]]] = {split: [] for split in SPLITS}
+    writers: Dict[str, Any] = {}
     with contextlib.ExitStack() as stack:
-        files = {
-            split: stack.enter_context(_SplitFile(f"{name} {split}", staged / _file(split)))
-            for split in SPLITS
-        }
+
+        def flush(split: str) -> None:
+            schema = writers[split].schema if split in writers else None
+            table = _table(f"{name} {split}", pending[split], schema)
+            if split not in writers:
+                writer = package("pyarrow.parquet").ParquetWriter(staged / _file(split), table.schema)
+                writers[split] = stack.enter_context(writer)
+            writers[split].write_table(table)
+            pending[split].clear()
+
         for split, row in rows:
-            files[split].add(row)
+            pending[split].append(row)
+            if len(pending[split]) >= ROWS_A_GROUP:
+                flush(split)
+        for split in SPLITS:
+            if pending[split]:
+                flush(split)
+            if split not in writers:
+                raise InputError(f"{name} {split}: there are no rows")
     for split in SPLITS:
-        if not (staged / _file(split)).exists():
-            raise InputError(f"{name} {split}: there are no rows")
         (staged / _file(split)).chmod(0o644)
+
+
+def _table(name: str, rows: List[Mapping[str, object]], schema: Any) -> Any:
+    arrow = package("pyarrow")
+    try:
+        return arrow.Table.from_pylist(rows, schema=schema)
+    except (arrow.ArrowException, UnicodeEncodeError) as error:
+        raise InputError(f"{name}: its columns change their types, or cannot be written: {error}") from error
 
 
 def _publish(staged: Path, folder: Path) -> None:
@@ -120,43 +149,27 @@ def _publish(staged: Path, folder: Path) -> None:
         raise
 
 
-class _SplitFile:
-    """One growing parquet file, a row group at a time. It comes to be with its first row."""
+def counted(
+    name: str,
+    rows: Iterable[Tuple[str, Row]],
+    say: Callable[[str], None],
+    *,
+    clock: Callable[[], float] = time.monotonic,
+) -> Iterator[Tuple[str, Row]]:
+    """The same (split, row) pairs; every few seconds it says how many there were and how fast they come."""
+    counts: Counter[str] = Counter()
+    started_at = said_at = clock()
+    for split, row in rows:
+        counts[split] += 1
+        now = clock()
+        if now - said_at >= SAY_EVERY_S:
+            said_at = now
+            say(
+                f"{name}: {_row_counts(counts)}, {sum(counts.values()) / max(now - started_at, 1e-9):,.0f} rows/s"
+            )
+        yield split, row
+    say(f"{name}: {_row_counts(counts)} in {clock() - started_at:.1f} s")
 
-    def __init__(self, name: str, path: Path) -> None:
-        self._name, self._path = name, path
-        self._rows: List[Mapping[str, object]] = []
-        self._writer: Any = None
 
-    def __enter__(self) -> _SplitFile:
-        return self
-
-    def __exit__(
-        self,
-        kind: Optional[Type[BaseException]],
-        error: Optional[BaseException],
-        trace: Optional[TracebackType],
-    ) -> None:
-        if self._rows and error is None:
-            self._flush()
-        if self._writer is not None:
-            self._writer.close()
-
-    def add(self, row: Mapping[str, object]) -> None:
-        self._rows.append(row)
-        if len(self._rows) >= ROWS_A_GROUP:
-            self._flush()
-
-    def _flush(self) -> None:
-        arrow = package("pyarrow")
-        schema = None if self._writer is None else self._writer.schema
-        try:
-            table = arrow.Table.from_pylist(self._rows, schema=schema)
-        except (arrow.ArrowException, UnicodeEncodeError) as error:
-            raise InputError(
-                f"{self._name}: its columns change their types, or cannot be written: {error}"
-            ) from error
-        if self._writer is None:
-            self._writer = package("pyarrow.parquet").ParquetWriter(self._path, table.schema)
-        self._writer.write_table(table)
-        self._rows = []
+def _row_counts(counts: Mapping[str, int]) -> str:
+    return " and ".join(f"{rows:,} {split}" for split, rows in counts.items()) + " rows"

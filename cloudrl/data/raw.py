@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 
 from cloudrl.data.files import read_files
 from cloudrl.data.hub import download
-from cloudrl.data.parquet import SPLITS, write_splits
-from cloudrl.data.progress import silent
+from cloudrl.data.parquet import SPLITS, silent, write_splits
 from cloudrl.data.request import is_hub_id, is_path
-from cloudrl.data.rows import made
+from cloudrl.data.rows import make_rows
 from cloudrl.errors import InputError
 
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, Iterable, Iterator, Mapping, Optional, Tuple, Union
+    from typing import Any, Callable, Dict, Iterable, Mapping, Optional, Union
 
     from cloudrl.data.rows import MakeRow
 
@@ -75,18 +74,11 @@ class HubData:
             ConnectionFailed: The download failed; the message is one line and says what to look at.
             InputError: A split is missing or empty, or a row is bad. Nothing is written then.
         """
-        rows = self._rows(self.hub_id if source is None else source, say)
-        return write_splits(self.name, folder, rows, say=say)
-
-    def _rows(
-        self, place: Union[str, Path], say: Callable[[str], None]
-    ) -> Iterator[Tuple[str, Dict[str, object]]]:
+        place = self.hub_id if source is None else source
         tables = open_raw(self.name, place, self.config, say=say)
         for split in SPLITS:
             if split not in tables:
                 has = ", ".join(tables)
                 raise InputError(f"{place} has no {split} split of {self.name}: its splits are {has}")
-        return chain(
-            made(f"{self.name} train", tables["train"], self.make, to=lambda _: "train"),
-            made(f"{self.name} test", tables["test"], self.make, to=lambda _: "test"),
-        )
+        rows = (make_rows(f"{self.name} {split}", tables[split], self.make, split) for split in SPLITS)
+        return write_splits(self.name, folder, chain.from_iterable(rows), say=say)

@@ -1,4 +1,4 @@
-"""What is asked for: one data set, as one `--data` argument carries it to a node. Standard library only.
+"""What is asked for: one data set, as one `--data` argument carries it to a node, and whether it is built in.
 
 A name alone is written as it is; with more to say it is the JSON text of `cloudrl.spec.DataSet`, whose fields
 these are.
@@ -15,9 +15,12 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from cloudrl.errors import InputError, did_you_mean
+from cloudrl.protocol.data_sets import BUILT_IN
 
 if TYPE_CHECKING:
     from typing import Any, List, Optional
+
+    from cloudrl.protocol.data_sets import BuiltIn
 
 _SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -41,8 +44,8 @@ class Request:
     skip_bad: bool = False
 
     @property
-    def given(self) -> List[str]:
-        """The fields other than the name that say something."""
+    def explicit_fields(self) -> List[str]:
+        """The fields other than the name whose value is not the default."""
         return [f.name for f in dataclasses.fields(self)[1:] if getattr(self, f.name) != f.default]
 
     @property
@@ -58,7 +61,7 @@ def parse_request(text: str) -> Request:
     """Read a `--data` argument.
 
     Raises:
-        InputError: It is no JSON of a data set. Whether a name is known is for `cloudrl.data.check` to say.
+        InputError: It is no JSON of a data set. Whether a name is known is for `built_in` to say.
     """
     if not text.startswith("{"):
         if not text.strip():
@@ -83,6 +86,34 @@ def _check(key: str, value: Any) -> None:
     kind = {"test_rows": int, "skip_bad": bool}.get(key, str)
     if value is not None and type(value) is not kind:
         raise InputError(f"data set: {key} is {value!r}, which is not of type {kind.__name__}")
+
+
+def built_in(request: Request) -> Optional[BuiltIn]:
+    """The built-in data set that is meant: by its name, or by its Hub id with nothing else said.
+
+    Raises:
+        InputError: It is neither built in nor a place, or has fields that a built-in data set does not have.
+    """
+    known = BUILT_IN.get(request.name)
+    if known is None and set(request.explicit_fields) <= {"source"}:
+        meant = (request.name, request.place)
+        known = next((each for each in BUILT_IN.values() if each.owns_hub_id and each.hub_id in meant), None)
+    if known is None:
+        if not (is_path(request.place) or is_hub_id(request.place)):
+            names = ", ".join(BUILT_IN)
+            raise InputError(
+                f"there is no data set {request.place!r}{did_you_mean(request.place, BUILT_IN)}",
+                hint=f"Known data sets: {names}; others by owner/name on the Hub or by path",
+            )
+        return None
+    wrong = [field for field in request.explicit_fields if field != "source" or known.hub_id is None]
+    if wrong:
+        instead = f"name='my-{known.name}', source='{known.hub_id}', ..." if known.hub_id else "name=..., ..."
+        raise InputError(
+            f"{known.name} is built in and makes its own rows: it has no {', '.join(wrong)}",
+            hint=f"Ask for other rows under another name: DataSet({instead})",
+        )
+    return known
 
 
 def is_path(place: str) -> bool:

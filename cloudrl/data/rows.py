@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cloudrl.errors import InputError
 
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, Iterable, Iterator, Mapping, Optional, Tuple
+    from typing import AbstractSet, Any, Callable, Dict, Iterable, Iterator, Mapping, Optional, Tuple
 
     MakeRow = Callable[[str, int, Mapping[str, Any]], Dict[str, object]]
 
@@ -16,24 +17,21 @@ class BadRow(Exception):
     """One raw row cannot be used; the message says why."""
 
 
+@dataclass
 class Skipped:
-    """The rows that were left out on request."""
+    """The rows that were left out on request: how many, and what is wrong with the first."""
 
-    def __init__(self) -> None:
-        self.count, self.first = 0, ""
-
-    def add(self, problem: str) -> None:
-        """Note one of them."""
-        self.count += 1
-        self.first = self.first or problem
+    count: int = 0
+    first: str = ""
 
 
-def made(
+def make_rows(
     where: str,
     table: Iterable[Mapping[str, Any]],
     make: MakeRow,
+    split: str,
     *,
-    to: Callable[[int], str],
+    held_out: AbstractSet[int] = frozenset(),
     skipped: Optional[Skipped] = None,
     hint: Optional[str] = None,
 ) -> Iterator[Tuple[str, Dict[str, object]]]:
@@ -43,8 +41,9 @@ def made(
         where: Data set and split, for messages.
         table: Raw rows; the first has number 0.
         make: Raises BadRow for one that cannot be used.
-        to: The split that a row goes to, by the number of good rows before it.
-        skipped: Takes the bad rows; without it the first one ends everything.
+        split: The split that the rows go to.
+        held_out: Those that go to `test` instead, each by the number of good rows before it.
+        skipped: Counts the bad rows; without it the first one ends everything.
         hint: What to do about a bad row.
 
     Raises:
@@ -52,17 +51,18 @@ def made(
     """
     good = 0
     for number, raw in enumerate(table):
-        split = to(good)
+        goes_to = "test" if good in held_out else split
         try:
-            row = make(split, number, raw)
+            row = make(goes_to, number, raw)
         except BadRow as bad:
             problem = f"{where} row {number}: {bad}"
             if skipped is None:
                 raise InputError(problem, hint=hint) from bad
-            skipped.add(problem)
+            skipped.count += 1
+            skipped.first = skipped.first or problem
             continue
         good += 1
-        yield split, row
+        yield goes_to, row
     if skipped is not None and skipped.count and not good:
         raise InputError(f"{where}: every row is bad; {skipped.first}")
 

@@ -22,7 +22,7 @@ class BuiltIn:
         rows: How many there are, by split: of the Hub's two as their data cards say.
         reward: The reward function of ours that scores it, for `reward.custom_reward_function.path`; None where
             verl, or the fork that it is for, has one.
-        whole: Whether it is all that its place on the Hub holds, so that the id alone means it, too.
+        owns_hub_id: Whether it is all that its place on the Hub holds, so that the id alone means it, too.
     """
 
     name: str
@@ -30,7 +30,7 @@ class BuiltIn:
     hub_id: Optional[str]
     rows: Dict[str, int]
     reward: Optional[str] = None
-    whole: bool = True
+    owns_hub_id: bool = True
 
     def load(self) -> ModuleType:
         """Import its module."""
@@ -52,7 +52,7 @@ _BUILT_IN = (
         "cloudrl.data.nq_search",
         "RUC-NLPIR/FlashRAG_datasets",
         {"train": 79168, "test": 3610},
-        whole=False,
+        owns_hub_id=False,
     ),
 )
 BUILT_IN = {each.name: each for each in sorted(_BUILT_IN, key=lambda each: each.name)}

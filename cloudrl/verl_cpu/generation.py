@@ -54,7 +54,7 @@ def generate(
     Returns:
         A completion a request, in their order.
     """
-    ids, mask = _left_padded([request.prompt_ids for request in requests])
+    ids, mask = left_padded([request.prompt_ids for request in requests])
     positions = (mask.cumsum(-1) - 1).clamp(min=0)
     settings = stack([request.params for request in requests])
     completions = [Completion() for _ in requests]
@@ -80,11 +80,13 @@ def generate(
     return completions
 
 
-def _left_padded(prompts: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return (prompts, longest) token ids and the mask of what is no padding."""
-    width = max(len(prompt) for prompt in prompts)
-    gaps = [width - len(prompt) for prompt in prompts]
-    ids = [[_PADDING_ID] * gap + list(prompt) for gap, prompt in zip(gaps, prompts, strict=True)]
+def left_padded(
+    rows: Sequence[Sequence[int]], padding_id: int = _PADDING_ID
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return (rows, longest) token ids and the mask of what is no padding."""
+    width = max(map(len, rows))
+    gaps = [width - len(row) for row in rows]
+    ids = [[padding_id] * gap + list(row) for gap, row in zip(gaps, rows, strict=True)]
     mask = [[0] * gap + [1] * (width - gap) for gap in gaps]
     return torch.tensor(ids), torch.tensor(mask)
 

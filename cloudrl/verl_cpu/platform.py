@@ -8,7 +8,7 @@ import os
 import resource
 import types
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import psutil
 import torch
@@ -91,23 +91,16 @@ class CpuPlatform(PlatformBase):
     def device_count(self) -> int:
         return 1
 
-    def set_device(self, device_index: int) -> None:
+    def set_device(self, *_: object, **__: object) -> None:
         return None
 
-    def synchronize(self, device_index: int | None = None) -> None:
-        return None
+    # A CPU has nothing to wait for, to set, to empty or to profile, and no runtime of CUDA's.
+    synchronize = set_allocator_settings = empty_cache = profiler_start = profiler_stop = cudart = set_device
 
     def manual_seed(self, seed: int) -> None:
         torch.manual_seed(seed)
 
-    def manual_seed_all(self, seed: int) -> None:
-        torch.manual_seed(seed)
-
-    def set_allocator_settings(self, settings: str) -> None:
-        return None
-
-    def empty_cache(self) -> None:
-        return None
+    manual_seed_all = manual_seed
 
     def get_device_capability(self, device_index: int = 0) -> tuple[int | None, int | None]:
         return None, None
@@ -139,12 +132,6 @@ class CpuPlatform(PlatformBase):
     def nvtx_range(self, msg: str) -> Iterator[None]:
         yield
 
-    def profiler_start(self) -> None:
-        return None
-
-    def profiler_stop(self) -> None:
-        return None
-
     def ray_resource_name(self) -> str:
         # verl counts "GPU" or "NPU" resources only (verl/single_controller/ray/base.py,
         # _check_resource_available), so a CPU node is started with a declared GPU slot a worker.
@@ -155,6 +142,3 @@ class CpuPlatform(PlatformBase):
 
     def is_ipc_supported(self) -> bool:
         return False
-
-    def cudart(self) -> Any:
-        return None

@@ -77,13 +77,14 @@ def _loss(model: Any, tokenizer: Any, texts: Sequence[tuple[str, str]]) -> torch
     """The cross entropy of the answers and their ends. Rows are padded on the left, so that answers end together."""
     import torch
 
+    from cloudrl.verl_cpu.generation import left_padded
+
     asked = [[{"role": "user", "content": question}] for question, _ in texts]
     prompts = tokenizer.apply_chat_template(asked, add_generation_prompt=True)["input_ids"]
     answers = [[*tokenizer.encode(answer), tokenizer.eos_token_id] for _, answer in texts]
-    whole = [prompt + answer for prompt, answer in zip(prompts, answers, strict=True)]
-    ids = _left_padded(whole, tokenizer.pad_token_id)
-    targets = _left_padded(answers, _NO_TARGET)
-    mask = (ids != tokenizer.pad_token_id).long()
+    rows = [prompt + answer for prompt, answer in zip(prompts, answers, strict=True)]
+    ids, mask = left_padded(rows)
+    targets, _ = left_padded(answers, _NO_TARGET)
     logits = model(
         input_ids=ids,
         attention_mask=mask,
@@ -93,10 +94,3 @@ def _loss(model: Any, tokenizer: Any, texts: Sequence[tuple[str, str]]) -> torch
     return torch.nn.functional.cross_entropy(
         logits[:, :-1].flatten(0, 1), targets.flatten(), ignore_index=_NO_TARGET
     )
-
-
-def _left_padded(rows: Sequence[Sequence[int]], padding: int) -> torch.Tensor:
-    import torch
-
-    width = max(map(len, rows))
-    return torch.tensor([[padding] * (width - len(row)) + list(row) for row in rows])

@@ -18,9 +18,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from cloudrl.data import gsm8k, math, nq_search
-from cloudrl.data.catalog import built_in
 from cloudrl.data.parquet import SPLITS
-from cloudrl.data.request import parse_request
+from cloudrl.data.request import built_in, parse_request
 from cloudrl.errors import InputError
 from cloudrl.protocol.data_sets import BUILT_IN
 

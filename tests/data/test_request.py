@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudrl import data
-from cloudrl.data.catalog import built_in, check, names
-from cloudrl.data.request import FIELDS, Request, folder_name, parse_request
+from cloudrl.data.request import FIELDS, Request, built_in, folder_name, parse_request
 from cloudrl.errors import InputError
 from cloudrl.protocol.data_sets import BUILT_IN
 from cloudrl.spec import DataSet
@@ -22,7 +21,7 @@ def test_a_text_is_a_name_and_json_says_more() -> None:
     assert parse_request("owner/name").place == "owner/name"
     text = '{"name": "mine", "source": "/a/b.csv", "test_rows": 7, "skip_bad": true, "system": null}'
     assert parse_request(text) == Request("mine", "/a/b.csv", test_rows=7, skip_bad=True)
-    assert parse_request(text).given == ["source", "test_rows", "skip_bad"]
+    assert parse_request(text).explicit_fields == ["source", "test_rows", "skip_bad"]
 
 
 @pytest.mark.parametrize(
@@ -51,7 +50,7 @@ def test_nodes_and_laptop_know_the_same_fields_and_names() -> None:
     assert tuple(DataSet.model_fields) == FIELDS
     for field in dataclasses.fields(Request)[1:]:
         assert DataSet.model_fields[field.name].default == field.default
-    for name in names():
+    for name in BUILT_IN:
         assert DataSet(name=name).argument() == name
         assert built_in(parse_request(name)) is BUILT_IN[name]
 
@@ -117,7 +116,7 @@ def test_no_name_leaves_the_data_folder(name: str) -> None:
         ('{"name": "openai/gsm8k", "source": "/copy"}', "gsm8k"),
         ('{"name": "x", "source": "openai/gsm8k"}', "gsm8k"),
         ('{"name": "x", "source": "openai/gsm8k", "prompt_field": "question"}', None),
-        ("owner/name", None),
+        *((each, None) for each in ("owner/name", "/x.csv", "./x.csv", '{"name": "x", "source": "~/x"}')),
     ],
 )
 def test_a_built_in_data_set_is_known_by_its_hub_id_too(text: str, meant: str | None) -> None:
@@ -140,22 +139,10 @@ def test_a_built_in_data_set_is_known_by_its_hub_id_too(text: str, meant: str | 
     ],
 )  # fmt: skip
 def test_what_cannot_be_a_data_set_is_refused(text: str, message: str, hint: str) -> None:
-    for refuse in (
-        data.check,
-        lambda each: check(parse_request(each)),
-        lambda each: data.prepare(each, "/nowhere"),
-    ):
-        with pytest.raises(InputError) as caught:
-            refuse(text)
-        assert caught.value.message == message
-        assert hint in str(caught.value.hint)
-
-
-@pytest.mark.parametrize(
-    "text", ["gsm8k", "owner/name", "/data/x.csv", "./x.csv", '{"name": "x", "source": "~/x"}']
-)
-def test_what_can_be_one_passes(text: str) -> None:
-    data.check(text)
+    with pytest.raises(InputError) as caught:
+        data.prepare(text, "/nowhere")
+    assert caught.value.message == message
+    assert hint in str(caught.value.hint)
 
 
 def test_rows_are_as_many_as_the_catalog_says() -> None:
