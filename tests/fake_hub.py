@@ -5,17 +5,22 @@ Source: git-lfs, docs/api/batch.md; huggingface_hub 1.33, lfs.py and _commit_api
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class FakeHub(ThreadingHTTPServer):
     """Keeps objects by their SHA-256, refuses those in `refuses`, and remembers what commits name; a context manager.
 
-    No repository can be made in it; those in `repos` are there, private or not, and have `files`.
+    Those in `repos` are there, private or not, and have `files`. Others can be made unless `is_read_only`. `on_commit`
+    is called before a commit, which fails with what it raises.
     """
 
     def __init__(self) -> None:
@@ -28,6 +33,8 @@ class FakeHub(ThreadingHTTPServer):
         self.refuses: set[str] = set()
         self.sent: list[str] = []
         self.committed: list[dict[str, Any]] = []
+        self.is_read_only = False
+        self.on_commit: Callable[[], object] = lambda: None
 
     def __enter__(self) -> FakeHub:
         threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
@@ -41,6 +48,11 @@ class FakeHub(ThreadingHTTPServer):
         """Path -> object, of what was committed as `file`, `lfsFile` or `deletedFile`."""
         values = [line["value"] for line in self.committed if line["key"] in keys]
         return {value["path"]: value.get("oid", "") for value in values}
+
+    def contents(self) -> dict[str, bytes]:
+        """Path -> bytes, of what was committed as `file`."""
+        values = [line["value"] for line in self.committed if line["key"] == "file"]
+        return {value["path"]: base64.b64decode(value["content"]) for value in values}
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -85,6 +97,11 @@ class _Handler(BaseHTTPRequestHandler):
             wanted = list(map(self._wanted, json.loads(content)["objects"]))
             self._answer({"transfer": "basic", "objects": wanted})
         elif "/commit/" in self.path:
+            try:
+                self.server.on_commit()
+            except ConnectionError as error:
+                self._answer({"error": str(error)}, 507)  # which the client does not try again
+                return
             self.server.committed += [json.loads(line) for line in content.splitlines()]
             commit = {
                 "commitUrl": "https://huggingface.co/me/open/commit/1",
@@ -92,6 +109,11 @@ class _Handler(BaseHTTPRequestHandler):
                 "hookOutput": "",
             }
             self._answer({"success": True, **commit})
+        elif self.path == "/api/repos/create" and not self.server.is_read_only:
+            asked = json.loads(content)
+            repo = f"{asked['organization']}/{asked['name']}"
+            self.server.repos.setdefault(repo, asked["visibility"] == "private")
+            self._answer({"url": f"{self.server.url}/{repo}"})
         elif self.path == "/api/validate-yaml":
             self._answer({"errors": [], "warnings": []})
         else:

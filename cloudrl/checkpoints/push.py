@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import shutil
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from cloudrl.checkpoints.card import Provenance, model_card
 from cloudrl.errors import ConnectionFailed, InputError
@@ -17,24 +17,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from huggingface_hub import HfApi
+
     from cloudrl.checkpoints.handle import CheckpointHandle
 
 CARD = "README.md"
 _WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json")
 """What an earlier upload may have left: loaders take whichever they find first. What is uploaded now is spared."""
-
-
-class Hub(Protocol):
-    """The part of the Hub that is used."""
-
-    def is_private(self, repo: str) -> bool | None:
-        """Whether few see the repository, or everybody does; None if it is not there."""
-
-    def create(self, repo: str, *, private: bool) -> str:
-        """Make the repository unless it is there; returns its URL."""
-
-    def upload(self, repo: str, folder: Path, message: str) -> None:
-        """Bring the files of a folder there, instead of all weights; what is there already is not sent again."""
 
 
 @dataclass(frozen=True)
@@ -83,15 +72,16 @@ def plan_push(
     return PushPlan(checkpoint, repo, private, dtype, staging_root / f"{owner}--{name}-{digest}", card)
 
 
-def push(plan: PushPlan, *, hub: Hub | None = None, on_progress: OnProgress = silent) -> str:
+def push(plan: PushPlan, *, api: HfApi | None = None, on_progress: OnProgress = silent) -> str:
     """Merge, upload, remove the merged model from this machine; returns the repository's URL.
 
     A call that was interrupted is repeated as it was: the merged model is still there, and of its files those that
-    have arrived are not sent again.
+    have arrived are not sent again: `upload_folder` sends what is missing, in several commits for a large folder. What
+    it uploads it does not delete, though `delete_patterns` name it (huggingface_hub 1.33, hf_api.py).
 
     Args:
         plan: What `plan_push` made.
-        hub: Where to.
+        api: Of the Hub; by default with the token that `hf auth login` or HF_TOKEN gives.
         on_progress: Called with bytes of the merge.
 
     Raises:
@@ -100,11 +90,21 @@ def push(plan: PushPlan, *, hub: Hub | None = None, on_progress: OnProgress = si
         ConnectionFailed: It does not answer.
         CheckpointError: The checkpoint cannot be merged.
     """
-    hub = hub or HuggingFaceHub()
-    _refuse_other_visibility(plan, hub.is_private(plan.repo))
-    url = hub.create(plan.repo, private=plan.private)  # refused now, not after an hour of merging
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import RepositoryNotFoundError
+
+    api = api or HfApi()
+    with _own_errors(plan.repo):
+        with suppress(RepositoryNotFoundError):
+            _refuse_other_visibility(plan, api.repo_info(plan.repo, repo_type="model").private)
+        # refused now, not after an hour of merging
+        url = str(api.create_repo(plan.repo, private=plan.private, repo_type="model", exist_ok=True))
     _merge(plan, on_progress)
-    hub.upload(plan.repo, plan.staging, f"{plan.checkpoint.info.name} ({plan.dtype})")
+    with _own_errors(plan.repo):
+        api.upload_folder(
+            repo_id=plan.repo, folder_path=plan.staging, repo_type="model", delete_patterns=list(_WEIGHTS),
+            commit_message=f"{plan.checkpoint.info.name} ({plan.dtype})",
+        )  # fmt: skip
     _remove(plan.staging, url)
     return url
 
@@ -154,58 +154,18 @@ def _remove(staging: Path, url: str) -> None:
         ) from error
 
 
-class HuggingFaceHub:
-    """The real one, with the token that `hf auth login` or HF_TOKEN gives.
-
-    `upload_folder` sends what is missing, in several commits for a large folder; it has taken the place of
-    `upload_large_folder`. What it uploads it does not delete, though `delete_patterns` name it (huggingface_hub 1.33,
-    hf_api.py).
-
-    Args:
-        endpoint: Another server than HF_ENDPOINT or huggingface.co.
-        token: Another one than that of this machine.
-    """
-
-    def __init__(self, endpoint: str | None = None, token: str | None = None) -> None:
-        from huggingface_hub import HfApi
-
-        self._api = HfApi(endpoint=endpoint, token=token)
-
-    def is_private(self, repo: str) -> bool | None:
-        """See `Hub`."""
-        from huggingface_hub.errors import RepositoryNotFoundError
-
-        with _told(repo):
-            try:
-                private: bool | None = self._api.repo_info(repo, repo_type="model").private
-            except RepositoryNotFoundError:
-                return None
-        return private
-
-    def create(self, repo: str, *, private: bool) -> str:
-        """See `Hub`."""
-        with _told(repo):
-            return str(self._api.create_repo(repo, private=private, repo_type="model", exist_ok=True))
-
-    def upload(self, repo: str, folder: Path, message: str) -> None:
-        """See `Hub`."""
-        with _told(repo):
-            self._api.upload_folder(
-                repo_id=repo, folder_path=folder, repo_type="model", commit_message=message,
-                delete_patterns=list(_WEIGHTS),
-            )  # fmt: skip
-
-
 @contextmanager
-def _told(repo: str) -> Iterator[None]:
+def _own_errors(repo: str) -> Iterator[None]:
     """What the Hub says, as our own errors."""
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
+    # the HTTP client of huggingface_hub: httpx from 1.0 on, httpx2 from 2.0 on
+    http_errors = [sys.modules[name].HTTPError for name in ("httpx", "httpx2") if name in sys.modules]
     try:
         yield
     except HFValidationError as error:
         raise InputError(f"{repo!r} is no repository: {_first_line(error)}") from error
-    except (HfHubHTTPError, OSError, RuntimeError, *_http_errors()) as error:
+    except (HfHubHTTPError, OSError, RuntimeError, *http_errors) as error:
         # What happens to one of several files is wrapped (huggingface_hub 1.33, _commit_api.py: _upload_lfs_files);
         # hf_xet 1.8 raises RuntimeError itself.
         cause = error.__cause__ if isinstance(error, RuntimeError) and error.__cause__ else error
@@ -222,12 +182,6 @@ def _told(repo: str) -> Iterator[None]:
             f"the Hub does not answer for {repo}: {_first_line(cause)}",
             hint="Type the same command again: it goes on where it stopped",
         ) from error
-
-
-def _http_errors() -> tuple[type[Exception], ...]:
-    """Of the HTTP client of huggingface_hub: httpx from 1.0 on, httpx2 from 2.0 on."""
-    clients = [sys.modules.get(name) for name in ("httpx", "httpx2")]
-    return tuple(client.HTTPError for client in clients if client is not None)
 
 
 def _first_line(error: BaseException) -> str:

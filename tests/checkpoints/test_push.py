@@ -16,11 +16,12 @@ import pytest
 import yaml
 from fake_cluster import FakeCluster
 from fake_hub import FakeHub
+from huggingface_hub import HfApi
 from small_step import write_step
 
 from cloudrl.checkpoints.card import Provenance, from_job, model_card, provenance
 from cloudrl.checkpoints.handle import Checkpoints
-from cloudrl.checkpoints.push import HuggingFaceHub, _told, plan_push, push
+from cloudrl.checkpoints.push import _own_errors, plan_push, push
 from cloudrl.checkpoints.sources import LocalSource
 from cloudrl.errors import CloudrlError, ConnectionFailed, InputError
 from cloudrl.transport import Connection
@@ -33,27 +34,15 @@ if TYPE_CHECKING:
     from cloudrl.checkpoints.handle import CheckpointHandle
 
 
-class MemoryHub:
-    """Remembers what it was given; may fail in the middle."""
+@pytest.fixture
+def server() -> Iterator[FakeHub]:
+    with FakeHub() as server:
+        yield server
 
-    def __init__(self) -> None:
-        self.repos: dict[str, bool] = {}
-        self.files: dict[str, bytes] = {}
-        self.breaks = False
 
-    def is_private(self, repo: str) -> bool | None:
-        return self.repos.get(repo)
-
-    def create(self, repo: str, *, private: bool) -> str:
-        self.repos.setdefault(repo, private)
-        return f"https://hub/{repo}"
-
-    def upload(self, repo: str, folder: Path, message: str) -> None:
-        self.files = {
-            str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()
-        }
-        if self.breaks:
-            raise ConnectionFailed("the link is gone")
+@pytest.fixture
+def api(server: FakeHub) -> HfApi:
+    return HfApi(server.url, "hf_x")
 
 
 @pytest.fixture
@@ -62,117 +51,120 @@ def latest(tmp_path: Path) -> CheckpointHandle:
     return Checkpoints(LocalSource(tmp_path / "run")).latest()
 
 
-def test_a_merged_model_with_its_card(latest: CheckpointHandle, tmp_path: Path) -> None:
-    hub = MemoryHub()
+@pytest.mark.io
+def test_a_merged_model_with_its_card(
+    latest: CheckpointHandle, server: FakeHub, api: HfApi, tmp_path: Path
+) -> None:
     plan = plan_push(latest, "me/tiny", tmp_path / "push")
-    assert push(plan, hub=hub) == "https://hub/me/tiny"
-    assert hub.repos == {"me/tiny": True}
+    assert push(plan, api=api) == f"{server.url}/me/tiny"
     latest.merge(tmp_path / "model")
     merged = {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()}
-    assert {name: data for name, data in hub.files.items() if name != "README.md"} == merged
-    assert hub.files["README.md"].decode() == plan.card
+    assert server.contents() == {**merged, "README.md": plan.card.encode()}
     assert list((tmp_path / "push").iterdir()) == [], "nothing is left on this machine"
 
 
+@pytest.mark.io
 @pytest.mark.parametrize("private", [True, False])
-def test_public_only_when_asked(latest: CheckpointHandle, tmp_path: Path, private: bool) -> None:
-    hub, plan = MemoryHub(), plan_push(latest, "me/tiny", tmp_path / "push", private=private)
+def test_public_only_when_asked(
+    latest: CheckpointHandle, server: FakeHub, api: HfApi, tmp_path: Path, private: bool
+) -> None:
+    plan = plan_push(latest, "me/tiny", tmp_path / "push", private=private)
     assert ("private" if private else "PUBLIC") in plan.render()
-    push(plan, hub=hub)
-    assert hub.repos == {"me/tiny": private}
+    push(plan, api=api)
+    assert server.repos["me/tiny"] is private
 
 
+@pytest.mark.io
 @pytest.mark.parametrize(
-    ("there", "hint"), [("is PUBLIC", "--public"), ("is private", "hf repos settings me/tiny --public")]
+    ("repo", "there", "hint"),
+    [
+        ("me/open", "is PUBLIC", "--public"),
+        ("me/closed", "is private", "hf repos settings me/closed --public"),
+    ],
 )
 def test_a_repository_stays_as_visible_as_it_is(
-    latest: CheckpointHandle, tmp_path: Path, there: str, hint: str
+    latest: CheckpointHandle, server: FakeHub, api: HfApi, tmp_path: Path, repo: str, there: str, hint: str
 ) -> None:
-    hub, is_private = MemoryHub(), there == "is private"
-    hub.repos = {"me/tiny": is_private}
-    plan = plan_push(latest, "me/tiny", tmp_path / "push", private=not is_private)
-    with pytest.raises(InputError, match=f"me/tiny exists and {there}") as raised:
-        push(plan, hub=hub)
+    is_private = server.repos[repo]
+    plan = plan_push(latest, repo, tmp_path / "push", private=not is_private)
+    with pytest.raises(InputError, match=f"{repo} exists and {there}") as raised:
+        push(plan, api=api)
     assert hint in str(raised.value.hint)
-    assert (hub.files, plan.staging.exists()) == ({}, False)
-    push(plan_push(latest, "me/tiny", tmp_path / "push", private=is_private), hub=hub)
-    assert "model.safetensors" in hub.files
+    assert (server.committed, plan.staging.exists()) == ([], False)
+    push(plan_push(latest, repo, tmp_path / "push", private=is_private), api=api)
+    assert "model.safetensors" in server.contents()
+    assert server.repos[repo] is is_private
 
 
-def test_a_home_that_cannot_be_written(latest: CheckpointHandle, tmp_path: Path) -> None:
+@pytest.mark.io
+def test_a_home_that_cannot_be_written(latest: CheckpointHandle, api: HfApi, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="file cannot be written: File exists") as raised:
-        push(plan_push(latest, "me/tiny", tmp_path / "file"), hub=MemoryHub())
+        push(plan_push(latest, "me/tiny", tmp_path / "file"), api=api)
     assert "CLOUDRL_HOME" in str(raised.value.hint)
     plan = plan_push(latest, "me/tiny", tmp_path / "push")
     (plan.staging / "README.md").mkdir(parents=True)
     with pytest.raises(InputError, match=r"README\.md cannot be written: Is a directory"):
-        push(plan, hub=MemoryHub())
+        push(plan, api=api)
 
 
-class Sweeper(MemoryHub):
-    """Somebody removes the model while it is uploaded."""
-
-    def upload(self, repo: str, folder: Path, message: str) -> None:
-        super().upload(repo, folder, message)
-        shutil.rmtree(folder)
-
-
+@pytest.mark.io
 def test_what_cannot_be_removed_is_said_with_where_the_model_is(
-    latest: CheckpointHandle, tmp_path: Path
+    latest: CheckpointHandle, server: FakeHub, api: HfApi, tmp_path: Path
 ) -> None:
     plan = plan_push(latest, "me/tiny", tmp_path / "push")
-    with pytest.raises(InputError, match=r"the model is at https://hub/me/tiny, and .* cannot be removed"):
-        push(plan, hub=Sweeper())
+    server.on_commit = lambda: shutil.rmtree(plan.staging)
+    with pytest.raises(InputError, match=r"the model is at http.*/me/tiny, and .* cannot be removed"):
+        push(plan, api=api)
 
 
+@pytest.mark.io
 def test_what_an_interrupted_removal_has_left_goes_and_is_not_uploaded(
-    latest: CheckpointHandle, tmp_path: Path
+    latest: CheckpointHandle, server: FakeHub, api: HfApi, tmp_path: Path
 ) -> None:
-    hub, plan = MemoryHub(), plan_push(latest, "me/tiny", tmp_path / "push")
+    plan = plan_push(latest, "me/tiny", tmp_path / "push")
     left = plan.staging.with_name(f".{plan.staging.name}.gone")
     left.mkdir(parents=True)
     (left / "half").write_text("")
-    push(plan, hub=hub)
-    assert "model.safetensors" in hub.files
-    assert "half" not in hub.files
+    push(plan, api=api)
+    assert "model.safetensors" in server.contents()
+    assert "half" not in server.contents()
     assert list((tmp_path / "push").iterdir()) == []
 
 
-def test_what_the_agents_write_down_later_does_not_merge_again(
-    latest: CheckpointHandle, tmp_path: Path
+@pytest.mark.io
+def test_a_repeated_call_does_not_merge_again(
+    latest: CheckpointHandle, server: FakeHub, api: HfApi, tmp_path: Path
 ) -> None:
-    before = plan_push(latest, "me/tiny", tmp_path / "push").staging
-    record = tmp_path / "run/global_step_7/actor/cloudrl_save_world_size_2_rank_0.json"
-    record.write_text("{}")
-    os.utime(record, (2e9, 2e9))
-    again = Checkpoints(LocalSource(tmp_path / "run")).latest()
-    assert plan_push(again, "me/tiny", tmp_path / "push").staging == before
+    def break_off() -> None:
+        raise ConnectionError
 
-
-def test_a_repeated_call_does_not_merge_again(latest: CheckpointHandle, tmp_path: Path) -> None:
-    hub = MemoryHub()
-    hub.breaks = True
+    server.on_commit = break_off
     plan = plan_push(latest, "me/tiny", tmp_path / "push")
-    with pytest.raises(ConnectionFailed):
-        push(plan, hub=hub)
+    with pytest.raises(ConnectionFailed, match="the Hub does not answer for me/tiny"):
+        push(plan, api=api)
     assert (plan.staging / "model.safetensors").exists()
 
-    hub.breaks = False
+    server.on_commit = lambda: None
     seen: list[tuple[int, int]] = []
-    push(
-        plan_push(latest, "me/tiny", tmp_path / "push"), hub=hub, on_progress=lambda *done: seen.append(done)
-    )
+    again = plan_push(latest, "me/tiny", tmp_path / "push")
+    push(again, api=api, on_progress=lambda *done: seen.append(done))
     assert seen == []
     assert not plan.staging.exists()
 
 
 def test_another_save_is_another_upload(latest: CheckpointHandle, tmp_path: Path) -> None:
     plan = plan_push(latest, "me/tiny", tmp_path / "push")
+    assert plan_push(latest, "me/tiny", tmp_path / "push", dtype="fp32").staging != plan.staging
+    record = tmp_path / "run/global_step_7/actor/cloudrl_save_world_size_2_rank_0.json"
+    record.write_text("{}")
+    os.utime(record, (2e9, 2e9))
+    later = Checkpoints(LocalSource(tmp_path / "run")).latest()
+    same = plan_push(later, "me/tiny", tmp_path / "push")
+    assert same.staging == plan.staging, "what the agents write down later is no other save"
     write_step(tmp_path / "run", 8)
     newer = Checkpoints(LocalSource(tmp_path / "run")).latest()
     assert plan_push(newer, "me/tiny", tmp_path / "push").staging != plan.staging
-    assert plan_push(latest, "me/tiny", tmp_path / "push", dtype="fp32").staging != plan.staging
 
 
 @pytest.mark.parametrize("repo", ["tiny", "/tiny", "me/", "a/b/c", ""])
@@ -264,39 +256,28 @@ def test_what_the_cluster_says_of_a_step() -> None:
 # -- the real client against a server of ours -----------------------------------------------------------------------
 
 
-@pytest.fixture
-def server() -> Iterator[FakeHub]:
-    with FakeHub() as server:
-        yield server
-
-
 @pytest.mark.io
-def test_who_sees_a_repository(server: FakeHub) -> None:
-    hub = HuggingFaceHub(server.url, "hf_x")
-    assert [hub.is_private(f"me/{name}") for name in ("tiny", "closed", "open")] == [None, True, False]
-
-
-@pytest.mark.io
-def test_older_weights_go_and_new_ones_are_spared(server: FakeHub, tmp_path: Path) -> None:
+def test_older_weights_go_and_new_ones_are_spared(
+    latest: CheckpointHandle, server: FakeHub, api: HfApi, tmp_path: Path
+) -> None:
     server.files = [
         "model.safetensors", "model-00001-of-00002.safetensors", "model.safetensors.index.json",
         "pytorch_model.bin", "README.md", "picture.png",
     ]  # fmt: skip
-    for name in ("model.safetensors", "README.md"):
-        (tmp_path / name).write_text(name)
-    HuggingFaceHub(server.url, "hf_x").upload("me/open", tmp_path, "new")
+    push(plan_push(latest, "me/closed", tmp_path / "push"), api=api)
     gone = {"model-00001-of-00002.safetensors", "model.safetensors.index.json", "pytorch_model.bin"}
     assert server.paths("deletedFile").keys() == gone
-    assert server.paths("file").keys() == {"model.safetensors", "README.md"}
+    assert {"model.safetensors", "README.md"} <= server.contents().keys()
 
 
 @pytest.mark.io
 def test_a_hub_that_refuses_is_told_before_anything_is_merged(
-    latest: CheckpointHandle, server: FakeHub, tmp_path: Path
+    latest: CheckpointHandle, server: FakeHub, api: HfApi, tmp_path: Path
 ) -> None:
+    server.is_read_only = True
     plan = plan_push(latest, "me/tiny", tmp_path / "push")
     with pytest.raises(InputError, match="the Hub refuses me/tiny") as raised:
-        push(plan, hub=HuggingFaceHub(server.url, "hf_x"))
+        push(plan, api=api)
     assert raised.value.hint is not None
     assert "hf auth login" in raised.value.hint
     assert not plan.staging.exists()
@@ -316,14 +297,17 @@ def test_a_hub_that_refuses_is_told_before_anything_is_merged(
 )
 def test_what_stops_an_upload_on_its_way(error: Exception, kind: type[CloudrlError], hint: str) -> None:
     """Also what hf_xet 1.8 raises: a kind of its own for a token, RuntimeError for the rest."""
-    with pytest.raises(kind, match=re.escape(str(error))) as raised, _told("me/tiny"):
+    with pytest.raises(kind, match=re.escape(str(error))) as raised, _own_errors("me/tiny"):
         raise error
     assert hint in str(raised.value.hint)
 
 
 def test_a_file_of_ours_that_stops_an_upload() -> None:
     """huggingface_hub wraps what happens to one of several files."""
-    with pytest.raises(InputError, match=r"^/s/model\.safetensors: Permission denied$"), _told("me/tiny"):
+    with (
+        pytest.raises(InputError, match=r"^/s/model\.safetensors: Permission denied$"),
+        _own_errors("me/tiny"),
+    ):
         raise RuntimeError("Error while uploading") from PermissionError(
             13, "Permission denied", "/s/model.safetensors"
         )
@@ -333,19 +317,23 @@ def test_a_file_of_ours_that_stops_an_upload() -> None:
 def test_a_hub_that_is_not_there(latest: CheckpointHandle, tmp_path: Path) -> None:
     plan = plan_push(latest, "me/tiny", tmp_path / "push")
     with pytest.raises(ConnectionFailed, match="the Hub does not answer for me/tiny"):
-        push(plan, hub=HuggingFaceHub("http://127.0.0.1:9", "hf_x"))
+        push(plan, api=HfApi("http://127.0.0.1:9", "hf_x"))
 
 
 # -- weights that a Hub wants as LFS objects ------------------------------------------------------------------------
 
-WEIGHTS = {f"model-0000{number}-of-00003.safetensors": bytes([number]) * 20_000 for number in (1, 2, 3)}
 PUSH = """
 import sys
 from pathlib import Path
-from cloudrl.checkpoints.push import HuggingFaceHub
+from huggingface_hub import HfApi
+from cloudrl.checkpoints.handle import Checkpoints
+from cloudrl.checkpoints.push import plan_push, push
+from cloudrl.checkpoints.sources import LocalSource
 from cloudrl.errors import CloudrlError
+_, url, run, staging = sys.argv
 try:
-    HuggingFaceHub(sys.argv[1], "hf_x").upload("me/model", Path(sys.argv[2]), "step 1")
+    plan = plan_push(Checkpoints(LocalSource(Path(run))).latest(), "me/closed", Path(staging))
+    push(plan, api=HfApi(url, "hf_x"))
 except CloudrlError as error:
     sys.exit(error.message)
 """
@@ -354,30 +342,30 @@ except CloudrlError as error:
 def pushed(server: FakeHub, folder: Path) -> subprocess.CompletedProcess[str]:
     """In a Python of its own, without Xet, whose storage has no open protocol; the Hub takes LFS as well."""
     return subprocess.run(
-        [sys.executable, "-c", PUSH, server.url, str(folder)],
+        [sys.executable, "-c", PUSH, server.url, folder / "run", folder / "push"],
         env={**os.environ, "HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"},
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
 
 
 @pytest.mark.io
-def test_what_has_arrived_is_not_sent_again(server: FakeHub, tmp_path: Path) -> None:
-    for name, content in {**WEIGHTS, "config.json": b"{}"}.items():
-        (tmp_path / name).write_bytes(content)
-    oids = {name: hashlib.sha256(content).hexdigest() for name, content in WEIGHTS.items()}
-    late = oids["model-00002-of-00003.safetensors"]
+def test_what_has_arrived_is_not_sent_again(
+    latest: CheckpointHandle, server: FakeHub, tmp_path: Path
+) -> None:
+    latest.merge(tmp_path / "model")
+    names = ("model.safetensors", "tokenizer.json")
+    model, arrived = (hashlib.sha256((tmp_path / "model" / name).read_bytes()).hexdigest() for name in names)
 
-    server.refuses, server.lfs = {late}, set(WEIGHTS)
+    server.refuses, server.lfs = {model}, set(names)
     failed = pushed(server, tmp_path)
     assert (failed.returncode, server.committed) == (1, []), failed.stderr
-    assert "the Hub refuses me/model" in failed.stderr
+    assert "the Hub refuses me/closed" in failed.stderr
 
-    server.refuses, arrived = set(), set(server.objects)
-    assert arrived
+    server.refuses = set()
+    assert server.objects.keys() == {arrived}
     server.sent.clear()
     done = pushed(server, tmp_path)
     assert done.returncode == 0, done.stderr
-    assert late in server.sent
-    assert not arrived & set(server.sent)
-    assert server.paths("file", "lfsFile") == {**oids, "config.json": ""}
-    assert {server.objects[oid] for oid in oids.values()} == set(WEIGHTS.values())
+    assert server.sent == [model]
+    assert server.paths("lfsFile") == {"model.safetensors": model, "tokenizer.json": arrived}
+    assert server.contents().keys() == {"README.md", "config.json"}
