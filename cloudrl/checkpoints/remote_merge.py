@@ -27,6 +27,7 @@ from cloudrl.verl.metrics import plain
 if TYPE_CHECKING:
     from cloudrl.checkpoints.handle import CheckpointHandle
     from cloudrl.jobs import JobHandle
+    from cloudrl.protocol.backoff import Backoff
     from cloudrl.saves.inventory import Checkpoint
     from cloudrl.spec.shape import ClusterShape
     from cloudrl.transport import AgentClient, Connection
@@ -70,7 +71,9 @@ def merge_on_head(
             f"--to {path} is relative, and means a folder of the head", hint="Give an absolute path"
         )
     options = [f"--to={path}", f"--dtype={dtype}", *(["--sync"] if sync else [])]
-    return _follow(_submit(source.connection, checkpoint.info, options), on_progress)
+    if source.backoff is not None:
+        options.append(f"--give-up-s={source.backoff.give_up_s:g}")
+    return _follow(_submit(source.connection, checkpoint.info, options), source.backoff, on_progress)
 
 
 def _submit(connection: Connection, checkpoint: Checkpoint, options: list[str]) -> JobHandle:
@@ -117,9 +120,9 @@ def _request(cluster: ClusterShape, package: str, submission_id: str, options: l
     }
 
 
-def _follow(job: JobHandle, on_progress: OnProgress) -> dict[str, Any]:
+def _follow(job: JobHandle, backoff: Backoff | None, on_progress: OnProgress) -> dict[str, Any]:
     result: dict[str, Any] = {}
-    for event in job.follow():
+    for event in job.follow(backoff=backoff):
         if isinstance(event, Line):
             said = _said(event.text)
             if "total" in said:

@@ -20,7 +20,7 @@ from cloudrl.checkpoints.merge import merge
 from cloudrl.checkpoints.merge_inputs import merge_inputs
 from cloudrl.checkpoints.remote import RemoteShard
 from cloudrl.errors import CheckpointError, CloudrlError
-from cloudrl.protocol.backoff import retry
+from cloudrl.protocol.backoff import Backoff, retry
 from cloudrl.protocol.client import AgentClient
 from cloudrl.saves.aggregate import cluster_inventory
 from cloudrl.shards.source import LocalShard
@@ -28,7 +28,6 @@ from cloudrl.shards.source import LocalShard
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from cloudrl.protocol.backoff import Backoff
     from cloudrl.saves.inventory import Checkpoint, FileCopy, Inventory
     from cloudrl.shards.source import ShardSource
 
@@ -61,6 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--to", type=Path, required=True)
     parser.add_argument("--dtype", required=True)
     parser.add_argument("--sync", action="store_true")
+    parser.add_argument("--give-up-s", type=float, default=Backoff().give_up_s)
     args = parser.parse_args(argv)
     said = [0.0]
 
@@ -70,9 +70,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             _say(done=done_bytes, total=total_bytes)
 
     agent = AgentClient(args.agent_url, os.environ[TOKEN], timeout_s=READ_TIMEOUT_S)
-    client = RangeClient(agent, on_break=lambda sentence: _say(note=sentence))
+    backoff = Backoff(give_up_s=args.give_up_s)
+    client = RangeClient(agent, backoff=backoff, on_break=lambda sentence: _say(note=sentence))
     try:
-        inputs = merge_inputs(_find(agent, args), HeadFileOpener(client))
+        inputs = merge_inputs(_find(agent, args, backoff), HeadFileOpener(client))
         merged = merge(inputs, args.to, dtype=args.dtype, sync=args.sync, on_progress=progress)
     except CloudrlError as error:
         _say(error=error.message, hint=error.hint)

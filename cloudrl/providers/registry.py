@@ -81,18 +81,19 @@ def default_provider(*, gpus: bool) -> Provider:
 
 
 def find(name: str | None = None) -> Found:
-    """One's own clusters with all providers, or those of one name.
+    """One's own clusters with all providers, or those of one name, which may be `dstack/lab`.
 
     A name that is over with one provider makes room for one that is alive with another. What is another user's, or no
     cluster at all, counts only where one has none of that name, alive or over.
     """
     clusters: list[Status] = []
     silent: list[Silent] = []
-    for each in map(provider, PROVIDERS):
+    of_provider, _, plain = (name or "").rpartition("/")
+    for each in map(provider, [of_provider] if of_provider else PROVIDERS):
         if not each.is_configured():
             continue
         try:
-            clusters += each.list(name)
+            clusters += each.list(plain or None)
         except CloudrlError as error:
             silent.append(Silent(each.name, error))
     own = {each.name for each in clusters if each.is_own}

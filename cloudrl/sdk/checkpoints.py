@@ -10,13 +10,12 @@ from cloudrl.errors import InputError
 from cloudrl.providers import registry
 from cloudrl.sdk.amounts import gigabytes
 from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, silent, transfer, unattended
-from cloudrl.sdk.find import running_clusters
+from cloudrl.sdk.find import only_of, running_clusters
 from cloudrl.sdk.running import attach
 
 if TYPE_CHECKING:
     from cloudrl.checkpoints.handle import CheckpointHandle, Checkpoints
     from cloudrl.checkpoints.push import PushPlan
-    from cloudrl.checkpoints.sources import CheckpointSource
     from cloudrl.saves.prune import PrunePlan, Removal
 
 
@@ -42,14 +41,20 @@ def find_checkpoints(
         ConnectionFailed: the cluster does not answer.
     """
     from cloudrl.checkpoints.handle import Checkpoints
-    from cloudrl.checkpoints.sources import LocalSource
+    from cloudrl.checkpoints.sources import ClusterSource, LocalSource
+    from cloudrl.protocol.backoff import Backoff
 
     if cluster is not None and folder is not None:
         raise InputError(f"--cluster {cluster} and --dir {folder} are two places", hint="Give one of the two")
     if folder is not None:
         return Checkpoints(LocalSource(Path(folder).expanduser()))
-    name = cluster if cluster is not None else _only_cluster()
-    return Checkpoints(_source(name, give_up_s, on_progress))
+    none = "Name a folder, for example: cloudrl checkpoints list --dir ./checkpoints"
+    name = cluster if cluster is not None else only_of(running_clusters(), none=none)
+    if (kept := _kept_folder(name)) is not None:
+        return Checkpoints(LocalSource(kept))
+    backoff = Backoff(give_up_s=give_up_s)
+    on_break = lambda sentence: on_progress(Notice(sentence))  # noqa: E731
+    return Checkpoints(ClusterSource(attach(name).connection, backoff, on_break))
 
 
 def plan_push(
@@ -124,35 +129,9 @@ def _commands(found: Checkpoints) -> list[str]:
     return [job.entrypoint for job in list_jobs(found.source.connection) if not job.status.is_terminal]
 
 
-def _source(name: str, give_up_s: float, on_progress: OnProgress) -> CheckpointSource:
-    from cloudrl.checkpoints.sources import ClusterSource, LocalSource
-    from cloudrl.protocol.backoff import Backoff
-
-    kept = _kept_folder(name)
-    if kept is not None:
-        return LocalSource(kept)
-    say = lambda sentence: on_progress(Notice(sentence))  # noqa: E731
-    return ClusterSource(attach(name).connection, Backoff(give_up_s=give_up_s), say)
-
-
-def _only_cluster() -> str:
-    running = running_clusters()
-    if not running:
-        raise InputError(
-            "there is no cluster",
-            hint="Name a folder, for example: cloudrl checkpoints list --dir ./checkpoints",
-        )
-    if len(running) > 1:
-        raise InputError(
-            f"several clusters are up: {', '.join(running)}", hint=f"Choose one: --cluster {running[0]}"
-        )
-    return running[0]
-
-
 def _kept_folder(name: str) -> Path | None:
     """What a cluster that is over has left on this machine."""
-    ref = registry.locate(name) if "/" in name else None
-    looks = registry.provider(ref.provider).list(ref.name) if ref else registry.find(name).clusters
+    looks = registry.find(name).clusters
     folder = looks[0].checkpoint_dir if looks and looks[0].is_over and looks[0].nodes_are_here else None
     return Path(folder) if folder is not None and Path(folder).is_dir() else None
 

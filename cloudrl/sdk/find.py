@@ -18,6 +18,8 @@ from cloudrl.sdk.callbacks import Notice, OnProgress, silent
 from cloudrl.sdk.running import RunningCluster, attach, connect
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from cloudrl.jobs import JobHandle
     from cloudrl.providers.model import Status
 
@@ -49,17 +51,14 @@ def find(
         )
     if name is None and address is None:
         up = running_clusters()
-        if len(up) > 1:
-            raise InputError(
-                f"several clusters are up: {', '.join(up)}", hint=f"Choose one: --cluster {next(iter(up))}"
-            )
-        if not up and not plain:
-            raise InputError("there is no cluster", hint=f"Name one, or any Ray: --address {PLAIN_URL}")
-        name, address = (up[0], None) if up else (None, PLAIN_URL)
-    if name is None:
-        url = str(address) if "://" in str(address) else f"http://{address}"
-        return connect(url, _ray_token())
-    return attach(name, keep_open=keep_open)
+        if not up and plain:
+            address = PLAIN_URL
+        else:
+            name = only_of(up, none=f"Name one, or any Ray: --address {PLAIN_URL}")
+    if name is not None:
+        return attach(name, keep_open=keep_open)
+    url = str(address) if "://" in str(address) else f"http://{address}"
+    return connect(url, _ray_token())
 
 
 def only_cluster(name: str | None) -> str:
@@ -71,11 +70,22 @@ def only_cluster(name: str | None) -> str:
     if name is not None:
         return name
     known = running_clusters() or names_in_use(known_clusters())
-    if len(known) == 1:
-        return known[0]
-    if not known:
-        raise InputError("there is no cluster", hint="Start one: cloudrl up --on local --nodes 2")
-    raise InputError(f"which one? There are {', '.join(known)}", hint=f"For example: {known[0]}")
+    return only_of(known, none="Start one: cloudrl up --on local --nodes 2")
+
+
+def only_of(names: Sequence[str], *, none: str) -> str:
+    """The only one of several names; `none` is the hint where there is none.
+
+    Raises:
+        InputError: there is not exactly one.
+    """
+    if not names:
+        raise InputError("there is no cluster", hint=none)
+    if len(names) > 1:
+        raise InputError(
+            f"there are several clusters: {', '.join(names)}", hint=f"Choose one: --cluster {names[0]}"
+        )
+    return names[0]
 
 
 def running_clusters() -> list[str]:
@@ -112,10 +122,7 @@ def look(name: str | None = None, *, on_progress: OnProgress = silent) -> list[S
         InputError: there is none of that name.
         CloudrlError: a provider could not be asked, and the others have none.
     """
-    if name is None:
-        found = known_clusters(on_progress=on_progress)
-    else:
-        found = registry.find(name).clusters if "/" not in name else ()
+    found = known_clusters(on_progress=on_progress) if name is None else registry.find(name).clusters
     refs = [registry.ClusterRef(each.provider, each.name) for each in found]
     if name is not None and not refs:
         refs = [registry.locate(name)]
@@ -134,11 +141,9 @@ def find_job(job_id: str | None = None, name: str | None = None, address: str | 
     if job_id is None:
         return newest_job(find(name, address).connection)
     url = _JOB_URL.fullmatch(job_id)
-    if url is None:
-        return find(name, address).job(job_id)
-    if name is None and address is None:
+    if url is not None and name is None and address is None:
         return _at(url["place"], "https" if url["secure"] else "http").job(url["id"])
-    return find(name, address).job(url["id"])
+    return find(name, address).job(job_id if url is None else url["id"])
 
 
 def _at(place: str, scheme: str) -> RunningCluster:

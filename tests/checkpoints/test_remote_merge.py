@@ -91,9 +91,9 @@ def head(tmp_path: Path) -> Iterator[Head]:
         yield head
 
 
-def latest(head: Head) -> CheckpointHandle:
+def latest(head: Head, backoff: Backoff | None = None) -> CheckpointHandle:
     connection = Connection("lab", head.url, head.token, head.agent_url, head.token)
-    return Checkpoints(ClusterSource(connection)).latest()
+    return Checkpoints(ClusterSource(connection, backoff)).latest()
 
 
 def test_the_same_model_as_here(head: Head, tmp_path: Path) -> None:
@@ -193,3 +193,10 @@ def test_a_node_that_stays_silent_is_not_passed_over(head: Head) -> None:
     del head.disks[1]
     with pytest.raises(ConnectionFailed, match="it may have newer files of this step"):
         _find(AgentClient(head.agent_url, head.token), WANTED, Backoff(give_up_s=0.0))
+
+
+def test_the_head_waits_as_long_as_was_asked_for(head: Head, tmp_path: Path) -> None:
+    checkpoint = latest(head, Backoff(give_up_s=0.0))
+    del head.disks[1]
+    with pytest.raises(CheckpointError, match=r"on the head: .* it may have newer files of this step"):
+        merge_on_head(checkpoint, str(tmp_path / "out"))

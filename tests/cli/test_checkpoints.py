@@ -79,7 +79,7 @@ def test_of_several_clusters_one_has_to_be_named_as_an_argument(
         for words in (["list"], ["merge", "--to", "out"], ["prune", "--keep-last", "1", "-y"]):
             done = run("checkpoints", *words)
             assert done.code == 2
-            assert "several clusters are up: a1, lab" in done.err
+            assert "there are several clusters: a1, lab" in done.err
             assert "Choose one: --cluster a1\n" in done.err
         assert "complete; a resume takes it" in run("checkpoints", "list", "-c", "lab").out
 
