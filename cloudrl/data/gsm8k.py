@@ -9,9 +9,10 @@ takes `datasets`, the files take pyarrow.
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TYPE_CHECKING
 
-from cloudrl.data.raw import HubData
+from cloudrl.data.raw import prepare_from_hub
 from cloudrl.data.rows import BadRow, verl_row
 
 if TYPE_CHECKING:
@@ -45,4 +46,4 @@ def _row(split: str, index: int, raw: Mapping[str, Any]) -> Dict[str, object]:
     )
 
 
-prepare = HubData("gsm8k", DATA_SOURCE, "main", _row).prepare
+prepare = partial(prepare_from_hub, "gsm8k", DATA_SOURCE, "main", _row)

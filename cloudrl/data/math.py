@@ -9,9 +9,10 @@ the download takes `datasets`, the files take pyarrow.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
-from cloudrl.data.raw import HubData
+from cloudrl.data.raw import prepare_from_hub
 from cloudrl.data.rows import BadRow, verl_row
 
 if TYPE_CHECKING:
@@ -72,4 +73,4 @@ def _row(split: str, index: int, raw: Mapping[str, Any]) -> Dict[str, object]:
     }
 
 
-prepare = HubData("math", DATA_SOURCE, None, _row).prepare
+prepare = partial(prepare_from_hub, "math", DATA_SOURCE, None, _row)

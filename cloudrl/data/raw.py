@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,43 +41,41 @@ def open_raw(
     return read_files(Path(place).expanduser(), config)
 
 
-@dataclass(frozen=True)
-class HubData:
-    """A built-in data set from the Hub, which has both splits, and of whose raw rows one function makes verl's."""
+def prepare_from_hub(
+    name: str,
+    hub_id: str,
+    config: Optional[str],
+    make: MakeRow,
+    folder: Union[str, Path],
+    *,
+    source: Optional[Union[str, Path]] = None,
+    say: Callable[[str], None] = silent,
+) -> Dict[str, str]:
+    """Write train.parquet and test.parquet of a built-in data set from the Hub, in the columns that verl reads.
 
-    name: str
-    hub_id: str
-    config: Optional[str]
-    make: MakeRow
+    Args:
+        name: The data set.
+        hub_id: Where its original is; it has both splits.
+        config: The Hub's configuration.
+        make: Makes verl's row of a raw one.
+        folder: Where to write; made if need be.
+        source: A folder of the raw rows, as `train.jsonl` or `train.parquet` and the same for `test`; a copy of
+            the Hub's repository will do, and so will the id of another one on the Hub. None downloads the
+            original, or takes it from the cache of `datasets`.
+        say: Is called with lines about the progress.
 
-    def prepare(
-        self,
-        folder: Union[str, Path],
-        *,
-        source: Optional[Union[str, Path]] = None,
-        say: Callable[[str], None] = silent,
-    ) -> Dict[str, str]:
-        """Write train.parquet and test.parquet, in the columns that verl reads.
+    Returns:
+        The absolute paths by split: `train` and `test`.
 
-        Args:
-            folder: Where to write; made if need be.
-            source: A folder of the raw rows, as `train.jsonl` or `train.parquet` and the same for `test`; a copy of
-                the Hub's repository will do, and so will the id of another one on the Hub. None downloads the
-                original, or takes it from the cache of `datasets`.
-            say: Is called with lines about the progress.
-
-        Returns:
-            The absolute paths by split: `train` and `test`.
-
-        Raises:
-            ConnectionFailed: The download failed; the message is one line and says what to look at.
-            InputError: A split is missing or empty, or a row is bad. Nothing is written then.
-        """
-        place = self.hub_id if source is None else source
-        tables = open_raw(self.name, place, self.config, say=say)
-        for split in SPLITS:
-            if split not in tables:
-                has = ", ".join(tables)
-                raise InputError(f"{place} has no {split} split of {self.name}: its splits are {has}")
-        rows = (make_rows(f"{self.name} {split}", tables[split], self.make, split) for split in SPLITS)
-        return write_splits(self.name, folder, chain.from_iterable(rows), say=say)
+    Raises:
+        ConnectionFailed: The download failed; the message is one line and says what to look at.
+        InputError: A split is missing or empty, or a row is bad. Nothing is written then.
+    """
+    place = hub_id if source is None else source
+    tables = open_raw(name, place, config, say=say)
+    for split in SPLITS:
+        if split not in tables:
+            has = ", ".join(tables)
+            raise InputError(f"{place} has no {split} split of {name}: its splits are {has}")
+    rows = (make_rows(f"{name} {split}", tables[split], make, split) for split in SPLITS)
+    return write_splits(name, folder, chain.from_iterable(rows), say=say)

@@ -6,5 +6,5 @@ from cloudrl.recipes.files import names as names
 from cloudrl.recipes.overlay import Algorithm as Algorithm
 from cloudrl.recipes.overlay import algorithm as algorithm
 from cloudrl.recipes.overlay import algorithms as algorithms
+from cloudrl.recipes.overlay import render_recipe as render_recipe
 from cloudrl.recipes.overlay import with_algorithm as with_algorithm
-from cloudrl.recipes.text import render_recipe as render_recipe

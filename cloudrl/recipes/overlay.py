@@ -8,6 +8,7 @@ turns; `dro`, for which verl names no coefficient; `bypass_mode`, which belongs 
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,11 +16,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import PlainValidator
 
 from cloudrl.errors import SpecError, did_you_mean
-from cloudrl.recipes.files import read_mapping
+from cloudrl.recipes.files import load, path_of, read_mapping
 from cloudrl.spec.base import FrozenDict, Spec
 from cloudrl.spec.fields import Words, text
-from cloudrl.spec.hydra import split_key
+from cloudrl.spec.hydra import hydra_text, split_key
 from cloudrl.spec.job import Overrides
+from cloudrl.spec.yaml_core import dump_mapping
 
 if TYPE_CHECKING:
     from cloudrl.spec import Job
@@ -89,12 +91,11 @@ def algorithm(name: str) -> Algorithm:
             f"there is no algorithm {name!r}{did_you_mean(name, algorithms())}",
             hint=f"Algorithms: {', '.join(algorithms())}",
         )
-    return Algorithm.load(read_mapping(algorithm_path(name), name))
+    return Algorithm.load(_fields(name))
 
 
-def algorithm_path(name: str) -> Path:
-    """The file of an algorithm."""
-    return _FOLDER / f"{name}.yml"
+def _fields(name: str) -> dict[str, Any]:
+    return read_mapping(_FOLDER / f"{name}.yml", name)
 
 
 def with_algorithm(job: Job, name: str) -> Job:
@@ -114,3 +115,25 @@ def with_algorithm(job: Job, name: str) -> Job:
     source = "; ".join(part for part in (job.source, f"{name}: {chosen.source}") if part)
     summary = f"{chosen.summary}; the rest as in {job.name}"
     return chosen.apply(job).replace(name=named, summary=summary, source=source)
+
+
+def render_recipe(name_or_path: str | os.PathLike[str], algorithm: str | None = None) -> str:
+    """A recipe's file with its comments; by another algorithm, a file that `load` reads as that job.
+
+    Raises:
+        SpecError: there is no such recipe or algorithm, or they do not go together.
+    """
+    path, shown = path_of(name_or_path), os.fspath(name_or_path)
+    job = load(name_or_path)
+    if algorithm is None:
+        return path.read_text(encoding="utf-8")
+    job = with_algorithm(job, algorithm)
+    recipe, overlay = read_mapping(path, shown), _fields(algorithm)
+    # A job holds Hydra's text; the values that it was made of stand in the two files.
+    groups = (recipe.get("overrides", {}), overlay.get("overrides", {}), overlay.get("defaults", {}))
+    values = [value for group in groups for value in group.values()] + [overlay.get("answers")]
+    by_text = {hydra_text(value): value for value in values}
+    head = f"# {shown} by the algorithm {algorithm}: {overlay['summary']}\n"
+    overrides = {key: by_text[text] for key, text in job.overrides.items()}
+    about = {"name": job.name, "summary": job.summary, "source": job.source}
+    return head + dump_mapping({**recipe, **about, "overrides": overrides})

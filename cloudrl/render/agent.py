@@ -5,13 +5,11 @@ from __future__ import annotations
 import io
 import tokenize
 import zipfile
-from importlib import resources
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from importlib.resources.abc import Traversable
-    from pathlib import Path
 
 AGENT_FILE = "cloudrl-node.pyz"
 
@@ -65,16 +63,8 @@ def write_agent(folder: Path) -> Path:
 
 def python_sources(parts: Iterable[str]) -> Iterator[tuple[str, bytes]]:
     """Files and folders of this package: path below its parent, as `cloudrl/node/agent.py`, and the bytes of each."""
-    root = resources.files("cloudrl")
+    root = Path(__file__).parents[2]
     for part in parts:
-        yield from _walk(root.joinpath(part), f"cloudrl/{part}")
-
-
-def _walk(item: Traversable, name: str) -> Iterator[tuple[str, bytes]]:
-    if item.is_file():
-        if name.endswith(".py"):
-            yield name, item.read_bytes()
-        return
-    for inner in item.iterdir():
-        if inner.name != "__pycache__":
-            yield from _walk(inner, f"{name}/{inner.name}")
+        path = root / "cloudrl" / part
+        for file in [path] if path.is_file() else path.rglob("*.py"):
+            yield file.relative_to(root).as_posix(), file.read_bytes()
