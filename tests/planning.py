@@ -6,7 +6,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloudrl.jobs import Submission, SubmitOptions, plan_job, submission_of
+from cloudrl.jobs import JobHandle, Submission, SubmitOptions, plan_job, prepare, send
 from cloudrl.jobs.draft import Snapshot
 from cloudrl.jobs.local_files import look
 from cloudrl.spec import Job, parse_override
@@ -14,6 +14,8 @@ from cloudrl.spec.shape import ClusterShape
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from cloudrl.transport import Connection
 
 NOW = datetime(2026, 11, 21, 10, 5, 9, tzinfo=timezone.utc)
 
@@ -59,7 +61,7 @@ def plan(
     """What would be sent to a cluster of this shape; of this machine's files none is read."""
     options = options or SubmitOptions()
     snapshot = Snapshot(shape, look(job_, options, here=here), shell=shell or {}, now=now)
-    return submission_of(plan_job(job_, options, snapshot))
+    return plan_job(job_, options, snapshot)
 
 
 def planned(job_: Job | None = None, view: ClusterShape | None = None, **options: Any) -> Submission:
@@ -73,3 +75,7 @@ def typed(*arguments: str) -> dict[str, str]:
 
 def overrides(submission: Submission) -> dict[str, str]:
     return dict(argument.split("=", 1) for argument in submission.argv[3:])
+
+
+def submit(connection: Connection, job_: Job, options: SubmitOptions | None = None) -> JobHandle:
+    return send(connection, prepare(connection, job_, options or SubmitOptions(), shell={}))

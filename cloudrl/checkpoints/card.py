@@ -12,9 +12,9 @@ import yaml
 
 from cloudrl.jobs.defaults import MODEL, TRAIN
 from cloudrl.jobs.events import read_events
-from cloudrl.jobs.handle import find_job, list_jobs
+from cloudrl.jobs.handle import find_job
 from cloudrl.jobs.overrides import unquoted
-from cloudrl.jobs.submission import redact_command
+from cloudrl.jobs.redaction import redact_command
 from cloudrl.verl.metrics import REWARD_KEYS, Step
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def provenance(connection: Connection, run: str, step: int) -> Provenance:
     Raises:
         ConnectionFailed: It does not answer.
     """
-    job = next((job for job in reversed(list_jobs(connection)) if _is_of(job, run)), None)
+    job = next((job for job in reversed(connection.ray().list_jobs()) if _is_of(job, run)), None)
     if job is None:
         return Provenance()
     lines = find_job(connection, job.submission_id).logs()

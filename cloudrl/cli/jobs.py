@@ -133,8 +133,7 @@ def _show_line(update: Update) -> None:
 
 def _fields(job: RayJob) -> dict[str, Any]:
     """What is worth knowing of a job, secrets masked."""
-    from cloudrl.jobs.environment import redact, secret_values
-    from cloudrl.jobs.submission import redact_command
+    from cloudrl.jobs.redaction import redact, redact_command, secret_values
 
     secrets = secret_values(job.runtime_env.get("env_vars") or {})
     fields = {

@@ -6,12 +6,9 @@ from cloudrl.jobs.events import Line as Line
 from cloudrl.jobs.events import Progress as Progress
 from cloudrl.jobs.handle import JobHandle as JobHandle
 from cloudrl.jobs.handle import find_job as find_job
-from cloudrl.jobs.handle import list_jobs as list_jobs
 from cloudrl.jobs.options import SubmitOptions as SubmitOptions
 from cloudrl.jobs.pipeline import plan_job as plan_job
-from cloudrl.jobs.pipeline import submission_of as submission_of
 from cloudrl.jobs.submission import Submission as Submission
 from cloudrl.jobs.submit import prepare as prepare
 from cloudrl.jobs.submit import send as send
-from cloudrl.jobs.submit import submit as submit
 from cloudrl.verl.metrics import Step as Step

@@ -107,10 +107,7 @@ def _files(name: str, cluster: ClusterShape, files: LocalFiles) -> tuple[str, st
 
 def _reward(text: str, given: Mapping[str, str]) -> dict[str, Any]:
     path, function = split_reward(text)
-    if function is not None and REWARD_NAME in given:
-        raise InputError(
-            f"--reward {text} and {REWARD_NAME}={given[REWARD_NAME]} say the same thing twice",
-            hint="Give one of the two",
-        )
-    name = {} if function is None and REWARD_NAME in given else {REWARD_NAME: function or REWARD_FUNCTION}
+    if function is not None:
+        _check_free(given, f"--reward {text}", REWARD_NAME)
+    name = {} if REWARD_NAME in given else {REWARD_NAME: function or REWARD_FUNCTION}
     return {REWARD_PATH: path, **name}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cloudrl.errors import InputError, did_you_mean
@@ -55,17 +56,22 @@ def take_cluster_defaults(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
     chosen = {**made, **given}
     _check_complete(job, cluster, chosen)
     keys = [key for key in made if key not in given and has_key(cluster.verl_version, key)]
-    return draft.noting(
-        *_hub_note(job, cluster, given),
-        defaults={key: hydra_text(made[key]) for key in keys},
-        is_offline=_is_offline(chosen, given, cluster),
+    draft = draft.noting(
+        *_hub_note(job, cluster, given), defaults={key: hydra_text(made[key]) for key in keys}
+    )
+    return (
+        replace(draft, variables={"HF_HUB_OFFLINE": "1", **draft.variables}) if is_offline(draft) else draft
     )
 
 
-def _is_offline(chosen: Mapping[str, object], given: Mapping[str, str], cluster: ClusterShape) -> bool:
-    models = {str(chosen[key]) for key in (MODEL, CRITIC_MODEL) if key in chosen}
-    models |= {value for key, value in given.items() if key.endswith("path") and HUB_ID.fullmatch(value)}
-    prepared = set(cluster.models.values())
+def is_offline(draft: JobDraft) -> bool:
+    """Whether every model of a complete job lies on the nodes, so that nothing need be asked of the Hub."""
+    models = {
+        value
+        for key, value in draft.values.items()
+        if key in (MODEL, CRITIC_MODEL) or (key.endswith("path") and HUB_ID.fullmatch(value))
+    }
+    prepared = set(draft.cluster.models.values())
     return all(model.startswith(("/", f"{PACKAGE_FOLDER}/")) or model in prepared for model in models)
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from cloudrl.jobs.local_files import LocalFiles
     from cloudrl.jobs.options import SubmitOptions
-    from cloudrl.jobs.upload import Upload
+    from cloudrl.jobs.submission import Upload
     from cloudrl.jobs.working_dir import PackagePlan
     from cloudrl.saves.inventory import Inventory
     from cloudrl.spec import HydraText, Job
@@ -58,13 +58,11 @@ class JobDraft:
     uploads: tuple[Upload, ...] = ()
     package: PackagePlan | None = None
     runtime_env: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """As Ray gets it."""
-    is_offline: bool = False
-    """Whether every model lies on the nodes, so that nothing need be asked of the Hub."""
+    """As Ray gets it, without the variables."""
+    variables: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Of the job's environment, secrets among them until they are delivered."""
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Variables that go through the agents."""
-    wrapper_argv: tuple[str, ...] = ()
-    """Stands before the entry point: reads the secrets, then becomes what follows it."""
     notes: tuple[str, ...] = ()
     """What the user should know, one sentence each."""
 
@@ -82,11 +80,6 @@ class JobDraft:
     def values(self) -> dict[str, str]:
         """Bare key -> value of all overrides, without quotes."""
         return parse_overrides(self.arguments)
-
-    @property
-    def variables(self) -> dict[str, str]:
-        """Of the job's environment, secrets among them until they are delivered."""
-        return dict(self.runtime_env.get("env_vars") or {})
 
     def noting(self, *sentences: str, **changes: Any) -> JobDraft:
         """The same with changes, and with what the user should know of them."""

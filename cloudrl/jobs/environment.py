@@ -1,4 +1,4 @@
-"""The environment of a job: variables from recipe, file and command line, and which of them are secrets."""
+"""The environment of a job: variables and Ray's runtime environment, from files and the command line."""
 
 from __future__ import annotations
 
@@ -8,21 +8,12 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from cloudrl.errors import InputError, SpecError
-from cloudrl.spec import Job
-from cloudrl.spec.names import is_secret
+from cloudrl.spec.fields import environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-MASK = "***"
-# verl has many keys such as data.prompt_key and max_num_batched_tokens, so in overrides the rule is narrower.
-_SECRET_KEY = re.compile(
-    r"(api|access|secret|private|auth)_?key|(hf|hub|api|auth|access|bearer)_?token|(^|[._])token$|secret"
-    r"|passw|passphrase|credential",
-    re.IGNORECASE,
-)
-_URL_LOGIN = re.compile(r"(://[^/\s:@]*:)[^/\s@]+@")
 _REMOTE = re.compile(r"[a-z0-9]+://", re.IGNORECASE)
 _READ_BY_RAY = ("pip", "uv", "conda", "container", "image_uri", "config")
 """Fields of a runtime environment that Ray's own client checks, and whose files it reads."""
@@ -53,10 +44,9 @@ def checked_env(values: Any, where: str) -> dict[str, str]:
         InputError: With `where` in front of what is wrong.
     """
     try:
-        return dict(Job(name="environment", env=values).env)
+        return dict(environment(values))
     except SpecError as failure:
-        reason = failure.message.removeprefix("Job.env: ")
-        raise InputError(f"{where}: {reason}", hint=failure.hint) from None
+        raise InputError(f"{where}: {failure.message}", hint=failure.hint) from None
 
 
 def load_runtime_env(path: Path) -> dict[str, Any]:
@@ -103,38 +93,6 @@ def checked_runtime_env(values: Any, where: str) -> dict[str, Any]:
 def is_remote(place: str) -> bool:
     """Whether this is a URL that the cluster fetches by itself, such as `s3://` or `gcs://`."""
     return _REMOTE.match(place) is not None
-
-
-def is_secret_override(key: str) -> bool:
-    """Whether the override of a bare key holds a secret: `x.api_key`, `...env_vars.HF_TOKEN`."""
-    *_, group, name = ("", *key.split("."))
-    return is_secret(name) if group == "env_vars" else _SECRET_KEY.search(name) is not None
-
-
-def redact(value: Any, secrets: Iterable[str] = ()) -> Any:
-    """A copy of nested data, for showing: values under secret names, and these texts anywhere, as `***`."""
-    known = sorted({secret for secret in secrets if len(secret) >= 6}, key=len, reverse=True)
-    return _redact(value, known)
-
-
-def secret_values(env: Mapping[str, str | None]) -> tuple[str, ...]:
-    """The values of variables that hold secrets."""
-    return tuple(value for name, value in env.items() if value and is_secret(name))
-
-
-def _redact(value: Any, secrets: list[str]) -> Any:
-    if isinstance(value, dict):
-        return {
-            key: MASK if is_secret(str(key)) and isinstance(item, str) and item else _redact(item, secrets)
-            for key, item in value.items()
-        }
-    if isinstance(value, (list, tuple)):
-        return [_redact(item, secrets) for item in value]
-    if not isinstance(value, str):
-        return value
-    for secret in secrets:
-        value = value.replace(secret, MASK)
-    return _URL_LOGIN.sub(rf"\g<1>{MASK}@", value)
 
 
 def _checked_by_ray(values: dict[str, Any], where: str) -> dict[str, Any]:

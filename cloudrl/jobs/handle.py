@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -13,10 +14,10 @@ from urllib.parse import urlsplit
 from cloudrl.errors import ConnectionFailed, FailedError, InputError, JobFailed, WaitTimeout
 from cloudrl.jobs.events import Ended, Event, EventReader
 from cloudrl.protocol.backoff import retry
-from cloudrl.transport.log_stream import LineSplitter, choose_log, follow_log
+from cloudrl.transport.log_stream import choose_log, follow_log, split_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator, Iterator, Mapping
 
     from cloudrl.protocol.backoff import Backoff
     from cloudrl.transport import Connection
@@ -73,10 +74,7 @@ class JobHandle:
 
     def logs(self) -> Iterator[str]:
         """The lines of the log as it is now."""
-        splitter = LineSplitter()
-        for chunk in self._find_log().rest(0):
-            yield from splitter.feed(chunk)
-        yield from splitter.close()
+        return split_lines(self._find_log().rest(0))
 
     def follow(
         self,
@@ -100,12 +98,12 @@ class JobHandle:
             ConnectionFailed: Nothing answered for `backoff.give_up_s`; the job goes on.
             FailedError: The cluster is over, or was replaced by another one, or started again without the job.
         """
-        reader, splitter = EventReader(self.total_steps), LineSplitter()
-        looks: deque[RayJob] = deque(maxlen=1)
+        reader = EventReader(self.total_steps)
+        latest: deque[RayJob] = deque(maxlen=1)
 
         def is_over() -> bool:
-            looks.append(self.status())
-            return looks[0].status.is_terminal
+            latest.append(self.status())
+            return latest[0].status.is_terminal
 
         def broke(failure: ConnectionFailed) -> None:
             self._ensure_cluster_alive()
@@ -113,12 +111,10 @@ class JobHandle:
 
         find_log = partial(self._find_log, sleep)
         chunks = follow_log(find_log, is_over, backoff=backoff, clock=clock, sleep=sleep, on_break=broke)
-        for chunk in self._guard_job_exists(chunks):
-            for line in splitter.feed(chunk):
+        with self._raise_if_gone():
+            for line in split_lines(chunks):
                 yield from reader.read(line)
-        for line in splitter.close():
-            yield from reader.read(line)
-        yield Ended(looks[0].status, looks[0].message, reader.first_error)
+        yield Ended(latest[0].status, latest[0].message, reader.first_error)
 
     def wait(self, timeout_s: float | None = None) -> JobStatus:
         """Wait until the job has ended, however, without reading its log; a broken connection is taken up again.
@@ -171,24 +167,20 @@ class JobHandle:
 
     def _status_with_retry(self) -> JobStatus:
         """Once somebody answers, as long as the cluster is there and knows the job."""
-        try:
+        with self._raise_if_gone():
             return retry(self.status, on_break=lambda _: self._ensure_cluster_alive()).status
-        except InputError as failure:
-            raise self._gone() from failure
 
-    def _guard_job_exists(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
-        """What comes, as long as the cluster knows the job."""
+    @contextmanager
+    def _raise_if_gone(self) -> Generator[None]:
+        """Say why a cluster that knew the job does not know it any more."""
         try:
-            yield from chunks
+            yield
         except InputError as failure:
-            raise self._gone() from failure
-
-    def _gone(self) -> FailedError:
-        return FailedError(
-            f"{self.connection.ray_url} does not know {self.submission_id!r} any more: "
-            "the cluster was restarted, and its jobs are gone",
-            hint=f"Submit it again with --name {self.name}: it continues from the newest step that is whole",
-        )
+            raise FailedError(
+                f"{self.connection.ray_url} does not know {self.submission_id!r} any more: "
+                "the cluster was restarted, and its jobs are gone",
+                hint=f"Submit it again with --name {self.name}: it continues from the newest step that is whole",
+            ) from failure
 
     def _find_log(self, sleep: Callable[[float], None] = time.sleep) -> LogSource:
         return choose_log(self.connection.ray(), self.connection.agent(), self.submission_id, sleep=sleep)
@@ -219,12 +211,7 @@ def find_job(connection: Connection, submission_id: str) -> JobHandle:
     Raises:
         InputError: The cluster does not know it.
     """
-    return _handle(connection, connection.ray().get_job(submission_id))
-
-
-def list_jobs(connection: Connection) -> tuple[RayJob, ...]:
-    """All submitted jobs, the oldest first."""
-    return connection.ray().list_jobs()
+    return job_handle(connection, submission_id, connection.ray().get_job(submission_id).metadata)
 
 
 def newest_job(connection: Connection) -> JobHandle:
@@ -233,18 +220,19 @@ def newest_job(connection: Connection) -> JobHandle:
     Raises:
         InputError: Nothing was submitted to this cluster.
     """
-    jobs = list_jobs(connection)
+    jobs = connection.ray().list_jobs()
     if not jobs:
         raise InputError(f"nothing was submitted to {connection.ray_url}", hint="cloudrl submit grpo-tiny")
-    return _handle(connection, jobs[-1])
+    return job_handle(connection, jobs[-1].submission_id, jobs[-1].metadata)
 
 
-def _handle(connection: Connection, job: RayJob) -> JobHandle:
-    steps = job.metadata.get("cloudrl_total_steps", "")
+def job_handle(connection: Connection, submission_id: str, metadata: Mapping[str, str]) -> JobHandle:
+    """A job by what Ray keeps with it; one that somebody else has submitted is a run of its own."""
+    steps = metadata.get("cloudrl_total_steps", "")
     return JobHandle(
         connection=connection,
-        submission_id=job.submission_id,
-        name=job.metadata.get("job_name", job.submission_id),
-        checkpoint_dir=job.metadata.get("cloudrl_checkpoints"),
+        submission_id=submission_id,
+        name=metadata.get("job_name", submission_id),
+        checkpoint_dir=metadata.get("cloudrl_checkpoints"),
         total_steps=int(steps) if steps.isdecimal() and len(steps) <= 18 else None,
     )

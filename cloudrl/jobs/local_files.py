@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING
 from cloudrl.errors import InputError, did_you_mean
 from cloudrl.jobs.environment import is_remote
 from cloudrl.jobs.overrides import items
-from cloudrl.jobs.working_dir import DirectoryListing, Entry, scan
+from cloudrl.jobs.working_dir import Entry, scan
 from cloudrl.spec.hydra import hydra_text, split_key
 from cloudrl.verl.path_keys import PathKind, kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 
     from cloudrl.jobs.options import SubmitOptions
     from cloudrl.spec import Job
@@ -72,8 +72,8 @@ class LocalFiles:
 
     here: Path
     """What relative paths start from."""
-    working_dir: DirectoryListing | None = None
-    """The folder that is sent along."""
+    working_dir: LocalFile | None = None
+    """The folder that is sent along; its entries are named by their paths below it."""
     working_dir_is_remote: bool = False
     """It comes from a URL: nobody here knows what is in it, and nothing can be added."""
     verl_fork: str | None = None
@@ -135,13 +135,14 @@ def look(
     """
     here, source = here or Path.cwd(), options.working_dir_source
     is_url = is_remote(source or "")
-    folder = scan(Path(source), options.runtime_env.get("excludes") or ()) if source and not is_url else None
+    excludes = options.runtime_env.get("excludes") or ()
+    folder = _look_at_working_dir(Path(source), excludes) if source and not is_url else None
     kinds: dict[str, set[PathKind]] = defaultdict(set)
     for text, kind in _paths(job, options):
         kinds[text].add(kind)
     found = {text: look_at(here, text, asked) for text, asked in kinds.items()}
     if folder is not None:
-        inside = {text: look_at(folder.folder, text, kinds[text]) for text in kinds if not is_marked(text)}
+        inside = {text: look_at(folder.path, text, kinds[text]) for text in kinds if not is_marked(text)}
         found |= {text: replace(file, is_in_working_dir=True) for text, file in inside.items() if file.exists}
     return LocalFiles(
         here=here,
@@ -168,10 +169,8 @@ def look_at(base: Path, text: str, kinds: Set[PathKind]) -> LocalFile:
         beside = tuple(sorted(each.name for each in path.parent.iterdir())) if path.parent.is_dir() else None
         file = LocalFile(named, resolved, exists=path.exists(), is_folder=resolved.is_dir(), beside=beside)
         if file.is_folder:
-            children = sorted(each.name + "/" * each.is_dir() for each in resolved.iterdir())
-            return replace(
-                file, children=tuple(children), entries=_entries(named) if kinds & _FOLDERS else ()
-            )
+            entries = _entries(named) if kinds & _FOLDERS else ()
+            return replace(file, children=_children(resolved), entries=entries)
         found = resolved.stat() if file.exists else None
     except (OSError, RuntimeError, ValueError):
         # a name that no file can have, a loop of links, or a folder that is closed to us
@@ -310,7 +309,7 @@ def _paths(job: Job, options: SubmitOptions) -> Iterator[tuple[str, PathKind]]:
 
 
 def _entries(folder: Path) -> tuple[Entry, ...]:
-    entries = scan(folder, what=str(folder)).entries
+    entries = scan(folder, what=str(folder))
     below = (replace(each, name=f"{folder.name}/{each.name}") for each in entries if not each.is_folder)
     return tuple(sorted(below, key=lambda each: each.name))
 
@@ -326,11 +325,22 @@ def _code(file: LocalFile) -> LocalFile:
         raise InputError(f"{file.path} cannot be read: {failure}") from failure
 
 
-def _verl_of(folder: DirectoryListing | None) -> str | None:
+def _look_at_working_dir(folder: Path, excludes: Sequence[str]) -> LocalFile:
+    entries, resolved = scan(folder, excludes), folder.resolve()
+    return LocalFile(
+        folder, resolved, exists=True, is_folder=True, children=_children(resolved), entries=entries
+    )
+
+
+def _children(folder: Path) -> tuple[str, ...]:
+    return tuple(sorted(each.name + "/" * each.is_dir() for each in folder.iterdir()))
+
+
+def _verl_of(folder: LocalFile | None) -> str | None:
     if folder is None or "verl/__init__.py" not in {entry.name for entry in folder.entries}:
         return None
     with suppress(OSError, UnicodeDecodeError):  # where verl's own __init__ reads it
-        return (folder.folder / "verl" / "version" / "version").read_text(encoding="utf-8").strip()
+        return (folder.path / "verl" / "version" / "version").read_text(encoding="utf-8").strip()
     return ""
 
 

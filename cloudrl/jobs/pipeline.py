@@ -8,7 +8,7 @@ A pass takes a draft and the snapshot and returns another draft. Their order, an
 4. `plan_uploads`: from here on every path is one on the nodes.
 5. `plan_resume`: where a run of this name goes on; wins over what would be filled in.
 6. `set_environment`: variables decide about loggers.
-7. `check_compatibility`, `take_cluster_defaults`, `set_offline`: refuse what cannot work, then complete the job.
+7. `check_compatibility`, `take_cluster_defaults`: refuse what cannot work, then complete the job.
 8. `note_surprises`: looks at the complete job.
 9. `collect_secrets`, `deliver_secrets`: what the complete job needs, and how it gets there.
 
@@ -27,10 +27,11 @@ from cloudrl.jobs.aliases import expand_aliases
 from cloudrl.jobs.compatibility import check_compatibility
 from cloudrl.jobs.defaults import LOCAL_DIR, take_cluster_defaults
 from cloudrl.jobs.draft import JobDraft
-from cloudrl.jobs.environment import checked_env, is_secret_override
+from cloudrl.jobs.environment import checked_env
 from cloudrl.jobs.overrides import integer, parse_overrides
+from cloudrl.jobs.redaction import is_secret_override
 from cloudrl.jobs.resume import plan_resume
-from cloudrl.jobs.secrets import collect_secrets, deliver_secrets, with_variables
+from cloudrl.jobs.secrets import collect_secrets, deliver_secrets
 from cloudrl.jobs.submission import Submission
 from cloudrl.jobs.uploads import plan_uploads
 from cloudrl.spec import override_argument
@@ -38,7 +39,7 @@ from cloudrl.spec.hydra import split_key
 from cloudrl.spec.names import is_secret
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from cloudrl.jobs.draft import Snapshot
     from cloudrl.jobs.options import SubmitOptions
@@ -71,7 +72,7 @@ def choose_verl(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
     draft = replace(draft, cluster=replace(draft.cluster, verl_version=release or draft.job.verl))
     if fork is None or files.working_dir is None:
         return draft
-    place = f"{files.working_dir.folder} ({fork or 'of unknown version'})"
+    place = f"{files.working_dir.path} ({fork or 'of unknown version'})"
     return draft.noting(f"the job runs the verl in {place}, not the one of the nodes")
 
 
@@ -95,24 +96,34 @@ def limit_steps(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
 def set_environment(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
     """Pass: the runtime environment; `excludes` has done its work by then."""
     options = draft.options
-    written = options.runtime_env.get("env_vars") or {}
-    variables = checked_env({**draft.job.env, **written, **options.env}, "environment")
-    kept = {key: value for key, value in options.runtime_env.items() if key != "excludes"}
-    source = draft.package.uri if draft.package is not None else options.working_dir
-    if source is not None:
-        kept["working_dir"] = source
-    return replace(draft, runtime_env=with_variables(kept, variables))
-
-
-def set_offline(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
-    """Pass: nothing is asked of the Hub where every model lies on the nodes."""
-    variables = {"HF_HUB_OFFLINE": "1", **draft.variables} if draft.is_offline else draft.variables
-    return replace(draft, runtime_env=with_variables(draft.runtime_env, variables))
+    runtime_env = {key: value for key, value in options.runtime_env.items() if key != "excludes"}
+    from_file = runtime_env.pop("env_vars", None) or {}
+    working_dir = draft.package.uri if draft.package is not None else options.working_dir
+    if working_dir is not None:
+        runtime_env["working_dir"] = working_dir
+    variables = checked_env({**draft.job.env, **from_file, **options.env}, "environment")
+    return replace(draft, runtime_env=runtime_env, variables=variables)
 
 
 def note_surprises(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
     """Pass: what a user may not expect of the finished job."""
-    return draft.noting(*_surprises(draft))
+    values, options, checkpoint_dir = draft.values, draft.options, draft.cluster.checkpoint_dir
+    folder, logger, notes = values[LOCAL_DIR], values["trainer.logger"], []
+    if options.name is not None and values.get("trainer.resume_mode") == "auto":
+        notes.append(f"run {draft.name!r} continues from the newest checkpoint in {folder}, if there is one")
+    if checkpoint_dir is not None and not f"{folder}/".startswith(checkpoint_dir.rstrip("/") + "/"):
+        notes.append(f"{folder} lies outside {checkpoint_dir}: cloudrl can neither list nor merge it")
+    if "console" not in logger:
+        notes.append(f"trainer.logger={logger} has no console: no progress can be shown")
+    for key, value in draft.asked.overrides.items():
+        if value and is_secret_override(split_key(key)[1]):
+            notes.append(f"{key} is part of the command, which Ray's dashboard and log show; --env hides it")
+            break
+    for key, value in options.env.items():
+        if "$" in value and not is_secret(key):
+            notes.append(f"Ray expands $NAME and ${{NAME}} in the value of {key}")
+            break
+    return draft.noting(*notes)
 
 
 PASSES: tuple[Callable[[JobDraft, Snapshot], JobDraft], ...] = (
@@ -125,15 +136,14 @@ PASSES: tuple[Callable[[JobDraft, Snapshot], JobDraft], ...] = (
     set_environment,
     check_compatibility,
     take_cluster_defaults,
-    set_offline,
     note_surprises,
     collect_secrets,
     deliver_secrets,
 )
 
 
-def plan_job(job: Job, options: SubmitOptions, snapshot: Snapshot) -> JobDraft:
-    """All passes, one after the other.
+def plan_job(job: Job, options: SubmitOptions, snapshot: Snapshot) -> Submission:
+    """All passes, one after the other, and what the finished draft says is sent.
 
     Raises:
         InputError: Job, cluster and options do not go together; the message holds both values.
@@ -142,53 +152,26 @@ def plan_job(job: Job, options: SubmitOptions, snapshot: Snapshot) -> JobDraft:
     draft = JobDraft(job=job, options=options, cluster=snapshot.cluster, overrides=options.overrides)
     for each in PASSES:
         draft = each(draft, snapshot)
-    return draft
-
-
-def submission_of(draft: JobDraft) -> Submission:
-    """What a finished draft says is sent."""
-    final = draft.values
-    steps = integer(final.get(STEPS))
-    said = {
+    values = draft.values
+    steps = integer(values.get(STEPS))
+    metadata = {
         "job_name": draft.name,  # Ray's own key: the name in the dashboard
         "cloudrl_recipe": draft.job.name,
-        "cloudrl_checkpoints": final[LOCAL_DIR],
+        "cloudrl_checkpoints": values[LOCAL_DIR],
         **({"cloudrl_total_steps": str(steps)} if steps is not None else {}),
     }
     overrides = (override_argument(key, value) for key, value in draft.arguments.items())
     return Submission(
         submission_id=draft.submission_id,
-        name=draft.name,
-        argv=(*draft.wrapper_argv, *draft.job.entrypoint, *overrides),
-        runtime_env=draft.runtime_env,
-        metadata=said,
-        checkpoint_dir=final[LOCAL_DIR],
-        total_steps=steps,
+        argv=(*draft.job.entrypoint, *overrides),
+        runtime_env={**draft.runtime_env, **({"env_vars": draft.variables} if draft.variables else {})},
+        metadata=metadata,
         notes=draft.notes,
         uploads=draft.uploads,
         secrets=draft.secrets,
         package=draft.package,
         ray_session=draft.cluster.ray_session,
     )
-
-
-def _surprises(draft: JobDraft) -> Iterator[str]:
-    final, options, checkpoint_dir = draft.values, draft.options, draft.cluster.checkpoint_dir
-    folder = final[LOCAL_DIR]
-    if options.name is not None and final.get("trainer.resume_mode") == "auto":
-        yield f"run {draft.name!r} continues from the newest checkpoint in {folder}, if there is one"
-    if checkpoint_dir is not None and not f"{folder}/".startswith(checkpoint_dir.rstrip("/") + "/"):
-        yield f"{folder} lies outside {checkpoint_dir}: cloudrl can neither list nor merge it"
-    if "console" not in final["trainer.logger"]:
-        yield f"trainer.logger={final['trainer.logger']} has no console: no progress can be shown"
-    secrets = [
-        key for key, value in draft.asked.overrides.items() if value and is_secret_override(split_key(key)[1])
-    ]
-    if secrets:
-        yield f"{secrets[0]} is part of the command, which Ray's dashboard and log show; --env hides it"
-    expanded = [key for key, value in options.env.items() if "$" in value and not is_secret(key)]
-    if expanded:
-        yield f"Ray expands $NAME and ${{NAME}} in the value of {expanded[0]}"
 
 
 def _checked_name(option: str, value: str) -> str:

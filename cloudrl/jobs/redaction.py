@@ -1,26 +1,56 @@
-"""The words of a command as they may be shown: the values of secrets as `***`.
+"""What may be shown of commands and of nested data: the values of secrets as `***`.
 
-A secret is known by its name: an option (`--api-key abc`, `--api-key=abc`), an override (`x.api_key=abc`), a variable
-(`HF_TOKEN=abc`), or a key within a word (`{WANDB_API_KEY: abc}`, `{"password": "abc"}`). Where its value ends within a
-word only the program that reads it knows, so the rest of the word goes with it.
+In a command a secret is known by its name: an option (`--api-key abc`, `--api-key=abc`), an override
+(`x.api_key=abc`), a variable (`HF_TOKEN=abc`), or a key within a word (`{WANDB_API_KEY: abc}`,
+`{"password": "abc"}`). Where its value ends within a word only the program that reads it knows, so the rest of the
+word goes with it.
 """
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+import shlex
+from typing import TYPE_CHECKING, Any
 
-from cloudrl.jobs.environment import MASK, is_secret_override, redact
 from cloudrl.spec.names import is_secret
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
+MASK = "***"
+# verl has many keys such as data.prompt_key and max_num_batched_tokens, so in overrides the rule is narrower.
+_SECRET_KEY = re.compile(
+    r"(api|access|secret|private|auth)_?key|(hf|hub|api|auth|access|bearer)_?token|(^|[._])token$|secret"
+    r"|passw|passphrase|credential",
+    re.IGNORECASE,
+)
+_URL_LOGIN = re.compile(r"(://[^/\s:@]*:)[^/\s@]+@")
 _NAMED = re.compile(r"""(?<![\w.-])(-{0,2})([\w.][\w.-]*)([\\"']*\s*[=:]\s*|\s+(?!--))(?=\S)""")
 _OPTION = re.compile(r"--?([\w.][\w.-]*)")
 _LAST_NAME = re.compile(r"[\w.-]+\Z")
 _LONGEST_NAME = 200
 _TAKE_VARIABLES = ("--env", "-e", "--set")
+
+
+def redact(value: Any, secrets: Iterable[str] = ()) -> Any:
+    """A copy of nested data, for showing: values under secret names, and these texts anywhere, as `***`."""
+    known = sorted({secret for secret in secrets if len(secret) >= 6}, key=len, reverse=True)
+    return _mask(value, known)
+
+
+def secret_values(env: Mapping[str, str | None]) -> tuple[str, ...]:
+    """The values of variables that hold secrets."""
+    return tuple(value for name, value in env.items() if value and is_secret(name))
+
+
+def redact_command(entrypoint: str) -> str:
+    """The entry point of any job, with secrets masked; it is the same to a shell unless it has some."""
+    try:
+        words = shlex.split(entrypoint)
+    except ValueError:
+        return redact_text(entrypoint)
+    shown = redact_words(words)
+    return entrypoint if shown == words else shlex.join(shown)
 
 
 def redact_words(words: Sequence[str]) -> list[str]:
@@ -31,6 +61,27 @@ def redact_words(words: Sequence[str]) -> list[str]:
 def redact_text(text: str) -> str:
     """Text that is no command to a shell, such as one with an open quotation; what follows a secret is left out."""
     return _redact(text, "")
+
+
+def is_secret_override(key: str) -> bool:
+    """Whether the override of a bare key holds a secret: `x.api_key`, `...env_vars.HF_TOKEN`."""
+    *_, group, name = ("", *key.split("."))
+    return is_secret(name) if group == "env_vars" else _SECRET_KEY.search(name) is not None
+
+
+def _mask(value: Any, secrets: list[str]) -> Any:
+    if isinstance(value, dict):
+        return {
+            key: MASK if is_secret(str(key)) and isinstance(item, str) and item else _mask(item, secrets)
+            for key, item in value.items()
+        }
+    if isinstance(value, (list, tuple)):
+        return [_mask(item, secrets) for item in value]
+    if not isinstance(value, str):
+        return value
+    for secret in secrets:
+        value = value.replace(secret, MASK)
+    return _URL_LOGIN.sub(rf"\g<1>{MASK}@", value)
 
 
 def _redact(word: str, before: str) -> str:

@@ -30,18 +30,12 @@ if TYPE_CHECKING:
 _WITH_IMAGE = tuple(each.verl for each in RELEASES)
 
 
-def cluster_for_job(job: Job, options: SubmitOptions, *, here: Path | None = None) -> dict[str, Any]:
+def cluster_for_job(job: Job, options: SubmitOptions) -> dict[str, Any]:
     """Fields of a cluster for a job: as many nodes and GPUs as its recipe is made for, its data sets and its model.
 
     What lies on this machine travels with the job instead; what the nodes have already is left to them.
-
-    Args:
-        job: The recipe.
-        options: What the user asks for beyond it.
-        here: What relative paths start from; None is the current directory.
     """
-    here = here or Path.cwd()
-    data = [name for name in options.data or job.data if _is_prepared(name, here)]
+    data = [name for name in options.data or job.data if _is_prepared(name)]
     model = options.model or job.model
     fields = {
         "nodes": job.nodes or 1,
@@ -55,17 +49,12 @@ def cluster_for_job(job: Job, options: SubmitOptions, *, here: Path | None = Non
 
 
 def expected_snapshot(
-    planned: Plan,
-    job: Job,
-    options: SubmitOptions,
-    *,
-    here: Path | None = None,
-    shell: Mapping[str, str] | None = None,
+    planned: Plan, job: Job, options: SubmitOptions, *, shell: Mapping[str, str] | None = None
 ) -> Snapshot:
     """What planning the job is going to look at once the cluster is up; of this machine's files only code is read."""
     return Snapshot(
         expected_shape(planned, job),
-        look(job, options, here=here, nodes_are_here=planned.nodes_are_here),
+        look(job, options, nodes_are_here=planned.nodes_are_here),
         shell=shell or {},
         is_expected=True,
     )
@@ -169,11 +158,11 @@ def _names(cluster: Cluster) -> list[str]:
     return [each.name if isinstance(each, DataSet) else each for each in cluster.data]
 
 
-def _is_prepared(name: str, here: Path) -> bool:
+def _is_prepared(name: str) -> bool:
     """Whether the cluster can make this data set: a built-in one, or one on the Hub that is no path here."""
-    if name in BUILT_IN:
-        return True
-    return bool(HUB_ID.fullmatch(name)) and not is_marked(name) and not (here / name).exists()
+    return name in BUILT_IN or (
+        bool(HUB_ID.fullmatch(name)) and not is_marked(name) and not Path(name).exists()
+    )
 
 
 def _is_fetched(model: str) -> bool:

@@ -14,6 +14,7 @@ import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from cloudrl.jobs.defaults import is_offline
 from cloudrl.spec.hydra import split_key
 from cloudrl.spec.names import is_secret
 from cloudrl.verl import release_number
@@ -50,12 +51,12 @@ def collect_secrets(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
 
     What the job is given already is never replaced. Where Ray would write them to its logs, they stay here.
     """
-    final, shell, variables = draft.values, snapshot.shell, draft.variables
-    loggers = set(re.findall(r"\w+", final.get("trainer.logger", "")))
+    shell, variables = snapshot.shell, draft.variables
+    loggers = set(re.findall(r"\w+", draft.values.get("trainer.logger", "")))
     needed = {
         name: f"trainer.logger has {each}" for each in sorted(loggers) for name in _OF_LOGGERS.get(each, ())
     }
-    if not draft.is_offline:
+    if not is_offline(draft):
         needed = {**dict.fromkeys(_OF_THE_HUB, "a model is read from the Hub"), **needed}
     taken = {name: shell[name] for name in needed if shell.get(name) and name not in variables}
     notes, blocker = [], delivery_blocker(draft.runtime_env, draft.cluster)
@@ -73,7 +74,7 @@ def collect_secrets(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
             notes.append(
                 f"trainer.logger has {logger}, and there is no {key} in this shell: the nodes need one"
             )
-    return draft.noting(*notes, runtime_env=with_variables(draft.runtime_env, {**taken, **variables}))
+    return draft.noting(*notes, variables={**taken, **variables})
 
 
 def deliver_secrets(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
@@ -96,19 +97,13 @@ def deliver_secrets(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
     started = f"{shlex.join(wrapper)} {python}"
     kept = {name: value for name, value in variables.items() if name not in secrets}
     rest = {key: value for key, value in draft.runtime_env.items() if key != "py_executable"}
-    rest = with_variables(rest, kept)
     if release_number(cluster.verl_version) < _VERL_TAKES_A_PYTHON:
         rest["py_executable"] = started
     else:
         overrides = {key: each for key, each in draft.overrides.items() if split_key(key)[1] != PYTHON_KEY}
         draft = replace(draft.without(PYTHON_KEY), overrides={**overrides, f"++{PYTHON_KEY}": started})
-    return replace(draft, runtime_env=rest, secrets=secrets, wrapper_argv=wrapper)
-
-
-def with_variables(runtime_env: Mapping[str, Any], variables: Mapping[str, str]) -> dict[str, Any]:
-    """A runtime environment with these variables alone."""
-    rest = {key: value for key, value in runtime_env.items() if key != "env_vars"}
-    return {**rest, "env_vars": dict(variables)} if variables else rest
+    job = draft.job.replace(entrypoint=(*wrapper, *draft.job.entrypoint))
+    return replace(draft, job=job, runtime_env=rest, variables=kept, secrets=secrets)
 
 
 def delivery_blocker(runtime_env: Mapping[str, Any], cluster: ClusterShape) -> str | None:

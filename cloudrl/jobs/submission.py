@@ -4,42 +4,82 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 
 from cloudrl.errors import InputError
-from cloudrl.jobs.environment import redact, secret_values
-from cloudrl.jobs.redaction import redact_text, redact_words
-from cloudrl.jobs.upload import Upload
+from cloudrl.jobs.redaction import redact, redact_words, secret_values
+from cloudrl.node.manifest import Manifest
 from cloudrl.node.uploads import size_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cloudrl.jobs.working_dir import PackagePlan
+    from cloudrl.jobs.working_dir import Entry, PackagePlan
 
 _VERSION = 1
+
+
+@dataclass(frozen=True)
+class Upload:
+    """One file or folder of the user's that is sent with the job."""
+
+    text: str
+    """As the user wrote it."""
+    to: str
+    """On the nodes: relative to the job's working directory in a package, absolute through the agents."""
+    manifest: Manifest
+    entries: tuple[Entry, ...] = field(default=(), repr=False, compare=False)
+    """On this machine; names start with the name of the file or folder."""
+
+    @property
+    def by(self) -> Literal["package", "agents"]:
+        """How it travels."""
+        return "agents" if self.to.startswith("/") else "package"
+
+    @property
+    def size_bytes(self) -> int:
+        """All its files together."""
+        return self.manifest.size_bytes
+
+    @property
+    def packed(self) -> tuple[Entry, ...]:
+        """What it adds to the package."""
+        folder = self.to.rsplit("/", 1)[0]
+        return tuple(
+            replace(entry, name=f"{folder}/{entry.name}") for entry in self.entries if self.by == "package"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-ready form: what the nodes have of it."""
+        return {"text": self.text, "to": self.to, **self.manifest.to_json()}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Upload:
+        """Read what `to_json` wrote.
+
+        Raises:
+            KeyError: A field is missing.
+            ValueError: It names no files.
+        """
+        return cls(value["text"], value["to"], Manifest.from_json(value))
 
 
 @dataclass(frozen=True)
 class Submission:
     """One job, ready to be sent. `request()` is what Ray gets, `render()` the same for reading.
 
-    `to_json` and `from_json` are a round trip, for a journal from which the job can be sent once more. Secrets are no
-    part of it: their names are, and `with_secrets` puts the values back.
+    `to_json` and `from_json` are a round trip, for a journal from which the job can be sent once more. Of secrets only
+    the names are part of it.
     """
 
     submission_id: str
-    name: str
-    """The run: its checkpoints and its experiment. Submitting the same name again continues it."""
     argv: tuple[str, ...]
     """The command before it becomes shell text."""
     runtime_env: Mapping[str, Any] = field(repr=False)
     metadata: Mapping[str, str]
-    checkpoint_dir: str
-    """Absolute, on the nodes."""
-    total_steps: int | None = None
+    """What Ray keeps with the job: the run's name, its recipe, its checkpoint folder and its number of steps."""
     notes: tuple[str, ...] = ()
     """What the user should know, one sentence each."""
     uploads: tuple[Upload, ...] = ()
@@ -50,6 +90,11 @@ class Submission:
     """What is uploaded to Ray, from this machine; no part of the JSON form."""
     ray_session: str | None = field(default=None, compare=False)
     """Ray's own name for the start of the cluster that this was planned for; None asks for none."""
+
+    @property
+    def name(self) -> str:
+        """The run: its checkpoints and its experiment. Submitting the same name again continues it."""
+        return self.metadata["job_name"]
 
     @property
     def entrypoint(self) -> str:
@@ -68,8 +113,8 @@ class Submission:
     def redacted_request(self) -> dict[str, Any]:
         """The body with `***` in place of secrets."""
         shown = {**self.request(), "entrypoint": shlex.join(redact_words(self.argv))}
-        secrets = secret_values({**self._variables, **self.secrets})
-        return {str(key): value for key, value in redact(shown, secrets).items()}
+        redacted: dict[str, Any] = redact(shown, secret_values({**self._variables, **self.secrets}))
+        return redacted
 
     def sent_before(self) -> dict[str, Any]:
         """What reaches the cluster before the request does; of secrets the names."""
@@ -118,12 +163,13 @@ class Submission:
                 f"job {self.submission_id} has a secret in its command or runtime environment, and cannot be journaled",
                 hint="Give it as a variable: --env NAME, which the job's processes read",
             )
-        plain = ("submission_id", "name", "metadata", "checkpoint_dir", "total_steps", "notes")
         return {
             "version": _VERSION,
-            **{name: getattr(self, name) for name in plain},
+            "submission_id": self.submission_id,
             "argv": argv,
             "runtime_env": rest,
+            "metadata": dict(self.metadata),
+            "notes": list(self.notes),
             "uploads": [each.to_json() for each in self.uploads],
             "secrets": sorted(self.secrets),
         }
@@ -146,22 +192,6 @@ class Submission:
         except (KeyError, TypeError) as failure:
             raise ValueError(f"this is no submission: {failure!r}") from failure
 
-    def with_secrets(self, values: Mapping[str, str]) -> Submission:
-        """The same with the values of its absent secrets.
-
-        Raises:
-            InputError: One of them is not among `values`.
-        """
-        missing = [name for name in self.absent if name not in values]
-        if missing:
-            raise InputError(f"job {self.submission_id} needs {missing[0]}, and nobody gives it")
-
-        def filled(names: Mapping[str, str | None]) -> dict[str, str | None]:
-            return {name: values[name] if value is None else value for name, value in names.items()}
-
-        variables = {"env_vars": filled(self._variables)} if self._variables else {}
-        return replace(self, secrets=filled(self.secrets), runtime_env={**self.runtime_env, **variables})
-
     @property
     def _variables(self) -> Mapping[str, str | None]:
         return self.runtime_env.get("env_vars") or {}
@@ -176,16 +206,6 @@ class Submission:
         if self.secrets:
             lines.append(f"# Secrets, through the agents: {', '.join(sorted(self.secrets))}")
         return "".join(f"{line}\n" for line in lines)
-
-
-def redact_command(entrypoint: str) -> str:
-    """The entry point of any job, with secrets masked; it is the same to a shell unless it has some."""
-    try:
-        words = shlex.split(entrypoint)
-    except ValueError:
-        return redact_text(entrypoint)
-    shown = redact_words(words)
-    return entrypoint if shown == words else shlex.join(shown)
 
 
 class _Dumper(yaml.SafeDumper):

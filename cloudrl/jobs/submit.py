@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 
 from cloudrl.errors import CloudrlError, ConnectionFailed, InputError, Unauthorized
 from cloudrl.jobs.draft import Snapshot
-from cloudrl.jobs.handle import JobHandle
+from cloudrl.jobs.handle import JobHandle, job_handle
 from cloudrl.jobs.local_files import look, read
-from cloudrl.jobs.options import SubmitOptions
-from cloudrl.jobs.pipeline import plan_job, submission_of
+from cloudrl.jobs.pipeline import plan_job
 from cloudrl.jobs.resume import continues_a_run
 from cloudrl.jobs.transfer import send_files, wait_replicated
 from cloudrl.jobs.working_dir import zip_package
@@ -22,8 +21,8 @@ from cloudrl.transport.ray_client import id_taken
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
 
+    from cloudrl.jobs.options import SubmitOptions
     from cloudrl.jobs.submission import Submission
     from cloudrl.jobs.working_dir import PackagePlan
     from cloudrl.protocol.client import AgentClient
@@ -36,9 +35,8 @@ _CHUNK_BYTES = 2**20
 def prepare(
     connection: Connection,
     job: Job,
-    options: SubmitOptions | None = None,
+    options: SubmitOptions,
     *,
-    here: Path | None = None,
     shell: Mapping[str, str] = os.environ,
     on_read: Callable[[str, int], None] = lambda _text, _size: None,
 ) -> Submission:
@@ -48,7 +46,6 @@ def prepare(
         connection: The cluster.
         job: The recipe.
         options: What the user asks for.
-        here: What relative paths start from; None is the current directory.
         shell: The variables from which secrets that the job needs are taken.
         on_read: Called with each path of this machine, and its size, before it is read.
 
@@ -57,8 +54,7 @@ def prepare(
         CheckpointError: The run of this name has steps, and its ranks could load none of them.
         ConnectionFailed: Nobody answers.
     """
-    options = options or SubmitOptions()
-    snapshot = take_snapshot(connection, job, options, here=here, shell=shell)
+    snapshot = take_snapshot(connection, job, options, shell)
     return read_and_plan(job, options, snapshot, on_read=on_read)
 
 
@@ -66,9 +62,7 @@ def take_snapshot(
     connection: Connection,
     job: Job,
     options: SubmitOptions,
-    *,
-    here: Path | None = None,
-    shell: Mapping[str, str] | None = None,
+    shell: Mapping[str, str],
 ) -> Snapshot:
     """Look at the cluster and at this machine; nothing changes, and of files only Python code is read.
 
@@ -79,13 +73,13 @@ def take_snapshot(
         ClusterFailed: The cluster has failed, or is not ready yet.
     """
     cluster = inspect_cluster(connection)
-    files = look(job, options, here=here, nodes_are_here=cluster.nodes_are_here)
+    files = look(job, options, nodes_are_here=cluster.nodes_are_here)
     agent = connection.agent() if continues_a_run(job, options) else None
     if agent is None:
-        return Snapshot(cluster, files, shell=shell or {})
+        return Snapshot(cluster, files, shell=shell)
     nodes = agent.status().nodes
     addresses = {node.rank: node.ip for node in nodes}
-    return Snapshot(cluster, files, cluster_inventory(nodes, agent.inventory), addresses, shell or {})
+    return Snapshot(cluster, files, cluster_inventory(nodes, agent.inventory), addresses, shell)
 
 
 def read_and_plan(
@@ -100,13 +94,12 @@ def read_and_plan(
     Raises:
         InputError: As `plan_job`, or a file cannot be read.
     """
-    draft = plan_job(job, options, snapshot)
     folder = snapshot.files.working_dir
-    paths = [(item.text, item.entries) for item in draft.uploads]
+    paths = [(item.text, item.entries) for item in plan_job(job, options, snapshot).uploads]
     if folder is not None:
-        paths.append((str(folder.folder), folder.entries))
+        paths.append((str(folder.path), folder.entries))
     files = read(snapshot.files, paths, on_read)
-    return submission_of(plan_job(job, options, replace(snapshot, files=files)))
+    return plan_job(job, options, replace(snapshot, files=files))
 
 
 def send(
@@ -137,24 +130,8 @@ def send(
     if submission.package is not None:
         _upload(connection, submission.package, on_upload)
     api.submit_job(submission.request())
-    return JobHandle(
-        connection=connection,
-        submission_id=submission.submission_id,
-        name=submission.name,
-        checkpoint_dir=submission.checkpoint_dir,
-        total_steps=submission.total_steps,
-        notes=submission.notes,
-    )
-
-
-def submit(connection: Connection, job: Job, options: SubmitOptions | None = None) -> JobHandle:
-    """Submit a job to a cluster.
-
-    Raises:
-        InputError: Job, cluster and options do not go together, or the submission id is taken.
-        ConnectionFailed: Nobody answers.
-    """
-    return send(connection, prepare(connection, job, options))
+    job = job_handle(connection, submission.submission_id, submission.metadata)
+    return replace(job, notes=submission.notes)
 
 
 def _deliver(

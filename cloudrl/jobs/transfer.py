@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from cloudrl.errors import ConnectionFailed, InputError, Unauthorized
@@ -12,7 +11,7 @@ from cloudrl.protocol.backoff import Attempts, Backoff, retry
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from cloudrl.jobs.upload import Upload
+    from cloudrl.jobs.submission import Upload
     from cloudrl.jobs.working_dir import Entry
     from cloudrl.protocol.report import Replica
     from cloudrl.transport import AgentClient
@@ -122,26 +121,21 @@ def _send_part(
 
 def _pieces(entry: Entry, offset: int, size_bytes: int, on_sent: Callable[[int], None]) -> Iterator[bytes]:
     at = offset
-    with _reads(entry):
-        opened = entry.path.open("rb")
-    with opened as file:
-        with _reads(entry):
-            file.seek(offset)
-        while at < size_bytes:
-            with _reads(entry):
-                piece = file.read(min(_CHUNK_BYTES, size_bytes - at))
-            if not piece:
-                raise InputError(f"{entry.path} has become shorter while it was sent", hint="Submit again")
-            yield piece
-            at += len(piece)
-            on_sent(at - offset)
+    while at < size_bytes:
+        piece = _read(entry, at, min(_CHUNK_BYTES, size_bytes - at))
+        if not piece:
+            raise InputError(f"{entry.path} has become shorter while it was sent", hint="Submit again")
+        yield piece
+        at += len(piece)
+        on_sent(at - offset)
 
 
-@contextmanager
-def _reads(entry: Entry) -> Iterator[None]:
-    """This machine's own file is not the connection, whose errors are of the same class."""
+def _read(entry: Entry, offset: int, size_bytes: int) -> bytes:
+    """A piece of this machine's own file, whose errors are of the same class as those of a connection."""
     try:
-        yield
+        with entry.path.open("rb") as file:
+            file.seek(offset)
+            return file.read(size_bytes)
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise InputError(

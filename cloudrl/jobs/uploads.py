@@ -15,8 +15,8 @@ from cloudrl.jobs.code_check import check_code
 from cloudrl.jobs.defaults import PACKAGE_FOLDER
 from cloudrl.jobs.local_files import LocalPath, find
 from cloudrl.jobs.overrides import items
-from cloudrl.jobs.upload import Upload
-from cloudrl.jobs.working_dir import PackagePlan, check_size
+from cloudrl.jobs.submission import Upload
+from cloudrl.jobs.working_dir import EXCLUDED_FOLDERS, PackagePlan, check_size
 from cloudrl.node.manifest import Manifest, Part
 from cloudrl.node.uploads import size_text
 from cloudrl.spec.hydra import HydraText, hydra_text, split_key
@@ -47,7 +47,7 @@ def plan_uploads(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
     inside = {path.file.path: name for path in paths if (name := files.name_inside(path.file)) is not None}
     _check_all_code(paths, draft.values, inside)
     if folder is not None:
-        check_size(folder, PACKAGE_LIMIT_BYTES)
+        check_size(f"--working-dir {folder.path}", folder.entries)
     outside: dict[Path, LocalPath] = {}
     for path in paths:
         if path.file.path not in inside:
@@ -117,11 +117,10 @@ def _item(each: LocalPath, cluster: ClusterShape, files: LocalFiles, by_agents: 
         manifest = Manifest.from_json(Manifest(parts).to_json())
     except ValueError as failure:
         raise InputError(f"{each} cannot be sent: {failure}") from failure
-    if by_agents:
-        to = f"{cluster.files_dir}/{manifest.address}/{name}"
-        return Upload(each.text, to, "agents", manifest, entries)
-    to = f"{PACKAGE_FOLDER}/{manifest.address[:8]}/{name}"
-    return Upload(each.text, to, "package", manifest, entries)
+    folder = (
+        f"{cluster.files_dir}/{manifest.address}" if by_agents else f"{PACKAGE_FOLDER}/{manifest.address[:8]}"
+    )
+    return Upload(each.text, f"{folder}/{name}", manifest, entries)
 
 
 def _package(files: LocalFiles, uploads: tuple[Upload, ...]) -> PackagePlan | None:
@@ -132,7 +131,9 @@ def _package(files: LocalFiles, uploads: tuple[Upload, ...]) -> PackagePlan | No
         return None
     entries = (*(folder.entries if folder is not None else ()), *added)
     digests = tuple(files.digest(entry.path) for entry in entries)
-    return PackagePlan(entries, digests, folder.excluded if folder is not None else ())
+    children = folder.children if folder is not None else ()
+    excluded = tuple(sorted(name for name in EXCLUDED_FOLDERS if f"{name}/" in children))
+    return PackagePlan(entries, digests, excluded)
 
 
 def _rewritten(

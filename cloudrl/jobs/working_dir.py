@@ -67,23 +67,6 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class DirectoryListing:
-    """What would go along, before any of it is read."""
-
-    folder: Path
-    resolved: Path
-    """Without links."""
-    entries: tuple[Entry, ...]
-    excluded: tuple[str, ...]
-    """Those of `EXCLUDED_FOLDERS` that lie in the folder itself."""
-
-    @property
-    def size_bytes(self) -> int:
-        """All files together, as they lie on the disk."""
-        return sum(entry.size_bytes for entry in self.entries)
-
-
-@dataclass(frozen=True)
 class PackagePlan:
     """The zip file that is going to be made of a folder, and of files that come to lie in it."""
 
@@ -91,6 +74,7 @@ class PackagePlan:
     digests: tuple[str, ...] = field(repr=False)
     """SHA-256 of each."""
     excluded: tuple[str, ...] = ()
+    """Those of `EXCLUDED_FOLDERS` that lie in the folder itself."""
 
     @property
     def name(self) -> str:
@@ -118,17 +102,30 @@ class PackagePlan:
         return sum(not entry.is_folder for entry in self.entries)
 
 
-def check_size(listing: DirectoryListing, limit_bytes: int) -> None:
-    """Refuse what does not fit into a package, before any of it is read.
+def check_size(what: str, entries: Sequence[Entry], size_bytes: int | None = None) -> None:
+    """Refuse what does not fit into a package.
+
+    Args:
+        what: How the message calls it.
+        entries: Its files.
+        size_bytes: Of the package once it is made; None is that of all files together, before any of them is read.
 
     Raises:
-        InputError: It is too large.
+        InputError: It is too large; the message names the largest files.
     """
-    if listing.size_bytes > limit_bytes:
-        raise _too_large(f"--working-dir {listing.folder}", listing.entries, limit_bytes)
+    files_bytes = sum(entry.size_bytes for entry in entries)
+    if (files_bytes if size_bytes is None else size_bytes) <= PACKAGE_LIMIT_BYTES:
+        return
+    largest = sorted(entries, key=lambda entry: (-entry.size_bytes, entry.name))[:_SHOWN_FILES]
+    rows = "\n".join(f"  {_mib(entry.size_bytes):>10}  {entry.name}" for entry in largest)
+    raise InputError(
+        f"{what} has {_mib(files_bytes)} in {len(entries)} files, "
+        f"and Ray takes at most {_mib(PACKAGE_LIMIT_BYTES)}. The largest:\n{rows}",
+        hint="Name what the job does not need in .rayignore, or under excludes in a --runtime-env file",
+    )
 
 
-def scan(folder: Path, excludes: Sequence[str] = (), *, what: str | None = None) -> DirectoryListing:
+def scan(folder: Path, excludes: Sequence[str] = (), *, what: str | None = None) -> tuple[Entry, ...]:
     """Find what would go along, without reading any file.
 
     Args:
@@ -146,11 +143,9 @@ def scan(folder: Path, excludes: Sequence[str] = (), *, what: str | None = None)
         raise InputError(f"{said} {'is not a folder' if folder.exists() else 'does not exist'}")
     rules = [_Rules("", GitIgnoreSpec.from_lines([*EXCLUDED_FOLDERS, *excludes]))]
     try:
-        entries = tuple(_walk(folder, "", rules, frozenset()))
-        excluded = tuple(sorted(child.name for child in folder.iterdir() if child.name in EXCLUDED_FOLDERS))
+        return tuple(_walk(folder, "", rules, frozenset()))
     except OSError as failure:
         raise InputError(f"{said}: {failure.filename}: {failure.strerror}") from failure
-    return DirectoryListing(folder, folder.resolve(), entries, excluded)
 
 
 @dataclass(frozen=True)
@@ -195,12 +190,8 @@ def _ignore_files(folder: Path, base: str) -> Iterator[_Rules]:
             yield _Rules(base, GitIgnoreSpec.from_lines(lines))
 
 
-def zip_package(plan: PackagePlan, *, limit_bytes: int = PACKAGE_LIMIT_BYTES) -> bytes:
+def zip_package(plan: PackagePlan) -> bytes:
     """Make the zip file: the same bytes for the same files.
-
-    Args:
-        plan: What lies in it.
-        limit_bytes: The most that the cluster takes.
 
     Raises:
         InputError: A file cannot be read, is not what it was when it was planned, or all of it is too large.
@@ -219,20 +210,8 @@ def zip_package(plan: PackagePlan, *, limit_bytes: int = PACKAGE_LIMIT_BYTES) ->
                 raise InputError(f"{entry.path} cannot be packed: {failure}") from failure
             if not entry.is_folder and hashlib.sha256(content).hexdigest() != digest:
                 raise InputError(f"{entry.path} has changed since it was looked at", hint="Submit again")
-    if packed.tell() > limit_bytes:
-        raise _too_large("what the job brings along", plan.entries, limit_bytes)
+    check_size("what the job brings along", plan.entries, packed.tell())
     return packed.getvalue()
-
-
-def _too_large(what: str, entries: Sequence[Entry], limit_bytes: int) -> InputError:
-    largest = sorted(entries, key=lambda entry: (-entry.size_bytes, entry.name))[:_SHOWN_FILES]
-    rows = "\n".join(f"  {_mib(entry.size_bytes):>10}  {entry.name}" for entry in largest)
-    size = _mib(sum(entry.size_bytes for entry in entries))
-    return InputError(
-        f"{what} has {size} in {len(entries)} files, "
-        f"and Ray takes at most {_mib(limit_bytes)}. The largest:\n{rows}",
-        hint="Name what the job does not need in .rayignore, or under excludes in a --runtime-env file",
-    )
 
 
 def _mib(size_bytes: int) -> str:

@@ -122,11 +122,10 @@ def _described(removal: Removal) -> str:
 def _commands(found: Checkpoints) -> list[str]:
     """Of the jobs that have not ended."""
     from cloudrl.checkpoints.sources import ClusterSource
-    from cloudrl.jobs import list_jobs
 
     if not isinstance(found.source, ClusterSource):
         return []
-    return [job.entrypoint for job in list_jobs(found.source.connection) if not job.status.is_terminal]
+    return [job.entrypoint for job in found.source.connection.ray().list_jobs() if not job.status.is_terminal]
 
 
 def _kept_folder(name: str) -> Path | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from cloudrl import recipes
 from cloudrl.errors import CheckpointError, ClusterFailed, InputError
-from cloudrl.jobs import JobHandle, find_job, list_jobs
+from cloudrl.jobs import JobHandle, find_job
 from cloudrl.providers.registry import ClusterRef, locate, provider
 from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, silent, unattended
 from cloudrl.sdk.costs import costs
@@ -136,7 +136,7 @@ class RunningCluster:
 
     def jobs(self) -> tuple[RayJob, ...]:
         """All submitted jobs, the oldest first."""
-        return list_jobs(self.connection)
+        return self.connection.ray().list_jobs()
 
     def checkpoints(self) -> Checkpoints:
         """What jobs have saved, on all nodes: a sequence, with `.latest()`, each with `.merge("./model")`.

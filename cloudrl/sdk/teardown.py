@@ -227,12 +227,10 @@ def _reach(provider: Provider, status: Status) -> Connection | None:
 
 
 def _running_jobs(connection: Connection | None) -> tuple[str, ...] | None:
-    from cloudrl.jobs import list_jobs
-
     if connection is None:
         return None
     try:
-        jobs = list_jobs(connection)
+        jobs = connection.ray().list_jobs()
     except (InputError, ConnectionFailed):
         return None
     return tuple(job.submission_id for job in jobs if not job.status.is_terminal)

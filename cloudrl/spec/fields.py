@@ -127,7 +127,8 @@ def unique_list_of(check: Callable[[object], T]) -> Callable[[object], tuple[T, 
     return checked
 
 
-def _environment(value: object) -> FrozenDict[str]:
+def environment(value: object) -> FrozenDict[str]:
+    """Variables whose names and values a process can have; numbers become text."""
     if not isinstance(value, Mapping):
         raise SpecError(
             f"{value!r} is not a mapping of names to values", hint="For example {'NCCL_DEBUG': 'INFO'}"
@@ -189,6 +190,6 @@ Commands = Annotated[Sequence[str], PlainValidator(list_of(command))]
 Words = Annotated[Sequence[str], PlainValidator(list_of(one_line))]
 DataNames = Annotated[Sequence[str], PlainValidator(unique_list_of(data_name))]
 ModelNames = Annotated[Sequence[str], PlainValidator(unique_list_of(model_name))]
-Environment = Annotated[Mapping[str, str], PlainValidator(_environment)]
+Environment = Annotated[Mapping[str, str], PlainValidator(environment)]
 Section = Annotated[Mapping[str, Any], PlainValidator(_section)]
 """A plain mapping that is passed through as it is, frozen all the way down. The provider's own models check it."""

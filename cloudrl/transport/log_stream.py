@@ -15,6 +15,7 @@ import time
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from cloudrl.errors import ConnectionFailed, FailedError, Unauthorized
@@ -268,32 +269,19 @@ class _ReadAhead:
             self._arrived.put(failure)
 
 
-class LineSplitter:
-    """Turns bytes that were cut anywhere into lines without their ends.
+def split_lines(chunks: Iterable[bytes]) -> Generator[str]:
+    """Lines without their ends, of bytes that were cut anywhere, each as soon as it is complete.
 
     A line ends with LF, CR LF or CR (progress bars). Bytes that are no UTF-8 become U+FFFD.
     """
-
-    def __init__(self) -> None:
-        utf8 = codecs.getincrementaldecoder("utf-8")("replace")
-        self._decoder = io.IncrementalNewlineDecoder(utf8, translate=True)
-        self._tail: list[str] = []
-
-    def feed(self, chunk: bytes) -> list[str]:
-        """The lines that `chunk` completes."""
-        return self._split(self._decoder.decode(chunk))
-
-    def close(self) -> list[str]:
-        """The last line, when it has no end."""
-        lines = self._split(self._decoder.decode(b"", final=True))
-        return [*lines, last] if (last := "".join(self._tail)) else lines
-
-    def _split(self, text: str) -> list[str]:
-        first, *others = text.split("\n")
-        self._tail.append(
-            first
-        )  # joined once the line is complete: one of many chunks is not copied for each
-        if not others:
-            return []
-        line, self._tail = "".join(self._tail), [others.pop()]
-        return [line, *others]
+    utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+    decoder = io.IncrementalNewlineDecoder(utf8, translate=True)
+    tail: list[str] = []  # joined once the line is complete: one of many chunks is not copied for each
+    for chunk, is_last in chain(((chunk, False) for chunk in chunks), [(b"", True)]):
+        first, *others = decoder.decode(chunk, final=is_last).split("\n")
+        tail.append(first)
+        for text in others:
+            yield "".join(tail)
+            tail = [text]
+    if last := "".join(tail):
+        yield last

@@ -20,7 +20,7 @@ def test_a_job_filled_from_its_cluster(golden: Callable[[Path, str], None], repo
     submission = planned()
     golden(repository / "tests/golden/submission-grpo.yml", submission.render())
     assert submission.submission_id == submission.name == "grpo-20261121-100509"
-    assert submission.checkpoint_dir == "/checkpoints/grpo-20261121-100509"
+    assert submission.metadata["cloudrl_checkpoints"] == "/checkpoints/grpo-20261121-100509"
     assert submission.notes == ()
 
 
@@ -28,8 +28,7 @@ def test_the_recipe_for_the_laptop_fits_the_local_cluster():
     data = {"addition": {"train": "/d/train.parquet", "test": "/d/test.parquet"}}
     local = cluster(gpus_per_node=1, device="cpu", data=data, models={"tiny-adder": "/m/tiny"})
     submission = planned(recipes.load("grpo-tiny"), local)
-    assert submission.total_steps is not None
-    assert submission.metadata["cloudrl_total_steps"] == str(submission.total_steps)
+    assert int(submission.metadata["cloudrl_total_steps"]) > 0
     assert overrides(submission)["actor_rollout_ref.model.path"] == "/m/tiny"
     assert submission.notes == ()
 
@@ -130,5 +129,5 @@ class TestPlainRay:
                 "actor_rollout_ref.model.path=/m",
             ),
         )  # fmt: skip
-        assert submission.checkpoint_dir == "/c/run"
+        assert submission.metadata["cloudrl_checkpoints"] == "/c/run"
         assert submission.notes == ()

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -8,11 +8,8 @@ from cloudrl.errors import InputError
 from cloudrl.jobs.environment import (
     checked_runtime_env,
     is_remote,
-    is_secret,
-    is_secret_override,
     load_runtime_env,
     parse_env,
-    redact,
 )
 
 if TYPE_CHECKING:
@@ -99,41 +96,6 @@ def test_requirements_are_read_here_as_rays_client_does(tmp_path: Path):
     (tmp_path / "requirements.txt").write_text("einops==0.8.1\n")
     read = checked_runtime_env({"pip": str(tmp_path / "requirements.txt")}, "--runtime-env x")
     assert read["pip"]["packages"] == ["einops==0.8.1"]
-
-
-def test_which_variables_are_secret():
-    secret = (
-        "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID",
-        "MY_SECRET", "clientsecret", "DB_PASSWORD",
-    )  # fmt: skip
-    plain = ("TOKENIZERS_PARALLELISM", "NCCL_DEBUG", "MONKEY", "KEYBOARD")
-    assert [name for name in (*secret, *plain) if is_secret(name)] == [*secret]
-
-
-def test_which_overrides_are_secret():
-    variables = "ray_kwargs.ray_init.runtime_env.env_vars"
-    secret = (
-        "x.api_key", "reward.hf_token", "login.password", "store.credentials", "a.token", f"{variables}.WANDB_API_KEY",
-    )  # fmt: skip
-    plain = (
-        "data.prompt_key", "data.image_key", "actor_rollout_ref.rollout.max_num_batched_tokens", "data.tokenizer",
-        f"{variables}.VERL_FILE_LOGGER_PATH",
-    )  # fmt: skip
-    assert [key for key in (*secret, *plain) if is_secret_override(key)] == [*secret]
-
-
-def test_secrets_are_redacted():
-    data: dict[str, Any] = {
-        "env_vars": {"HF_TOKEN": "hf_abcdef", "A": "with hf_abcdef inside", "EMPTY_TOKEN": ""},
-        "list": ["hf_abcdef", 1, None, {"API_KEY": "k"}],
-        "url": "https://user:pw@host/x https://host/y http://t@h",
-    }
-    assert redact(data, ["hf_abcdef", "1"]) == {
-        "env_vars": {"HF_TOKEN": "***", "A": "with *** inside", "EMPTY_TOKEN": ""},
-        "list": ["***", 1, None, {"API_KEY": "***"}],
-        "url": "https://user:***@host/x https://host/y http://t@h",
-    }
-    assert data["env_vars"]["HF_TOKEN"] == "hf_abcdef"
 
 
 def test_where_a_working_directory_is():

@@ -26,7 +26,7 @@ class TestNames:
 
     def test_a_name_of_ones_own_continues_the_run(self):
         submission = planned(name="my-run")
-        assert submission.checkpoint_dir == "/checkpoints/my-run"
+        assert submission.metadata["cloudrl_checkpoints"] == "/checkpoints/my-run"
         assert submission.submission_id == "my-run-20261121-100509"
         assert submission.notes == (
             "run 'my-run' continues from the newest checkpoint in /checkpoints/my-run, if there is one",
@@ -63,11 +63,17 @@ class TestSteps:
         assert filled["trainer.total_training_steps"] == "100"
         assert filled["trainer.total_epochs"] == "100"
 
-    def test_they_are_known_to_those_who_follow(self):
-        assert planned(steps=100).total_steps == 100
-        assert planned(overrides=typed("+trainer.total_training_steps=7")).total_steps == 7
-        assert planned().total_steps is None
-        assert planned(overrides=typed("trainer.total_training_steps=${x}")).total_steps is None
+    @pytest.mark.parametrize(
+        ("options", "steps"),
+        [
+            ({"steps": 100}, "100"),
+            ({"overrides": typed("+trainer.total_training_steps=7")}, "7"),
+            ({}, None),
+            ({"overrides": typed("trainer.total_training_steps=${x}")}, None),
+        ],
+    )
+    def test_they_are_known_to_those_who_follow(self, options: dict[str, Any], steps: str | None):
+        assert planned(**options).metadata.get("cloudrl_total_steps") == steps
 
     def test_epochs_that_the_user_types_stay(self):
         filled = overrides(planned(steps=100, overrides=typed("trainer.total_epochs=2")))

@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
+from planning import submit
 
 from cloudrl.errors import InputError, JobFailed, Unauthorized
-from cloudrl.jobs import JobHandle, Line, Progress, SubmitOptions, find_job, list_jobs, submit
+from cloudrl.jobs import JobHandle, Line, Progress, SubmitOptions, find_job
 from cloudrl.protocol.backoff import Backoff
 from cloudrl.providers.local.ports import free_ports
 from cloudrl.spec import HydraText, Job
@@ -168,9 +169,8 @@ def test_from_submit_to_the_end(connection: Connection, job: JobHandle):
     assert text.count("step:2") == 1
     assert events[-1].succeeded
     assert list(find_job(connection, job.submission_id).logs()) == text.split("\n")
-    assert [each.status for each in list_jobs(connection) if each.submission_id == job.submission_id] == [
-        "SUCCEEDED"
-    ]
+    listed = {each.submission_id: each.status for each in connection.ray().list_jobs()}
+    assert listed[job.submission_id] == "SUCCEEDED"
 
 
 def test_a_log_taken_up_in_the_middle_of_a_character(connection: Connection, job: JobHandle):

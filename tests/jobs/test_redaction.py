@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shlex
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudrl.jobs.redaction import redact_text, redact_words
-from cloudrl.jobs.submission import redact_command
+from cloudrl.jobs.redaction import is_secret_override, redact, redact_command, redact_text, redact_words
+from cloudrl.spec.names import is_secret
 
 ENV_VARS = "++ray_kwargs.ray_init.runtime_env.env_vars"
 
@@ -79,3 +80,38 @@ def test_a_named_secret_is_never_shown(name: str, form: str, secret: str, before
 def test_any_words_end_well(words: list[str]) -> None:
     assert len(redact_words(words)) == len(words)
     redact_text(shlex.join(words))
+
+
+def test_which_variables_are_secret():
+    secret = (
+        "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID",
+        "MY_SECRET", "clientsecret", "DB_PASSWORD",
+    )  # fmt: skip
+    plain = ("TOKENIZERS_PARALLELISM", "NCCL_DEBUG", "MONKEY", "KEYBOARD")
+    assert [name for name in (*secret, *plain) if is_secret(name)] == [*secret]
+
+
+def test_which_overrides_are_secret():
+    variables = "ray_kwargs.ray_init.runtime_env.env_vars"
+    secret = (
+        "x.api_key", "reward.hf_token", "login.password", "store.credentials", "a.token", f"{variables}.WANDB_API_KEY",
+    )  # fmt: skip
+    plain = (
+        "data.prompt_key", "data.image_key", "actor_rollout_ref.rollout.max_num_batched_tokens", "data.tokenizer",
+        f"{variables}.VERL_FILE_LOGGER_PATH",
+    )  # fmt: skip
+    assert [key for key in (*secret, *plain) if is_secret_override(key)] == [*secret]
+
+
+def test_secrets_are_redacted():
+    data: dict[str, Any] = {
+        "env_vars": {"HF_TOKEN": "hf_abcdef", "A": "with hf_abcdef inside", "EMPTY_TOKEN": ""},
+        "list": ["hf_abcdef", 1, None, {"API_KEY": "k"}],
+        "url": "https://user:pw@host/x https://host/y http://t@h",
+    }
+    assert redact(data, ["hf_abcdef", "1"]) == {
+        "env_vars": {"HF_TOKEN": "***", "A": "with *** inside", "EMPTY_TOKEN": ""},
+        "list": ["***", 1, None, {"API_KEY": "***"}],
+        "url": "https://user:***@host/x https://host/y http://t@h",
+    }
+    assert data["env_vars"]["HF_TOKEN"] == "hf_abcdef"

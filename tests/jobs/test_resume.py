@@ -65,7 +65,7 @@ def resumed(
     connection: Connection, name: str | None, named: dict[str, Any]
 ) -> tuple[str | None, tuple[str, ...]]:
     options = SubmitOptions(name=name, overrides=named)
-    snapshot = take_snapshot(connection, JOB, options)
+    snapshot = take_snapshot(connection, JOB, options, {})
     draft = JobDraft(job=JOB, options=options, cluster=snapshot.cluster, overrides=named)
     draft = choose_verl(name_run(draft, snapshot), snapshot)
     planned = plan_resume(draft, snapshot)

@@ -9,7 +9,7 @@ import pytest
 
 from cloudrl import recipes
 from cloudrl.errors import InputError
-from cloudrl.jobs import SubmitOptions, plan_job, submission_of
+from cloudrl.jobs import Submission, SubmitOptions, plan_job
 from cloudrl.jobs.run_plan import (
     cluster_for_job,
     expected_shape,
@@ -19,12 +19,16 @@ from cloudrl.providers.dstack.provider import DstackProvider
 from cloudrl.providers.local.provider import LocalProvider
 from cloudrl.providers.model import Plan
 from cloudrl.spec import Cluster, DataSet, Job
-from cloudrl.spec.shape import ClusterShape
 from cloudrl.transport.ray_client import PACKAGE_LIMIT_BYTES
 
 
-def validate(planned: Plan, job: Job, options: SubmitOptions, here: Path) -> None:
-    plan_job(job, options, expected_snapshot(planned, job, options, here=here))
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def validate(planned: Plan, job: Job, options: SubmitOptions) -> Submission:
+    return plan_job(job, options, expected_snapshot(planned, job, options))
 
 
 def fork(folder: Path, version: str) -> str:
@@ -39,40 +43,38 @@ def fork(folder: Path, version: str) -> str:
 def test_every_recipe_fits_the_cluster_that_is_made_for_it(name: str, tmp_path: Path) -> None:
     job = recipes.load(name)
     options = SubmitOptions(working_dir=fork(tmp_path, job.verl) if job.verl and job.verl < "0.7" else None)
-    cluster = Cluster.load({"name": "lab", **cluster_for_job(job, options, here=tmp_path)})
+    cluster = Cluster.load({"name": "lab", **cluster_for_job(job, options)})
     plan = DstackProvider().plan(cluster)
-    validate(plan, job, options, here=tmp_path)
-    draft = plan_job(job, options, expected_snapshot(plan, job, options, here=tmp_path))
-    assert f"trainer.nnodes={job.nodes or 1}" in submission_of(draft).argv
+    assert f"trainer.nnodes={job.nodes or 1}" in validate(plan, job, options).argv
 
 
 class TestFields:
-    def test_of_a_recipe(self, tmp_path: Path) -> None:
-        fields = cluster_for_job(recipes.load("ppo"), SubmitOptions(), here=tmp_path)
+    def test_of_a_recipe(self) -> None:
+        fields = cluster_for_job(recipes.load("ppo"), SubmitOptions())
         assert (fields["nodes"], fields["gpu"]) == (2, "80GB..:8")
         assert (fields["data"], fields["models"]) == (["gsm8k"], ["Qwen/Qwen2.5-7B-Instruct"])
 
-    def test_what_is_asked_for_wins(self, tmp_path: Path) -> None:
+    def test_what_is_asked_for_wins(self) -> None:
         options = SubmitOptions(model="Qwen/Qwen3-8B", data=("math", "owner/name"))
-        fields = cluster_for_job(recipes.load("ppo"), options, here=tmp_path)
+        fields = cluster_for_job(recipes.load("ppo"), options)
         assert (fields["data"], fields["models"]) == (["math", "owner/name"], ["Qwen/Qwen3-8B"])
 
     def test_what_lies_here_travels_with_the_job(self, tmp_path: Path) -> None:
         (tmp_path / "owner" / "name").mkdir(parents=True)
         options = SubmitOptions(model="./model", data=("owner/name", "./mine.parquet", "/data/theirs"))
-        fields = cluster_for_job(recipes.load("ppo"), options, here=tmp_path)
+        fields = cluster_for_job(recipes.load("ppo"), options)
         assert "data" not in fields
         assert "models" not in fields
 
-    def test_a_job_that_does_not_say(self, tmp_path: Path) -> None:
-        assert cluster_for_job(Job(name="bare"), SubmitOptions(), here=tmp_path) == {"nodes": 1}
+    def test_a_job_that_does_not_say(self) -> None:
+        assert cluster_for_job(Job(name="bare"), SubmitOptions()) == {"nodes": 1}
 
 
 class TestBeforeThereIsACluster:
     def refused(self, cluster: Cluster, **options: Any) -> str:
         planned = DstackProvider().plan(cluster)
         with pytest.raises(InputError) as caught:
-            validate(planned, recipes.load("grpo"), SubmitOptions(**options), here=Path("/nowhere"))
+            validate(planned, recipes.load("grpo"), SubmitOptions(**options))
         return caught.value.message
 
     @pytest.mark.parametrize(
@@ -92,14 +94,13 @@ class TestBeforeThereIsACluster:
         seen = expected_shape(
             DstackProvider().plan(Cluster(name="lab", gpu="80GB:4..8")), recipes.load("grpo")
         )
-        assert isinstance(seen, ClusterShape)
         assert seen.gpus_per_node == 8
 
     def test_where_a_run_goes_on_is_not_known_yet(self) -> None:
         job, options = recipes.load("grpo"), SubmitOptions(name="mine")
         planned = DstackProvider().plan(Cluster(name="lab", gpu="80GB:8", nodes=2, data=["gsm8k"]))
-        draft = plan_job(job, options, expected_snapshot(planned, job, options, here=Path("/nowhere")))
-        assert "from which step the run continues is seen once the cluster is up" in draft.notes
+        notes = validate(planned, job, options).notes
+        assert "from which step the run continues is seen once the cluster is up" in notes
 
     def test_a_data_set_with_a_description_goes_by_its_name(self) -> None:
         mine = DataSet(name="mine", source="owner/name", prompt_field="q", answer_field="a")
@@ -113,18 +114,18 @@ class TestWhatIsBroughtAlong:
     """Refused before there is a cluster, as `prepare` would refuse it when there is one."""
 
     @staticmethod
-    def validate(here: Path, **options: Any) -> None:
+    def validate(**options: Any) -> None:
         job, wished = recipes.load("grpo"), SubmitOptions(**options)
-        cluster = Cluster.load({"name": "lab", **cluster_for_job(job, wished, here=here)})
-        validate(DstackProvider().plan(cluster), job, wished, here=here)
+        cluster = Cluster.load({"name": "lab", **cluster_for_job(job, wished)})
+        validate(DstackProvider().plan(cluster), job, wished)
 
     def test_python_that_verl_cannot_load(self, tmp_path: Path) -> None:
         (tmp_path / "reward.py").write_text("def other():\n    pass\n")
         with pytest.raises(InputError, match=r"reward.py defines no 'compute_score'"):
-            self.validate(tmp_path, reward="./reward.py")
+            self.validate(reward="./reward.py")
         (tmp_path / "reward.py").write_text("def compute_score(:\n")
         with pytest.raises(InputError, match="is not Python: line 1"):
-            self.validate(tmp_path, reward="./reward.py")
+            self.validate(reward="./reward.py")
 
     def test_a_working_directory_that_is_too_large(self, tmp_path: Path) -> None:
         folder = tmp_path / "project"
@@ -132,4 +133,4 @@ class TestWhatIsBroughtAlong:
         with (folder / "large").open("wb") as file:
             file.truncate(PACKAGE_LIMIT_BYTES + 1)
         with pytest.raises(InputError, match="Ray takes at most"):
-            self.validate(tmp_path, working_dir=str(folder))
+            self.validate(working_dir=str(folder))

@@ -5,10 +5,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from planning import submit
 
 from cloudrl import recipes
 from cloudrl.errors import ClusterFailed, ConnectionFailed, InputError, Unauthorized
-from cloudrl.jobs import Submission, SubmitOptions, prepare, send, submit
+from cloudrl.jobs import Submission, SubmitOptions, prepare, send
 from cloudrl.transport import Connection
 from cloudrl.transport.ray_client import PACKAGE_LIMIT_BYTES
 
@@ -49,7 +50,10 @@ def test_what_the_dry_run_shows_is_what_ray_gets(cluster: FakeCluster, folder: P
     assert job.notes == submission.notes
 
 
-def test_nothing_is_read_before_it_is_known_that_it_can_go(cluster: FakeCluster, tmp_path: Path):
+def test_nothing_is_read_before_it_is_known_that_it_can_go(
+    cluster: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "small.parquet").write_bytes(b"x")
     with (tmp_path / "large.parquet").open("wb") as file:
         file.truncate(PACKAGE_LIMIT_BYTES + 1)
@@ -58,7 +62,7 @@ def test_nothing_is_read_before_it_is_known_that_it_can_go(cluster: FakeCluster,
     def prepared(name: str) -> Submission:
         options = SubmitOptions(overrides={**PATHS, "data.val_files": name})
         plain = Connection(cluster.url, cluster.url, cluster.token)
-        return prepare(plain, JOB, options, here=tmp_path, on_read=lambda *at: read.append(at))
+        return prepare(plain, JOB, options, on_read=lambda *at: read.append(at))
 
     with pytest.raises(InputError, match="has room for"):
         prepared("./large.parquet")

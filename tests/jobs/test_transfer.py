@@ -18,8 +18,8 @@ from cloudrl.errors import ConnectionFailed, InputError, Unauthorized
 from cloudrl.jobs import Submission, SubmitOptions, prepare, send
 from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.jobs.local_files import look, read
+from cloudrl.jobs.submission import Upload
 from cloudrl.jobs.transfer import send_files, wait_replicated
-from cloudrl.jobs.upload import Upload
 from cloudrl.jobs.uploads import plan_uploads
 from cloudrl.node.uploads import SPARE_BYTES, Store
 from cloudrl.protocol import client
@@ -42,7 +42,8 @@ WEIGHTS = os.urandom(12_000_000)
 
 
 @pytest.fixture
-def here(tmp_path: Path) -> Path:
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text("{}")
     (tmp_path / "model" / "weights").write_bytes(WEIGHTS)
@@ -60,7 +61,7 @@ def head(tmp_path: Path) -> Iterator[Served]:
 @pytest.fixture
 def item(here: Path, head: Served) -> Upload:
     lab = ClusterShape("lab", "1", 1, 1, "cpu", files_dir=str(head.replication.files.root))
-    files = look(JOB, SubmitOptions(model="./model"), here=here)
+    files = look(JOB, SubmitOptions(model="./model"))
     model = files.at("./model")
     files = read(files, [("./model", model.entries)], lambda *_: None)
     draft = JobDraft(job=JOB, options=SubmitOptions(), cluster=lab, overrides={MODEL: "./model"})
@@ -226,7 +227,7 @@ def test_a_job_is_sent_after_its_files_and_secrets(cluster: FakeCluster, head: S
         model="./model", reward="./reward.py", env={"MY_TOKEN": "marker-012345"}, submission_id="one"
     )
 
-    submission = prepare(lab, Job(name="x", verl="0.9.1", device="cpu"), options, here=here, shell={})
+    submission = prepare(lab, Job(name="x", verl="0.9.1", device="cpu"), options, shell={})
     shown = submission.render()
     assert not head.replication.files.root.exists()
     assert not head.replication.secrets.folder.exists()
@@ -261,7 +262,6 @@ def test_a_taken_id_sends_nothing(cluster: FakeCluster, head: Served, here: Path
         lab,
         Job(name="x", device="cpu"),
         SubmitOptions(model="./model", env={"MY_TOKEN": "marker-012345"}, submission_id="one"),
-        here=here,
         shell={},
     )
     with pytest.raises(InputError, match="'one' is taken"):

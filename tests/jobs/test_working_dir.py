@@ -9,12 +9,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cloudrl.errors import InputError
-from cloudrl.jobs.local_files import LocalFiles, read
-from cloudrl.jobs.working_dir import EXCLUDED_FOLDERS, PackagePlan, check_size, scan, zip_package
-from cloudrl.transport.ray_client import PACKAGE_LIMIT_BYTES
+from cloudrl.jobs import SubmitOptions
+from cloudrl.jobs.draft import JobDraft, Snapshot
+from cloudrl.jobs.local_files import look, read
+from cloudrl.jobs.uploads import plan_uploads
+from cloudrl.jobs.working_dir import EXCLUDED_FOLDERS, PackagePlan, scan, zip_package
+from cloudrl.spec import Job
+from cloudrl.spec.shape import ClusterShape
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+PLAIN = ClusterShape(name="http://x", id=None, nodes=1, gpus_per_node=1, device=None)
 
 
 def write(folder: Path, *names: str, text: str = "text") -> None:
@@ -24,19 +30,23 @@ def write(folder: Path, *names: str, text: str = "text") -> None:
         path.write_text(text)
 
 
-def plan(folder: Path, limit_bytes: int = PACKAGE_LIMIT_BYTES) -> PackagePlan:
-    listing = scan(folder)
-    check_size(listing, limit_bytes)
-    files = read(LocalFiles(folder), [("", listing.entries)], lambda *_: None)
-    return PackagePlan(listing.entries, tuple(files.digest(entry.path) for entry in listing.entries))
+def plan(folder: Path) -> PackagePlan:
+    """What a job without files of its own brings along."""
+    job, options = Job(name="x"), SubmitOptions(working_dir=str(folder))
+    files = look(job, options)
+    draft = JobDraft(job=job, options=options, cluster=PLAIN, overrides={})
+    files = read(files, [("", scan(folder))], lambda *_: None)
+    package = plan_uploads(draft, Snapshot(PLAIN, files)).package
+    assert package is not None
+    return package
 
 
-def pack(folder: Path, limit_bytes: int = PACKAGE_LIMIT_BYTES) -> bytes:
-    return zip_package(plan(folder, limit_bytes), limit_bytes=limit_bytes)
+def pack(folder: Path) -> bytes:
+    return zip_package(plan(folder))
 
 
 def names(folder: Path, *excludes: str) -> list[str]:
-    return [entry.name for entry in scan(folder, excludes).entries]
+    return [entry.name for entry in scan(folder, excludes)]
 
 
 def test_files_in_the_order_of_their_names(tmp_path: Path):
@@ -50,7 +60,7 @@ def test_what_never_goes_along(tmp_path: Path):
         write(tmp_path, f"{name}/x", f"deep/{name}/x")
     write(tmp_path, "train.py", "venv_tools/x.py", ".gitmodules")
     assert names(tmp_path) == [".gitmodules", "train.py", "venv_tools/x.py"]
-    assert scan(tmp_path).excluded == tuple(sorted(EXCLUDED_FOLDERS))
+    assert plan(tmp_path).excluded == tuple(sorted(EXCLUDED_FOLDERS))
 
 
 def test_patterns_are_those_of_gitignore(tmp_path: Path):
@@ -130,11 +140,12 @@ def test_what_is_in_the_package(tmp_path: Path):
 
 def test_a_folder_that_is_too_large(tmp_path: Path):
     for number in range(12):
-        write(tmp_path, f"file-{number:02}", text="x" * (number * 1000))
+        write(tmp_path, f"file-{number:02}", text="")
+        os.truncate(tmp_path / f"file-{number:02}", number * 2**21)  # holes, which take no room
     with pytest.raises(InputError) as caught:
-        pack(tmp_path, limit_bytes=50_000)
+        plan(tmp_path)
     message = caught.value.message
-    assert "has 0.1 MiB in 12 files, and Ray takes at most 0.0 MiB. The largest:" in message
+    assert "has 132.0 MiB in 12 files, and Ray takes at most 100.0 MiB. The largest:" in message
     assert [line.split()[-1] for line in message.splitlines()[1:]] == [
         f"file-{n:02}" for n in range(11, 1, -1)
     ]
@@ -150,10 +161,12 @@ def test_size_is_known_before_anything_is_read(tmp_path: Path):
         pack(tmp_path)
 
 
-def test_incompressible_files_at_the_limit(tmp_path: Path):
+def test_incompressible_files_at_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("cloudrl.jobs.working_dir.PACKAGE_LIMIT_BYTES", 1000)
     (tmp_path / "noise").write_bytes(os.urandom(1000))
+    planned = plan(tmp_path)
     with pytest.raises(InputError, match="Ray takes at most"):
-        pack(tmp_path, limit_bytes=1000)
+        zip_package(planned)
 
 
 def test_no_folder(tmp_path: Path):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cloudrl.errors import ConnectionFailed, FailedError, Unauthorized
 from cloudrl.protocol.backoff import Backoff
-from cloudrl.transport.log_stream import AgentLog, LineSplitter, follow_log
+from cloudrl.transport.log_stream import AgentLog, follow_log, split_lines
 
 if TYPE_CHECKING:
     from conftest import Clock
@@ -152,25 +152,21 @@ def test_a_log_that_was_replaced_is_noticed():
     ],
 )
 def test_lines(chunks: list[bytes], lines: list[str]):
-    splitter = LineSplitter()
-    assert [line for chunk in chunks for line in splitter.feed(chunk)] + splitter.close() == lines
+    assert list(split_lines(chunks)) == lines
 
 
 @given(st.binary(), st.lists(st.integers(0, 40), max_size=10))
 def test_where_the_bytes_are_cut_makes_no_difference(data: bytes, cuts: list[int]):
     places = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
-    splitter, whole = LineSplitter(), LineSplitter()
     pieces = [data[start:end] for start, end in itertools.pairwise(places)]
-    assert [line for piece in pieces for line in splitter.feed(piece)] + splitter.close() == (
-        whole.feed(data) + whole.close()
+    assert list(split_lines(pieces)) == list(split_lines([data]))
+
+
+def test_a_very_long_line_comes_whole_as_soon_as_it_is_complete():
+    lines = split_lines(
+        itertools.chain([b"x" * 10_000] * 200, [b"\n"], (pytest.fail("read on") for _ in "x"))
     )
-
-
-def test_a_very_long_line_comes_whole():
-    splitter = LineSplitter()
-    for _ in range(200):
-        assert splitter.feed(b"x" * 10_000) == []
-    assert [len(line) for line in splitter.feed(b"\n")] == [2_000_000]
+    assert len(next(lines)) == 2_000_000
 
 
 INTERRUPTED = """
