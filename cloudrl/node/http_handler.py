@@ -39,7 +39,6 @@ class ServerContext:
     """What the server may show.
 
     Attributes:
-        agent_log: this node's own log.
         job_logs: folder of Ray's job logs, None while Ray is not up or on a worker.
         transfers: told of all that moves files, so that the cluster does not count as idle meanwhile.
         rank_timeout_s: how long another rank may take to answer a call that is passed on to it.
@@ -49,7 +48,6 @@ class ServerContext:
     nodes: int
     token: str
     status: Callable[[], ClusterStatus]
-    agent_log: Path
     job_logs: Callable[[], Optional[Path]]
     checkpoint_store: CheckpointStore
     data_dir: Path

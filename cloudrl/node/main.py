@@ -138,7 +138,6 @@ def _serve(agent: Agent, options: AgentOptions, identity: Identity) -> AgentServ
         nodes=identity.nodes,
         token=agent.tokens.agent,
         status=functools.partial(cluster_status, agent),
-        agent_log=agent.log.path,
         job_logs=agent.job_logs,
         checkpoint_store=agent.checkpoint_store,
         data_dir=options.data_dir,

@@ -90,21 +90,12 @@ class _Handler(HttpHandler):
         """A client says that it is sending something to Ray, which this agent does not see."""
         self._json({"noted": True})
 
-    # -- logs -----------------------------------------------------------------------------------------------
-
-    def _node_log(self) -> None:
-        self._log(self.context.agent_log)
-
     def _job_log(self, job: str) -> None:
-        folder = self.context.job_logs()
+        folder, offset = self.context.job_logs(), self._offset()
         if folder is None:
             raise ApiError(ErrorCode.NOT_FOUND, "Ray is not up")
-        self._log(folder / f"job-driver-{job}.log")
-
-    def _log(self, path: Path) -> None:
-        offset = self._offset()
         try:
-            with path.open("rb") as file:
+            with (folder / f"job-driver-{job}.log").open("rb") as file:
                 size = file.seek(0, 2)
                 file.seek(min(offset, size))
                 body = file.read(_LOG_CHUNK_BYTES)

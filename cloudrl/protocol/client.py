@@ -13,7 +13,8 @@ import json
 import socket
 import threading
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, Iterable, Mapping, Optional, Tuple, Union
+from operator import itemgetter
+from typing import Any, Callable, Dict, Iterable, Iterator, Mapping, Optional, Tuple, TypeVar, Union
 from urllib.parse import urlsplit
 
 from cloudrl.errors import ConnectionFailed, InputError, Unauthorized
@@ -39,6 +40,7 @@ _NETWORK = (
 _REFUSAL_BYTES = 64 * 1024
 """Of the body of a refusal; it may quote paths and what a child has said."""
 
+T = TypeVar("T")
 Body = Optional[Union[bytes, Iterable[bytes]]]
 
 
@@ -167,7 +169,7 @@ class AgentClient:
     ) -> None:
         self.url = url.rstrip("/")
         self.timeout_s = timeout_s
-        self._token, self._timeout_s, self._send = Token(token, refresh), timeout_s, send
+        self._token, self._send = Token(token, refresh), send
 
     # -- what everything else is made of --------------------------------------------------------------------
 
@@ -213,27 +215,24 @@ class AgentClient:
 
     def status(self) -> ClusterStatus:
         """The cluster as rank 0 sees it."""
-        try:
-            return ClusterStatus.from_json(self._object(self.request(routes.STATUS)))
-        except ValueError:
-            raise self._no_agent() from None
-
-    def node_log(self, rank: int, offset: int = 0) -> Tuple[bytes, int]:
-        """The agent's log of a rank from byte `offset`; returns (bytes, size of the whole log)."""
-        return self._log(self.request(routes.NODE_LOG, rank=rank, query={"offset": offset}))
+        return self._call(self.request(routes.STATUS), ClusterStatus.from_json)
 
     def job_log(self, submission_id: str, offset: int = 0) -> Optional[Tuple[bytes, int]]:
-        """A job's driver log from byte `offset`, at most 1 MiB; None while there is no log yet."""
+        """A job's driver log from byte `offset`, at most 1 MiB, and its whole size; None while there is no log yet."""
+        request = self.request(routes.JOB_LOG, job=submission_id, query={"offset": offset})
         try:
-            return self._log(self.request(routes.JOB_LOG, job=submission_id, query={"offset": offset}))
+            with self._answer(request) as answer:
+                content, size = answer.stream.read(), answer.header(routes.SIZE_HEADER) or ""
         except InputError:
             return None
+        if not size.isdecimal():
+            raise self._no_agent()
+        return content, int(size)
 
     def inventory(self, rank: int) -> Mapping[str, Any]:
         """The checkpoints of one rank: {"locations": [...]}, see `cloudrl.node.checkpoint_store`."""
-        return self._object(
-            self.request(routes.INVENTORY, rank=rank, timeout_s=LISTING_TIMEOUT_S), "locations"
-        )
+        request = self.request(routes.INVENTORY, rank=rank, timeout_s=LISTING_TIMEOUT_S)
+        return self._call(request, lambda value: dict(value, locations=value["locations"]))
 
     def remove_step(self, rank: int, root: str, path: str) -> None:
         """Remove `RUN/global_step_10` of a rank; its files go in the background.
@@ -242,7 +241,7 @@ class AgentClient:
             InputError: there is no such step, or its volume does not let the node remove it.
         """
         request = self.request(routes.REMOVE_CHECKPOINT, rank=rank, root=root, path=path)
-        self._object(request, "removed", (*_REFUSALS, ErrorCode.FORBIDDEN, ErrorCode.CONFLICT))
+        self._call(request, itemgetter("removed"), (*_REFUSALS, ErrorCode.FORBIDDEN, ErrorCode.CONFLICT))
 
     def announce_files(self, address: str, manifest: Mapping[str, Any]) -> Dict[str, int]:
         """Make room for a file or folder; returns how many bytes of each part are on rank 0.
@@ -252,14 +251,12 @@ class AgentClient:
         """
         body = json.dumps(manifest).encode()
         request = self.request(routes.ANNOUNCE_FILES, address=address, body=body, timeout_s=LISTING_TIMEOUT_S)
-        return self._sizes(self._object(request, "files"))
+        return self._call(request, _sizes)
 
     def files_state(self, address: str) -> Tuple[Dict[str, int], Dict[int, Replica]]:
         """Bytes of each part on rank 0, and how far every rank is."""
-        value = self._object(
-            self.request(routes.FILES_STATE, address=address, timeout_s=LISTING_TIMEOUT_S), "files"
-        )
-        return self._sizes(value), self._replicas(value)
+        request = self.request(routes.FILES_STATE, address=address, timeout_s=LISTING_TIMEOUT_S)
+        return self._call(request, lambda value: (_sizes(value), _replicas(value)))
 
     def put_file(
         self, address: str, path: str, content: Iterable[bytes], *, offset: int, size_bytes: int
@@ -273,20 +270,20 @@ class AgentClient:
             routes.TAKE_FILE, address=address, path=path, query={"offset": offset}, body=iter(content),
             headers={"Content-Length": str(size_bytes)}, timeout_s=CHECK_TIMEOUT_S,
         )  # fmt: skip
-        return self._sizes(self._object(request, "files"))
+        return self._call(request, _sizes)
 
     def note_transfer(self) -> None:
         """Say that something is on its way to Ray, so that the cluster does not count as idle now."""
-        self._object(self.request(routes.TRANSFER), "noted")
+        self._call(self.request(routes.TRANSFER), itemgetter("noted"))
 
     def put_secrets(self, submission_id: str, values: Mapping[str, str]) -> None:
         """Leave the secrets of a job on rank 0, from where the other nodes take them."""
         body = json.dumps(dict(values)).encode()
-        self._object(self.request(routes.TAKE_SECRETS, job=submission_id, body=body), "name")
+        self._call(self.request(routes.TAKE_SECRETS, job=submission_id, body=body), itemgetter("name"))
 
     def secrets_state(self, submission_id: str) -> Dict[int, Replica]:
         """How far every rank is with the secrets of a job."""
-        return self._replicas(self._object(self.request(routes.SECRETS_STATE, job=submission_id), "nodes"))
+        return self._call(self.request(routes.SECRETS_STATE, job=submission_id), _replicas)
 
     # -- calls of another agent -----------------------------------------------------------------------------
 
@@ -302,45 +299,26 @@ class AgentClient:
 
     # -- inside ---------------------------------------------------------------------------------------------
 
-    def _log(self, request: Request) -> Tuple[bytes, int]:
-        size, content = self._read(request)
-        if size is None or not size.isdecimal():
-            raise self._no_agent()
-        return content, int(size)
-
-    def _object(
-        self, request: Request, key: str = "phase", refusals: Tuple[ErrorCode, ...] = _REFUSALS
-    ) -> Dict[str, Any]:
-        """A JSON object that has this key."""
+    def _call(
+        self, request: Request, read: Callable[[Any], T], refusals: Tuple[ErrorCode, ...] = _REFUSALS
+    ) -> T:
+        """What `read` makes of the JSON of the answer."""
+        with self._answer(request, refusals) as answer:
+            content = answer.stream.read()
         try:
-            value = json.loads(self._read(request, refusals)[1])
-        except ValueError:
-            raise self._no_agent() from None
-        if not isinstance(value, dict) or key not in value:
-            raise self._no_agent()
-        return value
-
-    def _sizes(self, value: Mapping[str, Any]) -> Dict[str, int]:
-        if not isinstance(value["files"], dict):
-            raise self._no_agent()
-        return dict(value["files"])
-
-    def _replicas(self, value: Mapping[str, Any]) -> Dict[int, Replica]:
-        try:
-            return {int(rank): from_json(Replica, each) for rank, each in value["nodes"].items()}
-        except (ValueError, KeyError, AttributeError):
+            return read(json.loads(content))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise self._no_agent() from None
 
     def _no_agent(self) -> ConnectionFailed:
         return ConnectionFailed(f"what answers at {self.url} is no cloudrl agent")
 
-    def _read(
-        self, request: Request, refusals: Tuple[ErrorCode, ...] = _REFUSALS
-    ) -> Tuple[Optional[str], bytes]:
-        """The size that the agent says, of a log, and the body."""
+    @contextlib.contextmanager
+    def _answer(self, request: Request, refusals: Tuple[ErrorCode, ...] = _REFUSALS) -> Iterator[Response]:
+        """The answer while it is read."""
         try:
             with self.open(request) as answer:
-                return answer.header(routes.SIZE_HEADER), answer.stream.read()
+                yield answer
         except AgentRefused as refused:
             if refused.status == 401:
                 raise Unauthorized(
@@ -355,6 +333,14 @@ class AgentClient:
                 f"no agent answers at {self.url}: {error or type(error).__name__}",
                 hint="Is the cluster up? See: cloudrl status",
             ) from error
+
+
+def _sizes(value: Any) -> Dict[str, int]:
+    return {**value["files"]}
+
+
+def _replicas(value: Any) -> Dict[int, Replica]:
+    return {int(rank): from_json(Replica, each) for rank, each in value["nodes"].items()}
 
 
 def _refusal(status: int, body: bytes) -> AgentRefused:

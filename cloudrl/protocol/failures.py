@@ -88,35 +88,30 @@ class Failure:
 class ErrorCode(str, enum.Enum):
     """Why an agent refuses a call; each has one HTTP status."""
 
-    BAD_REQUEST = "bad_request"
-    UNAUTHORIZED = "unauthorized"
-    FORBIDDEN = "forbidden"
-    NOT_FOUND = "not_found"
-    UNKNOWN_RANK = "unknown_rank"
-    CONFLICT = "conflict"
-    LENGTH_REQUIRED = "length_required"
-    TOO_LARGE = "too_large"
-    BAD_RANGE = "bad_range"
-    UNREADABLE = "unreadable"
-    DAMAGED = "damaged"
-    WORKER_FAILED = "worker_failed"
-    UNSUPPORTED = "unsupported"
-    BAD_GATEWAY = "bad_gateway"
-    UNREACHABLE = "unreachable"
-    NO_SPACE = "no_space"
+    BAD_REQUEST = "bad_request", 400
+    UNAUTHORIZED = "unauthorized", 401
+    FORBIDDEN = "forbidden", 403
+    NOT_FOUND = "not_found", 404
+    UNKNOWN_RANK = "unknown_rank", 404
+    CONFLICT = "conflict", 409
+    LENGTH_REQUIRED = "length_required", 411
+    TOO_LARGE = "too_large", 413
+    BAD_RANGE = "bad_range", 416
+    UNREADABLE = "unreadable", 422
+    DAMAGED = "damaged", 422
+    WORKER_FAILED = "worker_failed", 500
+    UNSUPPORTED = "unsupported", 501
+    BAD_GATEWAY = "bad_gateway", 502
+    UNREACHABLE = "unreachable", 504
+    NO_SPACE = "no_space", 507
 
-    @property
-    def status(self) -> int:
-        """HTTP's."""
-        return _STATUSES[self]
+    status: int
 
-
-_STATUSES = {
-    ErrorCode.BAD_REQUEST: 400, ErrorCode.UNAUTHORIZED: 401, ErrorCode.FORBIDDEN: 403, ErrorCode.NOT_FOUND: 404,
-    ErrorCode.UNKNOWN_RANK: 404, ErrorCode.CONFLICT: 409, ErrorCode.LENGTH_REQUIRED: 411, ErrorCode.TOO_LARGE: 413,
-    ErrorCode.BAD_RANGE: 416, ErrorCode.UNREADABLE: 422, ErrorCode.DAMAGED: 422, ErrorCode.WORKER_FAILED: 500,
-    ErrorCode.UNSUPPORTED: 501, ErrorCode.BAD_GATEWAY: 502, ErrorCode.UNREACHABLE: 504, ErrorCode.NO_SPACE: 507,
-}  # fmt: skip
+    def __new__(cls, word: str, status: int) -> ErrorCode:
+        """The value is the word on the wire."""
+        code = str.__new__(cls, word)
+        code._value_, code.status = word, status
+        return code
 
 
 class ApiError(Exception):

@@ -65,10 +65,8 @@ HEARTBEAT = Route("heartbeat", "POST", "/v1/heartbeat")
 """A worker's `NodeReport`, answered with `HeartbeatReply`."""
 TRANSFER = Route("transfer", "POST", "/v1/transfers", is_transfer=True)
 """A client says that it sends something to Ray, which the agent does not see."""
-NODE_LOG = Route("node_log", "GET", "/v1/nodes/{rank}/log")
-"""The agent's log of a node from byte `offset`, its size in `SIZE_HEADER`."""
 JOB_LOG = Route("job_log", "GET", "/v1/jobs/{job}/log")
-"""A job's driver log, likewise."""
+"""A job's driver log from byte `offset`, its size in `SIZE_HEADER`."""
 INVENTORY = Route("inventory", "GET", "/v1/nodes/{rank}/inventory")
 """Runs, steps and files of checkpoints on a node."""
 CHECKPOINT_FILE = Route("checkpoint_file", "GET", _CHECKPOINT, is_transfer=True)

@@ -57,8 +57,8 @@ class Served:
         self.folder, self.rank = folder, rank
         for name in ("checkpoints", "data", "logs"):
             (folder / name).mkdir(parents=True)
-        self.agent_log = folder / "agent.log"
-        self.agent_log.write_bytes(f"log of rank {rank}\n".encode())
+        self.no_folder = folder / "a-file"
+        self.no_folder.write_bytes(b"where a folder is looked for")
         self.job_logs: Path | None = folder / "logs"
         self.status: ClusterStatus | None = None
         self.child: Child | None = None
@@ -80,7 +80,6 @@ class Served:
             status=lambda: (
                 self.status or ClusterStatus(ClusterInfo("lab", "id", "local", nodes), self.state.own.phase)
             ),
-            agent_log=self.agent_log,
             job_logs=lambda: self.job_logs,
             checkpoint_store=self.checkpoint_store,
             data_dir=self.data,

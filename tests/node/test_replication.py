@@ -135,17 +135,17 @@ def test_a_node_without_room_says_so(head: Served, worker: Served):
 
 
 def test_a_disk_that_takes_nothing_is_told_to_the_client(head: Served):
-    head.replication.files = Store(head.agent_log / "files")
-    head.replication.secrets.folder = head.agent_log
+    head.replication.files = Store(head.no_folder / "files")
+    head.replication.secrets.folder = head.no_folder
     for answer in (announce(head), head.call("PUT", "/v1/jobs/job1/secrets", body=b'{"A_TOKEN": "x"}')):
         assert answer.status == 507
-        assert re.search(r"agent\.log.*: (Not a directory|File exists)", answer.json()["error"])
+        assert re.search(r"a-file.*: (Not a directory|File exists)", answer.json()["error"])
 
 
 def test_a_node_whose_disk_takes_nothing_says_so(head: Served, worker: Served):
     """The client waited 180 s and was told that nothing moves."""
-    worker.replication.files = Store(worker.agent_log / "files")
-    worker.replication.secrets.folder = worker.agent_log
+    worker.replication.files = Store(worker.no_folder / "files")
+    worker.replication.secrets.folder = worker.no_folder
     put_all(head)
     head.call("PUT", "/v1/jobs/job1/secrets", body=b'{"A_TOKEN": "x"}')
 
@@ -154,7 +154,7 @@ def test_a_node_whose_disk_takes_nothing_says_so(head: Served, worker: Served):
     beat(worker, head)
 
     errors = [head.get(path).json()["nodes"]["1"]["error"] for path in (URL, "/v1/jobs/job1/secrets")]
-    assert all(re.search(r"agent\.log.*: (Not a directory|File exists)", error) for error in errors)
+    assert all(re.search(r"a-file.*: (Not a directory|File exists)", error) for error in errors)
 
 
 def test_rank_0_that_is_gone_for_a_moment(head: Served, worker: Served):

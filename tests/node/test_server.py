@@ -239,6 +239,8 @@ def test_a_heartbeat_that_is_too_large_is_not_read(refusing: Served, length: str
 
 # -- logs -------------------------------------------------------------------------------------------------------
 
+LOG = "logs/job-driver-job1.log"
+
 
 @pytest.mark.parametrize(
     ("query", "body"),
@@ -250,27 +252,25 @@ def test_a_heartbeat_that_is_too_large_is_not_read(refusing: Served, length: str
         ("?offset=11", b""),
     ],
 )
-@pytest.mark.parametrize("path", ["/v1/nodes/0/log", "/v1/jobs/job1/log"])
-def test_a_log_from_an_offset(head: Served, path: str, query: str, body: bytes) -> None:
-    head.agent_log.write_bytes(b"0123456789")
-    (head.folder / "logs" / "job-driver-job1.log").write_bytes(b"0123456789")
-    answer = head.get(path + query)
+def test_a_log_from_an_offset(head: Served, query: str, body: bytes) -> None:
+    (head.folder / LOG).write_bytes(b"0123456789")
+    answer = head.get(f"/v1/jobs/job1/log{query}")
     assert (answer.status, answer.body, answer.headers["X-Cloudrl-Size"]) == (200, body, "10")
 
 
 @pytest.mark.parametrize("offset", ["-1", "x", "1.5", "%C2%B2", "9" * 5000, "0x10", "1e3", "%00"])
 def test_an_offset_that_is_none(refusing: Served, offset: str) -> None:
-    answer = refusing.get(f"/v1/nodes/0/log?offset={offset}")
+    answer = refusing.get(f"/v1/jobs/job1/log?offset={offset}")
     assert answer.status == 400
     assert "number of bytes" in answer.json()["error"]
 
 
 def test_a_long_log_comes_in_parts_that_fit_together(head: Served) -> None:
     whole = bytes(range(256)) * 10_000
-    head.agent_log.write_bytes(whole)
+    (head.folder / LOG).write_bytes(whole)
     read, sizes = b"", set()
     while len(read) < len(whole):
-        answer = head.get(f"/v1/nodes/0/log?offset={len(read)}")
+        answer = head.get(f"/v1/jobs/job1/log?offset={len(read)}")
         assert 0 < len(answer.body) <= 1 << 20
         read += answer.body
         sizes.add(answer.headers["X-Cloudrl-Size"])
@@ -298,24 +298,19 @@ def test_a_job_id_cannot_leave_the_folder_of_the_logs(refusing: Served, job: str
     assert b"secret" not in answer.body.replace(b"..", b"")
 
 
-def test_a_disk_that_does_not_do_its_part_is_named(head: Served, worker: Served) -> None:
+def test_a_disk_that_does_not_do_its_part_is_named(head: Served) -> None:
     """The connection was closed without a word, which reads as a cluster that is down."""
-    for rank, node in enumerate((head, worker)):
-        node.agent_log.unlink()
-        node.agent_log.mkdir()
-        answer = head.get(f"/v1/nodes/{rank}/log")
-        assert answer.status == 507
-        assert f"{node.agent_log}: Is a directory" in answer.json()["error"]
+    (head.folder / LOG).mkdir()
+    answer = head.get("/v1/jobs/job1/log")
+    assert answer.status == 507
+    assert f"{head.folder / LOG}: Is a directory" in answer.json()["error"]
 
 
 # -- passing on -------------------------------------------------------------------------------------------------
 
 
 def test_calls_for_another_rank_are_passed_on_to_it(head: Served, worker: Served) -> None:
-    worker.agent_log.write_bytes(b"0123456789")
     (worker.checkpoints / "a file").write_bytes(b"shard of rank 1")
-    log = head.get("/v1/nodes/1/log?offset=7")
-    assert (log.status, log.body, log.headers["X-Cloudrl-Size"]) == (200, b"789", "10")
     part = head.get("/v1/nodes/1/checkpoints/a%20file", Range="bytes=0-4")
     assert (part.status, part.body, part.headers["Content-Range"]) == (206, b"shard", "bytes 0-4/15")
 
@@ -325,7 +320,7 @@ def test_calls_for_another_rank_are_passed_on_to_it(head: Served, worker: Served
     [
         ("missing", {}, 404),
         ("..%2fsecret", {}, 403),
-        ("../agent.log", {}, 403),
+        ("../a-file", {}, 403),
         ("file", {"Range": "bytes=9-"}, 416),
     ],
 )
@@ -335,27 +330,27 @@ def test_refusals_of_another_rank_come_through_as_they_are(
     (worker.checkpoints / "file").write_bytes(b"x")
     answer = head.get(f"/v1/nodes/1/checkpoints/{path}", **headers)
     assert answer.status == status
-    assert b"log of rank 1" not in answer.body
+    assert worker.no_folder.read_bytes() not in answer.body
 
 
 def test_a_rank_that_nobody_has_heard_of(head: Served) -> None:
     for rank in (1, 2, 3, 9999):
-        answer = head.get(f"/v1/nodes/{rank}/log")
+        answer = head.get(f"/v1/nodes/{rank}/inventory")
         assert (answer.status, answer.json()) == (
             404,
             {"error": f"rank {rank} is not known here", "code": "unknown_rank"},
         )
-    assert head.get("/v1/nodes/99999/log").status == 404
+    assert head.get("/v1/nodes/99999/inventory").status == 404
 
 
 def test_a_worker_passes_nothing_on(head: Served, worker: Served) -> None:
-    assert worker.get("/v1/nodes/1/log").body == b"log of rank 1\n"
-    assert worker.get("/v1/nodes/0/log").status == 404
+    assert worker.get("/v1/nodes/1/inventory").json()["rank"] == 1
+    assert worker.get("/v1/nodes/0/inventory").status == 404
 
 
 def test_a_rank_that_is_dead(head: Served, worker: Served) -> None:
     worker.close()
-    answer = head.get("/v1/nodes/1/log")
+    answer = head.get("/v1/nodes/1/inventory")
     assert answer.status == 504
     assert "rank 1 (127.0.0.1) does not answer" in answer.json()["error"]
 
@@ -366,7 +361,7 @@ def test_a_rank_that_is_silent(tmp_path: Path) -> None:
         head.state.record_heartbeat(
             NodeReport(rank=1, ip="127.0.0.1", hostname="h", agent_port=other.getsockname()[1])
         )
-        assert head.get("/v1/nodes/1/log").status == 504
+        assert head.get("/v1/nodes/1/inventory").status == 504
     head.close()
 
 
@@ -386,7 +381,7 @@ def test_a_rank_that_breaks_off(head: Served) -> None:
             NodeReport(rank=1, ip="127.0.0.1", hostname="h", agent_port=other.getsockname()[1])
         )
         with pytest.raises(http.client.IncompleteRead) as caught:
-            head.get("/v1/nodes/1/log")
+            head.get("/v1/nodes/1/inventory")
         thread.join(10)
     assert caught.value.partial == b"ten bytes."
 
@@ -395,7 +390,7 @@ def test_another_token_of_a_rank_is_not_the_callers_fault(head: Served, tmp_path
     other = Served(tmp_path / "other", 1, token="another")
     head.state.record_heartbeat(other.state.own)
     try:
-        assert head.get("/v1/nodes/1/log").status == 502
+        assert head.get("/v1/nodes/1/inventory").status == 502
     finally:
         other.close()
 

@@ -241,7 +241,7 @@ def test_a_step_that_was_left_is_removed(head: Served) -> None:
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_volume_that_does_not_let_it_go_says_why(head: Served, worker: Served, rank: int) -> None:
     node = (head, worker)[rank]
-    node.checkpoint_store.folder = node.agent_log
+    node.checkpoint_store.folder = node.no_folder
     answer = head.call("DELETE", at(rank, "run/global_step_3"))
     assert answer.status == 409
     assert "Not a directory" in answer.json()["error"]

@@ -42,8 +42,6 @@ def test_status(head: Served) -> None:
 
 def test_logs(head: Served) -> None:
     api = _api(head)
-    assert api.node_log(0) == (b"log of rank 0\n", 14)
-    assert api.node_log(0, 7) == (b"rank 0\n", 14)
     assert api.job_log("job1") == (b"0123456789", 10)
     assert api.job_log("job1", 4) == (b"456789", 10)
     assert api.job_log("job1", 10) == (b"", 10)
@@ -65,14 +63,11 @@ def test_checkpoints(head: Served) -> None:
 
 def test_a_rank_that_is_not_there(head: Served) -> None:
     with pytest.raises(InputError, match="rank 1 is not known here"):
-        _api(head).node_log(1)
-    with pytest.raises(InputError, match="rank 7 is not known here"):
-        _api(head).inventory(7)
+        _api(head).inventory(1)
 
 
 CALLS: dict[str, Callable[[AgentClient], Any]] = {
     "status": lambda api: api.status(),
-    "node_log": lambda api: api.node_log(0),
     "job_log": lambda api: api.job_log("job1"),
     "inventory": lambda api: api.inventory(0),
 }
@@ -177,14 +172,12 @@ def test_what_is_sent() -> None:
 
     api = AgentClient("http://localhost:8266/", TOKEN, send=send)
     api.job_log("a/../b?c#d", 7)
-    api.node_log(3, 9)
     api.remove_step(1, "checkpoints", "my run/global_step_1")
     api.announce_files("0" * 32, {"parts": []})
     api.files_state("0" * 32)
     url = "http://localhost:8266/v1"
     assert [(each.method, each.url, each.timeout_s) for each in sent] == [
         ("GET", f"{url}/jobs/a%2F..%2Fb%3Fc%23d/log?offset=7", 10.0),
-        ("GET", f"{url}/nodes/3/log?offset=9", 10.0),
         ("DELETE", f"{url}/nodes/1/checkpoints/my%20run/global_step_1", 10.0),
         ("PUT", f"{url}/files/{'0' * 32}", 60.0),  # of thousands of files
         ("GET", f"{url}/files/{'0' * 32}", 60.0),
@@ -202,7 +195,7 @@ def test_a_cluster_that_was_started_again_has_a_new_token(head: Served) -> None:
 
     api = AgentClient(f"http://127.0.0.1:{head.port}", "old", refresh=renew)
     assert api.status().phase is Phase.START
-    assert api.node_log(0)[1] == 14
+    assert api.inventory(0)["rank"] == 0
     assert refused == ["old"]
     with pytest.raises(Unauthorized):
         AgentClient(f"http://127.0.0.1:{head.port}", "old", refresh=lambda token: token).status()
