@@ -11,7 +11,7 @@ from cloudrl.providers.registry import ensure_name_free, provider
 from cloudrl.render.dstack import to_dstack
 from cloudrl.sdk.amounts import money
 from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, silent, unattended
-from cloudrl.sdk.costs import offer_lines, price_difference, with_state
+from cloudrl.sdk.costs import price_difference, report_price, with_state
 from cloudrl.sdk.running import RunningCluster, report_port
 
 if TYPE_CHECKING:
@@ -92,11 +92,7 @@ def priced_and_confirmed(plan: Plan, confirm: Confirm, on_progress: OnProgress) 
     price = plan.price
     if price is None:
         return plan
-    lines = offer_lines(price.offers, price.total_offers)
-    if price.per_hour:
-        lines.append(f"{plan.cluster.nodes} nodes together: from {money(price.per_hour)}/h")
-    for notice in (*map(Notice, lines), *price.notices):
-        on_progress(notice)
+    report_price(price, f"{plan.cluster.nodes} nodes together", on_progress)
     cost = f" for about {money(price.per_hour)}/h" if price.per_hour else ""
     if not confirm(Question(f"Start {plan.name}{cost}?")):
         raise InputError("nothing was started")

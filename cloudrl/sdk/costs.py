@@ -1,4 +1,4 @@
-"""What a cluster costs, in words. Pure but for the look at a cluster's status."""
+"""What machines cost, in words. Pure but for the look at a cluster's status."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from cloudrl.errors import CloudrlError
 from cloudrl.protocol.phases import Phase
+from cloudrl.providers.model import Notice
 from cloudrl.sdk.amounts import interval, money
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from cloudrl.providers.model import Offer, Provider, Status
+    from cloudrl.providers.model import Price, Provider, Status
+    from cloudrl.sdk.callbacks import OnProgress
 
 _SHOWN_OFFERS = 3
 
@@ -76,11 +76,16 @@ def price_difference(status: Status) -> str:
     return f"warning: {status.name} costs {money(real)}/h, and its agents count with {money(counted)}/h{end}"
 
 
-def offer_lines(offers: Iterable[Offer], total: int) -> list[str]:
-    """The cheapest offers, a line each."""
-    lines = [
-        f"offer: {each.backend} {each.region}, {each.instance_type}: {each.resources}{', spot' * each.spot}, "
-        f"{money(each.price)}/h"
-        for each in list(offers)[:_SHOWN_OFFERS]
-    ]
-    return [*lines, *([f"and {total - _SHOWN_OFFERS} more"] if total > _SHOWN_OFFERS else [])]
+def report_price(price: Price, together: str, on_progress: OnProgress) -> None:
+    """Tell the cheapest offers, what all machines cost together (`2 nodes together`), and what else there is to say."""
+    for each in price.offers[:_SHOWN_OFFERS]:
+        machine = (
+            f"{each.backend} {each.region}, {each.instance_type}: {each.resources}{', spot' * each.spot}"
+        )
+        on_progress(Notice(f"offer: {machine}, {money(each.price)}/h"))
+    if price.total_offers > _SHOWN_OFFERS:
+        on_progress(Notice(f"and {price.total_offers - _SHOWN_OFFERS} more"))
+    if price.per_hour:
+        on_progress(Notice(f"{together}: from {money(price.per_hour)}/h"))
+    for notice in price.notices:
+        on_progress(notice)

@@ -9,7 +9,7 @@ from cloudrl.errors import InputError, Interrupted
 from cloudrl.render.fleet import fleet_to_dstack
 from cloudrl.sdk.amounts import money
 from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, silent, unattended
-from cloudrl.sdk.costs import offer_lines
+from cloudrl.sdk.costs import report_price
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,13 +63,14 @@ class Fleet(spec.Fleet):
 
         where = server.connect(project)
         planned = fleets.plan(where, self.to_dstack())
-        if planned.action == "nothing":
+        is_there = planned.action == "nothing"
+        if is_there:
             on_progress(Notice(f"fleet {self.name} is there, as declared"))
         else:
             fleets.check(where, planned, replace=replace is not False)
-        for notice in _price_notices(planned):
-            on_progress(notice)
-        if planned.action == "nothing":
+        if planned.price is not None:
+            report_price(planned.price, f"{planned.nodes} machines at once", on_progress)
+        if is_there:
             return fleets.get(where, self.name)
         if not confirm(_question(planned, on_progress, replace=bool(replace))):
             raise InputError("nothing was created")
@@ -78,7 +79,10 @@ class Fleet(spec.Fleet):
             state = fleets.wait(where, self.name, on_look=on_progress)
         except KeyboardInterrupt:
             raise _interrupted(planned) from None
-        on_progress(_created(state))
+        up = len(state.instances)
+        ready = f"{up} machine{'' if up == 1 else 's'} ready" if up else "machines come with the first run"
+        next_commands = f"cloudrl fleet list\ncloudrl fleet delete {self.name}"
+        on_progress(Notice(f"fleet {self.name}: {ready}", next_commands))
         return state
 
 
@@ -123,18 +127,6 @@ def declared_notices(fleet: spec.Fleet) -> list[Notice]:
     return [kept] if kept is not None else []
 
 
-def _price_notices(planned: FleetPlan) -> list[Notice]:
-    """Offers and price, before the question."""
-    if planned.is_ssh:
-        return []
-    lines = offer_lines(planned.offers, planned.total_offers) if planned.action != "nothing" else []
-    if planned.action != "nothing" and planned.offers and planned.nodes:
-        least = planned.nodes * planned.offers[0].price
-        lines.append(f"{planned.nodes} machines at once: from {money(least)}/h")
-    notices = [Notice(line) for line in lines]
-    return [*notices, planned.never_released] if planned.never_released else notices
-
-
 def _question(planned: FleetPlan, on_progress: OnProgress, *, replace: bool) -> Question:
     name = planned.name
     if planned.action == "recreate":
@@ -157,15 +149,9 @@ def _lost_with(states: Sequence[FleetState], on_progress: OnProgress) -> str:
 
 def _interrupted(planned: FleetPlan) -> Interrupted:
     """What stays when Ctrl-C comes while a fleet is being made: dstack goes on with it."""
-    least = planned.nodes * planned.offers[0].price if planned.offers and not planned.is_ssh else 0.0
-    cost = f", with machines from {money(least)}/h" if least else ""
+    per_hour = planned.price.per_hour if planned.price is not None else None
+    cost = f", with machines from {money(per_hour)}/h" if per_hour else ""
     return Interrupted(
         f"interrupted; fleet {planned.name} is being made{cost}",
         hint=f"Look: cloudrl fleet list\nBe rid of it: cloudrl fleet delete {planned.name}",
     )
-
-
-def _created(state: FleetState) -> Notice:
-    up = len(state.instances)
-    ready = f"{up} machine{'' if up == 1 else 's'} ready" if up else "machines come with the first run"
-    return Notice(f"fleet {state.name}: {ready}", f"cloudrl fleet list\ncloudrl fleet delete {state.name}")

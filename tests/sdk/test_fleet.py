@@ -11,13 +11,15 @@ import pytest
 import cloudrl
 from cloudrl.errors import InputError, Interrupted
 from cloudrl.providers.dstack import fleets, server
-from cloudrl.providers.dstack.fleets import FleetPlan, FleetState, Instance, Offer
+from cloudrl.providers.dstack.fleets import FleetPlan, FleetState, Instance
+from cloudrl.providers.model import Offer, Price
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 FLEET = cloudrl.Fleet(name="gpu-fleet", gpu="H100:8")
 OFFER = Offer("aws", "us-east-1", "p5.48xlarge", "8xH100", 98.32, spot=False)
+PRICE = Price(2 * OFFER.price, (OFFER,), total_offers=1)
 
 
 def state(*hosts: str, ssh: bool = False) -> FleetState:
@@ -33,16 +35,7 @@ class Replaced:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.applied: list[FleetPlan] = []
-        self.planned = FleetPlan(
-            "",
-            "gpu-fleet",
-            "recreate",
-            2,
-            is_ssh=False,
-            offers=(OFFER,),
-            total_offers=1,
-            current=state("10.0.0.9"),
-        )
+        self.planned = FleetPlan("", "gpu-fleet", "recreate", 2, PRICE, current=state("10.0.0.9"))
         monkeypatch.setattr(server, "connect", lambda _project=None: SimpleNamespace(project="main"))
         monkeypatch.setattr(fleets, "plan", lambda *_: self.planned)
         monkeypatch.setattr(fleets, "apply", lambda _server, planned: self.applied.append(planned))
@@ -88,17 +81,17 @@ def press(*_: Any, **__: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("nodes", "said"),
+    ("price", "said"),
     [
-        (2, "interrupted; fleet gpu-fleet is being made, with machines from $196.64/h"),
-        (0, "interrupted; fleet gpu-fleet is being made"),
+        (PRICE, "interrupted; fleet gpu-fleet is being made, with machines from $196.64/h"),
+        (None, "interrupted; fleet gpu-fleet is being made"),
     ],
 )
 @pytest.mark.parametrize("moment", ["apply", "wait"])
 def test_ctrl_c_while_machines_come(
-    monkeypatch: pytest.MonkeyPatch, nodes: int, said: str, moment: str
+    monkeypatch: pytest.MonkeyPatch, price: Price | None, said: str, moment: str
 ) -> None:
-    planned = FleetPlan("", "gpu-fleet", "create", nodes, is_ssh=False, offers=(OFFER,), total_offers=1)
+    planned = FleetPlan("", "gpu-fleet", "create", 2, price)
     answers: dict[str, Callable[..., Any]] = {"plan": lambda *_: planned}
     answers |= {"check": lambda *_, **__: None, "apply": lambda *_: None, "wait": press, moment: press}
     monkeypatch.setattr(server, "connect", lambda _project=None: None)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from cloudrl.errors import CapacityError, InputError
 from cloudrl.providers.dstack.polling import wait_for
 from cloudrl.providers.dstack.server import parse, pick
-from cloudrl.providers.model import Notice, Offer
+from cloudrl.providers.model import Notice, Offer, Price
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -71,24 +71,19 @@ class FleetPlan:
 
     Attributes:
         text: the YAML that is sent.
-        current: the fleet of that name, if there is one.
         action: "create", "update" (in place), "recreate", or "nothing".
         nodes: how many machines are rented at once, before any run asks for them.
-        offers: the cheapest, cheapest first.
-        total_offers: how many there are.
+        price: of these machines; None for machines of one's own.
+        current: the fleet of that name, if there is one.
     """
 
     text: str
     name: str
     action: str
     nodes: int
-    is_ssh: bool
-    offers: tuple[Offer, ...]
-    total_offers: int
+    price: Price | None = None
     current: FleetState | None = None
     answer: Any = field(default=None, repr=False)
-    never_released: Notice | None = None
-    """That idle machines are going to be paid for until somebody deletes the fleet."""
 
 
 def plan(server: Server, text: str) -> FleetPlan:
@@ -109,40 +104,45 @@ def plan(server: Server, text: str) -> FleetPlan:
     _read_keys(configuration)
     spec = FleetSpec(configuration=configuration, profile=Profile())
     answer = server.call(server.api.fleets.get_plan, server.project, spec)
-    nodes = configuration.nodes
+    current, nodes = answer.current_resource, configuration.nodes
     return FleetPlan(
         text=text,
         name=configuration.name,
         action=_action(answer),
         nodes=nodes.target if nodes is not None else len(configuration.ssh_config.hosts),
-        is_ssh=configuration.ssh_config is not None,
-        offers=offers_of(answer.offers),
-        total_offers=answer.total_offers,
-        current=_state(answer.current_resource) if answer.current_resource is not None else None,
+        price=_price(spec, answer) if configuration.ssh_config is None else None,
+        current=_state(current) if current is not None else None,
         answer=answer,
-        never_released=None
-        if configuration.ssh_config
-        else never_released(configuration.name, _idle_duration_s(spec), _least(spec)),
     )
 
 
-def apply(server: Server, planned: FleetPlan) -> FleetState:
+def _price(spec: Any, answer: Any) -> Price:
+    """Of machines that are rented; without offers where none are going to be."""
+    name, nodes = spec.configuration.name, spec.configuration.nodes.target
+    kept = never_released(name, _idle_duration_s(spec), _least(spec))
+    notices = (kept,) if kept is not None else ()
+    if _action(answer) == "nothing":
+        return Price(None, notices=notices)
+    offers = offers_of(answer.offers)
+    per_hour = nodes * offers[0].price if offers and nodes else None
+    return Price(per_hour, offers, answer.total_offers, notices)
+
+
+def apply(server: Server, planned: FleetPlan) -> None:
     """Do what was planned. Returns at once; `wait` waits for the machines.
 
     Raises:
-        CapacityError: no backend offers such a machine.
         InputError: the server refuses, or the fleet has changed since the plan was made.
         ConnectionFailed: it does not answer.
     """
-    check(server, planned)
     if planned.action == "recreate":
         delete(server, [planned.name])
         wait_deleted(server, planned.name)
         planned = plan(server, planned.text)
-    return _state(server.call(server.api.fleets.apply_plan, server.project, planned.answer))
+    server.call(server.api.fleets.apply_plan, server.project, planned.answer)
 
 
-def check(server: Server, planned: FleetPlan, *, replace: bool = True) -> None:
+def check(server: Server, planned: FleetPlan, *, replace: bool) -> None:
     """Refuse what cannot be had, and without `replace` what would take machines and their disks with it.
 
     Raises:
@@ -155,7 +155,7 @@ def check(server: Server, planned: FleetPlan, *, replace: bool = True) -> None:
             f"fleet {name} is there and cannot be changed in place: its machines and their disks would go",
             hint=f"See it: cloudrl fleet list\nBe rid of it: cloudrl fleet delete {name}",
         )
-    if not planned.is_ssh and planned.total_offers == 0:
+    if planned.price is not None and planned.price.total_offers == 0:
         raise CapacityError(
             f"fleet {name!r}: no backend of project {server.project!r} offers such a machine",
             hint="What there is: dstack offer --gpu 80GB:8\nBackends are set up in ~/.dstack/server/config.yml",
