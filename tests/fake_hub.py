@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 
 
 class FakeHub(ThreadingHTTPServer):
-    """Keeps objects by their SHA-256, refuses those in `refuses`, and remembers what commits name; a context manager.
+    """Keeps objects by their SHA-256, and remembers what commits name; a context manager.
 
-    Those in `repos` are there, private or not, and have `files`. Others can be made unless `is_read_only`. `on_commit`
-    is called before a commit, which fails with what it raises.
+    Repositories in `repos` are there, private or not, and have `files`; others can be made unless `is_read_only`.
+    Objects in `refuses` are refused, once another one has arrived. `on_commit` is called before a commit, which fails
+    if that raises ConnectionError.
     """
 
     def __init__(self) -> None:
@@ -31,6 +32,7 @@ class FakeHub(ThreadingHTTPServer):
         self.lfs: set[str] = set()
         self.objects: dict[str, bytes] = {}
         self.refuses: set[str] = set()
+        self.has_stored = threading.Event()
         self.sent: list[str] = []
         self.committed: list[dict[str, Any]] = []
         self.is_read_only = False
@@ -75,10 +77,12 @@ class _Handler(BaseHTTPRequestHandler):
         oid, content = self.path.rpartition("/")[2], self._content()
         self.server.sent.append(oid)
         if oid in self.server.refuses:
+            self.server.has_stored.wait(10)
             self._answer({"error": "the storage refuses"}, 403)
             return
         assert hashlib.sha256(content).hexdigest() == oid
         self.server.objects[oid] = content
+        self.server.has_stored.set()
         self._answer({})
 
     def do_POST(self) -> None:

@@ -103,7 +103,7 @@ def opened(role: Path) -> MergeInputs:
     """The folder of a role of a step, as all commands open it."""
     origin = LocalSource(role.parent)
     (found,) = [each for each in origin.inventory().checkpoints if each.role == role.name]
-    return merge_inputs(found, origin)
+    return merge_inputs(found, origin.open)
 
 
 def read_safetensors(folder: Path) -> dict[str, tuple[str, tuple[int, ...], bytes]]:

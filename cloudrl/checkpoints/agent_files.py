@@ -84,7 +84,8 @@ class RangeClient:
             done = (len(into) - start) * ratio
             headers = {"Range": f"bytes={first + done}-{first + count - 1}"}
             with self._open(routes.CHECKPOINT_FILE, file, query=query, headers=headers) as answer:
-                _check_cast(answer, query)
+                if query and answer.header(routes.CAST_HEADER) != query["cast"]:
+                    raise PermanentError(f"{label}: the agent does not cast", code=ErrorCode.UNSUPPORTED)
                 _read_all(answer, wanted - (len(into) - start), into)
 
         self._keep_trying(attempt, label, lambda: len(into))
@@ -98,31 +99,30 @@ class RangeClient:
         Raises:
             CheckpointError: As `fetch`.
         """
-        answers: list[bytes] = []
+        sent = json.dumps(body).encode() if body is not None else None
+        content = bytearray()
 
         def attempt() -> None:
-            sent = json.dumps(body).encode() if body is not None else None
+            content.clear()
             with self._open(route, file, query=query, headers=headers, body=sent) as answer:
-                content = bytearray()
                 _read_all(answer, int(answer.header("Content-Length") or 0), content)
-                answers.append(bytes(content))
 
         self._keep_trying(attempt, label, lambda: 0)
-        return answers[-1]
+        return bytes(content)
 
     def _keep_trying(self, attempt: Callable[[], None], label: str, progress: Callable[[], int]) -> None:
         attempts, before = Attempts(self._backoff, clock=self._clock, sleep=self._sleep), progress()
         while True:
             cancellation.check()
             try:
-                attempt()
-            except PermanentError as error:
-                raise PermanentError(f"{label}: {error.message}", code=error.code) from error
-            except (OSError, http.client.HTTPException, RetryableError) as error:
+                return attempt()
+            except (AgentRefused, ConnectionFailed, OSError, http.client.HTTPException) as error:
+                if isinstance(error, AgentRefused):
+                    _raise_if_final(error, label)
                 if progress() > before:
                     before = progress()
                     attempts.progress()
-                reason = str(error) or type(error).__name__
+                reason = getattr(error, "message", None) or str(error) or type(error).__name__
                 if attempts.are_exhausted:
                     raise CheckpointError(
                         f"{label} cannot be read: nothing has come for {attempts.silence_s:.0f} s ({reason})",
@@ -130,30 +130,19 @@ class RangeClient:
                     ) from error
                 self._on_break(f"{label}: {reason}; trying again")
                 attempts.pause()
-            else:
-                return
 
     def _open(self, route: routes.Route, file: Mapping[str, Any], **more: Any) -> Response:
-        try:
-            return self._agent.open(self._agent.request(route, timeout_s=READ_TIMEOUT_S, **more, **file))
-        except AgentRefused as error:
-            if error.status == 401:
-                reason = "the agent refuses the token: another cluster may have taken its port"
-                raise PermanentError(reason, code=ErrorCode.UNAUTHORIZED) from error
-            if error.code in _FINAL:
-                raise PermanentError(str(error), code=error.code) from error
-            raise RetryableError(str(error)) from error
-        except ConnectionFailed as error:  # the cluster is being started again
-            raise RetryableError(error.message) from error
+        return self._agent.open(self._agent.request(route, timeout_s=READ_TIMEOUT_S, **more, **file))
 
 
-class RetryableError(Exception):
-    """An answer that may be another one in a moment."""
-
-
-def _check_cast(answer: Response, query: Mapping[str, str] | None) -> None:
-    if query and answer.header(routes.CAST_HEADER) != query["cast"]:
-        raise PermanentError("the agent does not cast", code=ErrorCode.UNSUPPORTED)
+def _raise_if_final(refusal: AgentRefused, label: str) -> None:
+    if refusal.status == 401:
+        raise PermanentError(
+            f"{label}: the agent refuses the token: another cluster may have taken its port",
+            code=ErrorCode.UNAUTHORIZED,
+        ) from refusal
+    if refusal.code in _FINAL:
+        raise PermanentError(f"{label}: {refusal}", code=refusal.code) from refusal
 
 
 def _read_all(answer: Response, count: int, into: bytearray) -> None:
@@ -163,5 +152,5 @@ def _read_all(answer: Response, count: int, into: bytearray) -> None:
         cancellation.check()
         chunk = answer.stream.read1(min(_CHUNK_BYTES, end - len(into)))
         if not chunk:
-            raise RetryableError(f"the connection broke {end - len(into)} bytes too early")
+            raise ConnectionResetError(f"the connection broke {end - len(into)} bytes too early")
         into += chunk

@@ -85,7 +85,7 @@ class CheckpointHandle:
             CheckpointError: It is incomplete, damaged, mixed, of a kind that cannot be merged, or a node stays silent;
                 or the folder cannot be written.
         """
-        inputs = merge_inputs(self.info, self.source)
+        inputs = merge_inputs(self.info, self.source.open)
         merged = merge(inputs, Path(path), dtype=dtype, sync=sync, on_progress=on_progress)
         if self.role == "actor":
             self.on_copied(self.info.version)
@@ -98,8 +98,8 @@ class CheckpointHandle:
             CheckpointError: A node stays silent.
         """
         if self.info.is_megatron:
-            return verify_megatron(self.info, self.source)
-        return verify(merge_inputs(self.info, self.source), on_progress=on_progress)
+            return verify_megatron(self.info, self.source.open)
+        return verify(merge_inputs(self.info, self.source.open), on_progress=on_progress)
 
     def pull(self, path: str | os.PathLike[str], *, on_progress: OnProgress = silent) -> Pulled:
         """Copy the whole step as it is, other roles too, so that a job can go on from it elsewhere.

@@ -10,38 +10,45 @@ from __future__ import annotations
 
 import pickletools
 import re
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from cloudrl.errors import CheckpointError
 from cloudrl.shards.report import Finding, Report
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator, Mapping
 
-    from cloudrl.checkpoints.sources import FileOpener
+    from cloudrl.checkpoints.merge_inputs import OpenFile
     from cloudrl.saves.inventory import Checkpoint, FileCopy
 
 METADATA = ".metadata"
-_DATA = re.compile(r"__([0-9]{1,9})_([0-9]{1,9})\.distcp")
+_DATA = re.compile(r"__[0-9]{1,9}_[0-9]{1,9}\.distcp")
 _MAX_METADATA_BYTES = 1 << 30
 
 
-def verify_megatron(checkpoint: Checkpoint, files: FileOpener) -> Report:
+def verify_megatron(checkpoint: Checkpoint, open_file: OpenFile) -> Report:
     """Check that every file which the metadata names is there and not empty; tensors are not looked at.
 
     Raises:
         CheckpointError: The metadata cannot be read from where they lie.
     """
-    found = {name: copies[0] for name, copies in checkpoint.files.items() if _DATA.fullmatch(_base(name))}
-    folders = sorted({name.rpartition("/")[0] for name in found})
-    findings = [finding for folder in folders for finding in _check(checkpoint, files, folder, found)]
-    ranks = sorted({int(match[1]) for name in found if (match := _DATA.fullmatch(_base(name)))})
+    data: dict[str, dict[str, FileCopy]] = defaultdict(dict)
+    for path, copies in checkpoint.files.items():
+        folder, _, name = path.rpartition("/")
+        if _DATA.fullmatch(name):
+            data[folder][name] = copies[0]
+    findings = [
+        finding
+        for folder, files in sorted(data.items())
+        for finding in _check(checkpoint, open_file, f"{folder}/".lstrip("/"), files)
+    ]
     return Report(
         world_size=None,
         shards=None,
-        ranks=tuple(ranks),
+        ranks=tuple(sorted({_rank(name) for files in data.values() for name in files})),
         tensors=0,
-        size_bytes=sum(file.size_bytes for file in found.values()),
+        size_bytes=sum(file.size_bytes for files in data.values() for file in files.values()),
         step=None,
         step_source=None,
         findings=(*findings, Finding("this is Megatron's: files are checked, tensors are not", fatal=False)),
@@ -58,47 +65,40 @@ def named_files(metadata: bytes) -> set[str]:
         words = {str(word) for _, word, _ in pickletools.genops(metadata) if isinstance(word, str)}
     except (ValueError, UnicodeError, IndexError, KeyError, OverflowError) as error:
         raise CheckpointError(f"{METADATA} is damaged: {error}") from error
-    named = {word for word in words if _DATA.fullmatch(_base(word))}
+    named = {word for word in words if _DATA.fullmatch(word.rpartition("/")[2])}
     if not named:
         raise CheckpointError(f"{METADATA} is damaged: it names no file")
     return named
 
 
 def _check(
-    checkpoint: Checkpoint, files: FileOpener, folder: str, found: dict[str, FileCopy]
+    checkpoint: Checkpoint, open_file: OpenFile, prefix: str, data: Mapping[str, FileCopy]
 ) -> Iterator[Finding]:
-    """What is wrong in one folder of a role, such as `model/dist_ckpt`."""
-    prefix = f"{folder}/" if folder else ""
+    """What is wrong in one folder of a role, such as `model/dist_ckpt/`."""
+    for file in data.values():
+        if not file.size_bytes:
+            yield Finding("the file is empty", file=file.label)
     copies = checkpoint.files.get(f"{prefix}{METADATA}")
-    here = {
-        name.removeprefix(prefix): file for name, file in found.items() if name.rpartition("/")[0] == folder
-    }
-    yield from _empty(here.values())
     if copies is None:
         yield Finding(
             f"{prefix}{METADATA} is not there: its saving was cut off, or it lies on a node that is gone"
         )
         return
-    if not 0 < copies[0].size_bytes <= _MAX_METADATA_BYTES:
-        yield Finding(f"{prefix}{METADATA} has {copies[0].size_bytes} bytes", file=copies[0].label)
+    metadata = copies[0]
+    if not 0 < metadata.size_bytes <= _MAX_METADATA_BYTES:
+        yield Finding(f"{prefix}{METADATA} has {metadata.size_bytes} bytes", file=metadata.label)
         return
     try:
-        wanted = named_files(files.open(copies[0]).read(0, copies[0].size_bytes))
+        named = named_files(open_file(metadata).read(0, metadata.size_bytes))
     except CheckpointError as error:
-        yield Finding(error.message, file=copies[0].label)
+        yield Finding(error.message, file=metadata.label)
         return
-    for name in sorted(wanted - here.keys()):
-        match = _DATA.fullmatch(_base(name))
+    for name in sorted(named - data.keys()):
         yield Finding(
-            f"{prefix}{name} is named in {METADATA}, and is not there", int(match[1]) if match else None
+            f"{prefix}{name} is named in {METADATA}, and is not there", _rank(name.rpartition("/")[2])
         )
 
 
-def _empty(files: Iterable[FileCopy]) -> Iterator[Finding]:
-    for file in files:
-        if not file.size_bytes:
-            yield Finding("the file is empty", file=file.label)
-
-
-def _base(name: str) -> str:
-    return name.rpartition("/")[2]
+def _rank(name: str) -> int:
+    """Which has written a data file."""
+    return int(name.removeprefix("__").partition("_")[0])

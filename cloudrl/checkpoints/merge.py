@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 from cloudrl.checkpoints.staging import refuse_existing, staged
 from cloudrl.shards.merge import plan_merge, write_model
@@ -32,6 +32,10 @@ class Merged:
     parameters: int
     size_bytes: int
     warnings: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """For `--json`, and from the head."""
+        return {**asdict(self), "path": str(self.path.absolute()), "warnings": list(self.warnings)}
 
 
 def merge(

@@ -9,17 +9,22 @@ from cloudrl.saves.names import is_small
 from cloudrl.shards.inputs import MergeInputs, Sidecars
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
-    from cloudrl.checkpoints.sources import FileOpener
     from cloudrl.saves.inventory import Checkpoint, FileCopy
     from cloudrl.shards.source import ShardSource
+
+    OpenFile = Callable[[FileCopy], ShardSource]
 
 _HUGGINGFACE = "huggingface/"
 
 
-def merge_inputs(checkpoint: Checkpoint, files: FileOpener) -> MergeInputs:
+def merge_inputs(checkpoint: Checkpoint, open_file: OpenFile) -> MergeInputs:
     """Say where everything is; only small files are read, and shards stay where they are.
+
+    Args:
+        checkpoint: What to merge or to verify.
+        open_file: Gives the bytes of one of its files, wherever that lies.
 
     Raises:
         CheckpointError: Megatron wrote it, it has no shards, or a small file cannot be read.
@@ -31,39 +36,26 @@ def merge_inputs(checkpoint: Checkpoint, files: FileOpener) -> MergeInputs:
             hint="On a machine with a GPU and megatron-core: python -m verl.model_merger merge --backend megatron "
             "--local_dir DIR --target_dir OUT",
         )
-    models, size = checkpoint.shards("model"), checkpoint.world_size
+    shards = {
+        kind: {rank: open_file(file) for rank, file in checkpoint.shards(kind).items()}
+        for kind in ("model", "optim", "extra_state")
+    }
+    models, size = shards["model"], checkpoint.world_size
     if not models or size is None:
         raise CheckpointError(f"{checkpoint.name} has no shards of a model", hint="cloudrl checkpoints list")
-
-    def opened(rank: int, file: FileCopy) -> ShardSource:
-        return files.open(file, label=f"rank {rank} on {file.label}")
-
-    return MergeInputs(
-        shards={rank: opened(rank, file) for rank, file in models.items()},
-        config_files=_config_files(checkpoint, files),
-        world_size=size,
-        sidecars=_sidecars(checkpoint, opened),
-    )
-
-
-def _config_files(checkpoint: Checkpoint, files: FileOpener) -> dict[str, bytes]:
-    """What lies in `huggingface/`, weights aside."""
-    found = {}
-    for name, copies in checkpoint.files.items():
-        if name.startswith(_HUGGINGFACE) and is_small(name, copies[0].size_bytes):
-            found[name.removeprefix(_HUGGINGFACE)] = files.open(copies[0]).read(0, copies[0].size_bytes)
-    return found
-
-
-def _sidecars(
-    checkpoint: Checkpoint, opened: Callable[[int, FileCopy], ShardSource]
-) -> Mapping[int, Sidecars]:
-    optim, extra = checkpoint.shards("optim"), checkpoint.shards("extra_state")
-    return {
-        rank: Sidecars(
-            optim=opened(rank, optim[rank]) if rank in optim else None,
-            extra=opened(rank, extra[rank]) if rank in extra else None,
-            record=checkpoint.records.get(rank),
-        )
-        for rank in checkpoint.ranks
+    small = {
+        name.removeprefix(_HUGGINGFACE): copies[0]
+        for name, copies in checkpoint.files.items()
+        if name.startswith(_HUGGINGFACE) and is_small(name, copies[0].size_bytes)
     }
+    return MergeInputs(
+        shards=models,
+        config_files={name: open_file(file).read(0, file.size_bytes) for name, file in small.items()},
+        world_size=size,
+        sidecars={
+            rank: Sidecars(
+                shards["optim"].get(rank), shards["extra_state"].get(rank), checkpoint.records.get(rank)
+            )
+            for rank in models
+        },
+    )

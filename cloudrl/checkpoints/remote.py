@@ -32,11 +32,10 @@ class RemoteShard:
     Args:
         client: To the cluster.
         file: Where it lies.
-        label: For messages.
     """
 
-    def __init__(self, client: RangeClient, file: FileCopy, *, label: str | None = None) -> None:
-        self.label = label or file.label
+    def __init__(self, client: RangeClient, file: FileCopy) -> None:
+        self.label = file.label
         self._client, self._size = client, file.size_bytes
         self._file: dict[str, Any] = {
             "rank": file.location.ranks[0], "root": file.location.root, "path": file.path,

@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from cloudrl.jobs import JobHandle
     from cloudrl.protocol.backoff import Backoff
     from cloudrl.saves.inventory import Checkpoint
-    from cloudrl.spec.shape import ClusterShape
-    from cloudrl.transport import AgentClient, Connection
+    from cloudrl.transport import Connection
 
 _PARTS = ("__init__.py", "errors.py", "protocol", "saves", "shards", "node", "checkpoints")
 _EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -82,54 +81,41 @@ def _submit(connection: Connection, checkpoint: Checkpoint, options: list[str]) 
         raise InputError(
             f"{connection.name} has no place where secrets of jobs can lie", hint="Leave out --on-head"
         )
-    name, content = _package()
-    submission_id = f"merge-{checkpoint.step}-{secrets.token_hex(4)}"
-    agent.put_secrets(submission_id, {TOKEN: connection.agent_token or ""})
-    ray = connection.ray()
-    if not ray.package_exists(name):
-        ray.put_package(name, iter([content]), len(content))
-    which = [*_which(checkpoint, agent), *options]
-    ray.submit_job(_request(cluster, name, submission_id, which))
-    return find_job(connection, submission_id)
-
-
-def _which(checkpoint: Checkpoint, agent: AgentClient) -> list[str]:
-    """What is to be merged, and where the head's agent answers to a job there."""
     head = next(node for node in agent.status().nodes if node.rank == 0)
     port = head.agent_port or urlsplit(agent.url).port or 80
     world_size = [] if checkpoint.world_size is None else [f"--world-size={checkpoint.world_size}"]
-    return [
+    package, content = _package()
+    submission_id = f"merge-{checkpoint.step}-{secrets.token_hex(4)}"
+    agent.put_secrets(submission_id, {TOKEN: connection.agent_token or ""})
+    ray = connection.ray()
+    if not ray.package_exists(package):
+        ray.put_package(package, iter([content]), len(content))
+    command = [
+        "/bin/sh", f"{cluster.secrets_dir}/{submission_id}", "python3", "-m", "cloudrl.checkpoints.remote_merge_main",
         f"--agent-url=http://127.0.0.1:{port}", f"--run={checkpoint.run}", f"--step={checkpoint.step}",
-        f"--role={checkpoint.role}", *world_size,
+        f"--role={checkpoint.role}", *world_size, *options,
     ]  # fmt: skip
-
-
-def _request(cluster: ClusterShape, package: str, submission_id: str, options: list[str]) -> dict[str, Any]:
-    words = [
-        "/bin/sh",
-        f"{cluster.secrets_dir}/{submission_id}",
-        "python3",
-        "-m",
-        "cloudrl.checkpoints.remote_merge_main",
-    ]
-    return {
-        "entrypoint": shlex.join([*words, *options]),
-        "submission_id": submission_id,
-        "runtime_env": {"working_dir": f"gcs://{package}"},
-        "metadata": {"job_name": submission_id, "cloudrl_recipe": "merge"},
-    }
+    ray.submit_job(
+        {
+            "entrypoint": shlex.join(command),
+            "submission_id": submission_id,
+            "runtime_env": {"working_dir": f"gcs://{package}"},
+            "metadata": {"job_name": submission_id, "cloudrl_recipe": "merge"},
+        }
+    )
+    return find_job(connection, submission_id)
 
 
 def _follow(job: JobHandle, backoff: Backoff | None, on_progress: OnProgress) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for event in job.follow(backoff=backoff):
         if isinstance(event, Line):
-            said = _said(event.text)
-            if "total" in said:
-                on_progress(int(said["done"]), int(said["total"]))
-            if "error" in said:
-                raise CheckpointError(f"on the head: {said['error']}", hint=said.get("hint"))
-            result = said.get("merged", result)
+            message = _parse(event.text)
+            if "total" in message:
+                on_progress(int(message["done"]), int(message["total"]))
+            if "error" in message:
+                raise CheckpointError(f"on the head: {message['error']}", hint=message.get("hint"))
+            result = message.get("merged", result)
         elif isinstance(event, Ended):
             raise_for_status(job, event)
     if not result:
@@ -139,7 +125,7 @@ def _follow(job: JobHandle, backoff: Backoff | None, on_progress: OnProgress) ->
     return result
 
 
-def _said(line: str) -> dict[str, Any]:
+def _parse(line: str) -> dict[str, Any]:
     _, mark, text = plain(line).partition(MARK)
     try:
         value = json.loads(text) if mark else {}

@@ -33,20 +33,7 @@ if TYPE_CHECKING:
 
 MARK = "cloudrl-merge "
 TOKEN = "CLOUDRL_AGENT_TOKEN"  # noqa: S105  the name of a variable
-_SAY_EVERY_S = 1.0
-
-
-class HeadFileOpener:
-    """Opens files as the head sees them."""
-
-    def __init__(self, client: RangeClient) -> None:
-        self._client = client
-
-    def open(self, file: FileCopy, *, label: str | None = None) -> ShardSource:
-        """From this disk if the head shares the folder, else from the node that has it."""
-        if 0 in file.location.ranks:
-            return LocalShard(Path(file.location.folder) / file.path, label=label or file.label)
-        return RemoteShard(self._client, file, label=label)
+_REPORT_EVERY_S = 1.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -62,28 +49,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--sync", action="store_true")
     parser.add_argument("--give-up-s", type=float, default=Backoff().give_up_s)
     args = parser.parse_args(argv)
-    said = [0.0]
+    reported_at = 0.0
 
     def progress(done_bytes: int, total_bytes: int) -> None:
-        if done_bytes >= total_bytes or time.monotonic() - said[0] > _SAY_EVERY_S:
-            said[0] = time.monotonic()
+        nonlocal reported_at
+        if done_bytes >= total_bytes or time.monotonic() - reported_at > _REPORT_EVERY_S:
+            reported_at = time.monotonic()
             _say(done=done_bytes, total=total_bytes)
+
+    def open_file(file: FileCopy) -> ShardSource:
+        """From this disk if the head shares the folder, else from the node that has it."""
+        if 0 in file.location.ranks:
+            return LocalShard(Path(file.location.folder) / file.path, label=file.label)
+        return RemoteShard(client, file)
 
     agent = AgentClient(args.agent_url, os.environ[TOKEN], timeout_s=READ_TIMEOUT_S)
     backoff = Backoff(give_up_s=args.give_up_s)
     client = RangeClient(agent, backoff=backoff, on_break=lambda sentence: _say(note=sentence))
     try:
-        inputs = merge_inputs(_find(agent, args, backoff), HeadFileOpener(client))
+        inputs = merge_inputs(_find(agent, args, backoff), open_file)
         merged = merge(inputs, args.to, dtype=args.dtype, sync=args.sync, on_progress=progress)
     except CloudrlError as error:
         _say(error=error.message, hint=error.hint)
         return error.exit_code
-    _say(
-        merged={
-            "path": str(merged.path), "tensors": merged.tensors, "parameters": merged.parameters,
-            "size_bytes": merged.size_bytes, "warnings": list(merged.warnings),
-        }
-    )  # fmt: skip
+    _say(merged=merged.to_json())
     return 0
 
 

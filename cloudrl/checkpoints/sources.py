@@ -24,14 +24,7 @@ if TYPE_CHECKING:
     from cloudrl.transport import AgentClient, Connection
 
 
-class FileOpener(Protocol):
-    """Gives the bytes of what an inventory names."""
-
-    def open(self, file: FileCopy, *, label: str | None = None) -> ShardSource:
-        """The bytes of a file; nothing is read yet."""
-
-
-class CheckpointSource(FileOpener, Protocol):
+class CheckpointSource(Protocol):
     """One collection of checkpoints. `name` is how a user calls it."""
 
     @property
@@ -46,6 +39,9 @@ class CheckpointSource(FileOpener, Protocol):
             ConnectionFailed: The cluster does not answer.
             CheckpointError: A node gives a name that is no path below a folder.
         """
+
+    def open(self, file: FileCopy) -> ShardSource:
+        """The bytes of a file that the inventory names; nothing is read yet."""
 
     def remove(self, location: Location, path: str) -> None:
         """Remove one step, `RUN/global_step_10` below the location's folder.
@@ -71,9 +67,9 @@ class LocalSource:
         """See `CheckpointSource`."""
         return local_inventory(self.folder)
 
-    def open(self, file: FileCopy, *, label: str | None = None) -> ShardSource:
+    def open(self, file: FileCopy) -> ShardSource:
         """See `CheckpointSource`."""
-        return LocalShard(Path(file.location.folder) / file.path, label=label)
+        return LocalShard(Path(file.location.folder) / file.path, label=file.label)
 
     def remove(self, location: Location, path: str) -> None:
         """See `CheckpointSource`."""
@@ -106,9 +102,9 @@ class ClusterSource:
         """See `CheckpointSource`. A node that does not answer is told in a note."""
         return cluster_inventory(self._agent.status().nodes, self._agent.inventory)
 
-    def open(self, file: FileCopy, *, label: str | None = None) -> ShardSource:
+    def open(self, file: FileCopy) -> ShardSource:
         """See `CheckpointSource`."""
-        return RemoteShard(self._client, file, label=label)
+        return RemoteShard(self._client, file)
 
     def remove(self, location: Location, path: str) -> None:
         """See `CheckpointSource`."""

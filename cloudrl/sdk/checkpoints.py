@@ -156,11 +156,7 @@ def merge(
 
         done = merge_on_head(checkpoint, str(to), dtype=dtype, sync=sync, on_progress=on_bytes)
     else:
-        merged = checkpoint.merge(to, dtype=dtype, sync=sync, on_progress=on_bytes)
-        done = {
-            "path": str(merged.path.absolute()), "tensors": merged.tensors, "parameters": merged.parameters,
-            "size_bytes": merged.size_bytes, "warnings": list(merged.warnings),
-        }  # fmt: skip
+        done = checkpoint.merge(to, dtype=dtype, sync=sync, on_progress=on_bytes).to_json()
     for warning in done["warnings"]:
         on_progress(Notice(f"warning: {warning}"))
     return done
