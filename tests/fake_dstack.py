@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from datetime import datetime, timezone
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -37,10 +38,36 @@ class FakeDstack:
         self.held_outputs: dict[str, str] = {}
         self.logs = SimpleNamespace(poll=self._poll)
         self.users = SimpleNamespace(get_my_user=lambda: self._answer(SimpleNamespace(username=ME)))
+        self.prices = [98.32, 120.0]
+        """Of the machines that are offered for a run, where there is a fleet."""
+        self.asked: list[str] = []
+        """The texts of tasks that plans were asked for."""
+        self.applied: list[SimpleNamespace] = []
+        """Plans that were started."""
 
     @property
     def server(self) -> Server:
         return Server(url="http://server", project="main", api=self)
+
+    def client(self, *, api_client: Any, project_name: str) -> SimpleNamespace:
+        """Stands in for `dstack.api.Client`."""
+        assert (api_client, project_name) == (self, "main")
+        return SimpleNamespace(runs=SimpleNamespace(get_run_plan=self._plan, apply_plan=self._apply))
+
+    def _plan(self, configuration: Any, *, configuration_path: str) -> SimpleNamespace:
+        self.asked.append(Path(configuration_path).read_text())
+        offers = [_offer(price) for price in self.prices] if self.held_fleets else []
+        current = [each for each in self.held_runs if each.run_spec.run_name == configuration.name]
+        return SimpleNamespace(
+            job_plans=[SimpleNamespace(offers=offers, total_offers=len(offers))],
+            current_resource=current[-1] if current else None,
+            run_spec=SimpleNamespace(configuration=configuration),
+        )
+
+    def _apply(self, plan: SimpleNamespace, *, reserve_ports: bool) -> None:
+        assert not reserve_ports
+        self.applied.append(plan)
+        self.held_runs.append(run(name=plan.run_spec.configuration.name, run_id=f"run-{len(self.applied)}"))
 
     def _answer(self, value: Any) -> Any:
         self.looks += 1
@@ -74,6 +101,12 @@ class FakeDstack:
         for each in self._answer(self.held_runs):
             if each.run_spec.run_name in names:
                 each.status.value = "terminated"
+
+
+def _offer(price: float) -> SimpleNamespace:
+    resources = SimpleNamespace(pretty_format=lambda: "8xH100", spot=False)
+    instance = SimpleNamespace(name="p5.48xlarge", resources=resources)
+    return SimpleNamespace(backend=SimpleNamespace(value="aws"), region="us", price=price, instance=instance)
 
 
 def fleet(

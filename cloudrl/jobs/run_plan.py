@@ -65,7 +65,7 @@ def expected_shape(planned: Plan, job: Job) -> ClusterShape:
 
     A number of GPUs that is left open counts as the one that the recipe is made for.
     """
-    cluster, places, software = planned.cluster, planned.node_paths, planned.software
+    cluster, data_dir = planned.cluster, planned.data_dir
     made_for = Gpu.parse(job.gpu).count if job.gpu is not None else None
     open_count = made_for.exact if made_for is not None and made_for.exact is not None else 8
     return ClusterShape(
@@ -74,21 +74,21 @@ def expected_shape(planned: Plan, job: Job) -> ClusterShape:
         nodes=cluster.nodes,
         gpus_per_node=1 if cluster.device == "cpu" else cluster.gpus_per_node or open_count,
         device=cluster.device,
-        checkpoint_dir=places.checkpoints,
+        checkpoint_dir=planned.checkpoint_dir,
         data={
-            name: {part: f"{places.data}/{folder_name(name)}/{part}.parquet" for part in ("train", "test")}
+            name: {part: f"{data_dir}/{folder_name(name)}/{part}.parquet" for part in ("train", "test")}
             for name in _names(cluster)
         },
         models={
-            model: f"{places.data}/models/{model}" if model in MADE_ON_NODES else model
+            model: f"{data_dir}/models/{model}" if model in MADE_ON_NODES else model
             for model in cluster.models
         },
-        verl_version=software.verl,
-        rollouts=software.rollouts,
+        verl_version=planned.verl_version,
+        rollouts=planned.rollouts,
         provider=planned.provider,
-        files_dir=f"{places.data}/{FILES}",
-        secrets_dir=places.secrets,
-        ray_version=software.ray,
+        files_dir=f"{data_dir}/{FILES}",
+        secrets_dir=planned.secrets_dir,
+        ray_version=planned.ray_version,
         nodes_are_here=planned.nodes_are_here,
     )
 

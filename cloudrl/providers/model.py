@@ -48,30 +48,6 @@ class Notice:
 
 
 @dataclass(frozen=True)
-class NodePaths:
-    """Where nodes keep what jobs read and write.
-
-    Attributes:
-        checkpoints: absolute, on every node.
-        data: below it, one folder a data set.
-        secrets: below it, one file a job. `RUN-ID` in it is what the provider gives the cluster when it starts.
-    """
-
-    checkpoints: str
-    data: str
-    secrets: str
-
-
-@dataclass(frozen=True)
-class Software:
-    """What nodes are going to have; None and empty where nobody says it before they run."""
-
-    ray: str | None = None
-    verl: str | None = None
-    rollouts: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
 class Offer:
     """A machine that could be had. `price` is in US dollars an hour."""
 
@@ -107,8 +83,12 @@ class Plan:
     Attributes:
         provider: the name of the one that made it.
         cluster: what is going to be started; once priced, with the price that its agents count with.
-        node_paths: where nodes are going to keep what jobs read and write.
-        software: what is known of the nodes' software.
+        checkpoint_dir: where jobs are going to save; absolute, on every node.
+        data_dir: below it, one folder a data set.
+        secrets_dir: below it, one file a job. `RUN-ID` in it is what the provider gives the cluster when it starts.
+        ray_version: of the nodes; None where nobody says it before they run.
+        verl_version: likewise.
+        rollouts: the engines that they have; none where nobody says it before they run.
         nodes_are_here: whether nodes read this machine's own files.
         notes: what the user should know before it starts, a sentence each.
         price: what it costs; None before `priced`, and where nothing has a price.
@@ -116,8 +96,12 @@ class Plan:
 
     provider: str
     cluster: Cluster = field(repr=False)
-    node_paths: NodePaths
-    software: Software = Software()
+    checkpoint_dir: str
+    data_dir: str
+    secrets_dir: str
+    ray_version: str | None = None
+    verl_version: str | None = None
+    rollouts: tuple[str, ...] = ()
     nodes_are_here: bool = False
     notes: tuple[str, ...] = ()
     price: Price | None = None

@@ -13,8 +13,10 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "node"))
 from dstack_hosts.fixtures import first, user  # noqa: F401 - fixtures
+from fake_dstack import FakeDstack
 from node_harness import Image, make_image, marked
 
+from cloudrl.providers.dstack import plan, provider
 from cloudrl.providers.local import ports
 from cloudrl.providers.local.provider import LocalProvider
 from cloudrl.spec import Cluster
@@ -53,6 +55,35 @@ class Home:
 
     def up(self, name: str = "one", *options: str, **fields: Any) -> Connection:
         return LocalProvider().up(self.plan(name, *options, **fields), timeout_s=60)
+
+
+class Clock:
+    """Seconds that pass by sleeping."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def dstack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeDstack:
+    """A dstack server in memory, which is the one that is configured."""
+    fake = FakeDstack()
+    monkeypatch.setenv("CLOUDRL_HOME", str(tmp_path))
+    monkeypatch.setattr("dstack.api.Client", fake.client)
+    for module in (plan, provider):
+        monkeypatch.setattr(module, "connect", lambda _project: fake.server)
+    return fake
 
 
 @pytest.fixture(scope="session")

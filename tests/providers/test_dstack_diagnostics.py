@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import re
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from fake_dstack import FakeDstack, attempt, fleet, run
+from fake_dstack import attempt, fleet, run
 
-from cloudrl.errors import InputError
-from cloudrl.providers.dstack import diagnostics, fleets, retention, runs
+from cloudrl.errors import CapacityError, InputError
+from cloudrl.providers.dstack import diagnostics, fleets, runs, watcher
 from cloudrl.providers.dstack.plan import make_plan, with_price
-from cloudrl.providers.dstack.runs import Attempt, RunPlan, RunState
-from cloudrl.providers.model import CheckpointRetention, Offer
+from cloudrl.providers.model import NoFleet
 from cloudrl.spec import Cluster
 
-TASK = """\
-type: task
-name: lab
-nodes: {nodes}
-image: any
-commands: ['true']
-{more}
-"""
+if TYPE_CHECKING:
+    from fake_dstack import FakeDstack
+
+    from cloudrl.providers.dstack.runs import Attempt, RunState
+    from cloudrl.providers.model import CheckpointRetention
 
 
 def held(dstack: FakeDstack, *attempts: Any, **changes: Any) -> RunState:
@@ -34,17 +30,6 @@ def held(dstack: FakeDstack, *attempts: Any, **changes: Any) -> RunState:
 
 def latest(dstack: FakeDstack, **changes: Any) -> Attempt:
     return held(dstack, attempt(**changes)).nodes[0].latest
-
-
-def planned(nodes: int = 2, more: str = "", offers: int = 0, current: RunState | None = None) -> RunPlan:
-    offer = Offer("aws", "us-east-1", "p5.48xlarge", "8xH100", 98.32, spot=False)
-    text = TASK.format(nodes=nodes, more=more)
-    return RunPlan(text, "lab", nodes, (offer,) * offers, offers, current=current)
-
-
-@pytest.fixture
-def dstack() -> FakeDstack:
-    return FakeDstack()
 
 
 class TestBeforeTheStart:
@@ -59,40 +44,44 @@ class TestBeforeTheStart:
     def test_a_name_that_is_taken(
         self, dstack: FakeDstack, there: dict[str, Any], said: str, hint: str
     ) -> None:
+        dstack.held_runs, dstack.held_fleets = [run(**there)], [fleet()]
         with pytest.raises(InputError, match=said) as caught:
-            diagnostics.check(dstack.server, planned(offers=1, current=held(dstack, **there)))
+            make_plan(Cluster(name="lab")).priced()
         assert hint in str(caught.value.hint)
 
-    def test_a_run_that_is_over_is_in_nobodys_way(self, dstack: FakeDstack) -> None:
-        for there in ({"status": "terminated"}, {"status": "done", "user": "alice"}):
-            diagnostics.check(dstack.server, planned(offers=1, current=held(dstack, **there)))
+    @pytest.mark.parametrize("there", [{"status": "terminated"}, {"status": "done", "user": "alice"}])
+    def test_a_run_that_is_over_is_in_nobodys_way(self, dstack: FakeDstack, there: dict[str, str]) -> None:
+        dstack.held_runs, dstack.held_fleets = [run(**there)], [fleet()]
+        assert make_plan(Cluster(name="lab")).priced().price is not None
 
     @pytest.mark.parametrize(
         ("there", "nodes", "named", "said"),
         [
-            ([], 2, "", "project 'main' has no fleet that it may run on"),
-            ([fleet("small"), fleet("other")], 2, "", "or can get such a machine (there is: small, other)"),
-            ([fleet("apart", placement="any")], 2, "", "placement: cluster; apart has not"),
-            ([fleet("apart", placement="any")], 1, "", "such a machine (there is: apart)"),
-            ([fleet("apart", placement="any"), fleet("near")], 2, "near", "(there is: near)"),
+            ([], 2, [], "project 'main' has no fleet that it may run on"),
+            ([fleet("small"), fleet("other")], 2, [], "or can get such a machine (there is: small, other)"),
+            ([fleet("apart", placement="any")], 2, [], "placement: cluster; apart has not"),
+            ([fleet("apart", placement="any")], 1, [], "such a machine (there is: apart)"),
+            ([fleet("apart", placement="any"), fleet("near")], 2, ["near"], "(there is: near)"),
         ],
     )
     def test_why_there_is_no_machine(
-        self, dstack: FakeDstack, there: list[Any], nodes: int, named: str, said: str
+        self, dstack: FakeDstack, there: list[Any], nodes: int, named: list[str], said: str
     ) -> None:
-        dstack.held_fleets = there
-        plan = planned(nodes)
-        fleets = diagnostics.check(dstack.server, plan, wanted=named.split())
-        error = diagnostics.no_machines(dstack.server, plan, fleets)
-        assert said in error.message
-        assert error.exit_code == 3
+        """A new fleet is proposed unless the cluster names those that it may run on."""
+        dstack.held_fleets, dstack.prices = there, []
+        section = {"fleets": named} if named else {}
+        plan = make_plan(Cluster(name="lab", nodes=nodes, dstack=section))
+        with pytest.raises(CapacityError) as caught:
+            plan.priced()
+        assert said in caught.value.message
+        assert caught.value.exit_code == 3
+        assert isinstance(caught.value, NoFleet) is not bool(named)
 
     def test_a_secret_that_is_not_set_and_the_file_that_asks_for_it(self, dstack: FakeDstack) -> None:
-        dstack.held_secrets = ["HF_TOKEN"]
-        with pytest.raises(
-            InputError, match=r"lab\.dstack\.yml takes WANDB_API_KEY from dstack's secrets"
-        ) as caught:
-            diagnostics.check(dstack.server, planned(offers=1), secrets=("HF_TOKEN", "WANDB_API_KEY"))
+        dstack.held_secrets, dstack.held_fleets = ["HF_TOKEN"], [fleet()]
+        said = r"lab\.dstack\.yml takes WANDB_API_KEY from dstack's secrets"
+        with pytest.raises(InputError, match=said) as caught:
+            make_plan(Cluster(name="lab", secrets=["HF_TOKEN", "WANDB_API_KEY"])).priced()
         assert caught.value.hint == "dstack secret set WANDB_API_KEY ..."
 
     def test_secrets_and_fleets_of_a_plan(self) -> None:
@@ -110,21 +99,10 @@ class TestBeforeTheStart:
         bare = make_plan(Cluster(name="lab"))
         assert (bare.secrets, bare.fleets) == ((), ())
 
-
-class TestALimitOfTheCost:
-    def test_the_agents_count_with_all_nodes_at_the_cheapest_offer(self) -> None:
-        capped = with_price(Cluster(name="lab", nodes=2, max_cost=200.0), planned(offers=1))
-        assert capped.price_per_hour == 196.64
-        text = make_plan(capped).render()
-        assert "--max-cost 200 \\\n      --price-per-hour 196.64" in text
-
-    def test_machines_that_cost_nothing(self) -> None:
-        offer = Offer("remote", "remote", "instance", "", 0.0, spot=False)
-        free = RunPlan(TASK.format(nodes=2, more=""), "lab", 2, (offer,), 1)
+    def test_a_limit_of_the_cost_of_machines_that_cost_nothing(self) -> None:
         with pytest.raises(InputError, match="would get cost nothing an hour") as caught:
-            with_price(Cluster(name="lab", nodes=2, max_cost=200.0), free)
-        assert caught.value.hint is not None
-        assert "price_per_hour" in caught.value.hint
+            with_price(Cluster(name="lab", nodes=2, max_cost=200.0), 0.0)
+        assert "price_per_hour" in str(caught.value.hint)
 
 
 class TestTheEnd:
@@ -165,7 +143,7 @@ class TestRetention:
     def of(self, dstack: FakeDstack, folder: str = "/checkpoints", **changes: Any) -> CheckpointRetention:
         mine = held(dstack, attempt(backend=changes.pop("backend", "aws")), **{"volumes": [MOUNT], **changes})
         known = fleets.list_all(dstack.server)
-        return retention.retention(mine, folder, known[0] if known else None)
+        return watcher.retention(mine, folder, known[0] if known else None)
 
     def test_ssh_hosts_keep_theirs(self, dstack: FakeDstack) -> None:
         kept = self.of(dstack, backend="remote")

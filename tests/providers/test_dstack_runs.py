@@ -2,49 +2,44 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from fake_dstack import FakeDstack, attempt, run, submission_id
+from fake_dstack import attempt, run, submission_id
 
 from cloudrl.errors import InputError
 from cloudrl.protocol import outcome
 from cloudrl.protocol.outcome import Outcome
 from cloudrl.protocol.phases import Phase
-from cloudrl.providers.dstack import history, logs, runs
-from cloudrl.providers.dstack.task_command import agent_options
+from cloudrl.providers.dstack import diagnostics, runs
 
-
-@pytest.fixture
-def dstack() -> FakeDstack:
-    return FakeDstack()
+if TYPE_CHECKING:
+    from conftest import Clock
+    from fake_dstack import FakeDstack
 
 
 class Statuses:
     """A run whose status is another one at each look; the last one stays."""
 
     def __init__(self, dstack: FakeDstack, *statuses: str) -> None:
-        self.left, self.stops, self.now = list(statuses), 0, 0.0
+        self.left, self.stops = list(statuses), 0
         dstack.runs.get = lambda *_: run(status=self.left.pop(0) if len(self.left) > 1 else self.left[0])
         dstack.runs.stop = self._stop
 
     def _stop(self, *_: Any) -> None:
         self.stops += 1
 
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
 
-
-def test_a_stop_that_the_server_has_forgotten_is_asked_again(dstack: FakeDstack) -> None:
+def test_a_stop_that_the_server_has_forgotten_is_asked_again(dstack: FakeDstack, clock: Clock) -> None:
     there = Statuses(dstack, "terminating", "terminating", "running", "terminating", "terminated")
-    assert runs.wait_over(dstack.server, "one", sleep=there.sleep).status == "terminated"
-    assert there.stops == 1
+    runs.end(dstack.server, "one", sleep=clock.sleep)
+    assert (there.stops, there.left) == (1, ["terminated"])
 
 
-def test_a_run_that_does_not_end_is_told(dstack: FakeDstack) -> None:
-    there = Statuses(dstack, "running")
+def test_a_run_that_does_not_end_is_told(dstack: FakeDstack, clock: Clock) -> None:
+    Statuses(dstack, "running")
     with pytest.raises(InputError, match="still there after 5 s"):
-        runs.wait_over(dstack.server, "one", timeout_s=5.0, clock=lambda: there.now, sleep=there.sleep)
+        runs.end(dstack.server, "one", timeout_s=5.0, clock=clock, sleep=clock.sleep)
 
 
 def lost(dstack: FakeDstack, reason_of_the_head: str = "terminated_by_server") -> runs.RunState:
@@ -64,7 +59,7 @@ def lost(dstack: FakeDstack, reason_of_the_head: str = "terminated_by_server") -
 
 
 def test_attempts_that_ended(dstack: FakeDstack) -> None:
-    [before] = history.previous_attempts(dstack.server, lost(dstack))
+    [before] = diagnostics.previous_attempts(dstack.server, lost(dstack))
     assert before["reason"] == "rank 1 (10.0.0.12): instance unreachable"
     assert (before["attempt"], before["submitted_at"], before["ended_at"]) == (1, 0.0, 52.0)
     assert [(node["rank"], node["ip"], node["detail"]) for node in before["nodes"]] == [
@@ -78,13 +73,13 @@ def test_the_agents_own_words_come_first(dstack: FakeDstack) -> None:
     words = "rank 1 (b, 10.0.0.12) was lost in phase ready: no heartbeat for 30 s"
     line = Outcome(Phase.FAILED, words, final=False, at=1.0).to_line()
     dstack.held_outputs[submission_id(0, "10.0.0.11")] = f"{line}\r\n"
-    [before] = history.previous_attempts(dstack.server, seen)
+    [before] = diagnostics.previous_attempts(dstack.server, seen)
     assert before["reason"] == words
 
 
 def test_one_attempt_has_no_past(dstack: FakeDstack) -> None:
     dstack.held_runs = [run()]
-    assert history.previous_attempts(dstack.server, runs.get(dstack.server, "lab")) == ()
+    assert diagnostics.previous_attempts(dstack.server, runs.get(dstack.server, "lab")) == ()
 
 
 DOWN = Outcome(Phase.DOWN, "idle for 30m", final=True, at=1.0)
@@ -113,7 +108,7 @@ def test_how_a_run_has_ended(
     head, worker = (attempt(host=host, status="failed", said="out of memory", ended=5.0) for host in hosts)
     dstack.held_runs = [run(head, others=[worker], status=status)]
     dstack.held_outputs = {submission_id(0, host): text for host, text in zip(hosts, outputs, strict=True)}
-    assert logs.exit_reason(dstack.server, runs.get(dstack.server, "lab")) == said
+    assert diagnostics.exit_reason(dstack.server, runs.get(dstack.server, "lab")) == said
 
 
 @pytest.mark.parametrize(
@@ -132,7 +127,7 @@ def test_how_a_run_has_ended(
 def test_what_the_nodes_of_a_run_were_told(dstack: FakeDstack, command: str, checkpoints: str | None) -> None:
     dstack.held_runs = [run()]
     dstack.held_runs[0].run_spec.configuration.commands = ["pip list", command]
-    options = agent_options(runs.get(dstack.server, "lab"))
+    options = runs.get(dstack.server, "lab").agent_options
     assert (options and str(options.checkpoints)) == checkpoints
 
 

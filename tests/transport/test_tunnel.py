@@ -7,10 +7,12 @@ import signal
 import socket
 import sys
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from fake_cluster import wait_until
 
 from cloudrl.errors import CloudrlError, ClusterFailed, ConnectionFailed
 from cloudrl.transport import ssh, tunnel_daemon
@@ -20,15 +22,16 @@ from cloudrl.transport.tunnel_daemon import TunnelState, acquire_lock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from conftest import Clock
 
 SSH = f"""#!{sys.executable}
-import re, socket, sys, time
+import os, re, socket, sys, time
 if "-N" not in sys.argv:
     sys.exit(f"no such host: {{sys.argv[3]}}")
 ports = [int(re.fullmatch("127.0.0.1:([0-9]+):.*", word)[1]) for word in sys.argv if word.startswith("127.0.0.1:")]
+with open(os.path.join(os.path.dirname(sys.argv[2]), sys.argv[-1]), "w") as file:
+    file.write(str(os.getpid()))
 held = [socket.create_server(("127.0.0.1", port)) for port in ports]
 time.sleep(120)
 """
@@ -93,10 +96,22 @@ def test_a_tunnel_without_ssh_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.io
+def test_a_tunnel_whose_ssh_ends_goes_on_along_the_present_route(tmp_path: Path, fake_ssh: None) -> None:
+    """The head of a run that was submitted again is elsewhere; the local ports stay."""
+    routes = iter(["first", "second"])
+    tunnel = Tunnel(lambda: Route(next(routes), {}), free_ports((8265,)), tmp_path)
+    tunnel.open(10)
+    os.kill(int((tmp_path / "first").read_text()), signal.SIGKILL)
+    wait_until(lambda: (tmp_path / "second").exists() and tunnel.is_open)
+    tunnel.close()
+    assert not tunnel.is_open
+
+
+@pytest.mark.io
 def test_a_daemon_keeps_a_tunnel_open_until_it_is_stopped(
     tmp_path: Path, fake_ssh: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PYTHONPATH", os.path.dirname(__file__))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, Path(__file__).parents[:2])))
     place = tmp_path / "tunnel"
 
     started: list[Any] = []

@@ -4,160 +4,128 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from cloudrl.errors import ConnectionFailed
+from cloudrl.errors import CloudrlError, ClusterFailed, ConnectionFailed
 from cloudrl.node.tokens import derive
-from cloudrl.providers.dstack import route
+from cloudrl.providers.dstack import route, runs
+from cloudrl.providers.dstack.diagnostics import exit_reason
+from cloudrl.providers.dstack.server import connect
 from cloudrl.spec.ports import AGENT_PORT, RAY_PORT
 from cloudrl.transport import Connection, ssh, tunnel_daemon
 from cloudrl.transport.tunnel import Tunnel, free_ports, listens
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
+    from pathlib import Path
 
     from cloudrl.providers.dstack.runs import RunState
     from cloudrl.providers.dstack.server import Server
+    from cloudrl.transport.ssh import Route
 
-_HEALING_S, _LOOK_S = 15.0, 0.2
+_PORTS = (RAY_PORT, AGENT_PORT)
+_REOPEN_S, _POLL_S = 15.0, 0.2
 # node/tokens.py: node_key. A single node has no dstack_job; the agent keeps a key of its own.
 _KEY_OF_RUN, _KEY_OF_NODE = "~/.ssh/dstack_job", "~/.cloudrl/run/key"
 
 
-@dataclass(frozen=True)
-class Access:
-    """A way into a running cluster. `tunnel` is None when another process keeps it open."""
+class RunAccess:
+    """The way to a run's head, wherever dstack has put it, and its tokens.
 
-    connection: Connection
-    tunnel: Tunnel | None
+    `cloudrl.transport` knows it as `tunnel_daemon.RouteFinder` and as `TokenSource`.
+    """
+
+    def __init__(self, server: Server, run: RunState) -> None:
+        self.target = run.id
+        self._server, self._run = server, run
+        self._tunnel: Tunnel | None = None
+        self._ports: Mapping[int, int] = {}
+        self._lock = threading.Lock()
+        self.connection: Connection
+        """Once it is open."""
+
+    @classmethod
+    def of(cls, project: str, name: str) -> RunAccess:
+        """That to the run of a name, for another process."""
+        server = connect(project)
+        return cls(server, runs.get(server, name))
+
+    @property
+    def is_kept_open(self) -> bool:
+        """Whether another process keeps the tunnel open."""
+        return self._tunnel is None
+
+    def open(self, timeout_s: float) -> None:
+        """Open a tunnel, or take the one that another process keeps open; then read the key.
+
+        Raises:
+            ConnectionFailed: the head cannot be reached through SSH, or has no key yet.
+        """
+        kept = tunnel_daemon.read_state(tunnel_folder(self._server, self._run.name))
+        if kept is not None and kept.target == self.target:
+            self._ports = kept.ports
+            deadline = time.monotonic() + min(timeout_s, _REOPEN_S)
+            # one that has just broken is being opened again; who comes after that need not know
+            while not all(map(listens, kept.ports.values())) and time.monotonic() < deadline:
+                time.sleep(_POLL_S)
+        else:
+            self._tunnel = Tunnel(self.find, free_ports(_PORTS), self._server.folder(self._run.name))
+            self._ports = self._tunnel.ports
+            self._tunnel.open(timeout_s)
+        try:
+            self.connection = self._connect()
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Close the tunnel if it is ours."""
-        if self.tunnel is not None:
-            self.tunnel.close()
+        if self._tunnel is not None:
+            self._tunnel.close()
 
+    def find(self) -> Route:
+        """See `RouteFinder`; asks the server each time, as after a resubmission the head is elsewhere."""
+        self.ensure_alive()
+        return route.route(self._server, self._run)
 
-def open_access(server: Server, run: RunState, *, timeout_s: float = 60.0) -> Access:
-    """Open the way to a run's head, or take the one that is kept open.
+    def ensure_alive(self) -> None:
+        """See `RouteFinder` and `TokenSource`."""
+        with suppress(ConnectionFailed):  # the server may be restarting; the machines do not care
+            self._update()
 
-    Raises:
-        ConnectionFailed: the head cannot be reached through SSH, or has no key yet.
-    """
-    finder = route.RunRoute(server, run)
-    kept = tunnel_daemon.read_state(route.tunnel_folder(server, run.name))
-    if kept is not None and kept.target == run.id:
-        _wait_open(kept.ports, min(timeout_s, _HEALING_S))
-        return Access(RunTokenSource(finder, kept.ports).read(), None)
-    tunnel = Tunnel(finder.find, free_ports((RAY_PORT, AGENT_PORT)), server.folder(run.name))
-    tunnel.open(timeout_s)
-    try:
-        return Access(RunTokenSource(finder, tunnel.ports).read(), tunnel)
-    except BaseException:
-        tunnel.close()
-        raise
+    def refresh(self, refused: str) -> Connection:
+        """See `TokenSource`; the key is read once for each refused token, whoever asks."""
+        with self._lock:
+            if refused in (self.connection.ray_token, self.connection.agent_token):
+                self._update()
+                self.connection = self._connect()
+            return self.connection
 
-
-class AccessPoller:
-    """One access to a run, opened once and used until it is closed.
-
-    Args:
-        server: the run's.
-        try_s: how long one attempt to open it may take.
-        give_up_s: how long a run may be running and not be reached.
-        opener: opens the way.
-        clock: seconds that never go back.
-    """
-
-    def __init__(
-        self,
-        server: Server,
-        *,
-        try_s: float = 20.0,
-        give_up_s: float = float("inf"),
-        opener: Callable[..., Access] = open_access,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.problem = ""
-        """Why there is none although the run is running."""
-        self._server, self._opener, self._clock = server, opener, clock
-        self._try_s, self._give_up_s = try_s, give_up_s
-        self._access: Access | None = None
-        self._run_id = ""
-        self._running: tuple[int, float] | None = None
-
-    def poll(self, run: RunState) -> Access | None:
-        """The way in, or None while the agent has not started. A new run of the name is another cluster.
+    def _update(self) -> None:
+        """Ask the server for the run as it is now.
 
         Raises:
-            ConnectionFailed: this attempt of the run has been running for long, and cannot be reached.
+            ClusterFailed: it is over for good.
+            ConnectionFailed: the server does not answer.
         """
-        if run.id != self._run_id:
-            self.close()
-            self._run_id = run.id
-        if run.status != "running":
-            self._running = None
-            return None
-        if self._access is not None:
-            return self._access
-        if self._running is None or self._running[0] != run.attempt:
-            self._running = (run.attempt, self._clock())
-        try:
-            self._access = self._opener(self._server, run, timeout_s=self._try_s)
-        except ConnectionFailed as error:
-            self.problem = error.message
-            if self._clock() - self._running[1] > self._give_up_s:
-                raise self._unreachable(run, error) from error
-        return self._access
+        name, run = self._run.name, runs.find(self._server, self._run.name)
+        if run is None or run.id != self.target:
+            how = "it is gone" if run is None else "another run has its name"
+            raise ClusterFailed(f"cluster {name!r} is over: {how}", hint="cloudrl status")
+        self._run = run
+        if run.is_over:
+            reason = ""
+            with suppress(CloudrlError):  # the log may be gone; that it is over is worth more
+                _, reason = exit_reason(self._server, run)
+            how = f"{run.status} {reason or run.reason}".rstrip()
+            raise ClusterFailed(f"cluster {name!r} is over: {how}", hint=f"cloudrl status {name}")
 
-    def release(self) -> Access:
-        """Give the access away; `close` then leaves it alone.
-
-        Raises:
-            ConnectionFailed: there is none.
-        """
-        access, self._access = self._access, None
-        if access is None:
-            raise ConnectionFailed(self.problem or "no way in")
-        return access
-
-    def close(self) -> None:
-        """Close what was opened and not handed over."""
-        if self._access is not None:
-            self._access.close()
-            self._access = None
-
-    def _unreachable(self, run: RunState, error: ConnectionFailed) -> ConnectionFailed:
-        return type(error)(
-            f"cluster {run.name!r} is running, and cannot be reached from this machine: {error.message}",
-            hint=error.hint or f"Try again: cloudrl attach {run.name}",
-        )
-
-
-def _wait_open(ports: Mapping[int, int], timeout_s: float) -> None:
-    """A tunnel that has just broken is being opened again; who comes after that need not know."""
-    deadline = time.monotonic() + timeout_s
-    while not all(listens(port) for port in ports.values()) and time.monotonic() < deadline:
-        time.sleep(_LOOK_S)
-
-
-class RunTokenSource:
-    """Reads a run's tokens again after dstack has resubmitted it (`cloudrl.transport.TokenSource`)."""
-
-    def __init__(self, run_route: route.RunRoute, ports: Mapping[int, int]) -> None:
-        self._route, self._ports = run_route, dict(ports)
-        self._lock = threading.Lock()
-        self._latest: Connection | None = None
-
-    def read(self) -> Connection:
-        """The connection with the tokens of the run's present attempt; each has a new key on its head.
-
-        Raises:
-            ConnectionFailed: the key cannot be read.
-        """
-        run = self._route.run
-        tokens = derive(read_key(self._route.server, run))
-        self._latest = Connection(
+    def _connect(self) -> Connection:
+        """With the tokens of the run's present attempt; each has a new key on its head."""
+        run = self._run
+        tokens = derive(self._read_key())
+        return Connection(
             name=run.name,
             ray_url=f"http://127.0.0.1:{self._ports[RAY_PORT]}",
             ray_token=tokens.ray,
@@ -166,33 +134,41 @@ class RunTokenSource:
             cluster_id=run.id,
             token_source=self,
         )
-        return self._latest
 
-    def refresh(self, refused: str) -> Connection:
-        """See `TokenSource.refresh`; the key is read once for each refused token, whoever asks."""
-        with self._lock:
-            latest = self._latest
-            if latest is not None and refused not in (latest.ray_token, latest.agent_token):
-                return latest
-            self._route.look()
-            return self.read()
-
-    def ensure_alive(self) -> None:
-        """See `TokenSource.ensure_alive`."""
-        self._route.ensure_alive()
+    def _read_key(self) -> bytes:
+        """The key of the run's present attempt, from its head; none while the agent has not started."""
+        run = self._run
+        path = _KEY_OF_RUN if len(run.nodes) > 1 else _KEY_OF_NODE
+        key = ssh.run(route.route(self._server, run), self._server.folder(run.name), ["cat", path])
+        if not key.strip():
+            raise ConnectionFailed(
+                f"the head of {run.name!r} has an empty {path}", hint=f"cloudrl status {run.name}"
+            )
+        return key
 
 
-def read_key(server: Server, run: RunState) -> bytes:
-    """The key of a run's present attempt, from its head.
+def open_access(server: Server, run: RunState, *, timeout_s: float = 60.0) -> RunAccess:
+    """Open the way to a run's head; see `RunAccess.open`."""
+    access = RunAccess(server, run)
+    access.open(timeout_s)
+    return access
+
+
+def keep_tunnel(server: Server, name: str) -> None:
+    """Keep the tunnel to a run's head open in the background until the run is over; one that is there is taken.
 
     Raises:
-        ConnectionFailed: SSH fails, or there is no key: then the agent has not started.
+        ConnectionFailed: it could not be opened.
     """
-    path = _KEY_OF_RUN if len(run.nodes) > 1 else _KEY_OF_NODE
-    head, folder = route.route(server, run), server.folder(run.name)
-    key = ssh.run(head, folder, ["cat", path])
-    if not key.strip():
-        raise ConnectionFailed(
-            f"the head of {run.name!r} has an empty {path}", hint=f"cloudrl status {run.name}"
-        )
-    return key
+    finder = f"{__name__}:RunAccess.of"
+    tunnel_daemon.start(tunnel_folder(server, name), name, finder, (server.project, name), _PORTS)
+
+
+def close_tunnel(server: Server, name: str) -> bool:
+    """End the tunnel in the background; False when there is none."""
+    return tunnel_daemon.stop(tunnel_folder(server, name))
+
+
+def tunnel_folder(server: Server, name: str) -> Path:
+    """Where the tunnel in the background has its files."""
+    return server.folder(name) / "tunnel"

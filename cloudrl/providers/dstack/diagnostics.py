@@ -1,17 +1,22 @@
-"""What really goes wrong with dstack, and what to do about it. Reasons are dstack 0.22.5's (core/models/runs.py)."""
+"""Why runs and their attempts ended, in the agents' own words or dstack's, and what to do about it.
+
+dstack's reasons are those of 0.22.5 (core/models/runs.py).
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import base64
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
-from cloudrl.errors import CapacityError, ClusterFailed, InputError
-from cloudrl.providers.dstack import fleets, runs
+from cloudrl.errors import CloudrlError, ClusterFailed
+from cloudrl.protocol.outcome import from_output
+from cloudrl.protocol.phases import Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping
 
-    from cloudrl.providers.dstack.fleets import FleetState
-    from cloudrl.providers.dstack.runs import Attempt, RunPlan, RunState
+    from cloudrl.providers.dstack.runs import Attempt, RunState
     from cloudrl.providers.dstack.server import Server
 
 _NO_CONTAINER = "creating_container_error"
@@ -26,32 +31,19 @@ _MEANING = {
     "ports_binding_failed": "one of the run's ports is taken on that machine",
 }
 _ENOUGH = 2
-
-
-def check(
-    server: Server, planned: RunPlan, *, secrets: Sequence[str] = (), wanted: Sequence[str] = ()
-) -> list[FleetState]:
-    """Refuse what cannot be started, before anybody pays for it. Returns the fleets that it may run on.
-
-    Args:
-        server: where.
-        planned: what it has said to the task.
-        secrets: those that dstack is to fill in.
-        wanted: names of fleets, none for all.
-
-    Raises:
-        InputError: a run of this name is going on or ending, or the task names a secret that the server does not have.
-    """
-    _check_name(server, planned)
-    _check_secrets(server, planned, secrets)
-    return [each for each in fleets.list_all(server) if not wanted or each.name in wanted]
+_READ_ATTEMPTS = 5
+"""Of so many attempts, the latest, the output is read for the agents' own words; of older ones dstack's are shown."""
+_CONSEQUENCES = ("terminated_by_server", "terminated_by_user")
+"""dstack's reasons for a node that it has ended since another one did."""
+_PAGE = 1000
+"""The most lines that the server gives at once (server/schemas/logs.py: PollLogsRequest)."""
 
 
 def describe_failure(attempt: Attempt) -> str:
     """Why an attempt ended: dstack's words, and what they mean where that is not plain."""
     meaning = _MEANING.get(attempt.code)
-    said = attempt.reason or attempt.code.replace("_", " ") or "failed"
-    return f"{meaning} ({said})" if meaning is not None else said
+    reason = attempt.reason or "failed"
+    return f"{meaning} ({reason})" if meaning is not None else reason
 
 
 def unrecoverable_error(run: RunState) -> ClusterFailed | None:
@@ -72,54 +64,85 @@ def unrecoverable_error(run: RunState) -> ClusterFailed | None:
     return None
 
 
-def _check_name(server: Server, planned: RunPlan) -> None:
-    """Refuse a name that is taken. The way on is not to attach to the cluster of somebody else, nor to end it."""
-    current, name = planned.current, planned.name
-    if current is None or current.is_over:
-        return
-    if current.user != runs.present_user(server):
-        said, hint = (
-            f"user {current.user!r} has a run {name!r} in project {server.project!r}",
-            "Choose another name",
-        )
-    elif current.status == "terminating":
-        said, hint = f"a run {name!r} is still ending", f"Try again when it is gone: cloudrl status {name}"
-    else:
-        said = f"a run {name!r} is there: {current.status}"
-        hint = f"cloudrl attach {name}\ncloudrl down {name}"
-    raise InputError(said, hint=hint)
+def exit_reason(server: Server, run: RunState) -> tuple[Phase, str]:
+    """Phase and reason in one line of a run that is over; no reason when it was stopped or done.
+
+    The agent says it in its output: a final failure ends with exit status 0, so that dstack does not try for ever,
+    and then only that tells; so does a cluster that has ended by itself to save money. Otherwise it is what dstack
+    says of the node that ended first.
+    """
+    ended = sorted(run.nodes, key=lambda node: node.latest.finished_at or 0.0)
+    outputs = [_output(server, run, node.rank) for node in ended]
+    outcomes = [each for each in map(from_output, outputs) if each is not None]
+    if outcomes:
+        outcome = min(outcomes, key=lambda each: (each.phase != Phase.DOWN, not each.final))
+        return outcome.phase, outcome.reason
+    if run.status != "failed":
+        return Phase.DOWN, ""
+    for node, output in zip(ended, outputs, strict=True):
+        if node.latest.status == "failed":
+            lines = [line.strip() for line in output.splitlines() if line.strip()]
+            last = f"; its last line: {lines[-1]}" if lines else ""
+            return Phase.FAILED, f"rank {node.rank}: {describe_failure(node.latest)}{last}"
+    return Phase.FAILED, run.reason or "failed"
 
 
-def _check_secrets(server: Server, planned: RunPlan, wanted: Sequence[str]) -> None:
-    if not wanted:
-        return
-    there = {each.name for each in server.call(server.api.secrets.list, server.project)}
-    missing = [name for name in wanted if name not in there]
-    if missing:
-        raise InputError(
-            f"{planned.name}.dstack.yml takes {', '.join(missing)} from dstack's secrets, and project "
-            f"{server.project!r} has {'them' if len(missing) > 1 else 'it'} not",
-            hint="\n".join(f"dstack secret set {name} ..." for name in missing),
+def previous_attempts(server: Server, run: RunState) -> tuple[Mapping[str, Any], ...]:
+    """The attempts before the present one, oldest first: {attempt, submitted_at, ended_at, reason, nodes}.
+
+    `attempt` counts from 1, times are seconds since the epoch, `reason` is one line.
+    """
+    numbers = sorted({each.number for node in run.nodes for each in node.attempts} - {run.attempt})
+    described = []
+    for number in numbers:
+        ended = [(node.rank, each) for node in run.nodes for each in node.attempts if each.number == number]
+        reason = _agent_reason(server, run, ended) if number in numbers[-_READ_ATTEMPTS:] else ""
+        described.append(
+            {
+                "attempt": number + 1,
+                "submitted_at": min(each.submitted_at for _, each in ended),
+                "ended_at": max(
+                    (each.finished_at for _, each in ended if each.finished_at is not None), default=None
+                ),
+                "reason": reason or _dstack_reason(ended),
+                "nodes": [
+                    {"rank": rank, "ip": each.hostname, "phase": each.status, "detail": each.reason}
+                    for rank, each in ended
+                ],
+            }
         )
+    return tuple(described)
 
 
-def no_machines(server: Server, planned: RunPlan, known: Sequence[FleetState]) -> CapacityError:
-    """That nobody has such machines, and which of the fleets that a task may run on nearly would."""
-    if not known:
-        return CapacityError(
-            f"cluster {planned.name!r}: project {server.project!r} has no fleet that it may run on",
-            hint="cloudrl fleet create --gpu 80GB:8 --nodes 2",
-        )
-    apart = [each.name for each in known if not each.is_cluster]
-    if planned.nodes > 1 and apart:
-        return CapacityError(
-            f"cluster {planned.name!r} has {planned.nodes} nodes, and dstack runs those only on fleets with "
-            f"placement: cluster; {', '.join(apart)} {'has' if len(apart) == 1 else 'have'} not",
-            hint=f"cloudrl fleet delete {apart[0]}, then make it anew: cloudrl fleet create {apart[0]} "
-            "--set placement=cluster ...",
-        )
-    names = ", ".join(each.name for each in known)
-    return CapacityError(
-        f"cluster {planned.name!r}: no fleet has or can get such a machine (there is: {names})",
-        hint="What they have: cloudrl fleet list\nAnother one: cloudrl fleet create --gpu 80GB:8 --nodes 2",
+def _agent_reason(server: Server, run: RunState, ended: list[tuple[int, Attempt]]) -> str:
+    """The reason in the agents' own words, of the node that ended first if it has said one."""
+    for rank, each in sorted(ended, key=lambda node: node[1].finished_at or 0.0):
+        with suppress(CloudrlError):  # the log may be gone; the state of the cluster is worth more
+            if (outcome := from_output(_output(server, run, rank, each.number))) is not None:
+                return outcome.reason
+    return ""
+
+
+def _dstack_reason(ended: list[tuple[int, Attempt]]) -> str:
+    """That of the node for which the others had to end."""
+    with_reason = [node for node in ended if node[1].reason]
+    causes = [node for node in with_reason if node[1].code not in _CONSEQUENCES] or with_reason
+    if not causes:
+        return "no reason given"
+    rank, each = causes[0]
+    place = f" ({each.hostname})" if each.hostname else ""
+    return f"rank {rank}{place}: {each.reason}"
+
+
+def _output(server: Server, run: RunState, rank: int, attempt: int | None = None) -> str:
+    """The last lines of one node's output, oldest first, in the latest attempt or the one of that number."""
+    from dstack._internal.server.schemas.logs import PollLogsRequest
+
+    job = next(each for each in run.answer.jobs if each.job_spec.job_num == rank)
+    wanted = [each for each in job.job_submissions if attempt in (None, each.submission_num)]
+    request = PollLogsRequest(
+        run_name=run.name, job_submission_id=wanted[-1].id, descending=True, limit=_PAGE
     )
+    answer = server.call(server.api.logs.poll, server.project, request)
+    pieces = [base64.b64decode(event.message) for event in reversed(answer.logs)]
+    return b"".join(pieces).decode("utf-8", "replace").replace("\r\n", "\n")

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from cloudrl.errors import CapacityError, InputError
-from cloudrl.providers.dstack.polling import wait_for
-from cloudrl.providers.dstack.server import parse, pick
+from cloudrl.providers.dstack.server import parse, pick, wait_for
 from cloudrl.providers.model import Notice, Offer, Price
 
 if TYPE_CHECKING:
@@ -175,8 +174,9 @@ def wait(
         CapacityError: a machine could not be had, with the reason that dstack gives; the fleet stays.
         InputError: the fleet is gone.
     """
+    hint = f"cloudrl fleet list\ncloudrl fleet delete {name}"
 
-    def look() -> FleetState | None:
+    def poll() -> FleetState | None:
         fleet = get(server, name)
         on_look(fleet)
         failed = [each for each in fleet.instances if each.status == "terminated"]
@@ -186,14 +186,13 @@ def wait(
             raise CapacityError(f"fleet {name!r}: {which} ended: {reason}", hint=hint)
         return fleet if fleet.is_settled else None
 
-    def late() -> CapacityError:
+    fleet = wait_for(poll, timeout_s=timeout_s)
+    if fleet is None:
         minutes = f"{timeout_s / 60:.0f} minutes"
-        return CapacityError(
+        raise CapacityError(
             f"fleet {name!r}: not all machines are up after {minutes}; dstack goes on trying", hint=hint
         )
-
-    hint = f"cloudrl fleet list\ncloudrl fleet delete {name}"
-    return wait_for(look, late, timeout_s=timeout_s)
+    return fleet
 
 
 def wait_deleted(server: Server, name: str, *, timeout_s: float = 600.0) -> None:
@@ -202,13 +201,10 @@ def wait_deleted(server: Server, name: str, *, timeout_s: float = 600.0) -> None
     Raises:
         InputError: it is still there after `timeout_s`.
     """
-    wait_for(
-        lambda: None if any(each.name == name for each in list_all(server)) else name,
-        lambda: InputError(
-            f"fleet {name!r} is still there after {timeout_s:.0f} s", hint="cloudrl fleet list"
-        ),
-        timeout_s=timeout_s,
-    )
+    if not wait_for(
+        lambda: None if any(each.name == name for each in list_all(server)) else True, timeout_s=timeout_s
+    ):
+        raise InputError(f"fleet {name!r} is still there after {timeout_s:.0f} s", hint="cloudrl fleet list")
 
 
 def get(server: Server, name: str) -> FleetState:
@@ -217,7 +213,7 @@ def get(server: Server, name: str) -> FleetState:
     Raises:
         InputError: there is none of that name.
     """
-    return pick(server, "fleet", name, list_all(server))
+    return pick(server, "fleet", {each.name: each for each in list_all(server)}, name)
 
 
 def list_all(server: Server) -> list[FleetState]:
@@ -229,11 +225,8 @@ def delete(server: Server, names: list[str]) -> None:
     """Delete fleets and give their machines back; SSH hosts stay as they are. Does not wait.
 
     Raises:
-        InputError: one of them is not there, or a run uses it.
+        InputError: the server refuses, as a run uses one of them.
     """
-    known = list_all(server)
-    for name in names:
-        pick(server, "fleet", name, known)
     server.call(server.api.fleets.delete, server.project, names)
 
 

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from cloudrl.errors import InputError
-from cloudrl.providers.dstack import diagnostics, runs
-from cloudrl.providers.dstack.server import connect
-from cloudrl.providers.model import NodePaths, NoFleet, Notice, Plan, Price, Software
+from cloudrl.errors import CapacityError, InputError
+from cloudrl.providers.dstack import fleets, runs
+from cloudrl.providers.dstack.server import connect, parse
+from cloudrl.providers.model import NoFleet, Notice, Plan, Price
 from cloudrl.render.agent import write_agent
 from cloudrl.render.dstack import release_of, to_dstack
 from cloudrl.spec import Fleet
 from cloudrl.spec.names import secrets_in
 
 if TYPE_CHECKING:
-    from cloudrl.errors import CapacityError
+    from collections.abc import Sequence
+
     from cloudrl.providers.dstack.fleets import FleetState
-    from cloudrl.providers.dstack.runs import RunPlan
+    from cloudrl.providers.dstack.runs import RunState
     from cloudrl.providers.dstack.server import Server
+    from cloudrl.providers.model import Offer
     from cloudrl.spec import Cluster
 
 _NO_INSTANCE_VOLUMES = ("runpod", "vastai")
@@ -29,13 +31,17 @@ _NO_INSTANCE_VOLUMES = ("runpod", "vastai")
 class DstackPlan(Plan):
     """A cluster as the YAML that is sent, to the default project of the server or another.
 
-    `quoted` is what `server` has said to it.
+    Attributes:
+        text: the YAML of the task.
+        project: of the server; None for the default one.
+        server: the one that was asked; None before `priced`.
+        answer: what it has said to the task (dstack 0.22.5, core/models/runs.py: RunPlan), which is what `up` applies.
     """
 
     text: str
     project: str | None = None
     server: Server | None = field(default=None, repr=False, compare=False)
-    quoted: RunPlan | None = field(default=None, repr=False, compare=False)
+    answer: Any = field(default=None, repr=False, compare=False)
 
     @property
     def secrets(self) -> tuple[str, ...]:
@@ -51,6 +57,12 @@ class DstackPlan(Plan):
         names = (each.get("name") if isinstance(each, dict) else each for each in wanted)
         return tuple(str(each).rpartition("/")[2] for each in names)
 
+    @property
+    def current(self) -> RunState | None:
+        """The run that had the name when the server was asked, over or not."""
+        run = self.answer.current_resource if self.answer is not None else None
+        return runs.state_of(run) if run is not None else None
+
     def render(self) -> str:
         """The text that `--dry-run` prints."""
         return self.text
@@ -59,55 +71,66 @@ class DstackPlan(Plan):
         """Ask the server, once: it uploads the node agent, and answers with offers, prices and who has the name.
 
         Raises:
-            InputError: no server is configured, it refuses the task, or what costs nothing is limited in its cost.
+            InputError: no server is configured, it refuses the task, a run of its name is going on, it lacks a secret
+                that the task names, or what costs nothing is limited in its cost.
             NoFleet: no machine, and no fleet that is named.
             CapacityError: no fleet and no backend has such machines.
             ConnectionFailed: it does not answer.
         """
         server = connect(self.project)
-        quoted = _quote(server, self)
-        fleets = diagnostics.check(server, quoted, secrets=self.secrets, wanted=self.fleets)
-        if not quoted.total_offers:
-            raise _no_machines(server, quoted, fleets, self.cluster)
-        cluster, text = self.cluster, self.text
-        if self.needs_price:
-            cluster = with_price(cluster, quoted)
-            text = to_dstack(cluster)
-            quoted = quoted.with_text(text)
-            _write(server, self.name, text)
-        price = Price(quoted.price, quoted.offers, quoted.total_offers, _notices(quoted, fleets))
-        return replace(self, cluster=cluster, text=text, price=price, server=server, quoted=quoted)
+        write_agent(server.folder(self.name))
+        plan = replace(self, server=server, answer=_ask(server, self.name, self.text))
+        _check_name(server, plan)
+        _check_secrets(server, plan)
+        known = [each for each in fleets.list_all(server) if not self.fleets or each.name in self.fleets]
+        job = plan.answer.job_plans[0]
+        offers = fleets.offers_of(job.offers)
+        if not offers:
+            raise _no_machines(server, plan, known)
+        per_hour = self.cluster.nodes * offers[0].price
+        price = Price(per_hour, offers, job.total_offers, _notices(offers, known))
+        if not self.needs_price:
+            return replace(plan, price=price)
+        cluster = with_price(self.cluster, per_hour)
+        text = to_dstack(cluster)
+        _write(server, self.name, text)
+        plan.answer.run_spec.configuration = parse(
+            text
+        )  # its commands alone differ: no offer depends on those
+        return replace(plan, price=price, cluster=cluster, text=text)
 
 
 def make_plan(cluster: Cluster, project: str | None = None) -> DstackPlan:
     """The task of a cluster. One whose cost is limited and whose price is unknown has that limit once it is priced."""
     user = (cluster.user or "root").partition(":")[0]
     home = "/root" if user in ("root", "0") else f"/home/{user}"
-    secrets = "/dev/shm/cloudrl-0-RUN-ID"  # noqa: S108  as the agent does
     known = release_of(cluster) if cluster.device == "gpu" else None
     plan = DstackPlan(
         provider="dstack",
         cluster=cluster,
-        node_paths=NodePaths(cluster.checkpoints, f"{home}/data", secrets),
-        software=Software(verl=known.verl, rollouts=(known.rollout,)) if known else Software(),
+        checkpoint_dir=cluster.checkpoints,
+        data_dir=f"{home}/data",
+        secrets_dir="/dev/shm/cloudrl-0-RUN-ID",  # noqa: S108  as the agent does
+        verl_version=known.verl if known else None,
+        rollouts=(known.rollout,) if known else (),
         text="",
         project=project,
     )
     return replace(plan, text=to_dstack(cluster.replace(max_cost=None) if plan.needs_price else cluster))
 
 
-def with_price(cluster: Cluster, quoted: RunPlan) -> Cluster:
+def with_price(cluster: Cluster, per_hour: float) -> Cluster:
     """The same with the price that its agents count with: all nodes at the cheapest offer.
 
     Raises:
         InputError: the machines cost nothing.
     """
-    if not quoted.price:
+    if not per_hour:
         raise InputError(
             f"max_cost {cluster.max_cost:g}: the machines that {cluster.name} would get cost nothing an hour",
             hint="Leave it out, or say what they cost you: --set price_per_hour=12",
         )
-    return cluster.replace(price_per_hour=round(quoted.price, 4))
+    return cluster.replace(price_per_hour=round(per_hour, 4))
 
 
 def fleet_for(cluster: Cluster) -> Fleet:
@@ -116,41 +139,89 @@ def fleet_for(cluster: Cluster) -> Fleet:
         "backends", "regions", "availability_zones", "instance_types", "reservation", "spot_policy", "max_price",
     )  # fmt: skip
     names = ("gpu", "cpu", "memory", "disk")
-    given = {name: getattr(cluster, name) for name in names if name in cluster.explicit_fields()}
+    declared = {name: getattr(cluster, name) for name in names if name in cluster.explicit_fields()}
     section = {name: cluster.dstack[name] for name in of_machines if name in cluster.dstack}
     return Fleet.load(
-        {"name": f"{cluster.name[:35]}-fleet", "nodes": cluster.nodes, **given, "dstack": section}
+        {"name": f"{cluster.name[:35]}-fleet", "nodes": cluster.nodes, **declared, "dstack": section}
     )
 
 
-def _no_machines(
-    server: Server, quoted: RunPlan, fleets: list[FleetState], cluster: Cluster
-) -> CapacityError:
-    error = diagnostics.no_machines(server, quoted, fleets)
-    if cluster.dstack.get("fleets"):
-        return error
-    return NoFleet(error.message, hint=error.hint, fleet=fleet_for(cluster))
+def _ask(server: Server, name: str, text: str) -> Any:
+    """What the server says to a task; the `files` beside it are uploaded, nothing is started."""
+    from dstack.api import Client
+
+    client = Client(api_client=server.api, project_name=server.project)
+    path = _write(server, name, text)
+    return server.call(client.runs.get_run_plan, parse(text), configuration_path=path)
 
 
-def _quote(server: Server, plan: DstackPlan) -> RunPlan:
-    folder = server.folder(plan.name)
-    write_agent(folder)
-    _write(server, plan.name, plan.text)
-    return runs.plan(server, plan.text, folder)
+def _write(server: Server, name: str, text: str) -> str:
+    """What is sent lies beside the agent, for whoever wants to see it. Returns its path."""
+    path = server.folder(name) / f"{name}.dstack.yml"
+    path.write_text(text, encoding="utf-8")
+    return str(path)
 
 
-def _write(server: Server, name: str, text: str) -> None:
-    """What is sent lies beside the agent, for whoever wants to see it."""
-    (server.folder(name) / f"{name}.dstack.yml").write_text(text, encoding="utf-8")
+def _check_name(server: Server, plan: DstackPlan) -> None:
+    """Refuse a name that is taken. The way on is not to attach to the cluster of somebody else, nor to end it."""
+    current, name = plan.current, plan.name
+    if current is None or current.is_over:
+        return
+    if current.user != runs.present_user(server):
+        message = f"user {current.user!r} has a run {name!r} in project {server.project!r}"
+        hint = "Choose another name"
+    elif current.status == "terminating":
+        message = f"a run {name!r} is still ending"
+        hint = f"Try again when it is gone: cloudrl status {name}"
+    else:
+        message = f"a run {name!r} is there: {current.status}"
+        hint = f"cloudrl attach {name}\ncloudrl down {name}"
+    raise InputError(message, hint=hint)
 
 
-def _notices(quoted: RunPlan, fleets: list[FleetState]) -> tuple[Notice, ...]:
-    """What does not work on those backends, and which fleets are paid for until somebody deletes them."""
-    without = sorted({each.backend for each in quoted.offers} & set(_NO_INSTANCE_VOLUMES))
-    notices = [each.never_released for each in fleets]
-    if without:
-        text = (
-            f"{', '.join(without)} cannot mount a folder of the host: checkpoints need a network volume there"
+def _check_secrets(server: Server, plan: DstackPlan) -> None:
+    if not plan.secrets:
+        return
+    there = {each.name for each in server.call(server.api.secrets.list, server.project)}
+    missing = [name for name in plan.secrets if name not in there]
+    if missing:
+        raise InputError(
+            f"{plan.name}.dstack.yml takes {', '.join(missing)} from dstack's secrets, and project "
+            f"{server.project!r} has {'them' if len(missing) > 1 else 'it'} not",
+            hint="\n".join(f"dstack secret set {name} ..." for name in missing),
         )
-        notices.insert(0, Notice(f"note: {text}"))
-    return tuple(each for each in notices if each is not None)
+
+
+def _no_machines(server: Server, plan: DstackPlan, known: Sequence[FleetState]) -> CapacityError:
+    """That nobody has such machines, and which of the fleets that the task may run on nearly would."""
+    cluster = plan.cluster
+    title, names = f"cluster {cluster.name!r}", ", ".join(each.name for each in known)
+    apart = [each.name for each in known if not each.is_cluster] if cluster.nodes > 1 else []
+    if not known:
+        message = f"{title}: project {server.project!r} has no fleet that it may run on"
+        hint = "cloudrl fleet create --gpu 80GB:8 --nodes 2"
+    elif apart:
+        message = (
+            f"{title} has {cluster.nodes} nodes, and dstack runs those only on fleets with placement: cluster; "
+            f"{', '.join(apart)} {'has' if len(apart) == 1 else 'have'} not"
+        )
+        hint = (
+            f"cloudrl fleet delete {apart[0]}, then make it anew: cloudrl fleet create {apart[0]} "
+            "--set placement=cluster ..."
+        )
+    else:
+        message = f"{title}: no fleet has or can get such a machine (there is: {names})"
+        hint = "What they have: cloudrl fleet list\nAnother one: cloudrl fleet create --gpu 80GB:8 --nodes 2"
+    if plan.fleets:
+        return CapacityError(message, hint=hint)
+    return NoFleet(message, hint=hint, fleet=fleet_for(cluster))
+
+
+def _notices(offers: Sequence[Offer], known: Sequence[FleetState]) -> tuple[Notice, ...]:
+    """What does not work on those backends, and which fleets are paid for until somebody deletes them."""
+    paid = tuple(each.never_released for each in known if each.never_released is not None)
+    without = ", ".join(sorted({each.backend for each in offers} & set(_NO_INSTANCE_VOLUMES)))
+    if not without:
+        return paid
+    text = f"note: {without} cannot mount a folder of the host: checkpoints need a network volume there"
+    return (Notice(text), *paid)

@@ -5,22 +5,22 @@ from __future__ import annotations
 import shutil
 import time
 from contextlib import closing
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, final
 
-from cloudrl.errors import CloudrlError, ClusterFailed, ConnectionFailed, InputError
+from cloudrl.errors import CloudrlError, ClusterFailed, ConnectionFailed, InputError, Interrupted
+from cloudrl.node.budget import dollars
 from cloudrl.protocol.backoff import Backoff, retry
-from cloudrl.providers.dstack import diagnostics, route, runs, up_errors
-from cloudrl.providers.dstack.access import Access, AccessPoller, open_access
+from cloudrl.providers.dstack import access, diagnostics, runs
+from cloudrl.providers.dstack.access import open_access
 from cloudrl.providers.dstack.plan import DstackPlan, make_plan
-from cloudrl.providers.dstack.server import connect, is_configured
-from cloudrl.providers.dstack.task_command import agent_options
+from cloudrl.providers.dstack.server import connect, is_configured, wait_for
 from cloudrl.providers.dstack.watcher import RunWatcher, summary
 from cloudrl.providers.model import UP_TIMEOUT_S, WATCH_S, Plan, Provider, Status
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from cloudrl.providers.dstack.runs import RunPlan, RunState
+    from cloudrl.providers.dstack.runs import RunState
     from cloudrl.providers.dstack.server import Server
     from cloudrl.spec import Cluster
     from cloudrl.transport import Connection
@@ -29,6 +29,8 @@ _POLL_S = 1.0
 _SERVER_BACK_S = 120.0
 _UNREACHABLE_S = 600.0
 """From `running` until there is a way in; the agent listens within seconds of the container's start."""
+_APPEARS_S = 3.0
+"""A run that was asked for, and whose request got no answer, is there by then if it was started."""
 
 
 @final
@@ -85,24 +87,18 @@ class DstackProvider(Provider):
                 "Or by itself: Cluster(down_when_idle=..., max_cost=...)",
             )
         _check_ssh()
-        server = plan.server or connect(self._project)
         try:
-            plan = plan if plan.quoted is not None else plan.priced()
-            if plan.quoted is None:
-                raise TypeError("a priced plan without an answer of the server")
-            return self._start(server, plan.quoted, on_status, timeout_s)
+            priced = plan.priced() if plan.server is None else plan
+            server = priced.server or connect(self._project)
         except KeyboardInterrupt as error:
-            raise up_errors.interrupted(server, plan.quoted) from error
-
-    def _start(
-        self, server: Server, quoted: RunPlan, on_status: Callable[[Status], None] | None, timeout_s: float
-    ) -> Connection:
-        """Submit and wait; from here on there may be a run that costs money, and every error says so."""
-        try:
-            await_ready(server, runs.apply(server, quoted), on_status, timeout_s).close()
-            return self.attach(quoted.name, keep_open=True)
+            raise Interrupted("interrupted; nothing was started") from error
+        try:  # from here on there may be a run that costs money, and every error says so
+            await_ready(server, runs.apply(server, priced.name, priced.answer), on_status, timeout_s)
+            return self.attach(priced.name, keep_open=True)
+        except KeyboardInterrupt as error:
+            raise with_run_state(server, priced, Interrupted("interrupted")) from error
         except CloudrlError as error:
-            raise up_errors.failed(server, quoted, error) from error
+            raise with_run_state(server, priced, error) from error
 
     def attach(self, name: str, *, keep_open: bool = False) -> Connection:
         """Connect to a running cluster, also one that `dstack apply` has started.
@@ -119,26 +115,26 @@ class DstackProvider(Provider):
                 hint=f"cloudrl up {name} --on {self.name}",
             )
         if keep_open:
-            route.keep_tunnel(server, name)
+            access.keep_tunnel(server, name)
         return open_access(server, run).connection
 
     def detach(self, name: str) -> bool:
         """See `Provider`."""
-        return route.close_tunnel(connect(self._project), name)
+        return access.close_tunnel(connect(self._project), name)
 
     def status(self, name: str) -> Status:
         """See `Provider`."""
-        with closing(self.watch(name)) as looks:
-            return next(looks)
+        with closing(self.watch(name)) as statuses:
+            return next(statuses)
 
     def watch(self, name: str) -> Generator[Status, None, None]:
         """See `Provider`."""
         server = connect(self._project)
         with closing(RunWatcher(server)) as watcher:
             while True:
-                look = watcher.look(runs.get(server, name))
-                yield look
-                if look.is_over:
+                status = watcher.status(runs.get(server, name))
+                yield status
+                if status.is_over:
                     return
                 time.sleep(WATCH_S)
 
@@ -153,11 +149,10 @@ class DstackProvider(Provider):
             run = runs.get(server, name)
             if run.is_over:
                 return False
-            runs.stop(server, name)  # first: it is what costs money
-            runs.wait_over(server, name)
+            runs.end(server, name)  # first: it is what costs money
             return True
         finally:
-            route.close_tunnel(server, name)
+            access.close_tunnel(server, name)
 
     def list(self, name: str | None = None) -> tuple[Status, ...]:
         """Runs of the present user that are going on and that run the node agent, or the one of a name.
@@ -167,7 +162,7 @@ class DstackProvider(Provider):
         server = connect(self._project)
         user = runs.present_user(server)
         if name is None:
-            ours = [run for run in runs.list_active(server, user) if agent_options(run) is not None]
+            ours = [run for run in runs.list_active(server, user) if run.agent_options is not None]
         else:
             ours = [run for run in (runs.find(server, name),) if run is not None]
         return tuple(summary(server, run, user) for run in ours)
@@ -184,32 +179,66 @@ def _check_ssh() -> None:
 
 def await_ready(
     server: Server, run: RunState, on_status: Callable[[Status], None] | None, timeout_s: float
-) -> Access:
-    """Watch a run that was started until it is READY, and return the way to it."""
+) -> None:
+    """Watch a run that was started until it is READY."""
     deadline = time.monotonic() + timeout_s
-    with closing(RunWatcher(server, AccessPoller(server, give_up_s=_UNREACHABLE_S))) as watcher:
+    with closing(RunWatcher(server, try_s=20, give_up_s=_UNREACHABLE_S)) as watcher:
         while True:
             run = _get_patiently(server, run.name)
             hopeless = diagnostics.unrecoverable_error(run)
             if hopeless is not None and not run.is_over:
-                runs.stop(server, run.name)
-                runs.wait_over(server, run.name)
+                runs.end(server, run.name)
                 raise hopeless
-            look = watcher.look(run)
+            status = watcher.status(run)
             if run.is_over:
                 raise ClusterFailed(
-                    f"cluster {run.name!r} ended before it was ready: {look.reason or run.reason or run.status}",
-                    hint=look.logs_command,
+                    f"cluster {run.name!r} ended before it was ready: {status.reason or run.reason or run.status}",
+                    hint=status.logs_command,
                 )
             if on_status is not None:
-                on_status(look)
-            if look.is_ready:
-                return watcher.poller.release()
+                on_status(status)
+            if status.is_ready:
+                return
             if time.monotonic() > deadline:
                 raise ClusterFailed(
-                    f"cluster {run.name!r} is not ready after {timeout_s:.0f} s: {look.phase}"
+                    f"cluster {run.name!r} is not ready after {timeout_s:.0f} s: {status.phase}"
                 )
             time.sleep(_POLL_S)
+
+
+def with_run_state(server: Server, plan: DstackPlan, error: CloudrlError, **timing: Any) -> CloudrlError:
+    """An error after a plan was sent, with whether the cluster goes on without whoever asked for it.
+
+    Args:
+        server: where.
+        plan: what was sent.
+        error: what went wrong after that.
+        timing: clock and sleep of `wait_for`.
+    """
+    before = plan.current.id if plan.current is not None else None
+    # a request that was cut off may still start it
+    appears_within_s = _APPEARS_S if isinstance(error, ConnectionFailed | Interrupted) else 0.0
+
+    def poll() -> RunState | None:
+        run = runs.find(server, plan.name)
+        return None if run is None or run.id == before or run.is_over else run
+
+    try:
+        run = wait_for(poll, timeout_s=appears_within_s, every_s=0.5, **timing)
+    except CloudrlError as unseen:
+        state = f"whether cluster {plan.name} goes on cannot be seen: {unseen.message}"
+        command = f"cloudrl status {plan.name}"
+    else:
+        if run is None:
+            return (
+                Interrupted("interrupted; nothing was started") if isinstance(error, Interrupted) else error
+            )
+        price = run.price or (plan.price.per_hour if plan.price is not None else None)
+        cost = f" and costs about {dollars(price)}/h" if price else ""
+        state = f"cluster {plan.name} goes on ({run.status}){cost}"
+        command = f"cloudrl status {plan.name} --watch"
+    hints = [*(error.hint or "").splitlines(), f"Look: {command}", f"End it: cloudrl down {plan.name}"]
+    return type(error)(f"{error.message}; {state}", hint="\n".join(hints))
 
 
 def _get_patiently(server: Server, name: str) -> RunState:

@@ -1,4 +1,4 @@
-"""The way to a node of a dstack run through SSH: hosts, user and key.
+"""The route to a node of a dstack run through SSH: hosts, user and key.
 
 dstack's own attach writes into `~/.dstack/ssh/config`, keeps a control socket under the run's name and reuses the
 ssh of a client that was killed; two clients get in each other's way there. So only the route is taken from dstack
@@ -7,94 +7,15 @@ ssh of a client that was killed; two clients get in each other's way there. So o
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloudrl.errors import CloudrlError, ClusterFailed, ConnectionFailed
-from cloudrl.providers.dstack import runs
-from cloudrl.providers.dstack.logs import exit_reason
-from cloudrl.providers.dstack.server import connect
-from cloudrl.spec.ports import AGENT_PORT, RAY_PORT
-from cloudrl.transport import tunnel_daemon
+from cloudrl.errors import ConnectionFailed
 from cloudrl.transport.ssh import Route
 
 if TYPE_CHECKING:
     from cloudrl.providers.dstack.runs import RunState
     from cloudrl.providers.dstack.server import Server
-    from cloudrl.transport.tunnel_daemon import TunnelState
-
-
-class RunRoute:
-    """The present way to a run's head (`cloudrl.transport.tunnel_daemon.RouteFinder`)."""
-
-    def __init__(self, server: Server, run: RunState) -> None:
-        self.target = run.id
-        self.server, self.run = server, run
-
-    @classmethod
-    def of(cls, project: str, name: str) -> RunRoute:
-        """The way to the head of a run of that name, for another process."""
-        server = connect(project)
-        return cls(server, runs.get(server, name))
-
-    def find(self) -> Route:
-        """Ask the server each time: after a resubmission the head is elsewhere."""
-        self.ensure_alive()
-        return route(self.server, self.run)
-
-    def ensure_alive(self) -> None:
-        """See `RouteFinder`, and `cloudrl.transport.TokenSource`."""
-        with suppress(ConnectionFailed):  # the server may be restarting; the machines do not care
-            self.look()
-
-    def look(self) -> RunState:
-        """The run as it is now.
-
-        Raises:
-            ClusterFailed: it is over for good.
-            ConnectionFailed: the server does not answer.
-        """
-        name, run = self.run.name, runs.find(self.server, self.run.name)
-        if run is None or run.id != self.target:
-            how = "it is gone" if run is None else "another run has its name"
-            raise ClusterFailed(f"cluster {name!r} is over: {how}", hint="cloudrl status")
-        self.run = run
-        if run.is_over:
-            raise ClusterFailed(
-                f"cluster {name!r} is over: {_end_of(self.server, run)}", hint=f"cloudrl status {name}"
-            )
-        return run
-
-
-def _end_of(server: Server, run: RunState) -> str:
-    """How a run has ended, with the agents' own reason where they have said one."""
-    reason = ""
-    with suppress(CloudrlError):  # the log may be gone; that it is over is worth more
-        _, reason = exit_reason(server, run)
-    return f"{run.status} {reason or run.reason}".rstrip()
-
-
-def keep_tunnel(server: Server, name: str) -> TunnelState:
-    """Keep the tunnel to a run's head open in the background until the run is over; one that is there is taken.
-
-    Raises:
-        ConnectionFailed: it could not be opened.
-    """
-    finder = f"{__name__}:RunRoute.of"
-    return tunnel_daemon.start(
-        tunnel_folder(server, name), name, finder, (server.project, name), (RAY_PORT, AGENT_PORT)
-    )
-
-
-def close_tunnel(server: Server, name: str) -> bool:
-    """End the tunnel in the background; False when there is none."""
-    return tunnel_daemon.stop(tunnel_folder(server, name))
-
-
-def tunnel_folder(server: Server, name: str) -> Path:
-    """Where the tunnel in the background has its files."""
-    return server.folder(name) / "tunnel"
 
 
 def route(server: Server, run: RunState, rank: int = 0) -> Route:
@@ -110,8 +31,7 @@ def route(server: Server, run: RunState, rank: int = 0) -> Route:
             f"rank {rank} of {run.name!r} has no machine yet: {submission.status.value}",
             hint=f"cloudrl status {run.name}",
         )
-    hosts = _hosts(job, submission, identity=_identity(server, run), name=run.name)
-    return Route(run.name, hosts)
+    return Route(run.name, _hosts(job, submission, identity=_identity(server, run), name=run.name))
 
 
 def _hosts(job: Any, submission: Any, *, identity: Path, name: str) -> dict[str, dict[str, str]]:
@@ -135,8 +55,9 @@ def _hosts(job: Any, submission: Any, *, identity: Path, name: str) -> dict[str,
             container_user=_container_user(job, submission), dockerized=machine.dockerized,
             ssh_proxy=machine.ssh_proxy, **common,
         )  # fmt: skip
-    hosts = {
-        host: {key: _text(value) for key, value in options.items()} for host, options in attach.hosts.items()
+    hosts = {  # dstack wraps paths in a class of its own
+        host: {key: str(getattr(value, "path", value)) for key, value in options.items()}
+        for host, options in attach.hosts.items()
     }
     # the node last: those before it are jumped through
     return {**{host: options for host, options in hosts.items() if host != name}, name: hosts[name]}
@@ -162,8 +83,3 @@ def _identity(server: Server, run: RunState) -> Path:
             hint="Use the token of the user who started it: dstack project add ...",
         )
     return Path(key.private_key_path)
-
-
-def _text(value: Any) -> str:
-    """A value of an ssh_config; dstack wraps paths in a class of its own."""
-    return str(getattr(value, "path", value))

@@ -7,24 +7,18 @@ dstack 0.22.5, paths relative to `dstack/_internal`. pyproject.toml pins the min
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from cloudrl.errors import CloudrlError, ConnectionFailed, InputError, Unauthorized
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-
-class _Named(Protocol):
-    @property
-    def name(self) -> str: ...
-
+    from collections.abc import Callable, Mapping
 
 T = TypeVar("T")
-N = TypeVar("N", bound=_Named)
 
 _ATTEMPTS = 3
 TIMEOUT_S = 60.0
@@ -111,7 +105,12 @@ def connect(project: str | None = None) -> Server:
         from dstack._internal.core.errors import ConfigurationError
         from dstack._internal.core.services.api_client import get_api_client
     except ImportError as error:
-        raise _other_dstack(error) from error
+        from importlib.metadata import version
+
+        raise CloudrlError(
+            f"cloudrl is made for dstack 0.22, and {version('dstack')} is installed: {error}",
+            hint="pip install 'dstack>=0.22,<0.23'",
+        ) from error
     try:
         api, name = get_api_client(project_name=project)
     except ConfigurationError as error:
@@ -156,21 +155,35 @@ def _mount_adapter(api: Any, url: str, project: str) -> None:
         api._s.mount(scheme, Adapter())  # noqa: SLF001
 
 
-def pick(server: Server, kind: str, name: str, known: Iterable[N]) -> N:
+def pick(server: Server, kind: str, known: Mapping[str, T], name: str) -> T:
     """The fleet or volume of that name.
 
     Raises:
         InputError: there is none.
     """
-    by_name = {each.name: each for each in known}
-    if name not in by_name:
+    if name not in known:
         from cloudrl.errors import did_you_mean
 
         raise InputError(
-            f"project {server.project!r} has no {kind} {name!r}{did_you_mean(name, list(by_name))}",
+            f"project {server.project!r} has no {kind} {name!r}{did_you_mean(name, known)}",
             hint=f"cloudrl {kind} list",
         )
-    return by_name[name]
+    return known[name]
+
+
+def wait_for(
+    poll: Callable[[], T | None],
+    *,
+    timeout_s: float,
+    every_s: float = 1.0,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> T | None:
+    """What `poll` finds, called again as long as that is None; None after `timeout_s`."""
+    deadline = clock() + timeout_s
+    while (found := poll()) is None and clock() <= deadline:
+        sleep(every_s)
+    return found
 
 
 def parse(text: str) -> Any:
@@ -179,12 +192,3 @@ def parse(text: str) -> Any:
     from dstack._internal.core.models.configurations import parse_apply_configuration
 
     return parse_apply_configuration(yaml.safe_load(text))
-
-
-def _other_dstack(error: ImportError) -> CloudrlError:
-    from importlib.metadata import version
-
-    return CloudrlError(
-        f"cloudrl is made for dstack 0.22, and {version('dstack')} is installed: {error}",
-        hint="pip install 'dstack>=0.22,<0.23'",
-    )

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cloudrl.errors import CapacityError, InputError
-from cloudrl.providers.dstack.polling import wait_for
-from cloudrl.providers.dstack.server import parse, pick
+from cloudrl.providers.dstack.server import parse, pick, wait_for
 
 if TYPE_CHECKING:
     from cloudrl.providers.dstack.server import Server
@@ -50,17 +49,18 @@ def wait(server: Server, name: str, *, timeout_s: float = 600.0) -> VolumeState:
     Raises:
         CapacityError: the backend could not make it, with its reason, or took longer than `timeout_s`.
     """
+    hint = f"cloudrl volume delete {name}"
 
-    def failed(why: str) -> CapacityError:
-        return CapacityError(f"volume {name!r}: {why}", hint=f"cloudrl volume delete {name}")
-
-    def look() -> VolumeState | None:
+    def poll() -> VolumeState | None:
         volume = get(server, name)
         if volume.status == "failed":
-            raise failed(volume.reason or "failed")
+            raise CapacityError(f"volume {name!r}: {volume.reason or 'failed'}", hint=hint)
         return volume if volume.status == "active" else None
 
-    return wait_for(look, lambda: failed(f"not there after {timeout_s:.0f} s"), timeout_s=timeout_s)
+    volume = wait_for(poll, timeout_s=timeout_s)
+    if volume is None:
+        raise CapacityError(f"volume {name!r}: not there after {timeout_s:.0f} s", hint=hint)
+    return volume
 
 
 def get(server: Server, name: str) -> VolumeState:
@@ -69,7 +69,7 @@ def get(server: Server, name: str) -> VolumeState:
     Raises:
         InputError: there is none of that name.
     """
-    return pick(server, "volume", name, list_all(server))
+    return pick(server, "volume", {each.name: each for each in list_all(server)}, name)
 
 
 def list_all(server: Server) -> list[VolumeState]:
@@ -81,11 +81,8 @@ def delete(server: Server, names: list[str]) -> None:
     """Delete volumes and what lies on them.
 
     Raises:
-        InputError: one of them is not there, or is in use.
+        InputError: the server refuses, as one of them is in use.
     """
-    known = list_all(server)
-    for name in names:
-        pick(server, "volume", name, known)
     server.call(server.api.volumes.delete, server.project, names)
 
 

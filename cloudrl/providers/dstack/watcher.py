@@ -1,4 +1,4 @@
-"""Looks at a run: what dstack says of it, and its head agent as soon as that answers."""
+"""The status of a run: what dstack says of it, and its head agent as soon as that answers."""
 
 from __future__ import annotations
 
@@ -7,60 +7,97 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from cloudrl.errors import ClusterFailed, ConnectionFailed, InputError
+from cloudrl.node.budget import duration
 from cloudrl.protocol.phases import Phase
 from cloudrl.protocol.report import NodeReport
 from cloudrl.providers.dstack import fleets, runs
-from cloudrl.providers.dstack.access import AccessPoller
-from cloudrl.providers.dstack.history import previous_attempts
-from cloudrl.providers.dstack.logs import exit_reason
-from cloudrl.providers.dstack.retention import retention
-from cloudrl.providers.dstack.task_command import agent_options
-from cloudrl.providers.model import Notice, Status, agent_fields
+from cloudrl.providers.dstack.access import open_access
+from cloudrl.providers.dstack.diagnostics import exit_reason, previous_attempts
+from cloudrl.providers.model import CheckpointRetention, Notice, Status, agent_fields
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
-    from cloudrl.providers.dstack.access import Access
+    from cloudrl.providers.dstack.access import RunAccess
+    from cloudrl.providers.dstack.fleets import FleetState
     from cloudrl.providers.dstack.runs import RunState
     from cloudrl.providers.dstack.server import Server
 
 _SUMMARY = "its machines stay in their fleet until they were idle for its idle duration: cloudrl fleet list"
+_OWN_HOSTS = "remote"
+"""dstack's word for the backend of SSH hosts (core/models/backends/base.py)."""
 
 
 class RunWatcher:
-    """Looks at one run as often as it is asked. The way to it is opened once, and so are the logs of past attempts.
+    """Tells the status of one run as often as it is asked.
+
+    The way to its head is opened once, and so are the logs of past attempts.
 
     Args:
         server: the run's.
-        poller: opens the way.
+        try_s: how long one attempt to open the way may take.
+        give_up_s: how long an attempt of the run may be running and not be reached.
+        opener: opens the way.
+        clock: seconds that never go back.
     """
 
-    def __init__(self, server: Server, poller: AccessPoller | None = None) -> None:
-        self._server = server
-        self.poller = poller or AccessPoller(server, try_s=15)
-        self._facts: Mapping[str, Any] = {}
-        self._facts_of: tuple[object, ...] = ()
-        self._user = ""
+    def __init__(
+        self,
+        server: Server,
+        *,
+        try_s: float = 15.0,
+        give_up_s: float = float("inf"),
+        opener: Callable[..., RunAccess] = open_access,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._server, self._opener, self._clock = server, opener, clock
+        self._try_s, self._give_up_s = try_s, give_up_s
+        self._access: RunAccess | None = None
+        self._run_id = ""
+        self._running_since: tuple[int, float] | None = None
+        self._details: Mapping[str, Any] = {}
+        self._details_of: tuple[object, ...] = ()
 
-    def look(self, run: RunState) -> Status:
-        """One look, at the run as the server has just described it.
+    def status(self, run: RunState) -> Status:
+        """The status of the run as the server has just described it. A new run of the name is another cluster.
 
         Raises:
-            ConnectionFailed: the server does not answer, or the poller gives up.
+            ConnectionFailed: the server does not answer, or this attempt of the run has been running for long, and
+                cannot be reached.
         """
-        access = self.poller.poll(run)
-        look = _from_run(self._server, run, self.poller.problem) if access is None else self._ask(run, access)
-        of = (run.id, run.attempt, run.status)
-        if self._facts_of != of:  # they stay the same as long as it has the same machines
-            self._facts_of, self._facts = of, self._gather(run)
-        return replace(look, price_per_hour=run.price, cost=run.cost, **self._facts)
+        if run.id != self._run_id:
+            self.close()
+            self._run_id = run.id
+        if run.status == "running":
+            status = self._reach(run)
+        else:
+            status, self._running_since = _from_run(self._server, run), None
+        described = (run.id, run.attempt, run.status)
+        if self._details_of != described:  # they stay the same as long as it has the same machines
+            self._details_of, self._details = described, _details(self._server, run)
+        return replace(status, price_per_hour=run.price, cost=run.cost, **self._details)
 
     def close(self) -> None:
         """Close the way that was opened."""
-        self.poller.close()
+        if self._access is not None:
+            self._access.close()
+            self._access = None
 
-    def _ask(self, run: RunState, access: Access) -> Status:
-        agent = access.connection.agent(timeout_s=5)
+    def _reach(self, run: RunState) -> Status:
+        """What its head agent says, and while that cannot be reached what dstack says and why."""
+        if self._running_since is None or self._running_since[0] != run.attempt:
+            self._running_since = (run.attempt, self._clock())
+        try:
+            if self._access is None:
+                self._access = self._opener(self._server, run, timeout_s=self._try_s)
+        except ConnectionFailed as error:
+            if self._clock() - self._running_since[1] > self._give_up_s:
+                raise type(error)(
+                    f"cluster {run.name!r} is running, and cannot be reached from this machine: {error.message}",
+                    hint=error.hint or f"Try again: cloudrl attach {run.name}",
+                ) from error
+            return _from_run(self._server, run, error.message)
+        agent = self._access.connection.agent(timeout_s=5)
         if agent is None:
             raise TypeError("a connection without an agent")
         try:
@@ -71,38 +108,74 @@ class RunWatcher:
             run.name,
             "dstack",
             nodes_wanted=said.cluster.nodes,
-            dashboard_url=access.connection.ray_url if access.tunnel is None else None,
+            dashboard_url=self._access.connection.ray_url if self._access.is_kept_open else None,
             **agent_fields(said),
         )
-
-    def _gather(self, run: RunState) -> Mapping[str, Any]:
-        self._user = self._user or runs.present_user(self._server)
-        options, (fleet, unseen) = agent_options(run), _fleet(self._server, run)
-        kept = retention(run, str(options.checkpoints), fleet) if options is not None else None
-        notice = fleet.never_released if fleet is not None else unseen
-        return {
-            **common(self._server, run, self._user),
-            "previous_attempts": previous_attempts(self._server, run),
-            "retention": kept,
-            "teardown_summary": f"{_SUMMARY}; checkpoints stay {kept.location}"
-            if kept is not None and not kept.destroyed
-            else _SUMMARY,
-            "teardown_notices": (notice,) if notice is not None else (),
-        }
 
 
 def summary(server: Server, run: RunState, user: str) -> Status:
     """What dstack alone knows of a run, without a look at its nodes or their logs."""
     phase = Phase.FAILED if run.status == "failed" else Phase.DOWN if run.is_over else Phase(run.status)
-    look = Status(run.name, "dstack", phase, nodes_wanted=len(run.nodes), reason=run.reason)
-    return replace(look, price_per_hour=run.price, cost=run.cost, **common(server, run, user))
+    status = Status(run.name, "dstack", phase, nodes_wanted=len(run.nodes), reason=run.reason)
+    return replace(status, price_per_hour=run.price, cost=run.cost, **_common(server, run, user))
 
 
-def common(server: Server, run: RunState, user: str) -> Mapping[str, Any]:
+def retention(run: RunState, checkpoint_dir: str, fleet: FleetState | None) -> CheckpointRetention:
+    """What becomes of a run's checkpoints when it ends; `fleet` is the one that its machines belong to."""
+    for mount in run.answer.run_spec.configuration.volumes or ():
+        if f"{checkpoint_dir.rstrip('/')}/".startswith(f"{mount.path.rstrip('/')}/"):
+            break
+    else:
+        return CheckpointRetention(destroyed=True, location="in the containers, which go with the run")
+    names = getattr(mount, "name", None)
+    if names is not None:
+        volumes = names if isinstance(names, str) else ", ".join(names)
+        return CheckpointRetention(destroyed=False, location=f"on network volume {volumes}")
+    if run.nodes and all(node.latest.backend == _OWN_HOSTS for node in run.nodes):
+        hosts = ", ".join(node.latest.hostname for node in run.nodes)
+        where = f"in {mount.instance_path} of your hosts {hosts}"
+        return CheckpointRetention(destroyed=False, location=where)
+    if run.fleet is None:
+        until = "they go with the machines"
+    elif fleet is None:  # of another project, or gone; only the words are poorer
+        until = f"they go with the machines of fleet {run.fleet}"
+    elif fleet.never_released:
+        until = f"they go when fleet {run.fleet} is deleted"
+    else:
+        idle = duration(fleet.idle_duration_s or 0)
+        until = f"fleet {run.fleet} gives the machines back when they were idle for {idle}"
+    return CheckpointRetention(destroyed=True, location=f"on the machines' own disks: {until}")
+
+
+def _details(server: Server, run: RunState) -> Mapping[str, Any]:
+    """Fields of a `Status` that are known of a run beside those of its agents."""
+    fleet, notice = None, None
+    if run.fleet is not None:
+        try:
+            fleet = fleets.get(server, run.fleet)
+            notice = fleet.never_released
+        except ConnectionFailed as error:
+            text = f"whether fleet {run.fleet} gives the machines back cannot be seen: {error.message}"
+            notice = Notice(text, "cloudrl fleet list")
+        except InputError:  # of another project, or gone
+            pass
+    options = run.agent_options
+    kept = retention(run, str(options.checkpoints), fleet) if options is not None else None
+    stay = f"; checkpoints stay {kept.location}" if kept is not None and not kept.destroyed else ""
+    return {
+        **_common(server, run, runs.present_user(server)),
+        "previous_attempts": previous_attempts(server, run),
+        "retention": kept,
+        "teardown_summary": _SUMMARY + stay,
+        "teardown_notices": (notice,) if notice is not None else (),
+    }
+
+
+def _common(server: Server, run: RunState, user: str) -> Mapping[str, Any]:
     """What is known of every run."""
     return {
         "owner": "" if run.user == user else run.user,
-        "has_agent": agent_options(run) is not None,
+        "has_agent": run.agent_options is not None,
         "teardown_summary": _SUMMARY,
         "logs_command": f"dstack logs {run.name}",
         "state_dir": str(server.folder(run.name)),
@@ -112,36 +185,14 @@ def common(server: Server, run: RunState, user: str) -> Mapping[str, Any]:
 def _from_run(server: Server, run: RunState, detail: str = "") -> Status:
     """What dstack alone knows: before the agent answers, and after the end."""
     phase, reason = exit_reason(server, run) if run.is_over else (Phase(run.status), run.reason)
-    return Status(
-        name=run.name,
-        provider="dstack",
-        phase=phase,
-        nodes_wanted=len(run.nodes),
-        reason=reason,
-        nodes=tuple(_row(node, detail) for node in run.nodes),
+    nodes = tuple(
+        NodeReport(
+            node.rank,
+            node.latest.hostname,
+            phase=Phase(node.latest.status),
+            detail=node.latest.reason or detail,
+            seconds={"up": (node.latest.finished_at or time.time()) - node.latest.submitted_at},
+        )
+        for node in run.nodes
     )
-
-
-def _row(node: runs.Node, detail: str) -> NodeReport:
-    latest = node.latest
-    seconds = {"up": (latest.finished_at or time.time()) - latest.submitted_at}
-    return NodeReport(
-        node.rank,
-        latest.hostname,
-        phase=Phase(latest.status),
-        detail=latest.reason or detail,
-        seconds=seconds,
-    )
-
-
-def _fleet(server: Server, run: RunState) -> tuple[fleets.FleetState | None, Notice | None]:
-    """The fleet of its machines, or why it cannot be seen; neither while it has none, or one of another project."""
-    if run.fleet is None:
-        return None, None
-    try:
-        return fleets.get(server, run.fleet), None
-    except ConnectionFailed as error:
-        said = f"whether fleet {run.fleet} gives the machines back cannot be seen: {error.message}"
-        return None, Notice(said, "cloudrl fleet list")
-    except InputError:
-        return None, None
+    return Status(run.name, "dstack", phase, nodes_wanted=len(run.nodes), reason=reason, nodes=nodes)

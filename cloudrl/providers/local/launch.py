@@ -23,7 +23,7 @@ from cloudrl.protocol.outcome import FILE as OUTCOME_FILE
 from cloudrl.providers.local import ports, spec_support
 from cloudrl.providers.local.processes import MARK
 from cloudrl.providers.local.state import LocalState, make_folder
-from cloudrl.providers.model import NodePaths, Plan, Software
+from cloudrl.providers.model import Plan
 from cloudrl.render.agent import AGENT_FILE, write_agent
 from cloudrl.render.dstack import CPU_SLOTS, budget_limits
 from cloudrl.spec import data_argument
@@ -104,8 +104,10 @@ def make_plan(cluster: Cluster, *, dashboard_port: int | None = None) -> LocalPl
     return LocalPlan(
         provider="local",
         cluster=cluster,
-        node_paths=NodePaths(str(state.checkpoints), str(state.data), str(folder_of("RUN-ID"))),
-        software=Software(ray=version("ray")),
+        checkpoint_dir=str(state.checkpoints),
+        data_dir=str(state.data),
+        secrets_dir=str(folder_of("RUN-ID")),
+        ray_version=version("ray"),
         nodes_are_here=True,
         notes=notes,
         state=state,
