@@ -102,8 +102,8 @@ def _incomplete(nodes: Mapping[int, Replica]) -> list[int]:
 
 
 def _missing(item: Upload, here: Mapping[str, int]) -> Entry | None:
-    sizes = {part.path: part.size_bytes for part in item.manifest.parts}
-    return next((entry for entry in item.entries if here.get(entry.name, 0) < sizes[entry.name]), None)
+    parts = item.manifest.by_path
+    return next((each for each in item.entries if here.get(each.name, 0) < parts[each.name].size_bytes), None)
 
 
 def _send_part(
@@ -113,7 +113,7 @@ def _send_part(
     here: Mapping[str, int],
     on_upload: Callable[[int, int], None],
 ) -> None:
-    size = item.manifest.part(entry.name).size_bytes
+    size = item.manifest.by_path[entry.name].size_bytes
     offset, sent = here.get(entry.name, 0), sum(here.values())
     pieces = _pieces(entry, offset, size, lambda done: on_upload(sent + done, item.size_bytes))
     agent.put_file(item.manifest.address, entry.name, pieces, offset=offset, size_bytes=size - offset)

@@ -9,7 +9,7 @@ import http.client
 import json
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler
-from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Dict, Optional, Tuple
+from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Dict, Optional, Tuple, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from cloudrl.node.ranges import Span, number, parse_range
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from cloudrl.node.replication import ReplicationHub
     from cloudrl.protocol.report import ClusterStatus
 
-MAX_BODY_BYTES = 1 << 20
+T = TypeVar("T")
+_MAX_BODY_BYTES = 1 << 20
 _METHODS = {route.method for route in routes.ROUTES}
 _RELAYED = (
     "Content-Type", "Content-Length", "Content-Range", "Accept-Ranges", routes.SIZE_HEADER, routes.CAST_HEADER,
@@ -136,7 +137,7 @@ class HttpHandler(BaseHTTPRequestHandler):
         if other is None:
             raise ApiError(ErrorCode.UNKNOWN_RANK, f"rank {rank} is not known here")
         headers = {"Range": self.headers["Range"]} if "Range" in self.headers else {}
-        body = self._body(MAX_BODY_BYTES, "a list of ranges") if self.command == "POST" else None
+        body = self._body(_MAX_BODY_BYTES, "a list of ranges") if self.command == "POST" else None
         agent, timeout_s = f"{other.ip}:{other.agent_port}", self.context.rank_timeout_s
         # the path is encoded as it came
         request = Request(self.command, f"http://{agent}{self.path}", headers, body, timeout_s, timeout_s)
@@ -167,6 +168,13 @@ class HttpHandler(BaseHTTPRequestHandler):
         if length is None or length > limit_bytes:
             raise ApiError(ErrorCode.TOO_LARGE, f"{what} is a JSON object of at most {limit_bytes >> 10} KiB")
         return self.rfile.read(length)
+
+    def _json_body(self, read: Callable[[Any], T], what: str, limit_bytes: int = _MAX_BODY_BYTES) -> T:
+        body = self._body(limit_bytes, what)
+        try:
+            return read(json.loads(body))
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise ApiError(ErrorCode.BAD_REQUEST, f"not {what}: {error}") from error
 
     def _query(self) -> Dict[str, str]:
         return dict(parse_qsl(urlsplit(self.path).query))

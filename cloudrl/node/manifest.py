@@ -50,25 +50,10 @@ class Manifest:
         text = json.dumps([[part.path, part.size_bytes, part.sha256] for part in self.parts])
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_ADDRESS_DIGITS]
 
-    def part(self, path: str) -> Part:
-        """The part of this path.
-
-        Raises:
-            KeyError: there is none.
-        """
-        return self.parts[self.index(path)]
-
-    def index(self, path: str) -> int:
-        """The place of a part among all of them.
-
-        Raises:
-            KeyError: there is none.
-        """
-        return self._places[path]
-
     @cached_property
-    def _places(self) -> Dict[str, int]:
-        return {part.path: index for index, part in enumerate(self.parts)}
+    def by_path(self) -> Dict[str, Part]:
+        """The parts by their paths."""
+        return {part.path: part for part in self.parts}
 
     def to_json(self) -> Dict[str, Any]:
         """JSON-ready form."""

@@ -11,16 +11,16 @@ import json
 import secrets
 import threading
 import time
-from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Dict, List, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Dict, List, Sequence
 
-from cloudrl.node.job_secrets import JobSecrets, script
-from cloudrl.node.manifest import Manifest
+from cloudrl.node.manifest import Manifest, Part
 from cloudrl.protocol import routes, wire
 from cloudrl.protocol.client import AgentRefused, is_network_error
 from cloudrl.protocol.failures import ApiError, ErrorCode
 from cloudrl.protocol.report import Replica
 
 if TYPE_CHECKING:
+    from cloudrl.node.job_secrets import JobSecrets
     from cloudrl.node.node_state import NodeState
     from cloudrl.node.uploads import Store
     from cloudrl.protocol.client import AgentClient
@@ -43,17 +43,12 @@ class ReplicationHub:
         self._nodes = nodes
         self._lock = threading.Lock()
 
-    def begin(self, address: str, body: bytes) -> Dict[str, Any]:
+    def begin(self, address: str, manifest: Manifest) -> Dict[str, Any]:
         """A client announces a file or folder."""
         self._on_head()
-        try:
-            manifest = Manifest.from_json(json.loads(body))
-        except (ValueError, RecursionError) as error:
-            raise ApiError(ErrorCode.BAD_REQUEST, f"not a manifest: {error}") from error
         if manifest.address != address:
-            raise ApiError(
-                ErrorCode.BAD_REQUEST, f"the manifest belongs to {manifest.address}, not to {address}"
-            )
+            reason = f"the manifest belongs to {manifest.address}, not to {address}"
+            raise ApiError(ErrorCode.BAD_REQUEST, reason)
         return self._files_state(address, self.files.begin(manifest))
 
     def write(self, address: str, path: str, offset: int, count: int, source: BinaryIO) -> Dict[str, Any]:
@@ -70,9 +65,10 @@ class ReplicationHub:
         return self._files_state(address, here)
 
     def _files_state(self, address: str, here: Dict[str, int]) -> Dict[str, Any]:
+        name = f"files/{address}"
         if self.files.whole(address) is not None:
-            self._announce(f"files/{address}")
-        return {"files": here, "nodes": self._progress(f"files/{address}")}
+            self._announce(name, instead_of=name)
+        return {"files": here, "nodes": self._progress(name)}
 
     def manifest(self, address: str) -> Dict[str, Any]:
         """What another node asks for before it pulls."""
@@ -81,26 +77,20 @@ class ReplicationHub:
             raise ApiError(ErrorCode.NOT_FOUND, f"{address} is not here as a whole")
         return manifest.to_json()
 
-    def put_secrets(self, job: str, body: bytes) -> Dict[str, Any]:
+    def put_secrets(self, job: str, script: str) -> Dict[str, Any]:
         """A client leaves the secrets of a job that it is going to submit."""
         self._on_head()
         if not self.secrets.possible:
             raise ApiError(ErrorCode.UNSUPPORTED, f"{self.secrets.folder.parent} cannot be written on rank 0")
-        try:
-            text = script(json.loads(body))
-        except (ValueError, RecursionError) as error:
-            raise ApiError(ErrorCode.BAD_REQUEST, f"not secrets: {error}") from error
-        self.secrets.write(job, text)
+        self.secrets.write(job, script)
         name = f"secrets/{job}/{secrets.token_hex(8)}"
-        with self._lock:
-            kept = [each for each in self._announced() if not each.startswith(f"secrets/{job}/")]
-            self.state.publish(announced=(*kept, name))
-        self.state.add_replica(name, COMPLETE)
+        self._announce(name, instead_of=f"secrets/{job}/")
         return {"name": name}
 
     def secrets_state(self, job: str) -> Dict[str, Any]:
         """How far every node is with the secrets of a job; never the secrets."""
-        name = next((each for each in self._announced() if each.startswith(f"secrets/{job}/")), None)
+        announced = self.state.published.announced
+        name = next((each for each in announced if each.startswith(f"secrets/{job}/")), None)
         if name is None:
             raise ApiError(ErrorCode.NOT_FOUND, f"there are no secrets for job {job}")
         return {"nodes": self._progress(name)}
@@ -116,14 +106,14 @@ class ReplicationHub:
         if self.state.own.rank != 0:
             raise ApiError(ErrorCode.CONFLICT, "files and secrets go to rank 0")
 
-    def _announce(self, name: str) -> None:
+    def _announce(self, name: str, *, instead_of: str) -> None:
+        """Tell every node of it; names that begin with `instead_of` count no more."""
         with self._lock:
-            if name not in self._announced():
-                self.state.publish(announced=(*self._announced(), name))
+            announced = self.state.published.announced
+            if name not in announced:
+                kept = [each for each in announced if not each.startswith(instead_of)]
+                self.state.publish(announced=(*kept, name))
         self.state.add_replica(name, COMPLETE)
-
-    def _announced(self) -> Tuple[str, ...]:
-        return self.state.published.announced
 
     def _progress(self, name: str) -> Dict[str, Any]:
         known = {report.rank: report.replicas.get(name) for report in self.state.reports()}
@@ -131,7 +121,7 @@ class ReplicationHub:
 
 
 class Replicator:
-    """Brings to this node what rank 0 has announced; one thread, which starts with the first of it."""
+    """Brings to this node what rank 0 has announced; in a thread of its own."""
 
     def __init__(
         self, hub: ReplicationHub, head: AgentClient, *, sleep: Callable[[float], None] = time.sleep
@@ -139,25 +129,23 @@ class Replicator:
         self._hub, self._head, self._sleep = hub, head, sleep
         self._wanted: List[str] = []
         self._changed = threading.Condition()
-        self._started = False
+        threading.Thread(target=self._pull_for_ever, daemon=True).start()
 
     def want(self, names: Sequence[str]) -> None:
         """Have these; returns at once."""
         with self._changed:
             self._wanted = list(names)
             self._changed.notify()
-            if names and not self._started:
-                self._started = True
-                threading.Thread(target=self._pull_for_ever, daemon=True).start()
 
     def pull(self, name: str) -> None:
         """Have one of them, and put in the state how that goes."""
-        kind, _, rest = name.partition("/")
+        kind, address_or_job, *_ = name.split("/")
         try:
             if kind == "secrets":
-                self._pull_secrets(rest.partition("/")[0])
+                with self._head.open(self._head.request(routes.GIVE_SECRETS, job=address_or_job)) as answer:
+                    self._hub.secrets.write(address_or_job, answer.stream.read().decode())
             else:
-                self._pull_files(name, rest)
+                self._pull_files(name, address_or_job)
         except (AgentRefused, http.client.HTTPException, ValueError):
             return  # tried again as long as it is wanted; who waits sees that nothing moves
         except (ApiError, OSError) as error:  # this node's own disk, unless it is the network
@@ -180,10 +168,6 @@ class Replicator:
         here = self._hub.state.own.replicas
         return [name for name in self._wanted if here.get(name) != COMPLETE]
 
-    def _pull_secrets(self, job: str) -> None:
-        with self._head.open(self._head.request(routes.GIVE_SECRETS, job=job)) as answer:
-            self._hub.secrets.write(job, answer.stream.read().decode())
-
     def _pull_files(self, name: str, address: str) -> None:
         store = self._hub.files
         if store.whole(address) is not None:  # also where the folder is rank 0's own
@@ -193,31 +177,32 @@ class Replicator:
         here = store.begin(manifest)
         for part in manifest.parts:
             if here[part.path] < part.size_bytes:
-                self._pull_part(name, manifest, part.path, here[part.path])
+                self._pull_part(name, address, part, here[part.path])
 
-    def _pull_part(self, name: str, manifest: Manifest, path: str, offset: int) -> None:
-        size = manifest.part(path).size_bytes
+    def _pull_part(self, name: str, address: str, part: Part, offset: int) -> None:
+        store = self._hub.files
+
+        def report() -> None:
+            here = store.here(address) or {}
+            self._hub.state.add_replica(name, Replica(size_bytes=sum(here.values())))
+
         request = self._head.request(
-            routes.GIVE_FILE, address=manifest.address, path=path, headers={"Range": f"bytes={offset}-"}
+            routes.GIVE_FILE, address=address, path=part.path, headers={"Range": f"bytes={offset}-"}
         )
         with self._head.open(request) as answer:
-            source = _Counted(answer.stream, lambda: self._tell(name, manifest))
-            self._hub.files.write(manifest.address, path, offset, size - offset, source)  # type: ignore[arg-type]
-
-    def _tell(self, name: str, manifest: Manifest) -> None:
-        here = self._hub.files.here(manifest.address) or {}
-        self._hub.state.add_replica(name, Replica(size_bytes=sum(here.values())))
+            source: Any = _Counted(answer.stream, report)
+            store.write(address, part.path, offset, part.size_bytes - offset, source)
 
 
 class _Counted:
-    """A stream that says now and then that it was read from."""
+    """A stream that reports now and then that it was read from."""
 
-    def __init__(self, source: BinaryIO, tell: Callable[[], None]) -> None:
-        self._source, self._tell = source, tell
+    def __init__(self, source: BinaryIO, report: Callable[[], None]) -> None:
+        self._source, self._report = source, report
         self._reads = 0
 
     def read(self, count: int) -> bytes:
         self._reads += 1
         if self._reads % 32 == 0:
-            self._tell()
+            self._report()
         return self._source.read(count)

@@ -6,15 +6,15 @@ The calls are `cloudrl.protocol.routes`; one of the handler's methods is named l
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import threading
 from typing import TYPE_CHECKING, BinaryIO, Iterator, List, Optional, cast
 
 from cloudrl.node import job_secrets
 from cloudrl.node.files import Refused, open_below
-from cloudrl.node.http_handler import MAX_BODY_BYTES, HttpHandler, ServerContext
+from cloudrl.node.http_handler import HttpHandler, ServerContext
 from cloudrl.node.listener import UNAUTHENTICATED_S, Listener
+from cloudrl.node.manifest import Manifest
 from cloudrl.node.ranges import Span, number, parse_ranges
 from cloudrl.node.shard_worker import CASTS
 from cloudrl.node.shard_worker_client import ShardUnreadable, ShardWorkerFailed
@@ -73,16 +73,10 @@ class _Handler(HttpHandler):
         self._json(self.context.status().to_json())
 
     def _heartbeat(self) -> None:
-        body = self._body(MAX_BODY_BYTES, "a report")
-        try:
-            report = NodeReport.from_json(json.loads(body))
-        except (ValueError, RecursionError) as error:
-            raise ApiError(ErrorCode.BAD_REQUEST, f"not a report: {error}") from error
+        report: NodeReport = self._json_body(NodeReport.from_json, "a report")
         if not 0 < report.rank < self.context.nodes:
-            raise ApiError(
-                ErrorCode.BAD_REQUEST,
-                f"rank {report.rank} does not belong to this cluster of {self.context.nodes} nodes",
-            )
+            reason = f"rank {report.rank} does not belong to this cluster of {self.context.nodes} nodes"
+            raise ApiError(ErrorCode.BAD_REQUEST, reason)
         self.context.state.record_heartbeat(report)
         self._json(self.context.state.heartbeat_reply(report.rank).to_json())
 
@@ -110,8 +104,8 @@ class _Handler(HttpHandler):
         self._file(self.context.data_dir, f"{name}/{file}")
 
     def _announce_files(self, address: str) -> None:
-        body = self._body(_MAX_MANIFEST_BYTES, "a manifest")
-        self._json(self.context.replication.begin(address, body))
+        manifest = self._json_body(Manifest.from_json, "a manifest", _MAX_MANIFEST_BYTES)
+        self._json(self.context.replication.begin(address, manifest))
 
     def _take_file(self, address: str, path: str) -> None:
         count = self._content_length()
@@ -131,8 +125,8 @@ class _Handler(HttpHandler):
         self._file(self.context.replication.files.root / address, path)
 
     def _take_secrets(self, job: str) -> None:
-        body = self._body(job_secrets.MAX_BYTES, "the secrets of a job")
-        self._json(self.context.replication.put_secrets(job, body))
+        script = self._json_body(job_secrets.script, "the secrets of a job", job_secrets.MAX_BYTES)
+        self._json(self.context.replication.put_secrets(job, script))
 
     def _secrets_state(self, job: str) -> None:
         self._json(self.context.replication.secrets_state(job))
@@ -157,10 +151,7 @@ class _Handler(HttpHandler):
         self._json({"removed": path})
 
     def _checkpoint_ranges(self, root: str, path: str) -> None:
-        try:
-            ranges = parse_ranges(self._body(MAX_BODY_BYTES, "a list of ranges"))
-        except ValueError as error:
-            raise ApiError(ErrorCode.BAD_REQUEST, str(error)) from error
+        ranges = self._json_body(parse_ranges, "a list of ranges")
         with self._open_checkpoint(root, path) as file, _disk_errors(ErrorCode.UNREADABLE):
             pieces = [os.pread(file.fileno(), length, offset) for offset, length in ranges]
             size = os.fstat(file.fileno()).st_size

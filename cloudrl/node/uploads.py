@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import BinaryIO, Callable, Dict, Iterator, Optional, Tuple
 
 from cloudrl.node.fetch import sha256
-from cloudrl.node.manifest import Manifest
+from cloudrl.node.manifest import Manifest, Part
 from cloudrl.protocol.client import is_network_error
 from cloudrl.protocol.failures import ApiError, ErrorCode
 
@@ -32,10 +32,6 @@ _MANIFESTS_AT_HAND = 8
 """One of 10 000 files takes a tenth of a second to read, and each call asks for it."""
 
 
-def _free_bytes(folder: Path) -> int:
-    return shutil.disk_usage(folder).free
-
-
 class Store:
     """The folder with the user's files. Thread-safe; a second sender of a file takes the place of the first.
 
@@ -44,12 +40,16 @@ class Store:
         free_bytes: of the disk of a folder.
     """
 
-    def __init__(self, root: Path, *, free_bytes: Callable[[Path], int] = _free_bytes) -> None:
+    def __init__(
+        self,
+        root: Path,
+        *,
+        free_bytes: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free,
+    ) -> None:
         self.root = root
         self._free_bytes = free_bytes
         self._lock = threading.Lock()
-        self._turns: Dict[Tuple[str, int], int] = {}
-        self._parsed = functools.lru_cache(_MANIFESTS_AT_HAND)(_parse)
+        self._turns: Dict[Tuple[str, str], int] = {}
 
     def whole(self, address: str) -> Optional[Manifest]:
         """The manifest of what is here as a whole; None for anything else."""
@@ -73,8 +73,8 @@ class Store:
             manifest = self._known(address)
             return None if manifest is None else self._here(manifest)
 
-    def write(self, address: str, path: str, offset: int, count: int, source: BinaryIO) -> int:
-        """Add bytes to a part, and check it when it is complete; returns how many are here now.
+    def write(self, address: str, path: str, offset: int, count: int, source: BinaryIO) -> None:
+        """Add bytes to a part, and check it when it is complete.
 
         Raises:
             ApiError: NOT_FOUND, nobody began it; CONFLICT, the bytes do not follow on what is here, or another sender
@@ -83,16 +83,11 @@ class Store:
         """
         with self._blamed_on_the_disk():
             manifest = self._known(address)
-            try:
-                index = manifest.index(path) if manifest is not None else None
-            except KeyError:
-                index = None
-            if manifest is None or index is None:
+            part = None if manifest is None else manifest.by_path.get(path)
+            if manifest is None or part is None:
                 raise ApiError(ErrorCode.NOT_FOUND, f"{address}/{path} was not announced")
             if self.whole(address) is None:
-                self._receive(manifest, index, offset, count, source)
-            with self._lock:
-                return self._size(manifest, index)
+                self._receive(manifest, part, offset, count, source)
 
     # -- inside ---------------------------------------------------------------------------------------------
 
@@ -112,17 +107,17 @@ class Store:
         """None where there is none, or half of one: the machine went down."""
         try:
             state = path.stat()
-            return self._parsed(path, (state.st_ino, state.st_size, state.st_mtime_ns))
+            return _parse(path, (state.st_ino, state.st_size, state.st_mtime_ns))
         except (FileNotFoundError, NotADirectoryError, ValueError):
             return None
 
     def _coming(self, address: str) -> Path:
         return self.root / f".{address}.part"
 
-    def _place(self, manifest: Manifest, index: int) -> Tuple[Path, Path]:
+    def _places(self, manifest: Manifest, part: Part) -> Tuple[Path, Path]:
         """(where the bytes of a part arrive, where they lie once they are checked)."""
         folder = self._coming(manifest.address)
-        return folder / "arriving" / str(index), folder / "checked" / manifest.parts[index].path
+        return folder / "arriving" / part.path, folder / "checked" / part.path
 
     def _make_room(self, manifest: Manifest, here_bytes: int) -> None:
         self.root.mkdir(parents=True, exist_ok=True)
@@ -133,14 +128,14 @@ class Store:
             reason = f"{size_text(missing)} are to come, and the disk of {self.root} has {left}"
             raise ApiError(ErrorCode.NO_SPACE, f"{manifest.name}: {reason}")
         folder = self._coming(manifest.address)
-        (folder / "arriving").mkdir(parents=True, exist_ok=True)
+        folder.mkdir(exist_ok=True)
         if self._read(folder / "manifest.json") is None:
             draft = folder / "manifest.json.part"
             draft.write_text(json.dumps(manifest.to_json()))
             draft.replace(folder / "manifest.json")
-        for index, part in enumerate(manifest.parts):
+        for part in manifest.parts:
             if part.size_bytes == 0:
-                self._take(manifest, index)
+                self._take(manifest, part)
         self._appear(manifest)  # also what the last agent has checked and not got to
 
     def _here(self, manifest: Manifest) -> Dict[str, int]:
@@ -148,32 +143,21 @@ class Store:
         if self.whole(manifest.address) is not None:
             return {part.path: part.size_bytes for part in manifest.parts}
         folder = self._coming(manifest.address)
-        arriving = {each.name: _size(each) for each in _listed(folder / "arriving")}
-        checked = set(_files_below(folder / "checked"))
-        return {
-            part.path: part.size_bytes if part.path in checked else arriving.get(str(index), 0)
-            for index, part in enumerate(manifest.parts)
-        }
+        arriving, checked = _sizes_below(folder / "arriving"), _sizes_below(folder / "checked")
+        return {**dict.fromkeys(manifest.by_path, 0), **dict(arriving), **dict(checked)}
 
-    def _size(self, manifest: Manifest, index: int) -> int:
-        """Bytes that are here of one part."""
-        arriving, taken = self._place(manifest, index)
-        if taken.exists() or self.whole(manifest.address) is not None:
-            return manifest.parts[index].size_bytes
-        try:
-            return arriving.stat().st_size
-        except FileNotFoundError:
-            return 0
-
-    def _receive(self, manifest: Manifest, index: int, offset: int, count: int, source: BinaryIO) -> None:
-        arriving, _ = self._place(manifest, index)
-        key, part = (manifest.address, index), manifest.parts[index]
+    def _receive(self, manifest: Manifest, part: Part, offset: int, count: int, source: BinaryIO) -> None:
+        arriving, checked = self._places(manifest, part)
+        key = (manifest.address, part.path)
         with self._lock:
-            size = self._size(manifest, index)
+            size = arriving.stat().st_size if arriving.exists() else 0
+            if checked.exists() or self.whole(manifest.address) is not None:
+                size = part.size_bytes
             if offset != size or offset + count > part.size_bytes:
                 reason = f"{part.path} has {size} of {part.size_bytes} bytes: send from there"
                 raise ApiError(ErrorCode.CONFLICT, reason)
             turn = self._turns[key] = self._turns.get(key, 0) + 1
+        arriving.parent.mkdir(parents=True, exist_ok=True)
         with arriving.open("ab", buffering=0) as out:
             while count:
                 chunk = source.read(min(_CHUNK_BYTES, count))
@@ -185,34 +169,32 @@ class Store:
                     _write(out, chunk)
                 count -= len(chunk)
         if arriving.stat().st_size == part.size_bytes:
-            self._check(manifest, index)
+            self._check(manifest, part)
 
-    def _check(self, manifest: Manifest, index: int) -> None:
-        arriving, taken = self._place(manifest, index)
+    def _check(self, manifest: Manifest, part: Part) -> None:
+        arriving, checked = self._places(manifest, part)
         try:
             digest = sha256(arriving)
         except FileNotFoundError:  # another sender of the same bytes was faster
             return
         with self._lock:
-            if taken.exists() or self.whole(manifest.address) is not None:
+            if checked.exists() or self.whole(manifest.address) is not None:
                 return
-            if digest != manifest.parts[index].sha256:
+            if digest != part.sha256:
                 arriving.unlink()
-                path = manifest.parts[index].path
-                raise ApiError(
-                    ErrorCode.DAMAGED, f"{path} arrived damaged: its SHA-256 is not the announced one"
-                )
-            self._take(manifest, index)
+                reason = f"{part.path} arrived damaged: its SHA-256 is not the announced one"
+                raise ApiError(ErrorCode.DAMAGED, reason)
+            self._take(manifest, part)
             self._appear(manifest)
 
-    def _take(self, manifest: Manifest, index: int) -> None:
+    def _take(self, manifest: Manifest, part: Part) -> None:
         """Put a part in its place."""
-        arriving, taken = self._place(manifest, index)
-        taken.parent.mkdir(parents=True, exist_ok=True)
-        if manifest.parts[index].size_bytes == 0:
-            taken.touch()
+        arriving, checked = self._places(manifest, part)
+        checked.parent.mkdir(parents=True, exist_ok=True)
+        if part.size_bytes == 0:
+            checked.touch()
         else:
-            arriving.replace(taken)
+            arriving.replace(checked)
 
     def _appear(self, manifest: Manifest) -> None:
         """With the last of the parts, all appear."""
@@ -231,34 +213,23 @@ def _write(out: BinaryIO, chunk: bytes) -> None:
         left = left[out.write(left) :]
 
 
+@functools.lru_cache(_MANIFESTS_AT_HAND)
 def _parse(path: Path, _state: Tuple[int, ...]) -> Manifest:
     """A manifest on disk, read once for each state of its file."""
     return Manifest.from_json(json.loads(path.read_text()))
 
 
-def _listed(folder: Path) -> Iterator[os.DirEntry[str]]:
-    """What is in a folder; nothing while it is not there."""
+def _sizes_below(folder: Path, above: str = "") -> Iterator[Tuple[str, int]]:
+    """(path, bytes) of all files below a folder, paths as a manifest has them; none while it is not there."""
     try:
         with os.scandir(folder) as entries:
-            yield from entries
+            for each in entries:
+                if each.is_dir(follow_symlinks=False):
+                    yield from _sizes_below(Path(each.path), f"{above}{each.name}/")
+                else:
+                    yield above + each.name, each.stat().st_size
     except FileNotFoundError:
         return
-
-
-def _size(entry: os.DirEntry[str]) -> int:
-    try:
-        return entry.stat().st_size
-    except FileNotFoundError:  # checked meanwhile, or damaged
-        return 0
-
-
-def _files_below(folder: Path, above: str = "") -> Iterator[str]:
-    """Paths of all files below a folder, as a manifest has them."""
-    for each in _listed(folder):
-        if each.is_dir(follow_symlinks=False):
-            yield from _files_below(Path(each.path), f"{above}{each.name}/")
-        else:
-            yield above + each.name
 
 
 def size_text(size_bytes: int) -> str:

@@ -97,7 +97,7 @@ def test_large_ones_go_through_the_agents(here: Path):
     assert (model.by, reward.by) == ("agents", "package")
     assert model.to == f"/vol/data/user-files/{model.manifest.address}/model"
     assert draft.values[CRITIC] == draft.values[MODEL] == model.to
-    part = model.manifest.part("model/weights")
+    part = model.manifest.by_path["model/weights"]
     assert (part.size_bytes, part.sha256) == (SMALL_BYTES, hashlib.sha256(weights.read_bytes()).hexdigest())
     assert [entry.name.split("/")[-1] for entry in package(draft).entries] == ["reward.py"]
 

@@ -22,10 +22,7 @@ def rows(*paths: str) -> dict[str, Any]:
 
 def test_it_travels_as_json():
     assert Manifest.from_json(json.loads(json.dumps(GOOD.to_json()))) == GOOD
-    assert (GOOD.name, GOOD.size_bytes, GOOD.part("model/b").size_bytes) == ("model", 3, 2)
-    assert [GOOD.index(part.path) for part in GOOD.parts] == [0, 1]
-    with pytest.raises(KeyError):
-        GOOD.part("model/c")
+    assert (GOOD.name, GOOD.size_bytes, GOOD.by_path["model/b"].size_bytes) == ("model", 3, 2)
 
 
 def test_the_address_follows_the_content():
