@@ -28,10 +28,6 @@ OnCopied = Callable[[SaveVersion], object]
 """Told which save it was of each actor that was merged or pulled."""
 
 
-def _tell_nobody(_version: SaveVersion) -> None:
-    pass
-
-
 @dataclass(frozen=True)
 class CheckpointHandle:
     """One role of one step of a run; `info` says what of it lies where."""
@@ -39,7 +35,7 @@ class CheckpointHandle:
     info: Checkpoint
     source: CheckpointSource
     inventory: Inventory
-    on_copied: OnCopied = _tell_nobody
+    on_copied: OnCopied
 
     @property
     def run(self) -> str:
@@ -110,25 +106,29 @@ class CheckpointHandle:
         roles = [
             each for each in self.inventory.checkpoints if (each.run, each.step) == (self.run, self.step)
         ]
-        _refuse_incomplete(self.info, roles)
+        self._refuse_incomplete(roles)
         pulled = pull(roles, self.source, Path(path), on_progress=on_progress)
         for each in roles:
             if each.role == "actor":
                 self.on_copied(each.version)
         return pulled
 
-
-def _refuse_incomplete(info: Checkpoint, roles: Sequence[Checkpoint]) -> None:
-    """A job would go on from what is pulled. Remains of another world size do no harm beside a complete role."""
-    whole = {each.role for each in roles if each.complete and (each.role != info.role or each == info)}
-    gaps = [
-        f"{each.role}: {', '.join(each.missing)}" for each in roles if each.role not in whole and each.missing
-    ]
-    if gaps:
-        raise CheckpointError(
-            f"step {info.step} of {info.run} is incomplete, and no job could go on from it; missing: {'; '.join(gaps)}",
-            hint="Is a job saving it? Wait for it, or take another step: cloudrl checkpoints list",
-        )
+    def _refuse_incomplete(self, roles: Sequence[Checkpoint]) -> None:
+        """A job would go on from what is pulled. Remains of another world size do no harm beside a complete role."""
+        complete = {
+            each.role for each in roles if each.complete and (each.role != self.role or each == self.info)
+        }
+        gaps = [
+            f"{each.role}: {', '.join(each.missing)}"
+            for each in roles
+            if each.missing and each.role not in complete
+        ]
+        if gaps:
+            raise CheckpointError(
+                f"step {self.step} of {self.run} is incomplete, and no job could go on from it; "
+                f"missing: {'; '.join(gaps)}",
+                hint="Is a job saving it? Wait for it, or take another step: cloudrl checkpoints list",
+            )
 
 
 class Checkpoints(Sequence[CheckpointHandle]):
@@ -138,7 +138,7 @@ class Checkpoints(Sequence[CheckpointHandle]):
         notes: What a user should know: silent nodes, trackers that differ.
     """
 
-    def __init__(self, source: CheckpointSource, *, on_copied: OnCopied = _tell_nobody) -> None:
+    def __init__(self, source: CheckpointSource, *, on_copied: OnCopied = lambda _: None) -> None:
         self.source, self._on_copied = source, on_copied
         self.inventory = source.inventory()
         self.notes = self.inventory.notes

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from cloudrl.checkpoints.staging import check_room
 from cloudrl.errors import CheckpointError, InputError
-from cloudrl.node.uploads import size_text
 from cloudrl.saves.names import TRACKER
 from cloudrl.shards.progress import Meter, OnProgress, silent
 
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from cloudrl.saves.inventory import Checkpoint, FileCopy
 
 _PIECE_BYTES = 8 << 20
-_SPARE_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -58,7 +56,7 @@ def pull(
     target = folder / f"global_step_{step}"
     try:
         target.mkdir(parents=True, exist_ok=True)
-        _check_room(target, files)
+        check_room(target, sum(_missing_bytes(target / name, file) for name, file in files.items()))
         meter = Meter(total, on_progress)
         for name, file in files.items():
             _pull_one(source, file, target / name, meter)
@@ -86,19 +84,12 @@ def _part(path: Path, file: FileCopy) -> Path:
     return path.with_name(f".{path.name}.{file.size_bytes}-{int(file.modified_at)}.part")
 
 
-def _check_room(target: Path, files: dict[str, FileCopy]) -> None:
-    missing = 0
-    for name, file in files.items():
-        path = target / name
-        if not _is_there(path, file):
-            part = _part(path, file)
-            missing += file.size_bytes - (part.stat().st_size if part.exists() else 0)
-    free = shutil.disk_usage(target).free
-    if missing + _SPARE_BYTES > free:
-        raise CheckpointError(
-            f"{target} has {size_text(free)} free, and {size_text(missing)} are to come",
-            hint="Name a folder on a larger disk",
-        )
+def _missing_bytes(path: Path, file: FileCopy) -> int:
+    """What an earlier call has not brought yet."""
+    if _is_there(path, file):
+        return 0
+    part = _part(path, file)
+    return file.size_bytes - (part.stat().st_size if part.exists() else 0)
 
 
 def _is_there(path: Path, file: FileCopy) -> bool:

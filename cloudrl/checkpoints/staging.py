@@ -71,11 +71,11 @@ def refuse_existing(target: Path) -> None:
 
 
 def check_room(folder: Path, size_bytes: int) -> None:
-    """Raises: CheckpointError: the disk has less than that free."""
+    """Raises: CheckpointError: the disk of an existing folder has less than that free."""
     free = shutil.disk_usage(folder).free
     if free < size_bytes + _SPARE_BYTES:
         raise CheckpointError(
-            f"the merged model needs {size_bytes / 1e9:.2f} GB, and {folder} has {free / 1e9:.2f} GB free",
+            f"{folder} has {free / 1e9:.2f} GB free, and {size_bytes / 1e9:.2f} GB are to be written",
             hint="Name a folder on another disk, or free some room.",
         )
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Tuple
 from cloudrl.errors import CheckpointError, ConnectionFailed, InputError, Unauthorized
 from cloudrl.protocol.routes import CHECKPOINTS
 from cloudrl.saves.inventory import Checkpoint, FileCopy, Inventory, Location
-from cloudrl.saves.names import DATA, SHARD, TRACKER, model_file, step_folder
+from cloudrl.saves.names import DATA, SHARD, TRACKER, shard_file, step_folder
 from cloudrl.saves.records import SaveRecord
 from cloudrl.saves.scan import folder_identity, scan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from cloudrl.protocol.report import NodeReport
@@ -29,7 +29,10 @@ def local_inventory(folder: Path) -> Inventory:
     Raises:
         InputError: It is no folder, or cannot be read.
     """
-    _refuse_unreadable(folder)
+    try:
+        os.scandir(folder).close()
+    except OSError as error:
+        raise InputError(f"{folder} cannot be read: {error.strerror}") from error
     root, only = folder.absolute(), None
     if root.name.startswith("global_step_"):
         root, only = root.parent, root.name
@@ -46,17 +49,6 @@ def local_inventory(folder: Path) -> Inventory:
         each for each in found.checkpoints if each.run == "." and f"global_step_{each.step}" == only
     )
     return Inventory(steps, found.notes)
-
-
-def _refuse_unreadable(folder: Path) -> None:
-    try:
-        os.scandir(folder).close()
-    except FileNotFoundError:
-        raise InputError(f"{folder} is not there") from None
-    except NotADirectoryError:
-        raise InputError(f"{folder} is no folder") from None
-    except OSError as error:
-        raise InputError(f"{folder} cannot be read: {error.strerror}") from error
 
 
 def cluster_inventory(nodes: Iterable[NodeReport], ask: Callable[[int], Mapping[str, Any]]) -> Inventory:
@@ -109,20 +101,27 @@ def _locations(
     answers: Iterable[_Answer],
 ) -> list[tuple[Location, list[Mapping[str, Any]]]]:
     """Every folder once, with all nodes that have it."""
-    groups: list[list[_Answer]] = []
+    groups: list[tuple[Mapping[str, Any], list[NodeReport]]] = []
     for node, answer in answers:
-        for said in answer["locations"]:
-            same = next((group for group in groups if _is_same(group[0][1], said)), None)
-            if same is None:
-                groups.append([(node, said)])
-            else:
-                same.append((node, said))
-    return [(_location(group), list(group[0][1]["runs"])) for group in groups]
+        for folder in answer["locations"]:
+            nodes = next((nodes for first, nodes in groups if _is_same(first, folder)), None)
+            if nodes is None:
+                nodes = []
+                groups.append((folder, nodes))
+            if node is not None:
+                nodes.append(node)
+    found = []
+    for first, nodes in groups:
+        ranks, addresses = tuple(node.rank for node in nodes), tuple(node.ip for node in nodes)
+        found.append(
+            (Location(ranks, addresses, str(first["root"]), str(first["folder"])), list(first["runs"]))
+        )
+    return found
 
 
-def _checked(location: Location, said: object) -> str:
+def _checked(location: Location, value: object) -> str:
     """A name as a node gives it. A pull makes a path of this machine of it, so it must stay below a folder."""
-    name = str(said)
+    name = str(value)
     if not _can_be_a_path(name) or any(part in ("", ".", "..") for part in name.split("/")):
         raise CheckpointError(
             f"{location.label} names {name[:200]!r} among its checkpoints, which is no path below their folder",
@@ -146,16 +145,6 @@ def _is_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
         return True
     markers = (one.get("marker"), other.get("marker"))
     return all(markers) and markers[1] in one["markers"] and markers[0] in other["markers"]
-
-
-def _location(group: Sequence[_Answer]) -> Location:
-    nodes = [node for node, _ in group if node is not None]
-    return Location(
-        tuple(node.rank for node in nodes),
-        tuple(node.ip for node in nodes),
-        str(group[0][1]["root"]),
-        str(group[0][1]["folder"]),
-    )
 
 
 class _Tracker(NamedTuple):
@@ -193,19 +182,21 @@ class _Run:
             number = int(step["step"])
             base = step_folder(self.name, number)
             for file in step["files"]:
-                self._add_file((number, None, None), _copy(location, base, file), base)
+                self._add_file((number, None, None), location, base, file)
             for role in step["roles"]:
                 name = _checked(location, role["role"])
                 for file in role["files"]:
                     match = SHARD.fullmatch(str(file["path"]))
-                    copy = _copy(location, f"{base}/{name}", file)
-                    self._add_file((number, name, int(match[2]) if match else None), copy, f"{base}/{name}")
+                    key = (number, name, int(match[2]) if match else None)
+                    self._add_file(key, location, f"{base}/{name}", file)
                 for value in role["saves"]:
                     with contextlib.suppress(CheckpointError):  # one that cannot be read is as good as none
                         self._records[number, name].append((location, SaveRecord.from_json(value)))
 
-    def _add_file(self, key: _Key, copy: FileCopy, base: str) -> None:
-        self._files[key][copy.path[len(base) + 1 :]].append(copy)
+    def _add_file(self, key: _Key, location: Location, base: str, file: Mapping[str, Any]) -> None:
+        path = _checked(location, file["path"])
+        copy = FileCopy(location, f"{base}/{path}", int(file["size_bytes"]), float(file["modified_at"]))
+        self._files[key][path].append(copy)
 
     def checkpoints(self) -> list[Checkpoint]:
         """One for each step, role and world size; what is of no world size belongs to all of them."""
@@ -227,7 +218,7 @@ class _Run:
             record.rank: record
             for location, record in self._records.get((step, role), ())
             # of several copies, the record where the chosen model file lies
-            for copy in files.get(model_file(world_size, record.rank), ())[:1]
+            for copy in files.get(shard_file("model", world_size, record.rank), ())[:1]
             if record.world_size == world_size and copy.location == location
         }
         return Checkpoint(
@@ -265,10 +256,5 @@ class _Run:
             {f"{each.text} on {each.location.label}" for each in self._trackers if each.text != newest.text}
         )
         if others:
-            said = ", ".join((f"{newest.text} on {newest.location.label}", *others))
-            yield f"{self.name}: trackers differ: {said}; a resume takes that of the node where its driver runs"
-
-
-def _copy(location: Location, base: str, file: Mapping[str, Any]) -> FileCopy:
-    path = _checked(location, file["path"])
-    return FileCopy(location, f"{base}/{path}", int(file["size_bytes"]), float(file["modified_at"]))
+            listed = ", ".join((f"{newest.text} on {newest.location.label}", *others))
+            yield f"{self.name}: trackers differ: {listed}; a resume takes that of the node where its driver runs"

@@ -10,12 +10,11 @@ from cloudrl.errors import CheckpointError, ConnectionFailed, InputError
 from cloudrl.saves.names import DATA, RECORD, SHARD
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from cloudrl.saves.records import SaveRecord
 
 LATEST = "latest"
-_KINDS = {"model": "model", "optim": "optimizer", "extra_state": "extra state"}
 _BESIDE_MODEL = "huggingface/config.json"
 _CLOCKS_S = 60.0
 """How far the clocks of two nodes may be apart."""
@@ -129,13 +128,13 @@ class Checkpoint:
     @property
     def missing(self) -> tuple[str, ...]:
         """What is not there, one phrase each; nothing for a complete checkpoint."""
-        gaps = self._metadata() if self.is_megatron else [*self._missing_ranks(), *self._partial_kinds()]
+        kinds = [self._missing_metadata] if self.is_megatron else [self._missing_ranks, self._partial_kinds]
+        gaps = [gap for find in kinds for gap in find()]
         if _BESIDE_MODEL not in self.files:
             gaps.append(_BESIDE_MODEL)
         if not self.finished:
             gaps.append("the end of its saving")
-        gaps += self._saved_again()
-        return tuple(gaps)
+        return (*gaps, *self._saved_again())
 
     @property
     def complete(self) -> bool:
@@ -163,48 +162,44 @@ class Checkpoint:
         """For messages: `demo, step 16, actor`."""
         return f"{self.run}, step {self.step}, {self.role}"
 
-    def _saved_again(self) -> list[str]:
+    def _saved_again(self) -> Iterator[str]:
         """Shards of a later attempt: a save writes `data.pt` last (verl 0.9.1, trainer/ppo/v1/trainer_base.py)."""
         if DATA not in self.step_files:
-            return []
+            return
         ended = self.step_files[DATA][0].modified_at
         shards = (
-            (copies[0].modified_at - ended, name)
-            for name, copies in self.files.items()
-            if SHARD.fullmatch(name)
+            (copies[0].modified_at, name) for name, copies in self.files.items() if SHARD.fullmatch(name)
         )
-        later_s, name = max(shards, default=(0.0, ""))
-        if later_s <= _CLOCKS_S:
-            return []
-        return [
-            f"the end of a later save ({name} is {later_s:.0f} s newer than {DATA}, which is written last)"
-        ]
+        newest, name = max(shards, default=(ended, ""))
+        if newest - ended > _CLOCKS_S:
+            yield (
+                f"the end of a later save ({name} is {newest - ended:.0f} s newer than {DATA}, which is written last)"
+            )
 
-    def _missing_ranks(self) -> list[str]:
+    def _missing_ranks(self) -> Iterator[str]:
         count = self.world_size or 0
-        gone, following = [], 0
+        gaps, following = [], 0
         for rank in (*(rank for rank in self.ranks if rank < count), count):
             if rank > following:
-                gone.append((following, rank - 1))
+                gaps.append((following, rank - 1))
             following = rank + 1
-        several = sum(last - first + 1 for first, last in gone) > 1
-        return [f"rank{'s' * several} {', '.join(_span(*each) for each in gone)}"] if gone else []
+        if gaps:
+            several = len(gaps) > 1 or gaps[0][0] < gaps[0][1]
+            yield f"rank{'s' * several} {', '.join(_span(*gap) for gap in gaps)}"
 
-    def _metadata(self) -> list[str]:
+    def _missing_metadata(self) -> Iterator[str]:
         """Megatron's `.metadata`, which is written last, beside the data files."""
         folders = {name.rpartition("/")[0] for name in self.files if name.endswith(".distcp")}
         names = sorted(f"{folder}/.metadata".lstrip("/") for folder in folders)
-        return [name for name in names if name not in self.files]
+        return (name for name in names if name not in self.files)
 
-    def _partial_kinds(self) -> list[str]:
+    def _partial_kinds(self) -> Iterator[str]:
         """A kind that some ranks have saved and others have not; verl can be told to leave one out."""
-        found = []
-        for kind in ("optim", "extra_state"):
-            have = self.shards(kind)
-            gone = sorted(set(self.ranks) - set(have))
-            if have and gone:
-                found.append(f"{_KINDS[kind]} of rank{'s' * (len(gone) > 1)} {spans(gone)}")
-        return found
+        for kind, label in (("optim", "optimizer"), ("extra_state", "extra state")):
+            saved = self.shards(kind)
+            gone = sorted(set(self.ranks) - set(saved))
+            if saved and gone:
+                yield f"{label} of rank{'s' * (len(gone) > 1)} {spans(gone)}"
 
 
 @dataclass(frozen=True)
@@ -249,7 +244,12 @@ class Inventory:
         if not found:
             steps = ", ".join(str(each.step) for each in fitting)
             raise CheckpointError(f"there is no step {step} of the {role}; there are {steps}")
-        return _only(found)
+        runs = sorted({each.run for each in found})
+        if len(runs) > 1:
+            raise InputError(
+                f"several runs have step {step}: {', '.join(runs)}", hint=f"Choose one: --name {runs[0]}"
+            )
+        return max(found, key=lambda each: (each.complete, each.modified_at))
 
     def refuse_silent(self, why: str, hint: str) -> None:
         """Raises: ConnectionFailed: a node has not answered."""
@@ -291,12 +291,3 @@ def _latest(fitting: Sequence[Checkpoint]) -> Checkpoint:
         later = (each for each in mine if each.step > resumed.step and each.modified_at > resumed.modified_at)
         mine = [resumed, *later]
     return max(mine, key=lambda each: (each.step, each.modified_at))
-
-
-def _only(found: Sequence[Checkpoint]) -> Checkpoint:
-    runs = sorted({each.run for each in found})
-    if len(runs) > 1:
-        raise InputError(
-            f"several runs have step {found[0].step}: {', '.join(runs)}", hint=f"Choose one: --name {runs[0]}"
-        )
-    return max(found, key=lambda each: (each.complete, each.modified_at))

@@ -36,11 +36,6 @@ def step_folder(run: str, step: int) -> str:
     return f"global_step_{step}" if run == "." else f"{run}/global_step_{step}"
 
 
-def model_file(world_size: int | None, rank: int) -> str:
-    """The name of a rank's part of the model."""
-    return shard_file("model", world_size, rank)
-
-
 def shard_file(kind: str, world_size: int | None, rank: int) -> str:
     """The name of a rank's file of kind `model`, `optim` or `extra_state`."""
     return f"{kind}_world_size_{world_size}_rank_{rank}.pt"

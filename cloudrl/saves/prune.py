@@ -20,11 +20,12 @@ _STEP_PATH = re.compile(r"[^\s'\"=]*global_step_[0-9]+")
 
 @dataclass(frozen=True)
 class Removal:
-    """One step of one run, wherever parts of it lie."""
+    """One step of one run, wherever parts of it lie; `path` is that of its folder in each of these locations."""
 
     run: str
     step: int
-    where: tuple[tuple[Location, str], ...]
+    path: str
+    locations: tuple[Location, ...]
     size_bytes: int
     complete: bool
 
@@ -63,7 +64,11 @@ def plan_prune(
     named = [path for command in commands for path in _STEP_PATH.findall(command)]
     removals: list[Removal] = []
     notes: list[str] = []
-    for name, steps in _by_run(inventory, run).items():
+    by_run: dict[str, dict[int, list[Checkpoint]]] = defaultdict(lambda: defaultdict(list))
+    for each in inventory.checkpoints:
+        if run in (None, each.run):
+            by_run[each.run][each.step].append(each)
+    for name, steps in by_run.items():
         complete = sorted(
             (step for step, roles in steps.items() if all(role.complete for role in roles)), reverse=True
         )
@@ -78,15 +83,6 @@ def plan_prune(
             else:
                 removals.append(_removal(steps[step]))
     return PrunePlan(tuple(removals), tuple(notes))
-
-
-def _by_run(inventory: Inventory, run: str | None) -> dict[str, dict[int, list[Checkpoint]]]:
-    """Run -> step -> its roles."""
-    found: dict[str, dict[int, list[Checkpoint]]] = defaultdict(lambda: defaultdict(list))
-    for each in inventory.checkpoints:
-        if run in (None, each.run):
-            found[each.run][each.step].append(each)
-    return found
 
 
 def _pinned_by(roles: Sequence[Checkpoint], named: Sequence[str]) -> str | None:
@@ -121,13 +117,8 @@ def _removal(roles: Sequence[Checkpoint]) -> Removal:
         for copies in (*role.files.values(), *role.step_files.values())
         for file in copies
     }
-    first = roles[0]
-    folder = step_folder(first.run, first.step)
-    locations = dict.fromkeys(location for location, _ in files)
+    run, step = roles[0].run, roles[0].step
     return Removal(
-        first.run,
-        first.step,
-        tuple((location, folder) for location in locations),
-        sum(file.size_bytes for file in files.values()),
-        all(role.complete for role in roles),
-    )
+        run, step, step_folder(run, step), tuple(dict.fromkeys(location for location, _ in files)),
+        sum(file.size_bytes for file in files.values()), all(role.complete for role in roles),
+    )  # fmt: skip

@@ -79,7 +79,8 @@ def plan_resume(
     inventory.refuse_silent("it may have the newest step of the run", "Try again when it answers")
     if not steps:
         return None
-    order = _verl_node_order(addresses)
+    # verl numbers its ranks by the nodes' addresses, as text (verl 0.9.1, single_controller/ray/base.py)
+    order = sorted(addresses, key=lambda node: addresses[node])
     problems = []
     for step in _candidates(steps):
         roles = [each for each in steps[step] if each.world_size == world_size] or steps[step]
@@ -120,11 +121,6 @@ def _blockers(saved: Checkpoint, world_size: int, order: Sequence[int]) -> list[
     return _misplaced_files(saved, world_size // len(order), order)
 
 
-def _verl_node_order(addresses: Mapping[int, str]) -> Sequence[int]:
-    """Nodes as verl numbers its ranks: by address, as text (verl 0.9.1, single_controller/ray/base.py)."""
-    return sorted(addresses, key=lambda node: addresses[node])
-
-
 def _misplaced_files(saved: Checkpoint, per_node: int, order: Sequence[int]) -> list[str]:
     """Files that lie on another node than the one where their rank is going to run."""
     for kind in ("model", "optim", "extra_state"):
@@ -142,8 +138,8 @@ def _misplaced_files(saved: Checkpoint, per_node: int, order: Sequence[int]) -> 
 
 def _notes(saved: Checkpoint, nodes: Sequence[int]) -> tuple[str, ...]:
     """The controller runs on any node, and reads the state of the data loader from its disk."""
-    held = {node for copy in saved.step_files.get(DATA, ()) for node in copy.location.ranks}
-    if set(nodes) <= held:
+    having = {node for copy in saved.step_files.get(DATA, ()) for node in copy.location.ranks}
+    if set(nodes) <= having:
         return ()
-    where = f"lies on node {', '.join(map(str, sorted(held)))} alone" if held else "was not found"
+    where = f"lies on node {', '.join(map(str, sorted(having)))} alone" if having else "was not found"
     return (f"its data.pt {where}: where verl's controller runs elsewhere, the data begins anew",)

@@ -1,13 +1,7 @@
 """What lies in a folder of checkpoints: runs, their steps, the roles of each, and the files of each role.
 
-The layout is verl's (0.9.1, trainer/ppo/v1/trainer_base.py and utils/checkpoint/fsdp_checkpoint_manager.py)::
-
-    RUN/latest_checkpointed_iteration.txt        on the driver's node
-    RUN/global_step_10/data.pt                   on the driver's node
-    RUN/global_step_10/actor/model_world_size_2_rank_0.pt, optim_..., extra_state_...
-    RUN/global_step_10/actor/huggingface/...     on the node of training rank 0
-
-A run may lie at any depth. Nothing of a checkpoint is opened but its tracker and the records of saves.
+The layout is verl's (`cloudrl.saves.names`). Nothing of a checkpoint is opened but its tracker and the records of its
+saves.
 """
 
 from __future__ import annotations

@@ -108,13 +108,13 @@ def prune(
     if plan.removals and not confirm(Question(question, default=None)):
         raise InputError("nothing was removed")
     for removal in plan.removals:
-        for place, path in removal.where:
-            found.source.remove(place, path)
+        for location in removal.locations:
+            found.source.remove(location, removal.path)
     return plan
 
 
 def _described(removal: Removal) -> str:
-    where = "".join(f" on {place.short}" for place, _ in removal.where if place.ranks)
+    where = "".join(f" on {each.short}" for each in removal.locations if each.ranks)
     incomplete = "" if removal.complete else ", incomplete"
     return f"{removal.run}: step {removal.step}{where}, {gigabytes(removal.size_bytes)}{incomplete}"
 

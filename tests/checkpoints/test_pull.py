@@ -154,7 +154,7 @@ def test_a_folder_that_cannot_be_written(origin: Shaky, tmp_path: Path) -> None:
 
 
 def test_no_room(origin: Shaky, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cloudrl.checkpoints.pull._SPARE_BYTES", 1 << 60)
-    with pytest.raises(CheckpointError, match="are to come"):
+    monkeypatch.setattr("cloudrl.checkpoints.staging._SPARE_BYTES", 1 << 60)
+    with pytest.raises(CheckpointError, match="are to be written"):
         Checkpoints(origin).latest().pull(tmp_path / "here")
     assert tree(tmp_path / "here") == {}

@@ -82,7 +82,7 @@ def refused(
 
 
 def test_no_room(tmp_path: Path) -> None:
-    assert "another disk" in refused(tmp_path, r"needs 1152921504\.61 GB", 1 << 60)
+    assert "another disk" in refused(tmp_path, r"1152921504\.61 GB are to be written", 1 << 60)
 
 
 def test_what_the_file_system_refuses_is_named(tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ def test_nothing_there(run: Callable[..., Typed], home: Path) -> None:
     os.mkdir("empty")
     assert "There is no checkpoint in empty" in run("checkpoints", "list", "--dir", "empty").err
     missing = run("checkpoints", "list", "--dir", "./missing")
-    assert (missing.code, "is not there" in missing.err) == (2, True)
+    assert (missing.code, "missing cannot be read: No such file" in missing.err) == (2, True)
     alone = run("checkpoints", "list")
     assert alone.code == 2
     assert "cloudrl checkpoints list --dir ./checkpoints" in alone.err

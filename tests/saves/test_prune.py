@@ -103,9 +103,7 @@ def test_it_goes_on_all_nodes_that_have_some_of_it() -> None:
         ]
     )
     (removal,) = plan_prune(found, 1).removals
-    assert [(place.ranks, path) for place, path in removal.where] == [
-        ((0,), "r/global_step_1"), ((1,), "r/global_step_1"),
-    ]  # fmt: skip
+    assert ([place.ranks for place in removal.locations], removal.path) == ([(0,), (1,)], "r/global_step_1")
     assert removal.size_bytes == 72, "data.pt of both, too"
 
 
@@ -116,7 +114,7 @@ def test_it_goes_on_a_node_that_has_only_the_state_of_the_data_loader() -> None:
         [node(0, run("r", step(1, data=False), step(2))), node(1, run("r", alone)), node(2, run("r"))]
     )
     (removal,) = plan_prune(found, 1).removals
-    assert [place.ranks for place, _ in removal.where] == [(0,), (1,)]
+    assert [place.ranks for place in removal.locations] == [(0,), (1,)]
     assert removal.size_bytes == 71
 
 
@@ -148,9 +146,9 @@ def test_a_step_of_a_folder_is_removed(tmp_path: Path) -> None:
         write_names(tmp_path / "r", number)
     origin = LocalSource(tmp_path)
     (removal,) = plan_prune(origin.inventory(), 1).removals
-    for place, path in removal.where:
-        origin.remove(place, path)
+    for place in removal.locations:
+        origin.remove(place, removal.path)
     assert [each.step for each in origin.inventory().checkpoints] == [2]
     assert [each.name for each in (tmp_path / "r").iterdir()] == ["global_step_2"]
     with pytest.raises(CheckpointError, match="cannot be removed"):
-        origin.remove(removal.where[0][0], removal.where[0][1])
+        origin.remove(removal.locations[0], removal.path)
