@@ -85,61 +85,10 @@ def test_the_usual_spelling():
     assert Gpu.parse("24GB..40GB:2") == Gpu(memory="24GB..40GB", count=CountRange(2, 2))
 
 
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [
-        ("", "'' is empty"),
-        (" ", "' ' is empty"),
-        ("80GB:", "'80GB:' has an empty part beside a colon"),
-        ("8xH100", "'8xH100' is not the name of a GPU; did you mean 'H100:8'?"),
-        ("H100x8", "'H100x8' is not the name of a GPU; did you mean 'H100:8'?"),
-        ("H100*8", "'H100*8' is not the name of a GPU; did you mean 'H100:8'?"),
-        ("8x80GB", "'8x80GB' is not the name of a GPU; did you mean '80GB:8'?"),
-        ("80GBx8", "'80GBx8' is not the name of a GPU; did you mean '80GB:8'?"),
-        ("80G:8", "'80G:8': '80G' is not a size; did you mean '80GB'?"),
-        ("80GB:8:4", "'80GB:8:4' gives the count twice"),
-        ("H100:A100", "'H100:A100' gives the name twice"),
-        ("H100,", "'H100,' is not the name of a GPU"),
-        ("H\u00e9:8", "'H\u00e9:8': 'H\u00e9' is not the name of a GPU"),
-        ("nvidia,H100", "'nvidia,H100': 'nvidia' is a vendor; it stands alone, before a colon"),
-        ("H100:-1", "'H100:-1': '-1' is not a whole number"),
-        ("H100:4..1", "'H100:4..1': '4..1' runs backwards; did you mean '1..4'?"),
-        (-1, "'-1' is not a whole number"),
-        (True, "True is neither text nor a count"),
-        (["H100"], "['H100'] is neither text nor a count"),
-    ],
-)
-def test_a_wrong_gpu_is_refused(value, message):
-    with pytest.raises(SpecError) as caught:
-        Gpu.parse(value)
-    assert caught.value.message == message
-    assert "For example" in (caught.value.hint or "") or "did you mean" in message
-
-
 @pytest.mark.parametrize("text", ["8", "8..", "..8", "2..8", "x86:8..", "arm:4", "X86:2", "8:arm", "x86"])
 def test_a_cpu_means_to_dstack_what_it_means_to_us(text):
     read = TypeAdapter(CPUSpec).validate_python
     assert read(cpu(text)) == read(text)
-
-
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [
-        ("amd64:8", "'amd64:8': 'amd64' is not an architecture; did you mean 'x86'?"),
-        ("aarch64:8", "'aarch64:8': 'aarch64' is not an architecture; did you mean 'arm'?"),
-        ("x68", "'x68' is not an architecture; did you mean 'x86'?"),
-        ("sparc:8", "'sparc:8': 'sparc' is not an architecture"),
-        ("x86:arm", "'x86:arm' gives the architecture twice"),
-        ("8:4", "'8:4' gives the count twice"),
-        ("8.5", "'8.5' is not a whole number"),
-        (":8", "':8' has an empty part beside a colon"),
-        (2.0, "2.0 is neither text nor a count"),
-    ],
-)
-def test_a_wrong_cpu_is_refused(value, message):
-    with pytest.raises(SpecError) as caught:
-        cpu(value)
-    assert caught.value.message == message
 
 
 @pytest.mark.parametrize(
