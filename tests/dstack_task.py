@@ -1,10 +1,13 @@
-"""A cluster's YAML, as dstack reads it."""
+"""A cluster's YAML, as dstack and the agent read it."""
 
 from __future__ import annotations
+
+import shlex
 
 import yaml
 from dstack._internal.core.models.configurations import TaskConfiguration, parse_apply_configuration
 
+from cloudrl.protocol.options import AgentOptions
 from cloudrl.render import to_dstack
 from cloudrl.spec import Cluster
 
@@ -13,3 +16,8 @@ def parsed(cluster: Cluster) -> TaskConfiguration:
     configuration = parse_apply_configuration(yaml.safe_load(to_dstack(cluster)))
     assert isinstance(configuration, TaskConfiguration)
     return configuration
+
+
+def agent_options(task: TaskConfiguration) -> AgentOptions:
+    (command,) = task.commands
+    return AgentOptions.from_argv(shlex.split(command.replace("\\\n", ""))[4:])

@@ -44,12 +44,12 @@ MISSPELT = {
 """Wrong override of `ppo` -> its value, what verl says."""
 
 
-def words(job: Job, model: str) -> list[str]:
-    """The overrides that are sent to the cluster that the job is made for."""
+def words(job: Job, model: str, nodes: int | None = None) -> list[str]:
+    """The overrides that are sent to the cluster that the job is made for, or to one of so many nodes."""
     gpus = Gpu.parse(job.gpu).count if job.gpu else None
     data = {name: {part: f"/data/{name}/{part}.parquet" for part in ("train", "test")} for name in job.data}
     shape = cluster(
-        nodes=job.nodes or 2,
+        nodes=nodes or job.nodes or 2,
         gpus_per_node=gpus.exact or 0 if gpus else 1,
         device=job.device,
         data=data,
@@ -73,6 +73,7 @@ def answers(model) -> dict[str, Any]:
         cases |= {
             f"{name} {each}": words(recipes.with_algorithm(job, each), model) for each in recipes.algorithms()
         }
+        cases |= {f"on {nodes} {name}": words(job, model, nodes) for nodes in (1, 4) if job.device == "cpu"}
     for key, (value, _) in MISSPELT.items():
         cases[f"wrong {key}"] = [*words(recipes.load("ppo"), model), f"{key}={value}"]
     done = subprocess.run(
@@ -86,7 +87,7 @@ def answers(model) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def taken(answers) -> dict[str, dict[str, Any]]:
     """Case -> what verl understood, for those that it should take."""
-    return {case: found for case, found in answers["cases"].items() if not case.startswith("wrong ")}
+    return {case: found for case, found in answers["cases"].items() if case.split()[0] in NAMES}
 
 
 def test_the_probe_composes_as_hydra_does(answers):
@@ -159,3 +160,15 @@ def test_batches_and_replicas_fit_the_cluster(taken):
 
 def test_a_run_that_can_be_resumed(taken):
     assert all(found["trainer.save_freq"] >= 1 for found in taken.values())
+
+
+@pytest.mark.parametrize(
+    "case", [f"{on}{name}" for on in ("", "on 1 ", "on 4 ") for name in ("grpo-tiny", "ppo-tiny")]
+)
+def test_a_recipe_for_cpus_names_what_is_there_and_saves_half_way_and_at_the_end(answers, case):
+    found = answers["cases"][case]
+    assert "error" not in found, found
+    assert found["trainer.device"] == "cpu"
+    assert found["sampler"] == "cloudrl.verl_cpu.replay"
+    assert found["score of a right answer"] == 1.0
+    assert found["trainer.total_training_steps"] == 2 * found["trainer.save_freq"]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import Any
 
 import pytest
 import yaml
-from dstack_task import parsed
+from dstack_task import agent_options, parsed
 
 from cloudrl.errors import SpecError
 from cloudrl.protocol.options import AgentOptions
@@ -112,29 +111,28 @@ def test_a_private_image_is_pulled_with_a_secret():
     assert (auth.username, auth.password) == ("me", "${{ secrets.REGISTRY_PASSWORD }}")
 
 
-def agent_options(**fields: Any) -> AgentOptions:
-    (command,) = parsed(Cluster(name="one", **fields)).commands
-    return AgentOptions.from_argv(shlex.split(command.replace("\\\n", ""))[4:])
+def options_of(**fields: Any) -> AgentOptions:
+    return agent_options(parsed(Cluster(name="one", **fields)))
 
 
 def test_the_release_image_brings_its_install_command_and_import_check():
-    options = agent_options(gpu="8", setup=["mine"])
+    options = options_of(gpu="8", setup=["mine"])
     assert options.setup == (*RELEASE.install, "mine")
     assert options.import_check == ("numpy", "torch", "vllm")
 
 
 def test_of_another_image_the_rollout_engine_is_not_known():
-    options = agent_options(gpu="8", image="mine:1")
+    options = options_of(gpu="8", image="mine:1")
     assert options.setup == ()
     assert options.import_check == ("numpy", "torch")
 
-    engine = agent_options(gpu="8", image="mine:1", rollout="sglang")
+    engine = options_of(gpu="8", image="mine:1", rollout="sglang")
     assert engine.import_check == ("numpy", "torch", "sglang")
 
 
 @pytest.mark.parametrize("gpu", [None, 0])
 def test_without_gpus_a_node_offers_one_place_and_the_device_is_cpu(gpu):
-    options = agent_options(image="mine:1", gpu=gpu)
+    options = options_of(image="mine:1", gpu=gpu)
     assert (options.device, options.gpus, options.import_check) == ("cpu", 1, ())
 
 
@@ -212,7 +210,7 @@ def test_a_choice_that_is_not_ours_has_no_comment_that_praises_it():
 
 
 def test_a_range_of_gpus_is_left_to_what_dstack_gives():
-    assert agent_options(gpu="80GB:1..8").gpus is None
+    assert options_of(gpu="80GB:1..8").gpus is None
 
 
 def refusal(**fields: Any) -> SpecError:

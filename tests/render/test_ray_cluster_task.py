@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-import yaml
-from dstack._internal.core.models.configurations import TaskConfiguration, parse_apply_configuration
+from dstack._internal.core.models.configurations import TaskConfiguration
+from dstack_task import parsed
 from ready_files import TASKS
-
-from cloudrl.render import to_dstack
-
-if TYPE_CHECKING:
-    from cloudrl.spec import Cluster
 
 # The YAML of that guide (June 2025), as it stands there.
 GUIDE: dict[str, Any] = {
@@ -68,26 +63,15 @@ DIFFERENCES = {
 }
 
 
-@pytest.fixture
-def cluster() -> Cluster:
-    return TASKS["ray-cluster"]
-
-
-def parsed(data: dict[str, Any]) -> TaskConfiguration:
-    configuration = parse_apply_configuration(data)
-    assert isinstance(configuration, TaskConfiguration)
-    return configuration
-
-
-def test_the_fields_that_differ_from_the_guide_are_these(cluster):
-    ours, theirs = parsed(yaml.safe_load(to_dstack(cluster))), parsed(GUIDE)
+def test_the_fields_that_differ_from_the_guide_are_these():
+    ours, theirs = parsed(TASKS["ray-cluster"]), TaskConfiguration.model_validate(GUIDE)
     differing = {
         field for field in TaskConfiguration.model_fields if getattr(ours, field) != getattr(theirs, field)
     }
     assert differing == set(DIFFERENCES)
 
 
-def test_no_variable_lacks_a_value(cluster):
+def test_no_variable_lacks_a_value():
     with pytest.raises(ValueError, match="WANDB_API_KEY"):
-        parsed(GUIDE).env.as_dict()
-    assert parsed(yaml.safe_load(to_dstack(cluster))).env.as_dict() == {"PYTHONUNBUFFERED": "1"}
+        TaskConfiguration.model_validate(GUIDE).env.as_dict()
+    assert parsed(TASKS["ray-cluster"]).env.as_dict() == {"PYTHONUNBUFFERED": "1"}

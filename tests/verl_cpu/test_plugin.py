@@ -106,21 +106,6 @@ def test_a_cpu_worker_has_group_and_engines(found: dict[str, dict[str, Any]]) ->
     assert worker["loader is verl's again"]
 
 
-def test_verl_accepts_the_recipes(tmp_path: Path) -> None:
-    """Every key is one of verl's own, verl's validation passes, and what is named by pkg:// is found."""
-    model = make_tiny_model(tmp_path / "model")
-    recipes = answer(start("recipe.py", [model, "grpo-tiny", "ppo-tiny"], VERL_PLATFORM="cpu"))
-    for name, recipe in recipes.items():
-        assert recipe["device"] == "cpu"
-        assert recipe["sampler"] == "cloudrl.verl_cpu.replay"
-        assert recipe["score of a right answer"] == 1.0
-        assert recipe["steps"] == 2 * recipe["save_freq"]  # a checkpoint half-way and one at the end
-        assert (recipe["algorithm"], recipe["critic"]) == {
-            "grpo-tiny": ("grpo", False),
-            "ppo-tiny": ("gae", True),
-        }[name]
-
-
 @pytest.mark.parametrize(
     ("arguments", "environ", "expected"),
     [

@@ -22,15 +22,18 @@ from omegaconf import OmegaConf, open_dict
 from verl import DataProto
 from verl.trainer.ppo.core_algos import get_policy_loss_fn
 from verl.trainer.ppo.ray_trainer import compute_advantage
+from verl.trainer.ppo.reward import get_custom_reward_fn
 from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import omega_conf_to_dataclass, validate_config
+from verl.utils.import_utils import load_extern_type
 
 GROUPS, LENGTH = 2, 4
 PARSER = OverridesParser.create()
 _ACTOR, _ROLLOUT, _REF = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.ref"
 PROFILED = (_ACTOR, _ROLLOUT, _REF, "critic")
 SHOWN = (
-    "trainer.nnodes", "trainer.n_gpus_per_node", "trainer.use_v1", "trainer.save_freq", "data.train_batch_size",
+    "trainer.nnodes", "trainer.n_gpus_per_node", "trainer.device", "trainer.total_training_steps", "trainer.use_v1",
+    "trainer.save_freq", "data.train_batch_size",
     "algorithm.adv_estimator", "critic.model.path", "critic.ppo_micro_batch_size_per_gpu",
     f"{_ACTOR}.ppo_mini_batch_size", f"{_ACTOR}.ppo_micro_batch_size_per_gpu", f"{_ACTOR}.use_dynamic_bsz",
     f"{_ACTOR}.policy_loss.loss_mode", f"{_ROLLOUT}.n", f"{_ROLLOUT}.name",
@@ -134,6 +137,10 @@ def accepted(config: Any) -> dict[str, Any]:
     omega_conf_to_dataclass(config.algorithm)
     answer = {"critic": critic, "reference": reference, **trained(config, actor)}
     answer |= {key: OmegaConf.select(config, key) for key in SHOWN}
+    if reward := get_custom_reward_fn(config):
+        answer["score of a right answer"] = reward("", "23", "23")["score"]
+    if (sampler := config.trainer.v1.sampler.custom_sampler).path:
+        answer["sampler"] = load_extern_type(sampler.path, sampler.name).__module__
     if reference:
         omega_conf_to_dataclass(as_actor(config.actor_rollout_ref.ref))
     return answer
