@@ -11,9 +11,11 @@ import json
 import secrets
 import shlex
 import zipfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from cloudrl.checkpoints.merge import Merged
 from cloudrl.checkpoints.remote_merge_main import MARK, TOKEN
 from cloudrl.checkpoints.sources import ClusterSource
 from cloudrl.errors import CheckpointError, InputError, JobFailed
@@ -42,8 +44,8 @@ def merge_on_head(
     dtype: str = "bf16",
     sync: bool = False,
     on_progress: OnProgress = silent,
-) -> dict[str, Any]:
-    """Merge into a folder of the head, and follow the job that does it.
+) -> Merged:
+    """Merge into a folder of the head, and follow the job that does it; the result's path is one there.
 
     Args:
         checkpoint: Of a cluster.
@@ -51,9 +53,6 @@ def merge_on_head(
         dtype: As for `merge`.
         sync: As for `merge`.
         on_progress: Called with bytes.
-
-    Returns:
-        `path`, `tensors`, `parameters`, `size_bytes` and `warnings`.
 
     Raises:
         InputError: It lies in a folder of this machine, or the path is relative.
@@ -106,7 +105,7 @@ def _submit(connection: Connection, checkpoint: Checkpoint, options: list[str]) 
     return find_job(connection, submission_id)
 
 
-def _follow(job: JobHandle, backoff: Backoff | None, on_progress: OnProgress) -> dict[str, Any]:
+def _follow(job: JobHandle, backoff: Backoff | None, on_progress: OnProgress) -> Merged:
     result: dict[str, Any] = {}
     for event in job.follow(backoff=backoff):
         if isinstance(event, Line):
@@ -122,7 +121,7 @@ def _follow(job: JobHandle, backoff: Backoff | None, on_progress: OnProgress) ->
         raise JobFailed(
             f"job {job.submission_id} has ended and says nothing of a model", hint="cloudrl jobs logs"
         )
-    return result
+    return Merged(**{**result, "path": Path(result["path"]), "warnings": tuple(result["warnings"])})
 
 
 def _parse(line: str) -> dict[str, Any]:

@@ -128,11 +128,14 @@ def merge(
 
     with Terminal() as terminal:
         checkpoint = choose(terminal)
-        done = merge_checkpoint(checkpoint, to, dtype=dtype, on_head=on_head, sync=sync, on_progress=terminal)
-    size, at = gigabytes(int(done["size_bytes"])), " on the head" if on_head else ""
+        merged = merge_checkpoint(
+            checkpoint, to, dtype=dtype, on_head=on_head, sync=sync, on_progress=terminal
+        )
+    done = merged.to_json()
+    size, at = gigabytes(merged.size_bytes), " on the head" if on_head else ""
     what = f"step {checkpoint.step} of run {checkpoint.run}"
     fields = {"step": checkpoint.step, "run": checkpoint.run, "role": checkpoint.role, "dtype": dtype, **done}
-    text = f"{done['path']}{at}: {done['parameters']:,} parameters, {size}, {what}"
+    text = f"{done['path']}{at}: {merged.parameters:,} parameters, {size}, {what}"
     _output.result(text, fields, is_json=as_json)
 
 

@@ -1,30 +1,17 @@
 """The Python interface: what `import cloudrl` offers, one file a subject. Nothing here prints, asks or exits."""
 
-from __future__ import annotations
-
-from cloudrl.sdk.callbacks import Notice, Question, Transfer
-from cloudrl.sdk.cluster import Cluster
-from cloudrl.sdk.fleet import Fleet
-from cloudrl.sdk.job_recipe import recipe
-from cloudrl.sdk.running import RunningCluster, attach, connect
-from cloudrl.sdk.runs import Run, run
-from cloudrl.sdk.volume import NetworkVolume
-from cloudrl.spec import DataSet, Job, Volume
-
-__all__ = [
-    "Cluster",
-    "DataSet",
-    "Fleet",
-    "Job",
-    "NetworkVolume",
-    "Notice",
-    "Question",
-    "Run",
-    "RunningCluster",
-    "Transfer",
-    "Volume",
-    "attach",
-    "connect",
-    "recipe",
-    "run",
-]
+from cloudrl.sdk.callbacks import Notice as Notice
+from cloudrl.sdk.callbacks import Question as Question
+from cloudrl.sdk.callbacks import Transfer as Transfer
+from cloudrl.sdk.cluster import Cluster as Cluster
+from cloudrl.sdk.fleet import Fleet as Fleet
+from cloudrl.sdk.running import RunningCluster as RunningCluster
+from cloudrl.sdk.running import attach as attach
+from cloudrl.sdk.running import connect as connect
+from cloudrl.sdk.runs import Run as Run
+from cloudrl.sdk.runs import run as run
+from cloudrl.sdk.submission import recipe as recipe
+from cloudrl.sdk.volume import NetworkVolume as NetworkVolume
+from cloudrl.spec import DataSet as DataSet
+from cloudrl.spec import Job as Job
+from cloudrl.spec import Volume as Volume

@@ -7,19 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Union
 
 from cloudrl.errors import InputError
-from cloudrl.providers.model import Notice
-
-__all__ = [
-    "Confirm",
-    "Notice",
-    "OnProgress",
-    "Question",
-    "Transfer",
-    "Update",
-    "silent",
-    "transfer",
-    "unattended",
-]
+from cloudrl.providers.model import Notice as Notice  # noqa: PLC0414  offered here, too
 
 if TYPE_CHECKING:
     from cloudrl.jobs import Event, JobHandle
@@ -75,6 +63,12 @@ def unattended(question: Question) -> bool:
             hint="Pass confirm=, for example: confirm=lambda question: True",
         )
     return question.default
+
+
+def notify(on_progress: OnProgress, *texts: str) -> None:
+    """Tell sentences."""
+    for text in texts:
+        on_progress(Notice(text))
 
 
 def transfer(what: str, on_progress: OnProgress) -> OnBytes:

@@ -1,21 +1,25 @@
-"""Checkpoints of a cluster or a folder: find them, publish one, remove old ones."""
+"""Checkpoints of a cluster, a folder or a job: find them, merge or publish one, remove old ones."""
 
 from __future__ import annotations
 
 import os
+import shlex
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from cloudrl.errors import InputError
+from cloudrl.errors import CheckpointError, InputError
 from cloudrl.providers import registry
 from cloudrl.sdk.amounts import gigabytes
-from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, silent, transfer, unattended
+from cloudrl.sdk.callbacks import Confirm, OnProgress, Question, notify, silent, transfer, unattended
 from cloudrl.sdk.find import only_of, running_clusters
 from cloudrl.sdk.running import attach
 
 if TYPE_CHECKING:
     from cloudrl.checkpoints.handle import CheckpointHandle, Checkpoints
+    from cloudrl.checkpoints.merge import Merged
     from cloudrl.checkpoints.push import PushPlan
+    from cloudrl.jobs import JobHandle
     from cloudrl.saves.prune import PrunePlan, Removal
 
 
@@ -53,8 +57,7 @@ def find_checkpoints(
     if (kept := _kept_folder(name)) is not None:
         return Checkpoints(LocalSource(kept))
     backoff = Backoff(give_up_s=give_up_s)
-    on_break = lambda sentence: on_progress(Notice(sentence))  # noqa: E731
-    return Checkpoints(ClusterSource(attach(name).connection, backoff, on_break))
+    return Checkpoints(ClusterSource(attach(name).connection, backoff, partial(notify, on_progress)))
 
 
 def plan_push(
@@ -102,8 +105,7 @@ def prune(
 
     found.inventory.refuse_silent("what it has would be left half-removed", "Try again when it answers")
     plan = plan_prune(found.inventory, keep, run=run, commands=_commands(found))
-    for line in [*(f"note: {note}" for note in plan.notes), *map(_described, plan.removals)]:
-        on_progress(Notice(line))
+    notify(on_progress, *(f"note: {note}" for note in plan.notes), *map(_describe, plan.removals))
     question = f"Remove {len(plan.removals)} steps, {gigabytes(plan.size_bytes)}?"
     if plan.removals and not confirm(Question(question, default=None)):
         raise InputError("nothing was removed")
@@ -113,7 +115,7 @@ def prune(
     return plan
 
 
-def _described(removal: Removal) -> str:
+def _describe(removal: Removal) -> str:
     where = "".join(f" on {each.short}" for each in removal.locations if each.ranks)
     incomplete = "" if removal.complete else ", incomplete"
     return f"{removal.run}: step {removal.step}{where}, {gigabytes(removal.size_bytes)}{incomplete}"
@@ -143,20 +145,78 @@ def merge(
     on_head: bool = False,
     sync: bool = False,
     on_progress: OnProgress = silent,
-) -> dict[str, Any]:
-    """Make a Hugging Face model of a checkpoint, here or on the head's disk; returns what came of it.
+) -> Merged:
+    """Make a Hugging Face model of a checkpoint, here or on the head's disk.
 
     Raises:
         InputError: the folder exists, or `dtype` is unknown.
         CheckpointError: it cannot be merged.
     """
+    from cloudrl.checkpoints.remote_merge import merge_on_head
+
     on_bytes = transfer(f"merging step {checkpoint.step}", on_progress)
     if on_head:
-        from cloudrl.checkpoints.remote_merge import merge_on_head
-
-        done = merge_on_head(checkpoint, str(to), dtype=dtype, sync=sync, on_progress=on_bytes)
+        merged = merge_on_head(checkpoint, str(to), dtype=dtype, sync=sync, on_progress=on_bytes)
     else:
-        done = checkpoint.merge(to, dtype=dtype, sync=sync, on_progress=on_bytes).to_json()
-    for warning in done["warnings"]:
-        on_progress(Notice(f"warning: {warning}"))
-    return done
+        merged = checkpoint.merge(to, dtype=dtype, sync=sync, on_progress=on_bytes)
+    notify(on_progress, *(f"warning: {warning}" for warning in merged.warnings))
+    return merged
+
+
+def merge_result(
+    job: JobHandle,
+    target: str | os.PathLike[str],
+    *,
+    on_progress: OnProgress = silent,
+) -> tuple[CheckpointHandle, Merged]:
+    """Merge the newest complete checkpoint of a job into a folder that does not exist.
+
+    Raises:
+        CheckpointError: It has left none where its cluster keeps checkpoints, none that can be merged, or its last
+            one is incomplete.
+        ConnectionFailed: The cluster does not answer, or one of its nodes.
+    """
+    from cloudrl.checkpoints.handle import Checkpoints
+    from cloudrl.checkpoints.sources import ClusterSource
+
+    found = Checkpoints(ClusterSource(job.connection, on_break=partial(notify, on_progress)))
+    notify(on_progress, *(f"note: {note}" for note in found.notes))
+    name, to = shlex.quote(job.connection.name), shlex.quote(str(target))
+    again = f"When it answers: cloudrl checkpoints merge --cluster {name} --to {to}"
+    found.inventory.refuse_silent("it may have the last step", again)
+    latest = found.latest(run=_run_of(job, found))
+    _refuse_older(latest, found, to=f"--cluster {name} --name {shlex.quote(latest.run)} --to {to}")
+    return latest, merge(latest, target, on_progress=on_progress)
+
+
+def _refuse_older(latest: CheckpointHandle, found: Checkpoints, *, to: str) -> None:
+    """What has been trained since would stay behind, and nobody would be told.
+
+    Args:
+        latest: the newest complete one.
+        found: all of them.
+        to: how a command that merges names the cluster, the run and the target.
+    """
+    newest = latest.info
+    for each in reversed(found.inventory.checkpoints):
+        mine = (each.run, each.role) == (newest.run, newest.role)
+        later = (each.modified_at, each.step) > (newest.modified_at, newest.step)
+        if mine and later and not each.complete:
+            raise CheckpointError(
+                f"the last checkpoint of the job, step {each.step}, is incomplete: it lacks {', '.join(each.missing)}; "
+                f"the one before is step {newest.step}",
+                hint=f"To take that one: cloudrl checkpoints merge {newest.step} {to}",
+            )
+
+
+def _run_of(job: JobHandle, found: Checkpoints) -> str:
+    """The run that lies in the job's folder."""
+    folder = (job.checkpoint_dir or "").rstrip("/")
+    for each in found.inventory.checkpoints:
+        folders = {f"{place.folder.rstrip('/')}/{each.run}".removesuffix("/.") for place in each.locations}
+        if folder in folders:
+            return each.run
+    raise CheckpointError(
+        f"job {job.submission_id} has left no checkpoint in {folder or 'a folder that is known'}",
+        hint=f"What there is: cloudrl checkpoints list --cluster {shlex.quote(job.connection.name)}",
+    )

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 from cloudrl.errors import CloudrlError, Interrupted, JobFailed
 from cloudrl.jobs import Progress
 from cloudrl.sdk.callbacks import Notice, OnProgress, Update, silent
+from cloudrl.sdk.checkpoints import merge_result
 from cloudrl.sdk.cluster import Cluster
 from cloudrl.sdk.demo_generate import Answered, ask
-from cloudrl.sdk.merge_result import merge_result
 from cloudrl.sdk.submission import follow
 
 if TYPE_CHECKING:
     from cloudrl.checkpoints.merge import Merged
-    from cloudrl.jobs import JobHandle
     from cloudrl.sdk.running import RunningCluster
 
 NAME = "demo"
@@ -110,13 +109,8 @@ def _train_and_compare(cluster: RunningCluster, folder: Path, on_progress: OnPro
     follow(job, on_progress=collect)
     if len(rewards) < 2 * WINDOW_STEPS:
         raise JobFailed(f"only {len(rewards)} steps reported a reward; the demo needs {2 * WINDOW_STEPS}")
-    _, merged = merge_result(job, folder / "models" / job.name, on_progress=on_progress)
+    checkpoint, merged = merge_result(job, folder / "models" / job.name, on_progress=on_progress)
     before, after = ask((Path(shape.models[MODEL]), merged.path), Path(shape.data[DATA]["test"]))
-    return Demo(tuple(rewards), _shards(job), merged, before, after)
-
-
-def _shards(job: JobHandle) -> tuple[Path, ...]:
-    """Of the newest step."""
-    files = sorted(Path(job.checkpoint_dir or "").glob("global_step_*/actor/model_world_size_*_rank_*.pt"))
-    newest = max((int(path.parent.parent.name.rpartition("_")[2]) for path in files), default=0)
-    return tuple(path for path in files if path.parent.parent.name == f"global_step_{newest}")
+    shards = checkpoint.info.shards("model").values()
+    files = tuple(Path(shard.location.folder, shard.path) for shard in shards)
+    return Demo(tuple(rewards), files, merged, before, after)

@@ -44,13 +44,12 @@ class Answered:
         return right / len(self.truths)
 
 
-def ask(models: Sequence[Path], test: Path, *, timeout_s: float = _TIMEOUT_S) -> list[Answered]:
+def ask(models: Sequence[Path], test: Path) -> list[Answered]:
     """Put the questions of a test split to several models, in a fresh process that loads them with transformers.
 
     Args:
         models: Folders.
         test: A parquet file in verl's columns.
-        timeout_s: For all of it.
 
     Returns:
         As many as there are models, in their order.
@@ -65,32 +64,30 @@ def ask(models: Sequence[Path], test: Path, *, timeout_s: float = _TIMEOUT_S) ->
                 command,
                 capture_output=True,
                 text=True,
-                timeout=timeout_s,
+                timeout=_TIMEOUT_S,
                 env={**os.environ, **_QUIET, "TMPDIR": folder},
                 check=False,
             )
         except subprocess.TimeoutExpired as error:
             raise CheckpointError(
-                f"transformers has not loaded {models[-1]} within {timeout_s:g} s"
+                f"transformers has not loaded {models[-1]} within {_TIMEOUT_S:g} s"
             ) from error
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
         raise CheckpointError(f"transformers cannot load {' or '.join(map(str, models))}: {last}")
-    return [
-        Answered(*map(tuple, (each["questions"], each["truths"], each["answers"])))
-        for each in json.loads(done.stdout.splitlines()[-1])
-    ]
+    answered = json.loads(done.stdout.splitlines()[-1])
+    return [Answered(**{field: tuple(texts) for field, texts in each.items()}) for each in answered]
 
 
 def _answer_all(test: str, models: Sequence[str]) -> list[dict[str, list[str]]]:
     from pyarrow import parquet
 
     rows = parquet.read_table(test).to_pylist()
-    told = {
+    asked = {
         "questions": [row["prompt"][0]["content"] for row in rows],
         "truths": [row["reward_model"]["ground_truth"] for row in rows],
     }
-    return [{**told, "answers": _answers(model, [row["prompt"] for row in rows])} for model in models]
+    return [{**asked, "answers": _answers(model, [row["prompt"] for row in rows])} for model in models]
 
 
 def _answers(model: str, prompts: Sequence[Sequence[dict[str, str]]]) -> list[str]:
@@ -99,12 +96,12 @@ def _answers(model: str, prompts: Sequence[Sequence[dict[str, str]]]) -> list[st
 
     tokenizer = AutoTokenizer.from_pretrained(model, padding_side="left")
     network = AutoModelForCausalLM.from_pretrained(model)
-    given = tokenizer.apply_chat_template(
+    inputs = tokenizer.apply_chat_template(
         list(prompts), add_generation_prompt=True, padding=True, return_tensors="pt", return_dict=True
     )
     with torch.no_grad():
-        told = network.generate(**given, max_new_tokens=_NEW_TOKENS, do_sample=False)
-    answers = tokenizer.batch_decode(told[:, given["input_ids"].shape[1] :], skip_special_tokens=True)
+        outputs = network.generate(**inputs, max_new_tokens=_NEW_TOKENS, do_sample=False)
+    answers = tokenizer.batch_decode(outputs[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
     return [answer.strip() for answer in answers]
 
 

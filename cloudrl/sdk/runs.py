@@ -16,10 +16,10 @@ from cloudrl.protocol.backoff import Backoff, retry
 from cloudrl.providers.model import NoFleet
 from cloudrl.providers.registry import default_provider, ensure_name_free, provider
 from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, silent, unattended
+from cloudrl.sdk.checkpoints import merge_result
 from cloudrl.sdk.cluster import Cluster, nothing_started
 from cloudrl.sdk.costs import costs, with_state
 from cloudrl.sdk.fleet import Fleet
-from cloudrl.sdk.merge_result import merge_result
 from cloudrl.sdk.running import RunningCluster
 from cloudrl.sdk.submission import JobKeywords, expected_submission, follow, prepare, send, submit_options
 from cloudrl.sdk.teardown import assess, end, ending, report_state

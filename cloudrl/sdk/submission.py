@@ -1,17 +1,17 @@
-"""A job on its way to a cluster, and followed to its end, with what is to be said of it."""
+"""A job: a recipe, what is asked for beyond it, its way to a cluster, and its end."""
 
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from cloudrl import jobs
+from cloudrl import jobs, recipes
 from cloudrl.errors import ConnectionFailed, InputError, Interrupted
-from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, Transfer, silent, unattended
+from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, Transfer, notify, silent, unattended
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from cloudrl.jobs import JobHandle, Progress, SubmitOptions
     from cloudrl.jobs.submission import Submission
@@ -22,6 +22,32 @@ if TYPE_CHECKING:
 
 _MIB = 2**20
 _SLOW_TO_READ_BYTES = 256 * _MIB
+
+
+def recipe(
+    name_or_path: str | os.PathLike[str],
+    *,
+    model: str | None = None,
+    algorithm: str | None = None,
+    **changes: Any,
+) -> Job:
+    """A recipe by its name, or a job of your own by the path of its file.
+
+    Args:
+        name_or_path: one of `cloudrl.recipes.names()`, or a `.yml` file.
+        model: another model than the recipe's.
+        algorithm: another algorithm than the recipe's, one of `cloudrl.recipes.algorithms()`.
+        changes: other fields of `Job`, for example `overrides={"trainer.test_freq": 5}`, which are added.
+
+    Raises:
+        SpecError: there is no such recipe or algorithm, or its file is none.
+        SpecError: a change does not fit.
+    """
+    job = recipes.load(name_or_path)
+    if algorithm is not None:
+        job = recipes.with_algorithm(job, algorithm)
+    job = job.with_overrides(changes.pop("overrides", {}))
+    return job.replace(**({"model": model} if model else {}), **changes)
 
 
 class JobKeywords(TypedDict, total=False):
@@ -65,7 +91,7 @@ def prepare(
         CheckpointError: the run of this name has steps, and its ranks could load none of them.
         ConnectionFailed: nobody answers.
     """
-    submission = jobs.prepare(connection, job, options, on_read=_reader(on_progress))
+    submission = jobs.prepare(connection, job, options, on_read=partial(_report_read, on_progress))
     _announce(submission, on_progress)
     return submission
 
@@ -77,12 +103,13 @@ def send(connection: Connection, submission: Submission, *, on_progress: OnProgr
         InputError: the submission id is taken, or a node has no room.
         ConnectionFailed: nobody answers, or another cluster does.
     """
-    job = jobs.send(
-        connection,
-        submission,
-        on_upload=lambda done, total: _tell_upload(done, total, on_progress),
-        on_wait=lambda sentence: on_progress(Notice(sentence)),
-    )
+
+    def report_upload(done_bytes: int, total_bytes: int) -> None:
+        if total_bytes > _MIB:  # a small one is there before anybody could read of it
+            on_progress(Transfer("uploading", done_bytes, total_bytes))
+
+    on_wait = partial(notify, on_progress)
+    job = jobs.send(connection, submission, on_upload=report_upload, on_wait=on_wait)
     on_progress(job)
     return job
 
@@ -95,7 +122,7 @@ def expected_submission(
     from cloudrl.jobs.submit import read_and_plan
 
     snapshot = expected_snapshot(plan, job, options, shell=os.environ)
-    submission = read_and_plan(job, options, snapshot, on_read=_reader(on_progress))
+    submission = read_and_plan(job, options, snapshot, on_read=partial(_report_read, on_progress))
     _announce(submission, on_progress)
     return submission
 
@@ -114,38 +141,24 @@ def follow(job: JobHandle, *, on_progress: OnProgress = silent) -> Progress | No
     """
     from cloudrl.jobs.handle import raise_for_status
 
+    def report_break(failure: ConnectionFailed) -> None:
+        notify(on_progress, f"connection lost, trying again: {failure.message}")
+
     last = None
-    with job_goes_on(job):
-        for event in job.follow(on_break=lambda failure: on_progress(connection_lost(failure))):
+    try:
+        for event in job.follow(on_break=report_break):
             on_progress(event)
             if isinstance(event, jobs.Progress):
                 last = event
             elif isinstance(event, jobs.Ended):
                 raise_for_status(job, event)
-    return last
-
-
-@contextmanager
-def job_goes_on(job: JobHandle) -> Iterator[None]:
-    """What ends the following early says that the job goes on, and how to come back.
-
-    Raises:
-        Interrupted: Ctrl-C.
-        ConnectionFailed: nobody answers any more.
-    """
-    try:
-        yield
     except KeyboardInterrupt:
-        what = f"no longer following; job {job.submission_id} goes on"
-        raise Interrupted(what, hint=way_back(job)) from None
+        message = f"no longer following; job {job.submission_id} goes on"
+        raise Interrupted(message, hint=way_back(job)) from None
     except ConnectionFailed as failure:
-        what = f"{failure.message}\njob {job.submission_id} goes on without us"
-        raise type(failure)(what, hint=way_back(job)) from failure
-
-
-def connection_lost(failure: ConnectionFailed) -> Notice:
-    """What is said when a connection broke and is going to be tried again."""
-    return Notice(f"connection lost, trying again: {failure.message}")
+        message = f"{failure.message}\njob {job.submission_id} goes on without us"
+        raise type(failure)(message, hint=way_back(job)) from failure
+    return last
 
 
 def way_back(job: JobHandle) -> str:
@@ -173,18 +186,10 @@ def stop_job(job: JobHandle, *, confirm: Confirm = unattended, on_progress: OnPr
     return after
 
 
-def _tell_upload(done: int, total: int, on_progress: OnProgress) -> None:
-    if total > _MIB:  # a small one is there before anybody could read of it
-        on_progress(Transfer("uploading", done, total))
-
-
-def _reader(on_progress: OnProgress) -> Callable[[str, int], None]:
-    def say(text: str, size_bytes: int) -> None:
-        if size_bytes > _SLOW_TO_READ_BYTES:
-            size = f"{size_bytes / _MIB:.1f} MiB"
-            on_progress(Notice(f"reading {text} ({size}) to see whether the cluster has it"))
-
-    return say
+def _report_read(on_progress: OnProgress, text: str, size_bytes: int) -> None:
+    if size_bytes > _SLOW_TO_READ_BYTES:
+        size = f"{size_bytes / _MIB:.1f} MiB"
+        on_progress(Notice(f"reading {text} ({size}) to see whether the cluster has it"))
 
 
 def _announce(submission: Submission, on_progress: OnProgress) -> None:
@@ -198,5 +203,4 @@ def _announce(submission: Submission, on_progress: OnProgress) -> None:
         size = f"{package.files} file{'' if package.files == 1 else 's'}, {package.size_bytes / _MIB:.1f} MiB"
         excluded = f"; left out: {', '.join(package.excluded)}" if package.excluded else ""
         lines.append(f"working directory: {size}{excluded}")
-    for line in lines:
-        on_progress(Notice(line))
+    notify(on_progress, *lines)

@@ -102,8 +102,8 @@ def test_the_same_model_as_here(head: Head, tmp_path: Path) -> None:
     Checkpoints(LocalSource(tmp_path / "whole")).latest().merge(tmp_path / "here")
     for name in ("model.safetensors", "config.json"):
         assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "here" / name).read_bytes()
-    assert done["path"] == str(tmp_path / "out")
-    assert done["parameters"] > 100
+    assert done.path == tmp_path / "out"
+    assert done.parameters > 100
     assert seen[-1][0] == seen[-1][1] > 0
 
 

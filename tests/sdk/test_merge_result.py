@@ -12,7 +12,7 @@ from small_step import write_step
 from cloudrl.errors import CheckpointError, ConnectionFailed
 from cloudrl.jobs import JobHandle
 from cloudrl.sdk.callbacks import Notice, Transfer
-from cloudrl.sdk.merge_result import merge_result
+from cloudrl.sdk.checkpoints import merge_result
 from cloudrl.transport import Connection
 
 if TYPE_CHECKING:
