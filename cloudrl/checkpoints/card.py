@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import yaml
 
 from cloudrl.jobs.defaults import MODEL, TRAIN
-from cloudrl.jobs.events import read_events
+from cloudrl.jobs.events import EventReader
 from cloudrl.jobs.handle import find_job
 from cloudrl.jobs.overrides import unquoted
 from cloudrl.jobs.redaction import redact_command
@@ -57,7 +57,9 @@ def provenance(connection: Connection, run: str, step: int) -> Provenance:
     if job is None:
         return Provenance()
     lines = find_job(connection, job.submission_id).logs()
-    reported = [event for event in read_events(lines) if isinstance(event, Step) and event.step <= step]
+    reported = [
+        event for event in EventReader().read(lines) if isinstance(event, Step) and event.step <= step
+    ]
     return from_job(job, reported)
 
 

@@ -76,7 +76,7 @@ def logs(
 
     With --json one object per event: line, step, progress.
     """
-    from cloudrl.jobs.events import read_events
+    from cloudrl.jobs.events import EventReader
     from cloudrl.sdk.find import find_job
     from cloudrl.sdk.submission import follow as follow_job
 
@@ -85,7 +85,7 @@ def logs(
     if follow:
         follow_job(job, on_progress=show)
         return
-    for event in read_events(job.logs(), total_steps=job.total_steps):
+    for event in EventReader(job.total_steps).read(job.logs()):
         show(event)
 
 

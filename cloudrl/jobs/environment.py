@@ -58,7 +58,9 @@ def load_runtime_env(path: Path) -> dict[str, Any]:
     try:
         read = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as failure:
-        raise InputError(f"--runtime-env {path}: {_os_reason(failure)}") from failure
+        raise InputError(
+            f"--runtime-env {path}: {getattr(failure, 'strerror', None) or failure}"
+        ) from failure
     except yaml.YAMLError as failure:
         raise InputError(f"--runtime-env {path} is not YAML: {failure}") from failure
     return checked_runtime_env(read if read is not None else {}, f"--runtime-env {path}")
@@ -106,7 +108,3 @@ def _checked_by_ray(values: dict[str, Any], where: str) -> dict[str, Any]:
 
 def _is_texts(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(item, str) for item in value)
-
-
-def _os_reason(failure: Exception) -> str:
-    return failure.strerror or str(failure) if isinstance(failure, OSError) else str(failure)

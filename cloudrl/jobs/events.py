@@ -69,19 +69,21 @@ class EventReader:
         self._total_steps = total_steps
         self._paces: deque[float] = deque(maxlen=_PACE_STEPS)
 
-    def read(self, line: str) -> tuple[Line | Step | Progress, ...]:
-        """The line itself, and after it what it says about the training."""
-        self._total_steps = parse_total_steps(line) or self._total_steps
-        if self.first_error is None:
-            self.first_error = error_of(line)
-        step = parse_step(line)
-        if step is None:
-            return (Line(line),)
-        if step.step_s is None and step.reward is None:  # a validation
-            return (Line(line), step)
-        if step.step_s is not None:
-            self._paces.append(step.step_s)
-        return (Line(line), step, self._progress(step))
+    def read(self, lines: Iterable[str]) -> Iterator[Line | Step | Progress]:
+        """Each line itself, and after it what it says about the training."""
+        for line in lines:
+            yield Line(line)
+            self._total_steps = parse_total_steps(line) or self._total_steps
+            if self.first_error is None:
+                self.first_error = error_of(line)
+            step = parse_step(line)
+            if step is None:
+                continue
+            yield step
+            if step.step_s is not None:
+                self._paces.append(step.step_s)
+            if step.step_s is not None or step.reward is not None:  # a validation has neither
+                yield self._progress(step)
 
     def _progress(self, step: Step) -> Progress:
         pace_s = sum(self._paces) / len(self._paces) if self._paces else None
@@ -95,13 +97,6 @@ class EventReader:
             step_s=pace_s,
             eta_s=eta_s,
         )
-
-
-def read_events(lines: Iterable[str], *, total_steps: int | None = None) -> Iterator[Line | Step | Progress]:
-    """All events of a log, in its order."""
-    reader = EventReader(total_steps)
-    for line in lines:
-        yield from reader.read(line)
 
 
 def error_of(line: str) -> str | None:

@@ -112,8 +112,7 @@ class JobHandle:
         find_log = partial(self._find_log, sleep)
         chunks = follow_log(find_log, is_over, backoff=backoff, clock=clock, sleep=sleep, on_break=broke)
         with self._raise_if_gone():
-            for line in split_lines(chunks):
-                yield from reader.read(line)
+            yield from reader.read(split_lines(chunks))
         yield Ended(latest[0].status, latest[0].message, reader.first_error)
 
     def wait(self, timeout_s: float | None = None) -> JobStatus:

@@ -24,19 +24,20 @@ from typing import TYPE_CHECKING
 
 from cloudrl.errors import InputError
 from cloudrl.jobs.aliases import expand_aliases
-from cloudrl.jobs.compatibility import check_compatibility
+from cloudrl.jobs.compatibility import GPUS, NODES, check_compatibility
 from cloudrl.jobs.defaults import LOCAL_DIR, take_cluster_defaults
 from cloudrl.jobs.draft import JobDraft
 from cloudrl.jobs.environment import checked_env
 from cloudrl.jobs.overrides import integer, parse_overrides
 from cloudrl.jobs.redaction import is_secret_override
-from cloudrl.jobs.resume import plan_resume
 from cloudrl.jobs.secrets import collect_secrets, deliver_secrets
 from cloudrl.jobs.submission import Submission
 from cloudrl.jobs.uploads import plan_uploads
+from cloudrl.saves import resume as saves
 from cloudrl.spec import override_argument
 from cloudrl.spec.hydra import split_key
 from cloudrl.spec.names import is_secret
+from cloudrl.verl import has_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from cloudrl.spec import Job
 
 STEPS, EPOCHS = "trainer.total_training_steps", "trainer.total_epochs"
+_RESUME_DECIDED_BY = {saves.RESUME_MODE, saves.RESUME_FROM, LOCAL_DIR}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -91,6 +93,46 @@ def limit_steps(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
     if STEPS in given and integer(given[STEPS]) != steps:
         raise InputError(f"--steps {steps} and {STEPS}={given[STEPS]} differ", hint="Give one of the two")
     return replace(draft, overrides={STEPS: steps, EPOCHS: steps, **draft.overrides})
+
+
+def continues_a_run(job: Job, options: SubmitOptions) -> bool:
+    """Whether what the cluster has saved decides where the job starts: it has a name, and nobody says otherwise."""
+    given = parse_overrides(job.with_overrides(options.overrides).overrides)
+    return options.name is not None and not given.keys() & _RESUME_DECIDED_BY
+
+
+def plan_resume(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
+    """Pass: go on from the newest step of the run, and say which.
+
+    Unchanged where the user decides by overrides, for a plain Ray cluster, and for a verl that cannot go on.
+
+    Raises:
+        CheckpointError: The run has steps, and none of them can be loaded where the job is going to run.
+        ConnectionFailed: A node is silent that may have the newest step.
+    """
+    cluster, saved, given = draft.cluster, snapshot.saved, draft.values
+    if snapshot.is_expected and continues_a_run(draft.job, draft.options):
+        return draft.noting("from which step the run continues is seen once the cluster is up")
+    if (
+        saved is None
+        or cluster.checkpoint_dir is None
+        or not has_key(cluster.verl_version, saves.RESUME_MODE)
+    ):
+        return draft
+    if integer(given.get(NODES)) not in (None, cluster.nodes):  # nobody knows yet on which of the nodes
+        return draft
+    found = saves.plan_resume(
+        saved,
+        draft.name,
+        world_size=cluster.nodes * (integer(given.get(GPUS)) or cluster.gpus_per_node),
+        addresses=snapshot.addresses,
+        checkpoint_dir=cluster.checkpoint_dir,
+        cluster=cluster.name,
+    )
+    if found is None:
+        return draft
+    said = f"run {draft.name!r} continues from step {found.step}"
+    return draft.noting(said, *found.notes).overriding(found.overrides)
 
 
 def set_environment(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:

@@ -11,8 +11,7 @@ from cloudrl.errors import CloudrlError, ConnectionFailed, InputError, Unauthori
 from cloudrl.jobs.draft import Snapshot
 from cloudrl.jobs.handle import JobHandle, job_handle
 from cloudrl.jobs.local_files import look, read
-from cloudrl.jobs.pipeline import plan_job
-from cloudrl.jobs.resume import continues_a_run
+from cloudrl.jobs.pipeline import continues_a_run, plan_job
 from cloudrl.jobs.transfer import send_files, wait_replicated
 from cloudrl.jobs.working_dir import zip_package
 from cloudrl.saves.aggregate import cluster_inventory

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 from cloudrl.errors import ConnectionFailed, InputError, Unauthorized
@@ -36,20 +37,26 @@ def send_files(
         InputError: The disk of rank 0 has no room, or a file has changed since it was looked at.
         ConnectionFailed: Nobody answers, again and again.
     """
-    address = item.manifest.address
+    manifest = item.manifest
     attempts = Attempts(_BACKOFF, clock=clock, sleep=sleep)
-    here: Mapping[str, int] = agent.announce_files(address, item.manifest.to_json())
-    while (part := _missing(item, here)) is not None:
+    here = agent.announce_files(manifest.address, manifest.to_json())
+
+    def on_sent(before: int, sent_bytes: int) -> None:
+        on_upload(before + sent_bytes, item.size_bytes)
+
+    while (entry := _missing(item, here)) is not None:
+        offset, before = here.get(entry.name, 0), sum(here.values())
+        size = manifest.by_path[entry.name].size_bytes
+        pieces = _pieces(entry, offset, size, partial(on_sent, before))
         try:
-            _send_part(agent, item, part, here, on_upload)
+            agent.put_file(manifest.address, entry.name, pieces, offset=offset, size_bytes=size - offset)
         except Unauthorized:
             raise
         except ConnectionFailed:
             if attempts.are_exhausted:
                 raise
             attempts.pause()
-        before = sum(here.values())
-        here = retry(lambda: agent.files_state(address)[0], _BACKOFF, clock=clock, sleep=sleep)
+        here = retry(lambda: agent.files_state(manifest.address)[0], _BACKOFF, clock=clock, sleep=sleep)
         if sum(here.values()) > before:
             attempts.progress()
 
@@ -104,19 +111,6 @@ def _incomplete(nodes: Mapping[int, Replica]) -> list[int]:
 def _missing(item: Upload, here: Mapping[str, int]) -> Entry | None:
     parts = item.manifest.by_path
     return next((each for each in item.entries if here.get(each.name, 0) < parts[each.name].size_bytes), None)
-
-
-def _send_part(
-    agent: AgentClient,
-    item: Upload,
-    entry: Entry,
-    here: Mapping[str, int],
-    on_upload: Callable[[int, int], None],
-) -> None:
-    size = item.manifest.by_path[entry.name].size_bytes
-    offset, sent = here.get(entry.name, 0), sum(here.values())
-    pieces = _pieces(entry, offset, size, lambda done: on_upload(sent + done, item.size_bytes))
-    agent.put_file(item.manifest.address, entry.name, pieces, offset=offset, size_bytes=size - offset)
 
 
 def _pieces(entry: Entry, offset: int, size_bytes: int, on_sent: Callable[[int], None]) -> Iterator[bytes]:

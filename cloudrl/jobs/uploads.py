@@ -16,7 +16,7 @@ from cloudrl.jobs.defaults import PACKAGE_FOLDER
 from cloudrl.jobs.local_files import LocalPath, find
 from cloudrl.jobs.overrides import items
 from cloudrl.jobs.submission import Upload
-from cloudrl.jobs.working_dir import EXCLUDED_FOLDERS, PackagePlan, check_size
+from cloudrl.jobs.working_dir import EXCLUDED_FOLDERS, PackagePlan, too_large
 from cloudrl.node.manifest import Manifest, Part
 from cloudrl.node.uploads import size_text
 from cloudrl.spec.hydra import HydraText, hydra_text, split_key
@@ -46,8 +46,8 @@ def plan_uploads(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
     paths, notes = find(draft.arguments, files)
     inside = {path.file.path: name for path in paths if (name := files.name_inside(path.file)) is not None}
     _check_all_code(paths, draft.values, inside)
-    if folder is not None:
-        check_size(f"--working-dir {folder.path}", folder.entries)
+    if folder is not None and folder.size_bytes > PACKAGE_LIMIT_BYTES:
+        raise too_large(f"--working-dir {folder.path}", folder.entries)
     outside: dict[Path, LocalPath] = {}
     for path in paths:
         if path.file.path not in inside:

@@ -16,7 +16,7 @@ import stat
 import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from cloudrl.errors import InputError
 from cloudrl.transport.ray_client import PACKAGE_LIMIT_BYTES
@@ -43,6 +43,8 @@ EXCLUDED_FOLDERS = (
 _IGNORE_FILES = (".gitignore", ".rayignore")
 _SHOWN_FILES = 10
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the first day that a zip file knows
+_Rules: TypeAlias = "tuple[str, GitIgnoreSpec]"
+"""A folder, as "" or with a `/` at its end, and the patterns that hold below it."""
 
 
 @dataclass(frozen=True)
@@ -102,24 +104,12 @@ class PackagePlan:
         return sum(not entry.is_folder for entry in self.entries)
 
 
-def check_size(what: str, entries: Sequence[Entry], size_bytes: int | None = None) -> None:
-    """Refuse what does not fit into a package.
-
-    Args:
-        what: How the message calls it.
-        entries: Its files.
-        size_bytes: Of the package once it is made; None is that of all files together, before any of them is read.
-
-    Raises:
-        InputError: It is too large; the message names the largest files.
-    """
-    files_bytes = sum(entry.size_bytes for entry in entries)
-    if (files_bytes if size_bytes is None else size_bytes) <= PACKAGE_LIMIT_BYTES:
-        return
+def too_large(what: str, entries: Sequence[Entry]) -> InputError:
+    """The error for what does not fit into a package, with the largest files of it."""
     largest = sorted(entries, key=lambda entry: (-entry.size_bytes, entry.name))[:_SHOWN_FILES]
     rows = "\n".join(f"  {_mib(entry.size_bytes):>10}  {entry.name}" for entry in largest)
-    raise InputError(
-        f"{what} has {_mib(files_bytes)} in {len(entries)} files, "
+    return InputError(
+        f"{what} has {_mib(sum(entry.size_bytes for entry in entries))} in {len(entries)} files, "
         f"and Ray takes at most {_mib(PACKAGE_LIMIT_BYTES)}. The largest:\n{rows}",
         hint="Name what the job does not need in .rayignore, or under excludes in a --runtime-env file",
     )
@@ -141,22 +131,11 @@ def scan(folder: Path, excludes: Sequence[str] = (), *, what: str | None = None)
     said = what or f"--working-dir {folder}"
     if not folder.is_dir():
         raise InputError(f"{said} {'is not a folder' if folder.exists() else 'does not exist'}")
-    rules = [_Rules("", GitIgnoreSpec.from_lines([*EXCLUDED_FOLDERS, *excludes]))]
+    rules: list[_Rules] = [("", GitIgnoreSpec.from_lines([*EXCLUDED_FOLDERS, *excludes]))]
     try:
         return tuple(_walk(folder, "", rules, frozenset()))
     except OSError as failure:
         raise InputError(f"{said}: {failure.filename}: {failure.strerror}") from failure
-
-
-@dataclass(frozen=True)
-class _Rules:
-    """Patterns that hold below a folder; `base` is "" or ends with `/`."""
-
-    base: str
-    spec: GitIgnoreSpec
-
-    def leave_out(self, name: str) -> bool:
-        return self.spec.match_file(name.removeprefix(self.base))
 
 
 def _walk(folder: Path, base: str, rules: list[_Rules], above: frozenset[tuple[int, int]]) -> Iterator[Entry]:
@@ -166,14 +145,18 @@ def _walk(folder: Path, base: str, rules: list[_Rules], above: frozenset[tuple[i
     if identity in above:  # a link to a folder that it lies in
         return
     rules = [*rules, *_ignore_files(folder, base)]
+
+    def is_excluded(name: str) -> bool:
+        return any(patterns.match_file(name.removeprefix(place)) for place, patterns in rules)
+
     empty = True
     for child in sorted(os.scandir(folder), key=lambda entry: entry.name):
         empty = False
         name = base + child.name
         if os.path.isdir(child.path):  # noqa: PTH112 - False, not an error, for a link that leads nowhere
-            if not any(rule.leave_out(f"{name}/") for rule in rules):
+            if not is_excluded(f"{name}/"):
                 yield from _walk(Path(child.path), f"{name}/", rules, above | {identity})
-        elif os.path.isfile(child.path) and not any(rule.leave_out(name) for rule in rules):  # noqa: PTH113
+        elif os.path.isfile(child.path) and not is_excluded(name):  # noqa: PTH113
             found = child.stat()
             yield Entry(name, Path(child.path), found.st_size, found.st_mode)
     if empty and base:
@@ -187,7 +170,7 @@ def _ignore_files(folder: Path, base: str) -> Iterator[_Rules]:
         path = folder / name
         if path.is_file():
             lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-            yield _Rules(base, GitIgnoreSpec.from_lines(lines))
+            yield base, GitIgnoreSpec.from_lines(lines)
 
 
 def zip_package(plan: PackagePlan) -> bytes:
@@ -210,7 +193,8 @@ def zip_package(plan: PackagePlan) -> bytes:
                 raise InputError(f"{entry.path} cannot be packed: {failure}") from failure
             if not entry.is_folder and hashlib.sha256(content).hexdigest() != digest:
                 raise InputError(f"{entry.path} has changed since it was looked at", hint="Submit again")
-    check_size("what the job brings along", plan.entries, packed.tell())
+    if packed.tell() > PACKAGE_LIMIT_BYTES:
+        raise too_large("what the job brings along", plan.entries)
     return packed.getvalue()
 
 

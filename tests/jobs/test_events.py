@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudrl.jobs.events import Line, Progress, error_of, read_events
+from cloudrl.jobs.events import EventReader, Line, Progress, error_of
 from cloudrl.verl.metrics import Step
 
 
@@ -16,12 +16,12 @@ def step_line(step: int, reward: float, seconds: float) -> str:
 
 
 def progress(lines: list[str], total_steps: int | None = None) -> list[Progress]:
-    return [event for event in read_events(lines, total_steps=total_steps) if isinstance(event, Progress)]
+    return [event for event in EventReader(total_steps).read(lines) if isinstance(event, Progress)]
 
 
 def test_a_line_comes_before_what_it_says():
     line = step_line(1, 0.25, 2.0)
-    assert list(read_events(["hello", line], total_steps=3)) == [
+    assert list(EventReader(3).read(["hello", line])) == [
         Line("hello"),
         Line(line),
         Step(1, {"critic/score/mean": 0.25, "timing_s/step": 2.0}),
@@ -48,7 +48,7 @@ def test_a_run_that_goes_beyond_its_total():
 
 
 def test_a_validation_is_no_progress():
-    events = list(read_events(["step:0 - val-core/x/mean@1:0.5"]))
+    events = list(EventReader().read(["step:0 - val-core/x/mean@1:0.5"]))
     assert [type(event) for event in events] == [Line, Step]
 
 
@@ -78,7 +78,7 @@ def test_lines_that_name_an_error(line: str, error: str | None):
 
 @given(st.lists(st.text() | st.integers(0, 99).map(lambda n: step_line(n, n / 7, n)), max_size=20))
 def test_every_line_is_there_once_in_its_order(lines: list[str]):
-    events = list(read_events(lines))
+    events = list(EventReader().read(lines))
     assert [event.text for event in events if isinstance(event, Line)] == lines
     assert all(
         event.step_s is None or math.isfinite(event.step_s) for event in events if isinstance(event, Progress)

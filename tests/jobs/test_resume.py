@@ -15,8 +15,7 @@ from cloudrl import RunningCluster
 from cloudrl.errors import CheckpointError, ConnectionFailed, InputError
 from cloudrl.jobs import SubmitOptions
 from cloudrl.jobs.draft import JobDraft
-from cloudrl.jobs.pipeline import choose_verl, name_run
-from cloudrl.jobs.resume import plan_resume
+from cloudrl.jobs.pipeline import choose_verl, name_run, plan_resume
 from cloudrl.jobs.submit import take_snapshot
 from cloudrl.spec import Job
 from cloudrl.transport import Connection
