@@ -18,6 +18,8 @@ PROVIDERS = {
     "dstack": "cloudrl.providers.dstack.provider:DstackProvider",
 }
 """Name -> module and class. Of clusters that are over, the first provider's counts."""
+DEFAULT = "local"
+"""The provider that starts a cluster where the user names none; a job to be run chooses by `default_provider`."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from cloudrl import spec
 from cloudrl.errors import CloudrlError, InputError, Interrupted
-from cloudrl.providers.registry import ensure_name_free, provider
+from cloudrl.providers.registry import DEFAULT, ensure_name_free, provider
 from cloudrl.render.dstack import to_dstack
 from cloudrl.sdk.amounts import money
 from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, silent, unattended
@@ -27,13 +27,13 @@ class Cluster(spec.Cluster):
         """The exact YAML of its dstack task."""
         return to_dstack(self)
 
-    def plan(self, on: str = "local", *, dashboard_port: int | None = None) -> Plan:
+    def plan(self, on: str = DEFAULT, *, dashboard_port: int | None = None) -> Plan:
         """What `up` would do; `.render()` is the text that `--dry-run` prints."""
         return provider(on).plan(self, dashboard_port=dashboard_port)
 
     def up(
         self,
-        on: str = "local",
+        on: str = DEFAULT,
         *,
         dashboard_port: int | None = None,
         detach: bool = True,
@@ -122,9 +122,7 @@ def nothing_started(fleet: str | None = None) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        unused = (
-            f"Fleet {fleet} costs nothing without a cluster; to be rid of it: cloudrl fleet delete {fleet}"
-        )
+        unused = f"Fleet {fleet} costs nothing without a cluster; to delete it: cloudrl fleet delete {fleet}"
         raise Interrupted(
             "interrupted; nothing was started", hint=unused if fleet is not None else None
         ) from None

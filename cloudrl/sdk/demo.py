@@ -79,7 +79,7 @@ def demo(nodes: int = 2, *, keep: bool = False, on_progress: OnProgress = silent
     Raises:
         CloudrlError: it did not work; unless `keep`, the cluster is ended, and its logs stay.
     """
-    cluster = Cluster(name=NAME, nodes=nodes).up(on="local", on_progress=on_progress, detach=keep)
+    cluster = Cluster(name=NAME, nodes=nodes).up(on_progress=on_progress, detach=keep)
     folder = Path(cluster.status().state_dir)
     try:
         return _train_and_compare(cluster, folder, on_progress)

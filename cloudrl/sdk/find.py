@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -140,16 +141,14 @@ def find_job(job_id: str | None = None, name: str | None = None, address: str | 
 
     if job_id is None:
         return newest_job(find(name, address).connection)
-    url = _JOB_URL.fullmatch(job_id)
-    if url is not None and name is None and address is None:
-        return _at(url["place"], "https" if url["secure"] else "http").job(url["id"])
-    return find(name, address).job(job_id if url is None else url["id"])
-
-
-def _at(place: str, scheme: str) -> RunningCluster:
-    """The cluster of a job's URL: one of ours by its name, also one that is over or another user's, or any Ray."""
-    name = _name_at(place) if {":", "."} & set(place) else place
-    return attach(name) if name is not None else find(address=f"{scheme}://{place}")
+    if (url := _JOB_URL.fullmatch(job_id)) is not None:
+        job_id, place = url["id"], url["place"]
+        if (
+            name is None and address is None
+        ):  # one of ours, also one that is over or another user's, or any Ray
+            name = _name_at(place) if {":", "."} & set(place) else place
+            address = f"http{'s' * bool(url['secure'])}://{place}" if name is None else None
+    return find(name, address).job(job_id)
 
 
 def _name_at(place: str) -> str | None:
@@ -159,18 +158,14 @@ def _name_at(place: str) -> str | None:
         return None
     running = registry.find().running
     for name, each in zip(names_in_use(running), running, strict=True):
-        url = urlsplit(each.dashboard_url or _dashboard_url(each))
+        dashboard_url = each.dashboard_url
+        if not dashboard_url:
+            with suppress(CloudrlError):
+                dashboard_url = provider(each.provider).status(each.name).dashboard_url
+        url = urlsplit(dashboard_url or "")
         if url.hostname in _LOOPBACK and str(url.port) == port:
             return name
     return None
-
-
-def _dashboard_url(cluster: Status) -> str:
-    """Where it is reached from here, by a look of its own; "" for nowhere."""
-    try:
-        return provider(cluster.provider).status(cluster.name).dashboard_url or ""
-    except CloudrlError:
-        return ""
 
 
 def _ray_token() -> str | None:

@@ -63,14 +63,13 @@ class Fleet(spec.Fleet):
 
         where = server.connect(project)
         planned = fleets.plan(where, self.to_dstack())
-        is_there = planned.action == "nothing"
-        if is_there:
+        if planned.action == "nothing":
             on_progress(Notice(f"fleet {self.name} is there, as declared"))
         else:
             fleets.check(where, planned, replace=replace is not False)
         if planned.price is not None:
             report_price(planned.price, f"{planned.nodes} machines at once", on_progress)
-        if is_there:
+        if planned.action == "nothing":
             return fleets.get(where, self.name)
         if not confirm(_question(planned, on_progress, replace=bool(replace))):
             raise InputError("nothing was created")
@@ -78,7 +77,12 @@ class Fleet(spec.Fleet):
             fleets.apply(where, planned)
             state = fleets.wait(where, self.name, on_look=on_progress)
         except KeyboardInterrupt:
-            raise _interrupted(planned) from None
+            per_hour = planned.price.per_hour if planned.price is not None else None
+            cost = f", with machines from {money(per_hour)}/h" if per_hour else ""
+            raise Interrupted(
+                f"interrupted; fleet {self.name} is being made{cost}",
+                hint=f"Look: cloudrl fleet list\nDelete it: cloudrl fleet delete {self.name}",
+            ) from None
         up = len(state.instances)
         ready = f"{up} machine{'' if up == 1 else 's'} ready" if up else "machines come with the first run"
         next_commands = f"cloudrl fleet list\ncloudrl fleet delete {self.name}"
@@ -145,13 +149,3 @@ def _lost_with(states: Sequence[FleetState], on_progress: OnProgress) -> str:
             on_progress(Notice(f"{state.name}: what lies on the hosts' own disks stays there"))
     rented = [each.name for state in states if not state.is_ssh for each in state.instances]
     return f" {', '.join(rented)} and all that lies on their disks will be gone." if rented else ""
-
-
-def _interrupted(planned: FleetPlan) -> Interrupted:
-    """What stays when Ctrl-C comes while a fleet is being made: dstack goes on with it."""
-    per_hour = planned.price.per_hour if planned.price is not None else None
-    cost = f", with machines from {money(per_hour)}/h" if per_hour else ""
-    return Interrupted(
-        f"interrupted; fleet {planned.name} is being made{cost}",
-        hint=f"Look: cloudrl fleet list\nBe rid of it: cloudrl fleet delete {planned.name}",
-    )

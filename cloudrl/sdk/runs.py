@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from cloudrl import jobs, recipes
 from cloudrl.errors import CheckpointError, CloudrlError, InputError, Interrupted, JobFailed
-from cloudrl.jobs import JobHandle, SubmitOptions, run_plan
+from cloudrl.jobs import run_plan
 from cloudrl.protocol.backoff import Backoff, retry
 from cloudrl.providers.model import NoFleet
 from cloudrl.providers.registry import default_provider, ensure_name_free, provider
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from cloudrl.errors import ConnectionFailed
-    from cloudrl.jobs import Progress
-    from cloudrl.providers.model import Plan, Provider, Status
+    from cloudrl.jobs import JobHandle, Progress, SubmitOptions
+    from cloudrl.providers.model import Plan, Status
     from cloudrl.sdk.teardown import TeardownImpact
     from cloudrl.spec import Job
 
@@ -93,9 +93,12 @@ class RunRequest:
         on_progress: OnProgress = silent,
     ) -> Run:
         """Do it; the arguments are those of `run`."""
+        from cloudrl.checkpoints.staging import refuse_existing
+
         on, name = self.plan.provider, self.cluster.name
         with nothing_started():
-            _refuse_existing(to)
+            if to is not None:
+                refuse_existing(Path(to))
             jobs.plan_job(
                 self.job, self.options, run_plan.expected_snapshot(self.plan, self.job, self.options)
             )
@@ -106,8 +109,7 @@ class RunRequest:
             cluster = RunningCluster(there, provider=on)
         else:
             cluster = self._start(create_fleet=create_fleet, confirm=confirm, on_progress=on_progress)
-        training = _Training(self, provider(on), cluster, down, confirm, on_progress)
-        return training.run(to, wait=wait)
+        return _Training(self, cluster, down, confirm, on_progress).run(to, wait=wait)
 
     def _start(self, *, create_fleet: bool, confirm: Confirm, on_progress: OnProgress) -> RunningCluster:
         up = partial(self.cluster.up, self.plan.provider, confirm=confirm, on_progress=on_progress)
@@ -129,7 +131,6 @@ class _Training:
     """From a cluster that is up to what becomes of it, and how far that has come."""
 
     request: RunRequest
-    where: Provider
     cluster: RunningCluster
     down: bool | None
     confirm: Confirm
@@ -144,11 +145,11 @@ class _Training:
         """Submit, follow to the end, merge the model, or say how, and end the cluster."""
         try:
             with suppress(CloudrlError):
-                self.first_status = self.where.status(self.cluster.name)
+                self.first_status = self.cluster.status()
             done = self._submit_and_follow(to, wait=wait)
         except KeyboardInterrupt:
             stopped = Interrupted("interrupted", hint=self.again)
-            raise with_state(stopped, self.where, self.cluster.name) from None
+            raise with_state(stopped, self.cluster.get_provider(), self.cluster.name) from None
         except JobFailed:
             self._end_after_error()
             raise
@@ -184,7 +185,7 @@ class _Training:
         Args:
             in_vain: whether it was started for a job that never came, so that nobody waits for it.
         """
-        where, name, on_progress = self.where, self.cluster.name, self.on_progress
+        where, name, on_progress = self.cluster.get_provider(), self.cluster.name, self.on_progress
         again = partial(retry, backoff=_BACKOFF, on_break=self._report_break)
         with ending(where, name, self.first_status.price_per_hour if self.first_status is not None else None):
             if self.down is False:
@@ -235,7 +236,7 @@ class _Training:
         if in_vain and self._end_after_error(in_vain=True):
             text = f"{error.message}; cluster {self.cluster.name} is ended again"
             return type(error)(text, hint=error.hint)
-        return with_state(error, self.where, self.cluster.name)
+        return with_state(error, self.cluster.get_provider(), self.cluster.name)
 
 
 def reasons_to_keep(impact: TeardownImpact, cluster: RunningCluster) -> tuple[list[str], list[str]]:
@@ -247,9 +248,9 @@ def reasons_to_keep(impact: TeardownImpact, cluster: RunningCluster) -> tuple[li
 
 def plan_run(
     job: Job | str,
-    options: SubmitOptions | None = None,
-    cluster: Cluster | Mapping[str, Any] | str = "ray-cluster",
-    on: str | None = None,
+    options: SubmitOptions,
+    cluster: Cluster | Mapping[str, Any] | str,
+    on: str | None,
 ) -> RunRequest:
     """What `run` would start: the cluster that a recipe is made for, and what is asked for in its place.
 
@@ -260,7 +261,6 @@ def plan_run(
         on: the provider; None is dstack for a cluster with GPUs, and this machine for one without.
     """
     job = recipes.load(job) if isinstance(job, str) else job
-    options = options or SubmitOptions()
     if isinstance(cluster, Cluster):
         asked: Mapping[str, Any] = cluster.explicit_fields()
     else:
@@ -318,11 +318,3 @@ def run(  # noqa: PLR0913 - the options of `cloudrl run`
     return plan_run(job, submit_options(overrides, options), cluster, on).execute(
         to=to, down=down, wait=wait, create_fleet=create_fleet, confirm=confirm, on_progress=on_progress
     )
-
-
-def _refuse_existing(to: str | os.PathLike[str] | None) -> None:
-    """Before anything is paid for."""
-    if to is not None:
-        from cloudrl.checkpoints.staging import refuse_existing
-
-        refuse_existing(Path(to))

@@ -128,17 +128,12 @@ def down(name: str, *, confirm: Confirm = unattended, on_progress: OnProgress = 
     """End a cluster by its name; see `teardown`."""
     ref = locate(name)
     was_running = teardown(get_provider(ref.provider), ref.name, confirm=confirm, on_progress=on_progress)
-    if not was_running and "/" not in name:
-        _report_silent(name, on_progress)
+    if not was_running and "/" not in name:  # the one that was over may not be the one that was meant
+        for each in find(name).silent:
+            other = ClusterRef(each.provider, name)
+            unseen = f"{each.error.message}; if there is a cluster {other}, it goes on"
+            on_progress(Notice(unseen, f"When it answers: cloudrl down {other}"))
     return was_running
-
-
-def _report_silent(name: str, on_progress: OnProgress) -> None:
-    """Say that the cluster that was over may not be the one that was meant."""
-    for each in find(name).silent:
-        ref = ClusterRef(each.provider, name)
-        unseen = f"{each.error.message}; if there is a cluster {ref}, it goes on"
-        on_progress(Notice(unseen, f"When it answers: cloudrl down {ref}"))
 
 
 def _ask(impact: TeardownImpact, confirm: Confirm, on_progress: OnProgress) -> None:

@@ -42,7 +42,11 @@ class NetworkVolume(spec.NetworkVolume):
             volumes.create(where, self.to_dstack())
             state = volumes.wait(where, self.name)
         except KeyboardInterrupt:
-            raise _interrupted(self.name, project) from None
+            at = f" --project {shlex.quote(project)}" if project is not None else ""
+            raise Interrupted(
+                f"interrupted; volume {self.name} is being made, and its disk costs money until it is deleted",
+                hint=f"Look: cloudrl volume list{at}\nDelete it: cloudrl volume delete {self.name}{at}",
+            ) from None
         use = f"--volume {self.name}:/checkpoints with `cloudrl task create` or `cloudrl up`"
         on_progress(Notice(f"volume {self.name}: {state.size} in {state.backend} {state.region}", use))
         return state
@@ -76,12 +80,3 @@ def delete_volumes(
         raise InputError("nothing was deleted")
     volumes.delete(where, list(names))
     on_progress(Notice(f"deleted {', '.join(names)}"))
-
-
-def _interrupted(name: str, project: str | None) -> Interrupted:
-    """What stays when Ctrl-C comes while a volume is being made: dstack goes on with it."""
-    where = f" --project {shlex.quote(project)}" if project is not None else ""
-    return Interrupted(
-        f"interrupted; volume {name} is being made, and its disk costs money until it is deleted",
-        hint=f"Look: cloudrl volume list{where}\nBe rid of it: cloudrl volume delete {name}{where}",
-    )

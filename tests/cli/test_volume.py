@@ -35,4 +35,4 @@ def test_ctrl_c_while_a_disk_is_made(
     assert "interrupted; volume ckpt is being made, and its disk costs money until it is deleted" in done.err
     option = " --project research" if where else ""
     assert f"Look: cloudrl volume list{option}\n" in done.err
-    assert f"Be rid of it: cloudrl volume delete ckpt{option}\n" in done.err
+    assert f"Delete it: cloudrl volume delete ckpt{option}\n" in done.err

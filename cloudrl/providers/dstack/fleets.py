@@ -152,7 +152,7 @@ def check(server: Server, planned: FleetPlan, *, replace: bool) -> None:
     if planned.action == "recreate" and not replace:
         raise InputError(
             f"fleet {name} is there and cannot be changed in place: its machines and their disks would go",
-            hint=f"See it: cloudrl fleet list\nBe rid of it: cloudrl fleet delete {name}",
+            hint=f"See it: cloudrl fleet list\nDelete it: cloudrl fleet delete {name}",
         )
     if planned.price is not None and planned.price.total_offers == 0:
         raise CapacityError(
