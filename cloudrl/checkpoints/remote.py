@@ -1,29 +1,125 @@
-"""A file of a checkpoint on some node of a cluster, read through the agent of its head."""
+"""A file of a checkpoint on some node of a cluster, read through the agent of its head.
+
+It goes on after a broken connection. Standard library only: a merge on the head runs under the image's Python, which
+has no HTTP client of ours.
+"""
 
 from __future__ import annotations
 
+import http.client
 import json
+import time
 from typing import TYPE_CHECKING, Any
 
-from cloudrl.checkpoints.agent_files import PermanentError
-from cloudrl.errors import CheckpointError
+from cloudrl.errors import CheckpointError, ConnectionFailed
 from cloudrl.node.ranges import MAX_RANGES, MAX_RANGES_BYTES
 from cloudrl.node.shard_worker import CASTS
 from cloudrl.protocol import routes
+from cloudrl.protocol.backoff import Attempts, Backoff
+from cloudrl.protocol.client import AgentRefused
 from cloudrl.protocol.failures import ErrorCode
+from cloudrl.shards import cancellation
 from cloudrl.shards.cast import cast_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from cloudrl.checkpoints.agent_files import RangeClient
+    from cloudrl.protocol.client import AgentClient, Response
     from cloudrl.saves.inventory import FileCopy
     from cloudrl.shards.dtypes import DType
 
+_CHUNK_BYTES = 256 << 10
+READ_TIMEOUT_S = 30.0
+"""For each step of a request."""
+_FINAL = (
+    ErrorCode.BAD_REQUEST, ErrorCode.UNAUTHORIZED, ErrorCode.FORBIDDEN, ErrorCode.NOT_FOUND, ErrorCode.TOO_LARGE,
+    ErrorCode.BAD_RANGE, ErrorCode.UNREADABLE, ErrorCode.UNSUPPORTED,
+)  # fmt: skip
+"""Asking again would bring the same, of a disk that cannot read the bytes for example; all else may pass: a head that
+restarts, a node that is not heard of yet."""
 _SUMMED_AT_ONCE_BYTES = 16 << 20
 """A busy network volume may give 1 MB/s, and nothing travels meanwhile: such a sum ends within the client's timeout."""
 _LEFT_TO_THE_READER = (ErrorCode.NOT_FOUND, ErrorCode.UNSUPPORTED)
 """How an agent says that it cannot calculate: without numpy for example."""
+
+
+class PermanentError(CheckpointError):
+    """The agent answers, and says no for good."""
+
+    def __init__(self, message: str, *, hint: str | None = None, code: ErrorCode | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.code = code
+
+
+class RangeClient:
+    """Requests to one agent that are sent again. Threads share it; each request has a connection of its own.
+
+    Args:
+        agent: Of rank 0, which passes on what concerns another rank.
+        backoff: Pauses after a break, and when to give up.
+        on_break: Called with a sentence for each failure that is going to be tried again.
+        clock: Seconds that never run backwards.
+        sleep: Waits that many seconds, or until nobody waits for this thread.
+    """
+
+    def __init__(
+        self,
+        agent: AgentClient,
+        *,
+        backoff: Backoff | None = None,
+        on_break: Callable[[str], None] = lambda _sentence: None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = cancellation.sleep,
+    ) -> None:
+        self._agent, self._backoff, self._on_break = agent, backoff, on_break
+        self._clock, self._sleep = clock, sleep
+
+    def open(self, route: routes.Route, **more: Any) -> Response:
+        """Send a request once."""
+        return self._agent.open(self._agent.request(route, timeout_s=READ_TIMEOUT_S, **more))
+
+    def keep_trying(
+        self, attempt: Callable[[], None], label: str, progress: Callable[[], int] = lambda: 0
+    ) -> None:
+        """Repeat an attempt until it succeeds.
+
+        Args:
+            attempt: Sends a request and reads the answer.
+            label: Of the file, for messages.
+            progress: What has come so far: with more of it, patience begins anew.
+
+        Raises:
+            CheckpointError: The agent refuses, or has been silent for `backoff.give_up_s`.
+        """
+        attempts, before = Attempts(self._backoff, clock=self._clock, sleep=self._sleep), progress()
+        while True:
+            cancellation.check()
+            try:
+                return attempt()
+            except (AgentRefused, ConnectionFailed, OSError, http.client.HTTPException) as error:
+                if isinstance(error, AgentRefused):
+                    _raise_if_final(error, label)
+                if progress() > before:
+                    before = progress()
+                    attempts.progress()
+                reason = getattr(error, "message", None) or str(error) or type(error).__name__
+                if attempts.are_exhausted:
+                    raise CheckpointError(
+                        f"{label} cannot be read: nothing has come for {attempts.silence_s:.0f} s ({reason})",
+                        hint="Is the cluster up? See cloudrl status; then type the same command again",
+                    ) from error
+                self._on_break(f"{label}: {reason}; trying again")
+                attempts.pause()
+
+
+def _raise_if_final(refusal: AgentRefused, label: str) -> None:
+    if refusal.status == 401:
+        raise PermanentError(
+            f"{label}: the agent refuses the token: another cluster may have taken its port",
+            code=ErrorCode.UNAUTHORIZED,
+        ) from refusal
+    if refusal.code in _FINAL:
+        raise PermanentError(f"{label}: {refusal}", code=refusal.code) from refusal
 
 
 class RemoteShard:
@@ -36,11 +132,8 @@ class RemoteShard:
 
     def __init__(self, client: RangeClient, file: FileCopy) -> None:
         self.label = file.label
-        self._client, self._size = client, file.size_bytes
-        self._file: dict[str, Any] = {
-            "rank": file.location.ranks[0], "root": file.location.root, "path": file.path,
-        }  # fmt: skip
-        self._casts = True
+        self._client, self._size, self._casts = client, file.size_bytes, True
+        self._file = {"rank": file.location.ranks[0], "root": file.location.root, "path": file.path}
 
     def size_bytes(self) -> int:
         """See `ShardSource.size_bytes`."""
@@ -57,9 +150,7 @@ class RemoteShard:
             self._check(offset, length)
         pieces: list[bytes] = []
         for batch in _batches(ranges):
-            content = self._client.call(
-                routes.CHECKPOINT_RANGES, self._file, label=self.label, body={"ranges": batch}
-            )
+            content = self._call(routes.CHECKPOINT_RANGES, body=json.dumps({"ranges": batch}).encode())
             for _, length in batch:
                 pieces.append(content[:length])
                 content = content[length:]
@@ -68,16 +159,15 @@ class RemoteShard:
     def read_cast(self, offset: int, count: int, stored: DType, wanted: DType) -> bytes:
         """See `ShardSource.read_cast`; the node casts where that saves bytes."""
         pair = (stored.safetensors, wanted.safetensors)
-        if not (stored.is_float and pair in CASTS and self._casts):
-            return cast_bytes(self.read(offset, count * stored.size_bytes), stored, wanted)
-        self._check(offset, count * CASTS[pair])
-        try:
-            return self._fetch(offset, count * CASTS[pair], {"cast": ",".join(pair)})
-        except PermanentError as error:
-            if error.code not in _LEFT_TO_THE_READER:
-                raise
-            self._casts = False
-        return self.read_cast(offset, count, stored, wanted)
+        if pair in CASTS and self._casts:
+            self._check(offset, count * CASTS[pair])
+            try:
+                return self._fetch(offset, count * CASTS[pair], cast=",".join(pair))
+            except PermanentError as error:
+                if error.code not in _LEFT_TO_THE_READER:
+                    raise
+                self._casts = False
+        return cast_bytes(self.read(offset, count * stored.size_bytes), stored, wanted)
 
     def crc32(self, offset: int, length: int) -> int:
         """See `ShardSource.crc32`; the node sums, and only the sum travels."""
@@ -86,22 +176,45 @@ class RemoteShard:
         while offset < end:
             count = min(_SUMMED_AT_ONCE_BYTES, end - offset)
             headers = {"Range": f"bytes={offset}-{offset + count - 1}"}
-            answer = self._client.call(
-                routes.CHECKPOINT_FILE, self._file, query={"crc32": value}, label=self.label, headers=headers
-            )
-            said = json.loads(answer)
-            if said["size_bytes"] != count:
+            answer = json.loads(self._call(routes.CHECKPOINT_FILE, query={"crc32": value}, headers=headers))
+            if answer["size_bytes"] != count:
                 raise CheckpointError(
                     f"{self.label} has changed while it was read",
                     hint="Is a job saving this step? Wait for it",
                 )
-            value, offset = int(said["crc32"]), offset + count
+            value, offset = int(answer["crc32"]), offset + count
         return value
 
-    def _fetch(self, offset: int, length: int, query: dict[str, str] | None = None) -> bytes:
-        content = bytearray()
+    def _fetch(self, offset: int, length: int, *, cast: str | None = None) -> bytes:
+        """So many bytes as they are stored, of which a cast leaves half; what has come is never asked for again."""
+        ratio, content = 2 if cast else 1, bytearray()
+
+        def attempt() -> None:
+            if cast and len(content) % 2:
+                del content[-1:]  # half of a value
+            headers = {"Range": f"bytes={offset + len(content) * ratio}-{offset + length - 1}"}
+            query = {"cast": cast} if cast else None
+            with self._client.open(
+                routes.CHECKPOINT_FILE, query=query, headers=headers, **self._file
+            ) as answer:
+                if cast and answer.header(routes.CAST_HEADER) != cast:
+                    raise PermanentError(f"{self.label}: the agent does not cast", code=ErrorCode.UNSUPPORTED)
+                _read_until(answer, length // ratio, content)
+
         if length:
-            self._client.fetch(self._file, offset, length, label=self.label, into=content, query=query)
+            self._client.keep_trying(attempt, self.label, lambda: len(content))
+        return bytes(content)
+
+    def _call(self, route: routes.Route, **more: Any) -> bytes:
+        """One short answer."""
+        content = bytearray()
+
+        def attempt() -> None:
+            content.clear()
+            with self._client.open(route, **more, **self._file) as answer:
+                _read_until(answer, int(answer.header("Content-Length") or 0), content)
+
+        self._client.keep_trying(attempt, self.label)
         return bytes(content)
 
     def _check(self, offset: int, length: int) -> None:
@@ -123,3 +236,13 @@ def _batches(ranges: Sequence[tuple[int, int]]) -> Iterator[list[tuple[int, int]
         size += length
     if batch:
         yield batch
+
+
+def _read_until(answer: Response, count: int, content: bytearray) -> None:
+    """Until there are so many bytes; what has come before a break stays."""
+    while len(content) < count:
+        cancellation.check()
+        chunk = answer.stream.read1(min(_CHUNK_BYTES, count - len(content)))
+        if not chunk:
+            raise ConnectionResetError(f"the connection broke {count - len(content)} bytes too early")
+        content += chunk

@@ -15,10 +15,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloudrl.checkpoints.agent_files import READ_TIMEOUT_S, RangeClient
 from cloudrl.checkpoints.merge import merge
 from cloudrl.checkpoints.merge_inputs import merge_inputs
-from cloudrl.checkpoints.remote import RemoteShard
+from cloudrl.checkpoints.remote import READ_TIMEOUT_S, RangeClient, RemoteShard
 from cloudrl.errors import CheckpointError, CloudrlError
 from cloudrl.protocol.backoff import Backoff, retry
 from cloudrl.protocol.client import AgentClient

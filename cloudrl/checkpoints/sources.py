@@ -7,8 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from cloudrl.checkpoints.agent_files import RangeClient
-from cloudrl.checkpoints.remote import RemoteShard
+from cloudrl.checkpoints.remote import RangeClient, RemoteShard
 from cloudrl.errors import CheckpointError, InputError
 from cloudrl.node.checkpoint_store import remove_step
 from cloudrl.node.files import Refused

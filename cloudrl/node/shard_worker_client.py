@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from cloudrl.node.process import Child
 
 SILENT_S = 90.0
-"""Without a sign of life: longer than any client waits (`cloudrl.protocol.client`, `cloudrl.checkpoints.agent_files`),
+"""Without a sign of life: longer than any client waits (`cloudrl.protocol.client`, `cloudrl.checkpoints.remote`),
 and than the worker itself does for a client that takes nothing."""
 _GRACE_S = 1.0
 

@@ -12,8 +12,7 @@ import pytest
 from cut_link import CutLink
 from node.server_harness import TOKEN, Served
 
-from cloudrl.checkpoints.agent_files import RangeClient
-from cloudrl.checkpoints.remote import RemoteShard
+from cloudrl.checkpoints.remote import RangeClient, RemoteShard
 from cloudrl.errors import CheckpointError, ConnectionFailed
 from cloudrl.protocol.backoff import Backoff
 from cloudrl.protocol.client import AgentClient

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cloudrl.checkpoints.agent_files import READ_TIMEOUT_S
+from cloudrl.checkpoints.remote import READ_TIMEOUT_S
 from cloudrl.node.process import Child
 from cloudrl.node.shard_worker import SEND_TIMEOUT_S
 from cloudrl.node.shard_worker_client import SILENT_S, ShardUnreadable, ShardWorkerClient, ShardWorkerFailed

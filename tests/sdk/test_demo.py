@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cloudrl.checkpoints.agent_files import PermanentError
 from cloudrl.checkpoints.merge import Merged
+from cloudrl.checkpoints.remote import PermanentError
 from cloudrl.cli.demo import _show
 from cloudrl.errors import JobFailed
 from cloudrl.protocol.failures import ErrorCode

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from shard_files import config_files, opened
 
-from cloudrl.checkpoints.agent_files import RangeClient
 from cloudrl.checkpoints.merge import merge
-from cloudrl.protocol import routes
+from cloudrl.checkpoints.remote import RangeClient, RemoteShard
 from cloudrl.protocol.backoff import Backoff
 from cloudrl.protocol.client import AgentClient
+from cloudrl.saves.inventory import FileCopy, Location
 from cloudrl.shards import cancellation
 from cloudrl.shards.inputs import MergeInputs
 from cloudrl.shards.verify import verify
@@ -27,26 +27,17 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.io
 
 
-class Silent:
+class Silent(RemoteShard):
     """A shard whose node can still be read, but does not sum any more; the user loses patience."""
 
     def __init__(self, here: LocalShard) -> None:
-        self._here = here
         self._interrupted = threading.Event()
         backoff = Backoff(first_s=20.0, longest_s=20.0, give_up_s=30.0)
-        self._client = RangeClient(
-            AgentClient("http://127.0.0.1:9", "t"), backoff=backoff, on_break=self._interrupt
-        )
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._here, name)
-
-    def crc32(self, offset: int, length: int) -> int:
-        return len(
-            self._client.call(
-                routes.CHECKPOINT_FILE, {"rank": 0, "root": "checkpoints", "path": "x"}, label="x"
-            )
-        )
+        agent = AgentClient("http://127.0.0.1:9", "t")
+        place = Location((0,), ("127.0.0.1",), "checkpoints", "/checkpoints")
+        client = RangeClient(agent, backoff=backoff, on_break=self._interrupt)
+        super().__init__(client, FileCopy(place, here.path.name, here.size_bytes(), 0.0))
+        self.read, self.read_many = here.read, here.read_many  # type: ignore[method-assign]
 
     def _interrupt(self, _sentence: str) -> None:
         if not self._interrupted.is_set():
@@ -57,7 +48,7 @@ class Silent:
 @pytest.fixture
 def shards(actor: Path) -> dict[int, Any]:
     whole = opened(actor).shards
-    return {0: Silent(whole[0]), 1: whole[1]}  # type: ignore[arg-type]
+    return {0: Silent(whole[0]), 1: whole[1]}
 
 
 def test_a_check_ends(shards: dict[int, Any]) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
+import json
 import threading
 import zlib
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 from fake_cluster import FakeCluster
@@ -14,10 +17,11 @@ from small_step import write_step
 from spread_checkpoint import spread
 
 from cloudrl.checkpoints.handle import Checkpoints
-from cloudrl.checkpoints.remote import RemoteShard
+from cloudrl.checkpoints.remote import RangeClient, RemoteShard
 from cloudrl.checkpoints.sources import ClusterSource
 from cloudrl.errors import CheckpointError
-from cloudrl.protocol.client import AgentClient
+from cloudrl.protocol.client import AgentClient, Request, Response
+from cloudrl.protocol.routes import CAST_HEADER
 from cloudrl.saves.inventory import FileCopy, Location
 from cloudrl.shards.dtypes import DType
 from cloudrl.shards.source import LocalShard
@@ -141,40 +145,40 @@ def test_a_merge_ends_at_once_at_what_cannot_be_read(cluster: FakeCluster, tmp_p
 
 
 class Zeros:
-    """A client to a file of zeros; remembers what is asked for, and calls `on_fetch` while an answer is on its way."""
+    """An agent with a file of zeros; remembers what it sums, and calls `on_read` while an answer is on its way."""
 
-    def __init__(self, on_fetch: Callable[[], object] = lambda: None) -> None:
+    def __init__(self, on_read: Callable[[], object] = lambda: None) -> None:
         self.sums: list[int] = []
-        self._on_fetch = on_fetch
+        self._on_read = on_read
+        self.shard = RemoteShard(RangeClient(AgentClient("http://head", "t", send=self._send)), AT)
 
-    def fetch(
-        self, _file: object, _first: int, count: int, *, into: bytearray, query: object = None, **_: Any
-    ) -> None:
-        self._on_fetch()
-        into += bytes(count // 2 if query else count)
-
-    def call(
-        self, _route: object, _file: object, *, headers: dict[str, str], query: dict[str, int], **_: Any
-    ) -> bytes:
-        first, last = map(int, headers["Range"].removeprefix("bytes=").split("-"))
-        self.sums.append(last + 1 - first)
-        crc = zlib.crc32(bytes(self.sums[-1]), query["crc32"])
-        return b'{"size_bytes": %d, "crc32": %d}' % (self.sums[-1], crc)
+    def _send(self, request: Request) -> Response:
+        first, last = map(int, request.headers["Range"].removeprefix("bytes=").split("-"))
+        count, query = last + 1 - first, dict(parse_qsl(urlsplit(request.url).query))
+        if "crc32" in query:
+            self.sums.append(count)
+            crc = zlib.crc32(bytes(count), int(query["crc32"]))
+            body = json.dumps({"size_bytes": count, "crc32": crc}).encode()
+        else:
+            self._on_read()
+            body = bytes(count // 2 if query else count)
+        headers = {"Content-Length": str(len(body)), CAST_HEADER: query.get("cast", "")}
+        return Response(200, headers, io.BytesIO(body))
 
 
 def test_no_sum_takes_longer_than_an_answer_may() -> None:
     """Within the 30 s of a client also where a busy volume gives 1 MB/s."""
-    client = Zeros()
-    assert RemoteShard(client, AT).crc32(5, 50 << 20) == zlib.crc32(bytes(50 << 20))  # type: ignore[arg-type]
-    assert max(client.sums) < 30e6
-    assert sum(client.sums) == 50 << 20
+    agent = Zeros()
+    assert agent.shard.crc32(5, 50 << 20) == zlib.crc32(bytes(50 << 20))
+    assert max(agent.sums) < 30e6
+    assert sum(agent.sums) == 50 << 20
 
 
 @pytest.mark.parametrize("length", [1000, 8 << 20])
 def test_threads_read_one_shard_side_by_side(length: int) -> None:
     """Each answer waits until as many are on their way as there are threads."""
     together = threading.Barrier(4, timeout=10)
-    shard = RemoteShard(Zeros(together.wait), AT)  # type: ignore[arg-type]
+    shard = Zeros(together.wait).shard
     with ThreadPoolExecutor(4) as pool:
         reads = [pool.submit(shard.read, number * (10 << 20), length) for number in range(4)]
         casts = [pool.submit(shard.read_cast, number * (10 << 20), length // 4, DType.FLOAT32, DType.BFLOAT16)
