@@ -73,6 +73,8 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._answer({"error": "there is none"}, 404, "RepoNotFound")
 
+    do_HEAD = do_GET  # noqa: N815
+
     def do_PUT(self) -> None:
         oid, content = self.path.rpartition("/")[2], self._content()
         self.server.sent.append(oid)
@@ -139,4 +141,4 @@ class _Handler(BaseHTTPRequestHandler):
         if code:
             self.send_header("X-Error-Code", code)
         self.end_headers()
-        self.wfile.write(body)
+        self.wfile.write(b"" if self.command == "HEAD" else body)

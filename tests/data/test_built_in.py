@@ -1,4 +1,4 @@
-"""`gsm8k`, `math` and `nq_search` against the rows of the scripts that verl and Search-R1 have for them.
+"""`gsm8k`, `math` and `nq_search` against the scripts and reward functions that verl and Search-R1 have for them.
 
 *.verl.jsonl is what verl 0.9.0's examples/data_preprocess/gsm8k.py and math_dataset.py make of the raw rows beside it
 with `--local_dataset_path`; *.search-r1.jsonl what scripts/data_process/nq_search.py of PeterGriffinJin/Search-R1 at
@@ -8,22 +8,25 @@ a14dc3a does. Read row by row; questions and problems are ours.
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from cloudrl.data import gsm8k, math, nq_search
 from cloudrl.data.parquet import SPLITS
 from cloudrl.data.request import built_in, parse_request
 from cloudrl.errors import InputError
 from cloudrl.protocol.data_sets import BUILT_IN
-
-pytestmark = pytest.mark.io
 
 MODULES = {"gsm8k": gsm8k, "math": math, "nq_search": nq_search}
 COUNTS = {"gsm8k": (7, 2), "math": (12, 3), "nq_search": (4, 2)}
@@ -132,3 +135,133 @@ def test_the_name_of_nq_search_means_it_and_the_hubs_collection_does_not() -> No
     assert built_in(parse_request("nq_search")) is known
     assert known.hub_id == nq_search.HUB_ID
     assert built_in(parse_request(nq_search.HUB_ID)) is None
+
+
+@pytest.mark.parametrize(
+    ("answer", "number"),
+    [
+        ("3 + 4\n#### 7", "7"),
+        ("#### 1,234,567", "1234567"),
+        ("#### -5", "-5"),
+        ("#### 0.50", "0.50"),
+        ("#### 15%", "15"),
+        ("#### 1\n#### 2", "1"),
+        ("#### 12.", "12."),
+        ("####7", None),
+        ("#### $7", None),
+        ("####  7", None),
+        ("#### - 5", None),
+        ("seven", None),
+        ("", None),
+    ],
+)
+def test_the_final_answer_of_gsm8k_follows_verls_expression(answer: str, number: str | None) -> None:
+    assert gsm8k.final_answer(answer) == number
+
+
+@pytest.mark.verl
+def test_verls_reward_finds_the_ground_truth_in_the_answer() -> None:
+    from verl.utils.reward_score.gsm8k import compute_score
+
+    for row in rows_of(raw("gsm8k") / "train.verl.jsonl"):
+        answer, truth = row["extra_info"]["answer"], row["reward_model"]["ground_truth"]
+        last_line = answer.splitlines()[-1]
+        assert compute_score(last_line, gsm8k.final_answer(last_line)) == 1.0
+        assert gsm8k.final_answer(answer) == truth
+
+
+def test_a_missing_split_is_named(tmp_path: Path) -> None:
+    shutil.copy(raw("gsm8k") / "train.jsonl", tmp_path)
+    with pytest.raises(InputError, match=r"has no test split of gsm8k: its splits are train$"):
+        gsm8k.prepare(tmp_path / "out", source=tmp_path)
+
+
+@pytest.mark.io
+def test_a_failed_download_ends_the_agents_child_with_one_line_that_says_what_to_do(tmp_path: Path) -> None:
+    """The real `datasets`, told not to use the network: as a node without a way out, but at once."""
+    command = [sys.executable, "-m", "cloudrl.node", "data", "gsm8k", "--to", str(tmp_path / "out")]
+    env = {**os.environ, "HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "1"}
+    env.pop("HF_ENDPOINT", None)
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert (
+        "data set gsm8k: openai/gsm8k is not in the cache, and HF_HUB_OFFLINE=1 forbids to download it ("
+        in last
+    )
+    assert last.endswith(") Set HF_HUB_OFFLINE=0, or give a folder of its rows as source")
+    assert len(last) < 450
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("solution", "answer"),
+    [
+        (r"so $x = \boxed{7}$.", "7"),
+        (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
+        (r"\boxed{1} or \boxed{2}", "2"),
+        (r"\boxed 5$ apples", "5"),
+        (r"\boxed 5 apples", "5 apples"),
+        (r"\boxed 3$ and \boxed{4}", "3"),
+        (r"\boxed{}", ""),
+        (r"\boxed{a}}", "a"),
+        (r"\boxed{\{1\}}", r"\{1\}"),
+        (r"\fbox{7}", None),
+        (r"\fbox{7} \boxed{8}", "8"),
+        (r"\boxed{7} \fbox{8}", "7"),
+        (r"\boxed{7", None),
+        (r"\boxed{1} \boxed{2", None),
+        (r"\boxed7", None),
+        (r"\boxed5 and {x}", None),
+        (r"\boxed", None),
+        ("seven", None),
+        ("", None),
+    ],
+)
+def test_the_final_answer_of_math_follows_verls_functions(solution: str, answer: str | None) -> None:
+    assert math.final_answer(solution) == answer
+
+
+VERL = r"""
+import json, sys
+from verl.utils.reward_score.math_reward import last_boxed_only_string, remove_boxed
+def answer(solution):
+    try:
+        return remove_boxed(last_boxed_only_string(solution))
+    except (AssertionError, TypeError):  # TypeError: the one has found nothing, and the other takes no None
+        return None
+json.dump([answer(each) for each in json.load(sys.stdin)], sys.stdout)
+"""
+
+
+@pytest.fixture(scope="module")
+def solutions() -> list[str]:
+    """Texts that are made of what the functions look for; collected here, since verl answers all at once."""
+    found: list[str] = []
+    parts = st.sampled_from(
+        [*"{}$ x\\\n", "\\boxed", "\\boxed{", "\\boxed ", "\\fbox", "\\fbox{", "\\frac{1}{2}", "}$."]
+    )
+
+    @settings(max_examples=600, suppress_health_check=list(HealthCheck))
+    @given(st.lists(parts, max_size=12).map("".join))
+    def collect(text: str) -> None:
+        found.append(text)
+
+    collect()
+    found += [row["solution"] for split in SPLITS for row in rows_of(raw("math") / f"{split}.jsonl")]
+    return found
+
+
+@pytest.mark.verl
+def test_verls_own_functions_find_the_same_answers(solutions: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", VERL],
+        input=json.dumps(solutions),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    verls = json.loads(done.stdout)
+    assert [math.final_answer(each) for each in solutions] == verls
+    assert 200 < sum(answer is not None for answer in verls) < len(verls) - 200

@@ -5,19 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from fake_hub import FakeHub
 
 from cloudrl.spec import DataSet
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = pytest.mark.io
 
@@ -116,43 +111,12 @@ def test_a_failed_download_is_one_line_with_the_remedy(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-class _Refusing(BaseHTTPRequestHandler):
-    """The Hub, where nothing is."""
-
-    def do_GET(self) -> None:
-        self.send_response(404)
-        self.send_header("X-Error-Code", "RepoNotFound")
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def do_HEAD(self) -> None:
-        self.do_GET()
-
-    def do_POST(self) -> None:
-        self.do_GET()
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-@pytest.fixture
-def refusing_hub() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Refusing)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
-def test_what_is_not_there_is_the_users_mistake(refusing_hub: str, tmp_path: Path) -> None:
-    answer = prepared(tmp_path, DataSet(name="owner/nmae"), HF_ENDPOINT=refusing_hub)
+def test_what_is_not_there_is_the_users_mistake(tmp_path: Path) -> None:
+    with FakeHub() as hub:
+        answer = prepared(tmp_path, DataSet(name="owner/nmae"), HF_ENDPOINT=hub.url)
     assert isinstance(answer, list)
     kind, message, hint = answer
     assert kind == "InputError"
-    assert message.startswith(
-        f"data set owner/nmae: owner/nmae is not on {refusing_hub}, or may not be read ("
-    )
+    assert message.startswith(f"data set owner/nmae: owner/nmae is not on {hub.url}, or may not be read (")
     assert "HF_TOKEN" in hint
     assert not Path(tmp_path / "out").exists()
