@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 from cloudrl.errors import CloudrlError, InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from cloudrl.providers.model import Provider, Status
 
@@ -34,19 +34,16 @@ class ClusterRef:
 
 
 @dataclass(frozen=True)
-class Silent:
-    """A provider that could not be asked, and why."""
-
-    provider: str
-    error: CloudrlError
-
-
-@dataclass(frozen=True)
 class Found:
-    """Clusters of several providers, and those of which nobody knows now."""
+    """Clusters of several providers.
+
+    Attributes:
+        clusters: those that were found.
+        errors: providers that could not be asked, and why: of their clusters nobody knows now.
+    """
 
     clusters: tuple[Status, ...]
-    silent: tuple[Silent, ...] = ()
+    errors: Mapping[str, CloudrlError]
 
     @property
     def running(self) -> tuple[Status, ...]:
@@ -55,8 +52,8 @@ class Found:
 
     def refuse_silent(self) -> None:
         """Raises: CloudrlError: nothing was found, and a provider could not be asked."""
-        if self.silent and not self.clusters:
-            raise self.silent[0].error
+        if self.errors and not self.clusters:
+            raise next(iter(self.errors.values()))
 
 
 def provider(name: str) -> Provider:
@@ -89,7 +86,7 @@ def find(name: str | None = None) -> Found:
     cluster at all, counts only where one has none of that name, alive or over.
     """
     clusters: list[Status] = []
-    silent: list[Silent] = []
+    errors: dict[str, CloudrlError] = {}
     of_provider, _, plain = (name or "").rpartition("/")
     for each in map(provider, [of_provider] if of_provider else PROVIDERS):
         if not each.is_configured():
@@ -97,15 +94,13 @@ def find(name: str | None = None) -> Found:
         try:
             clusters += each.list(plain or None)
         except CloudrlError as error:
-            silent.append(Silent(each.name, error))
-    own = {each.name for each in clusters if each.is_own}
-    clusters = [each for each in clusters if each.is_own or each.name not in own]
-    alive = {each.name for each in clusters if not each.is_over}
-    kept: list[Status] = []
-    for look in clusters:
-        if not look.is_over or look.name not in alive | {other.name for other in kept}:
-            kept.append(look)
-    return Found(tuple(kept), tuple(silent))
+            errors[each.name] = error
+    chosen: list[Status] = []
+    for known in dict.fromkeys(each.name for each in clusters):
+        named = [each for each in clusters if each.name == known]
+        named = [each for each in named if each.is_own] or named
+        chosen += [each for each in named if not each.is_over] or named[:1]
+    return Found(tuple(chosen), errors)
 
 
 def locate(name: str) -> ClusterRef:

@@ -96,8 +96,8 @@ def running_clusters() -> list[str]:
         CloudrlError: a provider could not be asked, and nothing runs with the others.
     """
     found = registry.find()
-    if found.silent and not found.running:
-        raise found.silent[0].error
+    if found.errors and not found.running:
+        raise next(iter(found.errors.values()))
     return names_in_use(found.running)
 
 
@@ -111,8 +111,8 @@ def known_clusters(*, on_progress: OnProgress = silent) -> tuple[Status, ...]:
     """
     found = registry.find()
     found.refuse_silent()
-    for each in found.silent:
-        on_progress(Notice(f"clusters on {each.provider} are not shown: {each.error.message}"))
+    for name, error in found.errors.items():
+        on_progress(Notice(f"clusters on {name} are not shown: {error.message}"))
     return found.clusters
 
 

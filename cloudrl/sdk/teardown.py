@@ -129,9 +129,9 @@ def down(name: str, *, confirm: Confirm = unattended, on_progress: OnProgress = 
     ref = locate(name)
     was_running = teardown(get_provider(ref.provider), ref.name, confirm=confirm, on_progress=on_progress)
     if not was_running and "/" not in name:  # the one that was over may not be the one that was meant
-        for each in find(name).silent:
-            other = ClusterRef(each.provider, name)
-            unseen = f"{each.error.message}; if there is a cluster {other}, it goes on"
+        for other_provider, error in find(name).errors.items():
+            other = ClusterRef(other_provider, name)
+            unseen = f"{error.message}; if there is a cluster {other}, it goes on"
             on_progress(Notice(unseen, f"When it answers: cloudrl down {other}"))
     return was_running
 
