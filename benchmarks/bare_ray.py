@@ -15,7 +15,7 @@ from cloudrl.node import ray as ray_node
 from cloudrl.node.identity import address_towards
 from cloudrl.node.process import Child
 from cloudrl.providers.local import processes
-from cloudrl.providers.local.launch import OBJECT_STORE_BYTES
+from cloudrl.providers.local.plan import OBJECT_STORE_BYTES
 from cloudrl.render.dstack import CPU_SLOTS
 
 if TYPE_CHECKING:

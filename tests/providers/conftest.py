@@ -24,7 +24,7 @@ from cloudrl.spec import Cluster
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cloudrl.providers.local.launch import LocalPlan
+    from cloudrl.providers.local.plan import LocalPlan
     from cloudrl.transport import Connection
 
 

@@ -22,7 +22,7 @@ from cloudrl.transport import AgentClient, inspect_cluster
 if TYPE_CHECKING:
     from conftest import Home
 
-    from cloudrl.providers.local.launch import LocalPlan
+    from cloudrl.providers.local.plan import LocalPlan
     from cloudrl.providers.model import Status
 
 pytestmark = pytest.mark.agents

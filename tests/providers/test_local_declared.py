@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cloudrl.errors import InputError
-from cloudrl.providers.local import spec_support
+from cloudrl.providers.local.plan import check_secrets
 from cloudrl.providers.local.provider import LocalProvider
 from cloudrl.spec import Cluster
 
@@ -52,9 +52,9 @@ def test_what_has_no_effect_is_named() -> None:
 
 def test_a_secret_comes_from_this_shell() -> None:
     cluster = Cluster(name="lab", secrets=["HF_TOKEN"])
-    spec_support.check_secrets(cluster, {"HF_TOKEN": "hf_1"})
+    check_secrets(cluster, {"HF_TOKEN": "hf_1"})
     with pytest.raises(InputError, match="secret HF_TOKEN is not set") as caught:
-        spec_support.check_secrets(cluster, {"HF_TOKEN": ""})
+        check_secrets(cluster, {"HF_TOKEN": ""})
     assert "export HF_TOKEN=" in str(caught.value.hint)
 
 

@@ -15,7 +15,8 @@ from node_harness import until
 
 from cloudrl.errors import CapacityError, InputError
 from cloudrl.protocol.options import AgentOptions, Ports
-from cloudrl.providers.local import launch, ports, processes
+from cloudrl.providers.local import ports, processes
+from cloudrl.providers.local.plan import LocalPlan, make_plan
 from cloudrl.providers.registry import PROVIDERS, provider
 from cloudrl.spec import Cluster
 
@@ -25,10 +26,8 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLOUDRL_HOME", str(tmp_path / "home"))
 
 
-def _plan(dashboard_port: int | None = None, **fields: Any) -> launch.LocalPlan:
-    return launch.make_plan(
-        Cluster.load({"name": "one", "nodes": 2, **fields}), dashboard_port=dashboard_port
-    )
+def _plan(dashboard_port: int | None = None, **fields: Any) -> LocalPlan:
+    return make_plan(Cluster.load({"name": "one", "nodes": 2, **fields}), dashboard_port=dashboard_port)
 
 
 def test_it_touches_nothing(tmp_path: Path) -> None:
@@ -132,14 +131,14 @@ def test_a_port_of_a_cluster_that_is_still_coming_up_is_taken() -> None:
     first = _plan(dashboard_port=ports.free_ports(1, cluster="one")[0]).state
     first.write()
     other = Cluster.load({"name": "two", "nodes": 1})
-    launch.make_plan(other, dashboard_port=first.dashboard_port)  # nothing of it runs
+    make_plan(other, dashboard_port=first.dashboard_port)  # nothing of it runs
     env = {**os.environ, processes.MARK: first.id}
     with subprocess.Popen(["sleep", "600"], env=env) as running:
         try:
             until(lambda: processes.of_cluster(first.id), "its environment can be read")
             for port in first.ports:
                 with pytest.raises(InputError, match=f"port {port} on this machine is in use"):
-                    launch.make_plan(other, dashboard_port=port)
+                    make_plan(other, dashboard_port=port)
             assert (
                 _plan(dashboard_port=first.dashboard_port).state.ports[1] == first.dashboard_port
             )  # its own name

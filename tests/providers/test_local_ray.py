@@ -26,7 +26,7 @@ from cloudrl.transport import RayClient, inspect_cluster
 if TYPE_CHECKING:
     from conftest import Home
 
-    from cloudrl.providers.local.launch import LocalPlan
+    from cloudrl.providers.local.plan import LocalPlan
     from cloudrl.transport import Connection
 
 pytestmark = pytest.mark.ray

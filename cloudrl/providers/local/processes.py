@@ -1,35 +1,90 @@
-"""The processes of one local cluster, found by the id that each of them carries, never by name."""
+"""The processes of one local cluster: started here, and found by the id that each carries, never by name."""
 
 from __future__ import annotations
 
 import os
 import signal
 import time
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cloudrl.errors import CloudrlError
+from cloudrl.node.shutdown import RELEASE
 from cloudrl.render.agent import AGENT_FILE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
 MARK = "CLOUDRL_RUN_ID"
+_GRACE_S = 20.0
+
+
+@dataclass
+class AgentProcess:
+    """One agent that was started, and the lease that keeps it: our end of a pipe.
+
+    Not a `subprocess.Popen`, which cannot let go of a process that shall outlive it.
+    """
+
+    pid: int
+    lease: int
+    exit_status: int | None = None
+
+    def poll(self) -> int | None:
+        """The exit status, negative for a signal, or None while it runs."""
+        if self.exit_status is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self.exit_status = os.waitstatus_to_exitcode(status) if pid else None
+        return self.exit_status
+
+    def release(self) -> None:
+        """Let the agent outlive this command; one that died a moment ago is left to `status`."""
+        with suppress(BrokenPipeError):
+            os.write(self.lease, RELEASE)
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Close the lease; an agent that was not released ends."""
+        os.close(self.lease)
+
+
+def start_agent(command: Sequence[str], env: Mapping[str, str], log: Path) -> AgentProcess:
+    """Start one agent in its own session. It ends by itself when the lease is dropped before its release."""
+    reading, writing = os.pipe()
+    os.set_inheritable(reading, True)
+    log_flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    try:
+        pid = os.posix_spawn(
+            command[0],
+            [*command, f"--lease-fd={reading}"],
+            {**os.environ, **env},
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_OPEN, 1, str(log), log_flags, 0o644),
+                (os.POSIX_SPAWN_DUP2, 1, 2),
+            ],
+            setsid=True,
+        )
+    finally:
+        os.close(reading)
+    return AgentProcess(pid, writing)
 
 
 def of_cluster(cluster_id: str) -> set[int]:
     """Process ids that have `CLOUDRL_RUN_ID=<id>` in their environment."""
     mark = f"{MARK}={cluster_id}".encode()
-    return {pid for pid in _all() if mark in _read(pid, "environ").split(b"\0") and _is_alive(pid)}
+    pids = {int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()} - {os.getpid()}
+    return {pid for pid in pids if mark in _read(pid, "environ").split(b"\0") and _is_alive(pid)}
 
 
 def agents(cluster_id: str) -> set[int]:
     """Those among them that are agents."""
-    wanted = AGENT_FILE.encode()
     found = set()
     for pid in of_cluster(cluster_id):
         words = _read(pid, "cmdline").split(b"\0")
-        if len(words) > 2 and words[1].endswith(wanted) and words[2] == b"run":
+        if words[2:3] == [b"run"] and words[1].endswith(AGENT_FILE.encode()):
             found.add(pid)
     return found
 
@@ -37,27 +92,26 @@ def agents(cluster_id: str) -> set[int]:
 def end(
     cluster_id: str,
     *,
-    grace_s: float = 20.0,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> bool:
-    """End all of them: the agents first, which end their own; what is left after `grace_s` is killed.
+    """End all of them: the agents first, which end their own; what is left after a while is killed.
 
     Returns:
         Whether anything was running.
 
     Raises:
-        CloudrlError: a process outlives SIGKILL for `grace_s`, as one does that waits for a dead disk.
+        CloudrlError: a process outlives SIGKILL, as one does that waits for a dead disk.
     """
     if not of_cluster(cluster_id):
         return False
     for pid in agents(cluster_id):
         _send(pid, signal.SIGTERM)
-    deadline = clock() + grace_s
+    deadline = clock() + _GRACE_S
     # without an agent nobody ends the rest: no use in waiting for it
     while agents(cluster_id) and clock() < deadline:
         sleep(0.05)
-    deadline = clock() + grace_s
+    deadline = clock() + _GRACE_S
     while remaining := of_cluster(cluster_id):
         if clock() > deadline:
             pids = ", ".join(str(pid) for pid in sorted(remaining))
@@ -69,14 +123,6 @@ def end(
             _send(pid, signal.SIGKILL)
         sleep(0.05)
     return True
-
-
-def _all() -> list[int]:
-    return [
-        int(entry.name)
-        for entry in Path("/proc").iterdir()
-        if entry.name.isdigit() and entry.name != str(os.getpid())
-    ]
 
 
 def _read(pid: int, file: str) -> bytes:
@@ -91,7 +137,5 @@ def _is_alive(pid: int) -> bool:
 
 
 def _send(pid: int, number: int) -> None:
-    try:
+    with suppress(ProcessLookupError):
         os.kill(pid, number)
-    except ProcessLookupError:
-        return

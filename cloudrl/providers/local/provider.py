@@ -10,17 +10,19 @@ from typing import TYPE_CHECKING, final
 
 from cloudrl.errors import ClusterFailed, InputError, Interrupted
 from cloudrl.node.job_secrets import folder_of
+from cloudrl.node.tokens import read_or_make_key
 from cloudrl.protocol.outcome import FILE as OUTCOME_FILE
 from cloudrl.protocol.phases import Phase
-from cloudrl.providers.local import launch, processes, state
-from cloudrl.providers.local.launch import LocalPlan
+from cloudrl.providers.local import ports, processes, state
+from cloudrl.providers.local.plan import LocalPlan, make_plan
 from cloudrl.providers.local.status import connection, exit_reason, look
 from cloudrl.providers.model import UP_TIMEOUT_S, Plan, Provider, Status
+from cloudrl.render.agent import write_agent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cloudrl.providers.local.launch import AgentProcess
+    from cloudrl.providers.local.processes import AgentProcess
     from cloudrl.providers.local.state import LocalState
     from cloudrl.spec import Cluster
     from cloudrl.transport import Connection
@@ -43,7 +45,7 @@ class LocalProvider(Provider):
 
     def plan(self, cluster: Cluster, *, dashboard_port: int | None = None) -> LocalPlan:
         """See `Provider`."""
-        return launch.make_plan(cluster, dashboard_port=dashboard_port)
+        return make_plan(cluster, dashboard_port=dashboard_port)
 
     def up(
         self,
@@ -69,9 +71,10 @@ class LocalProvider(Provider):
             _remove_stale(plan.name)
             started: list[AgentProcess] = []
             try:
-                launch.prepare(plan)
-                for rank in range(plan.state.nodes):
-                    started.append(launch.start_agent(plan, rank))  # noqa: PERF401  each counts as soon as it runs
+                _prepare(plan.state)
+                for rank, command in enumerate(plan.commands):
+                    log = plan.state.node_dir(rank) / "stdout.log"
+                    started.append(processes.start_agent(command, plan.node_env(rank), log))
                 _await_ready(plan.state, started, on_status, timeout_s)
             except BaseException as error:
                 _abort(plan.state, started)
@@ -142,6 +145,30 @@ def _remove_stale(name: str) -> None:
             hint=f"Use it: cloudrl submit grpo-tiny --cluster {name}   End it: cloudrl down {name}",
         )
     _end(known)
+
+
+def _prepare(known: LocalState) -> None:
+    """Write what the agents need: a new key, the agent's file, the volume, and what `down` must know.
+
+    Raises:
+        InputError: a port has been taken since the plan was made.
+    """
+    for port in known.ports:
+        if ports.is_taken(port, known.name):
+            raise InputError(
+                f"port {port} was taken by another program a moment ago",
+                hint="Try again: other ports are chosen",
+            )
+    known.write()
+    known.key_file.unlink(missing_ok=True)
+    read_or_make_key(known.key_file)
+    write_agent(known.folder)
+    state.make_folder(known.checkpoints, "Name another one: --checkpoints DIR")
+    for rank in range(known.nodes):
+        folder = known.node_dir(rank)
+        folder.mkdir(exist_ok=True)
+        for old in (OUTCOME_FILE, "agent.log"):
+            (folder / old).unlink(missing_ok=True)
 
 
 def _is_up(known: LocalState) -> bool:

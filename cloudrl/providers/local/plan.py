@@ -1,4 +1,8 @@
-"""From a cluster to N running agents: ports, command lines, processes."""
+"""What a cluster is on this machine: its ports, its folders and the command lines of its agents.
+
+The same declaration runs on dstack, so that its image, its fleets and the like are no error here: what has no effect
+is named. What a job would miss, its checkpoint folder and its secrets, is kept or refused.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,6 @@ import os
 import secrets
 import shlex
 import sys
-from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -16,25 +19,28 @@ from cloudrl.errors import CapacityError, InputError
 from cloudrl.node.host_info import count_gpus
 from cloudrl.node.identity import address_towards
 from cloudrl.node.job_secrets import folder_of
-from cloudrl.node.shutdown import RELEASE
-from cloudrl.node.tokens import read_or_make_key
 from cloudrl.protocol.options import AgentOptions, Ports, parse_service
-from cloudrl.protocol.outcome import FILE as OUTCOME_FILE
-from cloudrl.providers.local import ports, spec_support
+from cloudrl.providers.local import ports
 from cloudrl.providers.local.processes import MARK
-from cloudrl.providers.local.state import LocalState, make_folder
+from cloudrl.providers.local.state import LocalState
 from cloudrl.providers.model import Plan
-from cloudrl.render.agent import AGENT_FILE, write_agent
+from cloudrl.render.agent import AGENT_FILE
 from cloudrl.render.dstack import CPU_SLOTS, budget_limits
-from cloudrl.spec import data_argument
+from cloudrl.spec import Volume, data_argument
 from cloudrl.spec.names import is_secret
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from cloudrl.spec import Cluster
 
 OBJECT_STORE_BYTES = 256 * 1024**2
 DATA = ("addition",)
 MODELS = ("tiny-adder",)
+_HONOURED = (
+    "name", "nodes", "gpu", "env", "secrets", "setup", "services", "data", "models", "down_when_idle", "max_cost",
+    "price_per_hour",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,13 +69,12 @@ class LocalPlan(Plan):
         lines = [f"# {self.state.nodes} agents on this machine; state in {self.state.folder}"]
         lines += [f"# {note}" for note in self.notes]
         for rank, command in enumerate(self.commands):
-            variables = [f"{key}={_redacted(key, value)}" for key, value in self.node_env(rank).items()]
+            variables = [
+                f"{name}={'***' if is_secret(name) else shlex.quote(value)}"
+                for name, value in self.node_env(rank).items()
+            ]
             lines.append(" ".join([*variables, shlex.join(command)]))
         return "\n".join(lines) + "\n"
-
-
-def _redacted(name: str, value: str) -> str:
-    return "***" if is_secret(name) else shlex.quote(value)
 
 
 def make_plan(cluster: Cluster, *, dashboard_port: int | None = None) -> LocalPlan:
@@ -79,7 +84,7 @@ def make_plan(cluster: Cluster, *, dashboard_port: int | None = None) -> LocalPl
         CapacityError: the cluster asks for GPUs that this machine does not have.
         InputError: `dashboard_port` is given and in use, or this shell does not have a secret.
     """
-    spec_support.check_secrets(cluster)
+    check_secrets(cluster)
     gpus = _gpus(cluster)
     dashboard = ports.dashboard_port(dashboard_port, cluster=cluster.name)
     gcs, client, *agent_ports = ports.free_ports(2 + cluster.nodes, cluster=cluster.name, avoid=dashboard)
@@ -96,10 +101,10 @@ def make_plan(cluster: Cluster, *, dashboard_port: int | None = None) -> LocalPl
         client_port=client,
         agent_ports=tuple(agent_ports),
         ray_temp_dir=f"/tmp/cloudrl-{cluster_id[:8]}",  # noqa: S108  short: Unix socket paths end at 107 bytes
-        checkpoint_dir=str(spec_support.checkpoint_folder(cluster) or ""),
+        checkpoint_dir=str(checkpoint_folder(cluster) or ""),
     )
     commands = tuple(_command(cluster, state, rank) for rank in range(cluster.nodes))
-    unused = ", ".join(spec_support.unsupported_fields(cluster))
+    unused = ", ".join(unsupported_fields(cluster))
     notes = (f"without effect on this machine: {unused}",) if unused else ()
     return LocalPlan(
         provider="local",
@@ -113,82 +118,6 @@ def make_plan(cluster: Cluster, *, dashboard_port: int | None = None) -> LocalPl
         state=state,
         commands=commands,
     )
-
-
-@dataclass
-class AgentProcess:
-    """One agent that was started, and the lease that keeps it: our end of a pipe.
-
-    Not a `subprocess.Popen`, which cannot let go of a process that shall outlive it.
-    """
-
-    pid: int
-    lease: int
-    exit_status: int | None = None
-
-    def poll(self) -> int | None:
-        """The exit status, negative for a signal, or None while it runs."""
-        if self.exit_status is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            self.exit_status = os.waitstatus_to_exitcode(status) if pid else None
-        return self.exit_status
-
-    def release(self) -> None:
-        """Let the agent outlive this command; one that died a moment ago is left to `status`."""
-        with suppress(BrokenPipeError):
-            os.write(self.lease, RELEASE)
-        self.abandon()
-
-    def abandon(self) -> None:
-        """Close the lease; an agent that was not released ends."""
-        os.close(self.lease)
-
-
-def prepare(plan: LocalPlan) -> None:
-    """Write what the agents need: a new key, the agent's file, the volume, and what `down` must know.
-
-    Raises:
-        InputError: a port has been taken since the plan was made.
-    """
-    state = plan.state
-    for port in state.ports:
-        if ports.is_taken(port, state.name):
-            raise InputError(
-                f"port {port} was taken by another program a moment ago",
-                hint="Try again: other ports are chosen",
-            )
-    state.write()
-    state.key_file.unlink(missing_ok=True)
-    read_or_make_key(state.key_file)
-    write_agent(state.folder)
-    make_folder(state.checkpoints, "Name another one: --checkpoints DIR")
-
-
-def start_agent(plan: LocalPlan, rank: int) -> AgentProcess:
-    """Start one agent in its own session. It ends by itself when the lease is dropped before its release."""
-    folder = plan.state.node_dir(rank)
-    folder.mkdir(parents=True, exist_ok=True)
-    for old in (OUTCOME_FILE, "agent.log"):
-        (folder / old).unlink(missing_ok=True)
-    reading, writing = os.pipe()
-    os.set_inheritable(reading, True)
-    words = [*plan.commands[rank], f"--lease-fd={reading}"]
-    log_flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-    try:
-        pid = os.posix_spawn(
-            words[0],
-            words,
-            {**os.environ, **plan.node_env(rank)},
-            file_actions=[
-                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                (os.POSIX_SPAWN_OPEN, 1, str(folder / "stdout.log"), log_flags, 0o644),
-                (os.POSIX_SPAWN_DUP2, 1, 2),
-            ],
-            setsid=True,
-        )
-    finally:
-        os.close(reading)
-    return AgentProcess(pid, writing)
 
 
 def _command(cluster: Cluster, state: LocalState, rank: int) -> tuple[str, ...]:
@@ -234,3 +163,36 @@ def _gpus(cluster: Cluster) -> int:
     if cluster.nodes > 1:
         raise InputError("several nodes on one machine would share its GPUs", hint="Take nodes=1")
     return wanted
+
+
+def check_secrets(cluster: Cluster, shell: Mapping[str, str] = os.environ) -> None:
+    """Agents on this machine have the variables of the shell that starts them.
+
+    Raises:
+        InputError: one of the cluster's secrets is not among them.
+    """
+    for secret in cluster.secrets:
+        if not shell.get(secret):
+            raise InputError(
+                f"secret {secret} is not set: on this machine it comes from this shell",
+                hint=f"export {secret}=...",
+            )
+
+
+def checkpoint_folder(cluster: Cluster) -> Path | None:
+    """The folder that jobs save into: what the volume is on its host, which is this machine.
+
+    None for the usual one in the cluster's own folder: none was declared, or it is on a network volume.
+    """
+    if not {"checkpoints", "volumes"} & set(cluster.explicit_fields()):
+        return None
+    for mount in cluster.mounts:
+        if isinstance(mount, Volume) and mount.holds(cluster.checkpoints):
+            return Path(mount.instance_path) / Path(cluster.checkpoints).relative_to(mount.path)
+    return None
+
+
+def unsupported_fields(cluster: Cluster) -> tuple[str, ...]:
+    """Fields that say nothing here, where there is no container, no machine to choose and no volume of a cloud."""
+    used = _HONOURED if checkpoint_folder(cluster) is None else (*_HONOURED, "checkpoints", "volumes")
+    return tuple(name for name in cluster.explicit_fields() if name not in used)
