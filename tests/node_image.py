@@ -27,7 +27,9 @@ class ParquetWriter:
         self.file, self.schema = open(path, "w"), schema
     def write_table(self, table):
         self.file.write(json.dumps(table))
-    def close(self):
+    def __enter__(self):
+        return self
+    def __exit__(self, *_):
         self.file.close()
 """
 _GATE = """\
