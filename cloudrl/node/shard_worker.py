@@ -21,11 +21,10 @@ import os
 import socket
 import threading
 import zlib
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 CASTS = {("F32", "BF16"): 4, ("F32", "F16"): 4}
 """(stored, wanted), as safetensors names them -> bytes of a stored value. A cast that saves no byte is the reader's."""
-MAX_REQUEST_BYTES = 4096
 _CHUNK_BYTES = 1 << 20
 """Small enough for what is in work to stay in the processor's cache."""
 SEND_TIMEOUT_S = 60.0
@@ -41,7 +40,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--fd", type=int, required=True)
     asked = socket.socket(fileno=parser.parse_args(argv).fd)
     while True:
-        message, descriptors, _, _ = socket.recv_fds(asked, MAX_REQUEST_BYTES, 3)
+        message, descriptors, _, _ = socket.recv_fds(asked, 4096, 3)
         if not message:
             return 0
         threading.Thread(target=_answer, args=(message, descriptors), daemon=True).start()
@@ -105,38 +104,38 @@ def _read(file: int, count: int, offset: int) -> bytes:
 
 def _answer(message: bytes, descriptors: List[int]) -> None:
     """One question; whatever goes wrong is the answer, so that nobody waits for one."""
+    file, answer, *to = descriptors
+
+    def alive() -> None:
+        os.write(answer, b" ")
+
     with contextlib.ExitStack() as stack:
         for each in descriptors:
             stack.callback(os.close, each)
+        value: Mapping[str, Any]
         try:
-            value = _do(json.loads(message), descriptors)
+            request = json.loads(message)
+            if request.pop("do") == "crc32":
+                value = crc32(file, **request, alive=alive)
+            else:
+                with socket.socket(fileno=os.dup(to[0])) as client:
+                    value = {"sent": _send_cast(file, client, request, alive)}
         except Unreadable as error:
             value = {"error": error.strerror, "unreadable": True}
         except Exception as error:  # noqa: BLE001  it goes back to the agent, which waits
             value = {"error": f"{type(error).__name__}: {error}"}
         with contextlib.suppress(OSError):
-            os.write(descriptors[1], json.dumps(value).encode())
-
-
-def _do(request: Dict[str, Any], descriptors: List[int]) -> Dict[str, Any]:
-    def alive() -> None:
-        os.write(descriptors[1], b" ")
-
-    if request["do"] == "crc32":
-        which = (request["offset"], request["count"], request["start"])
-        return dict(crc32(descriptors[0], *which, alive=alive))
-    to = socket.socket(fileno=os.dup(descriptors[2]))
-    with to:
-        to.settimeout(SEND_TIMEOUT_S)
-        return {"sent": _send_cast(descriptors[0], to, request, alive)}
+            os.write(answer, json.dumps(value).encode())
 
 
 def _send_cast(file: int, to: socket.socket, request: Dict[str, Any], alive: Callable[[], None]) -> int:
-    stored, wanted = request["stored"], request["wanted"]
-    offset, left, sent = request["offset"], request["count"] * CASTS[stored, wanted], 0
+    to.settimeout(SEND_TIMEOUT_S)
+    stored, wanted, offset = request["stored"], request["wanted"], request["offset"]
+    width, sent = CASTS[stored, wanted], 0
+    left = request["count"] * width
     while left:
         chunk = _read(file, min(left, _CHUNK_BYTES), offset)
-        chunk = chunk[: len(chunk) // CASTS[stored, wanted] * CASTS[stored, wanted]]
+        chunk = chunk[: len(chunk) // width * width]
         if not chunk:  # a job has cut the file meanwhile
             break
         values = cast(chunk, stored, wanted)

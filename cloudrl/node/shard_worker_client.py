@@ -43,7 +43,6 @@ class ShardWorkerClient:
         self._start, self._silent_s = start, silent_s
         self._lock = threading.Lock()
         self._child: Optional[Child] = None
-        self._hangs: Optional[Child] = None
         self._asking: Optional[socket.socket] = None
 
     @property
@@ -99,22 +98,25 @@ class ShardWorkerClient:
 
     def _running(self) -> Tuple[socket.socket, Child]:
         with self._lock:
-            # no second one until the volume is back
-            if self._hangs is not None and self._hangs.poll() is None:
-                raise ShardWorkerFailed("the child for shards hangs over a read, and cannot be ended")
-            if self._asking is None or self._child is None or self._child.poll() is not None:
-                if self._asking is not None:
-                    self._asking.close()
-                self._asking, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-                with theirs:
-                    self._child = self._start(theirs.fileno())
-            return self._asking, self._child
+            asking, child = self._asking, self._child
+            if child is not None and child.poll() is None:
+                if asking is None:  # it was given up; no second one until the volume is back
+                    raise ShardWorkerFailed("the child for shards hangs over a read, and cannot be ended")
+                return asking, child
+            if asking is not None:
+                asking.close()
+            asking, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with theirs:
+                child = self._start(theirs.fileno())
+            self._asking, self._child = asking, child
+            return asking, child
 
     def _give_up(self, child: Child) -> None:
         with self._lock:
-            if child is not self._child:
+            if child is not self._child or self._asking is None:
                 return  # another question has ended it
-            self._hangs, self._child = child, None
+            self._asking.close()
+            self._asking = None
         child.end(_GRACE_S)
 
     def close(self) -> None:
