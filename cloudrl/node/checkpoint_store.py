@@ -101,11 +101,7 @@ class CheckpointStore:
             Refused: it is none that is shown.
             FileNotFoundError: there is none.
         """
-        if root == CHECKPOINTS:
-            return open_below(self.folder, path)
-        if not IN_WORKING_DIR.fullmatch(path):
-            raise Refused(path)
-        return open_below(self.ray_root, path)
+        return open_below(self._folder(root, path), path)
 
     def remove(self, root: str, path: str) -> None:
         """Remove one step, `RUN/global_step_10`, of a root.
@@ -114,12 +110,17 @@ class CheckpointStore:
             Refused: it is no step.
             FileNotFoundError: there is none.
         """
-        if root == RAY_TMP and not IN_WORKING_DIR.fullmatch(path):
-            raise Refused(path)
-        folder = self.folder if root == CHECKPOINTS else self.ray_root
+        folder = self._folder(root, path)
         parent = tombstone(folder, path)
         # of hundreds of GB: seconds
         threading.Thread(target=self._purge, args=(folder, parent), daemon=True).start()
+
+    def _folder(self, root: str, path: str) -> Path:
+        if root == CHECKPOINTS:
+            return self.folder
+        if not IN_WORKING_DIR.fullmatch(path):
+            raise Refused(path)
+        return self.ray_root
 
     def _record_saves(self) -> None:
         """For as long as the agent lives; of several nodes with the same folder one does."""
@@ -148,25 +149,16 @@ class CheckpointStore:
 
     def _heartbeat(self) -> None:
         """Renew the marker until the end, by itself: a look for saves takes long on a slow volume."""
-        renewed = True
-        while renewed:
+        while self._marker:
             time.sleep(self._renew_every_s)
-            with contextlib.suppress(OSError):  # a volume that hangs or is full
-                renewed = self._renew()
-
-    def _renew(self) -> bool:
-        """Say that this node lives; False when it is closed."""
-        with self._lock:
-            if self._marker:
-                if not self._own_marker.exists():
-                    self._own_marker.write_text(self._marker)
-                os.utime(self._own_marker)
-            return bool(self._marker)
+            with self._lock, contextlib.suppress(OSError):  # a volume that hangs or is full
+                if self._marker:
+                    if not self._own_marker.exists():
+                        self._own_marker.write_text(self._marker)
+                    os.utime(self._own_marker)
 
     def _is_leader(self) -> bool:
-        """Whether no living node of a lower rank has this folder; says with it that this one lives."""
-        if not self._renew():
-            return False
+        """Whether no living node of a lower rank has this folder."""
         # by the clock of the folder's own file system
         since = self._own_marker.stat().st_mtime - _LIVES_S
         for path in self._all_markers():

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Set
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional
 
 from cloudrl.node.failure import NodeFailed
 from cloudrl.protocol.phases import Phase
@@ -16,6 +17,16 @@ if TYPE_CHECKING:
     from cloudrl.protocol.report import NodeReport, Replica
 
 
+@dataclass
+class _Member:
+    """Another rank, as rank 0 knows it: its newest report, and whether it was told of the judged failure."""
+
+    report: NodeReport
+    seen_at: float
+    phase_since: float
+    informed: bool = False
+
+
 class NodeState:
     """Thread-safe. Reports are frozen; each change replaces one."""
 
@@ -23,10 +34,7 @@ class NodeState:
         self._lock = threading.Lock()
         self._clock = clock
         self._own = report
-        self._members: Dict[int, NodeReport] = {}
-        self._seen: Dict[int, float] = {}
-        self._phase_since: Dict[int, float] = {}
-        self._told: Set[int] = set()
+        self._members: Dict[int, _Member] = {}
         self._published = HeartbeatReply()
         self._failure: Optional[Failure] = None
         self._judged: Optional[Failure] = None
@@ -89,11 +97,11 @@ class NodeState:
     def record_heartbeat(self, report: NodeReport) -> None:
         """A worker has sent its report."""
         with self._lock:
-            before, now = self._members.get(report.rank), self._clock()
-            if before is None or before.phase != report.phase:
-                self._phase_since[report.rank] = now
-            self._members[report.rank] = report
-            self._seen[report.rank] = now
+            now = self._clock()
+            member = self._members.setdefault(report.rank, _Member(report, now, now))
+            if member.report.phase != report.phase:
+                member.phase_since = now
+            member.report, member.seen_at = report, now
         if report.failure is not None:
             self.fail(report.failure)
 
@@ -104,22 +112,20 @@ class NodeState:
         with its next heartbeat.
         """
         with self._lock:
-            reports = [self._own, *self._members.values()]
+            others = [member.report for member in self._members.values()]
             if self._published.ready:
-                reports[1:] = map(_released, reports[1:])
-            return sorted(reports, key=lambda report: report.rank)
+                others = [_released(report) for report in others]
+            return sorted([self._own, *others], key=lambda report: report.rank)
 
     def heartbeat_age_s(self, rank: int) -> float:
-        """Seconds since the last heartbeat of a rank; 0 for this node, infinite for one never heard of."""
+        """Seconds since the last heartbeat of a rank; 0 for this node."""
         with self._lock:
-            if rank == self._own.rank:
-                return 0.0
-            return self._clock() - self._seen[rank] if rank in self._seen else float("inf")
+            return self._clock() - self._members[rank].seen_at if rank in self._members else 0.0
 
     def phase_s(self, rank: int) -> float:
-        """Seconds since a rank was heard first in its present phase; 0 for this node and one never heard of."""
+        """Seconds since a rank was heard first in its present phase; 0 for this node."""
         with self._lock:
-            return self._clock() - self._phase_since[rank] if rank in self._phase_since else 0.0
+            return self._clock() - self._members[rank].phase_since if rank in self._members else 0.0
 
     # -- rank 0: what all nodes are told --------------------------------------------------------------------
 
@@ -140,14 +146,14 @@ class NodeState:
         What was published, this node's phase, and the failure once it is judged.
         """
         with self._lock:
-            if self._judged is not None:
-                self._told.add(rank)
+            if self._judged is not None and rank in self._members:
+                self._members[rank].informed = True
             return dataclasses.replace(self._published, phase=self._own.phase, failure=self._judged)
 
     def uninformed_ranks(self) -> List[int]:
         """Ranks that were heard of and do not know of the failure yet."""
         with self._lock:
-            return [rank for rank in self._members if rank not in self._told]
+            return [rank for rank, member in self._members.items() if not member.informed]
 
 
 def _released(report: NodeReport) -> NodeReport:

@@ -87,7 +87,6 @@ def test_silence(state: NodeState, clock: Clock) -> None:
     clock.now += 4
     assert state.heartbeat_age_s(0) == 0
     assert state.heartbeat_age_s(1) == 4
-    assert state.heartbeat_age_s(2) == float("inf")
     state.record_heartbeat(_report(1))
     assert state.heartbeat_age_s(1) == 0
 
