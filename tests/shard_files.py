@@ -6,37 +6,28 @@ import json
 import shutil
 import struct
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from small_step import CONFIG
+
+from cloudrl.checkpoints.merge import Merged, merge
 from cloudrl.checkpoints.merge_inputs import merge_inputs
 from cloudrl.checkpoints.sources import LocalSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    import torch
-
     from cloudrl.shards.inputs import MergeInputs
 
 FIXTURES = Path(__file__).parent / "shards" / "fixtures"
-HIDDEN, VOCABULARY = 6, 13
+HIDDEN, VOCABULARY = CONFIG["hidden_size"], CONFIG["vocab_size"]
 
 
 def numbers(seed: int, count: int) -> list[float]:
     """The values that make_fixtures.py gives parameter number `seed`, as float32."""
     return [struct.unpack("<f", struct.pack("<f", (seed + i) * 0.37 % 3 - 1.5))[0] for i in range(count)]
-
-
-CONFIG = {
-    "architectures": ["Qwen2ForCausalLM"],
-    "model_type": "qwen2",
-    "hidden_size": HIDDEN,
-    "vocab_size": VOCABULARY,
-    "num_hidden_layers": 1,
-    "tie_word_embeddings": False,
-    "torch_dtype": "float32",
-}
 
 
 def config_files(**changes: Any) -> dict[str, bytes]:
@@ -81,17 +72,13 @@ def shard_path(folder: Path, rank: int, world_size: int = 2, kind: str = "model"
     return folder / f"{kind}_world_size_{world_size}_rank_{rank}.pt"
 
 
-def save_plain(folder: Path, states: list[dict[str, torch.Tensor]]) -> None:
-    """Each rank's state dict of tensors that are not sharded."""
-    import torch
-
-    for rank, state in enumerate(states):
-        torch.save(state, shard_path(folder, rank, len(states)))
-
-
 def copied(save: str, run: Path) -> Path:
-    """The files of a fixture, as the actor of a step of this run."""
-    return Path(shutil.copytree(FIXTURES / save, role_folder(run)))
+    """The files of a fixture, as the actor of a step of this run, with config and tokenizer."""
+    role = Path(shutil.copytree(FIXTURES / save, role_folder(run)))
+    (role / "huggingface").mkdir()
+    for name, data in config_files().items():
+        (role / "huggingface" / name).write_bytes(data)
+    return role
 
 
 def role_folder(run: Path) -> Path:
@@ -104,6 +91,12 @@ def opened(role: Path) -> MergeInputs:
     origin = LocalSource(role.parent)
     (found,) = [each for each in origin.inventory().checkpoints if each.role == role.name]
     return merge_inputs(found, origin.open)
+
+
+def merge_role(role: Path, target: Path, files: Mapping[str, bytes] | None = None, **options: Any) -> Merged:
+    """Merge the folder of a role; `files` lie in `huggingface/` instead of what is there."""
+    inputs = opened(role)
+    return merge(inputs if files is None else replace(inputs, config_files=files), target, **options)
 
 
 def read_safetensors(folder: Path) -> dict[str, tuple[str, tuple[int, ...], bytes]]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 FIXTURE = Path(__file__).parent / "shards" / "fixtures" / "torch-2.13.0" / "fsdp2"
-CONFIG = {
+CONFIG: dict[str, Any] = {
     "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_size": 6, "vocab_size": 13,
     "num_hidden_layers": 1, "tie_word_embeddings": False, "torch_dtype": "float32",
 }  # fmt: skip

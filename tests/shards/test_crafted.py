@@ -1,4 +1,4 @@
-"""FileOpener whose pickles are valid and whose records are not: each is refused, and none ends in a traceback."""
+"""Files whose pickles are valid and whose records are not: each is refused, and none ends in a traceback."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from cloudrl.shards.verify import verify
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from crafted import Location
+    from crafted import Place
 
 CASES = 5_000 if os.environ.get("CLOUDRL_SLOW") == "1" else 150
 SAVES = [("torch-2.4.1/fsdp1", 2), ("torch-2.6.0/hsdp", 4), ("torch-2.13.0/fsdp2", 2)]
@@ -43,7 +43,7 @@ def state(save: tuple[str, int], rank: int) -> dict[str, Any]:
 
 
 @cache
-def places_of(save: tuple[str, int], name: str) -> list[Location]:
+def places_of(save: tuple[str, int], name: str) -> list[Place]:
     """The outer ones many times, since there are fewer of them."""
     found = list(places(state(save, 1)[name]))
     outer = [place for place in found if len(place) < 4]
@@ -51,7 +51,7 @@ def places_of(save: tuple[str, int], name: str) -> list[Location]:
 
 
 def crafted(
-    save: tuple[str, int], rank: int, name: str, place: Location, change: Callable[[Any], Any]
+    save: tuple[str, int], rank: int, name: str, place: Place, change: Callable[[Any], Any]
 ) -> InMemory:
     """A rank's shard with one value within one tensor changed."""
     tensors = state(save, rank)

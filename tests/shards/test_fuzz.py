@@ -1,4 +1,4 @@
-"""FileOpener spoiled at random: never a traceback, never another model than the good one, never code that runs.
+"""Files spoiled at random: never a traceback, never another model than the good one, never code that runs.
 
 30 cases of each of the four kinds; with CLOUDRL_SLOW=1 they are 10,000 together.
 """
@@ -13,11 +13,9 @@ from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shard_files import FIXTURES, config_files, copied, edit, members, opened, read_safetensors, shard_path
+from shard_files import FIXTURES, copied, edit, members, merge_role, opened, read_safetensors, shard_path
 
-from cloudrl.checkpoints.merge import merge
 from cloudrl.errors import CheckpointError
-from cloudrl.shards.inputs import MergeInputs
 from cloudrl.shards.verify import verify
 
 CASES = 2_500 if os.environ.get("CLOUDRL_SLOW") == "1" else 30
@@ -28,9 +26,7 @@ SAVES = [("torch-2.4.1/fsdp1", 2), ("torch-2.6.0/hsdp", 4), ("torch-2.13.0/fsdp2
 def good_model(save: str) -> dict[str, object]:
     with tempfile.TemporaryDirectory() as folder:
         actor = copied(save, Path(folder))
-        return read_safetensors(
-            merge(MergeInputs(opened(actor).shards, config_files()), Path(folder) / "good").path
-        )
+        return read_safetensors(merge_role(actor, Path(folder) / "good").path)
 
 
 def attempt(
@@ -45,9 +41,7 @@ def attempt(
         spoil(shard_path(actor, 1, world_size))  # type: ignore[operator]
         result = None
         with suppress(CheckpointError):
-            result = read_safetensors(
-                merge(MergeInputs(opened(actor).shards, config_files()), here / "bad").path
-            )
+            result = read_safetensors(merge_role(actor, here / "bad").path)
         report = verify(opened(actor))
         assert {path.name for path in here.iterdir()} == {"global_step_1"} | ({"bad"} if result else set())
         return result, good_model(save), report.ok

@@ -5,55 +5,43 @@ from __future__ import annotations
 import json
 import struct
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-from shard_files import HIDDEN, VOCABULARY, config_files, edit, opened, read_safetensors, shard_path
+from crafted import InMemory
+from shard_files import (
+    HIDDEN,
+    VOCABULARY,
+    config_files,
+    edit,
+    merge_role,
+    opened,
+    read_safetensors,
+    shard_path,
+)
 
-from cloudrl.checkpoints.merge import Merged, merge
+from cloudrl.checkpoints.merge import merge
 from cloudrl.errors import CheckpointError, InputError
 from cloudrl.shards.cast import cast_bytes
 from cloudrl.shards.dtypes import DType
 from cloudrl.shards.inputs import MergeInputs
 from cloudrl.shards.merge import plan_merge, write_model
 from cloudrl.shards.source import LocalShard
+from cloudrl.shards.torch_zip import open_archive
 from cloudrl.shards.verify import verify
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
-class FarShard:
+class FarShard(InMemory):
     """A shard that is only reached through the protocol, as one on another machine."""
 
     def __init__(self, path: Path) -> None:
-        self._file = LocalShard(path, label=f"rank on another node: {path.name}")
-        self.label = self._file.label
+        super().__init__(path.read_bytes(), f"rank on another node: {path.name}")
         self.casts: list[tuple[DType, DType]] = []
-
-    def size_bytes(self) -> int:
-        return self._file.size_bytes()
-
-    def read(self, offset: int, length: int) -> bytes:
-        return self._file.read(offset, length)
-
-    def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        return self._file.read_many(ranges)
 
     def read_cast(self, offset: int, count: int, stored: DType, wanted: DType) -> bytes:
         self.casts.append((stored, wanted))
-        return self._file.read_cast(offset, count, stored, wanted)
-
-    def crc32(self, offset: int, length: int) -> int:
-        return self._file.crc32(offset, length)
-
-
-def merge_folder(
-    folder: Path, target: Path, files: dict[str, bytes] | None = None, **options: object
-) -> Merged:
-    return merge(MergeInputs(opened(folder).shards, files or config_files()), target, **options)  # type: ignore[arg-type]
+        return super().read_cast(offset, count, stored, wanted)
 
 
 def set_head(actor: Path, change: object) -> None:
@@ -72,14 +60,14 @@ def set_head(actor: Path, change: object) -> None:
     ("dtype", "stored"), [("bf16", "BF16"), ("fp16", "F16"), ("fp32", "F32"), ("keep", "F32")]
 )
 def test_types(actor: Path, tmp_path: Path, dtype: str, stored: str) -> None:
-    done = merge_folder(actor, tmp_path / "model", dtype=dtype)
+    done = merge_role(actor, tmp_path / "model", dtype=dtype)
     found = read_safetensors(done.path)
     assert found[EMBEDDING][0] == stored
     assert (
         json.loads((done.path / "config.json").read_text())["torch_dtype"]
         == {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}[stored]
     )
-    merge_folder(actor, tmp_path / "kept", dtype="keep")
+    merge_role(actor, tmp_path / "kept", dtype="keep")
     kept, wanted = (
         read_safetensors(tmp_path / "kept")[EMBEDDING][2],
         next(t for t in DType if t.safetensors == stored),
@@ -90,11 +78,11 @@ def test_types(actor: Path, tmp_path: Path, dtype: str, stored: str) -> None:
 
 def test_an_unknown_type(actor: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="dtype 'int4' is unknown; choose bf16, fp16, fp32, keep"):
-        merge_folder(actor, tmp_path / "model", dtype="int4")
+        merge_role(actor, tmp_path / "model", dtype="int4")
 
 
 def test_shards_on_other_machines_give_the_same_bytes_and_are_cast_there(actor: Path, tmp_path: Path) -> None:
-    merge_folder(actor, tmp_path / "near")
+    merge_role(actor, tmp_path / "near")
     far = {rank: FarShard(shard_path(actor, rank)) for rank in (0, 1)}
     merge(MergeInputs(far, config_files()), tmp_path / "far")
     near, other = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("near", "far"))
@@ -105,7 +93,7 @@ def test_shards_on_other_machines_give_the_same_bytes_and_are_cast_there(actor: 
 def test_a_damaged_shard_on_another_machine_is_found_there(actor: Path, tmp_path: Path) -> None:
     path = shard_path(actor, 0)
     data = bytearray(path.read_bytes())
-    data[open_offset(path)] ^= 1
+    data[open_archive(LocalShard(path)).members["data/0"].offset] ^= 1
     path.write_bytes(data)
     shards = {0: FarShard(path), 1: FarShard(shard_path(actor, 1))}
     with pytest.raises(CheckpointError, match=r"rank on another node: .* is damaged"):
@@ -113,15 +101,9 @@ def test_a_damaged_shard_on_another_machine_is_found_there(actor: Path, tmp_path
     assert not (tmp_path / "model").exists()
 
 
-def open_offset(path: Path) -> int:
-    from cloudrl.shards.torch_zip import open_archive
-
-    return open_archive(LocalShard(path)).members["data/0"].offset
-
-
 def test_progress_ends_at_the_total(actor: Path, tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
-    done = merge_folder(actor, tmp_path / "model", dtype="keep", on_progress=lambda *pair: seen.append(pair))
+    done = merge_role(actor, tmp_path / "model", dtype="keep", on_progress=lambda *pair: seen.append(pair))
     assert seen[-1] == (done.size_bytes, done.size_bytes)
     assert [pair for pair in seen if pair[0] >= pair[1]] == seen[-1:]
     assert [pair[0] for pair in seen] == sorted(pair[0] for pair in seen)
@@ -132,34 +114,34 @@ def test_progress_ends_at_the_total(actor: Path, tmp_path: Path) -> None:
 def test_nan_is_a_warning(actor: Path, tmp_path: Path) -> None:
     set_head(actor, lambda _, old: struct.pack("<f", float("nan")) + old[4:])
     for dtype in ("bf16", "keep"):
-        assert f"{HEAD} has NaN" in merge_folder(actor, tmp_path / dtype, dtype=dtype).warnings
+        assert f"{HEAD} has NaN" in merge_role(actor, tmp_path / dtype, dtype=dtype).warnings
     far = {rank: FarShard(shard_path(actor, rank)) for rank in (0, 1)}
     assert f"{HEAD} has NaN" in merge(MergeInputs(far, config_files()), tmp_path / "far").warnings
 
 
 def test_tied_embeddings_are_written_once(actor: Path, tmp_path: Path) -> None:
     set_head(actor, lambda embedding, _: embedding)
-    done = merge_folder(actor, tmp_path / "model", config_files(tie_word_embeddings=True))
+    done = merge_role(actor, tmp_path / "model", config_files(tie_word_embeddings=True))
     assert HEAD not in read_safetensors(done.path)
     assert EMBEDDING in read_safetensors(done.path)
 
 
 def test_embeddings_that_are_not_tied_after_all_are_kept(actor: Path, tmp_path: Path) -> None:
-    done = merge_folder(actor, tmp_path / "model", config_files(tie_word_embeddings=True))
+    done = merge_role(actor, tmp_path / "model", config_files(tie_word_embeddings=True))
     assert {HEAD, EMBEDDING} <= read_safetensors(done.path).keys()
     assert json.loads((done.path / "config.json").read_text())["tie_word_embeddings"] is False
     assert any("lm_head.weight and the embedding differ" in warning for warning in done.warnings)
 
 
 def test_large_models_are_split_with_an_index(actor: Path, tmp_path: Path) -> None:
-    plan = plan_merge(MergeInputs(opened(actor).shards, config_files()), max_file_bytes=(1 << 20) + 200)
+    plan = plan_merge(opened(actor), max_file_bytes=(1 << 20) + 200)
     (tmp_path / "model").mkdir()
     write_model(plan, tmp_path / "model")
     files = sorted(path.name for path in (tmp_path / "model").glob("*.safetensors"))
     assert files[0] == f"model-00001-of-{len(files):05d}.safetensors"
     assert len(files) > 2
     index = json.loads((tmp_path / "model" / "model.safetensors.index.json").read_text())
-    whole = read_safetensors(merge_folder(actor, tmp_path / "whole").path)
+    whole = read_safetensors(merge_role(actor, tmp_path / "whole").path)
     assert read_safetensors(tmp_path / "model") == whole
     assert index["weight_map"].keys() == whole.keys()
     assert index["metadata"]["total_size"] == sum(len(data) for _, _, data in whole.values())
@@ -175,7 +157,7 @@ def test_other_files_come_along_and_weights_do_not(actor: Path, tmp_path: Path) 
         "pytorch_model.bin": b"old",
         "model.safetensors.index.json": b"old",
     }
-    done = merge_folder(actor, tmp_path / "model", files)
+    done = merge_role(actor, tmp_path / "model", files)
     found = {path.relative_to(done.path).as_posix() for path in done.path.rglob("*") if path.is_file()}
     assert found == {
         "additional_chat_templates/tools.jinja",
@@ -191,25 +173,25 @@ def test_other_files_come_along_and_weights_do_not(actor: Path, tmp_path: Path) 
 @pytest.mark.parametrize("name", ["../x", "/etc/x", "a/../../x", "a//x", "x\0", ""])
 def test_a_file_that_leads_out_of_the_folder(actor: Path, tmp_path: Path, name: str) -> None:
     with pytest.raises(CheckpointError, match="is named"):
-        merge_folder(actor, tmp_path / "model", config_files() | {name: b"x"})
+        merge_role(actor, tmp_path / "model", config_files() | {name: b"x"})
 
 
 @pytest.mark.parametrize("names", [["x" * 300], ["x", "x/y"]])
 def test_a_file_that_cannot_be_written(actor: Path, tmp_path: Path, names: list[str]) -> None:
     before = sorted(tmp_path.iterdir())
     with pytest.raises(CheckpointError, match="cannot be written"):
-        merge_folder(actor, tmp_path / "model", config_files() | dict.fromkeys(names, b"x"))
+        merge_role(actor, tmp_path / "model", config_files() | dict.fromkeys(names, b"x"))
     assert sorted(tmp_path.iterdir()) == before
 
 
 @pytest.mark.parametrize("text", [b"", b"[]", b"{", b"\xff", b"[" * 100_000])
 def test_a_config_that_is_none(actor: Path, tmp_path: Path, text: bytes) -> None:
     with pytest.raises(CheckpointError, match=r"config\.json"):
-        merge_folder(actor, tmp_path / "model", {"config.json": text})
+        merge_role(actor, tmp_path / "model", {"config.json": text})
 
 
 def test_the_plan_reads_no_tensor(actor: Path) -> None:
-    plan = plan_merge(MergeInputs(opened(actor).shards, config_files()))
+    plan = plan_merge(opened(actor))
     assert sum(output.elements for output in plan.outputs) == sum(
         (2 * VOCABULARY * HIDDEN, 2 * HIDDEN * HIDDEN, 2 * HIDDEN, 1, 5)
     )

@@ -12,11 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shard_files import config_files, edit, opened, shard_path
+from shard_files import edit, merge_role, shard_path
 
-from cloudrl.checkpoints.merge import merge
 from cloudrl.errors import CheckpointError
-from cloudrl.shards.inputs import MergeInputs
 from cloudrl.shards.safe_pickle import Name, PickledObject, Storage, read_pickle
 from cloudrl.shards.tensors import is_allowed
 
@@ -111,7 +109,7 @@ def test_hostile_pickles_run_nothing_and_write_nothing(actor: Path, tmp_path: Pa
 
         edit(shard_path(actor, 1), change)
         with pytest.raises(CheckpointError):
-            merge(MergeInputs(opened(actor).shards, config_files()), tmp_path / "model")
+            merge_role(actor, tmp_path / "model")
         assert sorted(path.name for path in tmp_path.iterdir()) == ["global_step_1"]
 
 
@@ -120,7 +118,7 @@ def test_sharded_tensors_are_refused_by_name(actor: Path, tmp_path: Path) -> Non
     data = b"\x80\x02}X\1\0\0\0a" + kind + b"s."
     edit(shard_path(actor, 1), lambda content: content.update({"data.pkl": data}))
     with pytest.raises(CheckpointError, match=r"a is a .*\.ShardedTensor, which cloudrl cannot merge"):
-        merge(MergeInputs(opened(actor).shards, config_files()), tmp_path / "model")
+        merge_role(actor, tmp_path / "model")
 
 
 def test_the_name_is_said() -> None:
@@ -162,7 +160,7 @@ def test_deep_nests_are_refused(actor: Path, tmp_path: Path, value: bytes) -> No
     data = b"\x80\x02}X\1\0\0\0a" + value + b"s."
     edit(shard_path(actor, 1), lambda content: content.update({"data.pkl": data}))
     with pytest.raises(CheckpointError, match=r"cannot merge|is not what torch writes"):
-        merge(MergeInputs(opened(actor).shards, config_files()), tmp_path / "model")
+        merge_role(actor, tmp_path / "model")
 
 
 @given(st.binary(max_size=200))

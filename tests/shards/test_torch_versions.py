@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,16 +10,13 @@ from shard_files import (
     FIXTURES,
     HIDDEN,
     VOCABULARY,
-    config_files,
     copied,
     edit,
+    merge_role,
     numbers,
-    opened,
     read_safetensors,
     replace_in_pickle,
 )
-
-from cloudrl.checkpoints.merge import merge
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,8 +43,7 @@ def expected() -> dict[str, tuple[str, tuple[int, ...], bytes]]:
 
 
 def merged(folder: Path, target: Path, dtype: str = "keep") -> dict[str, tuple[str, tuple[int, ...], bytes]]:
-    merge(replace(opened(folder), config_files=config_files()), target, dtype=dtype)
-    return read_safetensors(target)
+    return read_safetensors(merge_role(folder, target, dtype=dtype).path)
 
 
 def test_there_are_versions_from_2_4_to_2_13() -> None:
@@ -64,7 +59,7 @@ def test_every_version_and_strategy_gives_the_same_model(save: str, tmp_path: Pa
 @pytest.mark.parametrize("save", SAVES)
 def test_files_of_a_gpu_are_read_as_those_of_a_cpu(save: str, tmp_path: Path) -> None:
     actor = copied(save, tmp_path)
-    for path in actor.iterdir():
+    for path in actor.glob("*.pt"):
         edit(path, replace_in_pickle(b"X\x03\0\0\0cpu", b"X\x06\0\0\0cuda:1"))
     assert merged(actor, tmp_path / "model") == expected()
 
