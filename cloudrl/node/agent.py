@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
+import shutil
+import socket
 import subprocess
 import time
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping, Optional
+from typing import TYPE_CHECKING, Callable, Iterator, List, Mapping, Optional
 
-from cloudrl.node import attempts, budget, imports, preflight
+from cloudrl.node import budget, imports, preflight
 from cloudrl.node import ray as ray_node
+from cloudrl.node.attempts import Attempts
 from cloudrl.node.background import BackgroundTask
 from cloudrl.node.checkpoint_store import CheckpointStore
 from cloudrl.node.environment import node_environment
 from cloudrl.node.failure import NodeFailed, error_code
 from cloudrl.node.fetch import Fetcher, self_command
-from cloudrl.node.first_report import first_report
 from cloudrl.node.host_info import HostInfo, probe_host
 from cloudrl.node.job_secrets import JobSecrets, folder_of
 from cloudrl.node.node_state import NodeState
@@ -24,12 +27,13 @@ from cloudrl.node.replication import FILES, ReplicationHub
 from cloudrl.node.services import Services
 from cloudrl.node.shard_worker_client import ShardWorkerClient
 from cloudrl.node.shutdown import ShutdownRequest
+from cloudrl.node.subcommands import ChildResult
 from cloudrl.node.timeouts import phase_timeouts
 from cloudrl.node.tokens import Tokens, write_secret
 from cloudrl.node.uploads import Store
 from cloudrl.protocol.failures import Failure, FailureKind
 from cloudrl.protocol.phases import Phase
-from cloudrl.protocol.report import RayInfo
+from cloudrl.protocol.report import ClusterInfo, ClusterStatus, NodeReport, RayInfo
 
 if TYPE_CHECKING:
     from cloudrl.node.identity import Identity
@@ -60,13 +64,18 @@ class Agent:
         self.serving = False
         self.started_at, self.started_clock = time.time(), time.monotonic()
         self.transfers = budget.Transfers()
+        self.attempts = Attempts(options.checkpoints, identity.run_id)
         self._persisted_at = self.started_clock
         self._children: List[Child] = []
         self._ray: Optional[Child] = None
-        self.state = NodeState(first_report(identity, options, self.gpus))
-        self._services = Services(
-            options.services, self.state, timeout_s=self.timeouts.service_s, wait_for=self.wait_for
-        )
+        self.state = NodeState(
+            NodeReport(
+                rank=identity.rank, ip=identity.ip, hostname=socket.gethostname(), agent_port=options.ports.agent,
+                gpus=self.gpus, cost_before=budget.read_cost(options.checkpoints, identity.run_id),
+                known_failures=self.attempts.known(),
+            )
+        )  # fmt: skip
+        self._services = Services(options.services, self.state, self.wait_for)
         files, kept = Store(options.data_dir / FILES), JobSecrets(folder_of(identity.run_id))
         self.replication = ReplicationHub(self.state, identity.nodes, files, kept)
         self.checkpoint_store = CheckpointStore(
@@ -108,17 +117,43 @@ class Agent:
         """US dollars that earlier attempts of the run have cost, as far as anybody remembers."""
         raise NotImplementedError
 
-    def more_status(self) -> Dict[str, Any]:
-        """Fields of `ClusterStatus` that this node knows beside its own report."""
-        return {"ray": self.ray_info()}
-
-    def ray_info(self) -> RayInfo:
-        """Of this node's Ray."""
-        return RayInfo(self.state.own.ray_version, self.options.ports.dashboard)
+    def status(self) -> ClusterStatus:
+        """The answer to a client. A worker knows itself only; rank 0 knows everybody."""
+        identity, state, own = self.identity, self.state, self.state.own
+        failure, secrets = state.failure, self.replication.secrets
+        after = Phase.ENDED if failure and failure.kind is FailureKind.DOWN else Phase.FAILED
+        nodes = (
+            dataclasses.replace(each, seen_s_ago=round(state.heartbeat_age_s(each.rank), 1))
+            for each in state.reports()
+        )
+        return ClusterStatus(
+            cluster=ClusterInfo(
+                identity.name, identity.run_id, identity.provider, identity.nodes, self.gpus, own.cpus,
+                self.options.device,
+            ),
+            phase=after if failure else own.phase,
+            detail=own.detail,
+            started_at=self.started_at,
+            failure=failure,
+            ray=RayInfo(own.ray_version, self.options.ports.dashboard),
+            verl_version=own.verl_version,
+            rollouts=own.rollouts,
+            checkpoint_dir=str(self.options.checkpoints),
+            files_dir=str(self.replication.files.root),
+            secrets_dir=str(secrets.folder) if secrets.possible else None,
+            nodes=tuple(nodes),
+        )  # fmt: skip
 
     def job_logs(self) -> Optional[Path]:
         """Where Ray keeps the driver logs of its jobs; None on a worker, and while Ray is not up."""
         return None
+
+    def keep_job_logs(self) -> None:
+        """Copy the driver logs to this node's own folder, since Ray's goes away with it."""
+        folder = self.job_logs()
+        for log in folder.glob("job-driver-*.log") if folder else ():
+            self.options.run_dir.joinpath("jobs").mkdir(exist_ok=True)
+            shutil.copyfile(log, self.options.run_dir / "jobs" / log.name)
 
     # -- the phases -----------------------------------------------------------------------------------------
 
@@ -135,10 +170,13 @@ class Agent:
             self.checkpoint_store.start()
         self._services.start(self._child)
         self.connect()
-        self._ray_and_fetch(self._start_import_check())
+        self._ray_and_fetch()
         with self._step(Phase.BARRIER):
             self.barrier()
-        self._forget_attempts()
+        try:
+            self.attempts.clear()  # the failures before this start were none that come back
+        except OSError as error:
+            self.log.line(f"warning: the record of earlier attempts cannot be removed: {error}")
         self.state.update(phase=Phase.READY, detail="")
         while True:
             self.tick(0.25)
@@ -154,21 +192,16 @@ class Agent:
         if time.monotonic() - self._persisted_at > _PERSIST_COST_S:
             self.persist_cost()
 
-    def wait_for(
-        self,
-        done: Callable[[], bool],
-        within_s: float,
-        otherwise: Callable[[], NodeFailed],
-        seconds: float = _TICK_S,
-    ) -> None:
-        """Poll a condition, and raise `otherwise()` when it has not come true within `within_s` seconds."""
-        deadline = time.monotonic() + within_s
-        while not done():
+    def wait_for(self, condition: Callable[[], bool], timeout_s: float, pause_s: float = _TICK_S) -> bool:
+        """Poll a condition; False when it has not come true within `timeout_s` seconds."""
+        deadline = time.monotonic() + timeout_s
+        while not condition():
             if time.monotonic() > deadline:
-                raise otherwise()
-            self.tick(seconds)
+                return False
+            self.tick(pause_s)
+        return True
 
-    def fail(
+    def failed(
         self, kind: FailureKind, reason: str, tail: str = "", *, subject: str, code: str = ""
     ) -> NodeFailed:
         """A failure of this node, to be raised."""
@@ -178,18 +211,6 @@ class Agent:
         """End Ray and everything else that was started here, by process id."""
         for child in reversed(self._children):
             child.end()
-
-    def run_parallel(self, works: Mapping[FailureKind, Callable[[], None]]) -> None:
-        """Do these in threads, each with the kind of failure that it can meet; return once all are done.
-
-        Raises:
-            NodeFailed: one of them, or somebody else, has failed.
-        """
-        threads = [BackgroundTask(kind, work, self.state) for kind, work in works.items()]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.result()
 
     @contextmanager
     def _step(self, phase: Phase) -> Iterator[None]:
@@ -205,7 +226,9 @@ class Agent:
             yield
         except (OSError, subprocess.SubprocessError) as error:
             code = error_code(error)
-            raise self.fail(FailureKind.PREFLIGHT, f"{what}: {error}", subject=subject, code=code) from error
+            raise self.failed(
+                FailureKind.PREFLIGHT, f"{what}: {error}", subject=subject, code=code
+            ) from error
 
     def _child(self, command: List[str], log: str, cwd: Optional[Path] = None) -> Child:
         with self._as_preflight_failure(Path(command[0]).name, f"`{command[0]}` cannot be started"):
@@ -227,26 +250,27 @@ class Agent:
                 self.log.line(f"set-up: {command}")
                 self._run_set_up(command, deadline - time.monotonic())
 
-    def _run_set_up(self, command: str, left_s: float) -> None:
+    def _run_set_up(self, command: str, timeout_s: float) -> None:
         child = self._child(["/bin/sh", "-c", command], "setup.log")
-
-        def late() -> NodeFailed:
+        if not self.wait_for(lambda: child.poll() is not None, timeout_s):
             limit_s = self.options.setup_timeout_s
-            said = f"`{command}` has not ended; there are {limit_s:g} s for all set-up commands"
-            return self.fail(FailureKind.SETUP, said, child.tail(), subject=command, code="timeout")
-
-        self.wait_for(lambda: child.poll() is not None, left_s, late)
+            reason = f"`{command}` has not ended; there are {limit_s:g} s for all set-up commands"
+            raise self.failed(FailureKind.SETUP, reason, child.tail(), subject=command, code="timeout")
         if child.poll() != 0:
-            said = f"`{command}` exited with {child.poll()}"
-            raise self.fail(FailureKind.SETUP, said, child.tail(), subject=command)
+            reason = f"`{command}` exited with {child.poll()}"
+            raise self.failed(FailureKind.SETUP, reason, child.tail(), subject=command)
 
     def _preflight(self) -> None:
         with self._step(Phase.PREFLIGHT):
             host = self._check_host()
             with self._as_preflight_failure("own folders", "this node's own folders"):
-                token, temp_dir = self.options.run_dir / "ray-token", self._make_temp_dir()
+                token, temp_dir = self.options.run_dir / "ray-token", None
                 write_secret(token, self.tokens.ray)
-            self.env = node_environment(self.env, host, token_path=str(token), temp_dir=temp_dir)
+                if self.options.ray_temp_dir is not None:
+                    # jobs leave files there (verl: a lock a checkpoint), so that these go when Ray's do
+                    temp_dir = self.options.ray_temp_dir / "tmp"
+                    temp_dir.mkdir(parents=True, exist_ok=True)
+            self.env = node_environment(self.env, host, token_path=token, temp_dir=temp_dir)
 
     def _check_host(self) -> HostInfo:
         options = self.options
@@ -266,32 +290,27 @@ class Agent:
         faults += [each for each in (preflight.unwritable(options.checkpoints), missing) if each]
         if faults:
             fault = preflight.Fault.joined(faults)
-            raise self.fail(FailureKind.PREFLIGHT, fault.text, subject=fault.subject, code=fault.code)
+            raise self.failed(FailureKind.PREFLIGHT, fault.text, subject=fault.subject, code=fault.code)
         return host
 
-    def _make_temp_dir(self) -> Optional[str]:
-        """Where jobs leave their temporary files (verl: a lock a checkpoint), so that they go when Ray's do."""
-        if self.options.ray_temp_dir is None:
-            return None
-        folder = self.options.ray_temp_dir / "tmp"
-        folder.mkdir(parents=True, exist_ok=True)
-        return str(folder)
-
-    def _start_import_check(self) -> Optional[Child]:
-        modules = self.options.import_check
-        return self._child(self_command("imports", *modules), "imports.log") if modules else None
-
-    def _ray_and_fetch(self, import_check: Optional[Child]) -> None:
+    def _ray_and_fetch(self) -> None:
         fetching = BackgroundTask(FailureKind.DATA, self._fetch_in_thread, self.state)
+        modules, result = self.options.import_check, self.options.run_dir / "imports.json"
         with self._step(Phase.RAY):
+            command = self_command("imports", *modules, f"--result={result}")
+            import_check = self._child(command, "imports.log") if modules else None
             fetching.start()
             self._start_ray()
         with self._step(Phase.FETCH):
-            self.wait_for(lambda: not fetching.is_alive(), self.timeouts.fetch_s, self._not_fetched)
+            if not self.wait_for(lambda: not fetching.is_alive(), self.timeouts.fetch_s):
+                detail = f" ({self.state.own.detail})" if self.state.own.detail else ""
+                reason = f"data and models are not there after {self.timeouts.fetch_s:g} s{detail}"
+                rank = self.identity.rank
+                raise NodeFailed(Failure(FailureKind.DATA, rank, reason, transient=True, code="timeout"))
             fetching.result()
             if import_check is not None:
-                self._await_imports(import_check)
-            self._services.wait()
+                self._await_imports(import_check, result)
+            self._services.wait(self.options.fetch_timeout_s)
         self.state.update(fetched=True)
 
     def _fetch_in_thread(self) -> None:
@@ -304,94 +323,76 @@ class Agent:
         self.fetch(fetcher)
         self.state.add_seconds("files", time.monotonic() - began)
 
-    def _not_fetched(self) -> NodeFailed:
-        detail = f" ({self.state.own.detail})" if self.state.own.detail else ""
-        reason = f"data and models are not there after {self.timeouts.fetch_s:g} s{detail}"
-        rank = self.identity.rank
-        return NodeFailed(Failure(FailureKind.DATA, rank, reason, transient=True, code="timeout"))
-
-    def _await_imports(self, child: Child) -> None:
-        modules = ", ".join(self.options.import_check)
+    def _await_imports(self, child: Child, result: Path) -> None:
+        modules, timeout_s = ", ".join(self.options.import_check), self.options.ray_timeout_s
         self.state.update(detail=f"importing {modules}")
-
-        def late() -> NodeFailed:
-            reason = f"the image is broken: {modules} cannot be imported within {self.timeouts.ray_s:g} s"
-            return self.fail(FailureKind.PREFLIGHT, reason, child.tail(), subject=modules, code="timeout")
-
-        self.wait_for(lambda: child.poll() is not None, self.timeouts.ray_s, late)
-        if child.poll() != 0:
-            tail, code = child.tail(), imports.code(child.tail(), child.poll())
-            raise self.fail(FailureKind.PREFLIGHT, imports.reason(tail), tail, subject=modules, code=code)
+        in_time = self.wait_for(lambda: child.poll() is not None, timeout_s)
+        if child.poll() == 0:
+            return
+        reason, code = f"{modules} cannot be imported within {timeout_s:g} s", "timeout"
+        if in_time:
+            reason, code = imports.explain(ChildResult.read(result, child), child.tail())
+        reason = f"the image is broken: {reason}"
+        raise self.failed(FailureKind.PREFLIGHT, reason, child.tail(), subject=modules, code=code)
 
     def _start_ray(self) -> None:
         """Start Ray and wait until it is up; a start that dies early is tried again, ports may be slow to free."""
         self.before_ray()
-        deadline = time.monotonic() + self.timeouts.ray_s
-        command = ray_node.start_command(
-            self.options, self.identity, gpus=self.gpus, ray=ray_node.ray_command()
-        )
-        for left in reversed(range(_RAY_START_TRIES)):
+        deadline = time.monotonic() + self.options.ray_timeout_s
+        for tries_left in reversed(range(_RAY_START_TRIES)):
             self._await_free_ports()
-            # jobs without a working directory start where Ray did, and Hydra leaves its `outputs` there
-            ray = self._child(command, "ray.log", self.options.run_dir)
-            self._await_ray(ray, deadline - time.monotonic())
+            ray = self._start_ray_once(deadline)
             if ray.poll() is None:
                 self._ray = ray
                 self.state.update(ray_up=True)
                 return
-            if left:
-                self.log.line(f"`ray start` exited with {ray.poll()}; {left} more tries")
+            if tries_left:
+                self.log.line(f"`ray start` exited with {ray.poll()}; {tries_left} more tries")
                 end_orphans()  # its control store outlives a start that fails later on, and keeps the port
                 self.tick(1.0)
-        said = f"`ray start` exited with {ray.poll()}"
-        raise self.fail(FailureKind.RAY, said, ray.tail(), subject="ray start")
+        reason = f"`ray start` exited with {ray.poll()}"
+        raise self.failed(FailureKind.RAY, reason, ray.tail(), subject="ray start")
 
-    def _await_ray(self, ray: Child, left_s: float) -> None:
-        """Return once it is up, or has ended."""
-
-        def late() -> NodeFailed:
-            said = f"Ray is not up {self.timeouts.ray_s:g} s after `ray start`"
-            return self.fail(FailureKind.RAY, said, ray.tail(), subject="ray start", code="timeout")
-
-        self.wait_for(lambda: ray.poll() is not None or self.is_ray_up(ray), left_s, late)
+    def _start_ray_once(self, deadline: float) -> Child:
+        """Ray once it is up, or has ended."""
+        command = ray_node.start_command(self.options, self.identity, gpus=self.gpus)
+        # jobs without a working directory start where Ray did, and Hydra leaves its `outputs` there
+        ray = self._child(command, "ray.log", self.options.run_dir)
+        timeout_s = deadline - time.monotonic()
+        if not self.wait_for(lambda: ray.poll() is not None or self.is_ray_up(ray), timeout_s):
+            reason = f"Ray is not up {self.options.ray_timeout_s:g} s after `ray start`"
+            raise self.failed(FailureKind.RAY, reason, ray.tail(), subject="ray start", code="timeout")
+        return ray
 
     def _await_free_ports(self) -> None:
         taken: List[str] = []
 
-        def free() -> bool:
+        def are_free() -> bool:
             taken[:] = ray_node.taken_ports(self.options, self.identity)
             return not taken
 
-        def late() -> NodeFailed:
-            said = f"ports are in use on this node: {', '.join(taken)}"
-            return self.fail(FailureKind.RAY, said, subject="ports")
+        if not self.wait_for(are_free, _PORTS_ARE_FREE_AFTER_S, 0.5):
+            reason = f"ports are in use on this node: {', '.join(taken)}"
+            raise self.failed(FailureKind.RAY, reason, subject="ports")
 
-        self.wait_for(free, _PORTS_ARE_FREE_AFTER_S, late, 0.5)
-
-    def usage(self) -> budget.UsageSnapshot:
-        """How long it has run and what earlier attempts have cost; rank 0 knows more."""
-        return budget.UsageSnapshot(time.monotonic(), self.started_clock, cost_before=self.cost_before())
+    def cost(self) -> Optional[float]:
+        """US dollars that the run has cost so far, this attempt from the start of its agents; None without a price."""
+        price = self.options.limits.price_per_hour
+        hours = (time.monotonic() - self.started_clock) / 3600
+        return None if price is None else self.cost_before() + price * hours
 
     def persist_cost(self) -> None:
         """Remember on the volume what the run has cost; the next attempt may have any of these machines."""
         self._persisted_at = time.monotonic()
-        so_far = budget.cost(self.options.limits, self.usage())
-        if so_far is not None:
-            folder, identity = self.options.checkpoints, self.identity
+        cost, identity = self.cost(), self.identity
+        if cost is not None:
             try:
-                budget.write_cost(folder, identity.run_id, so_far, rank=identity.rank)
+                budget.write_cost(self.options.checkpoints, identity.run_id, cost, rank=identity.rank)
             except OSError as error:
                 self.log.line(f"warning: what the run has cost cannot be written: {error}")
-
-    def _forget_attempts(self) -> None:
-        """The failures before this start were none that come back."""
-        try:
-            attempts.clear(self.options.checkpoints, self.identity.run_id)
-        except OSError as error:
-            self.log.line(f"warning: the record of earlier attempts cannot be removed: {error}")
 
     def _check_ray(self) -> None:
         """Raise when this node's Ray has ended."""
         if self._ray is not None and self._ray.poll() is not None:
             reason = f"Ray's processes on rank {self.identity.rank} ended (status {self._ray.poll()})"
-            raise self.fail(FailureKind.RAY, reason, self._ray.tail(), subject="ray")
+            raise self.failed(FailureKind.RAY, reason, self._ray.tail(), subject="ray")

@@ -12,7 +12,7 @@ import dataclasses
 import json
 import os
 import time
-from typing import TYPE_CHECKING, Dict, Iterable, Mapping, Optional, Sequence
+from typing import TYPE_CHECKING, Callable, Dict, Iterable, Mapping, Sequence
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,95 +24,92 @@ _READY = ""
 """In the place of a signature: the run was ready at this time."""
 
 
-def classify_failure(
-    failure: Failure,
-    *,
-    folder: Path,
-    run_id: str,
-    elsewhere: Sequence[Mapping[str, float]] = (),
-    since: float = float("inf"),
-    now: Optional[float] = None,
-) -> Failure:
-    """Record a failure, and make it final when the run has met the same one since it was ready last.
-
-    A failure that a retry may cure is recorded and never final; that of a network is final when the attempt right
-    before this one has ended in the same way, since a node without a way to the hub would be tried for ever. A
-    permanent one that cannot be recorded is final at once: without a memory the run could go round for ever.
+class Attempts:
+    """The failures of a run since it was ready last, as this node's volume remembers them.
 
     Args:
-        failure: what happened before the barrier.
         folder: the checkpoint folder; the record is `.cloudrl/attempts/<run_id>.jsonl` below it.
         run_id: the same for all retries of one run.
-        elsewhere: the `known_failures` of the other nodes.
-        since: when this attempt has begun: what is recorded from then on is this failure, seen by another node.
-        now: seconds since the epoch.
-
-    Returns:
-        The failure, with `final` set.
+        clock: seconds since the epoch.
     """
-    path = _path(folder, run_id)
-    try:
-        own = _read(path)
-        record(failure, folder=folder, run_id=run_id, now=now)
-    except OSError:
-        return dataclasses.replace(failure, final=failure.permanent)
-    earlier = {signature: at for signature, at in _latest([own, *elsewhere]).items() if at < since}
-    before = [max(earlier, key=earlier.__getitem__)] if failure.transient and earlier else list(earlier)
-    may_end = failure.permanent or failure.transient
-    return dataclasses.replace(failure, final=may_end and failure.signature in before)
 
+    def __init__(self, folder: Path, run_id: str, *, clock: Callable[[], float] = time.time) -> None:
+        self._path = folder / ".cloudrl" / "attempts" / f"{file_name(run_id)}.jsonl"
+        self._clock = clock
 
-def record(failure: Failure, *, folder: Path, run_id: str, now: Optional[float] = None) -> None:
-    """Remember a failure that somebody else has judged.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    path, at = _path(folder, run_id), time.time() if now is None else now
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8") as file:
-        # on a line of its own, also after one that broke off
-        file.write("\n" + json.dumps({"at": at, "signature": failure.signature}) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def known_failures(folder: Path, run_id: str) -> Dict[str, float]:
-    """The failures of a run since it was ready last, as this volume remembers: signature -> seconds since the epoch."""
-    try:
-        return _read(_path(folder, run_id))
-    except OSError:
-        return {}
-
-
-def clear(folder: Path, run_id: str, *, now: Optional[float] = None) -> None:
-    """Forget the failures of a run: it has become ready, so none of them was permanent.
-
-    That is written down in their place, for nodes that were not among them and remember those failures still.
-
-    Raises:
-        OSError: the record is there and cannot be written.
-    """
-    path = _path(folder, run_id)
-    if path.exists():
-        path.write_text(json.dumps({"at": time.time() if now is None else now, "signature": _READY}) + "\n")
-
-
-def _path(folder: Path, run_id: str) -> Path:
-    return folder / ".cloudrl" / "attempts" / f"{file_name(run_id)}.jsonl"
-
-
-def _read(path: Path) -> Dict[str, float]:
-    if not path.exists():
-        return {}
-    found: Dict[str, float] = {}
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+    def known(self) -> Dict[str, float]:
+        """The failures: signature -> seconds since the epoch. None where the record cannot be read."""
         try:
-            value = json.loads(line)
-            found[str(value["signature"])] = float(value["at"])
-        except (ValueError, KeyError, TypeError):
-            continue  # the node died while it wrote this line
-    return found
+            return self._read()
+        except OSError:
+            return {}
+
+    def classify(
+        self,
+        failure: Failure,
+        *,
+        elsewhere: Sequence[Mapping[str, float]] = (),
+        since: float = float("inf"),
+    ) -> Failure:
+        """Record a failure, and make it final when the run has met the same one since it was ready last.
+
+        A failure that a retry may cure is recorded and never final; that of a network is final when the attempt right
+        before this one has ended in the same way, since a node without a way to the hub would be tried for ever. A
+        permanent one that cannot be recorded is final at once: without a memory the run could go round for ever.
+
+        Args:
+            failure: what happened before the barrier.
+            elsewhere: what the other nodes' volumes remember.
+            since: when this attempt has begun: what is recorded from then on is this failure, seen by another node.
+
+        Returns:
+            The failure, with `final` set.
+        """
+        try:
+            own = self._read()
+            self.record(failure)
+        except OSError:
+            return dataclasses.replace(failure, final=failure.permanent)
+        earlier = {signature: at for signature, at in _latest([own, *elsewhere]).items() if at < since}
+        before = [max(earlier, key=earlier.__getitem__)] if failure.transient and earlier else list(earlier)
+        may_end = failure.permanent or failure.transient
+        return dataclasses.replace(failure, final=may_end and failure.signature in before)
+
+    def record(self, failure: Failure) -> None:
+        """Remember a failure that somebody else has judged.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with self._path.open("a", encoding="utf-8") as file:
+            # on a line of its own, also after one that broke off
+            file.write("\n" + json.dumps({"at": self._clock(), "signature": failure.signature}) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def clear(self) -> None:
+        """Forget the failures of a run: it has become ready, so none of them was permanent.
+
+        That is written down in their place, for nodes that were not among them and remember those failures still.
+
+        Raises:
+            OSError: the record is there and cannot be written.
+        """
+        if self._path.exists():
+            self._path.write_text(json.dumps({"at": self._clock(), "signature": _READY}) + "\n")
+
+    def _read(self) -> Dict[str, float]:
+        if not self._path.exists():
+            return {}
+        found: Dict[str, float] = {}
+        for line in self._path.read_text(encoding="utf-8", errors="replace").splitlines():
+            try:
+                value = json.loads(line)
+                found[str(value["signature"])] = float(value["at"])
+            except (ValueError, KeyError, TypeError):
+                continue  # the node died while it wrote this line
+        return found
 
 
 def _latest(records: Iterable[Mapping[str, float]]) -> Dict[str, float]:

@@ -10,7 +10,6 @@ import contextlib
 import json
 import threading
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Callable, Iterator, Mapping, Optional, Sequence
 
 from cloudrl.node.attempts import file_name
@@ -18,55 +17,24 @@ from cloudrl.node.attempts import file_name
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from cloudrl.node.ray import Dashboard
     from cloudrl.protocol.options import BudgetLimits
 
-DOWN = "down"
-"""The kind of `Failure` with which a cluster ends on purpose."""
 _ENDED = ("SUCCEEDED", "FAILED", "STOPPED")  # ray/dashboard/modules/job/common.py: JobStatus.is_terminal
 _UNITS = ((86400, "d"), (3600, "h"), (60, "m"))
 
 
-@dataclass(frozen=True)
-class UsageSnapshot:
-    """What is known at one time. Times are seconds of one clock that never goes back.
+def shutdown_reason(limits: BudgetLimits, cost: Optional[float], idle_s: Optional[float]) -> str:
+    """Why the cluster should end now, in a few words; "" when it should go on.
 
-    Attributes:
-        started_at: when this attempt's agent has started.
-        ready_at: when the cluster was READY; None before.
-        worked_at: when work was last seen, now for work that goes on; None when there was none.
-        known: whether Ray has just said what work there is. Silence is no reason to end a job.
-        cost_before: US dollars that earlier attempts have cost.
+    Args:
+        limits: what the user has set.
+        cost: US dollars so far; None where nobody said the price.
+        idle_s: seconds without work; None where nobody knows.
     """
-
-    now: float
-    started_at: float
-    ready_at: Optional[float] = None
-    worked_at: Optional[float] = None
-    known: bool = False
-    cost_before: float = 0.0
-
-    @property
-    def idle_s(self) -> Optional[float]:
-        """Seconds without work, counted from READY or from the end of the last work; None before READY."""
-        if self.ready_at is None:
-            return None
-        return self.now - max(self.ready_at, self.worked_at or self.ready_at)
-
-
-def cost(limits: BudgetLimits, usage: UsageSnapshot) -> Optional[float]:
-    """US dollars so far, from the start of the agents; None where nobody said the price."""
-    if limits.price_per_hour is None:
-        return None
-    return usage.cost_before + limits.price_per_hour * (usage.now - usage.started_at) / 3600
-
-
-def shutdown_reason(limits: BudgetLimits, usage: UsageSnapshot) -> str:
-    """Why the cluster should end now, in a few words; "" when it should go on."""
-    so_far = cost(limits, usage)
-    if limits.max_cost is not None and so_far is not None and so_far >= limits.max_cost:
-        return f"cost {dollars(so_far)} of {dollars(limits.max_cost)}"
-    idle_s = usage.idle_s
-    if limits.idle_s is not None and usage.known and idle_s is not None and idle_s >= limits.idle_s:
+    if limits.max_cost is not None and cost is not None and cost >= limits.max_cost:
+        return f"cost {dollars(cost)} of {dollars(limits.max_cost)}"
+    if limits.idle_s is not None and idle_s is not None and idle_s >= limits.idle_s:
         return f"idle for {duration(limits.idle_s)}"
     return ""
 
@@ -136,60 +104,58 @@ class IdleMonitor:
     """Asks Ray now and then for its jobs and, when all have ended, for actors; in a thread, it may be slow to answer.
 
     Args:
-        jobs: what Ray lists; None when it does not answer.
-        actors: those that live; None when Ray does not answer.
+        ray: the dashboard of this cluster.
         transfers: of this node.
-        pause_s: between two questions.
+
+    Attributes:
+        known: whether Ray has just said what work there is. Silence is no reason to end a job.
     """
 
     def __init__(
-        self,
-        jobs: Callable[[], Optional[Sequence[Mapping[str, Any]]]],
-        actors: Callable[[], Optional[Sequence[Mapping[str, Any]]]],
-        transfers: Transfers,
-        *,
-        pause_s: float,
-        clock: Callable[[], float] = time.monotonic,
+        self, ray: Dashboard, transfers: Transfers, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._jobs, self._actors, self._transfers = jobs, actors, transfers
-        self._pause_s, self._clock = pause_s, clock
-        self._known, self._count = False, 0
+        self._ray, self._transfers, self._clock = ray, transfers, clock
+        self.known, self._count = False, 0
+        self._ready_at: Optional[float] = None
         self._worked_at: Optional[float] = None
 
-    def start(self) -> None:
-        """Ask until the process ends."""
-        threading.Thread(target=self._ask_for_ever, name="cloudrl-idle", daemon=True).start()
+    def start(self, limit_s: Optional[float]) -> None:
+        """The cluster is READY. With a limit on the time without work, ask until the process ends."""
+        self._ready_at = self._clock()
+        if limit_s is not None:
+            threading.Thread(target=self._ask_for_ever, args=(pause_s(limit_s),), daemon=True).start()
 
     def look(self) -> None:
         """Ask once."""
-        jobs = self._jobs()
+        jobs = self._ray.jobs()
         if jobs is None:
             working = None
         elif is_working(jobs) or len(jobs) != self._count:
             working, self._count = True, len(jobs)  # also for one that came and went between two questions
         else:
-            actors = self._actors()
+            actors = self._ray.alive_actors()
             working = None if actors is None else are_working(actors)
         if working:
             self._worked_at = self._clock()
-        self._known = working is not None
+        self.known = working is not None
 
-    def usage(self, started_at: float, ready_at: Optional[float], cost_before: float) -> UsageSnapshot:
-        """What is known now."""
-        seen = [each for each in (self._worked_at, self._transfers.seen_at) if each is not None]
-        return UsageSnapshot(
-            self._clock(), started_at, ready_at, max(seen, default=None), self._known, cost_before
-        )
+    @property
+    def idle_s(self) -> Optional[float]:
+        """Seconds without work, counted from READY or from the end of the last work; None before READY."""
+        if self._ready_at is None:
+            return None
+        seen = (self._ready_at, self._worked_at, self._transfers.seen_at)
+        return self._clock() - max(each for each in seen if each is not None)
 
-    def _ask_for_ever(self) -> None:
+    def _ask_for_ever(self, pause_s: float) -> None:
         while True:
             self.look()
-            time.sleep(self._pause_s)
+            time.sleep(pause_s)
 
 
-def pause_s(limits: BudgetLimits) -> float:
+def pause_s(limit_s: float) -> float:
     """Seconds between two looks: a small part of the time without work that is allowed."""
-    return min(15.0, max(0.2, (limits.idle_s or 0.0) / 20))
+    return min(15.0, max(0.2, limit_s / 20))
 
 
 def read_cost(folder: Path, run_id: str) -> float:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def node_environment(
-    base: Mapping[str, str], host: HostInfo, *, token_path: str, temp_dir: Optional[str] = None
+    base: Mapping[str, str], host: HostInfo, *, token_path: Path, temp_dir: Optional[Path]
 ) -> Dict[str, str]:
     """The environment of `ray start` and of all children.
 
@@ -27,17 +27,17 @@ def node_environment(
     env["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), base.get("PATH", os.defpath)])
     # Set on every node: Ray 2.60 turns authentication on by itself where ~/.ray/auth_token lies about, and a
     # cluster with it on one node only falls apart (ray/_private/authentication/authentication_token_setup.py).
-    env.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN_PATH=token_path)
+    env.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN_PATH=str(token_path))
     env.pop("RAY_AUTH_TOKEN", None)
     env.pop("RAY_ADDRESS", None)
     if temp_dir is not None:
-        env["TMPDIR"] = temp_dir
+        env["TMPDIR"] = str(temp_dir)
     env.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     env.setdefault("NUMEXPR_MAX_THREADS", str(host.cpus))
     if host.interface is not None:
         env.setdefault("GLOO_SOCKET_IFNAME", host.interface)
         env.setdefault("NCCL_SOCKET_IFNAME", host.interface)
-    return _only_hip(env) if host.gpu_vendor == "amd" else env
+    return _only_hip(env) if host.gpus.vendor == "amd" else env
 
 
 def _only_hip(env: Dict[str, str]) -> Dict[str, str]:

@@ -13,9 +13,15 @@ from cloudrl.protocol.failures import Failure, FailureKind
 def unforeseen(kind: FailureKind, rank: int, error: BaseException) -> Failure:
     """An error that nobody has foreseen, as a failure; its traceback goes to the log."""
     lines = traceback.format_exception(type(error), error, error.__traceback__)
+    return Failure(kind, rank, describe(error), "".join(lines).rstrip()[-16_384:], code=error_code(error))
+
+
+def describe(error: BaseException) -> str:
+    """An error in one line, with its name unless it is one of ours."""
     text = " ".join(str(error).split())[:400]
-    reason = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    return Failure(kind, rank, reason, "".join(lines).rstrip()[-16_384:], code=error_code(error))
+    return (
+        text if text and isinstance(error, CloudrlError) else f"{type(error).__name__}: {text}".rstrip(": ")
+    )
 
 
 def error_code(error: BaseException) -> str:

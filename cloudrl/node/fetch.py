@@ -6,17 +6,16 @@ What needs the image's packages runs in children under the image's Python, from 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Callable, Dict, List, Mapping, Sequence, Tuple
 
 from cloudrl.data.request import folder_name, parse_request
 from cloudrl.node.failure import NodeFailed
 from cloudrl.node.process import Child
-from cloudrl.node.transient import EXIT_STATUS as TRANSIENT
+from cloudrl.node.subcommands import ChildResult
 from cloudrl.protocol import routes
 from cloudrl.protocol.failures import ApiError, ErrorCode, Failure, FailureKind
 from cloudrl.protocol.options import MADE_ON_NODES
@@ -75,59 +74,55 @@ class Fetcher:
         """Make {train,test}.parquet of a `--data` argument, and describe the files for the other nodes."""
         name = parse_request(text).name
         folder = self._data_dir / folder_name(name)
-        self._run(FailureKind.DATA, name, self_command("data", text, "--to", str(folder)))
-        return tuple(describe(file) for file in sorted(folder.glob("*.parquet")))
+        self._run(FailureKind.DATA, name, text, folder, {**_NO_BARS, **self._env})
+        return tuple(describe_file(file) for file in sorted(folder.glob("*.parquet")))
 
     def fetch_model(self, model: str) -> str:
         """Download (or make) a model on this node and return its folder."""
-        result = self._run_dir / f"model-{_file_name(model)}.json"
-        result.unlink(missing_ok=True)
-        to = str(models_dir(model, self._data_dir, self._env))
-        self._run(FailureKind.MODEL, model, self_command("model", model, "--to", to, "--result", str(result)))
-        return str(json.loads(result.read_text())["path"])
+        folder = models_dir(model, self._data_dir, self._env)
+        return self._run(FailureKind.MODEL, model, model, folder, self._env).path
 
-    def _run(self, kind: FailureKind, name: str, command: List[str]) -> None:
-        log = self._run_dir / f"{kind}-{_file_name(name)}.log"
-        error = self._run_dir / f"{kind}-{_file_name(name)}.error"
-        command = [*command, "--error", str(error)]
-        error.unlink(missing_ok=True)
+    def _run(
+        self, kind: FailureKind, name: str, subject: str, to: Path, env: Mapping[str, str]
+    ) -> ChildResult:
+        log = self._run_dir / f"{kind}-{folder_name(name)}.log"
+        file = log.with_suffix(".json")
+        command = self_command(kind.value, subject, f"--to={to}", f"--result={file}")
         deadline = time.monotonic() + self._timeout_s
-        status, tail = self._run_once(kind, command, log, deadline)
-        if status == TRANSIENT:
-            self._sleep(_AGAIN_AFTER_S)
-            error.unlink(missing_ok=True)
-            status, tail = self._run_once(kind, command, log, deadline)
-        if status != 0:
-            why = _last_line(tail) or f"its child exited with {status}"
+        for is_last in (False, True):
+            file.unlink(missing_ok=True)
+            child = Child(command, log=log, env=env)
+            status = child.wait(max(0.0, deadline - time.monotonic()))
             if status is None:
-                why = f"not there after {self._timeout_s:.0f} s"
-            passing = status in (None, TRANSIENT)
-            code = (
-                "timeout"
-                if status is None
-                else (error.read_text() if error.exists() else "") or f"exit {status}"
-            )
-            reason = f"{kind} {name}: {why}"
-            raise NodeFailed(
-                Failure(kind, self._rank, reason, tail, transient=passing, subject=name, code=code)
-            )
-
-    def _run_once(
-        self, kind: FailureKind, command: List[str], log: Path, deadline: float
-    ) -> Tuple[Optional[int], str]:
-        """Exit status, None for one that took too long, and the last lines."""
-        child = Child(
-            command, log=log, env={**_NO_BARS, **self._env} if kind is FailureKind.DATA else self._env
+                child.end()
+                reason = f"not there after {self._timeout_s:.0f} s"
+                result = ChildResult(reason=reason, code="timeout", transient=True)
+                break
+            result = ChildResult.read(file, child)
+            if status == 0:
+                return result
+            if is_last or not result.transient:
+                break
+            self._sleep(_AGAIN_AFTER_S)
+        reason, code, transient = f"{kind} {name}: {result.reason}", result.code, result.transient
+        failure = Failure(
+            kind, self._rank, reason, child.tail(), transient=transient, subject=name, code=code
         )
-        status = child.wait(max(0.0, deadline - time.monotonic()))
-        if status is None:
-            child.end()
-        return status, child.tail()
+        raise NodeFailed(failure)
 
 
-def describe(path: Path) -> DataFile:
+def describe_file(path: Path) -> DataFile:
     """Name, size and SHA-256 of a prepared file."""
     return DataFile(path.name, path.stat().st_size, sha256(path))
+
+
+def sha256(path: Path) -> str:
+    """Hex digest of a file's content."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        for chunk in iter(lambda: file.read(1 << 20), b""):
+            digest.update(chunk)
+    return digest.hexdigest()
 
 
 def pull(head: AgentClient, folder: str, file: DataFile, *, to: Path) -> None:
@@ -154,24 +149,6 @@ def pull(head: AgentClient, folder: str, file: DataFile, *, to: Path) -> None:
         part.unlink(missing_ok=True)
 
 
-def sha256(path: Path) -> str:
-    """Hex digest of a file's content."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        for chunk in iter(lambda: file.read(1 << 20), b""):
-            digest.update(chunk)
-    return digest.hexdigest()
-
-
 def split_paths(data_dir: Path, name: str, files: Sequence[DataFile]) -> Dict[str, str]:
     """{"train": path, "test": path} of one prepared data set."""
     return {Path(each.file).stem: str(data_dir / folder_name(name) / each.file) for each in files}
-
-
-def _last_line(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else ""
-
-
-def _file_name(name: str) -> str:
-    return "".join(c if c.isalnum() or c in "-._" else "_" for c in name)

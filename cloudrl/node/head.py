@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Dict, Optional, Set, Tuple
 
 from cloudrl.data.request import parse_request
-from cloudrl.node import attempts, budget, shared_fs
+from cloudrl.node import budget, shared_fs
 from cloudrl.node import ray as ray_node
 from cloudrl.node.agent import Agent
+from cloudrl.node.background import run_parallel
 from cloudrl.node.failure import NodeFailed
 from cloudrl.node.fetch import Fetcher, models_dir, split_paths
 from cloudrl.protocol.failures import Failure, FailureKind
-from cloudrl.protocol.report import BudgetStatus
+from cloudrl.protocol.report import BudgetStatus, ClusterStatus
 
 if TYPE_CHECKING:
     from cloudrl.node.process import Child
@@ -34,13 +34,7 @@ class Head(Agent):
         self.dashboard = ray_node.Dashboard(self.options.ports.dashboard, self.tokens.ray)
         self.session_name: Optional[str] = None
         self.ready_at: Optional[float] = None
-        self._ready_clock: Optional[float] = None
-        self._idle_monitor = budget.IdleMonitor(
-            self.dashboard.jobs,
-            self.dashboard.alive_actors,
-            self.transfers,
-            pause_s=budget.pause_s(self.options.limits),
-        )
+        self._idle_monitor = budget.IdleMonitor(self.dashboard, self.transfers)
 
     def connect(self) -> None:
         """Tell the workers what they have to match."""
@@ -61,24 +55,28 @@ class Head(Agent):
         folders = {options.data_dir, *(models_dir(m, options.data_dir, self.env) for m in options.models)}
         markers = {str(folder): shared_fs.write_marker(folder, run_id) for folder in folders}
         self.state.publish(markers=markers)
-        self.run_parallel(
-            {
-                FailureKind.DATA: lambda: self._prepare_data(fetcher),
-                FailureKind.MODEL: lambda: self._fetch_models(fetcher),
-            }
-        )
+        works = {
+            FailureKind.DATA: lambda: self._prepare_data(fetcher),
+            FailureKind.MODEL: lambda: self._fetch_models(fetcher),
+        }
+        run_parallel(works, self.state)
 
     def barrier(self) -> None:
         """All ranks heard of and done, Ray counts them all and takes jobs; then the one READY line."""
-        self.wait_for(self._all_done, self.timeouts.barrier_s, self._not_all)
-        limit_s = self.timeouts.ray_head_s
-        self.wait_for(self._ray_counts_all_nodes, limit_s, self._not_whole, 0.1)
-        self.wait_for(self.dashboard.takes_jobs, limit_s, self._takes_no_jobs, 0.1)
+        barrier_s, limit_s = self.timeouts.barrier_s, self.timeouts.ray_head_s
+        if not self.wait_for(self._all_done, barrier_s):
+            reason = f"not all ranks are at the barrier after {barrier_s:g} s: {self.state.own.detail}"
+            raise self.failed(FailureKind.JOIN, reason, subject="barrier")
+        if not self.wait_for(lambda: self.dashboard.alive_nodes() == self.identity.nodes, limit_s, 0.1):
+            reason = f"Ray does not count all nodes as alive after {limit_s:g} s{self._blocked_ports()}"
+            raise self.failed(FailureKind.RAY, reason, subject="nodes")
+        if not self.wait_for(self.dashboard.takes_jobs, limit_s, 0.1):
+            reason = f"Ray's dashboard agent on rank 0 does not come up after {limit_s:g} s"
+            raise self.failed(FailureKind.RAY, reason, subject="dashboard")
         self._remove_markers()
-        self.ready_at, self._ready_clock = time.time(), time.monotonic()
+        self.ready_at = time.time()
         self.state.publish(ready=True)
-        if self.options.limits.idle_s is not None:
-            self._idle_monitor.start()
+        self._idle_monitor.start(self.options.limits.idle_s)
         seconds, port = self.ready_at - self.started_at, self.options.ports.dashboard
         self.log.line(f"READY: {self.identity.nodes} nodes in {seconds:.1f} s, dashboard on 127.0.0.1:{port}")
 
@@ -96,10 +94,7 @@ class Head(Agent):
         if self.ready_at is None and not failure.final:
             self._await_all_ranks(failure)
             elsewhere = [report.known_failures for report in self.state.reports()]
-            folder, run_id = self.options.checkpoints, self.identity.run_id
-            failure = attempts.classify_failure(
-                failure, folder=folder, run_id=run_id, elsewhere=elsewhere, since=self.started_at
-            )
+            failure = self.attempts.classify(failure, elsewhere=elsewhere, since=self.started_at)
         self.state.judge(failure)
         since = time.monotonic()
         while self._has_uninformed_ranks(failure, time.monotonic() - since) and not self.shutdown.asked:
@@ -135,20 +130,19 @@ class Head(Agent):
         somebody = (uninformed and waited_s < _TELL_WORKERS_S) or (missing and waited_s < limit_s)
         return self.serving and somebody
 
-    def more_status(self) -> Dict[str, Any]:
+    def status(self) -> ClusterStatus:
         """See `Agent`."""
+        status, limits, idle_s = super().status(), self.options.limits, self._idle_monitor.idle_s
         data = self.state.published.data or {}
-        return {
-            "ready_at": self.ready_at,
-            "ray": dataclasses.replace(self.ray_info(), session_name=self.session_name),
-            "data": {name: split_paths(self.options.data_dir, name, files) for name, files in data.items()},
-            "models": self._common_models(),
-            "budget": self._budget(),
-        }
-
-    def usage(self) -> budget.UsageSnapshot:
-        """As every rank's, and since when nothing was done."""
-        return self._idle_monitor.usage(self.started_clock, self._ready_clock, self.cost_before())
+        idle_s = None if limits.idle_s is None or idle_s is None else round(idle_s, 1)
+        return dataclasses.replace(
+            status,
+            ready_at=self.ready_at,
+            ray=dataclasses.replace(status.ray, session_name=self.session_name),
+            data={name: split_paths(self.options.data_dir, name, files) for name, files in data.items()},
+            models=self._common_models(),
+            budget=BudgetStatus(self.cost(), limits.price_per_hour, limits.max_cost, limits.idle_s, idle_s),
+        )
 
     def cost_before(self) -> float:
         """What the ranks remember; one of them may be on another machine now."""
@@ -158,13 +152,6 @@ class Head(Agent):
         """See `Agent` (ray/dashboard/modules/job/job_log_storage_client.py)."""
         root = self.options.ray_temp_dir or ray_node.TEMP_DIR
         return root / self.session_name / "logs" if self.session_name else None
-
-    def keep_job_logs(self) -> None:
-        """Copy the driver logs to this node's own folder, since Ray's goes away with it."""
-        folder = self.job_logs()
-        for log in folder.glob("job-driver-*.log") if folder else ():
-            self.options.run_dir.joinpath("jobs").mkdir(exist_ok=True)
-            shutil.copyfile(log, self.options.run_dir / "jobs" / log.name)
 
     def _common_models(self) -> Dict[str, str]:
         """Models with their folder where it is the same on every node; otherwise the name, found in the cache."""
@@ -189,36 +176,16 @@ class Head(Agent):
             self.state.add_model(model, fetcher.fetch_model(model))
             self.state.publish(models=dict(self.state.own.models))
 
-    def _ray_counts_all_nodes(self) -> bool:
-        return self.dashboard.alive_nodes() == self.identity.nodes
-
-    def _not_all(self) -> NodeFailed:
-        barrier_s, detail = self.timeouts.barrier_s, self.state.own.detail
-        return self.fail(
-            FailureKind.JOIN,
-            f"not all ranks are at the barrier after {barrier_s:g} s: {detail}",
-            subject="barrier",
-        )
-
-    def _not_whole(self) -> NodeFailed:
+    def _blocked_ports(self) -> str:
         """Ray does not name the port that is closed, and it wants them open in both directions."""
-        ports = self.options.ports
-        blocked = [
-            f"{each} from rank {report.rank}" for report in self.state.reports() for each in report.blocked
-        ]
+        ports, blocked = self.options.ports, []
         for report in self.state.reports():
-            if report.rank != self.identity.rank:
-                blocked += [f"{each} from rank 0" for each in ray_node.unreachable_ports(report.ip, ports)]
-        reason = f"Ray does not count all nodes as alive after {self.timeouts.ray_head_s:g} s"
-        named = (
+            blocked += [f"{each} from rank {report.rank}" for each in report.blocked]
+        for report in self.state.reports()[1:]:
+            blocked += [f"{each} from rank 0" for each in ray_node.unreachable_ports(report.ip, ports)]
+        return (
             f": {', '.join(blocked)} cannot be reached; is a firewall between the nodes?" if blocked else ""
         )
-        return self.fail(FailureKind.RAY, reason + named, subject="nodes")
-
-    def _takes_no_jobs(self) -> NodeFailed:
-        reason = "Ray's dashboard agent on rank 0 does not come up"
-        said = f"{reason} after {self.timeouts.ray_head_s:g} s"
-        return self.fail(FailureKind.RAY, said, subject="dashboard")
 
     def _all_done(self) -> bool:
         reports = {report.rank: report for report in self.state.reports()}
@@ -237,29 +204,22 @@ class Head(Agent):
             ranks = ", ".join(str(rank) for rank in sorted(missing))
             here = f"{self.identity.ip}:{self.options.ports.agent}"
             reason = f"rank {ranks} never came within {self.options.join_timeout_s:.0f} s"
-            raise self.fail(
-                FailureKind.JOIN,
-                f"{reason}: not started, or {here} cannot be reached from there",
-                subject="ranks",
-            )
-
-    def _budget(self) -> BudgetStatus:
-        limits, usage = self.options.limits, self.usage()
-        idle_s = None if limits.idle_s is None or usage.idle_s is None else round(usage.idle_s, 1)
-        return BudgetStatus(
-            budget.cost(limits, usage), limits.price_per_hour, limits.max_cost, limits.idle_s, idle_s
-        )
+            reason += f": not started, or {here} cannot be reached from there"
+            raise self.failed(FailureKind.JOIN, reason, subject="ranks")
 
     def _check_budget(self) -> None:
         """End the cluster when it was idle for long enough, or has cost enough."""
-        limits = self.options.limits
-        if limits.price_per_hour is not None:
+        if self.options.limits.price_per_hour is not None:
             self.state.publish(cost_before=self.cost_before())
-        if budget.shutdown_reason(limits, self.usage()):
+        if self._shutdown_reason():
             self._idle_monitor.look()  # a job may have come a moment ago
-            reason = budget.shutdown_reason(limits, self.usage())
+            reason = self._shutdown_reason()
             if reason:
                 raise NodeFailed(Failure(FailureKind.DOWN, self.identity.rank, reason, final=True))
+
+    def _shutdown_reason(self) -> str:
+        idle_s = self._idle_monitor.idle_s if self._idle_monitor.known else None
+        return budget.shutdown_reason(self.options.limits, self.cost(), idle_s)
 
     def _check_liveness(self, report: NodeReport) -> None:
         """Raise when a rank is silent for too long, or for a moment and nobody listens at its address any more."""

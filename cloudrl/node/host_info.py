@@ -24,23 +24,28 @@ _SIOCGIFADDR = 0x8915  # linux/sockios.h
 
 
 @dataclass(frozen=True)
+class Gpus:
+    """What the driver shows: "nvidia", "amd" or None, how many, and its complaint if it does not list them."""
+
+    vendor: Optional[str] = None
+    count: int = 0
+    problem: Optional[str] = None
+
+
+@dataclass(frozen=True)
 class HostInfo:
     """One node's hardware and software. Sizes are bytes; None where the machine does not say.
 
     Attributes:
-        gpus: how many GPUs the driver shows.
-        gpu_vendor: "nvidia", "amd", or None without GPUs.
         cpus: CPUs this process may use, cgroup quota included.
         shm_bytes: size of /dev/shm.
         temp_free_fraction: free share of the disk below Ray's temporary folder.
         interface: the network interface that carries the node's IP.
         open_files: soft limit of open files, after it was raised.
         rollouts: rollout engines that are installed, by the names that verl gives them.
-        gpu_problem: what the driver's program said instead of listing GPUs.
     """
 
-    gpus: int
-    gpu_vendor: Optional[str]
+    gpus: Gpus
     cpus: int
     memory_bytes: int
     shm_bytes: Optional[int]
@@ -52,16 +57,6 @@ class HostInfo:
     python_version: str
     verl_version: Optional[str]
     rollouts: Tuple[str, ...] = ()
-    gpu_problem: Optional[str] = None
-
-
-@dataclass(frozen=True)
-class Gpus:
-    """What the driver shows: "nvidia", "amd" or None, how many, and its complaint if it does not list them."""
-
-    vendor: Optional[str] = None
-    count: int = 0
-    problem: Optional[str] = None
 
 
 def probe_host(ip: str, temp_dir: Path) -> HostInfo:
@@ -74,11 +69,9 @@ def probe_host(ip: str, temp_dir: Path) -> HostInfo:
     Raises:
         OSError: the machine does not let itself be looked at.
     """
-    gpus = look_at_gpus()
     disk = shutil.disk_usage(_existing(temp_dir))
     return HostInfo(
-        gpus=gpus.count,
-        gpu_vendor=gpus.vendor,
+        gpus=look_at_gpus(),
         cpus=cpus(),
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         shm_bytes=shutil.disk_usage("/dev/shm").total if Path("/dev/shm").is_dir() else None,  # noqa: S108
@@ -90,14 +83,7 @@ def probe_host(ip: str, temp_dir: Path) -> HostInfo:
         python_version=platform.python_version(),
         verl_version=_version("verl"),
         rollouts=tuple(name for name in ROLLOUTS if _version(name)),
-        gpu_problem=gpus.problem,
     )
-
-
-def count_gpus() -> Tuple[Optional[str], int]:
-    """Vendor and number of the GPUs that the driver shows."""
-    gpus = look_at_gpus()
-    return gpus.vendor, gpus.count
 
 
 def look_at_gpus(timeout_s: float = NVIDIA_SMI_S) -> Gpus:

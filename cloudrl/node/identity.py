@@ -8,21 +8,30 @@ from __future__ import annotations
 
 import socket
 from dataclasses import dataclass
-from typing import Mapping, Optional
+from typing import List, Mapping, Optional, TypeVar, Union
 
 from cloudrl.errors import InputError
 
-_NAMES = {
-    # ours            dstack                    Slurm
-    "provider": ("CLOUDRL_PROVIDER", None, None),
-    "name": ("CLOUDRL_CLUSTER", "DSTACK_RUN_NAME", "SLURM_JOB_NAME"),
-    "run_id": ("CLOUDRL_RUN_ID", "DSTACK_RUN_ID", "SLURM_JOB_ID"),
-    "rank": ("CLOUDRL_NODE_RANK", "DSTACK_NODE_RANK", "SLURM_NODEID"),
-    "nodes": ("CLOUDRL_NODES_NUM", "DSTACK_NODES_NUM", "SLURM_JOB_NUM_NODES"),
-    "head_ip": ("CLOUDRL_HEAD_IP", "DSTACK_MASTER_NODE_IP", None),
-    "ip": ("CLOUDRL_NODE_IP", None, None),
-    "gpus_per_node": ("CLOUDRL_GPUS_PER_NODE", "DSTACK_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE"),
-}
+_OWN = {
+    "provider": "CLOUDRL_PROVIDER", "name": "CLOUDRL_CLUSTER", "run_id": "CLOUDRL_RUN_ID",
+    "rank": "CLOUDRL_NODE_RANK", "nodes": "CLOUDRL_NODES_NUM", "head_ip": "CLOUDRL_HEAD_IP", "ip": "CLOUDRL_NODE_IP",
+    "gpus_per_node": "CLOUDRL_GPUS_PER_NODE",
+}  # fmt: skip
+"""Field -> our own variable, which wins over those of any provider."""
+_OF_PROVIDERS = {
+    "dstack": {
+        "name": "DSTACK_RUN_NAME", "run_id": "DSTACK_RUN_ID", "rank": "DSTACK_NODE_RANK", "nodes": "DSTACK_NODES_NUM",
+        "head_ip": "DSTACK_MASTER_NODE_IP", "gpus_per_node": "DSTACK_GPUS_PER_NODE",
+    },
+    "slurm": {
+        "name": "SLURM_JOB_NAME", "run_id": "SLURM_JOB_ID", "rank": "SLURM_NODEID", "nodes": "SLURM_JOB_NUM_NODES",
+        "gpus_per_node": "SLURM_GPUS_ON_NODE",
+    },
+}  # fmt: skip
+"""Provider -> field -> its variable. Whose run id is there is the provider, unless we say another one."""
+
+
+_Default = TypeVar("_Default", int, None)
 
 
 @dataclass(frozen=True)
@@ -61,7 +70,7 @@ def read_identity(env: Mapping[str, str]) -> Identity:
     Raises:
         InputError: a number is none, the rank does not fit the node count, or several nodes have no head IP.
     """
-    provider = _first(env, "provider") or _guess_provider(env)
+    provider = next((name for name, names in _OF_PROVIDERS.items() if names["run_id"] in env), "local")
     rank, nodes = _number(env, "rank", 0), _number(env, "nodes", 1)
     if not 0 <= rank < nodes:
         raise InputError(f"rank {rank} does not fit a cluster of {nodes} nodes")
@@ -74,7 +83,7 @@ def read_identity(env: Mapping[str, str]) -> Identity:
     head_ip = head_ip or address_towards("192.0.2.1")
     ip = _first(env, "ip") or (head_ip if rank == 0 else address_towards(head_ip))
     return Identity(
-        provider=provider,
+        provider=_first(env, "provider") or provider,
         name=_first(env, "name") or "ray-cluster",
         run_id=_first(env, "run_id") or "0",
         rank=rank,
@@ -85,27 +94,20 @@ def read_identity(env: Mapping[str, str]) -> Identity:
     )
 
 
-def _guess_provider(env: Mapping[str, str]) -> str:
-    if "DSTACK_RUN_NAME" in env:
-        return "dstack"
-    return "slurm" if "SLURM_JOB_ID" in env else "local"
+def _variables(field: str) -> List[str]:
+    return [names[field] for names in (_OWN, *_OF_PROVIDERS.values()) if field in names]
 
 
 def _first(env: Mapping[str, str], field: str) -> Optional[str]:
-    for name in _NAMES[field]:
-        if name and env.get(name):
-            return env[name]
-    return None
+    return next((env[name] for name in _variables(field) if env.get(name)), None)
 
 
-def _number(env: Mapping[str, str], field: str, default: Optional[int]) -> int:
+def _number(env: Mapping[str, str], field: str, default: _Default) -> Union[int, _Default]:
     text = _first(env, field)
-    if text is None:
-        return default  # type: ignore[return-value]  # the caller knows whether None may come back
     try:
-        return int(text)
+        return default if text is None else int(text)
     except ValueError:
-        names = "/".join(name for name in _NAMES[field] if name)
+        names = "/".join(_variables(field))
         raise InputError(f"{names} should be a number and is {text!r}") from None
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Callable, List, Mapping, Optional, Sequence
 
 from cloudrl.data.request import parse_request
 from cloudrl.errors import CloudrlError, InputError
-from cloudrl.node import imports, shard_worker, subcommands
+from cloudrl.node import shard_worker, subcommands
 from cloudrl.node.failure import NodeFailed, error_code, unforeseen
 from cloudrl.node.head import Head
 from cloudrl.node.http_handler import ServerContext
@@ -22,7 +22,6 @@ from cloudrl.node.log import Log
 from cloudrl.node.process import adopt_orphans, end_descendants
 from cloudrl.node.server import AgentServer
 from cloudrl.node.shutdown import Shutdown
-from cloudrl.node.status import cluster_status
 from cloudrl.node.tokens import Tokens, derive, node_key
 from cloudrl.node.worker import Worker
 from cloudrl.protocol.failures import Failure, FailureKind
@@ -34,22 +33,18 @@ from cloudrl.protocol.phases import Phase
 if TYPE_CHECKING:
     from cloudrl.node.agent import Agent
 
-_SUBCOMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {
-    "data": subcommands.data,
-    "model": subcommands.model,
-    "imports": imports.main,
-    "shards": shard_worker.main,
-}
-
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """`run ...` is the agent; `data`, `model`, `imports` and `shards` are its children. Returns the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
-    if words and words[0] in _SUBCOMMANDS:
-        return _SUBCOMMANDS[words[0]](words[1:])
-    if words and words[0] == "run":
+    command = words[0] if words else ""
+    if command == "run":
         return run(words[1:], os.environ)
-    print(f"usage: cloudrl-node.pyz run|{'|'.join(_SUBCOMMANDS)} ...", file=sys.stderr)
+    if command == "shards":
+        return shard_worker.main(words[1:])
+    if command in subcommands.WORK:
+        return subcommands.main(words)
+    print(f"usage: cloudrl-node.pyz run|shards|{'|'.join(subcommands.WORK)} ...", file=sys.stderr)
     return 2
 
 
@@ -120,9 +115,7 @@ def _clean_up(agent: Agent, options: AgentOptions, server: Optional[AgentServer]
     steps: List[Callable[[], object]] = [agent.checkpoint_store.close, agent.end_children, end_descendants]
     if server is not None:
         steps.append(server.close)
-    if isinstance(agent, Head):
-        steps.append(agent.keep_job_logs)
-    steps += [agent.replication.secrets.forget, agent.persist_cost]
+    steps += [agent.keep_job_logs, agent.replication.secrets.forget, agent.persist_cost]
     if options.ray_temp_dir is not None:
         steps.append(functools.partial(shutil.rmtree, options.ray_temp_dir, ignore_errors=True))
     for step in steps:
@@ -137,7 +130,7 @@ def _serve(agent: Agent, options: AgentOptions, identity: Identity) -> AgentServ
         state=agent.state,
         nodes=identity.nodes,
         token=agent.tokens.agent,
-        status=functools.partial(cluster_status, agent),
+        status=agent.status,
         job_logs=agent.job_logs,
         checkpoint_store=agent.checkpoint_store,
         data_dir=options.data_dir,
@@ -149,7 +142,7 @@ def _serve(agent: Agent, options: AgentOptions, identity: Identity) -> AgentServ
     except OSError as error:
         reason = _cannot_listen(error, identity.ip, options.ports.agent)
         port, code = f"port {options.ports.agent}", error_code(error)
-        raise agent.fail(FailureKind.PREFLIGHT, reason, subject=port, code=code) from error
+        raise agent.failed(FailureKind.PREFLIGHT, reason, subject=port, code=code) from error
     agent.serving = True
     return server
 

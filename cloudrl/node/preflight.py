@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from typing import TYPE_CHECKING, List, NamedTuple, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from cloudrl.node.host_info import GIB, HostInfo
 
@@ -53,51 +53,51 @@ def check_host(
     Returns:
         (faults, warnings): one line each. A fault ends the node.
     """
-    faults, warnings = _software(host)
-    if host.temp_free_fraction < _RAY_DISK_LIMIT:
-        used, free_gib = 1 - host.temp_free_fraction, host.temp_free_bytes / GIB
-        said = f"the disk of Ray's folder is {used:.0%} full, {free_gib:.1f} GiB free; Ray needs 5% free"
-        faults.append(Fault("disk", said))
-    if host.open_files < _OPEN_FILES:
-        warnings.append(f"`ulimit -n` is {host.open_files} and cannot be raised; {_OPEN_FILES} is advised")
-    have_cpus, want_cpus = host.cpus if cpus is None else cpus, CPUS_PER_GPU * gpus
-    if have_cpus < want_cpus:
-        said = f"{have_cpus} CPUs for {gpus} GPUs; verl waits for ever with less than {want_cpus}, 3 a GPU"
-        faults.append(Fault("cpus", said))
+    found = [*_software(host), *_cpus_and_disk(host, gpus, host.cpus if cpus is None else cpus)]
     if device == "gpu":
-        more_faults, more_warnings = _gpu_machine(host, gpus)
-        faults, warnings = faults + more_faults, warnings + more_warnings
-    return faults, warnings
+        found += _gpu_machine(host, gpus)
+    faults = [each for each in found if isinstance(each, Fault)]
+    return faults, [each for each in found if isinstance(each, str)]
 
 
-def _software(host: HostInfo) -> Tuple[List[Fault], List[str]]:
+def _software(host: HostInfo) -> Iterator[Union[Fault, str]]:
     if host.ray_version is None:
         said = "no Ray in this Python; add a set-up command `pip install 'ray[default]'` or take a verl image"
-        return [Fault("ray", said)], []
+        yield Fault("ray", said)
+        return
     version = re.match(r"(\d+)\.(\d+)", host.ray_version)
     if version and tuple(map(int, version.groups())) < _TOKEN_SINCE:
         danger = "whoever reaches Ray's ports can run programs on the nodes"
         remedy = "keep their network closed, or take an image with Ray 2.52 or later"
-        return [], [f"Ray {host.ray_version} has no token authentication: {danger}; {remedy}"]
-    return [], []
+        yield f"Ray {host.ray_version} has no token authentication: {danger}; {remedy}"
 
 
-def _gpu_machine(host: HostInfo, gpus: int) -> Tuple[List[Fault], List[str]]:
-    faults, warnings = [], []
-    if host.gpus < gpus:
-        because, code = (f": {host.gpu_problem}", " problem") if host.gpu_problem else ("", "")
-        said = f"{host.gpus} GPUs found, {gpus} declared{because}"
-        faults.append(Fault("gpus", said, ("fewer" if host.gpus else "none") + code))
+def _cpus_and_disk(host: HostInfo, gpus: int, cpus: int) -> Iterator[Union[Fault, str]]:
+    if host.temp_free_fraction < _RAY_DISK_LIMIT:
+        used, free_gib = 1 - host.temp_free_fraction, host.temp_free_bytes / GIB
+        said = f"the disk of Ray's folder is {used:.0%} full, {free_gib:.1f} GiB free; Ray needs 5% free"
+        yield Fault("disk", said)
+    if host.open_files < _OPEN_FILES:
+        yield f"`ulimit -n` is {host.open_files} and cannot be raised; {_OPEN_FILES} is advised"
+    if cpus < (wanted := CPUS_PER_GPU * gpus):
+        said = f"{cpus} CPUs for {gpus} GPUs; verl waits for ever with less than {wanted}, 3 a GPU"
+        yield Fault("cpus", said)
+
+
+def _gpu_machine(host: HostInfo, gpus: int) -> Iterator[Union[Fault, str]]:
+    have = host.gpus
+    if have.count < gpus:
+        because, code = (f": {have.problem}", " problem") if have.problem else ("", "")
+        said = f"{have.count} GPUs found, {gpus} declared{because}"
+        yield Fault("gpus", said, ("fewer" if have.count else "none") + code)
     if host.shm_bytes is not None and host.shm_bytes < _MIN_SHM_BYTES:
         size_mib = host.shm_bytes / 1024**2
         said = f"/dev/shm has {size_mib:.0f} MiB; NCCL and Ray need at least 1 GiB (shm_size)"  # noqa: S108
-        faults.append(Fault("shm", said))
-    if host.memory_bytes < _RAM_PER_GPU_BYTES * gpus:
-        have, want = host.memory_bytes / GIB, _RAM_PER_GPU_BYTES * gpus / GIB
-        warnings.append(f"{have:.0f} GiB of RAM for {gpus} GPUs; {want:.0f} GiB is advised")
+        yield Fault("shm", said)
+    if host.memory_bytes < (wanted := _RAM_PER_GPU_BYTES * gpus):
+        yield f"{host.memory_bytes / GIB:.0f} GiB of RAM for {gpus} GPUs; {wanted / GIB:.0f} GiB is advised"
     if host.interface is None:
-        warnings.append("no network interface carries this node's IP; GLOO_SOCKET_IFNAME is left alone")
-    return faults, warnings
+        yield "no network interface carries this node's IP; GLOO_SOCKET_IFNAME is left alone"
 
 
 def unwritable(folder: Path) -> Optional[Fault]:
@@ -115,12 +115,11 @@ def unwritable(folder: Path) -> Optional[Fault]:
 
 def different(own: NodeReport, head: HeartbeatReply) -> Optional[Fault]:
     """Why this node's software does not fit the head's, or None. Ray refuses to join otherwise (ray issue 44063)."""
-    if own.ray_version != head.ray_version:
-        said = f"Ray {own.ray_version} here and {head.ray_version} on rank 0; all nodes need the same"
-        return Fault("version of Ray", said)
-    if own.python_version != head.python_version:
-        said = (
-            f"Python {own.python_version} here and {head.python_version} on rank 0; all nodes need the same"
-        )
-        return Fault("version of Python", said)
+    for name, mine, wanted in (
+        ("Ray", own.ray_version, head.ray_version),
+        ("Python", own.python_version, head.python_version),
+    ):
+        if mine != wanted:
+            said = f"{name} {mine} here and {wanted} on rank 0; all nodes need the same"
+            return Fault(f"version of {name}", said)
     return None

@@ -57,7 +57,6 @@ class Child:
         pass_fds: Sequence[int] = (),
         bound: bool = True,
     ) -> None:
-        self.command = tuple(command)
         self.log = log
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as out, _LOCK:

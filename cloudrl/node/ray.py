@@ -35,14 +35,14 @@ def missing_program() -> Optional[str]:
     return None if shutil.which(program) else f"there is no program `{program}` on this node"
 
 
-def start_command(options: AgentOptions, identity: Identity, *, gpus: int, ray: str = "ray") -> List[str]:
+def start_command(options: AgentOptions, identity: Identity, *, gpus: int) -> List[str]:
     """`ray start` for this node.
 
     `--block` keeps it in the foreground, where its own children carry PR_SET_PDEATHSIG (ray/_private/node.py,
     kernel_fate_share): one process of ours stands for all of Ray on this node.
     """
     ports = options.ports
-    command = [ray, "start", f"--node-ip-address={identity.ip}"]
+    command = [ray_command(), "start", f"--node-ip-address={identity.ip}"]
     if identity.is_head:
         # the dashboard runs jobs for whoever reaches it (CVE-2023-48022): loopback only
         command += ["--head", f"--port={ports.gcs}", "--dashboard-host=127.0.0.1"]
@@ -83,11 +83,6 @@ def unreachable_ports(ip: str, ports: Ports) -> List[str]:
     """
     wanted = (("node manager", ports.node_manager), ("object manager", ports.object_manager))
     return [f"{ip}:{port} (Ray's {use})" for use, port in wanted if port and probe(ip, port, 1.0) != "open"]
-
-
-def has_started(log: str) -> bool:
-    """Whether `ray start` has said that this node belongs to the cluster (ray/scripts/scripts.py)."""
-    return "Ray runtime started." in log
 
 
 def probe(ip: str, port: int, timeout_s: float = 2.0) -> str:

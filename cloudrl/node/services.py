@@ -13,29 +13,18 @@ if TYPE_CHECKING:
     from cloudrl.node.process import Child
     from cloudrl.protocol.options import Service
 
-_LOOPBACK = "127.0.0.1"
 _PORTS_ARE_FREE_AFTER_S = 3.0
-_ANSWERS_WITHIN_S = 1.0
 
 
 class Services:
     """The services of one node, for its agent, which calls everything here from its main thread.
 
     Args:
-        timeout_s: for one of them, until it answers.
-        wait_for: polls a condition, within seconds, and raises what its third argument returns when that is over.
+        wait_for: the agent's: whether a condition comes true within some seconds.
     """
 
-    def __init__(
-        self,
-        services: Sequence[Service],
-        state: NodeState,
-        *,
-        timeout_s: float,
-        wait_for: Callable[..., None],
-    ) -> None:
-        self._services, self._state, self._timeout_s = services, state, timeout_s
-        self._wait_for = wait_for
+    def __init__(self, services: Sequence[Service], state: NodeState, wait_for: Callable[..., bool]) -> None:
+        self._services, self._state, self._wait_for = services, state, wait_for
         self._running: List[Tuple[Service, Child]] = []
 
     def start(self, child: Callable[[List[str], str], Child]) -> None:
@@ -44,21 +33,25 @@ class Services:
         Raises:
             NodeFailed: somebody answers at one of the ports already, and would be taken for the service.
         """
-        self._wait_for(
-            lambda: not any(map(_answers, self._services)), _PORTS_ARE_FREE_AFTER_S, self._taken, 0.5
-        )
+        if not self._wait_for(lambda: not any(map(_answers, self._services)), _PORTS_ARE_FREE_AFTER_S, 0.5):
+            ports = ", ".join(str(each.port) for each in self._services if _answers(each))
+            reason = f"ports of services are in use on this node: {ports}"
+            raise self._failed(reason, subject=f"ports {ports}", code="taken")
         for each in self._services:
             self._running.append((each, child(["/bin/sh", "-c", each.command], f"service-{each.port}.log")))
 
-    def wait(self) -> None:
+    def wait(self, timeout_s: float) -> None:
         """Return once each of them answers at its port.
 
         Raises:
-            NodeFailed: one does not within the time for it.
+            NodeFailed: one does not within `timeout_s` seconds.
         """
-        for each, child in self._running:
-            self._state.update(detail=f"waiting for the service on port {each.port}")
-            self._wait_until_it_answers(each, child)
+        for service, child in self._running:
+            port = f"port {service.port}"
+            self._state.update(detail=f"waiting for the service on {port}")
+            if not self._wait_for(lambda each=service: _answers(each), timeout_s, 0.25):
+                reason = f"`{service.command}` does not answer on {port} after {timeout_s:g} s"
+                raise self._failed(reason, child.tail(), subject=port, code="timeout")
         self._state.update(detail="")
 
     def check(self) -> None:
@@ -68,28 +61,13 @@ class Services:
             if status is not None:
                 reason = f"`{each.command}`, the service on port {each.port}, ended with status {status}"
                 advice = "; it has to stay in the foreground" if status == 0 else ""
-                raise self._fail(reason + advice, child.tail(), subject=f"port {each.port}", code="exit")
+                raise self._failed(reason + advice, child.tail(), subject=f"port {each.port}", code="exit")
 
-    def _wait_until_it_answers(self, service: Service, child: Child) -> None:
-        def late() -> NodeFailed:
-            limit = f"after {self._timeout_s:g} s"
-            return self._fail(
-                f"`{service.command}` does not answer on port {service.port} {limit}", child.tail(),
-                subject=f"port {service.port}", code="timeout",
-            )  # fmt: skip
-
-        self._wait_for(lambda: _answers(service), self._timeout_s, late, 0.25)
-
-    def _taken(self) -> NodeFailed:
-        ports = ", ".join(str(each.port) for each in self._services if _answers(each))
-        said = f"ports of services are in use on this node: {ports}"
-        return self._fail(said, subject=f"ports {ports}", code="taken")
-
-    def _fail(self, reason: str, tail: str = "", *, subject: str, code: str) -> NodeFailed:
+    def _failed(self, reason: str, tail: str = "", *, subject: str, code: str) -> NodeFailed:
         rank = self._state.own.rank
         return NodeFailed(Failure(FailureKind.SERVICE, rank, reason, tail, subject=subject, code=code))
 
 
 def _answers(service: Service) -> bool:
     """Whether somebody takes connections at its port."""
-    return probe(_LOOPBACK, service.port, _ANSWERS_WITHIN_S) == "open"
+    return probe("127.0.0.1", service.port, 1.0) == "open"

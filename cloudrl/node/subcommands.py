@@ -1,67 +1,98 @@
-"""What runs under the image's Python, with the image's packages: one data set, one model."""
+"""What runs under the image's Python, with the image's packages: one data set, one model, the check of the imports."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import importlib.util
 import json
 import os
 import signal
 import sys
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Optional, Sequence, Tuple, Type
+from typing import TYPE_CHECKING, Callable, Mapping, Sequence, Tuple, Type
 
 from cloudrl.errors import CloudrlError
-from cloudrl.node import transient
-from cloudrl.node.failure import error_code
+from cloudrl.node.failure import describe, error_code
+from cloudrl.node.transient import is_transient
 from cloudrl.protocol.options import MADE_ON_NODES
+from cloudrl.protocol.wire import Wire
+
+if TYPE_CHECKING:
+    from cloudrl.node.process import Child
 
 
-def data(argv: Sequence[str]) -> int:
-    """`data TEXT --to DIR --error FILE`: prepare one data set, a name or JSON text, and say how far it is."""
-    parser = argparse.ArgumentParser(prog="cloudrl-node.pyz data")
-    parser.add_argument("text")
-    parser.add_argument("--to", type=Path, required=True)
-    parser.add_argument("--error", type=Path)
+@dataclass(frozen=True)
+class ChildResult(Wire):
+    """What a child leaves in its `--result` file: what it has made, or why it failed.
+
+    Attributes:
+        path: the folder of a model.
+        reason: why it failed, in one line for a person.
+        code, transient: as in `Failure`.
+    """
+
+    path: str = ""
+    reason: str = ""
+    code: str = ""
+    transient: bool = False
+
+    @classmethod
+    def read(cls, file: Path, child: Child) -> ChildResult:
+        """What a child that has ended has left; of one that crashed, its exit status and the last line of its log."""
+        try:
+            return cls.from_json(json.loads(file.read_text()))
+        except (OSError, ValueError):
+            status, lines = child.poll(), [line.strip() for line in child.tail().splitlines()]
+            last_line = next(filter(None, reversed(lines)), f"its child exited with {status}")
+            return cls(reason=last_line, code=f"exit {status}")
+
+
+def main(argv: Sequence[str]) -> int:
+    """`data TEXT --to DIR`, `model NAME --to DIR` or `imports MODULE ...`, each with `--result FILE`.
+
+    Returns the exit code. What fails in a way that was foreseen is said in one last line, all else with its traceback.
+    """
+    parser = argparse.ArgumentParser(prog="cloudrl-node.pyz")
+    parser.add_argument("command", choices=WORK)
+    parser.add_argument("subjects", nargs="+")
+    parser.add_argument("--to", type=Path, default=Path())
+    parser.add_argument("--result", type=Path, required=True)
     args = parser.parse_args(argv)
+    try:
+        path = WORK[args.command](args.subjects, args.to)
+        args.result.write_text(json.dumps(ChildResult(str(path)).to_json()))
+    except Exception as error:
+        result = ChildResult("", describe(error), error_code(error), is_transient(error))
+        with contextlib.suppress(OSError):  # a full disk may be what is to be said
+            args.result.write_text(json.dumps(result.to_json()))
+        if not isinstance(error, _foreseen()):
+            raise
+        print(result.reason, file=sys.stderr)
+        return 1
+    return 0
+
+
+def _data(texts: Sequence[str], folder: Path) -> Path:
+    """Prepare one data set, a name or JSON text, and say how far it is."""
     from cloudrl.data import prepare
 
     # the default would end it at once, and leave half a file behind
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
-        prepare(args.text, args.to, say=lambda line: print(line, file=sys.stderr, flush=True))
-    except _expected() as error:
-        return _say(error, args.error)
-    except Exception as error:
-        _write_code(error, args.error)
-        raise
+        [text] = texts
+        prepare(text, folder, say=lambda line: print(line, file=sys.stderr, flush=True))
     finally:
         signal.signal(signal.SIGTERM, before)
-    return 0
+    return folder
 
 
-def model(argv: Sequence[str]) -> int:
-    """`model NAME --to DIR --result FILE --error FILE`: have one model on this node, and write where it lies."""
-    parser = argparse.ArgumentParser(prog="cloudrl-node.pyz model")
-    parser.add_argument("name")
-    parser.add_argument("--to", type=Path, required=True)
-    parser.add_argument("--result", type=Path, required=True)
-    parser.add_argument("--error", type=Path)
-    args = parser.parse_args(argv)
-    try:
-        path = _model_path(args.name, args.to)
-    except _expected() as error:
-        return _say(error, args.error)
-    except Exception as error:
-        _write_code(error, args.error)
-        raise
-    args.result.write_text(json.dumps({"path": str(path)}))
-    return 0
-
-
-def _model_path(name: str, folder: Path) -> Path:
+def _model(names: Sequence[str], folder: Path) -> Path:
+    """Have a model on this node; returns where it lies."""
+    [name] = names
     if name in MADE_ON_NODES:
         from cloudrl.verl_cpu.tiny_model import make_tiny_model
 
@@ -86,25 +117,23 @@ def _download(name: str) -> Path:
     return Path(huggingface_hub.snapshot_download(name, ignore_patterns=skip))
 
 
-def _expected() -> Tuple[Type[Exception], ...]:
+def _foreseen() -> Tuple[Type[Exception], ...]:
     """What is said in one line. Errors of httpx, which huggingface_hub uses from 1.0 on, are no OSError."""
     errors = (CloudrlError, OSError, ValueError, ImportError, RuntimeError)
     httpx = sys.modules.get("httpx")
     return errors if httpx is None else (*errors, httpx.HTTPError)
 
 
-def _say(error: Exception, code_to: Optional[Path]) -> int:
-    """One last line that says it all: the agent quotes it, and reads the error's code from a file.
+def _imports(modules: Sequence[str], _folder: Path) -> Path:
+    """Import all of them in this one process, in order, as a job will: a broken image is seen before the job is."""
+    for name in modules:
+        try:
+            importlib.import_module(name)
+        except (ImportError, OSError, RuntimeError, ValueError, AttributeError) as error:
+            raise CloudrlError(f"import {name}: {describe(error)}") from error
+    return Path()
 
-    Returns the exit status, which blames the network or not.
-    """
-    name = "" if isinstance(error, CloudrlError) else f"{type(error).__name__}: "
-    print(name + " ".join(str(error).split())[:400], file=sys.stderr)
-    _write_code(error, code_to)
-    return transient.EXIT_STATUS if transient.is_transient(error) else 1
 
-
-def _write_code(error: Exception, code_to: Optional[Path]) -> None:
-    if code_to is not None:
-        with contextlib.suppress(OSError):  # a full disk may be what is to be said
-            code_to.write_text(error_code(error))
+WORK: Mapping[str, Callable[[Sequence[str], Path], Path]] = {
+    "data": _data, "model": _model, "imports": _imports,
+}  # fmt: skip

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Mapping, Optional
 
-from cloudrl.protocol.phases import AGENT_PHASES, Phase
+from cloudrl.protocol.phases import Phase
 
 if TYPE_CHECKING:
     from cloudrl.protocol.options import AgentOptions
@@ -26,10 +26,8 @@ class PhaseTimeouts:
     Attributes:
         head_ready_s: rank 0, from its first answer until it says its versions: its set-up and its preflight.
         gcs_s: Ray's control store on rank 0, until another node reaches it.
-        ray_s: Ray, until it is up on one node; then the check of the imports, which began with it.
         ray_head_s: Ray's head, for what comes once all nodes have joined.
         fetch_s: all data sets and models of one node.
-        service_s: the services of one node, until they answer; they have been starting since its preflight.
         barrier_s: the slowest rank, until it is at the barrier.
         phases: each phase before "ready", as the other nodes count. Whoever is in it has a deadline of its own that
             comes first and says more; this one is for a node whose agent beats and does nothing else.
@@ -37,10 +35,8 @@ class PhaseTimeouts:
 
     head_ready_s: float
     gcs_s: float
-    ray_s: float
     ray_head_s: float
     fetch_s: float
-    service_s: float
     barrier_s: float
     phases: Mapping[Phase, float]
 
@@ -62,15 +58,13 @@ def phase_timeouts(options: AgentOptions) -> PhaseTimeouts:
     items = max(len(options.data), len(options.models)) + bool(options.data)
     fetch_s = ray_s + items * options.fetch_timeout_s
     service_s = options.fetch_timeout_s if options.services else 0.0  # it may load what was fetched
-    before_barrier = {
+    phases = {
         Phase.START: LOOK_S,
         Phase.SETUP: setup_s,
         Phase.PREFLIGHT: LOOK_S + head_ready_s,  # a worker is in it until it has met rank 0
         Phase.RAY: gcs_s + ray_s,  # first Ray of rank 0, then its own
         Phase.FETCH: fetch_s + ray_s + service_s,
     }
-    barrier_s = options.join_timeout_s + sum(before_barrier.values())
-    limits = {**before_barrier, Phase.BARRIER: barrier_s + 2 * RAY_HEAD_S}
-    phases = {each: limits[each] for each in AGENT_PHASES[: AGENT_PHASES.index(Phase.READY)]}
-    ray_head_s = min(RAY_HEAD_S, ray_s)
-    return PhaseTimeouts(head_ready_s, gcs_s, ray_s, ray_head_s, fetch_s, service_s, barrier_s, phases)
+    barrier_s = options.join_timeout_s + sum(phases.values())
+    phases[Phase.BARRIER] = barrier_s + 2 * RAY_HEAD_S
+    return PhaseTimeouts(head_ready_s, gcs_s, min(RAY_HEAD_S, ray_s), fetch_s, barrier_s, phases)

@@ -9,9 +9,6 @@ import re
 import socket
 from typing import Iterator, List, Optional, Set
 
-EXIT_STATUS = 75
-"""What a child says so with (sysexits.h, EX_TEMPFAIL)."""
-
 # huggingface_hub 0.34 to 1.33 and datasets 4 to 5: errors.py, exceptions.py. A gated repository is a
 # RepositoryNotFoundError too; to be offline by HF_HUB_OFFLINE is a ConnectionError.
 _LASTING = {

@@ -6,13 +6,13 @@ import contextlib
 import http.client
 import threading
 import time
-from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Optional, Tuple
 
 from cloudrl.data.request import folder_name
-from cloudrl.node import attempts, shared_fs
 from cloudrl.node import ray as ray_node
+from cloudrl.node import shared_fs
 from cloudrl.node.agent import Agent
+from cloudrl.node.background import run_parallel
 from cloudrl.node.failure import NodeFailed, error_code
 from cloudrl.node.fetch import Fetcher, models_dir, pull
 from cloudrl.node.preflight import different
@@ -54,60 +54,45 @@ class Worker(Agent):
 
     def connect(self) -> None:
         """Wait for the head's agent, and compare versions with it."""
-        at = self.head_at
+        at, head_ready_s = self.head_at, self.timeouts.head_ready_s
         self.state.update(detail=f"waiting for rank 0 at {at}")
-        silent = f"rank 0 does not answer at {at}"
-        self.wait_for(
-            lambda: self._heard_at is not None,
-            self.options.join_timeout_s,
-            lambda: self.fail(FailureKind.JOIN, silent, subject="rank 0"),
-        )
+        if not self.wait_for(lambda: self._heard_at is not None, self.options.join_timeout_s):
+            raise self.failed(FailureKind.JOIN, f"rank 0 does not answer at {at}", subject="rank 0")
         self.state.update(detail="waiting for rank 0 to get through its set-up and preflight")
-        late = f"rank 0 answers at {at}, and has not got through its set-up and preflight"
-        head_ready_s = self.timeouts.head_ready_s
-        self.wait_for(
-            lambda: self.reply.ray_version is not None,
-            head_ready_s,
-            lambda: self.fail(
-                FailureKind.JOIN, f"{late} in {head_ready_s:g} s", subject="rank 0", code="timeout"
-            ),
-        )
-        own = self.state.own
-        fault = different(own, self.reply)
+        if not self.wait_for(lambda: self.reply.ray_version is not None, head_ready_s):
+            late = f"rank 0 answers at {at}, and has not got through its set-up and preflight"
+            reason = f"{late} in {head_ready_s:g} s"
+            raise self.failed(FailureKind.JOIN, reason, subject="rank 0", code="timeout")
+        fault = different(self.state.own, self.reply)
         if fault:
-            raise self.fail(FailureKind.PREFLIGHT, fault.text, subject=fault.subject)
+            raise self.failed(FailureKind.PREFLIGHT, fault.text, subject=fault.subject)
 
     def before_ray(self) -> None:
         """Wait for Ray's control store on the head, and name it when only that port is closed."""
         ip, port = self.identity.head_ip, self.options.ports.gcs
         self.state.update(detail=f"waiting for Ray at {ip}:{port}")
-        reason = f"{ip}:{port} (Ray's control store) cannot be reached, though {self.options.ports.head_agent} answers"
-        self.wait_for(
-            lambda: ray_node.probe(ip, port, 1.0) == "open",
-            self.timeouts.gcs_s,
-            lambda: self.fail(
-                FailureKind.JOIN, f"{reason}: is a firewall between the nodes?", subject="control store"
-            ),
-        )
+        if not self.wait_for(lambda: ray_node.probe(ip, port, 1.0) == "open", self.timeouts.gcs_s):
+            closed = f"{ip}:{port} (Ray's control store) cannot be reached"
+            answers = f"though {self.options.ports.head_agent} answers"
+            reason = f"{closed}, {answers}: is a firewall between the nodes?"
+            raise self.failed(FailureKind.JOIN, reason, subject="control store")
 
     def is_ray_up(self, ray: Child) -> bool:
-        """Up when `ray start` says so."""
-        return ray_node.has_started(ray.tail(40))
+        """Up when `ray start` says that this node belongs to the cluster (ray/scripts/scripts.py)."""
+        return "Ray runtime started." in ray.tail(40)
 
     def fetch(self, fetcher: Fetcher) -> None:
         """Pull the prepared data unless the folder is the head's own; have the models."""
-        self.run_parallel(
-            {FailureKind.DATA: self._have_data, FailureKind.MODEL: lambda: self._fetch_models(fetcher)}
-        )
+        works = {FailureKind.DATA: self._have_data, FailureKind.MODEL: lambda: self._fetch_models(fetcher)}
+        run_parallel(works, self.state)
 
     def barrier(self) -> None:
         """Wait for the head's word."""
         self.state.update(detail="waiting for the others")
         barrier_s = self.timeouts.phases[Phase.BARRIER]
-        reason = f"rank 0 has not said that the cluster is ready after {barrier_s:g} s"
-        self.wait_for(
-            self._is_ready, barrier_s, lambda: self.fail(FailureKind.JOIN, reason, subject="barrier")
-        )
+        if not self.wait_for(self._is_ready, barrier_s):
+            reason = f"rank 0 has not said that the cluster is ready after {barrier_s:g} s"
+            raise self.failed(FailureKind.JOIN, reason, subject="barrier")
         if self.state.own.blocked:  # seen when Ray may have been starting there still
             self._look_at_ports()
         for port in self.state.own.blocked:
@@ -128,26 +113,22 @@ class Worker(Agent):
         return max(self.state.own.cost_before, self.reply.cost_before)
 
     def agree_on_outcome(self, failure: Failure) -> Failure:
-        """NodeReport it to the head and take its word; alone, judge by this node's own volume."""
+        """Report it to the head and take its word; alone, judge by this node's own volume."""
         self.state.update(phase=Phase.FAILED, failure=failure)
         deadline = time.monotonic() + _VERDICT_S
         while time.monotonic() < deadline and not (self._refused or self._lost or self.shutdown.asked):
             if self.reply.failure is not None:
-                self._remember(self.reply.failure)
+                if not self.reply.ready:
+                    # the head of the next attempt may have a volume that has seen nothing
+                    with contextlib.suppress(OSError):
+                        self.attempts.record(self.reply.failure)
                 return self.reply.failure
             time.sleep(0.05)
         if self._lost is not None and failure.kind is FailureKind.RAY:
             return self._lost  # Ray ended here because its head did
         if self.reply.ready:
             return failure
-        folder, run_id = self.options.checkpoints, self.identity.run_id
-        return attempts.classify_failure(failure, folder=folder, run_id=run_id, since=self.started_at)
-
-    def _remember(self, verdict: Failure) -> None:
-        """The head of the next attempt may have a volume that has seen nothing; this one has."""
-        if not self.reply.ready:
-            with contextlib.suppress(OSError):
-                attempts.record(verdict, folder=self.options.checkpoints, run_id=self.identity.run_id)
+        return self.attempts.classify(failure, since=self.started_at)
 
     def _is_ready(self) -> bool:
         """The head's word; meanwhile, whether Ray can talk to the head's node, which Ray itself would not say."""
@@ -162,7 +143,7 @@ class Worker(Agent):
 
     def _have_data(self) -> None:
         if self.options.data:
-            self._await_published(lambda: self.reply.data is not None)
+            self._wait_in_thread(lambda: self.reply.data is not None)
             if not self._shares(self.options.data_dir):
                 for name, files in (self.reply.data or {}).items():
                     for file in files:
@@ -170,57 +151,45 @@ class Worker(Agent):
 
     def _pull(self, folder: str, file: DataFile) -> None:
         """Copy one file from the head; a transfer that breaks off is tried once more."""
-        broken = self._try_to_pull(folder, file)
-        if broken:
-            self.log.line(f"copying {folder}/{file.file} from rank 0 broke off ({broken}); one more try")
-            self._pause(_PULL_AGAIN_AFTER_S)
-            broken = self._try_to_pull(folder, file)
-        if broken:
-            reason = f"{folder}/{file.file} could not be copied from rank 0: {broken}"
-            raise self.fail(FailureKind.PULL, reason, subject=f"{folder}/{file.file}")
-
-    def _try_to_pull(self, folder: str, file: DataFile) -> str:
-        """Why the transfer broke off, or an empty string."""
-        to = self.options.data_dir / folder / file.file
-        try:
-            pull(self.head, folder, file, to=to)
-        except (ApiError, OSError, http.client.HTTPException) as error:
-            if isinstance(error, OSError) and not is_network_error(error):
-                about, code = f"{folder}/{file.file}", error_code(error)
-                raise self.fail(FailureKind.DATA, f"{to}: {error}", subject=about, code=code) from error
-            return str(error) or type(error).__name__
-        return ""
+        name, to = f"{folder}/{file.file}", self.options.data_dir / folder / file.file
+        for is_last in (False, True):
+            try:
+                pull(self.head, folder, file, to=to)
+            except (ApiError, OSError, http.client.HTTPException) as error:
+                if isinstance(error, OSError) and not is_network_error(error):
+                    code = error_code(error)
+                    raise self.failed(FailureKind.DATA, f"{to}: {error}", subject=name, code=code) from error
+                broken = str(error) or type(error).__name__
+                if is_last:
+                    reason = f"{name} could not be copied from rank 0: {broken}"
+                    raise self.failed(FailureKind.PULL, reason, subject=name) from error
+            else:
+                return
+            self.log.line(f"copying {name} from rank 0 broke off ({broken}); one more try")
+            self._wait_in_thread(lambda: False, _PULL_AGAIN_AFTER_S)
 
     def _fetch_models(self, fetcher: Fetcher) -> None:
         for model in self.options.models:
-            self._await_published(lambda: self.reply.markers is not None)
-            if self._shares(models_dir(model, self.options.data_dir, self.env)):
-                self.state.update(detail=f"rank 0 fetches {model} into the shared folder")
-                self._await_published(partial(self._head_has, model))
-                self.state.add_model(model, self.reply.models[model])
-            else:
-                self.state.add_model(model, fetcher.fetch_model(model))
+            self.state.add_model(model, self._fetch_model(fetcher, model))
 
-    def _head_has(self, model: str) -> bool:
-        return model in self.reply.models
+    def _fetch_model(self, fetcher: Fetcher, model: str) -> str:
+        self._wait_in_thread(lambda: self.reply.markers is not None)
+        if not self._shares(models_dir(model, self.options.data_dir, self.env)):
+            return fetcher.fetch_model(model)
+        self.state.update(detail=f"rank 0 fetches {model} into the shared folder")
+        self._wait_in_thread(lambda: model in self.reply.models)
+        return self.reply.models[model]
 
     def _shares(self, folder: Path) -> bool:
         text = (self.reply.markers or {}).get(str(folder))
         return text is not None and shared_fs.has_marker(folder, self.identity.run_id, text)
 
-    def _await_published(self, is_there: Callable[[], bool]) -> None:
-        """Wait in the fetching thread until the head has published something."""
-        while not is_there():
-            self._give_up_with_the_others()
-
-    def _pause(self, seconds: float) -> None:
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            self._give_up_with_the_others()
-
-    def _give_up_with_the_others(self) -> None:
-        self.state.raise_failure()
-        time.sleep(0.05)
+    def _wait_in_thread(self, condition: Callable[[], bool], timeout_s: float = float("inf")) -> None:
+        """Wait in the fetching thread, for what the head publishes or for a time; give up with all others."""
+        deadline = time.monotonic() + timeout_s
+        while not condition() and time.monotonic() < deadline:
+            self.state.raise_failure()
+            time.sleep(0.05)
 
     # -- heartbeats -----------------------------------------------------------------------------------------
 
@@ -229,7 +198,8 @@ class Worker(Agent):
             try:
                 self.reply = self.head.heartbeat(self.state.own)
                 self._heard_at = time.monotonic()
-                self._note_phase(self.reply.phase, self._heard_at)
+                if self.reply.phase != self._head_phase[0]:
+                    self._head_phase = (self.reply.phase, self._heard_at)
                 if self.reply.failure is not None:
                     self.state.fail(self.reply.failure)
                 self._replicator.want(self.reply.announced)
@@ -243,10 +213,6 @@ class Worker(Agent):
                     Failure(FailureKind.JOIN, self.identity.rank, f"rank 0 refused this node: {error}")
                 )
             time.sleep(_BEAT_WHEN_READY_S if self.reply.ready else _BEAT_S)
-
-    def _note_phase(self, phase: Phase, now: float) -> None:
-        if phase != self._head_phase[0]:
-            self._head_phase = (phase, now)
 
     def _on_missed_heartbeat(self, limit_s: float, what: str) -> None:
         """Before the first answer the head may still be starting; afterwards its silence is a loss."""

@@ -32,9 +32,8 @@ def _do(state: NodeState, work: Callable[[], object]) -> BackgroundTask:
 
 def test_work_that_is_done(state: NodeState) -> None:
     done: list[str] = []
-    work = _do(state, lambda: done.append("x"))
-    work.result()
-    assert (work.done, done, state.failure) == (True, ["x"], None)
+    _do(state, lambda: done.append("x")).result()
+    assert (done, state.failure) == (["x"], None)
 
 
 def test_a_failure_keeps_its_own_kind(state: NodeState) -> None:
@@ -43,8 +42,8 @@ def test_a_failure_keeps_its_own_kind(state: NodeState) -> None:
     def fail() -> None:
         raise NodeFailed(failure)
 
-    work = _do(state, fail)
-    assert (work.done, state.failure) == (False, failure)
+    _do(state, fail)
+    assert state.failure == failure
 
 
 @pytest.mark.parametrize(
@@ -56,7 +55,6 @@ def test_whatever_else_ends_it_is_a_failure_with_its_text(state: NodeState, erro
         raise error
 
     work = _do(state, fail)
-    assert not work.done
     assert state.failure is not None
     assert (state.failure.kind, state.failure.rank) == ("model", 1)
     assert state.failure.reason == f"{type(error).__name__}: {error}"
@@ -65,14 +63,15 @@ def test_whatever_else_ends_it_is_a_failure_with_its_text(state: NodeState, erro
         work.result()
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_an_end_without_a_reason_is_a_failure_too(state: NodeState) -> None:
-    work = _do(state, sys.exit)
-    assert state.failure is None
     with pytest.raises(NodeFailed) as caught:
-        work.result()
-    assert caught.value.failure == Failure(
-        FailureKind.MODEL, 1, "the work on the model has stopped half-way", code="half-way"
+        _do(state, sys.exit).result()
+    failure = caught.value.failure
+    assert (failure.kind, failure.rank, failure.reason, failure.code) == (
+        "model",
+        1,
+        "SystemExit",
+        "SystemExit",
     )
 
 

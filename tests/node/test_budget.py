@@ -2,77 +2,38 @@
 
 from __future__ import annotations
 
-import threading
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from cloudrl.node.budget import (
-    IdleMonitor,
-    Transfers,
-    UsageSnapshot,
-    are_working,
-    cost,
-    dollars,
-    duration,
-    is_working,
-    pause_s,
-    read_cost,
-    shutdown_reason,
-    write_cost,
-)
+from cloudrl.node import budget
+from cloudrl.node.budget import IdleMonitor, Transfers, read_cost, shutdown_reason, write_cost
 from cloudrl.protocol.options import BudgetLimits
 
-HOUR = 3600.0
+if TYPE_CHECKING:
+    from pathlib import Path
+
 IDLE = BudgetLimits(idle_s=1800)
 BUDGET = BudgetLimits(max_cost=200, price_per_hour=50)
 
 
-def usage(now: float, **more: float | bool | None) -> UsageSnapshot:
-    return UsageSnapshot(**{"now": now, "started_at": 0.0, "ready_at": 100.0, "known": True, **more})  # type: ignore[arg-type]
-
-
-class TestIdle:
-    def test_counts_from_ready(self) -> None:
-        assert shutdown_reason(IDLE, usage(1899)) == ""
-        assert shutdown_reason(IDLE, usage(1900)) == "idle for 30m"
-
-    def test_not_before_ready(self) -> None:
-        """A start may take hours, with a large model; that has deadlines of its own."""
-        assert shutdown_reason(IDLE, usage(9999, ready_at=None)) == ""
-
-    def test_counts_from_the_end_of_the_last_work(self) -> None:
-        assert shutdown_reason(IDLE, usage(2700, worked_at=1000)) == ""
-        assert shutdown_reason(IDLE, usage(2800, worked_at=1000)) == "idle for 30m"
-
-    def test_work_before_ready_does_not_count(self) -> None:
-        assert shutdown_reason(IDLE, usage(1900, worked_at=50)) == "idle for 30m"
-
-    def test_silence_of_ray_ends_nothing(self) -> None:
-        assert shutdown_reason(IDLE, usage(9999, known=False)) == ""
-
-    def test_no_limit(self) -> None:
-        assert shutdown_reason(BudgetLimits(), usage(1e9)) == ""
-
-
-class TestCost:
-    def test_ends_at_the_limit(self) -> None:
-        assert shutdown_reason(BUDGET, usage(4 * HOUR - 1)) == ""
-        assert shutdown_reason(BUDGET, usage(4 * HOUR)) == "cost $200 of $200"
-        assert shutdown_reason(BUDGET, usage(4 * HOUR + 7.2)) == "cost $200.10 of $200"
-
-    def test_a_running_job_does_not_keep_it_alive(self) -> None:
-        assert shutdown_reason(BUDGET, usage(4 * HOUR, worked_at=4 * HOUR)) != ""
-
-    def test_before_ready_it_costs_as_much(self) -> None:
-        assert shutdown_reason(BUDGET, usage(4 * HOUR, ready_at=None, known=False)) != ""
-
-    def test_earlier_attempts_count(self) -> None:
-        assert shutdown_reason(BUDGET, usage(HOUR, cost_before=150.0)) == "cost $200 of $200"
-
-    def test_without_a_price_nobody_knows(self) -> None:
-        assert cost(BudgetLimits(max_cost=1), usage(HOUR)) is None
-        assert cost(BUDGET, usage(HOUR, cost_before=1.5)) == 51.5
+@pytest.mark.parametrize(
+    ("limits", "cost", "idle_s", "reason"),
+    [
+        (IDLE, None, 1799, ""),
+        (IDLE, None, 1800, "idle for 30m"),
+        (IDLE, None, None, ""),
+        (BUDGET, 199.9, 0, ""),
+        (BUDGET, 200, 0, "cost $200 of $200"),  # a running job does not keep it alive
+        (BUDGET, 200.1, None, "cost $200.10 of $200"),
+        (BudgetLimits(max_cost=1), None, None, ""),
+        (BudgetLimits(), 1e9, 1e9, ""),
+    ],
+)
+def test_why_a_cluster_ends(
+    limits: BudgetLimits, cost: float | None, idle_s: float | None, reason: str
+) -> None:
+    assert shutdown_reason(limits, cost, idle_s) == reason
 
 
 @pytest.mark.parametrize(
@@ -87,7 +48,7 @@ class TestCost:
     ],
 )
 def test_what_counts_as_work(jobs: list[dict[str, str]], working: bool) -> None:
-    assert is_working(jobs) is working
+    assert budget.is_working(jobs) is working
 
 
 @pytest.mark.parametrize(
@@ -103,126 +64,103 @@ def test_what_counts_as_work(jobs: list[dict[str, str]], working: bool) -> None:
     ],
 )
 def test_which_actors_are_work(actors: list[dict[str, object]], working: bool) -> None:
-    assert are_working(actors) is working
+    assert budget.are_working(actors) is working
 
 
 @pytest.mark.parametrize(
     ("seconds", "text"), [(1800, "30m"), (7200, "2h"), (86400, "1d"), (90, "90s"), (0.5, "0.5s")]
 )
 def test_durations(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
+    assert budget.duration(seconds) == text
 
 
 @pytest.mark.parametrize(("amount", "text"), [(200, "$200"), (200.1, "$200.10"), (1234.5, "$1,234.50")])
 def test_dollars(amount: float, text: str) -> None:
-    assert dollars(amount) == text
+    assert budget.dollars(amount) == text
 
 
 class Ray:
-    """What a watcher asks."""
+    """What a monitor asks, at a time; it is READY since 0."""
 
     def __init__(self) -> None:
-        self.jobs: list[dict[str, str]] | None = []
+        self.listed_jobs: list[dict[str, str]] | None = []
         self.actors: list[dict[str, object]] | None = []
         self.now = 0.0
+        self.transfers = Transfers(clock=lambda: self.now)
+        self.monitor = IdleMonitor(self, self.transfers, clock=lambda: self.now)  # type: ignore[arg-type]
 
-    def watcher(self, transfers: Transfers | None = None) -> IdleMonitor:
-        clock = lambda: self.now  # noqa: E731
-        return IdleMonitor(
-            lambda: self.jobs,
-            lambda: self.actors,
-            transfers or Transfers(clock=clock),
-            pause_s=1,
-            clock=clock,
-        )
+    def jobs(self) -> list[dict[str, str]] | None:
+        return self.listed_jobs
+
+    def alive_actors(self) -> list[dict[str, object]] | None:
+        return self.actors
+
+    def idle_s(self, now: float, *statuses: str) -> float | None:
+        """After one more look, at a time when these jobs are listed."""
+        self.now, self.listed_jobs = now, [{"status": status} for status in statuses]
+        self.monitor.look()
+        return self.monitor.idle_s
 
 
-class TestWatcher:
-    def idle_s(self, ray: Ray, watcher: IdleMonitor) -> float | None:
-        watcher.look()
-        return watcher.usage(0.0, 0.0, 0.0).idle_s
+@pytest.fixture
+def ray() -> Ray:
+    ray = Ray()
+    ray.monitor.start(None)
+    return ray
 
-    def test_a_job_keeps_it_busy_until_it_ends(self) -> None:
+
+class TestMonitor:
+    def test_nothing_counts_before_ready(self) -> None:
+        """A start may take hours, with a large model; that has deadlines of its own."""
         ray = Ray()
-        watcher = ray.watcher()
-        ray.now, ray.jobs = 10, [{"status": "RUNNING"}]
-        assert self.idle_s(ray, watcher) == 0
-        ray.now = 20
-        assert self.idle_s(ray, watcher) == 0
-        ray.now, ray.jobs = 25, [{"status": "SUCCEEDED"}]
-        assert self.idle_s(ray, watcher) == 5
+        assert ray.idle_s(10, "RUNNING") is None
+        ray.now = 100
+        ray.monitor.start(None)
+        assert ray.idle_s(1900, "SUCCEEDED") == 1800
 
-    def test_one_that_came_and_went_between_two_looks(self) -> None:
-        ray = Ray()
-        watcher = ray.watcher()
-        ray.now, ray.jobs = 30, [{"status": "FAILED"}]
-        assert self.idle_s(ray, watcher) == 0
-        ray.now = 40
-        assert self.idle_s(ray, watcher) == 10
+    def test_a_job_keeps_it_busy_until_it_ends(self, ray: Ray) -> None:
+        assert ray.idle_s(10, "RUNNING") == 0
+        assert ray.idle_s(20, "RUNNING") == 0
+        assert ray.idle_s(25, "SUCCEEDED") == 5
 
-    def test_no_answer_is_not_known(self) -> None:
-        ray = Ray()
-        watcher = ray.watcher()
-        watcher.look()
-        assert watcher.usage(0.0, 0.0, 0.0).known
-        ray.jobs = None
-        watcher.look()
-        assert not watcher.usage(0.0, 0.0, 0.0).known
+    def test_one_that_came_and_went_between_two_looks(self, ray: Ray) -> None:
+        assert ray.idle_s(30, "FAILED") == 0
+        assert ray.idle_s(40, "FAILED") == 10
 
-    def test_a_driver_that_a_submission_has_left_keeps_it_busy(self) -> None:
+    @pytest.mark.parametrize("silent", ["listed_jobs", "actors"])
+    def test_no_answer_is_not_known(self, ray: Ray, silent: str) -> None:
+        assert not ray.monitor.known
+        ray.monitor.look()
+        assert ray.monitor.known
+        setattr(ray, silent, None)
+        ray.monitor.look()
+        assert not ray.monitor.known
+
+    def test_a_driver_that_a_submission_has_left_keeps_it_busy(self, ray: Ray) -> None:
         """`ray job submit -- bash -c 'nohup python train.py &'`: the job has SUCCEEDED, its actors live."""
-        ray = Ray()
-        watcher = ray.watcher()
-        ray.jobs = [{"status": "SUCCEEDED"}]
-        watcher.look()
-        ray.now, ray.actors = 20, [{"state": "ALIVE", "is_detached": False, "required_resources": {}}]
-        assert self.idle_s(ray, watcher) == 0
-        ray.now, ray.actors = 50, []
-        assert self.idle_s(ray, watcher) == 30
+        ray.idle_s(0, "SUCCEEDED")
+        ray.actors = [{"state": "ALIVE", "is_detached": False, "required_resources": {}}]
+        assert ray.idle_s(20, "SUCCEEDED") == 0
+        ray.actors = []
+        assert ray.idle_s(50, "SUCCEEDED") == 30
 
-    def test_no_answer_about_actors_is_not_known(self) -> None:
-        ray = Ray()
-        watcher = ray.watcher()
-        ray.actors = None
-        watcher.look()
-        assert not watcher.usage(0.0, 0.0, 0.0).known
+    def test_a_transfer_keeps_it_busy(self, ray: Ray) -> None:
+        with ray.transfers.going_on():
+            assert ray.idle_s(50) == 0
+        assert ray.idle_s(60) == 10
 
-    def test_a_transfer_keeps_it_busy(self) -> None:
-        ray = Ray()
-        transfers = Transfers(clock=lambda: ray.now)
-        watcher = ray.watcher(transfers)
-        with transfers.going_on():
-            ray.now = 50
-            assert self.idle_s(ray, watcher) == 0
-        ray.now = 60
-        assert self.idle_s(ray, watcher) == 10
-
-    def test_transfers_at_once(self) -> None:
-        ray = Ray()
-        transfers, inside = Transfers(clock=lambda: ray.now), threading.Event()
-        release = threading.Event()
-
-        def slow() -> None:
-            with transfers.going_on():
-                inside.set()
-                release.wait(5)
-
-        thread = threading.Thread(target=slow)
-        thread.start()
-        inside.wait(5)
-        with transfers.going_on():
-            pass
-        ray.now = 7
-        assert transfers.seen_at == 7
-        release.set()
-        thread.join()
+    def test_one_transfer_amid_another(self, ray: Ray) -> None:
+        with ray.transfers.going_on():
+            with ray.transfers.going_on():
+                ray.now = 5
+            ray.now = 7
+            assert ray.transfers.seen_at == 7
         ray.now = 9
-        assert transfers.seen_at == 7
+        assert ray.transfers.seen_at == 7
 
 
 def test_it_is_asked_often_enough() -> None:
-    assert pause_s(BudgetLimits(idle_s=1800)) == 15
-    assert pause_s(BudgetLimits(idle_s=1)) == 0.2
+    assert [budget.pause_s(limit_s) for limit_s in (1800, 20, 1)] == [15, 1, 0.2]
 
 
 class TestWhatWasPaid:

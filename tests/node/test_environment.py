@@ -10,17 +10,19 @@ from pathlib import Path
 import pytest
 
 from cloudrl.node.environment import node_environment
-from cloudrl.node.host_info import GIB, HostInfo
+from cloudrl.node.host_info import GIB, Gpus, HostInfo
 
 FACTS = HostInfo(
-    gpus=8, gpu_vendor="nvidia", cpus=96, memory_bytes=2000 * GIB, shm_bytes=128 * GIB, temp_free_fraction=0.5,
+    gpus=Gpus("nvidia", 8), cpus=96, memory_bytes=2000 * GIB, shm_bytes=128 * GIB, temp_free_fraction=0.5,
     temp_free_bytes=500 * GIB, interface="eth0", open_files=65_536, ray_version="2.60.0", python_version="3.12.1",
     verl_version="0.9.1",
 )  # fmt: skip
 
+TOKEN = Path("/run/ray-token")
+
 
 def _env(host: HostInfo = FACTS, **base: str) -> dict[str, str]:
-    return node_environment({"PATH": "/usr/bin", **base}, host, token_path="/run/ray-token")
+    return node_environment({"PATH": "/usr/bin", **base}, host, token_path=TOKEN, temp_dir=None)
 
 
 def test_authentication_is_always_explicit() -> None:
@@ -47,9 +49,9 @@ def test_python3_is_this_python() -> None:
 
 
 def test_temporary_files_of_jobs_go_where_rays_go() -> None:
-    base = {"PATH": "/usr/bin", "TMPDIR": "/mine"}
-    assert node_environment(base, FACTS, token_path="/t", temp_dir="/tmp/x/0/tmp")["TMPDIR"] == "/tmp/x/0/tmp"
-    assert node_environment(base, FACTS, token_path="/t")["TMPDIR"] == "/mine"
+    base = {"TMPDIR": "/mine"}
+    assert node_environment(base, FACTS, token_path=TOKEN, temp_dir=Path("/x/tmp"))["TMPDIR"] == "/x/tmp"
+    assert _env(TMPDIR="/mine")["TMPDIR"] == "/mine"
 
 
 def test_without_an_interface_nothing_is_said() -> None:
@@ -82,7 +84,7 @@ def test_the_rest_is_left_alone() -> None:
 )
 def test_on_amd_only_hip_is_left(given: dict[str, str], left: str | None) -> None:
     more = {"GPU_DEVICE_ORDINAL": "0", "ZE_AFFINITY_MASK": "0"}
-    env = _env(dataclasses.replace(FACTS, gpu_vendor="amd"), **given, **more)
+    env = _env(dataclasses.replace(FACTS, gpus=Gpus("amd", 8)), **given, **more)
     names = {*more, "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"}
     assert {name: env[name] for name in names if name in env} == (
         {"HIP_VISIBLE_DEVICES": left} if left else {}

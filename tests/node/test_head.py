@@ -18,7 +18,7 @@ def waiting(started_at: float, started_clock: float) -> Any:
         started_clock=started_clock,
         identity=SimpleNamespace(ip="10.0.0.1"),
         options=SimpleNamespace(join_timeout_s=60.0, ports=SimpleNamespace(agent=8266)),
-        fail=lambda kind, reason, subject: RuntimeError(f"{kind}: {reason}"),
+        failed=lambda kind, reason, subject: RuntimeError(f"{kind}: {reason}"),
     )
 
 

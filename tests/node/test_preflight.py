@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cloudrl.node.host_info import GIB, HostInfo
+from cloudrl.node.host_info import GIB, Gpus, HostInfo
 from cloudrl.node.preflight import Fault, check_host, different, unwritable
 from cloudrl.protocol.report import HeartbeatReply, NodeReport
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 GOOD = HostInfo(
-    gpus=8, gpu_vendor="nvidia", cpus=96, memory_bytes=2000 * GIB, shm_bytes=128 * GIB, temp_free_fraction=0.5,
+    gpus=Gpus("nvidia", 8), cpus=96, memory_bytes=2000 * GIB, shm_bytes=128 * GIB, temp_free_fraction=0.5,
     temp_free_bytes=500 * GIB, interface="eth0", open_files=65_536, ray_version="2.60.0", python_version="3.12.1",
     verl_version="0.9.1",
 )  # fmt: skip
@@ -33,13 +33,7 @@ def test_a_good_machine() -> None:
 
 
 def test_a_good_laptop() -> None:
-    laptop: dict[str, Any] = {
-        "gpus": 0,
-        "gpu_vendor": None,
-        "cpus": 2,
-        "memory_bytes": 4 * GIB,
-        "shm_bytes": 1 << 20,
-    }
+    laptop: dict[str, Any] = {"gpus": Gpus(), "cpus": 2, "memory_bytes": 4 * GIB, "shm_bytes": 1 << 20}
     assert _judge(1, device="cpu", told=8, **laptop, interface=None) == ([], [])
 
 
@@ -49,12 +43,9 @@ def test_a_good_laptop() -> None:
         ({"ray_version": None}, ["no Ray", "pip install 'ray[default]'"]),
         ({"temp_free_fraction": 0.04, "temp_free_bytes": 2 * GIB}, ["96% full", "2.0 GiB free", "5%"]),
         ({"cpus": 23}, ["23 CPUs for 8 GPUs", "24"]),
-        ({"gpus": 7}, ["7 GPUs found, 8 declared"]),
-        ({"gpus": 0, "gpu_vendor": None}, ["0 GPUs found, 8 declared"]),
-        (
-            {"gpus": 7, "gpu_problem": "nvidia-smi ended with status 15: GPU is lost"},
-            ["7 GPUs found, 8 declared: nvidia-smi ended with status 15: GPU is lost"],
-        ),
+        ({"gpus": Gpus("nvidia", 7)}, ["7 GPUs found, 8 declared"]),
+        ({"gpus": Gpus()}, ["0 GPUs found, 8 declared"]),
+        ({"gpus": Gpus("nvidia", 7, "a GPU is lost")}, ["7 GPUs found, 8 declared: a GPU is lost"]),
         ({"shm_bytes": 64 << 20}, ["/dev/shm has 64 MiB", "shm_size"]),
     ],
 )
@@ -66,25 +57,25 @@ def test_a_fault_says_both_values(changes: dict[str, Any], words: list[str]) -> 
 
 
 def test_all_faults_are_said_at_once() -> None:
-    faults, _ = _judge(ray_version=None, cpus=1, gpus=0, shm_bytes=0)
+    faults, _ = _judge(ray_version=None, cpus=1, gpus=Gpus(), shm_bytes=0)
     assert {each.subject for each in faults} == {"ray", "cpus", "gpus", "shm"}
     checkpoints = Fault("checkpoints", "it is full", "ENOSPC")
-    joined = Fault.joined([*_judge(cpus=23, gpus=0)[0], checkpoints])
+    joined = Fault.joined([*_judge(cpus=23, gpus=Gpus())[0], checkpoints])
     assert (joined.subject, joined.code) == ("cpus, gpus, checkpoints", "none, ENOSPC")
     assert joined.text.endswith("; 0 GPUs found, 8 declared; it is full")
 
 
 @pytest.mark.parametrize(
-    ("gpus", "problem", "code"),
+    ("gpus", "code"),
     [
-        (0, None, "none"),
-        (7, None, "fewer"),
-        (0, "nvidia-smi does not answer within 60 s", "none problem"),
-        (5, "nvidia-smi ended with status 15: GPU is lost", "fewer problem"),
+        (Gpus(), "none"),
+        (Gpus("nvidia", 7), "fewer"),
+        (Gpus(problem="it hangs"), "none problem"),
+        (Gpus("nvidia", 5, "a GPU is lost"), "fewer problem"),
     ],
 )
-def test_missing_gpus_have_codes(gpus: int, problem: str | None, code: str) -> None:
-    [fault], _ = _judge(gpus=gpus, gpu_problem=problem)
+def test_missing_gpus_have_codes(gpus: Gpus, code: str) -> None:
+    [fault], _ = _judge(gpus=gpus)
     assert (fault.subject, fault.code) == ("gpus", code)
 
 
@@ -110,9 +101,8 @@ def test_a_ray_with_tokens_or_of_unknown_age_is_no_news(version: str) -> None:
 
 
 def test_a_driver_that_complains_is_no_fault_where_all_gpus_are_there_or_none_is_wanted() -> None:
-    problem = "nvidia-smi ended with status 3: a warning"
-    assert _judge(gpu_problem=problem) == ([], [])
-    assert _judge(1, device="cpu", told=8, gpus=0, gpu_problem=problem) == ([], [])
+    assert _judge(gpus=Gpus("nvidia", 8, "a warning")) == ([], [])
+    assert _judge(1, device="cpu", told=8, gpus=Gpus(problem="a warning")) == ([], [])
 
 
 def test_the_cpus_that_ray_is_told_count() -> None:

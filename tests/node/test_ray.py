@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import socket
+import sys
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,8 +15,8 @@ import pytest
 from cloudrl.node.identity import Identity
 from cloudrl.node.ray import (
     Dashboard,
-    has_started,
     probe,
+    ray_command,
     start_command,
     taken_ports,
     unreachable_ports,
@@ -33,12 +34,13 @@ def _identity(rank: int) -> Identity:
 
 
 def _command(rank: int, *words: str, gpus: int = 8) -> list[str]:
-    return start_command(AgentOptions.from_argv(words), _identity(rank), gpus=gpus, ray="/bin/ray")
+    program, *command = start_command(AgentOptions.from_argv(words), _identity(rank), gpus=gpus)
+    assert program == ray_command()
+    return command
 
 
 def test_head() -> None:
     assert _command(0) == [
-        "/bin/ray",
         "start",
         "--node-ip-address=10.0.0.1",
         "--head",
@@ -59,7 +61,6 @@ def test_head() -> None:
 
 def test_worker() -> None:
     assert _command(1) == [
-        "/bin/ray",
         "start",
         "--node-ip-address=10.0.0.2",
         "--address=10.0.0.1:6379",
@@ -107,13 +108,6 @@ def test_no_default_port_is_one_of_dstack_or_another_of_ours() -> None:
     assert len(set(single)) == len(single)
     assert not [port for port in (*DSTACK_PORTS, *single) if first <= port <= last]
     assert not {22, 10022, 10998, 10999} & set(single)
-
-
-def test_has_started() -> None:
-    assert has_started(
-        "Local node IP: 10.0.0.2\n\n--------------------\nRay runtime started.\n--------------------\n"
-    )
-    assert not has_started("Ray runtime is starting")
 
 
 def test_probe() -> None:
@@ -244,10 +238,6 @@ def test_actors_that_live(body: str, actors: list[dict[str, str]] | None) -> Non
 
 
 def test_the_ray_beside_this_python_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
-
-    from cloudrl.node.ray import ray_command
-
     for folder in ("beside", "path"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "ray").touch(0o755)

@@ -15,64 +15,81 @@ from child_processes import ended
 from node_harness import until
 
 from cloudrl.node import imports
-from cloudrl.node.fetch import describe, hub_cache, models_dir, sha256, split_paths
+from cloudrl.node.fetch import describe_file, hub_cache, models_dir, split_paths
 from cloudrl.node.log import Log
 from cloudrl.node.main import main
+from cloudrl.node.process import Child
+from cloudrl.node.subcommands import ChildResult
 from cloudrl.protocol.report import DataFile
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 
-def test_imports(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["imports", "json", "re"]) == 0
-    assert main(["imports", "json", "no_such_module_here", "re"]) == 1
-    assert capsys.readouterr().err == (
-        "import no_such_module_here: ModuleNotFoundError: No module named 'no_such_module_here'\n"
-    )
+@pytest.fixture
+def run(tmp_path: Path) -> Callable[..., ChildResult]:
+    """Be a child, which has to fail or not; returns what it leaves."""
+
+    def run(*words: str, code: int = 0) -> ChildResult:
+        assert main([*words, "--result", str(tmp_path / "result")]) == code
+        return left(tmp_path)
+
+    return run
+
+
+def left(folder: Path) -> ChildResult:
+    return ChildResult.from_json(json.loads((folder / "result").read_text()))
+
+
+def test_imports(run: Callable[..., ChildResult], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("imports", "json", "re").reason == ""
+    said = "import no_such_module_here: ModuleNotFoundError: No module named 'no_such_module_here'"
+    failed = run("imports", "json", "no_such_module_here", "re", code=1)
+    assert (failed.reason, failed.code) == (said, "ModuleNotFoundError")
+    assert capsys.readouterr().err == f"{said}\n"
 
 
 @pytest.mark.parametrize(
-    ("text", "word"),
+    ("result", "log", "remedy", "code"),
     [
         (
-            "Error: mkl-service + Intel(R) MKL: MKL_THREADING_LAYER=INTEL is incompatible with libgomp",
-            "pip install -U numpy",
+            ("import torch: ImportError: MKL_THREADING_LAYER=INTEL is",),
+            "",
+            "install -U numpy",
+            "MKL_THREADING_LAYER",
         ),
-        ("ImportError: libcudart.so.12: cannot open shared object file", "CUDA"),
-        ("ImportError: _C.abi3.so: undefined symbol: _ZN3c10", "another torch"),
-        ("ModuleNotFoundError: No module named 'x'", ""),
+        (("Try to import numpy first", "exit 1"), "MKL_THREADING_LAYER=I", "numpy", "MKL_THREADING_LAYER"),
+        (("ImportError: libcudart.so.12: cannot open", "ImportError"), "", "CUDA", "libcudart"),
+        (("_C.abi3.so: undefined symbol: _ZN3c10", "ImportError"), "", "another torch", "undefined symbol"),
+        (("No module named 'x'", "ModuleNotFoundError"), "a warning", "", "ModuleNotFoundError"),
     ],
 )
-def test_a_known_clash_has_a_remedy(text: str, word: str) -> None:
-    assert word in imports.remedy(text)
-    assert bool(imports.remedy(text)) == bool(word)
+def test_a_known_clash_has_a_remedy_which_is_its_code(
+    result: tuple[str, ...], log: str, remedy: str, code: str
+) -> None:
+    reason, found = imports.explain(ChildResult("", *result), log)
+    assert found == code
+    assert reason.startswith(result[0])
+    assert (remedy in reason, " -> " in reason) == (True, bool(remedy))
 
 
 @pytest.mark.parametrize(
-    ("tail", "code"),
-    [
-        ("import torch: ImportError: MKL_THREADING_LAYER=INTEL is incompatible", "MKL_THREADING_LAYER"),
-        ("import vllm: ImportError: _C.abi3.so: undefined symbol: _ZN3c10", "undefined symbol"),
-        ("a warning\nimport vllm: ModuleNotFoundError: No module named 'x'", "ModuleNotFoundError"),
-        (
-            "Traceback (most recent call last):\nKeyError: 'a'\n\nvllm.errors.StartError: b\nnote",
-            "StartError",
-        ),
-        ("  File x\nAssertionError", "AssertionError"),
-        ("Fatal Python error: Segmentation fault", "exit -11"),
-        ("", "exit -11"),
-    ],
+    ("words", "reason"), [("echo; echo ' x '; echo; kill -9 $$", "x"), ("kill -9 $$", "")]
 )
-def test_import_errors_have_codes(tail: str, code: str) -> None:
-    assert imports.code(tail, -11) == code
+def test_a_child_that_crashed_is_quoted(tmp_path: Path, words: str, reason: str) -> None:
+    (tmp_path / "result").write_text('{"reas')
+    child = Child(["/bin/sh", "-c", words], log=tmp_path / "log", env={})
+    child.wait(10)
+    wanted = ChildResult(reason=reason or "its child exited with -9", code="exit -9")
+    assert ChildResult.read(tmp_path / "result", child) == wanted
 
 
 @pytest.mark.parametrize(
     ("words", "edge"),
     [
         (["data", "addition"], "cloudrl.data.prepare"),
-        (["model", "owner/name"], "cloudrl.node.subcommands._model_path"),
+        (["model", "owner/name"], "cloudrl.node.subcommands._download"),
     ],
 )
 def test_a_mistake_of_a_child_has_a_code_too(
@@ -84,34 +101,32 @@ def test_a_mistake_of_a_child_has_a_code_too(
         raise ZeroDivisionError("row 7")
 
     monkeypatch.setattr(edge, broken)
-    more = ["--result", str(tmp_path / "result")] if words[0] == "model" else []
     with pytest.raises(ZeroDivisionError):
-        main([*words, "--to", str(tmp_path), "--error", str(tmp_path / "error"), *more])
-    assert (tmp_path / "error").read_text() == "ZeroDivisionError"
+        main([*words, "--to", str(tmp_path), "--result", str(tmp_path / "result")])
+    assert left(tmp_path) == ChildResult(reason="ZeroDivisionError: row 7", code="ZeroDivisionError")
 
 
-def test_an_unknown_data_set_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["data", "adition", "--to", str(tmp_path / "d")]) == 1
-    [line] = capsys.readouterr().err.splitlines()
-    assert "no data set 'adition'" in line
-    assert "addition" in line
+def test_an_unknown_data_set_is_one_line(
+    run: Callable[..., ChildResult], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reason = run("data", "adition", "--to", str(tmp_path / "d"), code=1).reason
+    assert capsys.readouterr().err == f"{reason}\n"
+    assert reason.startswith("there is no data set 'adition'; did you mean 'addition'?")
 
 
-def test_a_described_data_set_says_how_far_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_described_data_set_says_how_far_it_is(
+    run: Callable[..., ChildResult], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     rows = [{"text": f"{n}?", "gold": n} for n in range(40)]
-    (tmp_path / "raw.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    asked = {
-        "name": "mine",
-        "source": str(tmp_path / "raw.jsonl"),
-        "prompt_field": "text",
-        "answer_field": "gold",
-    }
-    assert main(["data", json.dumps(asked), "--to", str(tmp_path / "d")]) == 0
+    raw, folder = tmp_path / "raw.jsonl", tmp_path / "d"
+    raw.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    asked = {"name": "mine", "source": str(raw), "prompt_field": "text", "answer_field": "gold"}
+    run("data", json.dumps(asked), "--to", str(folder))
     first, note, last = capsys.readouterr().err.splitlines()
     assert first.startswith("mine: prompt from 'text', answer from 'gold'")
     assert "no reward function for data source 'mine'" in note
     assert last.startswith("mine: 38 train and 2 test rows in ")
-    assert sorted(path.name for path in (tmp_path / "d").iterdir()) == ["test.parquet", "train.parquet"]
+    assert sorted(path.name for path in folder.iterdir()) == ["test.parquet", "train.parquet"]
 
 
 @pytest.mark.io
@@ -121,7 +136,8 @@ def test_a_data_set_that_is_interrupted_leaves_nothing(tmp_path: Path) -> None:
     for split, count in (("train", 400_000), ("test", 1)):
         (tmp_path / f"{split}.jsonl").write_text(row * count)
     asked = json.dumps({"name": "mine", "source": str(tmp_path)})
-    command = [sys.executable, "-m", "cloudrl.node", "data", asked, "--to", str(tmp_path / "new" / "out")]
+    words = ["data", asked, "--to", str(tmp_path / "new" / "out"), "--result", str(tmp_path / "result")]
+    command = [sys.executable, "-m", "cloudrl.node", *words]
     with subprocess.Popen(command, stderr=subprocess.PIPE) as child, ended(child):
         until(lambda: list(tmp_path.glob("new/.out-*.partial/train.parquet")), "the first rows")
         child.send_signal(signal.SIGTERM)
@@ -129,27 +145,16 @@ def test_a_data_set_that_is_interrupted_leaves_nothing(tmp_path: Path) -> None:
     assert list((tmp_path / "new").iterdir()) == []
 
 
-def test_a_model_that_is_a_folder(tmp_path: Path) -> None:
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "config.json").write_text("{}")
-    words = [
-        "model",
-        str(tmp_path / "model"),
-        "--to",
-        str(tmp_path / "hub"),
-        "--result",
-        str(tmp_path / "result"),
-    ]
-    assert main(words) == 0
-    assert json.loads((tmp_path / "result").read_text()) == {"path": str(tmp_path / "model")}
-
-
-def test_a_folder_that_is_no_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["model", str(tmp_path), "--to", str(tmp_path / "hub"), "--result", str(tmp_path / "result")]
-    assert main(words) == 1
-    [line] = capsys.readouterr().err.splitlines()
-    assert f"{tmp_path} has no config.json" in line
-    assert not (tmp_path / "result").exists()
+def test_a_model_that_is_a_folder(
+    run: Callable[..., ChildResult], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    said = f"FileNotFoundError: {model} has no config.json, so it is no Hugging Face model folder"
+    assert run("model", str(model), code=1).reason == said
+    assert capsys.readouterr().err == f"{said}\n"
+    (model / "config.json").write_text("{}")
+    assert run("model", str(model)) == ChildResult(path=str(model))
 
 
 def test_words_that_mean_nothing(capsys: pytest.CaptureFixture[str]) -> None:
@@ -190,9 +195,8 @@ def test_the_hub_cache_is_where_huggingface_hub_puts_it(tmp_path: Path) -> None:
 def test_prepared_files_are_described(tmp_path: Path) -> None:
     (tmp_path / "d").mkdir()
     (tmp_path / "d" / "train.parquet").write_bytes(b"abc")
-    described = describe(tmp_path / "d" / "train.parquet")
+    described = describe_file(tmp_path / "d" / "train.parquet")
     digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-    assert sha256(tmp_path / "d" / "train.parquet") == digest
     assert described == DataFile("train.parquet", 3, digest)
     assert split_paths(tmp_path, "d", [described]) == {"train": str(tmp_path / "d" / "train.parquet")}
     # a name with a slash in it is one folder

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudrl.node import timeouts
 from cloudrl.node.timeouts import LOOK_S, phase_timeouts
 from cloudrl.protocol.options import AgentOptions
 from cloudrl.protocol.phases import AGENT_PHASES, Phase
@@ -28,11 +27,11 @@ def test_a_ranks_own_deadline_is_within_that_of_its_phase(
     phases = found.phases
     assert phases[Phase.SETUP] == setup
     assert phases[Phase.PREFLIGHT] >= found.head_ready_s + LOOK_S
-    assert phases[Phase.RAY] == found.gcs_s + found.ray_s
-    assert phases[Phase.FETCH] == found.fetch_s + found.ray_s
-    assert found.gcs_s > found.ray_s  # rank 0 knows more of its own Ray than those that wait for it
+    assert phases[Phase.RAY] == found.gcs_s + ray
+    assert phases[Phase.FETCH] == found.fetch_s + ray
+    assert found.gcs_s > ray  # rank 0 knows more of its own Ray than those that wait for it
     assert found.fetch_s >= ray + fetch * max(data, models)
-    assert found.ray_head_s <= found.ray_s
+    assert found.ray_head_s <= ray
     assert found.barrier_s >= join + sum(phases[each] for each in AGENT_PHASES[:5])
     assert phases[Phase.BARRIER] > found.barrier_s
 
@@ -43,13 +42,9 @@ def test_every_phase_before_ready_has_an_end() -> None:
     assert [each for each, limit_s in limits.items() if limit_s is None] == ["ready", "failed", "ended"]
 
 
-def test_a_phase_without_a_deadline_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    options = AgentOptions.from_argv([])
+def test_a_phase_without_a_deadline_is_an_error() -> None:
     with pytest.raises(KeyError):
-        phase_timeouts(options).limit_s(Phase.PULLING)
-    monkeypatch.setattr(timeouts, "AGENT_PHASES", (Phase.PULLING, *AGENT_PHASES))
-    with pytest.raises(KeyError):
-        phase_timeouts(options)
+        phase_timeouts(AgentOptions.from_argv([])).limit_s(Phase.PULLING)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import http.client
+import json
 import os
 import socket
 import subprocess
@@ -19,7 +20,8 @@ import requests
 from huggingface_hub import errors as hub
 
 from cloudrl.errors import ConnectionFailed, InputError
-from cloudrl.node.transient import EXIT_STATUS, is_transient
+from cloudrl.node.subcommands import ChildResult
+from cloudrl.node.transient import is_transient
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -136,22 +138,22 @@ def hub_url() -> Iterator[str]:
 
 
 @pytest.mark.parametrize(
-    ("place", "status"), [("404", 1), ("403", 1), ("503", EXIT_STATUS), (None, EXIT_STATUS)]
+    ("place", "transient"), [("404", False), ("403", False), ("503", True), (None, True)]
 )
 def test_a_model_that_the_hub_does_not_give(
-    hub_url: str, tmp_path: Path, place: str | None, status: int
+    hub_url: str, tmp_path: Path, place: str | None, transient: bool
 ) -> None:
     """None: nobody listens there."""
     endpoint = f"{hub_url}/{place}" if place else "http://127.0.0.1:1"
     command = [sys.executable, "-m", "cloudrl.node", "model", "owner/name", "--to", str(tmp_path)]
     done = subprocess.run(
-        [*command, "--result", str(tmp_path / "result"), "--error", str(tmp_path / "error")],
+        [*command, "--result", str(tmp_path / "result")],
         env={"PATH": os.environ["PATH"], "HF_HOME": str(tmp_path), "HF_ENDPOINT": endpoint},
         capture_output=True,
         text=True,
         timeout=60,
     )
-    assert done.returncode == status, done.stderr
+    result = ChildResult.from_json(json.loads((tmp_path / "result").read_text()))
+    assert (done.returncode, result.path, result.transient) == (1, "", transient), done.stderr
     assert "Traceback" not in done.stderr
-    assert not (tmp_path / "result").exists()
-    assert (tmp_path / "error").read_text().endswith(f" {place}") or place is None
+    assert result.code.endswith(f" {place}") or place is None
