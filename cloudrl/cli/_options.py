@@ -1,78 +1,101 @@
-"""Options that mean the same wherever they stand, declared once."""
+"""Options that mean the same wherever they stand, declared once, and blocks of them that several commands share."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cloudrl.cli._complete import cluster_names, provider_names, recipe_names
 from cloudrl.errors import InputError
+from cloudrl.providers.registry import PROVIDERS, known_names
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def _cluster_names(incomplete: str) -> list[str]:
+    return [name for name in known_names() if name.startswith(incomplete)]
+
+
+def _recipe_names(incomplete: str) -> list[str]:
+    from cloudrl import recipes
+
+    return [name for name in recipes.names() if name.startswith(incomplete)]
+
+
+def _provider_names(incomplete: str) -> list[str]:
+    return [name for name in PROVIDERS if name.startswith(incomplete)]
+
 
 ClusterOption = Annotated[
     str | None,
     typer.Option(
-        "--cluster", "-c", metavar="NAME", autocompletion=cluster_names,
-        help="The cluster; not needed when there is one. dstack/NAME where two providers have one.",
+        "--cluster", "-c", metavar="NAME", autocompletion=_cluster_names,
+        help="Cluster to use; not needed if there is only one. PROVIDER/NAME if two providers have one of that name.",
     ),
 ]  # fmt: skip
 ClusterArgument = Annotated[
-    str | None,
-    typer.Argument(metavar="CLUSTER", autocompletion=cluster_names, help="The same as --cluster."),
+    str | None, typer.Argument(metavar="CLUSTER", autocompletion=_cluster_names, help="Same as --cluster.")
 ]
 AddressOption = Annotated[
     str | None,
-    typer.Option("--address", metavar="URL", help="Any Ray dashboard, for example http://localhost:8265."),
+    typer.Option(
+        "--address", metavar="URL", help="Dashboard of any Ray cluster, such as http://localhost:8265."
+    ),
 ]
 OnOption = Annotated[
     str | None,
     typer.Option(
-        "--on", metavar="PROVIDER", autocompletion=provider_names, help="Where to start it: local or dstack."
+        "--on", metavar="PROVIDER", autocompletion=_provider_names,
+        help=f"Where to start the cluster: {' or '.join(PROVIDERS)}.",
     ),
-]
+]  # fmt: skip
 RecipeArgument = Annotated[
     str,
     typer.Argument(
-        autocompletion=recipe_names, help="A recipe by name (cloudrl recipes list), or a YAML file."
+        metavar="RECIPE",
+        autocompletion=_recipe_names,
+        help="Recipe name (see cloudrl recipes list), or a YAML file.",
     ),
 ]
 AlgorithmOption = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="Another algorithm than the recipe's: dapo, rloo, gspo, ..."),
+    typer.Option(metavar="NAME", help="Replace the recipe's algorithm: dapo, rloo, gspo, ..."),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Machine-readable.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 DryRunOption = Annotated[
-    bool, typer.Option("--dry-run", help="Print what would be sent, secrets masked; nothing is started.")
+    bool, typer.Option("--dry-run", help="Print what would be sent, with secrets masked, and start nothing.")
 ]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Answer yes to questions.")]
 OutputOption = Annotated[
     Path | None,
-    typer.Option("--output", "-o", metavar="FILE", help="Write the YAML, for `dstack apply -f FILE`."),
+    typer.Option("--output", "-o", metavar="FILE", help="Write the YAML for `dstack apply -f FILE`."),
 ]
 ProjectOption = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Project on the dstack server; its default if not given.")
+    str | None, typer.Option(metavar="NAME", help="dstack project. Default: the default project.")
 ]
 GpuOption = Annotated[
     str | None,
-    typer.Option(
-        metavar="SPEC", help="GPUs of each node, as dstack writes them: 80GB:8, amd:MI300X:8, none."
-    ),
+    typer.Option(metavar="SPEC", help="GPUs per node, in dstack's format: 80GB:8, amd:MI300X:8, none."),
 ]
 FileOption = Annotated[
     Path | None,
-    typer.Option("--file", "-f", metavar="FILE", help="What is declared, as YAML; options win over it."),
+    typer.Option("--file", "-f", metavar="FILE", help="Read fields from a YAML file; options override them."),
 ]
 SetOption = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="PATH=YAML", help="Any other field of what is declared; may be repeated."),
+    typer.Option("--set", metavar="PATH=YAML", help="Set any other field of the file. Repeatable."),
 ]
 EnvOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--env", "-e", metavar="K[=V]", help="Environment variable of jobs; K alone takes this shell's."
+        "--env", "-e", metavar="K[=V]",
+        help="Environment variable for jobs; K alone copies it from this shell. Repeatable.",
     ),
-]
+]  # fmt: skip
 
 
 def one_name(argument: str | None, option: str | None) -> str | None:
@@ -82,65 +105,55 @@ def one_name(argument: str | None, option: str | None) -> str | None:
         InputError: it was given two.
     """
     if argument is not None and option is not None and argument != option:
-        raise InputError(f"{argument} and --cluster {option} are two clusters", hint="Give one of the two")
+        raise InputError(f"{argument} and --cluster {option} name two clusters", hint="Pass only one of them")
     return argument if argument is not None else option
 
 
-def given(**values: Any) -> dict[str, Any]:
+def explicit(**values: Any) -> dict[str, Any]:
     """Those that were given; the others are left to their fields' own defaults."""
     return {name: value for name, value in values.items() if value is not None}
 
 
-def no_gpus(text: str | None) -> str | int | None:
-    """What `--gpu` says; `none` is a cluster without GPUs."""
-    return 0 if text == "none" else text
-
-
-def declared_fields(
-    options: dict[str, Any],
-    file: Path | None,
-    assignments: list[str] | None,
-    **defaults: Any,
-) -> dict[str, Any]:
-    """The fields that a file declares, with what options say in its place, and `--set` beyond them.
+def declared_fields(options: dict[str, Any]) -> dict[str, Any]:
+    """The fields that options declare, over those of the file that is among them, with the values of `--set`.
 
     Args:
-        options: the fields that options were given for.
-        file: `-f`.
-        assignments: `--set`.
-        defaults: for what neither says.
-
-    Raises:
-        InputError: an option has said already what `--set` says, or the file cannot be read.
-        SpecError: `--set` is no pair, or no YAML.
+        options: field -> value, and the values of `-f` and `--set` under `file` and `set`.
     """
-    from cloudrl.spec.base import assigned
+    from cloudrl import recipes
 
-    for each in assignments or ():
-        path = each.partition("=")[0]
-        if _stands_in(options, path.split(".")):
-            raise InputError(f"--set {path}: {path} is given twice", hint=f"Leave out --set {path}=...")
-    values = {**defaults, **(_read(file) if file is not None else {}), **options}
-    return assigned(values, assignments or ())
+    fields = {name: value for name, value in options.items() if name not in ("file", "set")}
+    return recipes.merge_fields(fields, options.get("file"), options.get("set") or ())
 
 
-def _read(file: Path) -> dict[str, Any]:
-    """The fields that a YAML file declares.
+def with_options(**blocks: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Decorator: the function gets each argument that is named here from a block of options.
 
-    Raises:
-        InputError: it cannot be read.
-        SpecError: it is no mapping.
+    The parameters of the block stand in the command's help where that argument stands in its signature; what the
+    block makes of their values is the argument. Blocks and function must not share a name of a parameter.
     """
-    from cloudrl.spec.yaml_core import load_mapping
 
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"-f {file}: {getattr(error, 'strerror', None) or error}") from error
-    return load_mapping(text, str(file))
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def with_blocks(**values: Any) -> Any:
+            made = {
+                name: block(**{key: values.pop(key) for key in inspect.signature(block).parameters})
+                for name, block in blocks.items()
+            }
+            return function(**values, **made)
 
+        own = inspect.signature(function, eval_str=True)
+        parameters = [
+            parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+            for name, each in own.parameters.items()
+            for parameter in (
+                inspect.signature(blocks[name], eval_str=True).parameters.values()
+                if name in blocks
+                else [each]
+            )
+        ]
+        with_blocks.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+        with_blocks.__annotations__ = {each.name: each.annotation for each in parameters}
+        return with_blocks
 
-def _stands_in(values: object, path: list[str]) -> bool:
-    if not path:
-        return True
-    return isinstance(values, dict) and path[0] in values and _stands_in(values[path[0]], path[1:])
+    return decorate

@@ -6,10 +6,15 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
+from cloudrl.errors import InputError
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from pathlib import Path
 
     from rich.console import Console
+
+    from cloudrl.sdk.callbacks import Confirm
 
 
 def data(text: str) -> None:
@@ -58,6 +63,26 @@ def console(*, stderr: bool = True) -> Console:
     return Console(stderr=stderr, highlight=False, soft_wrap=not sys.stdout.isatty() if not stderr else False)
 
 
+def listing(
+    fields: Sequence[Any],
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    is_json: bool,
+    empty: str,
+    next_command: str | None = None,
+) -> None:
+    """All there are as a table, or as JSON; for a person `empty` where there is none, and how to make one."""
+    if is_json:
+        as_json(fields)
+    elif fields:
+        table(columns, rows)
+    else:
+        note(empty)
+        if next_command:
+            hint(next_command)
+
+
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """A table as data; plain columns when standard output is no terminal."""
     listed = [list(map(str, row)) for row in rows]
@@ -73,6 +98,39 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     for row in listed:
         view.add_row(*(Text(cell) for cell in row))
     console(stderr=False).print(view)
+
+
+def print_or_write(text: str, path: Path | None, *, dry_run: bool, confirm: Confirm) -> bool:
+    """Print what is rendered for dstack for `--dry-run`, or write it where `-o` says; False without either.
+
+    A file is written whole or not at all; one with other content is replaced after a question.
+
+    Raises:
+        InputError: it cannot be written, or the answer was no.
+    """
+    from cloudrl.sdk.callbacks import Question
+
+    if dry_run:
+        data(text)
+    elif path is not None:
+        if path.suffix not in (".yml", ".yaml"):
+            raise InputError(f"-o {path}: dstack reads .yml files", hint=f"-o {path}.dstack.yml")
+        try:
+            old = path.read_text(encoding="utf-8") if path.exists() else None
+            if old not in (None, text) and not confirm(
+                Question(f"{path} has other content. Replace it?", None)
+            ):
+                raise InputError(f"{path} was not changed")
+            if old != text:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                part = path.with_name(f".{path.name}.part")
+                part.write_text(text, encoding="utf-8")
+                part.replace(path)
+        except (OSError, UnicodeDecodeError) as failure:
+            raise InputError(f"-o {path}: {getattr(failure, 'strerror', None) or failure}") from failure
+        note(f"{path} is up to date" if old == text else f"wrote {path}")
+        hint(f"dstack apply -f {path}")
+    return dry_run or path is not None
 
 
 def ask(question: str) -> bool:

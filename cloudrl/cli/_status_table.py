@@ -6,14 +6,24 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from rich.console import RenderableType
 
     from cloudrl.protocol.report import NodeReport
     from cloudrl.providers.model import Status
 
+HEADS = ("rank", "address", "phase", "for", "detail")
+"""What `status` says of a node, on a terminal and in a pipe."""
 _STYLES = {"ready": "green", "failed": "bold red", "down": "dim", "ended": "dim"}
+
+
+def cells_of(node: NodeReport) -> list[str]:
+    """One row, without colours; `for` is how long the steps so far took."""
+    seconds = sum(each for key, each in node.seconds.items() if key != "files")
+    detail = f"no heartbeat for {node.seen_s_ago:.0f} s" if node.seen_s_ago > 5 else node.detail
+    reason = node.failure.reason if node.failure else detail
+    return [str(node.rank), node.ip, node.phase.value, f"{seconds:.1f} s", reason]
 
 
 def node_table(status: Status) -> RenderableType:
@@ -40,31 +50,3 @@ def describe_attempt(attempt: Mapping[str, Any]) -> str:
     until = f" to {datetime.fromtimestamp(ended).astimezone():%H:%M:%S}" if ended is not None else ""
     when = f"{began:%Y-%m-%d %H:%M:%S}{until}"
     return f"attempt {attempt['attempt']} ({when}) ended and was started again: {attempt['reason']}"
-
-
-def _seconds(node: NodeReport) -> str:
-    """How long the steps so far took."""
-    return f"{sum(each for key, each in node.seconds.items() if key != 'files'):.1f} s"
-
-
-def _detail(node: NodeReport) -> str:
-    if node.failure:
-        return node.failure.reason
-    age_s = node.seen_s_ago
-    return f"not heard of for {age_s:.0f} s" if age_s > 5 else node.detail
-
-
-_COLUMNS: dict[str, Callable[[NodeReport], str]] = {
-    "rank": lambda node: str(node.rank),
-    "address": lambda node: node.ip,
-    "phase": lambda node: node.phase.value,
-    "for": _seconds,
-    "detail": _detail,
-}
-"""What `status` says of a node, on a terminal and in a pipe."""
-HEADS = tuple(_COLUMNS)
-
-
-def cells_of(node: NodeReport) -> list[str]:
-    """One row, without colours."""
-    return [cell(node) for cell in _COLUMNS.values()]

@@ -8,52 +8,54 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cloudrl.cli._options import AlgorithmOption, EnvOption, given
+from cloudrl.cli._options import AlgorithmOption, EnvOption, explicit
 
 if TYPE_CHECKING:
     from cloudrl.jobs import JobHandle, Progress, SubmitOptions
     from cloudrl.spec import Job
 
 OverridesArgument = Annotated[
-    list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Overrides in verl's own keys.")
+    list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Overrides of verl's configuration.")
 ]
 
 
 def submit_options(
     model: Annotated[
         str | None,
-        typer.Option(metavar="HUB_ID|./DIR", help="The model: on the Hub, or a folder here (with ./)."),
+        typer.Option(metavar="HUB_ID|./DIR", help="Model: a Hub ID, or a folder here (with ./)."),
     ] = None,
     data: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME|PATH",
-            help="A data set of the cluster, a parquet file, or a folder with train.parquet and test.parquet.",
+            help="Data set of the cluster, a parquet file, or a folder with train.parquet and test.parquet. "
+            "Repeatable.",
         ),
     ] = None,
     reward: Annotated[
         str | None,
-        typer.Option(metavar="FILE.py[:FUNCTION]", help="Reward function; compute_score unless named."),
+        typer.Option(metavar="FILE.py[:FUNCTION]", help="Reward function. Default FUNCTION: compute_score."),
     ] = None,
     algorithm: AlgorithmOption = None,
-    steps: Annotated[int | None, typer.Option(help="Total training steps.")] = None,
+    steps: Annotated[int | None, typer.Option(metavar="N", help="Total training steps.")] = None,
     name: Annotated[
-        str | None, typer.Option(help="Name of the run; the same name again continues from its checkpoints.")
+        str | None,
+        typer.Option(metavar="RUN", help="Run name. Using the same name again resumes from its checkpoints."),
     ] = None,
     env: EnvOption = None,
     runtime_env: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Ray runtime environment as YAML, as `ray job submit` takes."),
+        typer.Option(metavar="FILE", help="Ray runtime environment as YAML, as in `ray job submit`."),
     ] = None,
     working_dir: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Folder to send along; the job starts in it.")
+        str | None, typer.Option(metavar="DIR", help="Folder to upload; the job starts in it.")
     ] = None,
     submission_id: Annotated[
-        str | None, typer.Option(help="Ray's id of the job; refused when it is taken.")
+        str | None, typer.Option(metavar="ID", help="Ray's ID for the job; must be unused.")
     ] = None,
 ) -> dict[str, Any]:
-    """The block of options of every command that submits a job, by the names of `cloudrl.jobs.SubmitOptions`."""
-    return given(
+    """The same by the names of `cloudrl.jobs.SubmitOptions`."""
+    return explicit(
         model=model, data=data, reward=reward, algorithm=algorithm, steps=steps, name=name, env=env,
         runtime_env=runtime_env, working_dir=working_dir, submission_id=submission_id,
     )  # fmt: skip
@@ -70,16 +72,15 @@ def load(recipe: str, overrides: list[str] | None, options: dict[str, Any]) -> t
     from cloudrl.jobs.environment import load_runtime_env, parse_env
     from cloudrl.spec import parse_override
 
-    options = dict(options)
-    job = sdk.recipe(recipe, algorithm=options.pop("algorithm", None))
-    file = options.pop("runtime_env", None)
-    return job, SubmitOptions(
-        overrides=dict(parse_override(text) for text in overrides or ()),
-        env=parse_env(options.pop("env", ()), os.environ),
-        data=tuple(options.pop("data", ())),
-        runtime_env=load_runtime_env(file) if file is not None else {},
-        **options,
-    )
+    job = sdk.recipe(recipe, algorithm=options.get("algorithm"))
+    own = {name: value for name, value in options.items() if name != "algorithm"}
+    own |= {
+        "overrides": dict(map(parse_override, overrides or ())),
+        "env": parse_env(options.get("env", ()), os.environ),
+        "data": tuple(options.get("data", ())),
+        "runtime_env": load_runtime_env(options["runtime_env"]) if "runtime_env" in options else {},
+    }
+    return job, SubmitOptions(**own)
 
 
 def job_fields(job: JobHandle, last: Progress | None, *, followed: bool) -> dict[str, Any]:

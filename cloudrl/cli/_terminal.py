@@ -21,14 +21,11 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from cloudrl.jobs import Event
-    from cloudrl.providers.dstack.fleets import FleetState
     from cloudrl.providers.model import Status
     from cloudrl.sdk.callbacks import Question, Transfer, Update
 
 _TAIL_LINES = 20
 _RATE_WINDOW_S = 10.0
-_SHOW_EVERY_S = 0.2
-_WRITE_EVERY_S = 15.0
 
 
 class Terminal:
@@ -36,13 +33,13 @@ class Terminal:
 
     Args:
         yes: the user has said -y.
-        on_job: called with a job that has just been submitted; prints its URL unless given.
+        prints_job: whether the URL of a job that has just been submitted is data.
     """
 
-    def __init__(self, *, yes: bool = False, on_job: Callable[[Any], None] | None = None) -> None:
-        self._yes, self._on_job = yes, on_job or (lambda job: _output.data(job.url))
-        self._line, self._nodes, self._transfers = _StatusLine(), _Nodes(), _Transfers()
-        self._machines: dict[str, str] = {}
+    def __init__(self, *, yes: bool = False, prints_job: bool = True) -> None:
+        self._yes, self._prints_job = yes, prints_job
+        self._line, self._nodes = _StatusLine(), _Nodes()
+        self._paces: dict[tuple[str, int], Pace] = {}
         self._tail = deque[str](maxlen=_TAIL_LINES)
         self._has_progress = False
 
@@ -60,7 +57,6 @@ class Terminal:
     def __call__(self, update: Update) -> None:
         """Show one update."""
         from cloudrl.jobs import JobHandle
-        from cloudrl.providers.dstack.fleets import FleetState
         from cloudrl.providers.model import Status
         from cloudrl.sdk.callbacks import Notice, Transfer
 
@@ -70,14 +66,13 @@ class Terminal:
             return
         self._nodes.close()
         if isinstance(update, Transfer):
-            self._transfers.show(update, self._line)
+            self._show_transfer(update)
         elif isinstance(update, Notice):
             self._say(update.text, update.hint)
-        elif isinstance(update, FleetState):
-            self._show_machines(update)
         elif isinstance(update, JobHandle):
-            self.close()
-            self._on_job(update)
+            self._line.close()
+            if self._prints_job:
+                _output.data(update.url)
         else:
             self._show_event(update)
 
@@ -93,7 +88,7 @@ class Terminal:
         if _output.is_interactive():
             return _output.ask(question.text)
         if question.default is None:
-            raise InputError(f"{question.text} Nobody is there to ask", hint="Say it with -y")
+            raise InputError(f"{question.text} Nobody is there to ask", hint="Answer yes with -y")
         return question.default
 
     def _say(self, text: str, hint: str = "") -> None:
@@ -102,6 +97,13 @@ class Terminal:
         if hint:
             _output.hint(hint)
 
+    def _show_transfer(self, update: Transfer) -> None:
+        """Now and then how far it is, and its end once."""
+        key = update.what, update.total_bytes
+        pace = self._paces.setdefault(key, Pace(0.2 if self._line.rewrites else 15.0))
+        if text := pace.describe(update.done_bytes, update.total_bytes):
+            self._line.show(f"{update.what}: {text}")
+
     def _show_event(self, event: Event) -> None:
         from cloudrl.jobs import Ended, Line, Progress
         from cloudrl.jobs.format import describe
@@ -109,79 +111,51 @@ class Terminal:
 
         if isinstance(event, Line):
             self._tail.append(event.text)
-            if not self._has_progress and (text := plain(event.text).strip()):
-                self._line.replace(f"waiting for step 1: {text}")
+            text = plain(event.text).strip()
+            if self._line.rewrites and not self._has_progress and text:
+                self._line.show(f"waiting for step 1: {text}")
         elif isinstance(event, Progress):
             self._has_progress = True
-            self._line.step(describe(event))
+            self._line.show(describe(event))
         elif isinstance(event, Ended) and not event.succeeded:
             end = "\n".join(f"  {without_ansi(line)}" for line in self._tail)
             self._say(f"The end of the log:\n{end}")
 
-    def _show_machines(self, fleet: FleetState) -> None:
-        """A line when a machine changes its status."""
-        for each in fleet.instances:
-            if self._machines.get(each.name) != each.status:
-                self._machines[each.name] = each.status
-                self._say(f"{each.name} ({each.hostname or each.region or 'no address yet'}): {each.status}")
-
 
 class Pace:
-    """Rate over the last ten seconds, and what it says of the rest.
+    """How far one transfer is, said from time to time, with its rate over the last ten seconds.
 
     Args:
-        clock: Seconds that never run backwards.
+        every_s: how long to be silent in between.
+        clock: seconds that never run backwards.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self, every_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._every_s, self._clock = every_s, clock
         self._seen: deque[tuple[float, int]] = deque([(clock(), 0)])
+        self._is_over = False
 
     def describe(self, done_bytes: int, total_bytes: int) -> str:
-        """For example `3.1 of 12.4 GB, 250 MB/s, 37 s left`; a rate is there once some time has passed."""
+        """For example `3.1 of 12.4 GB, 250 MB/s, 37 s left`; "" while it is to be silent, and after the end."""
         from cloudrl.jobs.format import duration
         from cloudrl.sdk.amounts import gigabytes
 
-        now = self._clock()
+        now, is_over = self._clock(), done_bytes >= total_bytes
+        if self._is_over or (not is_over and now - self._seen[-1][0] < self._every_s):
+            return ""
+        self._is_over = is_over
         self._seen.append((now, done_bytes))
         while len(self._seen) > 2 and self._seen[1][0] < now - _RATE_WINDOW_S:
             self._seen.popleft()
         since, before = self._seen[0]
-        of = f"{gigabytes(done_bytes)} of " if done_bytes < total_bytes else ""
-        parts = [f"{of}{gigabytes(total_bytes)}"]
+        so_far = "" if is_over else f"{gigabytes(done_bytes)} of "
+        parts = [f"{so_far}{gigabytes(total_bytes)}"]
         if now - since >= 0.5 and done_bytes > before:
             rate = (done_bytes - before) / (now - since)
             parts.append(f"{gigabytes(round(rate))}/s")
-            if done_bytes < total_bytes:
+            if not is_over:
                 parts.append(f"{duration((total_bytes - done_bytes) / rate)} left")
         return ", ".join(parts)
-
-
-class _Transfers:
-    """Shows bytes now and then, and the end of each transfer once."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._paces: dict[str, Pace] = {}
-        self._ended: set[tuple[str, int]] = set()
-        self._shown_at, self._written_at = 0.0, clock()
-
-    def show(self, update: Transfer, line: _StatusLine) -> None:
-        now, ended = self._clock(), update.done_bytes >= update.total_bytes
-        key = (update.what, update.total_bytes)
-        if key in self._ended or (not ended and now - self._shown_at < _SHOW_EVERY_S):
-            return
-        self._shown_at = now
-        pace = self._paces.setdefault(update.what, Pace(self._clock))
-        text = f"{update.what}: {pace.describe(update.done_bytes, update.total_bytes)}"
-        if ended:
-            self._ended.add(key)
-            del self._paces[update.what]
-        if _output.is_interactive():
-            line.replace(text)
-        elif ended or now - self._written_at >= _WRITE_EVERY_S:
-            self._written_at = now
-            _output.note(text)
 
 
 class _Nodes:
@@ -222,22 +196,19 @@ class _StatusLine:
     """The last line of the terminal."""
 
     def __init__(self) -> None:
-        self._rewrites = sys.stderr.isatty()
+        self.rewrites = sys.stderr.isatty()
         self._is_open = False
 
-    def replace(self, text: str) -> None:
-        """Show `text` in place of what stood there; nothing where lines cannot be rewritten."""
-        if not self._rewrites:
+    def show(self, text: str) -> None:
+        """Show `text` in place of what stood there; as a line of its own where lines cannot be rewritten."""
+        if not self.rewrites:
+            _output.note(text)
             return
         width = shutil.get_terminal_size().columns - 1
         shown = "".join(each for each in text if each.isprintable())[:width]
         sys.stderr.write(f"\r\x1b[K{shown}")
         sys.stderr.flush()
         self._is_open = True
-
-    def step(self, text: str) -> None:
-        """Show a step: in place, or as a line of its own."""
-        self.replace(text) if self._rewrites else _output.note(text)
 
     def close(self) -> None:
         """Go to the next line."""

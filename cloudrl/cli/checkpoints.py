@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cloudrl.cli import _output
-from cloudrl.cli._option_groups import with_options
-from cloudrl.cli._options import ClusterOption, DryRunOption, JsonOption, YesOption
+from cloudrl.cli._options import ClusterOption, DryRunOption, JsonOption, YesOption, with_options
 
 if TYPE_CHECKING:
     from cloudrl.checkpoints.handle import CheckpointHandle
@@ -20,32 +19,34 @@ if TYPE_CHECKING:
     from cloudrl.shards.report import Report
 
 app = typer.Typer(
-    help="Bring the trained model home: what the nodes have, checked, merged, published.",
+    help="List, verify, merge, publish, copy and prune checkpoints.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 
 DirOption = Annotated[
     Path | None,
-    typer.Option("--dir", metavar="DIR", help="A folder of this machine in the place of a cluster."),
+    typer.Option("--dir", metavar="DIR", help="Use a local folder instead of a cluster."),
 ]
 RunOption = Annotated[
-    str | None, typer.Option("--name", metavar="RUN", help="Name of the run, where several have the step.")
+    str | None, typer.Option("--name", metavar="RUN", help="Run name, if several runs have that step.")
 ]
-
-DtypeOption = Annotated[str, typer.Option("--dtype", help="bf16, fp16, fp32, or keep.")]
+DtypeOption = Annotated[str, typer.Option("--dtype", metavar="TYPE", help="bf16, fp16, fp32, or keep.")]
 
 
 def selection(
     step: Annotated[
-        str, typer.Argument(metavar="STEP", help="A step; latest is the newest complete one.")
+        str, typer.Argument(metavar="STEP", help="Step number; latest is the newest complete step.")
     ] = "latest",
     cluster: ClusterOption = None,
     folder: DirOption = None,
     run: RunOption = None,
-    role: Annotated[str, typer.Option("--role", help="actor or critic.")] = "actor",
+    role: Annotated[str, typer.Option("--role", metavar="ROLE", help="actor or critic.")] = "actor",
     timeout_min: Annotated[
-        float, typer.Option("--timeout", metavar="MINUTES", help="How long to wait for a silent node.", min=0)
+        float,
+        typer.Option(
+            "--timeout", metavar="MINUTES", help="How long to wait for an unresponsive node.", min=0
+        ),
     ] = 10.0,
 ) -> Any:
     """The block of options that chooses one checkpoint; makes what finds it."""
@@ -55,7 +56,7 @@ def selection(
 
         found = find_checkpoints(cluster, folder, give_up_s=timeout_min * 60, on_progress=terminal)
         for note in found.notes:
-            if step != "latest" or note not in found.inventory.silent:  # then it is the error
+            if step != "latest" or note not in found.inventory.silent:  # otherwise it is the error
                 _output.note(f"note: {note}")
         return found.select(step, run=run, role=role)
 
@@ -64,7 +65,7 @@ def selection(
 
 @app.command("list")
 def list_(cluster: ClusterOption = None, folder: DirOption = None, as_json: JsonOption = False) -> None:
-    """Every step of every run, on all nodes: which ranks are where, and what is missing."""
+    """List the steps of all runs on all nodes: where each rank is, and what is missing."""
     from cloudrl.cli._terminal import Terminal
     from cloudrl.sdk.checkpoints import find_checkpoints
 
@@ -76,21 +77,20 @@ def list_(cluster: ClusterOption = None, folder: DirOption = None, as_json: Json
         return
     for note in found.notes:
         _output.note(f"note: {note}")
-    if not found:
-        _output.note(f"There is no checkpoint in {found.source.name}.")
-        return
-    columns = ("run", "step", "role", "ranks", "where", "size", "age", "state")
-    _output.table(columns, [_row(each.info) for each in found])
+    if found:
+        columns = ("run", "step", "role", "ranks", "where", "size", "age", "state")
+        _output.table(columns, [_row(each.info) for each in found])
+    else:
+        _output.note(f"There are no checkpoints in {found.source.name}.")
 
 
 @app.command()
 @with_options(choose=selection)
-def verify(
-    *,
-    choose: Any,
-    as_json: JsonOption = False,
-) -> None:
-    """Check a step: ranks, cut, one and the same step, and the CRC of every byte. Exit code 6 when it is not sound."""
+def verify(*, choose: Any, as_json: JsonOption = False) -> None:
+    """Check that a step is intact. Exit code 6 if it is not.
+
+    All ranks must be there, from the same step, with matching shapes; the CRC of every byte is checked.
+    """
     from cloudrl.cli._terminal import Terminal
     from cloudrl.errors import CheckpointError
     from cloudrl.sdk.callbacks import transfer
@@ -103,25 +103,25 @@ def verify(
     else:
         _show(checkpoint, report)
     if not report.ok:
-        raise CheckpointError(f"{checkpoint} is not sound", hint="Other steps: cloudrl checkpoints list")
+        raise CheckpointError(f"{checkpoint} is damaged", hint="Other steps: cloudrl checkpoints list")
 
 
 @app.command()
 @with_options(choose=selection)
 def merge(
-    to: Annotated[Path, typer.Option("--to", metavar="DIR", help="A folder that does not exist yet.")],
+    to: Annotated[Path, typer.Option("--to", metavar="DIR", help="New folder for the model.")],
     *,
     choose: Any,
     dtype: DtypeOption = "bf16",
     on_head: Annotated[
-        bool, typer.Option("--on-head", help="Merge on the head's disk, --to being a path there.")
+        bool, typer.Option("--on-head", help="Merge on the head node; --to is then a path there.")
     ] = False,
     sync: Annotated[
-        bool, typer.Option("--sync", help="Wait until the disk has it, in case the power fails.")
+        bool, typer.Option("--sync", help="Flush the model to disk, to survive a power failure.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a Hugging Face model of the shards; they stay where they are, and only what is needed travels."""
+    """Merge the shards of a step into a Hugging Face model. The shards stay; only what is needed is transferred."""
     from cloudrl.cli._terminal import Terminal
     from cloudrl.sdk.amounts import gigabytes
     from cloudrl.sdk.checkpoints import merge as merge_checkpoint
@@ -142,17 +142,15 @@ def merge(
 @app.command()
 @with_options(choose=selection)
 def push(
-    to: Annotated[
-        str, typer.Option("--to", metavar="OWNER/NAME", help="Repository on the Hugging Face Hub.")
-    ],
+    to: Annotated[str, typer.Option("--to", metavar="OWNER/NAME", help="Hugging Face Hub repository.")],
     *,
     choose: Any,
-    public: Annotated[bool, typer.Option("--public", help="Let everybody see it.")] = False,
+    public: Annotated[bool, typer.Option("--public", help="Make the repository public.")] = False,
     dtype: DtypeOption = "bf16",
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Merge a step and publish it on the Hugging Face Hub, private unless --public. Repeat it to go on."""
+    """Merge a step and publish it on the Hugging Face Hub. Run it again to resume after an interruption."""
     from cloudrl.checkpoints.push import push as publish
     from cloudrl.cli._terminal import Terminal
     from cloudrl.sdk.callbacks import transfer
@@ -172,12 +170,15 @@ def push(
 @app.command()
 @with_options(choose=selection)
 def pull(
-    to: Annotated[Path, typer.Option("--to", metavar="DIR", help="Where to; the step comes to lie in it.")],
+    to: Annotated[Path, typer.Option("--to", metavar="DIR", help="Folder to put the step into.")],
     *,
     choose: Any,
     as_json: JsonOption = False,
 ) -> None:
-    """Copy the raw shards of a step, all ranks and roles, so that a job can go on from it. Repeat it to go on."""
+    """Copy the raw shards of a step, so that a job can resume from it. Run it again to resume after an interruption.
+
+    Copies all ranks and roles.
+    """
     from cloudrl.cli._terminal import Terminal
     from cloudrl.sdk.amounts import gigabytes
     from cloudrl.sdk.callbacks import transfer
@@ -194,7 +195,7 @@ def pull(
 @app.command()
 def prune(
     keep: Annotated[
-        int, typer.Option("--keep-last", metavar="N", help="Complete steps of each run that stay.")
+        int, typer.Option("--keep-last", metavar="N", help="Number of complete steps to keep per run.")
     ],
     cluster: ClusterOption = None,
     folder: DirOption = None,
@@ -202,7 +203,7 @@ def prune(
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Remove old steps on all nodes; never the newest complete one, nor one that a job would go on from."""
+    """Delete old steps on all nodes, but never the newest complete one or one that a job would resume from."""
     from cloudrl.cli._terminal import Terminal
     from cloudrl.sdk.amounts import gigabytes
     from cloudrl.sdk.checkpoints import find_checkpoints
@@ -227,7 +228,7 @@ def _row(info: Checkpoint) -> tuple[str, ...]:
         f"{spans(held)}{' on ' * bool(place.ranks)}{place.short}" for place, held in info.locations.items()
     ]
     missing = f"missing: {', '.join(info.missing)}" if info.missing else "complete"
-    state = f"{missing}; a resume takes it" if info.resumes else missing
+    state = f"{missing}; resume point" if info.resumes else missing
     age = duration(max(0.0, time.time() - info.modified_at))
     return (
         info.run, str(info.step), info.role, ranks, "; ".join(places), gigabytes(info.size_bytes), age, state,
@@ -266,9 +267,9 @@ def _show(checkpoint: CheckpointHandle, report: Report) -> None:
         ("checkpoint", str(checkpoint)),
         ("ranks", f"{spans(report.ranks)}{of}{parts}"),
         ("step", f"{report.step} (by {report.step_source})" if report.step is not None else "unknown"),
-        ("tensors", str(report.tensors) if report.tensors else "not looked at"),
+        ("tensors", str(report.tensors) if report.tensors else "not checked"),
         ("size", gigabytes(report.size_bytes)),
-        ("sound", "yes" if report.ok else "no"),
+        ("intact", "yes" if report.ok else "no"),
     ]
     for finding in report.findings:
         file = f"{finding.file}: " if finding.file and finding.file not in finding.message else ""

@@ -16,34 +16,35 @@ from cloudrl.cli._options import (
     JsonOption,
     YesOption,
     one_name,
+    with_options,
 )
 
 if TYPE_CHECKING:
     from cloudrl.providers.model import Status
 
 
+def _name(name: ClusterArgument = None, cluster: ClusterOption = None) -> str | None:
+    return one_name(name, cluster)
+
+
+@with_options(name=_name)
 def status(
-    name: ClusterArgument = None,
-    cluster: ClusterOption = None,
     *,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Redraw until Ctrl-C.")] = False,
+    name: str | None,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Refresh until Ctrl-C.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show clusters, or the nodes and phases of one. Exit code 4 when it has failed."""
+    """Show all clusters, or the nodes of one. Exit code 4 if that one has failed."""
     from cloudrl.cli._terminal import Terminal
-    from cloudrl.providers.registry import ClusterRef
     from cloudrl.sdk.find import look
-    from cloudrl.sdk.running import raise_for_status, watch_cluster
+    from cloudrl.sdk.running import raise_for_status
 
-    chosen = one_name(name, cluster)
     with Terminal() as terminal:
-        looks = look(chosen, on_progress=terminal)
-        if len(looks) == 1 and watch:
-            looks = [watch_cluster(ClusterRef(looks[0].provider, looks[0].name), on_progress=terminal)]
+        looks = look(name, watch=watch, on_progress=terminal)
     if len(looks) != 1:
         _list(looks, as_json=as_json)
-        if chosen is not None:
-            _output.hint(f"One of them: cloudrl status {looks[0].provider}/{chosen}")
+        if name is not None:
+            _output.hint(f"Choose one: cloudrl status {looks[0].provider}/{name}")
         return
     if as_json:
         _output.as_json(asdict(looks[0]))
@@ -52,53 +53,44 @@ def status(
     raise_for_status(looks[0])
 
 
-def down(name: ClusterArgument = None, cluster: ClusterOption = None, *, yes: YesOption = False) -> None:
-    """End a cluster and everything that runs on it. Logs stay; so do checkpoints, unless it says otherwise and asks.
+@with_options(name=_name)
+def down(*, name: str | None, yes: YesOption = False) -> None:
+    """Stop a cluster and everything running on it. Asks first if that would lose checkpoints; logs are kept.
 
-    Without a name it is the only one of yours; another user's is ended by its name, after a question.
+    Without a name, this is your only cluster. Another user's cluster is stopped only by its name, after a question.
     """
     from cloudrl.cli._terminal import Terminal
     from cloudrl.sdk.find import only_cluster
     from cloudrl.sdk.teardown import down as end
 
     with Terminal(yes=yes) as terminal:
-        end(only_cluster(one_name(name, cluster)), confirm=terminal.confirm, on_progress=terminal)
+        end(only_cluster(name), confirm=terminal.confirm, on_progress=terminal)
 
 
-def env(
-    name: ClusterArgument = None,
-    cluster: ClusterOption = None,
-    address: AddressOption = None,
-    *,
-    as_json: JsonOption = False,
-) -> None:
-    """Print what a raw `ray job submit` needs: eval "$(cloudrl env)". Contains the cluster's token.
+@with_options(name=_name)
+def env(*, name: str | None, address: AddressOption = None, as_json: JsonOption = False) -> None:
+    """Print what a raw `ray job submit` needs: eval "$(cloudrl env)". The output contains the cluster's token.
 
     The tunnel to a cluster on dstack stays open in the background, as after `cloudrl attach`.
     """
     from cloudrl.sdk.find import find
 
-    running = find(one_name(name, cluster), address, keep_open=True, plain=False)
-    variables = running.connection.env
+    variables = find(name, address, keep_open=True, plain=False).connection.env
     text = "\n".join(f"export {key}={shlex.quote(value)}" for key, value in variables.items())
     _output.result(text, variables, is_json=as_json)
 
 
-def attach(
-    name: ClusterArgument = None,
-    cluster: ClusterOption = None,
-    *,
-    as_json: JsonOption = False,
-) -> None:
-    """Forward a cluster's dashboard to this machine, in the background, until it ends or `cloudrl detach`.
+@with_options(name=_name)
+def attach(*, name: str | None, as_json: JsonOption = False) -> None:
+    """Forward a cluster's dashboard to this machine in the background, until `cloudrl detach`.
 
-    The tunnel is opened again whenever the connection breaks. No other command needs it: each finds its own way.
+    The tunnel reopens after the connection breaks, and closes when the cluster ends. Other commands do not need it.
     """
     from cloudrl.cli._terminal import Terminal
     from cloudrl.sdk.find import only_cluster
     from cloudrl.sdk.running import attach as connect
 
-    chosen = only_cluster(one_name(name, cluster))
+    chosen = only_cluster(name)
     with Terminal() as terminal:
         running = connect(chosen, keep_open=True, on_progress=terminal)
     url = running.connection.ray_url.replace("127.0.0.1", "localhost")
@@ -106,33 +98,35 @@ def attach(
     _output.result(url, {"name": chosen, "dashboard_url": url}, is_json=as_json)
 
 
-def detach(name: ClusterArgument = None, cluster: ClusterOption = None) -> None:
-    """Close the tunnel that `cloudrl attach` or `up` keeps open. The cluster goes on."""
+@with_options(name=_name)
+def detach(*, name: str | None) -> None:
+    """Close the tunnel that `cloudrl attach` or `up` keeps open. The cluster keeps running."""
     from cloudrl.sdk.find import only_cluster
     from cloudrl.sdk.running import detach as close
 
-    chosen = only_cluster(one_name(name, cluster))
-    was_there = close(chosen)
-    _output.note(f"the tunnel to {chosen} is closed" if was_there else f"there was no tunnel to {chosen}")
+    chosen = only_cluster(name)
+    was_open = close(chosen)
+    _output.note(f"closed the tunnel to {chosen}" if was_open else f"there was no tunnel to {chosen}")
 
 
 def _list(looks: list[Status], *, as_json: bool) -> None:
     from cloudrl.sdk.amounts import money
 
-    if as_json:
-        _output.as_json([asdict(each) for each in looks])
-    elif looks:
-        rows = [
-            (
-                each.name, each.provider, str(each.phase), str(each.nodes_wanted),
-                money(each.cost) if each.cost else "", each.dashboard_url or "",
-            )
-            for each in looks
-        ]  # fmt: skip
-        _output.table(("name", "on", "phase", "nodes", "cost so far", "dashboard"), rows)
-    else:
-        _output.note("There is no cluster.")
-        _output.hint("cloudrl up --on local --nodes 2")
+    rows = [
+        (
+            each.name, each.provider, str(each.phase), str(each.nodes_wanted),
+            money(each.cost) if each.cost else "", each.dashboard_url or "",
+        )
+        for each in looks
+    ]  # fmt: skip
+    _output.listing(
+        [asdict(each) for each in looks],
+        ("name", "on", "phase", "nodes", "cost so far", "dashboard"),
+        rows,
+        is_json=as_json,
+        empty="There is no cluster.",
+        next_command="cloudrl up --on local --nodes 2",
+    )
 
 
 def _show(look: Status) -> None:

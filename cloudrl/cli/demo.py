@@ -15,27 +15,32 @@ _SHOWN = 3
 
 
 def demo(
-    nodes: Annotated[int, typer.Option(help="How many nodes.")] = 2,
-    keep: Annotated[bool, typer.Option("--keep", help="Leave the cluster up.")] = False,
+    nodes: Annotated[int, typer.Option(metavar="N", help="Number of nodes.")] = 2,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the cluster running.")] = False,
 ) -> None:
-    """Start two Ray nodes here, train a tiny model with real verl, show that it learned, and clean up."""
+    """Train a tiny model on this machine with real verl and Ray, in about a minute.
+
+    Starts a Ray cluster of two nodes, shows that the model has learned, and cleans up.
+    """
     from cloudrl.cli._terminal import Terminal
     from cloudrl.sdk.demo import demo as run_demo
 
     with Terminal() as terminal:
         done = run_demo(nodes, keep=keep, on_progress=terminal)
-    _show(done)
+    for line in _lines(done):
+        _output.data(line)
     done.raise_for_accuracy()
 
 
-def _show(done: Demo) -> None:
+def _lines(done: Demo) -> list[str]:
     """Reward and accuracy before and after, where checkpoint and model lie, and some answers."""
     from cloudrl.sdk.amounts import gigabytes
     from cloudrl.sdk.demo import WINDOW_STEPS
 
     first, last = done.reward_before_and_after
     before, after, merged = done.before, done.after, done.merged
-    lines = [
+    rows = list(zip(after.questions, before.answers, after.answers, strict=True))
+    return [
         f"steps      {len(done.rewards)}",
         f"reward     {first:.2f} -> {last:.2f}   (mean of the first and of the last {WINDOW_STEPS} steps)",
         *(f"checkpoint {path.parent.parent}" for path in done.shards[:1]),
@@ -43,9 +48,8 @@ def _show(done: Demo) -> None:
         f"model      {merged.path}",
         f"           {merged.parameters:,} parameters, {gigabytes(merged.size_bytes)} in bf16",
         f"accuracy   {before.accuracy:.2f} -> {after.accuracy:.2f}   ({len(after.truths)} questions never trained on)",
+        *(
+            f"           {question}{was} -> {question}{answer}"
+            for question, was, answer in rows[:: len(rows) // _SHOWN][:_SHOWN]
+        ),
     ]
-    rows = list(zip(after.questions, before.answers, after.answers, strict=True))
-    for question, was, answer in rows[:: len(rows) // _SHOWN][:_SHOWN]:
-        lines.append(f"           {question}{was} -> {question}{answer}")
-    for line in lines:
-        _output.data(line)

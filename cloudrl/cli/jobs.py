@@ -6,7 +6,7 @@ import json
 import sys
 import time
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,24 +21,25 @@ app = typer.Typer(help="List, watch and stop jobs.", no_args_is_help=True, rich_
 
 JobArgument = Annotated[
     str | None,
-    typer.Argument(metavar="ID", help="Submission id or ray:// URL; the newest job if left out."),
+    typer.Argument(metavar="ID", help="Submission ID or ray:// URL. Default: the newest job."),
 ]
 
 
 @app.command("list")
 def list_(as_json: JsonOption = False, cluster: ClusterOption = None, address: AddressOption = None) -> None:
-    """All submitted jobs, the oldest first."""
+    """List all submitted jobs, oldest first."""
+    from cloudrl.jobs.format import job_fields
     from cloudrl.sdk.find import find
 
     jobs = find(cluster, address).jobs()
-    if as_json:
-        _output.as_json([_fields(job) for job in jobs])
-    elif jobs:
-        rows = [(job.submission_id, str(job.status), _started(job), _took(job), _recipe(job)) for job in jobs]
-        _output.table(("id", "status", "started", "took", "recipe"), rows)
-    else:
-        _output.note("No job was submitted.")
-        _output.hint("cloudrl submit grpo-tiny")
+    _output.listing(
+        [job_fields(job) for job in jobs],
+        ("id", "status", "started", "took", "recipe"),
+        [_row(job) for job in jobs],
+        is_json=as_json,
+        empty="There are no jobs.",
+        next_command="cloudrl submit grpo-tiny",
+    )
 
 
 @app.command()
@@ -48,18 +49,23 @@ def status(
     cluster: ClusterOption = None,
     address: AddressOption = None,
 ) -> None:
-    """What Ray says of a job. Exit code 4 when it has failed."""
+    """Show what Ray reports about a job. Exit code 4 if it has failed."""
     from cloudrl.errors import JobFailed
+    from cloudrl.jobs.format import job_fields
     from cloudrl.sdk.find import find_job
     from cloudrl.transport.ray_job import JobStatus
 
     handle = find_job(job_id, cluster, address)
     job = handle.status()
-    fields = _fields(job)
+    fields = job_fields(job)
     if as_json:
         _output.as_json(fields)
     else:
-        _output.table(("field", "value"), [(key, _cell(value)) for key, value in fields.items()])
+        cells = {
+            key: json.dumps(value) if isinstance(value, dict) else value for key, value in fields.items()
+        }
+        rows = [(key, "" if value is None else str(value)) for key, value in cells.items()]
+        _output.table(("field", "value"), rows)
     if job.status is JobStatus.FAILED:
         raise JobFailed(f"job {job.submission_id} failed", hint=f"cloudrl jobs logs {handle.url}")
 
@@ -67,14 +73,14 @@ def status(
 @app.command()
 def logs(
     job_id: JobArgument = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing until the job ends.")] = False,
     as_json: JsonOption = False,
     cluster: ClusterOption = None,
     address: AddressOption = None,
 ) -> None:
-    """Print a job's log. With -f also what comes, each line once; exit code 4 when the job fails.
+    """Print a job's log. With -f, also new lines as they come; exit code 4 if the job fails.
 
-    With --json one object per event: line, step, progress.
+    With --json, print one object per event: line, step, progress.
     """
     from cloudrl.jobs.events import EventReader
     from cloudrl.sdk.find import find_job
@@ -91,13 +97,13 @@ def logs(
 
 @app.command()
 def stop(
-    job_id: Annotated[str, typer.Argument(metavar="ID", help="Submission id or ray:// URL.")],
+    job_id: Annotated[str, typer.Argument(metavar="ID", help="Submission ID or ray:// URL.")],
     yes: YesOption = False,
     as_json: JsonOption = False,
     cluster: ClusterOption = None,
     address: AddressOption = None,
 ) -> None:
-    """Stop a job and wait until it has ended. Its checkpoints stay."""
+    """Stop a job and wait until it has ended. Its checkpoints are kept."""
     from cloudrl.cli._terminal import Terminal
     from cloudrl.sdk.find import find_job
     from cloudrl.sdk.submission import stop_job
@@ -131,44 +137,12 @@ def _show_line(update: Update) -> None:
         _output.data(update.text if sys.stdout.isatty() else without_ansi(update.text))
 
 
-def _fields(job: RayJob) -> dict[str, Any]:
-    """What is worth knowing of a job, secrets masked."""
-    from cloudrl.jobs.redaction import redact, redact_command, secret_values
-
-    secrets = secret_values(job.runtime_env.get("env_vars") or {})
-    fields = {
-        "submission_id": job.submission_id,
-        "status": str(job.status),
-        "message": job.message,
-        "recipe": _recipe(job),
-        "name": job.metadata.get("job_name"),
-        "checkpoint_dir": job.metadata.get("cloudrl_checkpoints"),
-        "start_time": job.start_time,
-        "end_time": job.end_time,
-        "exit_code": job.driver_exit_code,
-        "entrypoint": redact_command(job.entrypoint),
-        "runtime_env": dict(job.runtime_env),
-    }
-    return {str(key): value for key, value in redact(fields, secrets).items()}
-
-
-def _started(job: RayJob) -> str:
-    if not job.start_time:
-        return ""
-    return f"{datetime.fromtimestamp(job.start_time).astimezone():%Y-%m-%d %H:%M:%S}"
-
-
-def _took(job: RayJob) -> str:
+def _row(job: RayJob) -> tuple[str, ...]:
     from cloudrl.jobs.format import duration
 
-    return "" if job.start_time is None else duration((job.end_time or time.time()) - job.start_time)
-
-
-def _recipe(job: RayJob) -> str:
-    return job.metadata.get("cloudrl_recipe", "")
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return ""
-    return json.dumps(value) if isinstance(value, dict) else str(value)
+    recipe = job.metadata.get("cloudrl_recipe", "")
+    if not job.start_time:
+        return job.submission_id, str(job.status), "", "", recipe
+    started = f"{datetime.fromtimestamp(job.start_time).astimezone():%Y-%m-%d %H:%M:%S}"
+    took = duration((job.end_time or time.time()) - job.start_time)
+    return job.submission_id, str(job.status), started, took, recipe

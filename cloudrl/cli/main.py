@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
+from typer.core import TyperGroup
 
 from cloudrl import __version__
 from cloudrl.cli import _output
 from cloudrl.cli import cluster as cluster_commands
-from cloudrl.cli._group import lazy_group
 from cloudrl.cli.checkpoints import app as checkpoints_app
 from cloudrl.cli.data import app as data_app
 from cloudrl.cli.demo import demo
@@ -26,9 +26,9 @@ from cloudrl.cli.volume import app as volume_app
 from cloudrl.errors import CloudrlError
 
 if TYPE_CHECKING:
-    from cloudrl.cli._group import Commands
+    from collections.abc import Callable
 
-COMMANDS: Commands = {
+COMMANDS: dict[str, typer.Typer | Callable[..., Any]] = {
     "demo": demo,
     "fleet": fleet_app,
     "volume": volume_app,
@@ -48,14 +48,28 @@ COMMANDS: Commands = {
 }
 """Functions and nouns, in the order of the help."""
 
+
+class _InOrder(TyperGroup):
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - the name is Typer's
+        """Typer puts nouns before functions."""
+        return list(COMMANDS)
+
+
 app = typer.Typer(
     name="cloudrl",
-    cls=lazy_group(COMMANDS),
-    help="Reinforcement-learning training of LLMs (verl on Ray), from this machine to rented GPUs.",
+    cls=_InOrder,
+    help="Train LLMs with reinforcement learning (verl on Ray), from this machine to rented GPUs.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+
+for _name, _command in COMMANDS.items():
+    if isinstance(_command, typer.Typer):
+        app.add_typer(_command, name=_name)
+    else:
+        app.command(_name)(_command)
 
 
 @app.callback(invoke_without_command=True)

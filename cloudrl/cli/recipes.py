@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -12,23 +12,23 @@ from cloudrl.cli._options import AlgorithmOption, JsonOption, RecipeArgument
 if TYPE_CHECKING:
     from cloudrl.spec import Job
 
-app = typer.Typer(help="What there is to submit.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(help="List and show recipes.", no_args_is_help=True, rich_markup_mode=None)
+
+_ABOUT = {"name", "summary", "source", "verl", "device", "nodes", "gpu", "data", "model"}
+"""What one chooses a recipe by, beside its rollout engine."""
 
 
 @app.command("list")
 def list_(as_json: JsonOption = False) -> None:
-    """The recipes, and the algorithms that those for the current verl can be switched to."""
+    """List recipes, and the algorithms that recipes for the current verl can use instead of their own."""
     from cloudrl import recipes
 
     jobs = [recipes.load(name) for name in recipes.names()]
     algorithms = [recipes.algorithm(name) for name in recipes.algorithms()]
     if as_json:
-        _output.as_json(
-            {
-                "recipes": [_about(job) for job in jobs],
-                "algorithms": [each.model_dump(include={"name", "summary", "source"}) for each in algorithms],
-            }
-        )
+        about = [{**job.model_dump(include=_ABOUT), "rollout": job.rollout} for job in jobs]
+        others = [each.model_dump(include={"name", "summary", "source"}) for each in algorithms]
+        _output.as_json({"recipes": about, "algorithms": others})
         return
     _output.table(
         ("recipe", "made for", "summary"), [(job.name, _made_for(job), job.summary) for job in jobs]
@@ -44,33 +44,15 @@ def show(
     algorithm: AlgorithmOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """A recipe as it is written, with what its numbers are for and where they come from."""
-    from cloudrl import recipes
+    """Print a recipe's YAML, with comments on its numbers and their sources."""
+    from cloudrl import recipes, sdk
 
-    if not as_json:
+    if as_json:
+        job = sdk.recipe(name, algorithm=algorithm)
+        fields = job.model_dump(include={*_ABOUT, "entrypoint", "env", "overrides"})
+        _output.as_json({**fields, "rollout": job.rollout})
+    else:
         _output.data(recipes.render_recipe(name, algorithm))
-        return
-    job = recipes.load(name)
-    if algorithm is not None:
-        job = recipes.with_algorithm(job, algorithm)
-    entry = {"entrypoint": list(job.entrypoint), "env": dict(job.env), "overrides": dict(job.overrides)}
-    _output.as_json({**_about(job), **entry})
-
-
-def _about(job: Job) -> dict[str, Any]:
-    """What one chooses a recipe by."""
-    return {
-        "name": job.name,
-        "summary": job.summary,
-        "source": job.source,
-        "verl": job.verl,
-        "device": job.device,
-        "nodes": job.nodes,
-        "gpu": job.gpu,
-        "rollout": job.rollout,
-        "data": list(job.data),
-        "model": job.model,
-    }
 
 
 def _made_for(job: Job) -> str:

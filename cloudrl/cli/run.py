@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from cloudrl.cli import _cluster_options, _output, _submit_options
-from cloudrl.cli._option_groups import with_options
+from cloudrl.cli import _output
+from cloudrl.cli._cluster_options import cluster_options
 from cloudrl.cli._options import (
     ClusterOption,
     DryRunOption,
@@ -16,49 +16,52 @@ from cloudrl.cli._options import (
     OnOption,
     RecipeArgument,
     YesOption,
-    given,
+    declared_fields,
+    explicit,
+    with_options,
 )
+from cloudrl.cli._submit_options import OverridesArgument, job_fields, load, submit_options
 
 _DOWN = Annotated[
     bool | None,
     typer.Option(
         "--down/--keep",
-        help="End the cluster with the job, or not; asked if not given, and with --down, too, "
-        "where checkpoints would be lost or the cluster was up before, unless -y.",
+        help="Stop the cluster when the job ends, or keep it. Asks if not given; --down also asks (unless -y) if "
+        "checkpoints would be lost or the cluster was already up.",
     ),
 ]
 
 
-@with_options(options=_submit_options.submit_options, cluster_options=_cluster_options.cluster_options)
+@with_options(options=submit_options, declared=cluster_options)
 def run(
     recipe: RecipeArgument,
-    overrides: _submit_options.OverridesArgument = None,
+    overrides: OverridesArgument = None,
     cluster: ClusterOption = None,
     on: OnOption = None,
     *,
     options: dict[str, Any],
-    cluster_options: dict[str, Any],
+    declared: dict[str, Any],
     to: Annotated[
-        Path | None,
-        typer.Option("--to", metavar="DIR", help="Merge the model into this new folder at the end."),
+        Path | None, typer.Option("--to", metavar="DIR", help="Merge the trained model into this new folder.")
     ] = None,
     down: _DOWN = None,
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
     yes: YesOption = False,
 ) -> None:
-    """Check, start a cluster, submit, follow, bring the model home, and end the cluster if asked to.
+    """Run a recipe from start to finish: start a cluster, train, merge the model, stop the cluster.
 
-    A cluster of that name that is up and fits is used; a fleet is created if none fits, after a question with its
-    price. What is not given is the recipe's. Ctrl-C at any point says what goes on.
+    Everything is checked before anything starts. A running cluster of that name is used if it fits. If no fleet fits,
+    one is created after you confirm its price. Options that you leave out come from the recipe. Ctrl-C at any point
+    says what keeps running.
     """
     from cloudrl.cli._terminal import Terminal
     from cloudrl.sdk.runs import plan_run
 
-    job, wanted = _submit_options.load(recipe, overrides, options)
-    fields = _cluster_options.cluster_fields({**cluster_options, **given(name=cluster)})
+    job, wanted = load(recipe, overrides, options)
+    fields = declared_fields({**declared, **explicit(name=cluster)})
     request = plan_run(job, wanted, fields, on)
-    with Terminal(yes=yes, on_job=(lambda _job: None) if as_json else None) as terminal:
+    with Terminal(yes=yes, prints_job=not as_json) as terminal:
         if dry_run:
             _output.data(request.render(on_progress=terminal))
             return
@@ -70,7 +73,7 @@ def run(
             on_progress=terminal,
         )
     if as_json:
-        followed = _submit_options.job_fields(done.job, done.progress, followed=True)
-        _output.as_json({**followed, "model": done.model, "cluster_ended": done.ended})
+        fields = job_fields(done.job, done.progress, followed=True)
+        _output.as_json({**fields, "model": done.model, "cluster_ended": done.ended})
     elif done.model is not None:
         _output.data(str(done.model))

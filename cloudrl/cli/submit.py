@@ -6,41 +6,49 @@ from typing import Annotated, Any
 
 import typer
 
-from cloudrl.cli import _output, _submit_options
-from cloudrl.cli._option_groups import with_options
-from cloudrl.cli._options import AddressOption, ClusterOption, DryRunOption, JsonOption, RecipeArgument
+from cloudrl.cli import _output
+from cloudrl.cli._options import (
+    AddressOption,
+    ClusterOption,
+    DryRunOption,
+    JsonOption,
+    RecipeArgument,
+    with_options,
+)
+from cloudrl.cli._submit_options import OverridesArgument, job_fields, load, submit_options
 
 
-@with_options(options=_submit_options.submit_options)
+@with_options(options=submit_options)
 def submit(
     recipe: RecipeArgument,
-    overrides: _submit_options.OverridesArgument = None,
+    overrides: OverridesArgument = None,
     *,
     options: dict[str, Any],
-    no_wait: Annotated[bool, typer.Option("--no-wait", help="Do not follow the job.")] = False,
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="Return once submitted.")] = False,
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
     cluster: ClusterOption = None,
     address: AddressOption = None,
 ) -> None:
-    """Submit a job and follow it. Ctrl-C leaves it running. Exit code 4 when it fails.
+    """Submit a job and follow it. Ctrl-C leaves it running. Exit code 4 if it fails.
 
-    Files: ./x, ../x, ~/x, and x where it exists here, are of this machine and sent along; /x is a path on the nodes;
-    owner/name is a model on the Hub. That holds for --model, --data, --reward and every override under which verl
-    reads a file, such as data.train_files=./mine.parquet.
+    Files: ./x, ../x, ~/x, and x if it exists here, are uploaded from this machine. /x is a path on the nodes.
+    owner/name is a model on the Hub. This applies to --model, --data, --reward and every override that names a file
+    verl reads, such as data.train_files=./mine.parquet.
 
-    Secrets: HF_TOKEN and the keys of the loggers in trainer.logger are passed on from this shell where the job needs
-    them, others with --env NAME. They reach the job through the cluster's agents, and no log. On a plain Ray cluster,
-    with pip, uv, conda or a container in the runtime environment, or before Ray 2.43, Ray passes on what --env names,
-    and writes it into its logs; the shell's stay here, and a note says so.
+    Secrets: HF_TOKEN and the keys of the loggers in trainer.logger are taken from this shell if the job needs them;
+    pass others with --env NAME. They reach the job through the cluster's agents and never appear in a log. On a plain
+    Ray cluster, before Ray 2.43, or with pip, uv, conda or a container in the runtime environment, there is no such
+    way: Ray then passes on what --env names and writes it to its logs, secrets of the shell are not sent, and a note
+    says so.
     """
     from cloudrl.cli._terminal import Terminal
     from cloudrl.errors import JobFailed
     from cloudrl.sdk.find import find
     from cloudrl.sdk.submission import follow, prepare, send, way_back
 
-    loaded, wanted = _submit_options.load(recipe, overrides, options)
-    with Terminal(on_job=(lambda _job: None) if as_json else None) as terminal:
+    loaded, wanted = load(recipe, overrides, options)
+    with Terminal(prints_job=not as_json) as terminal:
         connection = find(cluster, address).connection
         sent = prepare(connection, loaded, wanted, on_progress=terminal)
         if dry_run:
@@ -52,11 +60,11 @@ def submit(
             last = None if no_wait else follow(job, on_progress=terminal)
         except JobFailed:
             if as_json:
-                _output.as_json(_submit_options.job_fields(job, None, followed=True))
+                _output.as_json(job_fields(job, None, followed=True))
             raise
     if no_wait:
         _output.hint(way_back(job))
     else:
         _output.note(f"{job.submission_id} succeeded; checkpoints are in {job.checkpoint_dir}")
     if as_json:
-        _output.as_json(_submit_options.job_fields(job, last, followed=not no_wait))
+        _output.as_json(job_fields(job, last, followed=not no_wait))

@@ -1,4 +1,4 @@
-"""One event as one line for a person, or as fields for a program. Pure functions."""
+"""Events and jobs as one line for a person, or as fields for a program. Pure functions."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from cloudrl.jobs.events import Event, Progress
+    from cloudrl.transport.ray_job import RayJob
 
 
 def describe(progress: Progress) -> str:
@@ -39,6 +40,27 @@ def duration(seconds: float) -> str:
 def as_fields(event: Event) -> dict[str, Any]:
     """The event's fields, and its kind under `event`; JSON has no NaN, so what is not finite is None."""
     return {"event": type(event).__name__.lower(), **_finite(asdict(event))}
+
+
+def job_fields(job: RayJob) -> dict[str, Any]:
+    """What is worth knowing of a job, with secrets masked."""
+    from cloudrl.jobs.redaction import redact, redact_command, secret_values
+
+    fields = {
+        "submission_id": job.submission_id,
+        "status": str(job.status),
+        "message": job.message,
+        "recipe": job.metadata.get("cloudrl_recipe", ""),
+        "name": job.metadata.get("job_name"),
+        "checkpoint_dir": job.metadata.get("cloudrl_checkpoints"),
+        "start_time": job.start_time,
+        "end_time": job.end_time,
+        "exit_code": job.driver_exit_code,
+        "entrypoint": redact_command(job.entrypoint),
+        "runtime_env": dict(job.runtime_env),
+    }
+    masked: dict[str, Any] = redact(fields, secret_values(job.runtime_env.get("env_vars") or {}))
+    return masked
 
 
 def _finite(value: Any) -> Any:

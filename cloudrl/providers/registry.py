@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from cloudrl.errors import CloudrlError, InputError
@@ -77,6 +79,12 @@ def default_provider(*, gpus: bool) -> Provider:
     """The provider of a cluster for which the user names none: one that is configured, if any is."""
     fitting = [each for each in map(provider, PROVIDERS) if each.has_gpus == gpus]
     return next((each for each in fitting if each.is_configured()), fitting[0])
+
+
+def known_names() -> list[str]:
+    """Clusters that this machine has started or attached to, up or not. Asks nobody."""
+    home = Path(os.environ.get("CLOUDRL_HOME") or "~/.cloudrl").expanduser()
+    return sorted({folder.name for name in PROVIDERS for folder in home.glob(provider(name).state_pattern)})
 
 
 def find(name: str | None = None) -> Found:

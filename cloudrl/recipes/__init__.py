@@ -2,6 +2,7 @@
 
 from cloudrl.recipes.files import load as load
 from cloudrl.recipes.files import load_spec as load_spec
+from cloudrl.recipes.files import merge_fields as merge_fields
 from cloudrl.recipes.files import names as names
 from cloudrl.recipes.overlay import Algorithm as Algorithm
 from cloudrl.recipes.overlay import algorithm as algorithm

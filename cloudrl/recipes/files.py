@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from cloudrl.errors import SpecError, did_you_mean
 from cloudrl.spec import Job, Spec
+from cloudrl.spec.base import assigned
 from cloudrl.spec.yaml_core import load_mapping
 
 S = TypeVar("S", bound=Spec)
@@ -43,6 +45,30 @@ def load_spec(kind: type[S], path: str | os.PathLike[str]) -> S:
     """
     shown = os.fspath(path)
     return _declared(kind, read_mapping(_existing(shown), shown), shown)
+
+
+def merge_fields(
+    options: Mapping[str, Any], path: str | os.PathLike[str] | None = None, assignments: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Fields of something declared: those of a YAML file, `options` over them, and then what is assigned.
+
+    Args:
+        options: Field -> value.
+        path: The file.
+        assignments: `gpu=H100:8`, `dstack.backends=[aws]`: dotted paths, and values in YAML.
+
+    Raises:
+        SpecError: No such file, not YAML, no assignment, or one of a field that `options` has already.
+    """
+    for each in assignments:
+        field = each.partition("=")[0]
+        inner: Any = options
+        for name in field.split("."):
+            inner = inner.get(name) if isinstance(inner, Mapping) else None
+        if inner is not None:
+            raise SpecError(f"--set {field}: {field} is set twice", hint=f"Leave out --set {field}=...")
+    declared = read_mapping(_existing(os.fspath(path)), os.fspath(path)) if path is not None else {}
+    return assigned({**declared, **options}, assignments)
 
 
 def read_mapping(path: Path, shown: str) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from cloudrl.providers.model import Notice as Notice  # noqa: PLC0414  offered h
 
 if TYPE_CHECKING:
     from cloudrl.jobs import Event, JobHandle
-    from cloudrl.providers.dstack.fleets import FleetState
     from cloudrl.providers.model import Status
     from cloudrl.shards.progress import OnProgress as OnBytes
 
@@ -40,9 +39,9 @@ class Question:
     explicit: bool = False
 
 
-Update = Union[Notice, Transfer, "Status", "FleetState", "JobHandle", "Event"]
-"""What `on_progress` gets: a notice, bytes, a look at a cluster or a fleet that comes up, a job that has just been
-submitted, or one of its events."""
+Update = Union[Notice, Transfer, "Status", "JobHandle", "Event"]
+"""What `on_progress` gets: a notice, bytes, a look at a cluster that comes up, a job that has just been submitted, or
+one of its events."""
 OnProgress = Callable[[Update], None]
 Confirm = Callable[[Question], bool]
 

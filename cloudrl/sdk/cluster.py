@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from cloudrl import spec
 from cloudrl.errors import CloudrlError, InputError, Interrupted
-from cloudrl.providers.registry import DEFAULT, ensure_name_free, provider
+from cloudrl.jobs.local_files import is_marked
+from cloudrl.providers.registry import DEFAULT, default_provider, ensure_name_free, provider
 from cloudrl.render.dstack import to_dstack
 from cloudrl.sdk.amounts import money
 from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, silent, unattended
@@ -18,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from cloudrl.providers.model import Plan, Provider
+
+_DATA_SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
 
 
 class Cluster(spec.Cluster):
@@ -77,6 +82,46 @@ class Cluster(spec.Cluster):
         if dashboard_port is None:
             report_port(self.name, connection.ray_url, on_progress)
         return RunningCluster(connection, provider=on, owned=True, down_anyway=down_anyway)
+
+
+def load_cluster(fields: Mapping[str, Any], on: str | None = None) -> tuple[Cluster, Provider]:
+    """The cluster of these fields, called ray-cluster unless they name it, and the provider that starts it.
+
+    Where its nodes read this machine's own files, relative paths of data sets are made absolute.
+
+    Args:
+        fields: of `Cluster`.
+        on: the provider; None is dstack for a cluster with GPUs, and this machine for one without.
+
+    Raises:
+        SpecError: a field is wrong.
+        InputError: there is no such provider.
+    """
+    fields = {"name": "ray-cluster", **fields}
+    data = fields.get("data")
+    if on is not None:
+        where = provider(on)
+    else:
+        where = default_provider(gpus=Cluster.load({**fields, "data": ()}).device == "gpu")
+    if where.nodes_are_here and isinstance(data, (list, tuple)):
+        fields["data"] = [absolute_data(each) for each in data]
+    return Cluster.load(fields), where
+
+
+def absolute_data(value: Any) -> Any:
+    """A data set by its name or its fields, with relative paths of this machine made absolute.
+
+    As in a shell, `./x`, `../x` and `~/x` are paths, and so is `x.jsonl` or the like where it exists.
+    """
+    if isinstance(value, Mapping):
+        return {
+            key: absolute_data(each) if key in ("name", "source") else each for key, each in value.items()
+        }
+    if not isinstance(value, str):
+        return value
+    path = Path(value).expanduser()
+    is_here = is_marked(value) or (path.suffix in _DATA_SUFFIXES and path.exists())
+    return str(path.resolve()) if is_here else value
 
 
 def priced_and_confirmed(plan: Plan, confirm: Confirm, on_progress: OnProgress) -> Plan:

@@ -16,7 +16,7 @@ from cloudrl.errors import CloudrlError, InputError
 from cloudrl.providers import registry
 from cloudrl.providers.registry import names_in_use, provider
 from cloudrl.sdk.callbacks import Notice, OnProgress, silent
-from cloudrl.sdk.running import RunningCluster, attach, connect
+from cloudrl.sdk.running import RunningCluster, attach, connect, watch_cluster
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -116,8 +116,13 @@ def known_clusters(*, on_progress: OnProgress = silent) -> tuple[Status, ...]:
     return found.clusters
 
 
-def look(name: str | None = None, *, on_progress: OnProgress = silent) -> list[Status]:
+def look(name: str | None = None, *, watch: bool = False, on_progress: OnProgress = silent) -> list[Status]:
     """One look at all clusters of a name, or at all that are known.
+
+    Args:
+        name: theirs.
+        watch: look at the only one until it is over, or Ctrl-C, and return the last look.
+        on_progress: is told who could not be asked, and each look of a watch.
 
     Raises:
         InputError: there is none of that name.
@@ -127,6 +132,8 @@ def look(name: str | None = None, *, on_progress: OnProgress = silent) -> list[S
     refs = [registry.ClusterRef(each.provider, each.name) for each in found]
     if name is not None and not refs:
         refs = [registry.locate(name)]
+    if watch and len(refs) == 1:
+        return [watch_cluster(refs[0], on_progress=on_progress)]
     return [provider(ref.provider).status(ref.name) for ref in refs]
 
 

@@ -12,7 +12,7 @@ from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, silent,
 from cloudrl.sdk.costs import report_price
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from cloudrl.providers.dstack.fleets import FleetPlan, FleetState
 
@@ -50,7 +50,7 @@ class Fleet(spec.Fleet):
             replace: delete a fleet of this name that cannot be changed in place, with its machines and their disks;
                 None leaves that to `confirm`.
             confirm: answers questions.
-            on_progress: is told offers and prices, and every look while machines come.
+            on_progress: is told offers and prices, and when a machine changes its status.
 
         Raises:
             InputError: no server is configured, it refuses the fleet, one would have to be replaced, or the answer
@@ -75,7 +75,7 @@ class Fleet(spec.Fleet):
             raise InputError("nothing was created")
         try:
             fleets.apply(where, planned)
-            state = fleets.wait(where, self.name, on_look=on_progress)
+            state = fleets.wait(where, self.name, on_look=_machine_notices(on_progress))
         except KeyboardInterrupt:
             per_hour = planned.price.per_hour if planned.price is not None else None
             cost = f", with machines from {money(per_hour)}/h" if per_hour else ""
@@ -149,3 +149,17 @@ def _lost_with(states: Sequence[FleetState], on_progress: OnProgress) -> str:
             on_progress(Notice(f"{state.name}: what lies on the hosts' own disks stays there"))
     rented = [each.name for state in states if not state.is_ssh for each in state.instances]
     return f" {', '.join(rented)} and all that lies on their disks will be gone." if rented else ""
+
+
+def _machine_notices(on_progress: OnProgress) -> Callable[[FleetState], None]:
+    """Says when a machine changes its status."""
+    known: dict[str, str] = {}
+
+    def on_look(fleet: FleetState) -> None:
+        for each in fleet.instances:
+            if known.get(each.name) != each.status:
+                known[each.name] = each.status
+                address = each.hostname or each.region or "no address yet"
+                on_progress(Notice(f"{each.name} ({address}): {each.status}"))
+
+    return on_look

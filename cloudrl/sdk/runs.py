@@ -14,10 +14,10 @@ from cloudrl.errors import CheckpointError, CloudrlError, InputError, Interrupte
 from cloudrl.jobs import run_plan
 from cloudrl.protocol.backoff import Backoff, retry
 from cloudrl.providers.model import NoFleet
-from cloudrl.providers.registry import default_provider, ensure_name_free, provider
+from cloudrl.providers.registry import ensure_name_free
 from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, silent, unattended
 from cloudrl.sdk.checkpoints import merge_result
-from cloudrl.sdk.cluster import Cluster, nothing_started
+from cloudrl.sdk.cluster import Cluster, load_cluster, nothing_started
 from cloudrl.sdk.costs import costs, with_state
 from cloudrl.sdk.fleet import Fleet
 from cloudrl.sdk.running import RunningCluster
@@ -261,6 +261,7 @@ def plan_run(
         on: the provider; None is dstack for a cluster with GPUs, and this machine for one without.
     """
     job = recipes.load(job) if isinstance(job, str) else job
+    fields: dict[str, Any] = {}
     if isinstance(cluster, Cluster):
         asked: Mapping[str, Any] = cluster.explicit_fields()
     else:
@@ -268,9 +269,8 @@ def plan_run(
         fields = run_plan.cluster_for_job(job, options)
         if asked.get("image") is not None:  # it decides by itself
             fields.pop("verl", None)
-        cluster = Cluster.load({"name": "ray-cluster", **fields, **asked})
-    where = provider(on) if on is not None else default_provider(gpus=cluster.device == "gpu")
-    return RunRequest(job, options, cluster, where.plan(cluster), asked)
+    declared, where = load_cluster({**fields, **asked}, on)
+    return RunRequest(job, options, declared, where.plan(declared), asked)
 
 
 def run(  # noqa: PLR0913 - the options of `cloudrl run`

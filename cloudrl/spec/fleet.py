@@ -116,6 +116,26 @@ class Fleet(Spec):
             )
         return self
 
+    def rented_now(self) -> Self:
+        """The same with all of its machines rented when it is created, two if it does not say how many.
+
+        Idle ones are given back as before.
+
+        Raises:
+            SpecError: The number of machines is open, or a range.
+        """
+        nodes = (
+            self.nodes
+            if isinstance(self.nodes, Mapping)
+            else {"max": 2 if self.nodes is None else self.nodes}
+        )
+        count = str(nodes.get("max"))
+        if not count.isdigit():
+            raise SpecError(
+                f"--now needs a single number of nodes, not {self.nodes!r}", hint="--now --nodes 2"
+            )
+        return self.replace(nodes={"min": 0, **nodes, "target": int(count), "max": int(count)})
+
     @property
     def node_range(self) -> NodeRange | None:
         """How many machines are rented; None where they are one's own."""

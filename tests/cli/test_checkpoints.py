@@ -62,13 +62,13 @@ def test_list_a_folder(run: Callable[..., Typed], folder: Path) -> None:
     assert head.split() == ["run", "step", "role", "ranks", "where", "size", "age", "state"]
     assert one.split()[:7] == ["mine", "1", "actor", "2", "of", "2", "0-1"]
     assert one.endswith("complete")
-    assert two.endswith("complete; a resume takes it")
+    assert two.endswith("complete; resume point")
 
 
 def test_list_a_cluster(run: Callable[..., Typed], lab: FakeLocal) -> None:
     listed = run("checkpoints", "list")
     assert "0 on node 0; 1 on node 1" in listed.out.splitlines()[2]
-    assert "complete; a resume takes it" in listed.out
+    assert "complete; resume point" in listed.out
     assert "0 on node 0; 1 on node 1" in run("checkpoints", "list", "-c", "lab").out
 
 
@@ -81,7 +81,7 @@ def test_of_several_clusters_one_has_to_be_named_as_an_argument(
             assert done.code == 2
             assert "there are several clusters: a1, lab" in done.err
             assert "Choose one: --cluster a1\n" in done.err
-        assert "complete; a resume takes it" in run("checkpoints", "list", "-c", "lab").out
+        assert "complete; resume point" in run("checkpoints", "list", "-c", "lab").out
 
 
 def test_an_unsound_step_of_a_cluster_hints_at_the_others_there(
@@ -125,7 +125,7 @@ def test_a_node_that_says_nothing(run: Callable[..., Typed], lab: FakeLocal) -> 
 
 def test_nothing_there(run: Callable[..., Typed], home: Path) -> None:
     os.mkdir("empty")
-    assert "There is no checkpoint in empty" in run("checkpoints", "list", "--dir", "empty").err
+    assert "There are no checkpoints in empty" in run("checkpoints", "list", "--dir", "empty").err
     missing = run("checkpoints", "list", "--dir", "./missing")
     assert (missing.code, "missing cannot be read: No such file" in missing.err) == (2, True)
     alone = run("checkpoints", "list")
@@ -139,7 +139,7 @@ def test_nothing_there(run: Callable[..., Typed], home: Path) -> None:
 def test_verify(run: Callable[..., Typed], folder: Path) -> None:
     sound = run("checkpoints", "verify", "2", "--dir", "./ck")
     assert sound.code == 0
-    assert "sound       yes" in sound.out
+    assert "intact      yes" in sound.out
 
     shard = folder / "mine" / "global_step_2" / SHARD
     content = bytearray(shard.read_bytes())
@@ -272,7 +272,7 @@ def test_a_cluster_that_is_down_has_left_a_folder(run: Callable[..., Typed], hom
         pass
     write_step(home / "clusters" / "gone" / "checkpoints" / "mine", 3)
     for name in ("gone", "local/gone"):
-        assert "complete; a resume takes it" in run("checkpoints", "list", "-c", name).out
+        assert "complete; resume point" in run("checkpoints", "list", "-c", name).out
 
 
 # -- words and numbers -------------------------------------------------------------------------------------------
@@ -280,7 +280,7 @@ def test_a_cluster_that_is_down_has_left_a_folder(run: Callable[..., Typed], hom
 
 def test_pace() -> None:
     now = [0.0]
-    pace = Pace(lambda: now[0])
+    pace = Pace(0.0, lambda: now[0])
     assert pace.describe(0, 10**9) == "0 B of 1.0 GB"
     now[0] = 1.0
     assert pace.describe(10**8, 10**9) == "100 MB of 1.0 GB, 100 MB/s, 9 s left"

@@ -76,7 +76,7 @@ def test_prepare_prints_the_overrides_that_take_the_files(run: Callable[..., Typ
         "data.val_files": f'"{folder}/test.parquet"',
     }
     assert pq.read_metadata(folder / "train.parquet").num_rows == 2400
-    assert done.err.startswith("addition: 2,400 train and 100 test rows in ")
+    assert "addition: 2,400 train and 100 test rows in " in done.err
 
 
 def test_the_way_to_the_nodes_that_help_shows_sends_the_folder(run: Callable[..., Typed]) -> None:
@@ -157,14 +157,15 @@ def test_a_cluster_is_told_of_a_data_set_of_ones_own_by_its_file_or_by_set(
     run: Callable[..., Typed], mine: Path
 ) -> None:
     one = {"name": "./mine.jsonl", "prompt_field": "text", "system": "It's $HOME\n", "skip_bad": True}
-    Path("cluster.yml").write_text(yaml.safe_dump({"nodes": 1, "data": ["gsm8k", one]}))
+    Path("cluster.yml").write_text(yaml.safe_dump({"nodes": 1, "data": ["addition", one]}))
     wanted = [
-        Request("gsm8k"),
+        Request("addition"),
         Request(str(mine), prompt_field="text", system="It's $HOME\n", skip_bad=True),
     ]
     assert data_of(run("up", "-f", "cluster.yml", "--dry-run").out) == wanted
-    assert data_of(run("up", "--set", f"data={json.dumps(['gsm8k', one])}", "--dry-run").out) == wanted
+    assert data_of(run("up", "--set", f"data={json.dumps(['addition', one])}", "--dry-run").out) == wanted
     assert data_of(run("up", "-f", "cluster.yml", "--data", "math", "--dry-run").out) == [Request("math")]
+    assert data_of(run("run", "grpo-tiny", "-f", "cluster.yml", "--dry-run").out) == wanted
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ def test_a_described_data_set_travels_in_the_task(run: Callable[..., Typed]) -> 
         (["task", "create", "--env", "HF_TOKEN=hf_0123456789"], 2, "HF_TOKEN"),
         (["task", "create", "--env", "NO_SUCH_NAME"], 2, "--env NO_SUCH_NAME=..."),
         (["task", "create", "--set", "dstack.priority"], 2, "dstack.priority=VALUE"),
-        (["task", "create", "--nodes", "2", "--set", "nodes=3"], 2, "given twice"),
+        (["task", "create", "--nodes", "2", "--set", "nodes=3"], 2, "set twice"),
         (["task", "create", "--set", "dstack.prioritty=3"], 2, "did you mean 'priority'"),
         (["task", "create", "--set", "dstack.tags={a: [}"], 2, "expected the node content"),
         (["task", "create", "--volume", "ckpt"], 2, "ckpt"),
@@ -152,7 +152,7 @@ def test_fleet_create_now_needs_a_number(run: Callable[..., Typed]) -> None:
     Path("fleet.yml").write_text("nodes: 2..4\n")
     done = run("fleet", "create", "-f", "fleet.yml", "--now", "--dry-run")
     assert (done.code, done.out) == (2, "")
-    assert "--now takes a plain number of nodes, not '2..4'" in done.err
+    assert "--now needs a single number of nodes, not '2..4'" in done.err
 
 
 def test_a_fleet_of_own_machines(run: Callable[..., Typed]) -> None:

@@ -60,7 +60,7 @@ def test_an_option_has_one_meaning() -> None:
 def test_a_cluster_that_is_given_twice(run: Callable[..., Typed]) -> None:
     done = run("status", "one", "--cluster", "two")
     assert done.code == 2
-    assert "one and --cluster two are two clusters" in done.err
+    assert "one and --cluster two name two clusters" in done.err
 
 
 def test_options_win_over_the_file_and_set_reaches_into_it(run: Callable[..., Typed], home: Path) -> None:
@@ -84,7 +84,7 @@ def test_options_win_over_the_file_and_set_reaches_into_it(run: Callable[..., Ty
     assert "max_price: 5" in shown
     assert "aws" in shown
     assert "gpu: H100:8" in run("run", "grpo", "--on", "dstack", "-f", "cluster.yml", "--dry-run").out
-    assert "no-such.yml: No such file" in run("up", "-f", "no-such.yml").err
+    assert "there is no file no-such.yml" in run("up", "-f", "no-such.yml").err
 
 
 @pytest.mark.parametrize(

@@ -130,7 +130,7 @@ def test_what_is_anothers_or_cannot_be_seen_is_asked_about(
     done = run("down", cluster["name"])
     assert done.code == 2
     assert f"End cluster {cluster['name']}? {why}. Nobody is there to ask" in done.err
-    assert "Say it with -y" in done.err
+    assert "Answer yes with -y" in done.err
     assert goes_on(dstack, cluster["name"])
     assert run("down", cluster["name"], "-y").code == 0
     assert not goes_on(dstack, cluster["name"])

@@ -62,15 +62,6 @@ def test_the_list_of_commands_needs_no_specification(run_python: Callable[[str],
     assert ast.literal_eval(run_python(CODE.format(words=["--help"], heavy=("pydantic",)))) == [0, []]
 
 
-def test_a_command_is_built_when_it_is_called(run_python: Callable[[str], str]) -> None:
-    code = (
-        "import typer, sys\nfrom cloudrl.cli.main import COMMANDS, app\ngroup = typer.main.get_command(app)\n"
-        "before = list(group.commands)\ngroup.get_command(None, 'jobs')\n"
-        "print([before, list(group.commands), list(COMMANDS) == group.list_commands(None)])"
-    )
-    assert ast.literal_eval(run_python(code)) == [[], ["jobs"], True]
-
-
 def test_a_mistyped_command_gets_the_nearest_name(run_python: Callable[[str], str]) -> None:
     code = (
         "import subprocess, sys\n"

@@ -26,7 +26,7 @@ NODES = (
 ROWS = [
     ["0", "10.0.0.1", "fetch", "1.5 s", "model owner/name"],
     ["1", "10.0.0.2", "failed", "0.0 s", "`false` exited with 1"],
-    ["2", "10.0.0.3", "ray", "0.0 s", "not heard of for 12 s"],
+    ["2", "10.0.0.3", "ray", "0.0 s", "no heartbeat for 12 s"],
 ]
 
 

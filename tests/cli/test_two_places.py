@@ -176,7 +176,7 @@ class TestAServerThatDoesNotAnswer:
         for words in (["status"], ["status", "lab"]):
             done = run(*words)
             assert (done.code, done.out) == (0, "lab on local: down\n")
-        assert "complete; a resume takes it" in run("checkpoints", "list", "-c", "lab").out
+        assert "complete; resume point" in run("checkpoints", "list", "-c", "lab").out
         with pytest.raises(InputError, match="'lab' is not running"):
             cloudrl.attach("lab")
 

@@ -169,7 +169,7 @@ def test_nobody_there_and_a_wrong_token(cluster: FakeCluster, run: Run):
 
 class TestJobs:
     def test_none(self, run: Run):
-        assert run("jobs", "list") == (0, "", "No job was submitted.\n  → cloudrl submit grpo-tiny\n")
+        assert run("jobs", "list") == (0, "", "There are no jobs.\n  → cloudrl submit grpo-tiny\n")
         assert run("jobs", "list", "--json") == (0, "[]\n", "")
 
     def test_list(self, cluster: FakeCluster, run: Run):

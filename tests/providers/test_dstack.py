@@ -80,7 +80,7 @@ class TestFleets:
         assert "no fleet 'mime'; did you mean 'mine'" in done.stdout
 
     def test_not_deleted_when_nobody_can_be_asked(self, user: User) -> None:
-        assert "Say it with -y" in user.types("cloudrl", "fleet", "delete", "mine", code=2).stdout
+        assert "Answer yes with -y" in user.types("cloudrl", "fleet", "delete", "mine", code=2).stdout
         assert "mine" in user.types("cloudrl", "fleet", "list").stdout
 
     def test_no_backend_for_it(self, user: User) -> None:

@@ -44,6 +44,7 @@ class DstackProvider(Provider):
     name = "dstack"
     nodes_are_here = False
     has_gpus = True
+    state_pattern = "dstack/*/*/"
 
     def __init__(self, project: str | None = None) -> None:
         self._project = project

@@ -38,6 +38,7 @@ class LocalProvider(Provider):
     name = "local"
     nodes_are_here = True
     has_gpus = False
+    state_pattern = "clusters/*/"
 
     def is_configured(self) -> bool:
         """See `Provider`."""
