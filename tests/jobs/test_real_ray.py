@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import itertools
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from contextlib import suppress
 from dataclasses import replace
@@ -20,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
+from cut_link import CutLink
 from planning import submit
 
 from cloudrl.errors import InputError, JobFailed, Unauthorized
@@ -187,53 +185,14 @@ def test_a_log_taken_up_in_the_middle_of_a_character(connection: Connection, job
     assert b"".join(source.rest(middle)) == whole[middle:]
 
 
-class CuttingProxy:
-    """Passes connections on, and cuts every other one after a few hundred bytes of the answer."""
-
-    def __init__(self, port: int) -> None:
-        self._to = port
-        self._socket = socket.create_server(("127.0.0.1", 0))
-        self.port = self._socket.getsockname()[1]
-        self.cut = 0
-        threading.Thread(target=self._serve, daemon=True).start()
-
-    def _serve(self) -> None:
-        for number in itertools.count():
-            try:
-                ours, _ = self._socket.accept()
-            except OSError:
-                return
-            theirs = socket.create_connection(("127.0.0.1", self._to))
-            threading.Thread(target=self._pass_on, args=(ours, theirs, None), daemon=True).start()
-            limit = 300 + 37 * number if number % 2 else None
-            threading.Thread(target=self._pass_on, args=(theirs, ours, limit), daemon=True).start()
-
-    def _pass_on(self, source: socket.socket, target: socket.socket, limit: int | None) -> None:
-        passed = 0
-        with suppress(OSError):
-            while data := source.recv(64):
-                target.sendall(data)
-                passed += len(data)
-                if limit is not None and passed > limit:
-                    self.cut += 1
-                    break
-        for each in (source, target):
-            with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-            each.close()
-
-    def close(self) -> None:
-        self._socket.close()
-
-
 def test_through_a_tunnel_that_keeps_breaking(connection: Connection, job: JobHandle):
-    proxy = CuttingProxy(int(connection.ray_url.rsplit(":", 1)[1]))
-    through = replace(job, connection=replace(connection, ray_url=f"http://127.0.0.1:{proxy.port}"))
-    backoff = Backoff(first_s=0.01, longest_s=0.05)
-    followed = [event.text for event in through.follow(backoff=backoff) if isinstance(event, Line)]
-    proxy.close()
+    with CutLink(int(connection.ray_url.rsplit(":", 1)[1])) as link:
+        link.cut_at = list(range(300, 4300, 500))
+        through = replace(job, connection=replace(connection, ray_url=link.url))
+        backoff = Backoff(first_s=0.01, longest_s=0.05)
+        followed = [event.text for event in through.follow(backoff=backoff) if isinstance(event, Line)]
+        assert len(link.cut_at) < 4, "at least five breaks"
     assert followed == list(job.logs())
-    assert proxy.cut > 3
 
 
 def test_why_the_bytes_are_read_and_not_the_text(connection: Connection, job: JobHandle):
