@@ -87,14 +87,15 @@ class Tunnel:
 
     def _run_ssh(self, route: Route) -> None:
         """One ssh, to its end."""
-        forwards = [word for remote, local in self.ports.items() for word in ("-L", _forward(local, remote))]
+        forwards = [f"-L127.0.0.1:{local}:127.0.0.1:{remote}" for remote, local in self.ports.items()]
         words = route.command(self._folder, "-N", *forwards, route.name)
         child = Child(words, log=self._folder / "ssh.log", env=ssh.environment())
         try:
             while not self._closed.is_set() and child.poll() is None:
                 self._closed.wait(_LOOK_S)
             if not self._closed.is_set():
-                self._problem = _last_words(child)
+                lines = [line.strip() for line in child.tail().splitlines() if line.strip()]
+                self._problem = lines[-1] if lines else f"ssh ended with status {child.poll()}"
         finally:
             child.end()
 
@@ -104,9 +105,14 @@ def free_ports(wanted: Sequence[int]) -> dict[int, int]:
 
     All are held until the last is chosen, so that they differ.
     """
+    ports = {}
     with ExitStack() as held:
-        sockets = [held.enter_context(_hold(port) or _hold(0) or _no_port()) for port in wanted]
-        return {port: each.getsockname()[1] for port, each in zip(wanted, sockets, strict=True)}
+        for port in wanted:
+            bound = _bind(port) or _bind(0)
+            if bound is None:
+                raise ConnectionFailed("no free port on this machine")
+            ports[port] = held.enter_context(bound).getsockname()[1]
+    return ports
 
 
 def listens(port: int) -> bool:
@@ -116,12 +122,8 @@ def listens(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def _forward(local: int, remote: int) -> str:
-    return f"127.0.0.1:{local}:127.0.0.1:{remote}"
-
-
-def _hold(port: int) -> socket.socket | None:
-    """Bind a port of the loopback, or None when somebody listens there on any address.
+def _bind(port: int) -> socket.socket | None:
+    """Take a port of the loopback, 0 for any; None when somebody listens there on any address.
 
     A tunnel that has just ended leaves connections in TIME_WAIT for a minute: as ssh does, they are passed over.
     """
@@ -137,12 +139,3 @@ def _hold(port: int) -> socket.socket | None:
             return trial
         trial.close()
     return None
-
-
-def _no_port() -> socket.socket:
-    raise ConnectionFailed("no free port on this machine")
-
-
-def _last_words(child: Child) -> str:
-    lines = [line.strip() for line in child.tail().splitlines() if line.strip()]
-    return lines[-1] if lines else f"ssh ended with status {child.poll()}"

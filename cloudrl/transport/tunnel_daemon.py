@@ -117,12 +117,6 @@ def is_locked(folder: Path) -> bool:
     return lock is None
 
 
-def _launch(words: Sequence[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, close_fds=True
-    )
-
-
 def start(
     folder: Path,
     name: str,
@@ -130,7 +124,6 @@ def start(
     arguments: Sequence[str],
     ports: Sequence[int],
     *,
-    launch: Callable[[Sequence[str], IO[bytes]], subprocess.Popen[bytes]] = _launch,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> TunnelState:
@@ -142,7 +135,6 @@ def start(
         finder: what makes its `RouteFinder`, as `package.module:name`; the daemon imports it.
         arguments: for that.
         ports: ports there; the same numbers are taken here where they are free.
-        launch: starts the process.
         clock: seconds that never run backwards.
         sleep: waits that many seconds.
 
@@ -155,14 +147,19 @@ def start(
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "log").open("ab") as log:  # another daemon may be writing there
         before = log.tell()
-        wanted = ",".join(map(str, ports))
-        process = launch([sys.executable, "-m", __name__, str(folder), wanted, finder, *arguments], log)
+        words = [sys.executable, "-m", __name__, str(folder), ",".join(map(str, ports)), finder, *arguments]
+        process = subprocess.Popen(
+            words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, close_fds=True
+        )
     deadline = clock() + _OPEN_S + 10
     while (state := read_state(folder)) is None:
-        if clock() > deadline or not _may_open(process, folder):
+        status = process.poll()
+        gave_way = status == 0 and is_locked(folder)  # to another daemon, which is opening the tunnel
+        if clock() > deadline or not (status is None or gave_way):
             process.terminate()
+            said = (folder / "log").read_bytes()[before:].decode("utf-8", "replace").strip().splitlines()
             raise ConnectionFailed(
-                f"the tunnel to {name!r} did not open: {_last_line(folder / 'log', before)}",
+                f"the tunnel to {name!r} did not open: {said[-1] if said else 'no reason given'}",
                 hint=f"cloudrl status {name}",
             )
         sleep(0.1)
@@ -216,18 +213,6 @@ def _keep_open(
     finally:
         (folder / "tunnel.json").unlink(missing_ok=True)
         tunnel.close()
-
-
-def _may_open(process: subprocess.Popen[bytes], folder: Path) -> bool:
-    """Whether a tunnel may be there soon: through this daemon, or the one that it has given way to."""
-    status = process.poll()
-    return status is None or (status == 0 and is_locked(folder))
-
-
-def _last_line(log: Path, start: int) -> str:
-    """The last thing that was said since `start`."""
-    said = log.read_bytes()[start:].decode("utf-8", "replace").strip().splitlines()
-    return said[-1] if said else "no reason given"
 
 
 if __name__ == "__main__":

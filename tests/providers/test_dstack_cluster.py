@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.dstack, pytest.mark.ray]
 
 def ssh_of(user: User) -> list[str]:
     """Process numbers of the ssh that forward ports in the lab."""
-    return user.lab.run("pgrep", "-f", "^ssh .* -N -L ").stdout.split()
+    return user.lab.run("pgrep", "-f", "^ssh .* -N -L").stdout.split()
 
 
 def test_status(user: User, first: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -21,7 +22,7 @@ from cloudrl.transport.tunnel import Tunnel, free_ports, listens
 from cloudrl.transport.tunnel_daemon import TunnelState, acquire_lock
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from conftest import Clock
 
@@ -29,7 +30,7 @@ SSH = f"""#!{sys.executable}
 import os, re, socket, sys, time
 if "-N" not in sys.argv:
     sys.exit(f"no such host: {{sys.argv[3]}}")
-ports = [int(re.fullmatch("127.0.0.1:([0-9]+):.*", word)[1]) for word in sys.argv if word.startswith("127.0.0.1:")]
+ports = [int(re.fullmatch("-L127.0.0.1:([0-9]+):.*", word)[1]) for word in sys.argv if word.startswith("-L127")]
 with open(os.path.join(os.path.dirname(sys.argv[2]), sys.argv[-1]), "w") as file:
     file.write(str(os.getpid()))
 held = [socket.create_server(("127.0.0.1", port)) for port in ports]
@@ -115,14 +116,17 @@ def test_a_daemon_keeps_a_tunnel_open_until_it_is_stopped(
     place = tmp_path / "tunnel"
 
     started: list[Any] = []
+    popen = subprocess.Popen
 
-    def launch(words: Any, log: Any) -> Any:
-        started.append(tunnel_daemon._launch(words, log))
+    def launch(*words: Any, **options: Any) -> Any:
+        started.append(popen(*words, **options))
         return started[-1]
 
     def start() -> TunnelState:
         finder, arguments = "test_tunnel:Finder", [str(tmp_path / "over")]
-        return tunnel_daemon.start(place, "lab", finder, arguments, (8265, 8266), launch=launch)
+        return tunnel_daemon.start(place, "lab", finder, arguments, (8265, 8266))
+
+    monkeypatch.setattr(subprocess, "Popen", launch)
 
     state = start()
     assert (state.target, set(state.ports)) == ("run-1", {8265, 8266})
@@ -154,11 +158,6 @@ class TestLocalPorts:
             assert free_ports((port,))[port] not in (0, port)
 
 
-def gave_way(*_: Any) -> Any:
-    """A daemon that has found another one at work, and ended."""
-    return SimpleNamespace(poll=lambda: 0, terminate=lambda: None)
-
-
 class TestTheSecondDaemon:
     @pytest.fixture
     def first(self, tmp_path: Path) -> Iterator[Any]:
@@ -178,10 +177,18 @@ class TestTheSecondDaemon:
         assert first
         assert acquire_lock(tmp_path, 0.1) is None
 
-    def start(self, place: Path, clock: Clock, sleep: Any) -> TunnelState:
-        return tunnel_daemon.start(place, "lab", "a:b", [], [1], launch=gave_way, clock=clock, sleep=sleep)
+    @pytest.fixture
+    def start(
+        self, tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    ) -> Callable[[Any], TunnelState]:
+        """Start a daemon that finds another one at work, and ends."""
+        gave_way = SimpleNamespace(poll=lambda: 0, terminate=lambda: None)
+        monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: gave_way)
+        return lambda sleep: tunnel_daemon.start(tmp_path, "lab", "a:b", [], [1], clock=clock, sleep=sleep)
 
-    def test_waits_for_the_tunnel_of_the_first(self, tmp_path: Path, first: Any, clock: Clock) -> None:
+    def test_waits_for_the_tunnel_of_the_first(
+        self, tmp_path: Path, first: Any, clock: Clock, start: Any
+    ) -> None:
         """The second gives way to the first within 2 s, and the first needs longer for its tunnel."""
         assert first
         (tmp_path / "log").write_text("words of the first\n")
@@ -192,10 +199,12 @@ class TestTheSecondDaemon:
             if clock.now > 30:
                 opened.write(tmp_path)
 
-        assert self.start(tmp_path, clock, sleep) == opened
+        assert start(sleep) == opened
         assert (tmp_path / "log").read_text() == "words of the first\n"
 
-    def test_fails_with_the_words_of_the_first(self, tmp_path: Path, first: Any, clock: Clock) -> None:
+    def test_fails_with_the_words_of_the_first(
+        self, tmp_path: Path, first: Any, clock: Clock, start: Any
+    ) -> None:
         (tmp_path / "log").write_text("words of last week\n")
 
         def sleep(seconds: float) -> None:
@@ -207,12 +216,12 @@ class TestTheSecondDaemon:
 
         for said in ("no tunnel after 60 s", "no reason given"):
             with pytest.raises(ConnectionFailed, match=f"the tunnel to 'lab' did not open: {said}"):
-                self.start(tmp_path, clock, sleep)
+                start(sleep)
 
-    def test_does_not_wait_without_end(self, tmp_path: Path, first: Any, clock: Clock) -> None:
+    def test_does_not_wait_without_end(self, first: Any, clock: Clock, start: Any) -> None:
         assert first
         with pytest.raises(ConnectionFailed, match="did not open"):
-            self.start(tmp_path, clock, clock.sleep)
+            start(clock.sleep)
         assert 60 < clock.now < 90
 
     def test_stop_of_one_that_has_gone_meanwhile_is_no_error(
