@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import quote, urlencode, urlsplit
@@ -95,17 +96,12 @@ class RayClient:
             return str(self._decoded(answer)["submission_id"])
         submission_id, reason = str(body.get("submission_id")), ray_reason(answer.text)
         # The head wraps what its own agent answered: a 400 arrives as a 500 that quotes it, also of a taken id.
-        if answer.status != 400 and self._has_job(submission_id):
-            raise id_taken(submission_id, reason)
+        if answer.status != 400:
+            with suppress(ConnectionFailed):  # then nobody says what is taken
+                if any(job.submission_id == submission_id for job in self.list_jobs()):
+                    raise id_taken(submission_id, reason)
         refused = answer.status == 400 or "status code 400" in answer.text
         raise (InputError if refused else CloudrlError)(f"Ray refused the job: {reason}")
-
-    def _has_job(self, submission_id: str) -> bool:
-        """Whether a job has this id; False where nobody says."""
-        try:
-            return any(job.submission_id == submission_id for job in self.list_jobs())
-        except ConnectionFailed:
-            return False
 
     def get_job(self, submission_id: str) -> RayJob:
         """What Ray knows of one job.
@@ -171,14 +167,14 @@ class RayClient:
         """
         kind, timeout_s = ("stream", None) if follow else ("file", self._timeout_s)
         query = {"node_id": node_id, "filename": name, "lines": "-1", "timeout": str(_LOG_RPC_TIMEOUT_S)}
-        response = self._open(self.request("GET", f"/api/v0/logs/{kind}", query=query, timeout_s=timeout_s))
+        response = self._open("GET", f"/api/v0/logs/{kind}", query=query, timeout_s=timeout_s)
         if response.status == 200:
             return response
         with response:
             reason = ray_reason(_text(response.stream.read()))
         raise ConnectionFailed(f"{self.ray_url} cannot read {name}: {reason}")
 
-    def request(
+    def _open(
         self,
         method: str,
         path: str,
@@ -187,13 +183,13 @@ class RayClient:
         body: bytes | Iterator[bytes] | None = None,
         headers: Mapping[str, str] | None = None,
         timeout_s: float | None,
-    ) -> Request:
-        """Prepare a call; the token comes with `_open`, and `timeout_s=None` waits for ever."""
-        url = self.ray_url + path + (f"?{urlencode(query)}" if query else "")
-        return Request(method, url, headers or {}, body, timeout_s, self._timeout_s)
+    ) -> Response:
+        """The answer while it comes; `timeout_s=None` waits for ever.
 
-    def _open(self, request: Request) -> Response:
-        """The answer while it comes. A refused token is read again once, unless the body cannot be sent twice."""
+        A refused token is read again once, unless the body cannot be sent twice.
+        """
+        url = self.ray_url + path + (f"?{urlencode(query)}" if query else "")
+        request = Request(method, url, headers or {}, body, timeout_s, self._timeout_s)
         used = self._token.value
         response = self._send(self._authorized(request))
         if response.status in _REFUSED:
@@ -214,8 +210,7 @@ class RayClient:
         return replace(request, headers={**request.headers, **token})
 
     def _ask(self, method: str, path: str, **details: Any) -> _Answer:
-        request = self.request(method, path, **{"timeout_s": self._timeout_s, **details})
-        with self._open(request) as response:
+        with self._open(method, path, **{"timeout_s": self._timeout_s, **details}) as response:
             return _Answer(path, response.status, _text(response.stream.read()))
 
     def _json(self, method: str, path: str, *, job: str | None = None, **details: Any) -> Any:
