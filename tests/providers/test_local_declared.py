@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from cloudrl.errors import InputError
-from cloudrl.providers.local.plan import check_secrets
 from cloudrl.providers.local.provider import LocalProvider
 from cloudrl.spec import Cluster
 
@@ -50,12 +49,14 @@ def test_what_has_no_effect_is_named() -> None:
     assert provider.plan(Cluster.load({"name": "lab", "checkpoints": "/nvme/ckpt"})).notes == ()
 
 
-def test_a_secret_comes_from_this_shell() -> None:
+def test_a_secret_comes_from_this_shell(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster(name="lab", secrets=["HF_TOKEN"])
-    check_secrets(cluster, {"HF_TOKEN": "hf_1"})
+    monkeypatch.setenv("HF_TOKEN", "")
     with pytest.raises(InputError, match="secret HF_TOKEN is not set") as caught:
-        check_secrets(cluster, {"HF_TOKEN": ""})
+        provider.plan(cluster)
     assert "export HF_TOKEN=" in str(caught.value.hint)
+    monkeypatch.setenv("HF_TOKEN", "hf_1")
+    assert "hf_1" not in provider.plan(cluster).render()
 
 
 @pytest.mark.parametrize("declared", [False, True])

@@ -30,8 +30,6 @@ from cloudrl.spec import Volume, data_argument
 from cloudrl.spec.names import is_secret
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from cloudrl.spec import Cluster
 
 OBJECT_STORE_BYTES = 256 * 1024**2
@@ -84,7 +82,12 @@ def make_plan(cluster: Cluster, *, dashboard_port: int | None = None) -> LocalPl
         CapacityError: the cluster asks for GPUs that this machine does not have.
         InputError: `dashboard_port` is given and in use, or this shell does not have a secret.
     """
-    check_secrets(cluster)
+    for secret in cluster.secrets:
+        if not os.environ.get(secret):
+            raise InputError(
+                f"secret {secret} is not set: on this machine it comes from this shell",
+                hint=f"export {secret}=...",
+            )
     gpus = _gpus(cluster)
     dashboard = ports.dashboard_port(dashboard_port, cluster=cluster.name)
     gcs, client, *agent_ports = ports.free_ports(2 + cluster.nodes, cluster=cluster.name, avoid=dashboard)
@@ -163,20 +166,6 @@ def _gpus(cluster: Cluster) -> int:
     if cluster.nodes > 1:
         raise InputError("several nodes on one machine would share its GPUs", hint="Take nodes=1")
     return wanted
-
-
-def check_secrets(cluster: Cluster, shell: Mapping[str, str] = os.environ) -> None:
-    """Agents on this machine have the variables of the shell that starts them.
-
-    Raises:
-        InputError: one of the cluster's secrets is not among them.
-    """
-    for secret in cluster.secrets:
-        if not shell.get(secret):
-            raise InputError(
-                f"secret {secret} is not set: on this machine it comes from this shell",
-                hint=f"export {secret}=...",
-            )
 
 
 def checkpoint_folder(cluster: Cluster) -> Path | None:

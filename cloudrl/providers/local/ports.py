@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import secrets
 import socket
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
-from cloudrl.errors import CapacityError, InputError
+from cloudrl.errors import CapacityError, CloudrlError, InputError
 from cloudrl.providers.local import processes, state
 
 DEFAULT_DASHBOARD_PORT = 8265
@@ -52,9 +53,14 @@ def dashboard_port(wanted: int | None, *, cluster: str) -> int:
 
 def is_taken(port: int, cluster: str) -> bool:
     """Whether somebody listens at a port, or a cluster of another name will once it has come up."""
-    return not is_free(port) or any(
-        port in other.ports and processes.of_cluster(other.id) for other in state.others(cluster)
-    )
+    if not is_free(port):
+        return True
+    for name in state.names():
+        with suppress(CloudrlError):  # a state that cannot be read has no ports to be kept free
+            other = state.read(name) if name != cluster else None
+            if other is not None and port in other.ports and processes.of_cluster(other.id):
+                return True
+    return False
 
 
 def is_free(port: int) -> bool:

@@ -15,7 +15,7 @@ from cloudrl.protocol.outcome import FILE as OUTCOME_FILE
 from cloudrl.protocol.phases import Phase
 from cloudrl.providers.local import ports, processes, state
 from cloudrl.providers.local.plan import LocalPlan, make_plan
-from cloudrl.providers.local.status import connection, exit_reason, look
+from cloudrl.providers.local.status import connection, exit_reason, read_status
 from cloudrl.providers.model import UP_TIMEOUT_S, Plan, Provider, Status
 from cloudrl.render.agent import write_agent
 
@@ -78,7 +78,10 @@ class LocalProvider(Provider):
                     started.append(processes.start_agent(command, plan.node_env(rank), log))
                 _await_ready(plan.state, started, on_status, timeout_s)
             except BaseException as error:
-                _abort(plan.state, started)
+                _end(plan.state)
+                for agent in started:
+                    agent.abandon()
+                    agent.poll()
                 if isinstance(error, KeyboardInterrupt):
                     raise Interrupted("interrupted; what was started is ended again") from error
                 raise
@@ -103,7 +106,7 @@ class LocalProvider(Provider):
 
     def status(self, name: str) -> Status:
         """See `Provider`."""
-        return look(_known(name))
+        return read_status(_known(name))
 
     def down(self, name: str) -> bool:
         """End a cluster and remove its temporary files; False when nothing of it was running.
@@ -181,20 +184,13 @@ def _is_up(known: LocalState) -> bool:
     settled_after_s = {Phase.READY: 3.0, Phase.START: 5.0}
     began = time.monotonic()
     while processes.agents(known.id):
-        phase = look(known).phase
+        phase = read_status(known).phase
         if phase not in settled_after_s:
             return False
         if time.monotonic() - began > settled_after_s[phase]:
             return True
         time.sleep(0.05)
     return False
-
-
-def _abort(known: LocalState, started: list[AgentProcess]) -> None:
-    _end(known)
-    for agent in started:
-        agent.abandon()
-        agent.poll()
 
 
 def _end(known: LocalState) -> bool:
@@ -212,17 +208,17 @@ def _await_ready(
 ) -> None:
     deadline = time.monotonic() + timeout_s
     while True:
-        seen = look(known)
+        status = read_status(known)
         if on_status is not None:
-            on_status(seen)
-        if seen.is_ready:
+            on_status(status)
+        if status.is_ready:
             return
         ended = [rank for rank, agent in enumerate(started) if agent.poll() is not None]
         if ended:
             raise _failure(known, started, ended[0])
         if time.monotonic() > deadline:
             raise ClusterFailed(
-                f"cluster {known.name!r} is still in phase {seen.phase} after {timeout_s:.0f} s"
+                f"cluster {known.name!r} is still in phase {status.phase} after {timeout_s:.0f} s"
             )
         time.sleep(_POLL_S)
 

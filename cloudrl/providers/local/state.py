@@ -14,7 +14,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -111,15 +111,6 @@ def read(name: str) -> LocalState | None:
 def names() -> list[str]:
     """All clusters of which there is something, by name."""
     return sorted(path.parent.name for path in root().glob("*/cluster.json")) if root().is_dir() else []
-
-
-def others(name: str) -> Iterator[LocalState]:
-    """The states of all clusters but one, as far as they can be read."""
-    for other in names():
-        with suppress(CloudrlError):
-            known = read(other) if other != name else None
-            if known is not None:
-                yield known
 
 
 _ANOTHER_HOME = "Its place is $CLOUDRL_HOME, by default ~/.cloudrl: export CLOUDRL_HOME=/another/folder"

@@ -1,4 +1,4 @@
-"""Looks at a cluster of this machine: its head agent where that answers, else what its agents have left."""
+"""The status of a cluster of this machine: from its head agent where that answers, else what its agents have left."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ from cloudrl.transport import AgentClient, Connection
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cloudrl.protocol.outcome import Outcome
     from cloudrl.providers.local.state import LocalState
 
 
-def look(known: LocalState) -> Status:
-    """One look. A cluster that has ended by itself is "failed" with its reason until `down` or the next `up`.
+def read_status(known: LocalState) -> Status:
+    """The status now. A cluster that has ended by itself is "failed" with its reason until `down` or the next `up`.
 
     One that has ended to save money is "down", with its reason.
     """
@@ -37,7 +36,11 @@ def look(known: LocalState) -> Status:
 
 def exit_reason(known: LocalState) -> tuple[Phase, str]:
     """How a cluster has ended, and why: as an agent has left it, rank 0's word first; no reason where none has."""
-    found = [each for each in (_outcome(known, rank) for rank in range(known.nodes)) if each is not None]
+    found = []
+    for rank in range(known.nodes):
+        with suppress(FileNotFoundError):
+            if (left := outcome.from_text((known.node_dir(rank) / outcome.FILE).read_text())) is not None:
+                found.append(left)
     for each in found:
         if each.phase is not Phase.ENDED:
             return each.phase, each.reason
@@ -56,13 +59,6 @@ def connection(known: LocalState) -> Connection:
         cluster_id=known.id,
         nodes_are_here=True,
     )
-
-
-def _outcome(known: LocalState, rank: int) -> Outcome | None:
-    try:
-        return outcome.from_text((known.node_dir(rank) / outcome.FILE).read_text())
-    except FileNotFoundError:
-        return None
 
 
 def _ask(known: LocalState) -> Status:
