@@ -50,10 +50,8 @@ class ShardWorkerClient:
         """Whether the child's Python, which is this one, has what a cast takes."""
         return importlib.util.find_spec("numpy") is not None
 
-    def crc32(
-        self, file: BinaryIO, *, offset: int = 0, count: Optional[int] = None, start: int = 0
-    ) -> Dict[str, int]:
-        """{"size_bytes", "crc32"} of an open file, or of a part of it.
+    def crc32(self, file: BinaryIO, *, offset: int, count: int, start: int = 0) -> Dict[str, int]:
+        """{"size_bytes", "crc32"} of a part of an open file.
 
         `start` is the CRC-32 of what stands before the part, if that is to be included.
 
