@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import struct
 import time
 from typing import TYPE_CHECKING
 
@@ -53,6 +54,14 @@ def _is_cut(connection: socket.socket) -> bool:
         return False
     except ConnectionError:
         return True
+
+
+def _read_all(connection: socket.socket) -> bytes:
+    content = b""
+    with contextlib.suppress(ConnectionError):
+        while part := connection.recv(65_536):
+            content += part
+    return content
 
 
 REQUEST = f"GET /v1/status HTTP/1.1\r\nAuthorization: Bearer {TOKEN}\r\n".encode()
@@ -123,13 +132,20 @@ def test_who_has_shown_the_token_may_take_its_time(hasty: Served) -> None:
         until(lambda: b"HTTP/1.1 200" in connection.recv(65_536), "a second answer")
 
 
-def test_strangers_write_nothing_into_the_log(hasty: Served, capfd: pytest.CaptureFixture[str]) -> None:
-    for sent in (b"", b"GET", b"\0\xff" * 999, b"GET / HTTP/1.1\r\nX", b"GET / HTTP/1.1\r\n\r\n"):
-        with _connect(hasty, sent) as connection:
-            connection.settimeout(10)
-            with contextlib.suppress(ConnectionError):
-                while connection.recv(65_536):
-                    pass
+@pytest.mark.parametrize("is_reset", [False, True])
+def test_strangers_write_nothing_into_the_log(
+    hasty: Served, is_reset: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """dstack ends a run after 50 MB of output in an hour; whoever scans the port must not be able to write it."""
+    tls, garbage = b"\x16\x03\x01\x02\x00\x01\x00", b"\0\xff" * 999
+    half, whole = b"GET / HTTP/1.1\r\nX", b"GET / HTTP/1.1\r\n\r\n"
+    for sent in (b"", b"GET", tls, garbage, half, whole, b"GET / HTTP/9.9\r\n\r\n", b"x" * 70_000):
+        with contextlib.suppress(ConnectionError), _connect(hasty, sent) as connection:
+            if is_reset:
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            else:
+                _read_all(connection)
+    assert hasty.get("/v1/status").status == 200
     assert capfd.readouterr() == ("", "")
 
 
@@ -141,16 +157,6 @@ def test_our_own_mistakes_are_seen(hasty: Served, capfd: pytest.CaptureFixture[s
     with pytest.raises(ConnectionError):
         hasty.get("/v1/jobs/job1/log")
     assert "TypeError: " in capfd.readouterr().err
-
-
-@pytest.mark.parametrize("verb", ["GET", "HEAD", "PUT", "POST", "DELETE", "PATCH", "OPTIONS", "TRACE", "X-Y"])
-def test_every_verb_asks_for_the_token_first(served: Served, verb: str) -> None:
-    for path in ("/", "/v1/status"):
-        answer = served.call(verb, path, token=None)
-        assert answer.status == 401
-        assert answer.body == (
-            b"" if verb == "HEAD" else b'{"error": "wrong or missing token", "code": "unauthorized"}'
-        )
 
 
 @pytest.mark.parametrize(
@@ -171,10 +177,7 @@ def test_every_verb_asks_for_the_token_first(served: Served, verb: str) -> None:
 def test_no_answer_says_what_program_this_is(served: Served, sent: bytes) -> None:
     with _connect(served, sent) as connection:
         connection.shutdown(socket.SHUT_WR)
-        answer = b""
-        with contextlib.suppress(ConnectionError):
-            while part := connection.recv(65_536):
-                answer += part
+        answer = _read_all(connection)
     assert b"python" not in answer.lower()
     assert b"BaseHTTP" not in answer
     assert b"<html" not in answer.lower()

@@ -196,8 +196,8 @@ def test_ranges_outside(head: Served, worker: Served, wanted: tuple[int, int]) -
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"[]", b"{}", b'{"ranges": 3}', b'{"ranges": [[1]]}', b'{"ranges": [["a", 1]]}', b'{"ranges": [[-1, 1]]}',
-     b'{"ranges": [[0, true]]}', b'{"ranges": [[0, 1.5]]}', b'{"ranges": [[0, 99999999999]]}', b"[" * 99_999,
+    [b"{}", b'{"ranges": 3}', b'{"ranges": [[1]]}', b'{"ranges": [["a", 1]]}', b'{"ranges": [[-1, 1]]}',
+     b'{"ranges": [[0, true]]}', b'{"ranges": [[0, 1.5]]}', b'{"ranges": [[0, 99999999999]]}',
      b'{"ranges": [[0, 99999999999999999999999]]}'],
 )  # fmt: skip
 def test_what_is_no_list_of_ranges(head: Served, body: bytes) -> None:
