@@ -15,29 +15,21 @@ ANSWERS = ("answer", "final_answer", "solution", "response", "output", "ground_t
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
-def find_fields(
-    name: str, row: Mapping[str, Any], prompt_field: Optional[str], answer_field: Optional[str]
-) -> Tuple[str, str]:
-    """The fields of prompt and answer: those that were named, else by the usual names.
+def find_field(
+    name: str, row: Mapping[str, Any], option: str, wanted: Optional[str], usual: Tuple[str, ...]
+) -> str:
+    """The field that holds the prompt, or the answer: the one that was named, else one by its usual names.
 
     Args:
         name: The data set, for messages.
         row: The first row.
-        prompt_field: A column, or a path with dots into it: `conversation.0.content`.
-        answer_field: The same.
+        option: What names it, `prompt_field` or `answer_field`.
+        wanted: What it names: a column, or a path with dots into it: `conversation.0.content`.
+        usual: The usual names, `PROMPTS` or `ANSWERS`.
 
     Raises:
         InputError: There is no such field; the message says which columns there are.
     """
-    return (
-        _find(name, row, "prompt_field", prompt_field, PROMPTS),
-        _find(name, row, "answer_field", answer_field, ANSWERS),
-    )
-
-
-def _find(
-    name: str, row: Mapping[str, Any], option: str, wanted: Optional[str], usual: Tuple[str, ...]
-) -> str:
     flag = "--" + option.replace("_", "-")
     if wanted is None:
         by_lower = {column.lower(): column for column in reversed(list(row))}

@@ -13,7 +13,7 @@ from itertools import chain
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from cloudrl.data.fields import answer_text, find_fields, messages, value_at
+from cloudrl.data.fields import ANSWERS, PROMPTS, answer_text, find_field, messages, value_at
 from cloudrl.data.parquet import silent, write_splits
 from cloudrl.data.raw import open_raw
 from cloudrl.data.request import is_hub_id, is_path
@@ -56,15 +56,16 @@ def prepare(
     first = next(iter(tables[train]), None)
     if first is None:
         raise InputError(f"data set {request.name}: there are no rows in {train}")
-    fields = find_fields(request.name, first, request.prompt_field, request.answer_field)
+    prompt = find_field(request.name, first, "prompt_field", request.prompt_field, PROMPTS)
+    answer = find_field(request.name, first, "answer_field", request.answer_field, ANSWERS)
     say(
-        f"{request.name}: prompt from {fields[0]!r}, answer from {fields[1]!r}; training rows from {train!r}, "
+        f"{request.name}: prompt from {prompt!r}, answer from {answer!r}; training rows from {train!r}, "
         f"test rows {f'from {test!r}' if test else 'held out of them'}"
     )
     if notice(data_source(request)):
         say(f"note: {notice(data_source(request))}")
     skipped = Skipped()
-    rows = _rows(request, tables, (train, test), fields, skipped)
+    rows = _rows(request, tables, (train, test), (prompt, answer), skipped)
     paths = write_splits(request.name, folder, rows, say=say)
     if skipped.count:
         say(f"{request.name}: {skipped.count:,} rows left out; the first: {skipped.first}")

@@ -114,12 +114,8 @@ def _hint(model: type[Spec], error: ErrorDetails) -> str | None:
     if error["type"] in ("extra_forbidden", "missing"):
         known = f"Fields of {model.__name__}: {', '.join(model.model_fields)}"
         field = error["loc"][0]
-        return "\n".join(
-            [
-                known,
-                *(f"What only {each} knows goes into {each}: {{{field}: ...}}" for each in model.sections),
-            ]
-        )
+        sections = [f"What only {each} knows goes into {each}: {{{field}: ...}}" for each in model.sections]
+        return "\n".join([known, *sections])
     cause = error.get("ctx", {}).get("error")
     return cause.hint if isinstance(cause, SpecError) else None
 

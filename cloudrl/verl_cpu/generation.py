@@ -72,8 +72,14 @@ def generate(
         log_probs = filtered_log_probs(logits, **settings)
         tokens = draw(log_probs, temperature=settings["temperature"], generator=generator)
         reported = logits.log_softmax(-1) if raw_log_probs else log_probs
-        picked = reported.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
-        live -= _append(completions, requests, live, tokens.tolist(), picked.tolist())
+        picked = reported.gather(-1, tokens.unsqueeze(-1)).squeeze(-1).tolist()
+        drawn = tokens.tolist()
+        for row in tuple(live):
+            completion, request = completions[row], requests[row]
+            completion.token_ids.append(drawn[row])
+            completion.log_probs.append(picked[row])
+            if drawn[row] in request.end_ids or len(completion.token_ids) >= request.max_tokens:
+                live.remove(row)
         ids = tokens.unsqueeze(-1)
         mask = torch.cat([mask, torch.ones_like(ids)], dim=-1)
         positions = positions[:, -1:] + 1
@@ -89,21 +95,3 @@ def left_padded(
     ids = [[padding_id] * gap + list(row) for gap, row in zip(gaps, rows, strict=True)]
     mask = [[0] * gap + [1] * (width - gap) for gap in gaps]
     return torch.tensor(ids), torch.tensor(mask)
-
-
-def _append(
-    completions: Sequence[Completion],
-    requests: Sequence[Request],
-    live: set[int],
-    tokens: Sequence[int],
-    log_probs: Sequence[float],
-) -> set[int]:
-    """Give each live row its token, and return the rows that end with it."""
-    ended = set()
-    for row in live:
-        completion, request = completions[row], requests[row]
-        completion.token_ids.append(tokens[row])
-        completion.log_probs.append(log_probs[row])
-        if tokens[row] in request.end_ids or len(completion.token_ids) >= request.max_tokens:
-            ended.add(row)
-    return ended
