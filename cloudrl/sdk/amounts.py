@@ -1,4 +1,4 @@
-"""Money, bytes and time as people write them."""
+"""Money and bytes as people write them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,3 @@ def gigabytes(size_bytes: int) -> str:
             value = size_bytes / unit
             return f"{value:.1f} {name}" if value < 100 else f"{value:.0f} {name}"
     return f"{size_bytes} B"
-
-
-def interval(seconds: int | None) -> str:
-    """Seconds in the largest unit that fits, or `never`."""
-    from cloudrl.node.budget import duration
-
-    return "never" if seconds is None else duration(seconds)

@@ -13,7 +13,7 @@ from cloudrl.jobs.local_files import is_marked
 from cloudrl.providers.registry import DEFAULT, default_provider, ensure_name_free, provider
 from cloudrl.render.dstack import to_dstack
 from cloudrl.sdk.amounts import money
-from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, silent, unattended
+from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, notify, silent, unattended
 from cloudrl.sdk.costs import price_difference, report_price, with_state
 from cloudrl.sdk.running import RunningCluster, report_port
 
@@ -131,11 +131,9 @@ def priced_and_confirmed(plan: Plan, confirm: Confirm, on_progress: OnProgress) 
         InputError: the answer was no, or a run of that name is going on.
         CapacityError: there is no such machine.
     """
-    for note in plan.notes:
-        on_progress(Notice(f"note: {note}"))
+    notify(on_progress, *(f"note: {note}" for note in plan.notes))
     plan = plan.priced()
-    price = plan.price
-    if price is None:
+    if (price := plan.price) is None:
         return plan
     report_price(price, f"{plan.cluster.nodes} nodes together", on_progress)
     cost = f" for about {money(price.per_hour)}/h" if price.per_hour else ""
@@ -167,7 +165,6 @@ def nothing_started(fleet: str | None = None) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        unused = f"Fleet {fleet} costs nothing without a cluster; to delete it: cloudrl fleet delete {fleet}"
-        raise Interrupted(
-            "interrupted; nothing was started", hint=unused if fleet is not None else None
-        ) from None
+        unused = f"Fleet {fleet} costs nothing without a cluster; delete it: cloudrl fleet delete {fleet}"
+        hint = unused if fleet is not None else None
+        raise Interrupted("interrupted; nothing was started", hint=hint) from None

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cloudrl.errors import CloudrlError
+from cloudrl.node.budget import duration
 from cloudrl.protocol.phases import Phase
 from cloudrl.providers.model import Notice
-from cloudrl.sdk.amounts import interval, money
+from cloudrl.sdk.amounts import money
 
 if TYPE_CHECKING:
     from cloudrl.providers.model import Price, Provider, Status
@@ -58,7 +59,7 @@ def describe(status: Status) -> list[str]:
     if idle is not None:
         now = status.budget.idle_s
         since = f", idle for {round(now / 60)}m now" if now is not None and now >= 60 else ""
-        lines.append(f"ends by itself when it is idle for {interval(int(idle))}{since}")
+        lines.append(f"ends by itself when it is idle for {duration(int(idle))}{since}")
     if budget is not None:
         lines.append(f"ends by itself when it has cost {money(budget)}")
     if status.phase is Phase.DOWN and status.reason:
