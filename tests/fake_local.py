@@ -8,18 +8,32 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from fake_cluster import FakeCluster
 
 from cloudrl.node.tokens import derive
+from cloudrl.providers.local.provider import LocalProvider
 from cloudrl.providers.local.state import LocalState
+from cloudrl.providers.model import CheckpointRetention
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import pytest
+
 KEY = b"0" * 64
+
+
+def rent_disks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the disks of local clusters hold goes with them, as that of rented machines does."""
+    really = LocalProvider.status
+    lost = CheckpointRetention(destroyed=True, location="on the machines' own disks")
+    monkeypatch.setattr(
+        LocalProvider, "status", lambda self, name: replace(really(self, name), retention=lost)
+    )
 
 
 class FakeLocal:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from fake_local import FakeLocal
+from fake_local import FakeLocal, rent_disks
 
 from cloudrl.cli import _output
 from cloudrl.errors import ConnectionFailed, Interrupted, Unauthorized
 from cloudrl.protocol import backoff
 from cloudrl.providers.local.provider import LocalProvider
-from cloudrl.providers.model import CheckpointRetention
 from cloudrl.sdk.teardown import ending
 
 if TYPE_CHECKING:
@@ -47,11 +45,7 @@ def started(lab: FakeLocal, monkeypatch: pytest.MonkeyPatch) -> FakeLocal:
 @pytest.fixture
 def rented(lab: FakeLocal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What its disks hold goes with it."""
-    really = LocalProvider.status
-    lost = CheckpointRetention(destroyed=True, location="on the machines' own disks")
-    monkeypatch.setattr(
-        LocalProvider, "status", lambda self, name: replace(really(self, name), retention=lost)
-    )
+    rent_disks(monkeypatch)
     actor = tmp_path / "disk" / "grpo" / "global_step_1" / "actor"
     actor.mkdir(parents=True)
     (actor / "model_world_size_1_rank_0.pt").write_bytes(b"x" * 1000)

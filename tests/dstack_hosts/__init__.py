@@ -3,7 +3,7 @@
 with Lab(hosts=2) as lab:
     lab.create_fleet()
     lab.run("dstack", "apply", "-y", "-d", "-f", "task.dstack.yml", cwd=folder)
-    lab.host(1).kill()
+    lab.hosts[1].kill()
 """
 
 from .lab import Lab, LabUnavailable

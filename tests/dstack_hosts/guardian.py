@@ -50,21 +50,10 @@ def main(folder: Path, gateway: str, starter: str) -> None:
 def _start(folder: Path, gateway: str) -> subprocess.Popen[bytes]:
     disks = folder / "disks"
     disks.mkdir()
-    words = [
-        "unshare",
-        "--net",
-        "--mount",
-        "--pid",
-        "--fork",
-        "--kill-child",
-        "--propagation",
-        "private",
-        "--",
-    ]
     script = str(Path(__file__).with_name("first_process.py"))
     with (folder / "lab.log").open("ab") as log:
         return subprocess.Popen(
-            [*words, sys.executable, "-IS", script, str(disks), gateway],
+            [*namespaces.unshare("net", "mount", "pid"), sys.executable, "-IS", script, str(disks), gateway],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log,
             preexec_fn=_die_with_parent,  # noqa: PLW1509 - there are no threads
         )  # fmt: skip

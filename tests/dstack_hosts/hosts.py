@@ -72,29 +72,11 @@ class Host:
         self.config.save(self._folder / "host.json")
         self._starts += 1
         program = str(self._folder.parent.parent / "standin.pyz")
-        unshare = [
-            "--net",
-            "--mount",
-            "--uts",
-            "--ipc",
-            "--pid",
-            "--fork",
-            "--kill-child",
-            "--propagation",
-            "private",
-        ]
-        init = [
-            sys.executable,
-            "-IS",
-            program,
-            "host-init",
-            str(self._folder / "host.json"),
-            str(self._disk),
-            program,
-        ]
+        new = namespaces.unshare("net", "mount", "uts", "ipc", "pid")
+        init = ["host-init", str(self._folder / "host.json"), str(self._disk), program]
         with self.console.open("ab") as log:
             self._process = namespaces.popen(
-                self._lab_process, ["unshare", *unshare, "--", *init],
+                self._lab_process, [*new, sys.executable, "-IS", program, *init],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             )  # fmt: skip
         peer = ["type", "veth", "peer", "name", "eth0", "netns", str(self.pid)]
@@ -155,11 +137,8 @@ class Host:
         found = []
         for pid in namespaces.members(namespaces.network_id(self.pid)):
             words = _words(pid)
-            if (
-                words
-                and "-init" not in " ".join(words)
-                and (not containers_only or _namespace(pid, "pid") != own)
-            ):
+            in_scope = not containers_only or _namespace(pid, "pid") != own
+            if words and "-init" not in " ".join(words) and in_scope:
                 found.append(Process(pid, words))
         return found
 

@@ -13,14 +13,15 @@ import subprocess
 import sys
 import tempfile
 import time
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import fleet, namespaces, packing
+from . import namespaces, packing
 from .client import Client, Entered, Forked, client_environment
 from .hosts import Host
 from .requirements import why_not
-from .runs import Runs
+from .runs import Runs, until
 from .server import Server
 from .standin.config import HostConfig
 
@@ -120,10 +121,6 @@ class Lab:
         for client in self._clients:
             client.close()
 
-    def host(self, index: int) -> Host:
-        """The host of that number, from zero."""
-        return self.hosts[index]
-
     @property
     def runs(self) -> Runs:
         """The runs of its server."""
@@ -172,8 +169,18 @@ class Lab:
         """Make an SSH fleet of some hosts, or of all, with the CLI, and wait until it is idle."""
         chosen = [self.hosts[index] for index in hosts] if hosts else self.hosts
         path = self.folder / f"{name}.fleet.dstack.yml"
-        path.write_text(fleet.fleet_yaml(name, [host.address for host in chosen], self.fleet_key))
-        fleet.create(self, path, name, len(chosen), timeout_s)
+        hosts_yaml = "".join(f"    - {host.address}\n" for host in chosen)
+        path.write_text(
+            f"type: fleet\nname: {name}\nplacement: cluster\nssh_config:\n"
+            f"  user: root\n  identity_file: {self.fleet_key}\n  hosts:\n{hosts_yaml}"
+        )
+        done = self.runs.apply(path, timeout_s=timeout_s)
+
+        def is_idle() -> bool:
+            found = self.server.call("/api/project/main/fleets/get", {"name": name})
+            return [instance["status"] for instance in found["instances"]] == ["idle"] * len(chosen)
+
+        until(is_idle, timeout_s, lambda: f"fleet {name} is not idle:\n{done.stdout}")
 
     def _prefork(self) -> Path:
         """The socket of `prefork`, which is started when it is first needed."""
@@ -210,7 +217,8 @@ class Lab:
 
     def _start_parts(self) -> None:
         (self.folder / "standin.pyz").write_bytes(packing.pack(sys.executable))
-        fleet.make_key(self.fleet_key)
+        words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.fleet_key)]
+        subprocess.run(words, check=True, timeout=30)
         self.hosts = [self._make_host(index) for index in range(self._count)]
         token = secrets.token_hex(16)
         log = self.folder / "server.log"
@@ -231,7 +239,7 @@ class Lab:
             gateway=f"{_NETWORK}.1",
             hosts=addresses,
             admin_key=self.fleet_key.with_suffix(".pub").read_text(),
-            version=fleet.dstack_version(),
+            version=metadata.version("dstack"),
             python=sys.executable,
             path_first=str(Path(sys.executable).parent),
             binds=hidden_folders(),
@@ -243,12 +251,8 @@ class Lab:
 def hidden_folders() -> list[str]:
     """Folders of this Python and of this repository that a host would not see by itself."""
     repository = Path(__file__).resolve().parents[2]
-    wanted = [
-        Path(sys.prefix),
-        Path(sys.base_prefix),
-        Path(os.path.realpath(sys.executable)).parent.parent,
-        repository,
-    ]
+    python = Path(os.path.realpath(sys.executable)).parent.parent
+    wanted = [Path(sys.prefix), Path(sys.base_prefix), python, repository]
     root = os.stat("/").st_dev
     hidden = {str(path) for path in wanted if f"{path}/".startswith(_HIDDEN) or path.stat().st_dev != root}
     return sorted(path for path in hidden if not any(path.startswith(f"{other}/") for other in hidden))
@@ -261,8 +265,4 @@ def end(folder: Path, timeout_s: float = _END_S) -> None:
         guardian = int(file.read_text().split()[0])
         if str(_GUARDIAN) in Path(f"/proc/{guardian}/cmdline").read_text().split("\0"):
             os.kill(guardian, signal.SIGTERM)
-    deadline = time.monotonic() + timeout_s
-    while folder.exists():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"{folder} is still there after {timeout_s:.0f} s")
-        time.sleep(0.05)
+    until(lambda: not folder.exists(), timeout_s, lambda: f"{folder} is still there after {timeout_s:.0f} s")

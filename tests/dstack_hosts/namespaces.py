@@ -30,6 +30,12 @@ def enter(pid: int, *, pids: bool = True) -> list[str]:
     return ["nsenter", f"--target={pid}", "--net", *(("--mount", "--pid") if pids else ()), "--"]
 
 
+def unshare(*kinds: str) -> list[str]:
+    """The words that put a command into new namespaces, all of which end with the process that asks for them."""
+    new = (f"--{kind}" for kind in kinds)
+    return ["unshare", *new, "--fork", "--kill-child", "--propagation", "private", "--"]
+
+
 def in_folder(folder: Path | str, words: list[str]) -> list[str]:
     """A command in a folder: a change of mount namespaces loses the current one."""
     return ["sh", "-c", 'cd "$0" && exec "$@"', str(folder), *words]

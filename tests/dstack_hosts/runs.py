@@ -10,13 +10,25 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from .lab import Lab
 
 ENDED = ("done", "failed", "terminated")
 _PROJECT = "/api/project/main"
+# `user` and an architecture: without them the server asks an image registry. The hosts declare 8 CPUs, 32 GB, 500 GB.
+_HEAD = """\
+type: task
+name: {name}
+nodes: {nodes}
+image: {image}
+user: root
+resources:
+  cpu: x86:1..
+  memory: 1GB..
+  disk: 1GB..
+"""
 _PAUSE_S = 0.3  # the server needs 30 ms of CPU time for an answer
 
 
@@ -144,6 +156,24 @@ def until(look: Callable[[], Any], timeout_s: float, what: Callable[[], str]) ->
             raise TimeoutError(what())
         time.sleep(_PAUSE_S)
     return found
+
+
+def write_task(
+    folder: Path,
+    name: str,
+    commands: Sequence[str],
+    *,
+    nodes: int = 1,
+    image: str = "any",
+    more: str = "",
+) -> Path:
+    """Write a task's file into `folder`; `more` is YAML that is added as it is."""
+    block = "".join(
+        "  - |-\n" + "".join(f"    {line}\n" for line in command.splitlines()) for command in commands
+    )
+    path = folder / f"{name}.dstack.yml"
+    path.write_text(f"{_HEAD.format(name=name, nodes=nodes, image=image)}commands:\n{block}{more}")
+    return path
 
 
 def _submission(found: dict[str, Any], job: dict[str, Any]) -> Submission:

@@ -80,13 +80,6 @@ class Server:
         if self._fast and self._process is not None:
             os.kill(namespaces.inside(self._process), signal.SIGUSR1 if patient else signal.SIGUSR2)
 
-    def kill(self) -> None:
-        """End it without a chance to clean up."""
-        if self._process is None or self._process.poll() is not None:
-            return
-        os.kill(namespaces.inside(self._process), signal.SIGKILL)
-        self._process.wait(_DOWN_S)
-
     def forget(self) -> None:
         """Collect its process after the lab's end."""
         if self._process is not None:

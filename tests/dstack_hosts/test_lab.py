@@ -12,8 +12,7 @@ import websocket
 
 from dstack_hosts import namespaces
 from dstack_hosts.fixtures import MISSING_IMAGE
-from dstack_hosts.runs import until
-from dstack_hosts.tasks import write_task
+from dstack_hosts.runs import until, write_task
 
 pytestmark = [pytest.mark.dstack, pytest.mark.root]
 

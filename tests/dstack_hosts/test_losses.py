@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dstack_hosts.runs import until
-from dstack_hosts.tasks import write_task
+from dstack_hosts.runs import until, write_task
 
 pytestmark = [pytest.mark.dstack, pytest.mark.root]
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from dstack_hosts.fixtures import MISSING_IMAGE
-from dstack_hosts.runs import until
-from dstack_hosts.tasks import write_task
+from dstack_hosts.runs import until, write_task
 from dstack_hosts.user import SHAPE
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ import pytest
 from fake_local import FakeLocal
 from small_step import write_step
 
+import cloudrl
 from cloudrl.errors import CheckpointError, ConnectionFailed
 from cloudrl.jobs import JobHandle
 from cloudrl.sdk.callbacks import Notice, Transfer
 from cloudrl.sdk.checkpoints import merge_result
-from cloudrl.transport import Connection
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,9 +38,7 @@ def lab(home: Path, disk: Path) -> Iterator[FakeLocal]:
 
 @pytest.fixture
 def job(lab: FakeLocal, disk: Path) -> JobHandle:
-    cluster = lab.cluster
-    connection = Connection("lab", cluster.url, cluster.token, cluster.agent_url, cluster.agent_token)
-    return JobHandle(connection, "mine-1", "mine", str(disk / "mine"))
+    return JobHandle(cloudrl.attach("lab").connection, "mine-1", "mine", str(disk / "mine"))
 
 
 def test_the_last_step(job: JobHandle, tmp_path: Path) -> None:
@@ -78,13 +76,12 @@ def test_a_last_step_that_is_incomplete(job: JobHandle, disk: Path, tmp_path: Pa
     assert not (tmp_path / "my model").exists()
 
 
-def test_a_run_whose_name_has_a_space(lab: FakeLocal, disk: Path, tmp_path: Path) -> None:
-    cluster, mine = lab.cluster, disk / "my run"
+def test_a_run_whose_name_has_a_space(job: JobHandle, disk: Path, tmp_path: Path) -> None:
+    mine = disk / "my run"
     (disk / "mine").rename(mine)
     (write_step(mine, 3) / "actor" / "model_world_size_2_rank_1.pt").unlink()
-    connection = Connection("lab", cluster.url, cluster.token, cluster.agent_url, cluster.agent_token)
     with pytest.raises(CheckpointError) as raised:
-        merge_result(JobHandle(connection, "mine-1", "my run", str(mine)), tmp_path / "model")
+        merge_result(replace(job, name="my run", checkpoint_dir=str(mine)), tmp_path / "model")
     assert f"merge 2 --cluster lab --name 'my run' --to {tmp_path}/model" in str(raised.value.hint)
 
 

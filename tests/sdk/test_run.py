@@ -12,7 +12,7 @@ from cloudrl.providers.local.provider import LocalProvider
 from cloudrl.providers.registry import provider
 
 if TYPE_CHECKING:
-    pass
+    from collections.abc import Callable
 
 pytestmark = pytest.mark.io
 
@@ -32,21 +32,6 @@ def test_one_that_is_declared_otherwise_is_refused(lab: FakeLocal) -> None:
     assert lab.cluster.jobs == {}
 
 
-def test_a_refused_resume_ends_a_cluster_that_was_started_for_it(
-    lab: FakeLocal, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise cloudrl.CheckpointError("run 'mine' cannot go on")
-
-    monkeypatch.setattr("cloudrl.saves.resume.plan_resume", refuse)
-    owned = cloudrl.RunningCluster(provider("local").attach("lab"), provider="local", owned=True)
-    monkeypatch.setattr(cloudrl.Cluster, "up", lambda *_, **__: owned)
-    monkeypatch.setattr("cloudrl.jobs.run_plan.find_running", lambda *_, **__: None)
-    with pytest.raises(cloudrl.CheckpointError, match="cannot go on; cluster lab is ended again"):
-        cloudrl.run("grpo-tiny", cluster="lab", name="mine")
-    assert provider("local").status("lab").phase == "down"
-
-
 def test_what_cannot_work_is_refused_before_anything_starts(lab: FakeLocal) -> None:
     with pytest.raises(cloudrl.InputError, match="computes on GPUs"):
         cloudrl.run(
@@ -54,6 +39,16 @@ def test_what_cannot_work_is_refused_before_anything_starts(lab: FakeLocal) -> N
             {"actor_rollout_ref.rollout.tensor_model_parallel_size": 1},
             cluster=cloudrl.Cluster(name="other", data=["gsm8k"], models=["Qwen/Qwen2.5-7B-Instruct"]),
         )
+
+
+def raising(error: Exception, before: Callable[[], object] = lambda: None) -> Callable[..., None]:
+    """Raises an error, whatever it is called with."""
+
+    def function(*_: object, **__: object) -> None:
+        before()
+        raise error
+
+    return function
 
 
 class TestAJobThatIsNotSubmitted:
@@ -70,6 +65,15 @@ class TestAJobThatIsNotSubmitted:
             cloudrl.run("grpo-tiny", cluster="lab", steps=2, submission_id="one")
         assert provider("local").status("lab").phase == "down"
 
+    def test_nor_does_one_stay_whose_run_cannot_be_resumed(
+        self, lab: FakeLocal, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        refuse = raising(cloudrl.CheckpointError("run 'mine' cannot go on"))
+        monkeypatch.setattr("cloudrl.saves.resume.plan_resume", refuse)
+        with pytest.raises(cloudrl.CheckpointError, match="cannot go on; cluster lab is ended again"):
+            cloudrl.run("grpo-tiny", cluster="lab", name="mine")
+        assert provider("local").status("lab").phase == "down"
+
     def test_otherwise_the_error_says_that_it_goes_on(self, lab: FakeLocal) -> None:
         lab.cluster.down()
         with pytest.raises(cloudrl.ConnectionFailed, match="cluster lab goes on") as caught:
@@ -77,30 +81,18 @@ class TestAJobThatIsNotSubmitted:
         assert "cloudrl down lab" in str(caught.value.hint)
         lab.cluster.up()
 
-    def test_with_down_it_ends_whatever_the_error(
-        self, lab: FakeLocal, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def fail(*_: object, **__: object) -> None:
-            raise cloudrl.ConnectionFailed("nobody answers")
-
-        monkeypatch.setattr("cloudrl.sdk.runs.send", fail)
-        with pytest.raises(cloudrl.ConnectionFailed, match="nobody answers; cluster lab is ended again"):
-            cloudrl.run("grpo-tiny", cluster="lab", steps=2, down=True)
-        assert provider("local").status("lab").phase == "down"
-
-    def test_with_down_it_is_kept_where_a_job_runs(
-        self, lab: FakeLocal, monkeypatch: pytest.MonkeyPatch
+    @pytest.mark.parametrize("arrives", [False, True])
+    def test_with_down_it_ends_whatever_the_error_unless_a_job_runs(
+        self, lab: FakeLocal, monkeypatch: pytest.MonkeyPatch, arrives: bool
     ) -> None:
         """The request may have come through, and its answer not."""
-
-        def fail(*_: object, **__: object) -> None:
-            lab.cluster.add("one")
-            raise cloudrl.ConnectionFailed("nobody answers")
-
-        monkeypatch.setattr("cloudrl.sdk.runs.send", fail)
-        with pytest.raises(cloudrl.ConnectionFailed, match="nobody answers; cluster lab goes on"):
+        no_answer = cloudrl.ConnectionFailed("nobody answers")
+        before = (lambda: lab.cluster.add("one")) if arrives else (lambda: None)
+        monkeypatch.setattr("cloudrl.sdk.runs.send", raising(no_answer, before))
+        state, phase = ("goes on", "ready") if arrives else ("is ended again", "down")
+        with pytest.raises(cloudrl.ConnectionFailed, match=f"nobody answers; cluster lab {state}"):
             cloudrl.run("grpo-tiny", cluster="lab", steps=2, down=True)
-        assert provider("local").status("lab").phase == "ready"
+        assert provider("local").status("lab").phase == phase
 
     def test_unless_it_is_to_be_kept(self, lab: FakeLocal) -> None:
         lab.cluster.add("one", status="SUCCEEDED")

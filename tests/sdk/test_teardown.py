@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from fake_local import FakeLocal, rent_disks
 
 import cloudrl
 from cloudrl.errors import InputError
@@ -19,8 +20,6 @@ from cloudrl.sdk.teardown import TeardownImpact, assess
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from fake_local import FakeLocal
 
 pytestmark = pytest.mark.io
 
@@ -46,10 +45,7 @@ class Cloud:
 @pytest.fixture
 def rented(lab: FakeLocal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two ranks, each with its shard on its own node, whose disks go with it."""
-    really = LocalProvider.status
-    monkeypatch.setattr(
-        LocalProvider, "status", lambda self, name: replace(really(self, name), retention=LOST)
-    )
+    rent_disks(monkeypatch)
     for rank in (0, 1):
         disk = tmp_path / f"disk-{rank}"
         actor = disk / "grpo" / "global_step_10" / "actor"

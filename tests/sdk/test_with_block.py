@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from fake_local import FakeLocal, rent_disks
 from small_step import write_step
 
 import cloudrl
 from cloudrl.providers.local.provider import LocalProvider
-from cloudrl.providers.model import CheckpointRetention
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from fake_local import FakeLocal
 
 pytestmark = pytest.mark.io
 
@@ -34,11 +31,7 @@ def owned(lab: FakeLocal) -> cloudrl.RunningCluster:
 @pytest.fixture
 def rented(lab: FakeLocal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Its disks, which go with it; steps 1 and 2 of a run lie there."""
-    gone = CheckpointRetention(destroyed=True, location="on the machines' own disks")
-    really = LocalProvider.status
-    monkeypatch.setattr(
-        LocalProvider, "status", lambda self, name: replace(really(self, name), retention=gone)
-    )
+    rent_disks(monkeypatch)
     for step in (1, 2):
         write_step(tmp_path / "disk" / "mine", step)
     lab.cluster.disks = {0: tmp_path / "disk", 1: tmp_path / "disk"}

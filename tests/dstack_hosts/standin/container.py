@@ -16,8 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from . import config
-from .reaper import reap_until
-from .root import enter_root, run
+from .root import enter_root, reap_until, run
 
 DEFAULT_SHM_BYTES = 64 << 20  # Docker's
 
@@ -49,8 +48,9 @@ def start(spec: ContainerSpec, folder: Path) -> subprocess.Popen[bytes]:
         )  # fmt: skip
 
 
-def container_init(spec_path: str) -> int:
+def container_init(words: list[str]) -> int:
     """Be the container until its command ends."""
+    [spec_path] = words
     spec = ContainerSpec(**json.loads(Path(spec_path).read_text()))
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     disk = Path(spec.disk)

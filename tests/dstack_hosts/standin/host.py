@@ -9,8 +9,7 @@ from pathlib import Path
 
 from . import config, sshd, systemctl
 from .config import HostConfig
-from .reaper import reap_until
-from .root import enter_root, run
+from .root import enter_root, reap_until, run
 
 _WAIT_FOR_LINK_S = 20.0
 _SUDO = """#!/bin/sh
@@ -19,8 +18,9 @@ exec "$@"
 """
 
 
-def host_init(config_path: str, disk: str, program: str) -> int:
+def host_init(words: list[str]) -> int:
     """Be the host until its sshd ends. Must be the first process of new namespaces of all kinds."""
+    config_path, disk, program = words
     host = HostConfig.load(Path(config_path))
     socket.sethostname(host.name)
     _network(host)

@@ -9,7 +9,6 @@ import base64
 import re
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 _ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
@@ -22,10 +21,8 @@ class Clock:
     More than 999 in a second repeat the last one, as in the true runner.
     """
 
-    def __init__(self, now: Callable[[], float] = time.time) -> None:
-        self._now = now
-        self._second = int(now())
-        self._count = 0
+    def __init__(self) -> None:
+        self._second, self._count = int(time.time()), 0
 
     def latest(self) -> int:
         """The last that was given."""
@@ -33,7 +30,7 @@ class Clock:
 
     def next(self) -> int:
         """A later one."""
-        second = int(self._now())
+        second = int(time.time())
         if second <= self._second:
             self._count = min(self._count + 1, 999)
         else:
@@ -44,16 +41,14 @@ class Clock:
 class Quota:
     """Bytes of job output in each hour since the start; zero for any number."""
 
-    def __init__(self, bytes_per_hour: int, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, bytes_per_hour: int) -> None:
         self.bytes_per_hour = bytes_per_hour
-        self._now = now
-        self._start = now()
-        self._hour = 0
-        self._used = 0
+        self._start = time.monotonic()
+        self._hour = self._used = 0
 
     def take(self, size: int) -> bool:
         """Count `size` bytes; False, and uncounted, when they are too many."""
-        hour = int((self._now() - self._start) / _HOUR_S)
+        hour = int((time.monotonic() - self._start) / _HOUR_S)
         if hour != self._hour:
             self._hour, self._used = hour, 0
         if self.bytes_per_hour and self._used + size > self.bytes_per_hour:
@@ -65,8 +60,8 @@ class Quota:
 class Journal:
     """Everything that was ever said, by several threads."""
 
-    def __init__(self, clock: Clock | None = None) -> None:
-        self._clock = clock or Clock()
+    def __init__(self) -> None:
+        self._clock = Clock()
         self._lock = threading.Lock()
         self._states: list[dict[str, Any]] = []
         self._job: list[tuple[int, bytes]] = []

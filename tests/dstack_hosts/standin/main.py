@@ -4,6 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib import import_module
+
+_ROLES = {
+    "host-init": ("host", "host_init"),
+    "container-init": ("container", "container_init"),
+    "systemctl": ("systemctl", "systemctl"),
+    "dstack-shim": ("shim", "main"),
+    "dstack-runner": ("runner", "main"),
+}
 
 
 def main(argv: list[str]) -> int:
@@ -19,29 +28,8 @@ def main(argv: list[str]) -> int:
 
         print(role, "version", HostConfig.load().version)
         return 0
-    return _act(role, words)
-
-
-def _act(role: str, words: list[str]) -> int:
-    if role == "host-init":
-        from .host import host_init
-
-        return host_init(*words)
-    if role == "container-init":
-        from .container import container_init
-
-        return container_init(*words)
-    if role == "systemctl":
-        from .systemctl import systemctl
-
-        return systemctl(words)
-    if role == "dstack-shim":
-        from . import shim
-
-        return shim.main()
-    if role == "dstack-runner":
-        from . import runner
-
-        return runner.main(words)
-    print(f"{role}: not one of this program's names", file=sys.stderr)
-    return 2
+    if role not in _ROLES:
+        print(f"{role}: not one of this program's names", file=sys.stderr)
+        return 2
+    module, function = _ROLES[role]
+    return int(getattr(import_module(f".{module}", __package__), function)(words))

@@ -1,4 +1,4 @@
-"""A private, copy-on-write root file system over another one: what a host and a container live in.
+"""What a host and a container live in: a private, copy-on-write root file system over another one.
 
 Everything happens in the mount namespace of the caller, which must be new, and ends with it.
 """
@@ -45,6 +45,17 @@ def enter_root(
     _pivot(root)
 
 
+def reap_until(main_pid: int) -> int:
+    """Collect children until `main_pid` has ended; its exit status, 128 + N after signal N."""
+    while True:
+        try:
+            pid, status = os.wait()
+        except ChildProcessError:
+            return 0
+        if pid == main_pid:
+            return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+
+
 def run(*words: str) -> None:
     """Run a command of the system. Raises CalledProcessError, or TimeoutExpired after half a minute."""
     subprocess.run(words, check=True, timeout=30)
@@ -81,15 +92,8 @@ def _kernel_file_systems(root: str, shm_bytes: int | None) -> None:
         os.symlink(target, f"{root}/dev/{name}")
     os.mkdir(f"{root}/dev/pts")
     os.mkdir(f"{root}/dev/shm")
-    run(
-        "mount",
-        "-t",
-        "devpts",
-        "-o",
-        "newinstance,ptmxmode=0666,mode=0620,gid=5",
-        "devpts",
-        f"{root}/dev/pts",
-    )
+    options = "newinstance,ptmxmode=0666,mode=0620,gid=5"
+    run("mount", "-t", "devpts", "-o", options, "devpts", f"{root}/dev/pts")
     run("mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", f"{root}/run")
     size = "" if shm_bytes is None else f",size={shm_bytes}"
     run("mount", "-t", "tmpfs", "-o", f"mode=1777{size}", "tmpfs", f"{root}/dev/shm")

@@ -24,11 +24,8 @@ from .journal import Journal
 from .websocket import Websocket
 
 WAIT_SUBMIT, WAIT_RUN, SERVE_LOGS, WAIT_LOGS_FINISHED = (
-    "wait_submit",
-    "wait_run",
-    "serve_logs",
-    "wait_logs_finished",
-)
+    "wait_submit", "wait_run", "serve_logs", "wait_logs_finished",
+)  # fmt: skip
 _START_S = 300.0  # without a job for so long, it gives up
 _LOGS_S = 300.0  # how long it waits at the end for somebody to fetch the last lines
 _STREAM_POLL_S = 0.1
@@ -58,7 +55,6 @@ class Runner:
                 "/api/healthcheck",
                 lambda _: {"service": "dstack-runner", "version": self._host.version},
             ),
-            ("GET", "/api/metrics", lambda _: metrics()),
             ("POST", "/api/submit", self.submit),
             ("POST", "/api/upload_archive", self.upload_archive),
             ("POST", "/api/upload_code", self.upload_code),
@@ -190,27 +186,6 @@ class Runner:
             f"AuthorizedKeysFile {self._keys} .ssh/authorized_keys", "AcceptEnv LANG LC_* COLORTERM NO_COLOR",
         ]  # fmt: skip
         return sshd.start(folder, lines, folder.parent / "sshd.log")
-
-
-def metrics() -> dict[str, Any]:
-    """CPU time and memory of all processes of this container."""
-    ticks = pages = 0
-    for entry in Path("/proc").iterdir():
-        try:
-            fields = (entry / "stat").read_text().rsplit(")", 1)[1].split() if entry.name.isdigit() else []
-        except (OSError, IndexError):
-            continue
-        if fields:
-            ticks += int(fields[11]) + int(fields[12])
-            pages += int(fields[21])
-    used = pages * os.sysconf("SC_PAGE_SIZE")
-    return {
-        "timestamp_micro": int(time.time() * 1e6),
-        "cpu_usage_micro": ticks * 1_000_000 // os.sysconf("SC_CLK_TCK"),
-        "memory_usage_bytes": used,
-        "memory_working_set_bytes": used,
-        "gpus": [],
-    }
 
 
 def _milliseconds(start_time: str) -> int:

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-from . import authorized_keys, config
+from . import config
 from .config import SYSTEM_PATH, HostConfig
 from .container import DEFAULT_SHM_BYTES, ContainerSpec
 from .http_api import ApiError, Request, Route, serve
@@ -53,8 +53,6 @@ class Shim:
             ("GET", "/api/instance/health", lambda _: {"dcgm": None}),
             ("GET", "/api/instance/info", lambda _: {}),
             ("GET", "/api/components", self.components),
-            ("POST", "/api/components/install", self.install_component),
-            ("POST", "/api/shutdown", self.shutdown),
             ("GET", "/api/tasks", self.list_tasks),
             ("POST", "/api/tasks", self.submit),
             ("GET", task, lambda _, task_id: self.task(task_id).info()),
@@ -112,21 +110,6 @@ class Shim:
         programs = (("dstack-runner", self.runner), ("dstack-shim", _PROGRAM))
         return {"components": [component(name, program) for name, program in programs]}
 
-    def install_component(self, request: Request) -> None:
-        """Fetch a program anew."""
-        body = request.json()
-        program = {"dstack-runner": self.runner, "dstack-shim": _PROGRAM}.get(body.get("name", ""))
-        if program is None:
-            raise ApiError(400, "unknown component")
-        if not body.get("url"):
-            raise ApiError(400, "empty url")
-        threading.Thread(target=install, args=(body["url"], program), daemon=True).start()
-
-    def shutdown(self, request: Request) -> None:
-        """End the shim; systemd starts it again. Containers go on."""
-        request.json()
-        threading.Timer(0.1, os._exit, (0,)).start()
-
     def _run(self, task: Task) -> None:
         try:
             self._start_and_wait(task)
@@ -176,25 +159,33 @@ class Shim:
         for key in request.get("container_ssh_keys") or []:
             command += ["--ssh-authorized-key", key]
         path = f"{self.host.path_first}:{SYSTEM_PATH}" if self.host.path_first else SYSTEM_PATH
+        files = (self.runner, str(config.PATH), str(config.PROGRAM))
         return ContainerSpec(
             disk=f"/run/containers/{task.id}",
             command=command,
             environment={"PATH": path, "HOME": "/root"},
-            binds=[*mounts, (str(task.folder), "/tmp/runner"), *_files_of_the_host(self.runner)],
+            binds=[*mounts, (str(task.folder), "/tmp/runner"), *((path, path) for path in files)],
             read_only=self.host.binds,
             shm_bytes=int(request.get("shm_size") or DEFAULT_SHM_BYTES),
         )
 
     @contextlib.contextmanager
     def _host_keys(self, keys: list[str]) -> Iterator[None]:
-        """The users' keys in the host's own file for as long as the task runs: they jump through the host."""
+        """The users' keys in the host's own file for as long as the task runs: they jump through the host.
+
+        A key that two tasks bring is there twice, and both go with the first of them. Source: dstack,
+        runner/internal/shim/authorized_keys.go.
+        """
         with self.keys_lock:
-            authorized_keys.add(self.keys, keys)
+            lines = [*self.keys.read_text().splitlines(), *(key.strip() for key in keys)]
+            self.keys.write_text("".join(f"{line}\n" for line in lines))
         try:
             yield
         finally:
+            own = {_key_of(key) for key in keys}
             with self.keys_lock:
-                authorized_keys.remove(self.keys, keys)
+                lines = [line for line in self.keys.read_text().splitlines() if _key_of(line) not in own]
+                self.keys.write_text("".join(f"{line}\n" for line in lines))
 
 
 def _refusal(request: dict[str, Any]) -> str:
@@ -206,8 +197,9 @@ def _refusal(request: dict[str, Any]) -> str:
     return ""
 
 
-def _files_of_the_host(runner: str) -> list[tuple[str, str]]:
-    return [(path, path) for path in (runner, str(config.PATH), str(config.PROGRAM))]
+def _key_of(line: str) -> str:
+    words = line.split()
+    return words[1] if len(words) > 1 else line
 
 
 def component(name: str, program: str) -> dict[str, str]:
@@ -238,7 +230,7 @@ def host_info(host: HostConfig) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def main() -> NoReturn:
+def main(_words: list[str]) -> NoReturn:
     """Serve until SIGTERM. Containers go on."""
     shim = Shim(dict(os.environ), HostConfig.load())
     if component("dstack-runner", shim.runner)["version"] != shim.host.version:
