@@ -39,6 +39,16 @@ while not os.path.exists(os.environ["GATE"]):
 """
 
 
+def link_numpy(packages: Path) -> None:
+    """Have a folder of packages hold this Python's numpy."""
+    import numpy as np
+
+    source = Path(np.__file__).parent
+    for each in (source, source.with_name("numpy.libs")):
+        if each.exists() and not (packages / each.name).exists():
+            (packages / each.name).symlink_to(each)
+
+
 @dataclass(frozen=True)
 class Image:
     """A Python with a stand-in `ray` beside it, and its own packages."""

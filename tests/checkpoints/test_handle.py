@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import pytest
 from fake_cluster import FakeCluster
 from small_step import write_step
-from spread_checkpoint import spread
 
 from cloudrl.checkpoints.handle import Checkpoints
 from cloudrl.checkpoints.sources import LocalSource
@@ -47,22 +46,6 @@ def test_a_merge_waits_for_the_disk_if_asked(
     assert synced == []
     latest.merge(tmp_path / "again", sync=True)
     assert {path.stat().st_ino for path in (tmp_path / "again").iterdir()} <= set(synced)
-
-
-@pytest.mark.io
-def test_of_a_running_cluster(run: Path, tmp_path: Path) -> None:
-    with FakeCluster() as fake:
-        fake.disks = {rank: tmp_path / f"disk-{rank}" for rank in range(2)}
-        spread(run, list(fake.disks.values()))
-        connection = Connection("lab", fake.url, fake.token, fake.agent_url, fake.token)
-        latest = RunningCluster(connection).checkpoints().latest()
-        assert (latest.run, latest.step) == ("mine", 2)
-        assert latest.verify().ok
-        merged = latest.merge(tmp_path / "model")
-    Checkpoints(LocalSource(run)).latest().merge(tmp_path / "again")
-    assert (merged.path / "model.safetensors").read_bytes() == (
-        tmp_path / "again" / "model.safetensors"
-    ).read_bytes()
 
 
 @pytest.mark.io

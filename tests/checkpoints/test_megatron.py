@@ -49,6 +49,7 @@ def test_a_whole_one(data: Path) -> None:
     found = latest(data)
     report = found.verify()
     assert found.complete
+    assert found.info.world_size is None
     assert report.ok
     assert (report.ranks, report.size_bytes) == ((0, 1), 18)
     assert "tensors are not" in report.findings[-1].message

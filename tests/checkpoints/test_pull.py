@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 import zlib
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,8 +17,6 @@ from cloudrl.errors import CheckpointError, InputError
 from cloudrl.shards.source import LocalShard
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from cloudrl.saves.inventory import FileCopy
 
 SHARD = "actor/model_world_size_2_rank_1.pt"
@@ -26,42 +26,46 @@ class Cut(CheckpointError):
     """The link is gone for good."""
 
 
+@dataclass
+class Link:
+    """Lets so many bytes pass, then breaks; `flips` damages them."""
+
+    room: int = 10**9
+    flips: bool = False
+    passed: int = 0
+
+
+class FarShard(LocalShard):
+    """A file behind a link."""
+
+    def __init__(self, path: Path, label: str, link: Link) -> None:
+        super().__init__(path, label=label)
+        self._link = link
+
+    def read(self, offset: int, length: int) -> bytes:
+        if self._link.room < length:
+            raise Cut("cut")
+        self._link.room -= length
+        self._link.passed += length
+        piece = super().read(offset, length)
+        return bytes(len(piece)) if self._link.flips else piece
+
+    def crc32(self, offset: int, length: int) -> int:
+        return zlib.crc32(self.path.read_bytes()[offset : offset + length])
+
+
+@dataclass(frozen=True)
 class Shaky(LocalSource):
-    """Gives so many bytes in all, 100 at a time, then breaks; `flips` damages what it gives."""
+    link: Link = field(default_factory=Link)
 
-    left = 10**9
-    flips = False
-    given = 0
-
-    def open(self, file: FileCopy, **kinds: object) -> LocalShard:
-        origin = self
-
-        class Source(LocalShard):
-            def read(self, offset: int, length: int) -> bytes:
-                if origin.left < length:
-                    raise Cut("cut")
-                piece = super().read(offset, length)
-                object.__setattr__(origin, "left", origin.left - length)
-                object.__setattr__(origin, "given", origin.given + length)
-                return bytes(len(piece)) if origin.flips else piece
-
-            def crc32(self, offset: int, length: int) -> int:
-                return zlib.crc32(self.path.read_bytes()[offset : offset + length])
-
-        source = super().open(file)
-        assert isinstance(source, LocalShard)
-        return Source(source.path, label=source.label)
+    def open(self, file: FileCopy) -> FarShard:
+        return FarShard(Path(file.location.folder) / file.path, file.label, self.link)
 
 
 @pytest.fixture
 def origin(tmp_path: Path) -> Shaky:
     write_step(tmp_path / "volume" / "run", 7)
     return Shaky(tmp_path / "volume")
-
-
-def set_to(origin: Shaky, **values: object) -> None:
-    for key, value in values.items():
-        object.__setattr__(origin, key, value)
 
 
 def tree(folder: Path) -> dict[str, bytes]:
@@ -80,33 +84,33 @@ def test_the_whole_step_and_a_tracker(origin: Shaky, tmp_path: Path) -> None:
 
 def test_it_goes_on_where_it_stopped(origin: Shaky, tmp_path: Path) -> None:
     latest = Checkpoints(origin).latest()
-    set_to(origin, left=9_000)
+    origin.link.room = 9_000
     with pytest.raises(Cut):
         latest.pull(tmp_path / "here")
     assert not (tmp_path / "here" / "latest_checkpointed_iteration.txt").exists()
-    first = origin.given
+    first = origin.link.passed
 
-    set_to(origin, left=10**9)
+    origin.link.room = 10**9
     total = latest.pull(tmp_path / "here").size_bytes
     assert tree(tmp_path / "here") == tree(tmp_path / "volume" / "run")
     assert 0 < first < total
-    assert origin.given == total, "nothing was read twice"
+    assert origin.link.passed == total, "nothing was read twice"
 
     latest.pull(tmp_path / "here")
-    assert origin.given == total
+    assert origin.link.passed == total
 
 
 def test_half_a_file_is_kept(origin: Shaky, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cloudrl.checkpoints.pull._PIECE_BYTES", 1000)
     latest = Checkpoints(origin).latest()
-    set_to(origin, left=3_500)
+    origin.link.room = 3_500
     with pytest.raises(Cut):
         latest.pull(tmp_path / "here")
     (part,) = (tmp_path / "here").rglob("*.part")
     assert part.stat().st_size >= 1000
-    set_to(origin, left=10**9)
+    origin.link.room = 10**9
     total = latest.pull(tmp_path / "here").size_bytes
-    assert origin.given == total
+    assert origin.link.passed == total
     assert tree(tmp_path / "here") == tree(tmp_path / "volume" / "run")
 
 
@@ -119,7 +123,7 @@ def test_a_step_that_was_saved_again_is_taken_anew(origin: Shaky, tmp_path: Path
 
 
 def test_what_is_damaged_on_its_way_does_not_appear(origin: Shaky, tmp_path: Path) -> None:
-    set_to(origin, flips=True)
+    origin.link.flips = True
     with pytest.raises(
         CheckpointError, match=r"is damaged on its way: its CRC-32 is [0-9a-f]{8}, and [0-9a-f]{8}"
     ):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import struct
-import threading
 import zlib
 from typing import TYPE_CHECKING
 
@@ -222,18 +221,3 @@ def test_a_file_that_has_become_shorter(link: CutLink, clock: Clock) -> None:
         source.read(SIZE, 100)
     with pytest.raises(CheckpointError):
         source.crc32(SIZE - 10, 100)
-
-
-def test_threads_share_it(link: CutLink, clock: Clock) -> None:
-    source, wrong = shard(link, clock), []
-
-    def read(first: int) -> None:
-        offsets = range(first, SIZE - 4000, 40_000)
-        wrong.extend(at for at in offsets if source.read(at, 4000) != VALUES[at : at + 4000])
-
-    threads = [threading.Thread(target=read, args=(start,)) for start in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import io
 import os
 import shlex
@@ -17,6 +16,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from fake_cluster import FakeCluster
+from node_image import link_numpy
 from small_step import write_step
 from spread_checkpoint import spread
 
@@ -35,19 +35,6 @@ if TYPE_CHECKING:
     from cloudrl.checkpoints.handle import CheckpointHandle
 
 pytestmark = pytest.mark.io
-
-
-def numpy_alone(folder: Path) -> Path:
-    """A folder for PYTHONPATH that has numpy, and none of our other packages."""
-    found = importlib.util.find_spec("numpy")
-    assert found is not None
-    assert found.origin is not None
-    source = Path(found.origin).parent
-    folder.mkdir()
-    for each in (source, source.with_name("numpy.libs")):
-        if each.exists():
-            (folder / each.name).symlink_to(each)
-    return folder
 
 
 class Head(FakeCluster):
@@ -69,7 +56,10 @@ class Head(FakeCluster):
         shell, secrets, python, *words = shlex.split(job.body["entrypoint"])
         assert (shell, secrets, python) == ("/bin/sh", f"/dev/shm/secrets/{submission_id}", "python3")
         base = getattr(sys, "_base_executable", sys.executable)
-        env = {"PYTHONPATH": str(numpy_alone(place / "packages")), "PATH": os.environ["PATH"]}
+        packages = place / "packages"  # numpy and nothing else
+        packages.mkdir()
+        link_numpy(packages)
+        env = {"PYTHONPATH": str(packages), "PATH": os.environ["PATH"]}
         done = subprocess.run(
             [base, *words],
             cwd=place,

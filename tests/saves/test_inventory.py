@@ -130,18 +130,6 @@ def test_roles_and_world_sizes_are_apart() -> None:
     assert all("huggingface/config.json" in each.files for each in found)
 
 
-def test_megatron() -> None:
-    said = step(3, ())
-    said["roles"][0]["files"] += [
-        {"path": name, "size_bytes": 5, "modified_at": 1.0}
-        for name in ("model/dist_ckpt/__0_0.distcp", "model/dist_ckpt/.metadata")
-    ]
-    (checkpoint,) = aggregate([node(0, run("r", said))]).checkpoints
-    assert checkpoint.is_megatron
-    assert checkpoint.world_size is None
-    assert checkpoint.complete
-
-
 def test_records_of_saves_belong_to_their_world_size() -> None:
     mine, other = SaveRecord(3, "actor", 1, 2, 1.0), SaveRecord(3, "actor", 0, 8, 1.0)
     saves = [mine.to_json(), other.to_json(), {"rank": "x", "world_size": 2}]
