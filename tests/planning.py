@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from cloudrl.jobs import JobHandle, Submission, SubmitOptions, plan_job, prepare, send
 from cloudrl.jobs.draft import Snapshot
-from cloudrl.jobs.local_files import look
+from cloudrl.jobs.local_files import inspect_files
 from cloudrl.spec import Job, parse_override
 from cloudrl.spec.shape import ClusterShape
 
@@ -60,7 +60,7 @@ def plan(
 ) -> Submission:
     """What would be sent to a cluster of this shape; of this machine's files none is read."""
     options = options or SubmitOptions()
-    snapshot = Snapshot(shape, look(job_, options, here=here), shell=shell or {}, now=now)
+    snapshot = Snapshot(shape, inspect_files(job_, options, here=here), shell=shell or {}, now=now)
     return plan_job(job_, options, snapshot)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from cloudrl.errors import InputError, did_you_mean
 from cloudrl.jobs.defaults import CRITIC_MODEL, MODEL, TRAIN, VAL
 from cloudrl.jobs.environment import is_remote
-from cloudrl.jobs.local_files import PARTS, is_of_this_machine, not_here, split_reward
+from cloudrl.jobs.local_files import PARTS, is_of_this_machine, missing_path, split_reward
 from cloudrl.jobs.overrides import one_or_many, parse_overrides, unquoted
 from cloudrl.spec.hydra import hydra_text
 from cloudrl.verl.path_keys import REWARD_FUNCTION, REWARD_NAME, REWARD_PATH, PathKind
@@ -89,7 +89,7 @@ def _files(name: str, cluster: ClusterShape, files: LocalFiles) -> tuple[str, st
     folder = files.at(name)
     if not folder.exists:
         if "/" in name and name.startswith((".", "~")):
-            raise not_here(f"--data {name}", folder)
+            raise missing_path(f"--data {name}", folder)
         has = ", ".join(cluster.data) or "none"
         raise InputError(
             f"--data {name} is neither a data set that cluster {cluster.name!r} has prepared (it has: {has}) nor a "

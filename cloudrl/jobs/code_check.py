@@ -17,7 +17,7 @@ _NEVER_BESIDE = frozenset({"verl", "torch", "ray", "transformers", "cloudrl"})
 """Packages of the image: a checkout of one that lies beside the file is not what it imports on the nodes."""
 
 
-def check_code(file: LocalFile, name: str | None, *, said: str, is_in_root: bool = False) -> None:
+def check_code(file: LocalFile, name: str | None, *, option: str, is_in_root: bool = False) -> None:
     """Refuse a file that verl could not load on the nodes.
 
     verl executes the file by its path (verl 0.9.1, utils/import_utils.py: load_module): its folder is not on
@@ -26,37 +26,37 @@ def check_code(file: LocalFile, name: str | None, *, said: str, is_in_root: bool
     Args:
         file: The file.
         name: What has to be defined in it; None when verl asks for nothing.
-        said: The option or override, for the message.
+        option: The option or override, for the message.
         is_in_root: Whether it lies in the root of the working directory that is sent along.
 
     Raises:
         InputError: It is no Python, does not define `name`, or imports a file that does not come along.
     """
-    tree = _parsed(file, said)
+    tree = _parsed(file, option)
     if name is not None:
-        _check_defined(tree, name, file.path, said)
+        _check_defined(tree, name, file.path, option)
     if not is_in_root:
-        _check_imports(tree, file, said)
+        _check_imports(tree, file, option)
 
 
-def _parsed(file: LocalFile, said: str) -> ast.Module:
+def _parsed(file: LocalFile, option: str) -> ast.Module:
     try:
         return ast.parse(file.source, filename=str(file.path))
     except SyntaxError as failure:
         where = f"line {failure.lineno}: {failure.msg}"
-        raise InputError(f"{said}: {file.path} is not Python: {where}") from failure
+        raise InputError(f"{option}: {file.path} is not Python: {where}") from failure
     except ValueError as failure:
-        raise InputError(f"{said}: {file.path} cannot be read: {failure}") from failure
+        raise InputError(f"{option}: {file.path} cannot be read: {failure}") from failure
 
 
-def _check_defined(tree: ast.Module, name: str, path: Path, said: str) -> None:
+def _check_defined(tree: ast.Module, name: str, path: Path, option: str) -> None:
     defined = list(dict.fromkeys(_defined(tree.body)))
     if name in defined or "*" in defined:
         return
     functions = [node.name for node in tree.body if isinstance(node, _FUNCTIONS)]
     has = ", ".join(functions) or "none"
     raise InputError(
-        f"{said}: {path.name} defines no {name!r}{did_you_mean(name, defined)} (its functions: {has})",
+        f"{option}: {path.name} defines no {name!r}{did_you_mean(name, defined)} (its functions: {has})",
         hint=f"Name the one that verl shall call: {path.name}:{functions[0]}" if functions else None,
     )
 
@@ -83,14 +83,14 @@ def _defined(body: list[ast.stmt]) -> Iterator[str]:
                 yield from _defined(handler.body)
 
 
-def _check_imports(tree: ast.Module, file: LocalFile, said: str) -> None:
+def _check_imports(tree: ast.Module, file: LocalFile, option: str) -> None:
     path, beside = file.path, file.modules_beside
     for module, dots in _imported(tree):
         top = module.split(".")[0]
         if dots or (top in beside - _NEVER_BESIDE - {path.stem}):
             written = f"{'.' * dots}{module}"
             raise InputError(
-                f"{said}: {path.name} imports {written!r}, which lies beside it and is not sent with it",
+                f"{option}: {path.name} imports {written!r}, which lies beside it and is not sent with it",
                 hint=f"--working-dir {path.parent} sends the folder; then name the file in it: {path.name}"
                 if not dots
                 else f"verl loads a single file: write `import {top or 'module'}`, and --working-dir {path.parent}",

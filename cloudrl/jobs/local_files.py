@@ -78,8 +78,6 @@ class LocalFiles:
     """It comes from a URL: nobody here knows what is in it, and nothing can be added."""
     verl_fork: str | None = None
     """The release of the verl in the working directory; "" where it does not say."""
-    nodes_are_here: bool = False
-    """Whether the nodes have this machine's disk, so that an absolute path is the same for both."""
     found: Mapping[str, LocalFile] = field(default_factory=dict, repr=False)
     """By the text that the user gave: what is in the working directory, or else seen from `here`."""
     digests: Mapping[Path, str] = field(default_factory=dict, repr=False)
@@ -99,9 +97,7 @@ class LocalFiles:
             return None
         name = file.resolved.relative_to(self.working_dir.resolved).as_posix()
         travelling = {entry.name for entry in self.working_dir.entries}
-        if not file.is_folder:
-            return name if name in travelling else None
-        wanted = {f"{name}/{entry.name.partition('/')[2]}" for entry in file.entries}
+        wanted = {name + entry.name.removeprefix(file.path.name) for entry in file.entries}
         return name if wanted and wanted <= travelling else None
 
 
@@ -119,16 +115,13 @@ class LocalPath:
         return f"{self.key}={self.text}"
 
 
-def look(
-    job: Job, options: SubmitOptions, *, here: Path | None = None, nodes_are_here: bool = False
-) -> LocalFiles:
+def inspect_files(job: Job, options: SubmitOptions, *, here: Path | None = None) -> LocalFiles:
     """Look at the working directory and at every path that job or options name.
 
     Args:
         job: The recipe.
         options: What the user asks for.
         here: What relative paths start from; None is the current directory.
-        nodes_are_here: Whether the cluster's nodes read this machine's own files.
 
     Raises:
         InputError: The working directory is none, or cannot be listed.
@@ -136,25 +129,24 @@ def look(
     here, source = here or Path.cwd(), options.working_dir_source
     is_url = is_remote(source or "")
     excludes = options.runtime_env.get("excludes") or ()
-    folder = _look_at_working_dir(Path(source), excludes) if source and not is_url else None
+    folder = _inspect_working_dir(Path(source), excludes) if source and not is_url else None
     kinds: dict[str, set[PathKind]] = defaultdict(set)
     for text, kind in _paths(job, options):
         kinds[text].add(kind)
-    found = {text: look_at(here, text, asked) for text, asked in kinds.items()}
+    found = {text: inspect_path(here, text, asked) for text, asked in kinds.items()}
     if folder is not None:
-        inside = {text: look_at(folder.path, text, kinds[text]) for text in kinds if not is_marked(text)}
+        inside = {text: inspect_path(folder.path, text, kinds[text]) for text in kinds if not is_marked(text)}
         found |= {text: replace(file, is_in_working_dir=True) for text, file in inside.items() if file.exists}
     return LocalFiles(
         here=here,
         working_dir=folder,
         working_dir_is_remote=is_url,
         verl_fork=_verl_of(folder),
-        nodes_are_here=nodes_are_here,
         found=found,
     )
 
 
-def look_at(base: Path, text: str, kinds: Set[PathKind]) -> LocalFile:
+def inspect_path(base: Path, text: str, kinds: Set[PathKind]) -> LocalFile:
     """Look at one path, as far as something of these kinds is asked for there.
 
     Raises:
@@ -181,12 +173,15 @@ def look_at(base: Path, text: str, kinds: Set[PathKind]) -> LocalFile:
     return _code(file) if PathKind.CODE in kinds else file
 
 
-def find(overrides: Mapping[str, str], files: LocalFiles) -> tuple[tuple[LocalPath, ...], tuple[str, ...]]:
+def find_local_paths(
+    overrides: Mapping[str, str], files: LocalFiles, *, nodes_are_here: bool = False
+) -> tuple[tuple[LocalPath, ...], tuple[str, ...]]:
     """The paths of this machine in a job's overrides, and what the user should know of the others.
 
     Args:
         overrides: As Hydra text.
         files: What lies at them.
+        nodes_are_here: Whether the nodes have this machine's disk, so that an absolute path is the same for both.
 
     Raises:
         InputError: A path of this machine does not exist, or is a folder where a file is read, or the reverse.
@@ -202,7 +197,7 @@ def find(overrides: Mapping[str, str], files: LocalFiles) -> tuple[tuple[LocalPa
                 _check(path)
                 paths.append(path)
             else:
-                notes += _notes(key, text, kind, files)
+                notes += _notes(key, text, kind, files.at(text), nodes_are_here)
     return tuple(paths), tuple(dict.fromkeys(notes))
 
 
@@ -220,7 +215,7 @@ def is_of_this_machine(text: str, kind: PathKind, files: LocalFiles) -> bool:
     return file.exists or not files.working_dir_is_remote
 
 
-def not_here(what: str, file: LocalFile) -> InputError:
+def missing_path(what: str, file: LocalFile) -> InputError:
     """The error for a path that does not exist, with the nearest name in its folder."""
     if file.beside:
         meant = did_you_mean(file.path.name, file.beside)
@@ -235,7 +230,7 @@ def not_here(what: str, file: LocalFile) -> InputError:
 def _check(path: LocalPath) -> None:
     file, wants_folder = path.file, path.kind in (PathKind.MODEL, PathKind.FOLDER)
     if not file.exists:
-        raise not_here(str(path), file)
+        raise missing_path(str(path), file)
     if wants_folder and not file.is_folder:
         raise InputError(f"{path} is a file, and verl reads a {path.kind.value} there")
     if file.is_folder and not wants_folder:
@@ -248,13 +243,13 @@ def _check(path: LocalPath) -> None:
         raise InputError(f"{path} has no config.json, so it is no Hugging Face model folder")
 
 
-def _notes(key: str, text: str, kind: PathKind, files: LocalFiles) -> Iterator[str]:
-    if text.startswith("/") and not files.nodes_are_here and files.at(text).exists:
+def _notes(key: str, text: str, kind: PathKind, file: LocalFile, nodes_are_here: bool) -> Iterator[str]:
+    if text.startswith("/") and not nodes_are_here and file.exists:
         yield (
             f"{key}={text} is a path on the nodes; to send what this machine has there, give it relative to this "
             "folder"
         )
-    if kind is PathKind.MODEL and HUB_ID.fullmatch(text) and files.at(text).is_folder:
+    if kind is PathKind.MODEL and HUB_ID.fullmatch(text) and file.is_folder:
         yield f"{key}={text} is a model on the Hub; the folder of that name here needs ./{text}"
 
 
@@ -325,7 +320,7 @@ def _code(file: LocalFile) -> LocalFile:
         raise InputError(f"{file.path} cannot be read: {failure}") from failure
 
 
-def _look_at_working_dir(folder: Path, excludes: Sequence[str]) -> LocalFile:
+def _inspect_working_dir(folder: Path, excludes: Sequence[str]) -> LocalFile:
     entries, resolved = scan(folder, excludes), folder.resolve()
     return LocalFile(
         folder, resolved, exists=True, is_folder=True, children=_children(resolved), entries=entries

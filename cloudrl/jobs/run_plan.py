@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from cloudrl.data.request import folder_name
 from cloudrl.errors import InputError
 from cloudrl.jobs.draft import Snapshot
-from cloudrl.jobs.local_files import HUB_ID, is_marked, look
+from cloudrl.jobs.local_files import HUB_ID, inspect_files, is_marked
 from cloudrl.node.replication import FILES
 from cloudrl.protocol.data_sets import BUILT_IN
 from cloudrl.protocol.options import MADE_ON_NODES
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from cloudrl.spec import Job
     from cloudrl.transport import Connection
 
-_WITH_IMAGE = tuple(each.verl for each in RELEASES)
-
 
 def cluster_for_job(job: Job, options: SubmitOptions) -> dict[str, Any]:
     """Fields of a cluster for a job: as many nodes and GPUs as its recipe is made for, its data sets and its model.
@@ -42,7 +40,7 @@ def cluster_for_job(job: Job, options: SubmitOptions) -> dict[str, Any]:
         "gpu": job.gpu,
         "data": data or None,
         "models": [model] if model is not None and _is_fetched(model) else None,
-        "verl": job.verl if job.device == "gpu" and job.verl in _WITH_IMAGE else None,
+        "verl": job.verl if job.device == "gpu" and any(job.verl == each.verl for each in RELEASES) else None,
         "rollout": job.rollout if job.rollout in ROLLOUTS and job.device == "gpu" else None,
     }
     return {name: value for name, value in fields.items() if value is not None}
@@ -54,7 +52,7 @@ def expected_snapshot(
     """What planning the job is going to look at once the cluster is up; of this machine's files only code is read."""
     return Snapshot(
         expected_shape(planned, job),
-        look(job, options, nodes_are_here=planned.nodes_are_here),
+        inspect_files(job, options),
         shell=shell or {},
         is_expected=True,
     )
@@ -107,12 +105,12 @@ def find_running(declared: Cluster, asked: Mapping[str, Any], *, on: str) -> Con
     where, name = provider(on), declared.name
     if not any(each.name == name for each in where.list()):
         return None
-    look = where.status(name)
-    if look.is_over:
+    status = where.status(name)
+    if status.is_over:
         return None
-    if not look.is_ready:
+    if not status.is_ready:
         raise InputError(
-            f"cluster {name!r} is there and not READY: {look.phase}",
+            f"cluster {name!r} is there and not READY: {status.phase}",
             hint=f"Wait for it: cloudrl status {name} --watch\nEnd it: cloudrl down {name}",
         )
     connection = where.attach(name)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from cloudrl.errors import CloudrlError, ConnectionFailed, InputError, Unauthorized
 from cloudrl.jobs.draft import Snapshot
 from cloudrl.jobs.handle import JobHandle, job_handle
-from cloudrl.jobs.local_files import look, read
+from cloudrl.jobs.local_files import inspect_files, read
 from cloudrl.jobs.pipeline import continues_a_run, plan_job
 from cloudrl.jobs.transfer import send_files, wait_replicated
 from cloudrl.jobs.working_dir import zip_package
@@ -72,7 +72,7 @@ def take_snapshot(
         ClusterFailed: The cluster has failed, or is not ready yet.
     """
     cluster = inspect_cluster(connection)
-    files = look(job, options, nodes_are_here=cluster.nodes_are_here)
+    files = inspect_files(job, options)
     agent = connection.agent() if continues_a_run(job, options) else None
     if agent is None:
         return Snapshot(cluster, files, shell=shell)

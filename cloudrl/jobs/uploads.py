@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from cloudrl.errors import InputError
 from cloudrl.jobs.code_check import check_code
 from cloudrl.jobs.defaults import PACKAGE_FOLDER
-from cloudrl.jobs.local_files import LocalPath, find
+from cloudrl.jobs.local_files import LocalPath, find_local_paths
 from cloudrl.jobs.overrides import items
 from cloudrl.jobs.submission import Upload
 from cloudrl.jobs.working_dir import EXCLUDED_FOLDERS, PackagePlan, too_large
@@ -43,7 +43,7 @@ def plan_uploads(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
         InputError: A path does not exist, Python code is not what verl needs, or there is no way for something large.
     """
     files, folder = snapshot.files, snapshot.files.working_dir
-    paths, notes = find(draft.arguments, files)
+    paths, notes = find_local_paths(draft.arguments, files, nodes_are_here=draft.cluster.nodes_are_here)
     inside = {path.file.path: name for path in paths if (name := files.name_inside(path.file)) is not None}
     _check_all_code(paths, draft.values, inside)
     if folder is not None and folder.size_bytes > PACKAGE_LIMIT_BYTES:
@@ -71,7 +71,7 @@ def _check_all_code(
         if each.kind is PathKind.CODE and name is not None:
             wanted = values.get(name) or (REWARD_FUNCTION if name == REWARD_NAME else None)
             is_in_root = "/" not in inside.get(each.file.path, "/")
-            check_code(each.file, wanted, said=str(each), is_in_root=is_in_root)
+            check_code(each.file, wanted, option=str(each), is_in_root=is_in_root)
 
 
 def _too_large_for_the_package(

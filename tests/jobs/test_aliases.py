@@ -12,7 +12,7 @@ from cloudrl.jobs import SubmitOptions
 from cloudrl.jobs.aliases import expand_aliases
 from cloudrl.jobs.defaults import take_cluster_defaults
 from cloudrl.jobs.draft import JobDraft, Snapshot
-from cloudrl.jobs.local_files import LocalFiles, look
+from cloudrl.jobs.local_files import LocalFiles, inspect_files
 from cloudrl.spec import Job
 
 TRAIN, VAL = "data.train_files", "data.val_files"
@@ -51,7 +51,7 @@ def plain(
 def expanded(here: Path, job: Job = JOB, **options: Any) -> JobDraft:
     asked = SubmitOptions(**options)
     draft = JobDraft(job=job, options=asked, cluster=CLUSTER, overrides=asked.overrides, name="run")
-    return expand_aliases(draft, Snapshot(CLUSTER, look(job, asked, here=here)))
+    return expand_aliases(draft, Snapshot(CLUSTER, inspect_files(job, asked, here=here)))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from cloudrl.errors import InputError
 from cloudrl.jobs.code_check import check_code
-from cloudrl.jobs.local_files import look_at
+from cloudrl.jobs.local_files import inspect_path
 from cloudrl.verl.path_keys import PathKind
 
 
@@ -14,8 +14,8 @@ def check(
     folder: Path, source: str | bytes, name: str | None = "compute_score", *, is_in_root: bool = False
 ) -> None:
     (folder / "reward.py").write_bytes(source if isinstance(source, bytes) else source.encode())
-    file = look_at(folder, "reward.py", {PathKind.CODE})
-    check_code(file, name, said="--reward ./reward.py", is_in_root=is_in_root)
+    file = inspect_path(folder, "reward.py", {PathKind.CODE})
+    check_code(file, name, option="--reward ./reward.py", is_in_root=is_in_root)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from cloudrl.errors import InputError
 from cloudrl.jobs import SubmitOptions
-from cloudrl.jobs.local_files import LocalFiles, LocalPath, find, look
+from cloudrl.jobs.local_files import LocalFiles, LocalPath, find_local_paths, inspect_files
 from cloudrl.jobs.overrides import items
 from cloudrl.spec import Job
 from cloudrl.spec.hydra import hydra_text
@@ -36,8 +36,8 @@ def found(
 ) -> tuple[tuple[LocalPath, ...], tuple[str, ...]]:
     """(the paths of this machine in one override, what is said of it)."""
     options = SubmitOptions(overrides={key: value}, working_dir=working_dir and str(here / working_dir))
-    files = look(Job(name="x"), options, here=here, nodes_are_here=nodes_are_here)
-    return find({key: hydra_text(value)}, files)
+    files = inspect_files(Job(name="x"), options, here=here)
+    return find_local_paths({key: hydra_text(value)}, files, nodes_are_here=nodes_are_here)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,9 @@ def test_the_working_directory_comes_first(here: Path):
 
 
 def test_a_working_directory_that_nobody_here_knows(here: Path):
-    assert find({TRAIN: hydra_text("data/x.parquet")}, LocalFiles(here, working_dir_is_remote=True)) == (
+    assert find_local_paths(
+        {TRAIN: hydra_text("data/x.parquet")}, LocalFiles(here, working_dir_is_remote=True)
+    ) == (
         (),
         (),
     )

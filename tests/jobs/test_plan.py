@@ -15,7 +15,7 @@ from planning import NOW, cluster, job, overrides, plan, planned, typed
 from cloudrl.errors import InputError
 from cloudrl.jobs import SubmitOptions, pipeline
 from cloudrl.jobs.draft import Snapshot
-from cloudrl.jobs.local_files import look
+from cloudrl.jobs.local_files import inspect_files
 from cloudrl.spec import HydraText
 
 
@@ -172,7 +172,7 @@ class TestPasses:
     def test_the_same_snapshot_gives_the_same_submission(self, tmp_path: Path):
         (tmp_path / "reward.py").write_text("def compute_score(): ...")
         options = SubmitOptions(reward="./reward.py", env={"MY_TOKEN": "x" * 9}, steps=3)
-        snapshot = Snapshot(cluster(), look(job(), options, here=tmp_path), now=NOW)
+        snapshot = Snapshot(cluster(), inspect_files(job(), options, here=tmp_path), now=NOW)
         first = pipeline.plan_job(job(), options, snapshot)
         (tmp_path / "reward.py").unlink()
         assert pipeline.plan_job(job(), options, snapshot) == first, (

@@ -17,7 +17,7 @@ from server_harness import TOKEN, Served
 from cloudrl.errors import ConnectionFailed, InputError, Unauthorized
 from cloudrl.jobs import Submission, SubmitOptions, prepare, send
 from cloudrl.jobs.draft import JobDraft, Snapshot
-from cloudrl.jobs.local_files import look, read
+from cloudrl.jobs.local_files import inspect_files, read
 from cloudrl.jobs.submission import Upload
 from cloudrl.jobs.transfer import send_files, wait_replicated
 from cloudrl.jobs.uploads import plan_uploads
@@ -61,7 +61,7 @@ def head(tmp_path: Path) -> Iterator[Served]:
 @pytest.fixture
 def item(here: Path, head: Served) -> Upload:
     lab = ClusterShape("lab", "1", 1, 1, "cpu", files_dir=str(head.replication.files.root))
-    files = look(JOB, SubmitOptions(model="./model"))
+    files = inspect_files(JOB, SubmitOptions(model="./model"))
     model = files.at("./model")
     files = read(files, [("./model", model.entries)], lambda *_: None)
     draft = JobDraft(job=JOB, options=SubmitOptions(), cluster=lab, overrides={MODEL: "./model"})

@@ -12,7 +12,7 @@ import pytest
 from cloudrl.errors import InputError
 from cloudrl.jobs import SubmitOptions
 from cloudrl.jobs.draft import JobDraft, Snapshot
-from cloudrl.jobs.local_files import look, read
+from cloudrl.jobs.local_files import inspect_files, read
 from cloudrl.jobs.uploads import SMALL_BYTES, plan_uploads
 from cloudrl.jobs.working_dir import PackagePlan, zip_package
 from cloudrl.spec import Job
@@ -53,7 +53,7 @@ def planned(
     named = {keys.get(key, key): value for key, value in overrides.items()}
     source = str(here / working_dir) if working_dir and "://" not in working_dir else working_dir
     options = SubmitOptions(overrides=named, working_dir=source)
-    snapshot = Snapshot(cluster, look(JOB, options, here=here))
+    snapshot = Snapshot(cluster, inspect_files(JOB, options, here=here))
     draft = JobDraft(job=JOB, options=options, cluster=cluster, overrides=named)
     seen = plan_uploads(draft, snapshot)
     files = read(snapshot.files, [(item.text, item.entries) for item in seen.uploads], lambda *_: None)

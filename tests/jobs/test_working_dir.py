@@ -11,7 +11,7 @@ import pytest
 from cloudrl.errors import InputError
 from cloudrl.jobs import SubmitOptions
 from cloudrl.jobs.draft import JobDraft, Snapshot
-from cloudrl.jobs.local_files import look, read
+from cloudrl.jobs.local_files import inspect_files, read
 from cloudrl.jobs.uploads import plan_uploads
 from cloudrl.jobs.working_dir import EXCLUDED_FOLDERS, PackagePlan, scan, zip_package
 from cloudrl.spec import Job
@@ -34,7 +34,7 @@ def plan(folder: Path) -> PackagePlan:
     """What a job without files of its own brings along."""
     job, options = Job(name="x"), SubmitOptions(working_dir=str(folder))
     draft = JobDraft(job=job, options=options, cluster=PLAIN, overrides={})
-    files = look(job, options)
+    files = inspect_files(job, options)
     plan_uploads(draft, Snapshot(PLAIN, files))  # refuses what is too large before any of it is read
     files = read(files, [("", scan(folder))], lambda *_: None)
     package = plan_uploads(draft, Snapshot(PLAIN, files)).package
