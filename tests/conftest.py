@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from dstack_hosts.fixtures import dstack_lab, dstack_pair  # noqa: F401 - fixtures
+from fake_clock import Clock
 from fake_local import FakeLocal
 from hypothesis import settings
 
@@ -99,6 +100,11 @@ def run_python() -> Callable[[str], str]:
         return done.stdout
 
     return run
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
 
 
 @pytest.fixture

@@ -57,24 +57,6 @@ class Home:
         return LocalProvider().up(self.plan(name, *options, **fields), timeout_s=60)
 
 
-class Clock:
-    """Seconds that pass by sleeping."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
 @pytest.fixture
 def dstack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeDstack:
     """A dstack server in memory, which is the one that is configured."""

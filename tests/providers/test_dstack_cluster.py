@@ -48,7 +48,7 @@ def test_a_tunnel_daemon_that_is_killed_blocks_nothing(user: User, first: str) -
     until(lambda: ssh_of(user) == [], 10, lambda: f"ssh {ssh_of(user)} has outlived its daemon")
     assert "http://localhost:8265" in user.types("cloudrl", "attach", first).stdout
     assert json.loads(path.read_text())["pid"] != before
-    assert "is closed" in user.types("cloudrl", "detach", first).stdout
+    assert "closed the tunnel" in user.types("cloudrl", "detach", first).stdout
     assert ssh_of(user) == []
     assert "there was no tunnel" in user.types("cloudrl", "detach", first).stdout
     user.types("cloudrl", "attach", first)

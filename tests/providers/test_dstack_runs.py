@@ -14,7 +14,7 @@ from cloudrl.protocol.phases import Phase
 from cloudrl.providers.dstack import diagnostics, runs
 
 if TYPE_CHECKING:
-    from conftest import Clock
+    from fake_clock import Clock
     from fake_dstack import FakeDstack
 
 

@@ -30,7 +30,7 @@ from cloudrl.transport.ssh import Route
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from conftest import Clock
+    from fake_clock import Clock
     from fake_dstack import FakeDstack
 
     from cloudrl.providers.dstack.plan import DstackPlan

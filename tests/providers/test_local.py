@@ -31,9 +31,8 @@ provider = LocalProvider()
 
 def _is_gone(plan: LocalPlan) -> bool:
     """No process, no port, no temporary folder."""
-    ports = (plan.state.gcs_port, plan.state.dashboard_port, plan.state.client_port, *plan.state.agent_ports)
     with socket.socket() as probe:
-        open_ports = [port for port in ports if probe.connect_ex(("127.0.0.1", port)) == 0]
+        open_ports = [port for port in plan.state.ports if probe.connect_ex(("127.0.0.1", port)) == 0]
     return not (processes.of_cluster(plan.state.id) or open_ports or Path(plan.state.ray_temp_dir).exists())
 
 
@@ -51,7 +50,7 @@ def test_from_up_to_down(home: Home) -> None:
     assert look.dashboard_url == connection.ray_url == f"http://127.0.0.1:{plan.state.dashboard_port}"
     seen = inspect_cluster(connection)
     assert (seen.nodes, seen.gpus_per_node, seen.device) == (2, 1, "cpu")
-    assert seen.checkpoint_dir == str((state.root() / "one") / "checkpoints")
+    assert seen.checkpoint_dir == str(plan.state.folder / "checkpoints")
     assert Path(seen.data["addition"]["train"]).is_file()
 
     # a second one of that name
@@ -62,13 +61,13 @@ def test_from_up_to_down(home: Home) -> None:
     assert provider.attach("one") == connection
     assert inspect_cluster(connection).id == plan.state.id
 
-    ((state.root() / "one") / "checkpoints" / "shard").write_text("x")
+    (plan.state.folder / "checkpoints" / "shard").write_text("x")
     assert provider.down("one") is True
     assert _is_gone(plan)
     assert provider.down("one") is False
     assert provider.status("one").phase == "down"
-    assert ((state.root() / "one") / "checkpoints" / "shard").read_text() == "x"
-    assert "READY" in ((state.root() / "one") / "node-0" / "agent.log").read_text()
+    assert (plan.state.folder / "checkpoints" / "shard").read_text() == "x"
+    assert "READY" in (plan.state.folder / "node-0" / "agent.log").read_text()
     with pytest.raises(InputError, match="local cluster 'one' is not running") as caught:
         provider.attach("one")
     assert "cloudrl up one" in str(caught.value.hint)
@@ -79,8 +78,7 @@ def test_from_up_to_down(home: Home) -> None:
 def test_two_clusters_at_once(home: Home) -> None:
     one, two = home.up("one", nodes=1), home.up("two", nodes=1)
     first, second = (plan.state for plan in home.plans)
-    ports = [(s.gcs_port, s.dashboard_port, s.client_port, *s.agent_ports) for s in (first, second)]
-    assert not set(ports[0]) & set(ports[1])
+    assert not set(first.ports) & set(second.ports)
     assert (
         len({first.id, second.id, first.ray_temp_dir, second.ray_temp_dir, first.folder, second.folder}) == 6
     )

@@ -13,26 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-class Clock:
-    """Seconds that pass only when somebody sleeps."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.slept: list[float] = []
-
-    def __call__(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.slept.append(seconds)
-        self.now += seconds
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
 @pytest.fixture
 def cluster() -> FakeCluster:
     """A cluster of two nodes with one GPU each, and an agent."""

@@ -14,7 +14,7 @@ from cloudrl.protocol.backoff import Backoff
 from cloudrl.transport.log_stream import AgentLog, follow_log, split_lines
 
 if TYPE_CHECKING:
-    from conftest import Clock
+    from fake_clock import Clock
 
 
 class Log:

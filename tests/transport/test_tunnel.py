@@ -24,7 +24,7 @@ from cloudrl.transport.tunnel_daemon import TunnelState, acquire_lock
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from conftest import Clock
+    from fake_clock import Clock
 
 SSH = f"""#!{sys.executable}
 import os, re, socket, sys, time
