@@ -55,8 +55,8 @@ def run(argv: Sequence[str], env: Mapping[str, str]) -> int:
         0 after a final failure (a retry would cost money and change nothing), 1 after one that a retry may
         cure, 2 for wrong arguments, 128 + the signal's number when ended by a signal.
     """
-    options = AgentOptions.from_argv(argv).resolved
     try:
+        options = AgentOptions.from_argv(argv).resolved
         for each in options.data:
             parse_request(each)
         identity = read_identity(env)

@@ -7,7 +7,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Tuple, Type
+from typing import Any, Callable, Dict, List, NamedTuple, NoReturn, Optional, Sequence, Tuple
 
 from cloudrl.errors import InputError
 
@@ -139,31 +139,42 @@ class AgentOptions:
         return words
 
     @classmethod
-    def from_argv(cls, argv: Sequence[str]) -> AgentOptions:
-        """Read the words after `run`. Wrong ones end the process with argparse's message and exit code 2."""
-        parser = _parser(argparse.ArgumentParser)
-        given = vars(parser.parse_args(argv))
-        if given.get("limits.max_cost") is not None and not given.get("limits.price_per_hour"):
-            parser.error("--max-cost needs --price-per-hour, of all nodes together")
-        return cls._of(given)
+    def from_argv(cls, argv: Sequence[str], *, strict: bool = True) -> AgentOptions:
+        """Read the words after `run`.
 
-    @classmethod
-    def recognized(cls, argv: Sequence[str]) -> AgentOptions:
-        """Those of the words that this release knows: another one may have written them.
+        Args:
+            argv: the words.
+            strict: refuse words that this release does not know; another release may have written them.
 
         Raises:
-            InputError: one of them has no value, or one that is none.
+            InputError: a word is wrong, or has a value that is none.
         """
-        return cls._of(vars(_parser(_RaisingParser).parse_known_args(argv)[0]))
-
-    @classmethod
-    def _of(cls, given: Mapping[str, Any]) -> AgentOptions:
+        parser = _Parser(prog="cloudrl-node.pyz run", allow_abbrev=False, argument_default=argparse.SUPPRESS)
+        for option in _OPTIONS:
+            parser.add_argument(
+                f"--{option.name}",
+                dest=option.field,
+                type=option.read,
+                action="append" if option.repeated else "store",
+                choices=("gpu", "cpu") if option.name == "device" else None,
+                help=option.help,
+            )
+        given = vars(parser.parse_args(argv) if strict else parser.parse_known_args(argv)[0])
+        if strict and given.get("limits.max_cost") is not None and not given.get("limits.price_per_hour"):
+            raise InputError("--max-cost needs --price-per-hour, of all nodes together")
         flat: Dict[str, Any] = {"ports": {}, "limits": {}}
         followed = {each.field: given[each.follows] for each in _OPTIONS if each.follows in given}
         for name, value in {**followed, **given}.items():
             group, _, inner = name.rpartition(".")
             (flat[group] if group else flat)[inner] = tuple(value) if isinstance(value, list) else value
         return cls(**{**flat, "ports": Ports(**flat["ports"]), "limits": BudgetLimits(**flat["limits"])})
+
+
+class _Parser(argparse.ArgumentParser):
+    """Raises where argparse would end the process."""
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(message)
 
 
 def parse_service(text: str) -> Service:
@@ -176,13 +187,6 @@ def parse_service(text: str) -> Service:
     if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536 and command.strip()):
         raise InputError(f"{text!r} is not PORT:COMMAND, for example '8000:bash launch.sh'")
     return Service(int(port), command)
-
-
-def _service(text: str) -> Service:
-    try:
-        return parse_service(text)
-    except InputError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _above_zero(text: str) -> float:
@@ -229,7 +233,7 @@ _OPTIONS = (
     _Option("gpus-per-node", "gpus", int),
     _Option("cpus-per-node", "cpus", int),
     _Option("setup", "setup", help="a shell command; may be repeated", repeated=True),
-    _Option("service", "services", _service, help="PORT:COMMAND; may be repeated", repeated=True),
+    _Option("service", "services", parse_service, help="PORT:COMMAND; may be repeated", repeated=True),
     _Option("import-check", "import_check", _modules, ",".join, "modules, separated by commas"),
     _Option("data", "data", help="a data set; may be repeated", repeated=True),
     _Option("model", "models", help="a Hugging Face model; may be repeated", repeated=True),
@@ -260,24 +264,3 @@ _OPTIONS = (
 )
 """In the order in which they are written."""
 _DEFAULTS = AgentOptions()
-
-
-class _RaisingParser(argparse.ArgumentParser):
-    """Raises where argparse would end the process."""
-
-    def error(self, message: str) -> NoReturn:
-        raise InputError(message)
-
-
-def _parser(of_class: Type[argparse.ArgumentParser]) -> argparse.ArgumentParser:
-    parser = of_class(prog="cloudrl-node.pyz run", allow_abbrev=False, argument_default=argparse.SUPPRESS)
-    for option in _OPTIONS:
-        parser.add_argument(
-            f"--{option.name}",
-            dest=option.field,
-            type=option.read,
-            action="append" if option.repeated else "store",
-            choices=("gpu", "cpu") if option.name == "device" else None,
-            help=option.help,
-        )
-    return parser

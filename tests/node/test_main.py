@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cloudrl.node.main import _cannot_listen, main, run
+from cloudrl.node.main import _cannot_listen, run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,10 +47,3 @@ def test_wrong_input(
 )
 def test_why_the_agent_cannot_listen(number: int, message: str) -> None:
     assert _cannot_listen(OSError(number, os.strerror(number)), "10.0.0.7", 8266).startswith(message)
-
-
-def test_an_unknown_option(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        main(["run", "--no-such-option"])
-    assert caught.value.code == 2
-    assert "unrecognized arguments: --no-such-option" in capsys.readouterr().err

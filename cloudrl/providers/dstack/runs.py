@@ -101,7 +101,7 @@ class RunState:
             at = next((n for n, word in enumerate(words) if word.endswith(AGENT_FILE)), len(words))
             if words[at + 1 : at + 2] == ["run"]:
                 try:
-                    return AgentOptions.recognized(words[at + 2 :])
+                    return AgentOptions.from_argv(words[at + 2 :], strict=False)
                 except InputError:  # its agents will say so
                     return AgentOptions()
         return None
