@@ -38,5 +38,5 @@ def test_services_keep_their_order_and_have_time_to_load() -> None:
 
 
 def test_a_wrong_one_ends_at_once() -> None:
-    with pytest.raises(InputError, match="'bash launch.sh' is not PORT:COMMAND"):
+    with pytest.raises(InputError, match=r"'bash launch\.sh' is not PORT:COMMAND"):
         AgentOptions.from_argv(["--service", "bash launch.sh"])
