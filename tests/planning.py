@@ -6,7 +6,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloudrl.jobs import JobHandle, Submission, SubmitOptions, plan_job, prepare, send
+from cloudrl import jobs
+from cloudrl.jobs import JobHandle, Submission, SubmitOptions, plan_job
 from cloudrl.jobs.draft import Snapshot
 from cloudrl.jobs.local_files import inspect_files
 from cloudrl.spec import Job, parse_override
@@ -77,5 +78,11 @@ def overrides(submission: Submission) -> dict[str, str]:
     return dict(argument.split("=", 1) for argument in submission.argv[3:])
 
 
+def prepare(connection: Connection, job_: Job, options: SubmitOptions | None = None) -> Submission:
+    """What would be sent to a cluster that is up, from a shell without variables."""
+    options = options or SubmitOptions()
+    return jobs.prepare(job_, options, jobs.take_snapshot(connection, job_, options, {}))
+
+
 def submit(connection: Connection, job_: Job, options: SubmitOptions | None = None) -> JobHandle:
-    return send(connection, prepare(connection, job_, options or SubmitOptions(), shell={}))
+    return jobs.send(connection, prepare(connection, job_, options))

@@ -11,4 +11,5 @@ from cloudrl.jobs.pipeline import plan_job as plan_job
 from cloudrl.jobs.submission import Submission as Submission
 from cloudrl.jobs.submit import prepare as prepare
 from cloudrl.jobs.submit import send as send
+from cloudrl.jobs.submit import take_snapshot as take_snapshot
 from cloudrl.verl.metrics import Step as Step

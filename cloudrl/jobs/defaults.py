@@ -13,7 +13,7 @@ from cloudrl.spec import Job, hydra_text
 from cloudrl.verl import has_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from cloudrl.jobs.draft import JobDraft, Snapshot
     from cloudrl.spec.shape import ClusterShape
@@ -56,9 +56,12 @@ def take_cluster_defaults(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
     chosen = {**made, **given}
     _check_complete(job, cluster, chosen)
     keys = [key for key in made if key not in given and has_key(cluster.verl_version, key)]
-    draft = draft.noting(
-        *_hub_note(job, cluster, given), defaults={key: hydra_text(made[key]) for key in keys}
-    )
+    model, notes = job.model or "", []
+    if MODEL not in given and "/" in model and model[0] != "/" and model not in cluster.models:
+        notes = [
+            f"model {model} is not prepared on cluster {cluster.name!r}: every worker asks the Hub for it"
+        ]
+    draft = draft.noting(*notes, defaults={key: hydra_text(made[key]) for key in keys})
     return (
         replace(draft, variables={"HF_HUB_OFFLINE": "1", **draft.variables}) if is_offline(draft) else draft
     )
@@ -140,12 +143,6 @@ def _model_path(job: Job, cluster: ClusterShape) -> str | None:
         f"model {model!r} is made by cloudrl, and cluster {cluster.name!r} has not made it",
         hint=f"cloudrl up ... --model {model}, or give {MODEL}=/path",
     )
-
-
-def _hub_note(job: Job, cluster: ClusterShape, given: Mapping[str, str]) -> Iterator[str]:
-    model = job.model or ""
-    if MODEL not in given and "/" in model and model[0] != "/" and model not in cluster.models:
-        yield f"model {model} is not prepared on cluster {cluster.name!r}: every worker asks the Hub for it"
 
 
 def _check_complete(job: Job, cluster: ClusterShape, everything: Mapping[str, object]) -> None:

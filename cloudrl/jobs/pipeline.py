@@ -13,7 +13,7 @@ A pass takes a draft and the snapshot and returns another draft. Their order, an
 9. `collect_secrets`, `deliver_secrets`: what the complete job needs, and how it gets there.
 
 Validating before there is a cluster is the same pipeline over the snapshot that is expected. Since passes are cheap,
-`submit.read_and_plan` runs them twice: what is going to be sent is read only when nothing is in the way.
+`submit.prepare` runs them twice: what is going to be sent is read only when nothing is in the way.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -31,32 +30,6 @@ if TYPE_CHECKING:
 _CHUNK_BYTES = 2**20
 
 
-def prepare(
-    connection: Connection,
-    job: Job,
-    options: SubmitOptions,
-    *,
-    shell: Mapping[str, str] = os.environ,
-    on_read: Callable[[str, int], None] = lambda _text, _size: None,
-) -> Submission:
-    """Do all that comes before sending; nothing changes on the cluster.
-
-    Args:
-        connection: The cluster.
-        job: The recipe.
-        options: What the user asks for.
-        shell: The variables from which secrets that the job needs are taken.
-        on_read: Called with each path of this machine, and its size, before it is read.
-
-    Raises:
-        InputError: Job, cluster and options do not go together, or what the job brings along is too large.
-        CheckpointError: The run of this name has steps, and its ranks could load none of them.
-        ConnectionFailed: Nobody answers.
-    """
-    snapshot = take_snapshot(connection, job, options, shell)
-    return read_and_plan(job, options, snapshot, on_read=on_read)
-
-
 def take_snapshot(
     connection: Connection,
     job: Job,
@@ -64,6 +37,12 @@ def take_snapshot(
     shell: Mapping[str, str],
 ) -> Snapshot:
     """Look at the cluster and at this machine; nothing changes, and of files only Python code is read.
+
+    Args:
+        connection: The cluster.
+        job: The recipe.
+        options: What the user asks for.
+        shell: The variables from which secrets that the job needs are taken.
 
     Raises:
         InputError: The working directory is none.
@@ -81,7 +60,7 @@ def take_snapshot(
     return Snapshot(cluster, files, cluster_inventory(nodes, agent.inventory), addresses, shell)
 
 
-def read_and_plan(
+def prepare(
     job: Job,
     options: SubmitOptions,
     snapshot: Snapshot,
@@ -90,8 +69,15 @@ def read_and_plan(
 ) -> Submission:
     """Plan a job, and read what goes along once it is known that nothing is in the way.
 
+    Args:
+        job: The recipe.
+        options: What the user asks for.
+        snapshot: Of the cluster and this machine.
+        on_read: Called with each path of this machine, and its size, before it is read.
+
     Raises:
         InputError: As `plan_job`, or a file cannot be read.
+        CheckpointError: As `plan_job`.
     """
     folder = snapshot.files.working_dir
     paths = [(item.text, item.entries) for item in plan_job(job, options, snapshot).uploads]

@@ -91,7 +91,8 @@ def prepare(
         CheckpointError: the run of this name has steps, and its ranks could load none of them.
         ConnectionFailed: nobody answers.
     """
-    submission = jobs.prepare(connection, job, options, on_read=partial(_report_read, on_progress))
+    snapshot = jobs.take_snapshot(connection, job, options, os.environ)
+    submission = jobs.prepare(job, options, snapshot, on_read=partial(_report_read, on_progress))
     _announce(submission, on_progress)
     return submission
 
@@ -119,10 +120,9 @@ def expected_submission(
 ) -> Submission:
     """The same for a cluster that is only declared, as a dry run shows it."""
     from cloudrl.jobs.run_plan import expected_snapshot
-    from cloudrl.jobs.submit import read_and_plan
 
     snapshot = expected_snapshot(plan, job, options, shell=os.environ)
-    submission = read_and_plan(job, options, snapshot, on_read=partial(_report_read, on_progress))
+    submission = jobs.prepare(job, options, snapshot, on_read=partial(_report_read, on_progress))
     _announce(submission, on_progress)
     return submission
 

@@ -97,6 +97,6 @@ def test_help_says_whose_a_path_is(run: Run):
     for said in (
         "/x is a path on the nodes",
         "owner/name is a model on the Hub",
-        "passed on from this shell",
+        "taken from this shell",
     ):
         assert said in " ".join(out.split())

@@ -5,11 +5,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from planning import submit
+from planning import prepare, submit
 
-from cloudrl import recipes
+from cloudrl import jobs, recipes
 from cloudrl.errors import ClusterFailed, ConnectionFailed, InputError, Unauthorized
-from cloudrl.jobs import Submission, SubmitOptions, prepare, send
+from cloudrl.jobs import Submission, SubmitOptions, send
 from cloudrl.transport import Connection
 from cloudrl.transport.ray_client import PACKAGE_LIMIT_BYTES
 
@@ -62,7 +62,8 @@ def test_nothing_is_read_before_it_is_known_that_it_can_go(
     def prepared(name: str) -> Submission:
         options = SubmitOptions(overrides={**PATHS, "data.val_files": name})
         plain = Connection(cluster.url, cluster.url, cluster.token)
-        return prepare(plain, JOB, options, on_read=lambda *at: read.append(at))
+        snapshot = jobs.take_snapshot(plain, JOB, options, {})
+        return jobs.prepare(JOB, options, snapshot, on_read=lambda *at: read.append(at))
 
     with pytest.raises(InputError, match="has room for"):
         prepared("./large.parquet")

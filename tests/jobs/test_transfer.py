@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import pytest
+from planning import prepare
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "node"))
 from server_harness import TOKEN, Served
 
 from cloudrl.errors import ConnectionFailed, InputError, Unauthorized
-from cloudrl.jobs import Submission, SubmitOptions, prepare, send
+from cloudrl.jobs import Submission, SubmitOptions, send
 from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.jobs.local_files import inspect_files, read
 from cloudrl.jobs.submission import Upload
@@ -227,7 +228,7 @@ def test_a_job_is_sent_after_its_files_and_secrets(cluster: FakeCluster, head: S
         model="./model", reward="./reward.py", env={"MY_TOKEN": "marker-012345"}, submission_id="one"
     )
 
-    submission = prepare(lab, Job(name="x", verl="0.9.1", device="cpu"), options, shell={})
+    submission = prepare(lab, Job(name="x", verl="0.9.1", device="cpu"), options)
     shown = submission.render()
     assert not head.replication.files.root.exists()
     assert not head.replication.secrets.folder.exists()
@@ -262,7 +263,6 @@ def test_a_taken_id_sends_nothing(cluster: FakeCluster, head: Served, here: Path
         lab,
         Job(name="x", device="cpu"),
         SubmitOptions(model="./model", env={"MY_TOKEN": "marker-012345"}, submission_id="one"),
-        shell={},
     )
     with pytest.raises(InputError, match="'one' is taken"):
         send(lab, submission)
@@ -275,12 +275,10 @@ def test_a_fork_of_verl(cluster: FakeCluster, head: Served, tmp_path: Path):
     (fork / "verl" / "version").mkdir(parents=True)
     (fork / "verl" / "__init__.py").touch()
     lab = connection(cluster, head)
-    submission = prepare(lab, Job(name="x", device="cpu"), SubmitOptions(working_dir=str(fork)), shell={})
+    submission = prepare(lab, Job(name="x", device="cpu"), SubmitOptions(working_dir=str(fork)))
     assert (
         f"the job runs the verl in {fork} (of unknown version), not the one of the nodes" in submission.notes
     )
     (fork / "verl" / "version" / "version").write_text("0.5.0.dev\n")
     with pytest.raises(InputError, match=r"written for verl 0\.9\.1, and cluster 'lab' has 0\.5\.0\.dev"):
-        prepare(
-            lab, Job(name="x", verl="0.9.1", device="cpu"), SubmitOptions(working_dir=str(fork)), shell={}
-        )
+        prepare(lab, Job(name="x", verl="0.9.1", device="cpu"), SubmitOptions(working_dir=str(fork)))
