@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from small_step import CONFIG
 
-from cloudrl.checkpoints.merge import Merged, merge
-from cloudrl.checkpoints.merge_inputs import merge_inputs
+from cloudrl.checkpoints.merge import Merged, merge, merge_inputs
 from cloudrl.checkpoints.sources import LocalSource
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import yaml
 from cloudrl.jobs.defaults import MODEL, TRAIN
 from cloudrl.jobs.events import EventReader
 from cloudrl.jobs.handle import find_job
-from cloudrl.jobs.overrides import unquoted
+from cloudrl.jobs.overrides import items, parse_overrides
 from cloudrl.jobs.redaction import redact_command
 from cloudrl.verl.metrics import REWARD_KEYS, Step
 
@@ -66,23 +66,27 @@ def provenance(connection: Connection, run: str, step: int) -> Provenance:
 def from_job(job: RayJob, steps: Iterable[Step]) -> Provenance:
     """What a job's command, its metadata and its log say."""
     command = redact_command(job.entrypoint)
-    given = _overrides(command)
-    total = job.metadata.get("cloudrl_total_steps", "")
+    overrides = parse_overrides(dict(word.split("=", 1) for word in _words(command) if "=" in word))
+    total, model = job.metadata.get("cloudrl_total_steps", ""), overrides.get(MODEL)
     metrics: dict[str, float] = {}
     last = None
     for step in steps:
         metrics |= {
-            key: value for key, value in step.metrics.items() if _is_shown(key) and math.isfinite(value)
+            key: value
+            for key, value in step.metrics.items()
+            if (key in _SHOWN or key.startswith(_VALIDATION)) and math.isfinite(value)
         }
         last = step.step
-    model = given.get(MODEL)
+    # the folders in which prepared data lies are named after their data sets
+    files = [path for path in items(overrides.get(TRAIN, "")) if path]
+    data = [path.rpartition("/")[0].rpartition("/")[2] or path for path in files]
+    if model is not None and not _HUB_ID.fullmatch(model):
+        model = model.rstrip("/").rpartition("/")[2]
     return Provenance(
         recipe=job.metadata.get("cloudrl_recipe"),
         command=command,
-        base_model=model
-        if model is None or _HUB_ID.fullmatch(model)
-        else model.rstrip("/").rpartition("/")[2],
-        data=_data_names(given.get(TRAIN, "")),
+        base_model=model,
+        data=tuple(dict.fromkeys(data)),
         total_steps=int(total) if total.isdecimal() and len(total) <= 18 else None,
         metrics=dict(sorted(metrics.items())),
         metrics_step=last,
@@ -119,29 +123,12 @@ def _is_of(job: RayJob, run: str) -> bool:
     return job.metadata.get("job_name") == run or (run != "." and folder.endswith(f"/{run}"))
 
 
-def _is_shown(key: str) -> bool:
-    return key in _SHOWN or key.startswith(_VALIDATION)
-
-
-def _overrides(command: str) -> dict[str, str]:
-    """Bare key -> value of what stands on the command line."""
-    pairs = (word.partition("=") for word in _words(command) if "=" in word)
-    return {key.lstrip("+"): unquoted(value) for key, _, value in pairs}
-
-
 def _words(command: str) -> list[str]:
     """As a shell takes it apart; nothing where it cannot, and so nobody could tell what in there is a secret."""
     try:
         return shlex.split(command)
     except ValueError:
         return []
-
-
-def _data_names(value: str) -> tuple[str, ...]:
-    """The folders in which prepared data lies are named after their data sets."""
-    paths = [unquoted(part) for part in value.strip("[]").split(",") if part.strip()]
-    names = [path.rpartition("/")[0].rpartition("/")[2] or path for path in paths]
-    return tuple(dict.fromkeys(names))
 
 
 def _cell(text: str) -> str:

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, overload
 
 from cloudrl.checkpoints.megatron import verify_megatron
-from cloudrl.checkpoints.merge import merge
-from cloudrl.checkpoints.merge_inputs import merge_inputs
+from cloudrl.checkpoints.merge import merge, merge_inputs
 from cloudrl.checkpoints.pull import Pulled, pull
 from cloudrl.errors import CheckpointError
 from cloudrl.saves.inventory import LATEST, Checkpoint, Inventory, SaveVersion

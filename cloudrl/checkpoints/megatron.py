@@ -19,7 +19,7 @@ from cloudrl.shards.report import Finding, Report
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from cloudrl.checkpoints.merge_inputs import OpenFile
+    from cloudrl.checkpoints.merge import OpenFile
     from cloudrl.saves.inventory import Checkpoint, FileCopy
 
 METADATA = ".metadata"

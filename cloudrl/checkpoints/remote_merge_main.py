@@ -15,8 +15,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloudrl.checkpoints.merge import merge
-from cloudrl.checkpoints.merge_inputs import merge_inputs
+from cloudrl.checkpoints.merge import merge, merge_inputs
 from cloudrl.checkpoints.remote import READ_TIMEOUT_S, RangeClient, RemoteShard
 from cloudrl.errors import CheckpointError, CloudrlError
 from cloudrl.protocol.backoff import Backoff, retry
