@@ -6,7 +6,6 @@ What they run in is an `Image` (`tests/node_image.py`).
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import os
 import random
@@ -16,14 +15,13 @@ import subprocess
 import threading
 import time
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from node_image import (
-    Image,
-    make_image,  # noqa: F401 - for who takes the rest from here
-)
+import pytest
+from node_image import Image, make_image  # noqa: F401 - for who takes the rest from here
 
 from cloudrl.errors import ConnectionFailed
 from cloudrl.node.tokens import derive
@@ -33,7 +31,8 @@ from cloudrl.protocol.wire import from_json
 from cloudrl.render.agent import write_agent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
+    from concurrent.futures import Future
 
 MARK = "CLOUDRL_TEST_MARK"
 """A variable that every process of a test carries, whatever started it."""
@@ -119,6 +118,10 @@ class Node:
         except ConnectionFailed:
             return ""
 
+    def await_detail(self, detail: str) -> None:
+        """Wait until it says that it does just this."""
+        until(lambda: self.phase() and self.status()["detail"] == detail, f"rank {self.rank}: {detail}")
+
     def exit_code(self, timeout_s: float = 60.0) -> int:
         try:
             return self.process.wait(timeout_s)
@@ -132,20 +135,27 @@ class Node:
     def failure(self) -> Failure:
         return from_json(Failure, self.outcome()["failure"])
 
+    def reason(self) -> str:
+        """Why it has failed, as its log and its outcome say alike; whether that is final or not."""
+        marks = ("] failed: ", "CLOUDRL FAILED: ")
+        [line] = [
+            line.partition(mark)[2] for line in self.text().splitlines() for mark in marks if mark in line
+        ]
+        assert self.outcome()["reason"] == line
+        return line
+
     def drop_lease(self, word: bytes = b"") -> None:
         assert self.lease is not None
         os.write(self.lease, word)
         os.close(self.lease)
         self.lease = None
 
-    def rays(self) -> list[int]:
-        """Process ids of this node's `ray start`."""
+    def end_ray(self) -> None:
+        """Kill this node's `ray start`."""
         found = processes_with("CLOUDRL_RUN_ID", self.run_id)
-        return [
-            pid
-            for pid, line in found.items()
-            if "fake_ray.py" in line and f"--temp-dir={self.temp_dir} " in line
-        ]
+        mine = ("fake_ray.py", f"--temp-dir={self.temp_dir} ")
+        [ray] = [pid for pid, line in found.items() if all(word in line for word in mine)]
+        os.kill(ray, signal.SIGKILL)
 
 
 @dataclass
@@ -272,6 +282,13 @@ class Nodes:
         """Wait until all have ended."""
         return [node.exit_code() for _, node in sorted(self.started.items())]
 
+    def failed(self, code: int = 1) -> str:
+        """Wait until all have failed alike, with this exit code; returns why, as all say."""
+        assert self.exit_codes() == [code] * len(self.started), self.texts()
+        [reason] = {node.reason() for node in self.started.values()}
+        assert all(node.failure().final is (code == 0) for node in self.started.values())
+        return reason
+
     def processes(self) -> dict[int, str]:
         """What runs of this cluster."""
         return processes_with("CLOUDRL_RUN_ID", self.run_id)
@@ -291,8 +308,11 @@ class Nodes:
                 node.process.wait(5)
 
 
+Maker = Callable[[int], Nodes]
+
+
 @contextlib.contextmanager
-def making(folder: Path, image: Image) -> Iterator[Callable[[int], Nodes]]:
+def making(folder: Path, image: Image) -> Iterator[Maker]:
     """Make clusters of so many nodes; they are ended at the end, and must leave no temporary file."""
     made: list[Nodes] = []
 
@@ -316,7 +336,7 @@ class Scenarios:
     """The tests of a file whose agents mostly wait. They run at once, and each test is the outcome of one."""
 
     def __init__(self) -> None:
-        self.all: dict[str, Callable[[Callable[[int], Nodes]], None]] = {}
+        self.all: dict[str, Callable[[Maker], None]] = {}
 
     def __call__(self, function: Callable[..., None]) -> Callable[..., None]:
         """Decorator: add one."""
@@ -329,14 +349,19 @@ class Scenarios:
         def add(function: Callable[..., None]) -> Callable[..., None]:
             for case in cases:
                 name = f"{function.__name__}[{'-'.join(map(str, case))}]"
-                self.all[name] = functools.partial(_with, function, case)
+                self.all[name] = lambda nodes, case=case: function(nodes, *case)
             return function
 
         return add
 
+    def test(self) -> Callable[..., None]:
+        """The test of a file; to be made last."""
 
-def _with(function: Callable[..., None], case: tuple[Any, ...], nodes: Callable[[int], Nodes]) -> None:
-    function(nodes, *case)
+        @pytest.mark.parametrize("name", self.all)
+        def test_scenario(name: str, outcomes: dict[str, Future[None]]) -> None:
+            outcomes[name].result(timeout=120)
+
+        return test_scenario
 
 
 def _left(mark: str, patience_s: float = 3.0) -> dict[int, str]:

@@ -4,18 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING
 
 import pytest
-from node_harness import Scenarios, until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from concurrent.futures import Future
-
-    from node_harness import Nodes
-
-    Maker = Callable[[int], Nodes]
+from node_harness import Maker, Nodes, Scenarios, until
 
 pytestmark = pytest.mark.agents
 
@@ -78,12 +69,10 @@ def what_it_may_cost_ends_it_with_a_job_running(nodes: Maker) -> None:
     _jobs(cluster, "RUNNING")
     cluster.start("--max-cost=0.2", "--price-per-hour=360")
     assert cluster.exit_codes() == [0, 0], cluster.texts()
-    verdicts = {
-        line for node in cluster.started.values() for line in node.text().splitlines() if "DOWN" in line
-    }
-    [verdict] = verdicts
-    assert verdict.startswith("CLOUDRL DOWN: cost $0.")
-    assert verdict.endswith(" of $0.20")
+    [reason] = {node.outcome()["reason"] for node in cluster.started.values()}
+    assert reason.startswith("cost $0.")
+    assert reason.endswith(" of $0.20")
+    assert all(f"\nCLOUDRL DOWN: {reason}\n" in node.text() for node in cluster.started.values())
 
 
 @scenario
@@ -127,6 +116,4 @@ def a_limit_without_a_price_is_refused(nodes: Maker) -> None:
     assert "--max-cost needs --price-per-hour" in node.text()
 
 
-@pytest.mark.parametrize("name", scenario.all)
-def test_scenario(name: str, outcomes: dict[str, Future[None]]) -> None:
-    outcomes[name].result(timeout=120)
+test_scenario = scenario.test()

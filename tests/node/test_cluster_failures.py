@@ -2,112 +2,73 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
-import subprocess
-from typing import TYPE_CHECKING
 
 import pytest
-from node_harness import IP, Scenarios, free_ports, make_image, until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from concurrent.futures import Future
-
-    from node_harness import Node, Nodes
-
-    Maker = Callable[[int], Nodes]
+from node_harness import IP, Maker, Scenarios, free_ports, make_image, until
 
 pytestmark = pytest.mark.agents
 
 scenario = Scenarios()
 
 
-def _failure_line(node: Node) -> str:
-    [line] = [line for line in node.text().splitlines() if "] failed: " in line]
-    return line.partition("] failed: ")[2]
-
-
 @scenario
 def a_set_up_command_that_fails_on_one_rank(nodes: Maker) -> None:
     command = "seq 3; echo about to fail on rank $CLOUDRL_NODE_RANK; test $CLOUDRL_NODE_RANK = 0 || exit 3"
     cluster = nodes(2).start(f"--setup={command}")
-    assert cluster.exit_codes() == [1, 1]
+    assert cluster.failed() == f"rank 1, setup: `{command}` exited with 3"
     for node in cluster.started.values():
-        assert _failure_line(node) == f"rank 1, setup: `{command}` exited with 3"
         assert "the last lines of its log:\n1\n2\n3\nabout to fail on rank 1\n" in node.text()
         failure = node.failure()
-        assert (failure.kind, failure.rank, failure.permanent, failure.final) == (
-            "setup",
-            1,
-            True,
-            False,
-        )
+        assert (failure.kind, failure.rank, failure.permanent) == ("setup", 1, True)
 
 
 @scenario
 def a_preflight_failure_is_final_at_its_second_time(nodes: Maker) -> None:
     """On dstack a run that fails at once is resubmitted for ever, and each time the user pays."""
     cluster = nodes(2)
-    for run_id, codes in (
-        (cluster.run_id, [1, 1]),
-        (cluster.run_id, [0, 0]),
-        (f"{cluster.run_id}-2", [1, 1]),
-    ):
+    run = cluster.run_id
+    for run_id, code in ((run, 1), (run, 0), (f"{run}-2", 1)):
         cluster.run_id = run_id
         cluster.start_one(0)
         cluster.start_one(1, "--cpus-per-node=2")
-        assert cluster.exit_codes() == codes
+        reason = "rank 1, preflight: 2 CPUs for 1 GPUs; verl waits for ever with less than 3, 3 a GPU"
+        assert cluster.failed(code) == reason
         for node in cluster.started.values():
-            reason = "rank 1, preflight: 2 CPUs for 1 GPUs; verl waits for ever with less than 3"
-            assert reason in node.text()
-            verdicts = [line for line in node.text().splitlines() if line.startswith("CLOUDRL FAILED: ")]
-            assert [line.startswith(f"CLOUDRL FAILED: {reason}") for line in verdicts] == [True] * (
-                codes == [0, 0]
-            )
-            assert node.outcome()["failure"]["final"] is (codes == [0, 0])
+            assert node.text().count(f"\nCLOUDRL FAILED: {reason}\n") == (code == 0)
 
 
 @scenario
-def all_ranks_fail_alike_and_the_second_time_is_final_whoever_is_first(
-    nodes: Maker,
-) -> None:
+def all_ranks_fail_alike_and_the_second_time_is_final_whoever_is_first(nodes: Maker) -> None:
     cluster = nodes(2)
-    for codes in ([1, 1], [0, 0]):
-        assert cluster.start("--gpus-per-node=9").exit_codes() == codes
+    for code in (1, 0):
+        cluster.start("--gpus-per-node=9").failed(code)
 
 
 @scenario
 def the_second_time_is_final_on_other_machines_too(nodes: Maker) -> None:
     """Of three hosts with disks of their own the first attempt had a and b; the second has c as its head, and b."""
     cluster = nodes(2)
-    for hosts, codes in ((("a", "b"), [1, 1]), (("c", "b"), [0, 0])):
+    for hosts, code in (("ab", 1), ("cb", 0)):
         for rank, host in enumerate(hosts):
             cluster.start_one(rank, "--gpus-per-node=9", f"--checkpoints={cluster.folder / host}")
-        assert cluster.exit_codes() == codes
+        cluster.failed(code)
 
 
 @scenario
-def checkpoints_that_cannot_be_written_leave_no_memory_so_it_is_final_at_once(
-    nodes: Maker,
-) -> None:
+def checkpoints_that_cannot_be_written_leave_no_memory_so_it_is_final_at_once(nodes: Maker) -> None:
     cluster = nodes(1)
     (cluster.folder / "file").touch()
     folder = cluster.folder / "file" / "checkpoints"
-    cluster.start(f"--checkpoints={folder}")
-    assert cluster.exit_codes() == [0]
-    assert (
-        f"CLOUDRL FAILED: rank 0, preflight: the checkpoint folder {folder} cannot be written by"
-        in cluster[0].text()
-    )
+    reason = f"rank 0, preflight: the checkpoint folder {folder} cannot be written by"
+    assert cluster.start(f"--checkpoints={folder}").failed(0).startswith(reason)
 
 
 @scenario
 def a_data_set_that_does_not_exist(nodes: Maker) -> None:
-    cluster = nodes(2).start("--data=adition")
-    assert cluster.exit_codes() == [1, 1]
-    for node in cluster.started.values():
-        said = "rank 0, data: data adition: there is no data set 'adition'; did you mean 'addition'?"
-        assert _failure_line(node).startswith(said)
+    said = "rank 0, data: data adition: there is no data set 'adition'; did you mean 'addition'?"
+    assert nodes(2).start("--data=adition").failed().startswith(said)
 
 
 @scenario
@@ -118,9 +79,8 @@ def a_model_that_is_missing_on_one_rank(nodes: Maker) -> None:
     (model / "config.json").touch()
     cluster.start_one(0, f"--model={model}")
     cluster.start_one(1, f"--model={missing}", HF_HOME=str(cluster.folder / "own"))
-    assert cluster.exit_codes() == [1, 1]
-    for node in cluster.started.values():
-        assert _failure_line(node).startswith(f"rank 1, model: model {missing}: FileNotFoundError: ")
+    said = f"FileNotFoundError: {missing} has no config.json, so it is no Hugging Face model folder"
+    assert cluster.failed() == f"rank 1, model: model {missing}: {said}"
 
 
 @scenario
@@ -130,22 +90,18 @@ def versions_that_differ(nodes: Maker) -> None:
     other.have("ray", "2.52.0")
     cluster.start_one(0)
     cluster.start_one(1, image=other)
-    assert cluster.exit_codes() == [1, 1]
-    for node in cluster.started.values():
-        wanted = "rank 1, preflight: Ray 2.52.0 here and 2.60.0 on rank 0; all nodes need the same"
-        assert _failure_line(node) == wanted
+    reason = "rank 1, preflight: Ray 2.52.0 here and 2.60.0 on rank 0; all nodes need the same"
+    assert cluster.failed() == reason
 
 
 @scenario
 def an_image_without_ray(nodes: Maker) -> None:
     cluster = nodes(1)
     bare = make_image(cluster.folder / "bare")
-    subprocess.run(["rm", "-r", *map(str, bare.packages.glob("ray-*"))], check=True, timeout=10)
+    [ray] = bare.packages.glob("ray-*")
+    shutil.rmtree(ray)
     cluster.start_one(0, image=bare)
-    assert cluster.exit_codes() == [1]
-    assert "no Ray in this Python; add a set-up command `pip install 'ray[default]'`" in _failure_line(
-        cluster[0]
-    )
+    assert "no Ray in this Python; add a set-up command `pip install 'ray[default]'`" in cluster.failed()
 
 
 @scenario
@@ -154,11 +110,10 @@ def an_image_that_is_broken_says_the_remedy(nodes: Maker) -> None:
     cluster.image.module(
         "clash", "raise ImportError('mkl-service: MKL_THREADING_LAYER=INTEL is incompatible with libgomp')"
     )
-    cluster.start("--import-check=json,clash")
-    assert cluster.exit_codes() == [1]
-    line = _failure_line(cluster[0])
-    assert line.startswith("rank 0, preflight: the image is broken: import clash: ImportError: mkl-service")
-    assert "-> numpy's MKL clashes with libgomp: add the set-up command `pip install -U numpy`" in line
+    reason = cluster.start("--import-check=json,clash").failed()
+    assert reason.startswith("rank 0, preflight: the image is broken: import clash: ImportError: mkl-service")
+    assert "-> numpy's MKL clashes with libgomp: add the set-up command `pip install -U numpy`" in reason
+    assert cluster[0].failure().signature == "preflight|json, clash|MKL_THREADING_LAYER"
 
 
 @scenario
@@ -168,27 +123,19 @@ def another_key_on_a_worker_and_a_rank_that_never_comes(nodes: Maker) -> None:
     cluster.start_one(0, "--join-timeout-s=2")
     cluster.start_one(1, f"--key-file={cluster.folder / 'another-key'}")
     assert cluster.exit_codes() == [1, 1]
-    assert "rank 1, join: rank 0 refused this node: wrong or missing token" in _failure_line(cluster[1])
+    assert "rank 1, join: rank 0 refused this node: wrong or missing token" in cluster[1].reason()
+    late = "rank 0, join: rank 1, 2 never came within 2 s"
     here = f"{IP}:{cluster.agent_ports[0]}"
-    wanted = (
-        f"rank 0, join: rank 1, 2 never came within 2 s: not started, or {here} cannot be reached from there"
-    )
-    assert _failure_line(cluster[0]) == wanted
+    assert cluster[0].reason() == f"{late}: not started, or {here} cannot be reached from there"
 
 
 @scenario
 def a_head_that_never_answers(nodes: Maker) -> None:
     cluster = nodes(2)
     cluster.start_one(1, "--join-timeout-s=0.5")
-    try:
-        until(lambda: cluster[1].phase() == "failed", "it gives up")
-        cluster[1].process.terminate()  # it would wait for the head's verdict
-        assert cluster[1].exit_code() == 1
-    finally:
-        cluster[1].process.kill()
-    assert (
-        _failure_line(cluster[1]) == f"rank 1, join: rank 0 does not answer at {IP}:{cluster.agent_ports[0]}"
-    )
+    until(lambda: cluster[1].phase() == "failed", "it gives up")
+    cluster[1].process.terminate()  # it would wait for the head's verdict
+    assert cluster.failed() == f"rank 1, join: rank 0 does not answer at {IP}:{cluster.agent_ports[0]}"
 
 
 @scenario
@@ -199,36 +146,20 @@ def a_control_store_behind_a_firewall(nodes: Maker) -> None:
     cluster.start_one(0)
     until(lambda: cluster[0].phase() == "ray", "rank 0 waits for its Ray")
     cluster.start_one(1, "--ray-timeout-s=1", "--lost-after-s=6")
-    assert cluster.exit_codes() == [1, 1]
-    wanted = f"rank 1, join: {IP}:{cluster.gcs_port} (Ray's control store) cannot be reached, though "
-    for node in cluster.started.values():
-        assert _failure_line(node).startswith(wanted + str(cluster.agent_ports[0]))
+    closed = f"rank 1, join: {IP}:{cluster.gcs_port} (Ray's control store) cannot be reached"
+    assert cluster.failed().startswith(f"{closed}, though {cluster.agent_ports[0]} answers")
 
 
-@scenario
-def a_port_between_the_raylets_behind_a_firewall(nodes: Maker) -> None:
-    """Control store and agents answer, and Ray says of no port that it cannot reach it."""
-    cluster = nodes(2)
+@scenario.each((True,), (False,))
+def nodes_that_ray_does_not_count(nodes: Maker, port_is_closed: bool) -> None:
+    """Control store and agents answer, and Ray says of no port between raylets that it cannot reach it."""
+    cluster, [port] = nodes(2), free_ports(1)
     (cluster.control / "alone").touch()
-    [port] = free_ports(1)
-    cluster.start(f"--object-manager-port={port}", "--ray-timeout-s=10")
-    assert cluster.exit_codes() == [1, 1]
-    blocked = f"{IP}:{port} (Ray's object manager)"
-    reason = (
-        f"{blocked} from rank 1, {blocked} from rank 0 cannot be reached; is a firewall between the nodes?"
-    )
-    for node in cluster.started.values():
-        wanted = f"rank 0, ray: Ray does not count all nodes as alive after 10 s: {reason}"
-        assert _failure_line(node) == wanted
-
-
-@scenario
-def nodes_that_ray_does_not_count_for_another_reason(nodes: Maker) -> None:
-    cluster = nodes(2)
-    (cluster.control / "alone").touch()
-    cluster.start("--ray-timeout-s=10")
-    assert cluster.exit_codes() == [1, 1]
-    assert _failure_line(cluster[0]) == "rank 0, ray: Ray does not count all nodes as alive after 10 s"
+    cluster.start("--ray-timeout-s=10", *([f"--object-manager-port={port}"] if port_is_closed else []))
+    closed = f"{IP}:{port} (Ray's object manager)"
+    ports = f": {closed} from rank 1, {closed} from rank 0 cannot be reached"
+    reason = f"{ports}; is a firewall between the nodes?" if port_is_closed else ""
+    assert cluster.failed() == f"rank 0, ray: Ray does not count all nodes as alive after 10 s{reason}"
 
 
 @scenario
@@ -242,37 +173,28 @@ def a_port_that_ray_can_do_without_today_is_a_warning(nodes: Maker) -> None:
 @scenario
 def the_port_of_the_agent_is_in_use(nodes: Maker) -> None:
     cluster = nodes(1)
-    with socket.create_server((IP, cluster.agent_ports[0])):
-        cluster.start()
-        assert cluster.exit_codes() == [1]
-    port = cluster.agent_ports[0]
-    assert (
-        _failure_line(cluster[0])
-        == f"rank 0, preflight: port {port} of the agent is in use: Address already in use"
-    )
+    [port] = cluster.agent_ports
+    with socket.create_server((IP, port)):
+        reason = cluster.start().failed()
+    assert reason == f"rank 0, preflight: port {port} of the agent is in use: Address already in use"
 
 
 @scenario
 def the_address_of_the_node_is_another_machines(nodes: Maker) -> None:
     cluster = nodes(1)
     cluster.start_one(0, CLOUDRL_NODE_IP="192.0.2.1")  # RFC 5737: nobody's
-    assert cluster.exit_codes() == [1]
-    assert _failure_line(cluster[0]).startswith(
-        "rank 0, preflight: no interface of this node has 192.0.2.1, where its agent should listen -> "
-    )
+    reason = "rank 0, preflight: no interface of this node has 192.0.2.1, where its agent should listen -> "
+    assert cluster.failed().startswith(reason)
 
 
 @scenario
 def a_port_of_ray_is_in_use(nodes: Maker) -> None:
     """Ray itself needs 40 seconds for each try, and then says that it "timed out during startup"."""
     cluster = nodes(1)
-    with socket.create_server(("127.0.0.1", cluster.dashboard_port)):
-        cluster.start()
-        assert cluster.exit_codes() == [1]
     port = cluster.dashboard_port
-    assert (
-        _failure_line(cluster[0]) == f"rank 0, ray: ports are in use on this node: {port} (Ray's dashboard)"
-    )
+    with socket.create_server(("127.0.0.1", port)):
+        reason = cluster.start().failed()
+    assert reason == f"rank 0, ray: ports are in use on this node: {port} (Ray's dashboard)"
     assert not (cluster.control / "starts-0").exists()
 
 
@@ -284,10 +206,7 @@ def the_status_says_why_while_the_ranks_agree(nodes: Maker) -> None:
     failure = cluster[1].status()["failure"]
     assert (failure["kind"], failure["rank"], failure["reason"]) == ("setup", 1, "`exit 7` exited with 7")
     cluster.start_one(0)
-    assert cluster.exit_codes() == [1, 1]
-    assert _failure_line(cluster[0]) == "rank 1, setup: `exit 7` exited with 7"
+    assert cluster.failed() == "rank 1, setup: `exit 7` exited with 7"
 
 
-@pytest.mark.parametrize("name", scenario.all)
-def test_scenario(name: str, outcomes: dict[str, Future[None]]) -> None:
-    outcomes[name].result(120)
+test_scenario = scenario.test()

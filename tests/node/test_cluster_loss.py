@@ -4,18 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import TYPE_CHECKING
 
 import pytest
-from node_harness import Scenarios, until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from concurrent.futures import Future
-
-    from node_harness import Node, Nodes
-
-    Maker = Callable[[int], Nodes]
+from node_harness import Maker, Node, Nodes, Scenarios, until
 
 pytestmark = pytest.mark.agents
 
@@ -27,14 +18,13 @@ def _kill(node: Node) -> None:
     node.process.wait(10)
 
 
-def _phases(cluster: Nodes) -> list[str]:
+def _await_rays(cluster: Nodes) -> None:
     """As rank 0 sees them."""
-    return [each["phase"] for each in cluster[0].status()["nodes"]] if cluster[0].phase() else []
-
-
-def _failure_line(node: Node) -> str:
-    [line] = [line for line in node.text().splitlines() if "] failed: " in line]
-    return line
+    phases = ["ray"] * cluster.count
+    until(
+        lambda: cluster[0].phase() and [each["phase"] for each in cluster[0].status()["nodes"]] == phases,
+        "all wait for Ray",
+    )
 
 
 @scenario
@@ -42,16 +32,15 @@ def a_worker_that_dies_before_the_barrier_is_named(nodes: Maker) -> None:
     """Rank 0 waits for its own Ray meanwhile, rank 2 for that of rank 0."""
     cluster = nodes(3)
     (cluster.control / "hold-0").touch()
-    cluster.start()
-    until(lambda: _phases(cluster) == ["ray"] * 3, "all wait for Ray")
+    _await_rays(cluster.start())
     _kill(cluster[1])
     assert cluster.exit_codes() == [1, -signal.SIGKILL, 1]
     for rank in (0, 2):
-        assert "rank 1 (" in _failure_line(cluster[rank])
-        assert ") was lost in phase ray: no heartbeat for " in _failure_line(cluster[rank])
-        assert "its agent is gone" in _failure_line(cluster[rank])
-    assert cluster[0].outcome()["failure"]["kind"] == "lost"
-    assert "CLOUDRL FAILED" not in cluster[0].text()
+        reason = cluster[rank].reason()
+        assert reason.startswith("rank 1 (")
+        assert ") was lost in phase ray: no heartbeat for " in reason
+        assert reason.endswith("its agent is gone")
+        assert (cluster[rank].failure().kind, cluster[rank].failure().final) == ("lost", False)
 
 
 @scenario
@@ -60,9 +49,9 @@ def a_worker_that_dies_afterwards_ends_the_cluster(nodes: Maker) -> None:
     _kill(cluster[2])
     assert cluster.exit_codes() == [1, 1, -signal.SIGKILL]
     for rank in (0, 1):
-        assert "rank 2 (" in _failure_line(cluster[rank])
-        assert "was lost in phase " in _failure_line(cluster[rank])
-        assert cluster[rank].outcome()["failure"]["rank"] == 2
+        assert cluster[rank].reason().startswith("rank 2 (")
+        assert "was lost in phase ready" in cluster[rank].reason()
+        assert cluster[rank].failure().rank == 2
 
 
 @scenario
@@ -70,39 +59,30 @@ def a_worker_that_only_stands_still_is_lost_too(nodes: Maker) -> None:
     cluster = nodes(2).start("--lost-after-s=6").ready()
     os.kill(cluster[1].pid, signal.SIGSTOP)
     assert cluster[0].exit_code() == 1
-    assert "no heartbeat for " in _failure_line(cluster[0])
-    assert "agent is gone" not in _failure_line(cluster[0])
+    assert "no heartbeat for " in cluster[0].reason()
+    assert "agent is gone" not in cluster[0].reason()
     os.kill(cluster[1].pid, signal.SIGCONT)
     assert cluster[1].exit_code() == 1
 
 
-@scenario
-def a_worker_ends_with_the_head(nodes: Maker) -> None:
-    cluster = nodes(2).start().ready()
-    _kill(cluster[0])
-    assert cluster[1].exit_code() == 1
-    assert "the head (rank 0, 127.0.0.1) was lost: its agent is gone" in _failure_line(cluster[1])
-
-
-@scenario
-def a_worker_ends_with_a_head_that_dies_before_the_barrier(nodes: Maker) -> None:
+@scenario.each(("ray",), ("ready",))
+def a_worker_ends_with_the_head(nodes: Maker, phase: str) -> None:
     cluster = nodes(2)
-    (cluster.control / "hold-0").touch()
-    cluster.start()
-    until(lambda: _phases(cluster) == ["ray"] * 2, "both wait for Ray")
+    if phase == "ray":
+        (cluster.control / "hold-0").touch()
+        _await_rays(cluster.start())
+    else:
+        cluster.start().ready()
     _kill(cluster[0])
     assert cluster[1].exit_code() == 1
-    assert "the head (rank 0, 127.0.0.1) was lost: its agent is gone" in _failure_line(cluster[1])
+    assert cluster[1].reason().startswith("the head (rank 0, 127.0.0.1) was lost: its agent is gone")
 
 
 @scenario
 def the_end_of_ray_ends_the_cluster(nodes: Maker) -> None:
     cluster = nodes(2).start().ready()
-    [ray] = cluster[1].rays()
-    os.kill(ray, signal.SIGKILL)
-    assert cluster.exit_codes() == [1, 1]
-    for node in cluster.started.values():
-        assert "rank 1, ray: Ray's processes on rank 1 ended (status -9)" in _failure_line(node)
+    cluster[1].end_ray()
+    assert cluster.failed() == "rank 1, ray: Ray's processes on rank 1 ended (status -9)"
 
 
 @scenario
@@ -112,11 +92,8 @@ def the_end_of_ray_before_the_barrier(nodes: Maker) -> None:
     (cluster.control / "hold-2").touch()
     cluster.start()
     until(lambda: cluster[1].phase() == "barrier", "rank 1 is at the barrier")
-    [ray] = cluster[1].rays()
-    os.kill(ray, signal.SIGKILL)
-    assert cluster.exit_codes() == [1, 1, 1]
-    for node in cluster.started.values():
-        assert "rank 1, ray: Ray's processes on rank 1 ended (status -9)" in _failure_line(node)
+    cluster[1].end_ray()
+    assert cluster.failed() == "rank 1, ray: Ray's processes on rank 1 ended (status -9)"
 
 
 @scenario
@@ -141,14 +118,10 @@ def a_control_store_that_outlives_a_start(nodes: Maker) -> None:
 def a_ray_that_never_starts(nodes: Maker) -> None:
     cluster = nodes(2)
     (cluster.control / "fail-0").write_text("9")
-    cluster.start()
-    assert cluster.exit_codes() == [1, 1]
+    assert cluster.start().failed() == "rank 0, ray: `ray start` exited with 1"
     for node in cluster.started.values():
-        assert "rank 0, ray: `ray start` exited with 1" in _failure_line(node)
         assert "ray start: something is not right yet" in node.text()
     assert len((cluster.control / "starts-0").read_text().splitlines()) == 3
 
 
-@pytest.mark.parametrize("name", scenario.all)
-def test_scenario(name: str, outcomes: dict[str, Future[None]]) -> None:
-    outcomes[name].result(120)
+test_scenario = scenario.test()

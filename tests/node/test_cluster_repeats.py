@@ -3,18 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-from node_harness import Scenarios, make_image, until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from concurrent.futures import Future
-
-    from node_harness import Node, Nodes
-
-    Maker = Callable[[int], Nodes]
+from node_harness import Maker, Nodes, Scenarios, make_image, until
 
 pytestmark = pytest.mark.agents
 
@@ -22,17 +13,6 @@ scenario = Scenarios()
 
 PLAIN_PATH = "/usr/bin:/bin"
 """Without the `ray` of whoever runs the tests."""
-
-
-def _reason(node: Node) -> str:
-    """What this agent ended with, whether that is final or not."""
-    [line] = [
-        line.partition("] failed: ")[2] or line.partition("CLOUDRL FAILED: ")[2]
-        for line in node.text().splitlines()
-        if "] failed: " in line or line.startswith("CLOUDRL FAILED: ")
-    ]
-    assert node.outcome()["reason"] == line
-    return line
 
 
 @scenario
@@ -60,9 +40,8 @@ def a_thread_of_the_head_that_meets_something_else(nodes: Maker, kind: str, name
     cluster = nodes(1)
     folder = cluster.folder / "node-0" / f"{kind}-{name}.log"
     folder.mkdir(parents=True)
-    cluster.start(f"--{kind}={name}")
-    assert cluster.exit_codes() == [1]
-    assert _reason(cluster[0]) == f"rank 0, {kind}: IsADirectoryError: [Errno 21] Is a directory: '{folder}'"
+    reason = f"rank 0, {kind}: IsADirectoryError: [Errno 21] Is a directory: '{folder}'"
+    assert cluster.start(f"--{kind}={name}").failed() == reason
     assert "READY" not in cluster[0].text()
     assert "Traceback (most recent call last):" in cluster[0].text()
 
@@ -93,12 +72,10 @@ def a_copy_that_breaks_twice_may_be_retried_with_the_run(nodes: Maker) -> None:
     _with_data(cluster)
     (cluster[0].run_dir / "data" / "addition" / "train.parquet").write_bytes(b"damaged")
     cluster.start_one(1, "--data=addition")
-    assert cluster.exit_codes() == [1, 1]
-    for node in cluster.started.values():
-        reason = "rank 1, pull: addition/train.parquet could not be copied from rank 0: "
-        assert _reason(node).startswith(reason)
-        assert "its SHA-256 is not the announced one" in _reason(node)
-        assert node.failure().permanent is False
+    reason = cluster.failed()
+    assert reason.startswith("rank 1, pull: addition/train.parquet could not be copied from rank 0: ")
+    assert "its SHA-256 is not the announced one" in reason
+    assert not any(node.failure().permanent for node in cluster.started.values())
 
 
 @scenario
@@ -108,9 +85,9 @@ def a_copy_for_which_there_is_no_place_comes_back(nodes: Maker) -> None:
     (cluster.folder / "node-1" / "data").mkdir(parents=True)
     (cluster.folder / "node-1" / "data" / "addition").touch()
     cluster.start_one(1, "--data=addition")
-    assert cluster.exit_codes() == [1, 1]
-    assert _reason(cluster[0]).startswith("rank 1, data: ")
-    assert "File exists" in _reason(cluster[0])
+    reason = cluster.failed()
+    assert reason.startswith("rank 1, data: ")
+    assert "File exists" in reason
     assert cluster[0].failure().permanent is True
 
 
@@ -137,8 +114,7 @@ def a_hub_that_cannot_be_reached(nodes: Maker) -> None:
         cluster.start_one(
             0, "--model=owner/name", image=image, HUB_COUNTER=str(counter), HUB_SAYS=says, HF_HOME="/nowhere"
         )
-        assert cluster.exit_codes() == [code]
-        assert _reason(cluster[0]) == f"rank 0, model: model owner/name: {names[says]}: {says}"
+        assert cluster.failed(code) == f"rank 0, model: model owner/name: {names[says]}: {says}"
         assert cluster[0].outcome()["failure"]["transient"] is True
         assert len(counter.read_text()) == 2 * tries
 
@@ -154,8 +130,7 @@ def an_image_without_the_program_ray(nodes: Maker) -> None:
     (bare.python.parent / "ray").unlink()
     for code in (1, 0):
         cluster.start_one(0, image=bare, PATH=PLAIN_PATH)
-        assert cluster.exit_codes() == [code]
-        assert _reason(cluster[0]) == "rank 0, preflight: there is no program `ray` on this node"
+        assert cluster.failed(code) == "rank 0, preflight: there is no program `ray` on this node"
     assert "Traceback" not in cluster[0].text()
 
 
@@ -167,9 +142,8 @@ def a_program_ray_that_cannot_be_started(nodes: Maker) -> None:
     ray.write_text("#!/no/such/python\n")
     for code in (1, 0):
         cluster.start_one(0, image=broken, PATH=PLAIN_PATH)
-        assert cluster.exit_codes() == [code]
         reason = f"rank 0, preflight: `{ray}` cannot be started: [Errno 2] No such file or directory: "
-        assert _reason(cluster[0]).startswith(reason)
+        assert cluster.failed(code).startswith(reason)
     assert "Traceback" not in cluster[0].text()
 
 
@@ -182,9 +156,8 @@ def a_driver_that_is_broken(nodes: Maker) -> None:
     (folder / "nvidia-smi").chmod(0o755)
     for code in (1, 0):
         cluster.start_one(0, "--device=gpu", PATH=f"{folder}:{PLAIN_PATH}")
-        assert cluster.exit_codes() == [code]
         reason = "0 GPUs found, 1 declared: nvidia-smi ended with status 18: Driver/library version mismatch"
-        assert reason in _reason(cluster[0])
+        assert reason in cluster.failed(code)
 
 
 @scenario
@@ -192,9 +165,8 @@ def a_folder_of_its_own_that_cannot_be_written(nodes: Maker) -> None:
     cluster = nodes(1)
     (cluster.folder / "node-0" / "ray-token").mkdir(parents=True)
     for code in (1, 0):
-        cluster.start()
-        assert cluster.exit_codes() == [code]
-        assert _reason(cluster[0]).startswith("rank 0, preflight: this node's own folders: [Errno 21]")
+        reason = cluster.start().failed(code)
+        assert reason.startswith("rank 0, preflight: this node's own folders: [Errno 21]")
 
 
 @scenario.each((1,), (2,))
@@ -204,11 +176,10 @@ def a_mistake_of_the_agent_itself(nodes: Maker, count: int) -> None:
     for code in (1, 0):
         for each in range(count):
             cluster.start_one(each, *(["--agent-port=99999"] if each == rank else []))
-        assert cluster.exit_codes() == [code] * count
+        reason = f"rank {rank}, agent: the agent itself failed: OverflowError: "
+        assert cluster.failed(code).startswith(reason)
         for node in cluster.started.values():
-            assert _reason(node).startswith(f"rank {rank}, agent: the agent itself failed: OverflowError: ")
             assert "Traceback (most recent call last):" in node.text()
-            assert node.outcome()["failure"]["kind"] == "agent"
 
 
 @scenario
@@ -249,6 +220,4 @@ def _zombies(parent: int) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("name", scenario.all)
-def test_scenario(name: str, outcomes: dict[str, Future[None]]) -> None:
-    outcomes[name].result(120)
+test_scenario = scenario.test()
