@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
@@ -10,7 +11,6 @@ import pytest
 from cloudrl.cli.main import main
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -22,10 +22,11 @@ class Typed(NamedTuple):
     err: str
 
 
+Run = Callable[..., Typed]
+
+
 @pytest.fixture
-def run(
-    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., Typed]:
+def run(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """Type a command."""
 
     def typed(*words: str) -> Typed:

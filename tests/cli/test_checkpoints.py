@@ -17,10 +17,10 @@ from cloudrl.sdk.amounts import gigabytes
 from cloudrl.sdk.callbacks import Transfer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
-    from conftest import Typed
+    from conftest import Run
 
 pytestmark = pytest.mark.io
 
@@ -55,7 +55,7 @@ def tree(folder: Path) -> dict[str, bytes]:
 # -- list --------------------------------------------------------------------------------------------------------
 
 
-def test_list_a_folder(run: Callable[..., Typed], folder: Path) -> None:
+def test_list_a_folder(run: Run, folder: Path) -> None:
     listed = run("checkpoints", "list", "--dir", "./ck")
     assert listed.code == 0
     head, one, two = listed.out.splitlines()
@@ -65,16 +65,14 @@ def test_list_a_folder(run: Callable[..., Typed], folder: Path) -> None:
     assert two.endswith("complete; resume point")
 
 
-def test_list_a_cluster(run: Callable[..., Typed], lab: FakeLocal) -> None:
+def test_list_a_cluster(run: Run, lab: FakeLocal) -> None:
     listed = run("checkpoints", "list")
     assert "0 on node 0; 1 on node 1" in listed.out.splitlines()[2]
     assert "complete; resume point" in listed.out
     assert "0 on node 0; 1 on node 1" in run("checkpoints", "list", "-c", "lab").out
 
 
-def test_of_several_clusters_one_has_to_be_named_as_an_argument(
-    run: Callable[..., Typed], lab: FakeLocal
-) -> None:
+def test_of_several_clusters_one_has_to_be_named_as_an_argument(run: Run, lab: FakeLocal) -> None:
     with FakeLocal("a1"):
         for words in (["list"], ["merge", "--to", "out"], ["prune", "--keep-last", "1", "-y"]):
             done = run("checkpoints", *words)
@@ -84,16 +82,14 @@ def test_of_several_clusters_one_has_to_be_named_as_an_argument(
         assert "complete; resume point" in run("checkpoints", "list", "-c", "lab").out
 
 
-def test_an_unsound_step_of_a_cluster_hints_at_the_others_there(
-    run: Callable[..., Typed], lab: FakeLocal
-) -> None:
+def test_an_unsound_step_of_a_cluster_hints_at_the_others_there(run: Run, lab: FakeLocal) -> None:
     (lab.cluster.disks[1] / "mine/global_step_2" / SHARD).write_bytes(b"x")
     done = run("checkpoints", "verify", "2", "--cluster", "lab")
     assert done.code == 6
     assert "Other steps: cloudrl checkpoints list\n" in done.err
 
 
-def test_list_as_json(run: Callable[..., Typed], lab: FakeLocal) -> None:
+def test_list_as_json(run: Run, lab: FakeLocal) -> None:
     said = json.loads(run("checkpoints", "list", "--json").out)
     one, two = said["checkpoints"]
     assert (one["step"], one["ranks"], one["complete"], one["resumes"]) == (1, [0, 1], True, False)
@@ -106,7 +102,7 @@ def test_list_as_json(run: Callable[..., Typed], lab: FakeLocal) -> None:
     assert (two["resumes"], said["notes"]) == (True, [])
 
 
-def test_a_node_that_says_nothing(run: Callable[..., Typed], lab: FakeLocal) -> None:
+def test_a_node_that_says_nothing(run: Run, lab: FakeLocal) -> None:
     del lab.cluster.disks[1]
     listed = run("checkpoints", "list")
     assert "note: node 1 (10.0.0.2) says nothing of its checkpoints" in listed.err
@@ -123,7 +119,7 @@ def test_a_node_that_says_nothing(run: Callable[..., Typed], lab: FakeLocal) -> 
     assert (lab.cluster.disks[0] / "mine/global_step_1").exists()
 
 
-def test_nothing_there(run: Callable[..., Typed], home: Path) -> None:
+def test_nothing_there(run: Run, home: Path) -> None:
     os.mkdir("empty")
     assert "There are no checkpoints in empty" in run("checkpoints", "list", "--dir", "empty").err
     missing = run("checkpoints", "list", "--dir", "./missing")
@@ -136,7 +132,7 @@ def test_nothing_there(run: Callable[..., Typed], home: Path) -> None:
 # -- verify and merge --------------------------------------------------------------------------------------------
 
 
-def test_verify(run: Callable[..., Typed], folder: Path) -> None:
+def test_verify(run: Run, folder: Path) -> None:
     sound = run("checkpoints", "verify", "2", "--dir", "./ck")
     assert sound.code == 0
     assert "intact      yes" in sound.out
@@ -155,7 +151,7 @@ def test_verify(run: Callable[..., Typed], folder: Path) -> None:
     assert not os.path.exists("out")
 
 
-def test_nodes_give_what_the_folder_gives(run: Callable[..., Typed], lab: FakeLocal, tmp_path: Path) -> None:
+def test_nodes_give_what_the_folder_gives(run: Run, lab: FakeLocal, tmp_path: Path) -> None:
     assert run("checkpoints", "merge", "2", "--dir", str(tmp_path / "whole"), "--to", "from-folder").code == 0
     merged = run("checkpoints", "merge", "--to", "from-nodes", "--json")
     assert merged.code == 0
@@ -169,9 +165,7 @@ def test_nodes_give_what_the_folder_gives(run: Callable[..., Typed], lab: FakeLo
     assert run("checkpoints", "verify").code == 0
 
 
-def test_merge_waits_for_the_disk_if_asked(
-    run: Callable[..., Typed], folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_merge_waits_for_the_disk_if_asked(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[int] = []
     monkeypatch.setattr(os, "fsync", synced.append)
     assert run("checkpoints", "merge", "--dir", "./ck", "--to", "out").code == 0
@@ -180,7 +174,7 @@ def test_merge_waits_for_the_disk_if_asked(
     assert len(synced) > 3
 
 
-def test_a_target_that_exists_is_refused(run: Callable[..., Typed], folder: Path) -> None:
+def test_a_target_that_exists_is_refused(run: Run, folder: Path) -> None:
     os.mkdir("out")
     again = run("checkpoints", "merge", "--dir", "./ck", "--to", "out")
     assert (again.code, "exists already" in again.err) == (2, True)
@@ -195,9 +189,7 @@ def test_a_target_that_exists_is_refused(run: Callable[..., Typed], folder: Path
         (["--to", "x", "--name", "other"], 6, "of run 'other'; runs: mine"),
     ],
 )
-def test_bad_input_to_merge(
-    run: Callable[..., Typed], folder: Path, words: list[str], code: int, said: str
-) -> None:
+def test_bad_input_to_merge(run: Run, folder: Path, words: list[str], code: int, said: str) -> None:
     step = [words[0]] if words[0].isdecimal() else []
     done = run("checkpoints", "merge", *step, "--dir", "./ck", *words[len(step) :])
     assert done.code == code
@@ -205,9 +197,7 @@ def test_bad_input_to_merge(
     assert not os.path.exists("x")
 
 
-def test_merge_on_the_head_is_for_clusters_and_absolute_paths(
-    run: Callable[..., Typed], lab: FakeLocal, folder: Path
-) -> None:
+def test_merge_on_the_head_is_for_clusters_and_absolute_paths(run: Run, lab: FakeLocal, folder: Path) -> None:
     assert "there is no head" in run("checkpoints", "merge", "--dir", "./ck", "--to", "/x", "--on-head").err
     assert "is relative" in run("checkpoints", "merge", "-c", "lab", "--to", "x", "--on-head").err
     assert (
@@ -220,7 +210,7 @@ def test_merge_on_the_head_is_for_clusters_and_absolute_paths(
 # -- pull, prune, push -------------------------------------------------------------------------------------------
 
 
-def test_pull(run: Callable[..., Typed], lab: FakeLocal, tmp_path: Path) -> None:
+def test_pull(run: Run, lab: FakeLocal, tmp_path: Path) -> None:
     pulled = run("checkpoints", "pull", "--to", "here")
     assert pulled.code == 0
     assert "here/global_step_2: 5 files, " in pulled.out
@@ -228,7 +218,7 @@ def test_pull(run: Callable[..., Typed], lab: FakeLocal, tmp_path: Path) -> None
     assert tree(tmp_path / "here" / "here") == tree(tmp_path / "whole" / "mine")
 
 
-def test_prune_asks(run: Callable[..., Typed], folder: Path) -> None:
+def test_prune_asks(run: Run, folder: Path) -> None:
     asked = run("checkpoints", "prune", "--keep-last", "1", "--dir", "./ck")
     assert asked.code == 2
     assert "mine: step 1, " in asked.err
@@ -236,7 +226,7 @@ def test_prune_asks(run: Callable[..., Typed], folder: Path) -> None:
     assert (folder / "mine" / "global_step_1").exists()
 
 
-def test_prune_on_all_nodes(run: Callable[..., Typed], lab: FakeLocal) -> None:
+def test_prune_on_all_nodes(run: Run, lab: FakeLocal) -> None:
     done = run("checkpoints", "prune", "--keep-last", "1", "-y", "--json")
     assert done.code == 0
     assert [(each["run"], each["step"]) for each in json.loads(done.out)["removed"]] == [("mine", 1)]
@@ -247,7 +237,7 @@ def test_prune_on_all_nodes(run: Callable[..., Typed], lab: FakeLocal) -> None:
     assert "removed 0 steps" in run("checkpoints", "prune", "--keep-last", "1", "-y").out
 
 
-def test_what_a_running_job_resumes_from_stays(run: Callable[..., Typed], lab: FakeLocal) -> None:
+def test_what_a_running_job_resumes_from_stays(run: Run, lab: FakeLocal) -> None:
     folder = lab.cluster.disks[0] / "mine" / "global_step_1"
     lab.cluster.add("job", entrypoint=f"python3 -m verl trainer.resume_from_path={folder}")
     done = run("checkpoints", "prune", "--keep-last", "1", "-y")
@@ -258,7 +248,7 @@ def test_what_a_running_job_resumes_from_stays(run: Callable[..., Typed], lab: F
     assert not folder.exists()
 
 
-def test_push_shows_its_card(run: Callable[..., Typed], lab: FakeLocal, home: Path) -> None:
+def test_push_shows_its_card(run: Run, lab: FakeLocal, home: Path) -> None:
     lab.cluster.add("job", metadata={"job_name": "mine", "cloudrl_recipe": "grpo"})
     shown = run("checkpoints", "push", "--to", "me/tiny", "--dry-run")
     assert shown.code == 0
@@ -267,7 +257,7 @@ def test_push_shows_its_card(run: Callable[..., Typed], lab: FakeLocal, home: Pa
     assert not (home / "push").exists()
 
 
-def test_a_cluster_that_is_down_has_left_a_folder(run: Callable[..., Typed], home: Path) -> None:
+def test_a_cluster_that_is_down_has_left_a_folder(run: Run, home: Path) -> None:
     with FakeLocal("gone"):
         pass
     write_step(home / "clusters" / "gone" / "checkpoints" / "mine", 3)

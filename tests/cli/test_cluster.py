@@ -13,15 +13,14 @@ from cloudrl.protocol.outcome import Outcome
 from cloudrl.protocol.phases import Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
-    from conftest import Typed
+    from conftest import Run
 
 pytestmark = pytest.mark.io
 
 
-def test_up_shows_what_it_would_start(run: Callable[..., Typed]) -> None:
+def test_up_shows_what_it_would_start(run: Run) -> None:
     shown = run("up", "two", "--nodes", "2", "--data", "addition", "--dry-run")
     assert shown.code == 0
     agents = [line for line in shown.out.splitlines() if not line.startswith("#")]
@@ -44,15 +43,13 @@ def test_up_shows_what_it_would_start(run: Callable[..., Typed]) -> None:
         (["--env", "NO_SUCH_NAME"], 2, "this shell has no variable 'NO_SUCH_NAME'"),
     ],
 )
-def test_bad_input_is_said_in_a_line(
-    run: Callable[..., Typed], words: list[str], code: int, said: str
-) -> None:
+def test_bad_input_is_said_in_a_line(run: Run, words: list[str], code: int, said: str) -> None:
     done = run("up", *words, "--dry-run")
     assert (done.code, done.out) == (code, "")
     assert said in done.err
 
 
-def test_a_secret_is_masked_in_a_dry_run(run: Callable[..., Typed], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_secret_is_masked_in_a_dry_run(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_0123456789")
     shown = run("up", "two", "--env", "HF_TOKEN", "--env", "NCCL_DEBUG=INFO", "--dry-run")
     assert "HF_TOKEN=***" in shown.out
@@ -60,15 +57,13 @@ def test_a_secret_is_masked_in_a_dry_run(run: Callable[..., Typed], monkeypatch:
     assert "hf_0123456789" not in shown.out + shown.err
 
 
-def test_gpu_0_is_a_cluster_without_gpus(run: Callable[..., Typed]) -> None:
+def test_gpu_0_is_a_cluster_without_gpus(run: Run) -> None:
     shown = run("up", "two", "--gpu", "0", "--dry-run")
     assert shown.code == 0
     assert "--device=cpu" in shown.out or "--device cpu" in shown.out
 
 
-def test_home_that_is_a_file(
-    run: Callable[..., Typed], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_home_that_is_a_file(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("CLOUDRL_HOME", str(tmp_path / "file"))
     done = run("up", "--nodes", "1")
@@ -76,13 +71,13 @@ def test_home_that_is_a_file(
     assert "CLOUDRL_HOME" in done.err
 
 
-def test_status_of_nothing(run: Callable[..., Typed]) -> None:
+def test_status_of_nothing(run: Run) -> None:
     done = run("status")
     assert (done.code, done.out) == (0, "")
     assert "cloudrl up" in done.err
 
 
-def test_status_of_the_only_cluster(run: Callable[..., Typed], lab: FakeLocal) -> None:
+def test_status_of_the_only_cluster(run: Run, lab: FakeLocal) -> None:
     done = run("status")
     assert done.code == 0
     assert [line.split()[:3] for line in done.out.splitlines()[1:]] == [
@@ -94,7 +89,7 @@ def test_status_of_the_only_cluster(run: Callable[..., Typed], lab: FakeLocal) -
     assert (look["phase"], look["nodes_wanted"]) == ("ready", 2)
 
 
-def test_status_of_one_that_has_failed(run: Callable[..., Typed], lab: FakeLocal) -> None:
+def test_status_of_one_that_has_failed(run: Run, lab: FakeLocal) -> None:
     lab.__exit__()
     folder = lab.state.node_dir(0)
     folder.mkdir()
@@ -107,33 +102,33 @@ def test_status_of_one_that_has_failed(run: Callable[..., Typed], lab: FakeLocal
         assert "rank 1 was lost" in done.err
 
 
-def test_an_outcome_that_was_cut_short_is_no_traceback(run: Callable[..., Typed], lab: FakeLocal) -> None:
+def test_an_outcome_that_was_cut_short_is_no_traceback(run: Run, lab: FakeLocal) -> None:
     lab.__exit__()
     lab.state.node_dir(0).mkdir()
     (lab.state.node_dir(0) / "outcome.json").write_text('{"text": "ra')
     assert run("status", "lab").out.split()[-1] == "down"
 
 
-def test_env_has_what_a_raw_ray_job_submit_needs(run: Callable[..., Typed], lab: FakeLocal) -> None:
+def test_env_has_what_a_raw_ray_job_submit_needs(run: Run, lab: FakeLocal) -> None:
     done = run("env")
     assert done.code == 0
     assert f"export RAY_ADDRESS={lab.cluster.url}" in done.out
     assert f"export RAY_AUTH_TOKEN={derive(KEY).ray}" in done.out
 
 
-def test_a_second_up_of_the_same_name_is_refused(run: Callable[..., Typed], lab: FakeLocal) -> None:
+def test_a_second_up_of_the_same_name_is_refused(run: Run, lab: FakeLocal) -> None:
     done = run("up", "lab")
     assert done.code == 2
     assert "up already" in done.err
 
 
-def test_down_of_what_is_not_there(run: Callable[..., Typed]) -> None:
+def test_down_of_what_is_not_there(run: Run) -> None:
     done = run("down", "nothing")
     assert done.code == 2
     assert "there is no cluster 'nothing'" in done.err
 
 
-def test_down_ends_the_agent(run: Callable[..., Typed], lab: FakeLocal) -> None:
+def test_down_ends_the_agent(run: Run, lab: FakeLocal) -> None:
     done = run("down", "lab")
     assert done.code == 0
     assert lab.state.checkpoints.parent.is_dir()

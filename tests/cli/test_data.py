@@ -17,9 +17,7 @@ from cloudrl.data.request import Request, parse_request
 from cloudrl.spec import parse_override
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from conftest import Typed
+    from conftest import Run
 
 pytestmark = pytest.mark.io
 
@@ -40,7 +38,7 @@ def mine(home: Path) -> Path:
     return path.resolve()
 
 
-def test_list_names_source_rows_and_reward(run: Callable[..., Typed]) -> None:
+def test_list_names_source_rows_and_reward(run: Run) -> None:
     shown = run("data", "list")
     assert shown.code == 0
     table = [re.split(r"  +", line) for line in shown.out.splitlines()]
@@ -53,7 +51,7 @@ def test_list_names_source_rows_and_reward(run: Callable[..., Typed]) -> None:
     ]
 
 
-def test_list_for_programs(run: Callable[..., Typed]) -> None:
+def test_list_for_programs(run: Run) -> None:
     known = {each["name"]: each for each in json.loads(run("data", "list", "--json").out)}
     assert known["gsm8k"] == {
         "name": "gsm8k",
@@ -66,7 +64,7 @@ def test_list_for_programs(run: Callable[..., Typed]) -> None:
     assert known["addition"]["source"] is None
 
 
-def test_prepare_prints_the_overrides_that_take_the_files(run: Callable[..., Typed]) -> None:
+def test_prepare_prints_the_overrides_that_take_the_files(run: Run) -> None:
     done = run("data", "prepare", "addition", "--to", "it's here")
     assert done.code == 0
     overrides = dict(parse_override(line) for line in done.out.splitlines())
@@ -79,7 +77,7 @@ def test_prepare_prints_the_overrides_that_take_the_files(run: Callable[..., Typ
     assert "addition: 2,400 train and 100 test rows in " in done.err
 
 
-def test_the_way_to_the_nodes_that_help_shows_sends_the_folder(run: Callable[..., Typed]) -> None:
+def test_the_way_to_the_nodes_that_help_shows_sends_the_folder(run: Run) -> None:
     said = " ".join(run("data", "prepare", "--help").out.split())
     example = re.search(r"(cloudrl data prepare \S+ --to \S+), then (cloudrl submit \S+ --data \S+)", said)
     assert example is not None
@@ -97,7 +95,7 @@ def test_the_way_to_the_nodes_that_help_shows_sends_the_folder(run: Callable[...
     assert str(Path.cwd()) not in sent
 
 
-def test_prepare_a_built_in_one_from_a_folder_of_this_machine(run: Callable[..., Typed]) -> None:
+def test_prepare_a_built_in_one_from_a_folder_of_this_machine(run: Run) -> None:
     Path("copy").symlink_to(GSM8K)
     done = run("data", "prepare", "gsm8k", "--source", "./copy", "--to", "out", "--json")
     paths = json.loads(done.out)
@@ -106,7 +104,7 @@ def test_prepare_a_built_in_one_from_a_folder_of_this_machine(run: Callable[...,
 
 
 @pytest.mark.parametrize("place", ["mine.jsonl", "./mine.jsonl", "../here/mine.jsonl"])
-def test_prepare_a_file(run: Callable[..., Typed], mine: Path, place: str) -> None:
+def test_prepare_a_file(run: Run, mine: Path, place: str) -> None:
     done = run(
         "data", "prepare", place, "--to", "out", "--prompt-field", "text", "--answer-field", "meta.gold",
         "--system", "Be brief.", "--test-rows", "7",
@@ -136,9 +134,7 @@ def test_prepare_a_file(run: Callable[..., Typed], mine: Path, place: str) -> No
         (["https://huggingface.co/datasets/a/b"], "did you mean 'a/b'?", ""),
     ],
 )
-def test_bad_input_is_said_in_a_line(
-    run: Callable[..., Typed], mine: Path, words: list[str], said: str, hint: str
-) -> None:
+def test_bad_input_is_said_in_a_line(run: Run, mine: Path, words: list[str], said: str, hint: str) -> None:
     done = run("data", "prepare", *words, "--to", "out")
     assert (done.code, done.out) == (2, "")
     assert said.lower() in done.err.lower()
@@ -153,9 +149,7 @@ def data_of(shown: str) -> list[Request]:
     return [parse_request(word) for word in words]
 
 
-def test_a_cluster_is_told_of_a_data_set_of_ones_own_by_its_file_or_by_set(
-    run: Callable[..., Typed], mine: Path
-) -> None:
+def test_a_cluster_is_told_of_a_data_set_of_ones_own_by_its_file_or_by_set(run: Run, mine: Path) -> None:
     one = {"name": "./mine.jsonl", "prompt_field": "text", "system": "It's $HOME\n", "skip_bad": True}
     Path("cluster.yml").write_text(yaml.safe_dump({"nodes": 1, "data": ["addition", one]}))
     wanted = [
@@ -175,13 +169,13 @@ def test_a_cluster_is_told_of_a_data_set_of_ones_own_by_its_file_or_by_set(
         (["--data", "mine"], "there is no data set 'mine'"),
     ],
 )
-def test_up_refuses_what_cannot_be_made(run: Callable[..., Typed], words: list[str], said: str) -> None:
+def test_up_refuses_what_cannot_be_made(run: Run, words: list[str], said: str) -> None:
     done = run("up", *words, "--dry-run")
     assert (done.code, done.out) == (2, "")
     assert said in done.err
 
 
-def test_help_names_every_field(run: Callable[..., Typed]) -> None:
+def test_help_names_every_field(run: Run) -> None:
     shown = run("data", "prepare", "--help").out
     for option in ("--source", "--prompt-field", "--answer-field", "--system", "--config", "--split",
                    "--test-split", "--test-rows", "--data-source", "--skip-bad"):  # fmt: skip

@@ -11,16 +11,14 @@ import yaml
 from cloudrl.render.agent import build_agent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from conftest import Typed
+    from conftest import Run
 
 pytestmark = pytest.mark.io
 
 HOSTS = ["--ssh-host", "10.0.0.1", "--ssh-host", "10.0.0.2", "--ssh-user", "ubuntu", "--ssh-key", "~/.ssh/id"]
 
 
-def test_task_create_writes_all_that_dstack_apply_needs(run: Callable[..., Typed]) -> None:
+def test_task_create_writes_all_that_dstack_apply_needs(run: Run) -> None:
     done = run("task", "create", "lab", "--nodes", "2", "--gpu", "80GB:8", "--data", "gsm8k")
     assert (done.code, done.out) == (0, "lab.dstack.yml\n")
     assert "dstack apply -f lab.dstack.yml" in done.err
@@ -30,7 +28,7 @@ def test_task_create_writes_all_that_dstack_apply_needs(run: Callable[..., Typed
     assert task["resources"]["shm_size"] == "128GB"
 
 
-def test_task_create_again_refreshes_both_files(run: Callable[..., Typed]) -> None:
+def test_task_create_again_refreshes_both_files(run: Run) -> None:
     run("task", "create", "lab")
     Path("cloudrl-node.pyz").write_bytes(b"an older one")
     again = run("task", "create", "lab")
@@ -39,7 +37,7 @@ def test_task_create_again_refreshes_both_files(run: Callable[..., Typed]) -> No
     assert Path("cloudrl-node.pyz").read_bytes() == build_agent()
 
 
-def test_what_the_user_has_edited_is_not_replaced_without_a_question(run: Callable[..., Typed]) -> None:
+def test_what_the_user_has_edited_is_not_replaced_without_a_question(run: Run) -> None:
     run("task", "create", "lab")
     rendered = Path("lab.dstack.yml").read_text()
     Path("lab.dstack.yml").write_text(f"{rendered}# mine\n")
@@ -51,13 +49,13 @@ def test_what_the_user_has_edited_is_not_replaced_without_a_question(run: Callab
     assert Path("lab.dstack.yml").read_text() == rendered
 
 
-def test_task_create_elsewhere_puts_the_agent_there(run: Callable[..., Typed]) -> None:
+def test_task_create_elsewhere_puts_the_agent_there(run: Run) -> None:
     assert run("task", "create", "lab", "-o", "far/away.yml").code == 0
     assert Path("far/cloudrl-node.pyz").is_file()
     assert not Path("cloudrl-node.pyz").exists()
 
 
-def test_dry_run_prints_what_would_be_written(run: Callable[..., Typed]) -> None:
+def test_dry_run_prints_what_would_be_written(run: Run) -> None:
     words = ["task", "create", "lab", "--model", "Qwen/Qwen2.5-7B-Instruct"]
     printed = run(*words, "--dry-run").out
     assert list(Path().iterdir()) == []
@@ -65,7 +63,7 @@ def test_dry_run_prints_what_would_be_written(run: Callable[..., Typed]) -> None
     assert Path("lab.dstack.yml").read_text() == printed
 
 
-def test_a_described_data_set_travels_in_the_task(run: Callable[..., Typed]) -> None:
+def test_a_described_data_set_travels_in_the_task(run: Run) -> None:
     done = run(
         "task", "create", "--set", "data=[{name: my/set, prompt_field: q, answer_field: a}]", "--dry-run"
     )
@@ -98,32 +96,30 @@ def test_a_described_data_set_travels_in_the_task(run: Callable[..., Typed]) -> 
         (["volume", "create", "ckpt", "--backend", "aws", "--size", "1GB"], 2, "region: Field required"),
     ],
 )
-def test_bad_input_is_said_in_a_line(
-    run: Callable[..., Typed], words: list[str], code: int, said: str
-) -> None:
+def test_bad_input_is_said_in_a_line(run: Run, words: list[str], code: int, said: str) -> None:
     done = run(*words, "--dry-run")
     assert (done.code, done.out) == (code, "")
     assert said in done.err
 
 
-def test_a_file_that_dstack_would_not_read(run: Callable[..., Typed]) -> None:
+def test_a_file_that_dstack_would_not_read(run: Run) -> None:
     done = run("task", "create", "-o", "task.txt")
     assert done.code == 2
     assert "-o task.txt.dstack.yml" in done.err
 
 
-def test_a_secret_is_not_in_the_message_that_refuses_it(run: Callable[..., Typed]) -> None:
+def test_a_secret_is_not_in_the_message_that_refuses_it(run: Run) -> None:
     assert "hf_0123456789" not in run("task", "create", "--env", "HF_TOKEN=hf_0123456789").err
 
 
-def test_fleet_create_with_no_arguments_rents_nothing(run: Callable[..., Typed]) -> None:
+def test_fleet_create_with_no_arguments_rents_nothing(run: Run) -> None:
     fleet = yaml.safe_load(run("fleet", "create", "--dry-run").out)
     assert fleet["type"] == "fleet"
     assert fleet["nodes"] == "0.."
     assert fleet["idle_duration"]
 
 
-def test_fleet_create_now_rents_all_at_once_and_still_gives_them_back(run: Callable[..., Typed]) -> None:
+def test_fleet_create_now_rents_all_at_once_and_still_gives_them_back(run: Run) -> None:
     fleet = yaml.safe_load(
         run("fleet", "create", "--now", "--nodes", "4", "--gpu", "H100:8", "--dry-run").out
     )
@@ -141,21 +137,21 @@ def test_fleet_create_now_rents_all_at_once_and_still_gives_them_back(run: Calla
     ],
 )
 def test_fleet_create_now_takes_the_nodes_that_are_declared(
-    run: Callable[..., Typed], nodes: str, words: list[str], created: dict[str, int]
+    run: Run, nodes: str, words: list[str], created: dict[str, int]
 ) -> None:
     Path("fleet.yml").write_text(f"name: lab\nnodes: {nodes}\n")
     done = run("fleet", "create", "-f", "fleet.yml", "--now", *words, "--dry-run")
     assert yaml.safe_load(done.out)["nodes"] == created
 
 
-def test_fleet_create_now_needs_a_number(run: Callable[..., Typed]) -> None:
+def test_fleet_create_now_needs_a_number(run: Run) -> None:
     Path("fleet.yml").write_text("nodes: 2..4\n")
     done = run("fleet", "create", "-f", "fleet.yml", "--now", "--dry-run")
     assert (done.code, done.out) == (2, "")
     assert "--now needs a single number of nodes, not '2..4'" in done.err
 
 
-def test_a_fleet_of_own_machines(run: Callable[..., Typed]) -> None:
+def test_a_fleet_of_own_machines(run: Run) -> None:
     done = run("fleet", "create", "rack", *HOSTS, "-o", "rack.yml")
     assert done.code == 0
     fleet = yaml.safe_load(Path("rack.yml").read_text())
@@ -165,7 +161,7 @@ def test_a_fleet_of_own_machines(run: Callable[..., Typed]) -> None:
     assert fleet["placement"] == "cluster"
 
 
-def test_a_volume(run: Callable[..., Typed]) -> None:
+def test_a_volume(run: Run) -> None:
     words = ["volume", "create", "ckpt", "--backend", "aws", "--region", "us-east-1", "--size", "500GB"]
     assert yaml.safe_load(run(*words, "--dry-run").out) == {
         "type": "volume", "name": "ckpt", "backend": "aws", "region": "us-east-1", "size": "500GB",
@@ -181,9 +177,7 @@ def test_a_volume(run: Callable[..., Typed]) -> None:
         (["--ssh-host", "10.0.0.1", "--ssh-user", "me", "--ssh-key", "~/.ssh/id"], ""),
     ],
 )
-def test_a_fleet_that_never_idles_out_is_warned_of(
-    run: Callable[..., Typed], words: list[str], said: str
-) -> None:
+def test_a_fleet_that_never_idles_out_is_warned_of(run: Run, words: list[str], said: str) -> None:
     done = run("fleet", "create", *words, "--dry-run")
     assert done.code == 0
     assert ("never gives all of its machines back" in done.err) == bool(said)

@@ -14,10 +14,10 @@ import typer
 from cloudrl.cli.main import app
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
-    from conftest import Typed
+    from conftest import Run
 
 pytestmark = pytest.mark.io
 
@@ -57,13 +57,13 @@ def test_an_option_has_one_meaning() -> None:
     assert several == DESCRIBED_BY_THEIR_COMMANDS
 
 
-def test_a_cluster_that_is_given_twice(run: Callable[..., Typed]) -> None:
+def test_a_cluster_that_is_given_twice(run: Run) -> None:
     done = run("status", "one", "--cluster", "two")
     assert done.code == 2
     assert "one and --cluster two name two clusters" in done.err
 
 
-def test_options_win_over_the_file_and_set_reaches_into_it(run: Callable[..., Typed], home: Path) -> None:
+def test_options_win_over_the_file_and_set_reaches_into_it(run: Run, home: Path) -> None:
     (home.parent / "here" / "cluster.yml").write_text(
         "name: mine\nnodes: 4\ngpu: H100:8\ndstack:\n  backends: [aws]\n  max_price: 4\n"
     )

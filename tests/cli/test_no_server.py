@@ -15,9 +15,9 @@ import pytest
 from child_processes import ended
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-    from conftest import Typed
+    from conftest import Run
 
 pytestmark = pytest.mark.io
 
@@ -35,7 +35,7 @@ def nobody(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "words", [UP, ("run", "grpo", "-y"), ("fleet", "list"), ("volume", "list"), ("attach", "dstack/lab")]
 )
-def test_no_server_is_configured(run: Callable[..., Typed], words: tuple[str, ...]) -> None:
+def test_no_server_is_configured(run: Run, words: tuple[str, ...]) -> None:
     done = run(*words)
     assert done.code == 2
     assert "no dstack server is configured" in done.err
@@ -43,14 +43,14 @@ def test_no_server_is_configured(run: Callable[..., Typed], words: tuple[str, ..
     assert "dstack project add" in done.err
 
 
-def test_who_is_not_asked_for_a_cluster_is_said(run: Callable[..., Typed]) -> None:
+def test_who_is_not_asked_for_a_cluster_is_said(run: Run) -> None:
     done = run("attach", "lab")
     assert done.code == 2
     assert "there is no cluster 'lab'\n" in done.err
     assert "Not asked, since it is not configured: dstack" in done.err
 
 
-def test_a_limit_of_the_cost_needs_the_server_or_a_price(run: Callable[..., Typed]) -> None:
+def test_a_limit_of_the_cost_needs_the_server_or_a_price(run: Run) -> None:
     assert run("up", "lab", "--on", "dstack", "--max-cost", "9", "--dry-run").code == 2
     done = run("up", "lab", "--on", "dstack", "--max-cost", "9", "--set", "price_per_hour=3", "--dry-run")
     assert done.code == 0
@@ -61,7 +61,7 @@ def test_a_limit_of_the_cost_needs_the_server_or_a_price(run: Callable[..., Type
     assert "price_per_hour" in created.err
 
 
-def test_a_variable_that_is_not_set(run: Callable[..., Typed]) -> None:
+def test_a_variable_that_is_not_set(run: Run) -> None:
     done = run(*UP, "--env", "NO_SUCH_NAME")
     assert done.code == 2
     assert "this shell has no variable 'NO_SUCH_NAME'" in done.err
@@ -77,7 +77,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
         yield listener
 
 
-def test_nobody_answers(run: Callable[..., Typed], server: socket.socket) -> None:
+def test_nobody_answers(run: Run, server: socket.socket) -> None:
     server.close()
     done = run("fleet", "list")
     assert done.code == 5
@@ -85,7 +85,7 @@ def test_nobody_answers(run: Callable[..., Typed], server: socket.socket) -> Non
     assert "Is it running?" in done.err
 
 
-def test_a_token_that_is_refused(run: Callable[..., Typed], server: socket.socket) -> None:
+def test_a_token_that_is_refused(run: Run, server: socket.socket) -> None:
     def refuse() -> None:
         connection, _ = server.accept()
         with connection:

@@ -21,10 +21,9 @@ from cloudrl.providers.model import Status
 from cloudrl.sdk.costs import price_difference
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
-    from conftest import Typed
+    from conftest import Run
 
 pytestmark = pytest.mark.io
 
@@ -44,7 +43,7 @@ def ends(lab: FakeLocal, status: str = "SUCCEEDED") -> None:
     lab.cluster.on_submit = finish
 
 
-def test_a_cluster_that_is_up_and_fits_is_used(run: Callable[..., Typed], lab: FakeLocal) -> None:
+def test_a_cluster_that_is_up_and_fits_is_used(run: Run, lab: FakeLocal) -> None:
     ends(lab)
     lab.cluster.status["budget"] = {"price_per_hour": 12.3, "cost": 4.5}
     done = run(*RUN)
@@ -60,7 +59,7 @@ def test_a_cluster_that_is_up_and_fits_is_used(run: Callable[..., Typed], lab: F
 
 
 @pytest.mark.parametrize(("status", "code"), [("SUCCEEDED", 0), ("FAILED", 4)])
-def test_down_ends_it_with_the_job(run: Callable[..., Typed], lab: FakeLocal, status: str, code: int) -> None:
+def test_down_ends_it_with_the_job(run: Run, lab: FakeLocal, status: str, code: int) -> None:
     ends(lab, status)
     done = run(*RUN, "--down", "-y")
     assert done.code == code, done.err
@@ -68,7 +67,7 @@ def test_down_ends_it_with_the_job(run: Callable[..., Typed], lab: FakeLocal, st
     assert run("status", "lab").out.split()[-1] == "down"
 
 
-def test_the_model_is_brought_home(run: Callable[..., Typed], lab: FakeLocal, tmp_path: Path) -> None:
+def test_the_model_is_brought_home(run: Run, lab: FakeLocal, tmp_path: Path) -> None:
     disk = tmp_path / "volume"
     lab.cluster.status["checkpoint_dir"] = str(disk)
     lab.cluster.disks = {0: disk, 1: disk}
@@ -90,9 +89,7 @@ def test_the_model_is_brought_home(run: Callable[..., Typed], lab: FakeLocal, tm
     assert (again.code, "exists already" in again.err) == (2, True)
 
 
-def test_a_job_that_left_no_checkpoint_keeps_its_cluster(
-    run: Callable[..., Typed], lab: FakeLocal, tmp_path: Path
-) -> None:
+def test_a_job_that_left_no_checkpoint_keeps_its_cluster(run: Run, lab: FakeLocal, tmp_path: Path) -> None:
     ends(lab)
     lab.cluster.disks = {0: tmp_path, 1: tmp_path}
     done = run(*RUN, "--to", "model", "--down")
@@ -110,16 +107,14 @@ def test_a_job_that_left_no_checkpoint_keeps_its_cluster(
         (["trainer.nnodes=3"], "trainer.nnodes=3"),
     ],
 )
-def test_one_that_does_not_fit_is_refused(
-    run: Callable[..., Typed], lab: FakeLocal, words: list[str], said: str
-) -> None:
+def test_one_that_does_not_fit_is_refused(run: Run, lab: FakeLocal, words: list[str], said: str) -> None:
     done = run(*RUN, *words)
     assert done.code == 2
     assert said in done.err
     assert lab.cluster.jobs == {}
 
 
-def test_one_that_is_not_ready_yet(run: Callable[..., Typed], lab: FakeLocal) -> None:
+def test_one_that_is_not_ready_yet(run: Run, lab: FakeLocal) -> None:
     lab.cluster.status["phase"] = "fetch"
     done = run(*RUN)
     assert done.code == 2
@@ -139,14 +134,14 @@ def test_one_that_is_not_ready_yet(run: Callable[..., Typed], lab: FakeLocal) ->
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_starts(
-    run: Callable[..., Typed], words: list[str], code: int, said: str
+    run: Run, words: list[str], code: int, said: str
 ) -> None:
     done = run("run", *words, "--dry-run")
     assert done.code == code, done.err
     assert said in done.err
 
 
-def test_a_dry_run_shows_cluster_and_job(run: Callable[..., Typed]) -> None:
+def test_a_dry_run_shows_cluster_and_job(run: Run) -> None:
     done = run("run", "grpo", "--gpu", "H100:8", "--nodes", "2", "--dry-run", "--down-when-idle", "30m")
     assert done.code == 0, done.err
     assert "gpu: H100:8" in done.out
@@ -155,9 +150,7 @@ def test_a_dry_run_shows_cluster_and_job(run: Callable[..., Typed]) -> None:
     assert "trainer.nnodes=2" in done.out
 
 
-def test_a_dry_run_shows_the_way_of_secrets(
-    run: Callable[..., Typed], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dry_run_shows_the_way_of_secrets(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """As `submit` would send them to the cluster that comes up: through its agents, not through Ray."""
     for name, value in (("WANDB_API_KEY", "of-wandb"), ("MY_API_KEY", "of-mine")):
         monkeypatch.setenv(name, value)
@@ -172,7 +165,7 @@ def test_a_dry_run_shows_the_way_of_secrets(
     assert "of-mine" not in done.out + done.err
 
 
-def test_a_dry_run_shows_the_files_that_travel(run: Callable[..., Typed], home: Path) -> None:
+def test_a_dry_run_shows_the_files_that_travel(run: Run, home: Path) -> None:
     (home.parent / "here" / "reward.py").write_text(
         "def compute_score(data_source, solution_str, ground_truth, extra_info): return 1.0\n"
     )
@@ -182,7 +175,7 @@ def test_a_dry_run_shows_the_files_that_travel(run: Callable[..., Typed], home: 
     assert f"{home}/clusters/" in done.out
 
 
-def test_a_data_set_of_ones_own(run: Callable[..., Typed]) -> None:
+def test_a_data_set_of_ones_own(run: Run) -> None:
     mine = "data=[{name: mine, source: owner/name, prompt_field: q, answer_field: a}]"
     done = run("run", "grpo", "--on", "dstack", "--data", "mine", "--set", mine, "--dry-run")
     assert done.code == 0, done.err
@@ -214,7 +207,7 @@ def test_ctrl_c_says_what_goes_on_and_what_it_costs(home: Path, lab: FakeLocal) 
 
 
 class TestMoneyInStatus:
-    def test_cost_and_limits(self, run: Callable[..., Typed], lab: FakeLocal) -> None:
+    def test_cost_and_limits(self, run: Run, lab: FakeLocal) -> None:
         lab.cluster.status["budget"] = {
             "price_per_hour": 49.2, "cost": 101.5, "max_cost": 200, "down_when_idle_s": 1800, "idle_s": 700.0,
         }  # fmt: skip
@@ -234,14 +227,12 @@ class TestMoneyInStatus:
         assert "lab costs $75.00/h, and its agents count with $50.00/h" in said
         assert "ends at about $300.00 instead of $200.00" in said
 
-    def test_nothing_is_said_of_what_costs_nothing(self, run: Callable[..., Typed], lab: FakeLocal) -> None:
+    def test_nothing_is_said_of_what_costs_nothing(self, run: Run, lab: FakeLocal) -> None:
         done = run("status", "lab")
         assert "cost" not in done.err
         assert json.loads(run("status", "lab", "--json").out)["cost"] is None
 
-    def test_one_that_has_ended_by_itself_has_not_failed(
-        self, run: Callable[..., Typed], lab: FakeLocal
-    ) -> None:
+    def test_one_that_has_ended_by_itself_has_not_failed(self, run: Run, lab: FakeLocal) -> None:
         lab.__exit__()
         folder = lab.state.node_dir(0)
         folder.mkdir()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from conftest import Typed
+    from conftest import Run
 
 pytestmark = pytest.mark.io
 
@@ -81,9 +81,7 @@ def answers(monkeypatch: pytest.MonkeyPatch, *, answer: bool) -> list[str]:
 class TestCheckpointsThatWouldBeLost:
     @pytest.mark.parametrize("status", ["SUCCEEDED", "FAILED"])
     @pytest.mark.usefixtures("rented")
-    def test_keep_the_cluster_where_nobody_is_asked(
-        self, run: Callable[..., Typed], started: FakeLocal, status: str
-    ) -> None:
+    def test_keep_the_cluster_where_nobody_is_asked(self, run: Run, started: FakeLocal, status: str) -> None:
         ends(started, status)
         done = run(*RUN, "--down")
         assert done.code == (0 if status == "SUCCEEDED" else 4)
@@ -95,22 +93,20 @@ class TestCheckpointsThatWouldBeLost:
 
     @pytest.mark.usefixtures("rented", "started")
     @pytest.mark.parametrize("answer", [True, False])
-    def test_are_in_the_question(
-        self, run: Callable[..., Typed], monkeypatch: pytest.MonkeyPatch, answer: bool
-    ) -> None:
+    def test_are_in_the_question(self, run: Run, monkeypatch: pytest.MonkeyPatch, answer: bool) -> None:
         asked = answers(monkeypatch, answer=answer)
         assert "grpo, step 1, actor" in run(*RUN, "--down").err
         assert [each for each in asked if "checkpoints would be lost" in each]
         assert is_up() is not answer
 
     @pytest.mark.usefixtures("rented", "started")
-    def test_go_with_y(self, run: Callable[..., Typed]) -> None:
+    def test_go_with_y(self, run: Run) -> None:
         done = run(*RUN, "--down", "-y")
         assert "These checkpoints lie nowhere else" in done.err
         assert not is_up()
 
     @pytest.mark.usefixtures("started")
-    def test_where_there_are_none_it_ends(self, run: Callable[..., Typed]) -> None:
+    def test_where_there_are_none_it_ends(self, run: Run) -> None:
         assert run(*RUN, "--down").code == 0
         assert not is_up()
 
@@ -118,9 +114,7 @@ class TestCheckpointsThatWouldBeLost:
 class TestWhereNobodySaidWhatBecomesOfIt:
     @pytest.mark.usefixtures("rented", "started")
     @pytest.mark.parametrize("answer", [True, False])
-    def test_it_is_asked_even_with_y(
-        self, run: Callable[..., Typed], monkeypatch: pytest.MonkeyPatch, answer: bool
-    ) -> None:
+    def test_it_is_asked_even_with_y(self, run: Run, monkeypatch: pytest.MonkeyPatch, answer: bool) -> None:
         asked = answers(monkeypatch, answer=answer)
         assert run(*RUN, "-y").code == 0
         assert len(asked) == 1
@@ -128,19 +122,19 @@ class TestWhereNobodySaidWhatBecomesOfIt:
         assert is_up() is not answer
 
     @pytest.mark.usefixtures("started")
-    def test_it_is_kept_where_nobody_is_there(self, run: Callable[..., Typed]) -> None:
+    def test_it_is_kept_where_nobody_is_there(self, run: Run) -> None:
         assert "cluster lab goes on" in run(*RUN, "-y").err
         assert is_up()
 
 
 class TestAClusterThatWasThere:
-    def test_is_ended_after_a_question_only(self, run: Callable[..., Typed], lab: FakeLocal) -> None:
+    def test_is_ended_after_a_question_only(self, run: Run, lab: FakeLocal) -> None:
         assert "not ended: it was up before this run" in run(*RUN, "--down").err
         assert is_up()
         assert run(*RUN, "--submission-id", "two", "--down", "-y").code == 0
         assert not is_up()
 
-    def test_with_jobs_of_others_not_even_with_y(self, run: Callable[..., Typed], lab: FakeLocal) -> None:
+    def test_with_jobs_of_others_not_even_with_y(self, run: Run, lab: FakeLocal) -> None:
         lab.cluster.add("theirs")
         done = run(*RUN, "--down", "-y")
         assert "not ended: jobs run on it: theirs" in done.err
@@ -148,7 +142,7 @@ class TestAClusterThatWasThere:
 
 
 def test_nobody_is_asked_about_one_that_is_over(
-    run: Callable[..., Typed], lab: FakeLocal, monkeypatch: pytest.MonkeyPatch
+    run: Run, lab: FakeLocal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lab.goes_down_with_its_next_job("idle for 30m", LOG)
     asked = answers(monkeypatch, answer=True)
@@ -194,7 +188,7 @@ class TestAServerThatIsAwayAtTheEnd:
     def away(self, started: FakeLocal, monkeypatch: pytest.MonkeyPatch) -> Away:
         return Away(started, monkeypatch)
 
-    def test_and_comes_back(self, run: Callable[..., Typed], away: Away) -> None:
+    def test_and_comes_back(self, run: Run, away: Away) -> None:
         away.back_at_s = 200
         done = run(*RUN, "--down")
         assert done.code == 0
@@ -202,7 +196,7 @@ class TestAServerThatIsAwayAtTheEnd:
         assert "lab is down" in done.err
         assert not is_up()
 
-    def test_and_stays_away(self, run: Callable[..., Typed], away: Away) -> None:
+    def test_and_stays_away(self, run: Run, away: Away) -> None:
         done = run(*RUN, "--down", "-y")
         assert done.code == 5
         assert 300 <= away.now <= 310
@@ -210,7 +204,7 @@ class TestAServerThatIsAwayAtTheEnd:
         assert done.err.endswith("  → Is it running?\n  → End it: cloudrl down lab\n")
 
     def test_after_a_job_that_failed_which_is_what_is_said(
-        self, run: Callable[..., Typed], started: FakeLocal, away: Away
+        self, run: Run, started: FakeLocal, away: Away
     ) -> None:
         ends(started, "FAILED", on_end=away.goes)
         done = run(*RUN, "--down")
@@ -219,14 +213,14 @@ class TestAServerThatIsAwayAtTheEnd:
         assert "End it: cloudrl down lab" in done.err
         assert "ended as FAILED" in done.err.splitlines()[-2]
 
-    def test_a_token_that_is_refused_is_refused_again(self, run: Callable[..., Typed], away: Away) -> None:
+    def test_a_token_that_is_refused_is_refused_again(self, run: Run, away: Away) -> None:
         away.error = Unauthorized
         done = run(*RUN, "--down")
         assert (done.code, away.now) == (5, 0)
         assert GOES_ON in done.err
 
     def test_a_request_that_came_through_before(
-        self, run: Callable[..., Typed], away: Away, monkeypatch: pytest.MonkeyPatch
+        self, run: Run, away: Away, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The cluster ends, and the answer is lost."""
         really, lost = LocalProvider.down, ["the answer"]
@@ -254,7 +248,7 @@ class TestDownWithAServerThatIsAway:
         [("status", "no dstack server answers; cluster lab goes on\n"), ("down", f"{GOES_ON}\n")],
     )
     def test_says_that_the_cluster_goes_on(
-        self, run: Callable[..., Typed], lab: FakeLocal, monkeypatch: pytest.MonkeyPatch, verb: str, said: str
+        self, run: Run, lab: FakeLocal, monkeypatch: pytest.MonkeyPatch, verb: str, said: str
     ) -> None:
         lab.cluster.status["budget"] = {"price_per_hour": 12.3, "cost": 4.5}
         monkeypatch.setattr(LocalProvider, verb, self.gone)
@@ -269,7 +263,7 @@ class TestCtrlC:
         raise KeyboardInterrupt
 
     def test_while_a_cluster_is_being_ended(
-        self, run: Callable[..., Typed], lab: FakeLocal, monkeypatch: pytest.MonkeyPatch
+        self, run: Run, lab: FakeLocal, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         lab.cluster.status["budget"] = {"price_per_hour": 12.3, "cost": 4.5}
         monkeypatch.setattr(LocalProvider, "down", self.press)
@@ -280,7 +274,7 @@ class TestCtrlC:
             assert "End it: cloudrl down lab" in done.err
 
     def test_right_after_it_was_started(
-        self, run: Callable[..., Typed], started: FakeLocal, monkeypatch: pytest.MonkeyPatch
+        self, run: Run, started: FakeLocal, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The first look at it may take a while."""
         started.cluster.status["budget"] = {"price_per_hour": 12.3, "cost": 4.5}
@@ -307,7 +301,7 @@ class TestCtrlC:
             raise KeyboardInterrupt
 
     def test_while_the_model_comes_home(
-        self, run: Callable[..., Typed], lab: FakeLocal, monkeypatch: pytest.MonkeyPatch
+        self, run: Run, lab: FakeLocal, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("cloudrl.sdk.runs.merge_result", self.press)
         done = run(*RUN, "--to", "model")

@@ -16,10 +16,9 @@ from cloudrl.providers.registry import ClusterRef, locate
 from cloudrl.providers.registry import provider as provider_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
-    from conftest import Typed
+    from conftest import Run
 
 pytestmark = pytest.mark.io
 
@@ -46,16 +45,14 @@ def goes_on(dstack: FakeDstack, name: str) -> bool:
     return bool(status != "terminated")
 
 
-def test_down_without_a_name_does_not_mean_somebody_elses(
-    run: Callable[..., Typed], dstack: FakeDstack
-) -> None:
+def test_down_without_a_name_does_not_mean_somebody_elses(run: Run, dstack: FakeDstack) -> None:
     done = run("down", "-y")
     assert done.code == 2
     assert "there is no cluster" in done.err
     assert goes_on(dstack, "theirs")
 
 
-def test_down_without_a_name_means_ones_own(run: Callable[..., Typed], dstack: FakeDstack) -> None:
+def test_down_without_a_name_means_ones_own(run: Run, dstack: FakeDstack) -> None:
     dstack.held_runs.append(held(name="mine", status="provisioning"))
     done = run("down")
     assert done.code == 0
@@ -65,7 +62,7 @@ def test_down_without_a_name_means_ones_own(run: Callable[..., Typed], dstack: F
 
 
 def test_what_cannot_be_seen_of_its_fleet_afterwards_is_no_failure(
-    run: Callable[..., Typed], dstack: FakeDstack, monkeypatch: pytest.MonkeyPatch
+    run: Run, dstack: FakeDstack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def gone(_server: Any) -> Any:
         raise ConnectionFailed("no dstack server answers")
@@ -91,25 +88,25 @@ class TestANameOfOnesOwn:
             run.run_spec.configuration.commands = []
         dstack.held_runs = [run]
 
-    def test_means_ones_own(self, run: Callable[..., Typed], dstack: FakeDstack, lab: FakeLocal) -> None:
+    def test_means_ones_own(self, run: Run, dstack: FakeDstack, lab: FakeLocal) -> None:
         assert locate("lab") == ClusterRef("local", "lab")
         assert json.loads(run("status", "lab", "--json").out)["provider"] == "local"
         assert "lab is down" in run("down", "lab").err
         assert goes_on(dstack, "lab")
 
-    def test_means_it_when_it_is_over_too(self, run: Callable[..., Typed], lab: FakeLocal) -> None:
+    def test_means_it_when_it_is_over_too(self, run: Run, lab: FakeLocal) -> None:
         lab.__exit__()
         done = run("submit", "grpo-tiny", "--cluster", "lab")
         assert "'lab' is not running" in done.err
         assert json.loads(run("status", "lab", "--json").out)["provider"] == "local"
 
-    def test_means_the_other_where_there_is_none(self, run: Callable[..., Typed], dstack: FakeDstack) -> None:
+    def test_means_the_other_where_there_is_none(self, run: Run, dstack: FakeDstack) -> None:
         assert locate("lab") == ClusterRef("dstack", "lab")
         assert run("down", "lab", "-y").code == 0
         assert not goes_on(dstack, "lab")
 
 
-def test_ones_own_are_listed(run: Callable[..., Typed], dstack: FakeDstack) -> None:
+def test_ones_own_are_listed(run: Run, dstack: FakeDstack) -> None:
     dstack.held_runs += [held(name="mine", status="provisioning"), held(name="two", status="provisioning")]
     assert [each["name"] for each in json.loads(run("status", "--json").out)] == ["mine", "two"]
     assert json.loads(run("status", "theirs", "--json").out)["phase"] == "running"
@@ -124,7 +121,7 @@ def test_ones_own_are_listed(run: Callable[..., Typed], dstack: FakeDstack) -> N
     ],
 )
 def test_what_is_anothers_or_cannot_be_seen_is_asked_about(
-    run: Callable[..., Typed], dstack: FakeDstack, cluster: dict[str, str], why: str
+    run: Run, dstack: FakeDstack, cluster: dict[str, str], why: str
 ) -> None:
     dstack.held_runs = [held(**cluster)]
     done = run("down", cluster["name"])
@@ -136,7 +133,7 @@ def test_what_is_anothers_or_cannot_be_seen_is_asked_about(
     assert not goes_on(dstack, cluster["name"])
 
 
-def test_a_local_one_whose_ray_is_silent_is_asked_about(run: Callable[..., Typed], home: Path) -> None:
+def test_a_local_one_whose_ray_is_silent_is_asked_about(run: Run, home: Path) -> None:
     with FakeLocal("lab") as lab:
         lab.cluster.token = "another"
         done = run("down", "lab")

@@ -19,10 +19,9 @@ from cloudrl.providers.model import CheckpointRetention, Status
 from cloudrl.providers.registry import PROVIDERS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
-    from conftest import Typed
+    from conftest import Run
 
 pytestmark = pytest.mark.io
 
@@ -75,9 +74,7 @@ def rented(home: Path, monkeypatch: pytest.MonkeyPatch) -> Rented:
     return made
 
 
-def test_one_that_is_down_here_does_not_hide_the_paid_one(
-    run: Callable[..., Typed], rented: Rented, lab: FakeLocal
-) -> None:
+def test_one_that_is_down_here_does_not_hide_the_paid_one(run: Run, rented: Rented, lab: FakeLocal) -> None:
     lab.__exit__()
     assert [each["provider"] for each in [json.loads(run("status", "--json").out)]] == ["rented"]
     assert json.loads(run("status", "lab", "--json").out)["provider"] == "rented"
@@ -85,7 +82,7 @@ def test_one_that_is_down_here_does_not_hide_the_paid_one(
     assert rented.ended == ["lab"]
 
 
-def test_status_shows_both(run: Callable[..., Typed], rented: Rented, lab: FakeLocal) -> None:
+def test_status_shows_both(run: Run, rented: Rented, lab: FakeLocal) -> None:
     for words in (["status"], ["status", "lab"]):
         looks = json.loads(run(*words, "--json").out)
         assert [(each["provider"], each["phase"]) for each in looks] == [
@@ -95,7 +92,7 @@ def test_status_shows_both(run: Callable[..., Typed], rented: Rented, lab: FakeL
     assert json.loads(run("status", "rented/lab", "--json").out)["provider"] == "rented"
 
 
-def test_down_has_to_be_told_which(run: Callable[..., Typed], rented: Rented, lab: FakeLocal) -> None:
+def test_down_has_to_be_told_which(run: Run, rented: Rented, lab: FakeLocal) -> None:
     done = run("down", "lab", "-y")
     assert done.code == 2
     assert "there are 2 clusters lab: local/lab, rented/lab" in done.err
@@ -107,16 +104,14 @@ def test_down_has_to_be_told_which(run: Callable[..., Typed], rented: Rented, la
 
 
 @pytest.mark.parametrize("words", [["--cluster", "lab"], []], ids=["named", "the only name"])
-def test_a_job_goes_to_neither_by_chance(
-    run: Callable[..., Typed], rented: Rented, lab: FakeLocal, words: list[str]
-) -> None:
+def test_a_job_goes_to_neither_by_chance(run: Run, rented: Rented, lab: FakeLocal, words: list[str]) -> None:
     done = run("submit", "grpo-tiny", "--no-wait", *words)
     assert done.code == 2
     assert "local/lab, rented/lab" in done.err
     assert lab.cluster.jobs == {}
 
 
-def test_env_is_of_use_after_its_end(run: Callable[..., Typed], rented: Rented) -> None:
+def test_env_is_of_use_after_its_end(run: Run, rented: Rented) -> None:
     """Where the way to a cluster is a tunnel, that stays open; other commands take theirs with them."""
     assert "lab is not there yet" in run("jobs", "list", "--cluster", "lab").err
     assert rented.kept == []
@@ -146,7 +141,7 @@ def test_attach_finds_the_provider(rented: Rented, lab: FakeLocal) -> None:
     ],
 )
 def test_a_name_that_is_taken_elsewhere(
-    run: Callable[..., Typed], rented: Rented, lab: FakeLocal, words: list[str], running: str, where: str
+    run: Run, rented: Rented, lab: FakeLocal, words: list[str], running: str, where: str
 ) -> None:
     rented.running = [running]
     done = run(*words)
@@ -159,7 +154,7 @@ class TestAServerThatDoesNotAnswer:
     def silent(self, rented: Rented) -> None:
         rented.is_silent = True
 
-    def test_leaves_the_local_ones_to_be_listed(self, run: Callable[..., Typed], lab: FakeLocal) -> None:
+    def test_leaves_the_local_ones_to_be_listed(self, run: Run, lab: FakeLocal) -> None:
         with FakeLocal("old"):
             pass
         done = run("status", "--json")
@@ -170,7 +165,7 @@ class TestAServerThatDoesNotAnswer:
         ]
         assert "clusters on rented are not shown: no server answers at http://nowhere\n" in done.err
 
-    def test_leaves_one_that_is_down_here_to_be_used(self, run: Callable[..., Typed], lab: FakeLocal) -> None:
+    def test_leaves_one_that_is_down_here_to_be_used(self, run: Run, lab: FakeLocal) -> None:
         lab.__exit__()
         write_step(lab.state.checkpoints / "mine", 3)
         for words in (["status"], ["status", "lab"]):
@@ -180,9 +175,7 @@ class TestAServerThatDoesNotAnswer:
         with pytest.raises(InputError, match="'lab' is not running"):
             cloudrl.attach("lab")
 
-    def test_is_named_by_down_where_nothing_ran_here(
-        self, run: Callable[..., Typed], rented: Rented, lab: FakeLocal
-    ) -> None:
+    def test_is_named_by_down_where_nothing_ran_here(self, run: Run, rented: Rented, lab: FakeLocal) -> None:
         silent = "if there is a cluster rented/lab, it goes on"
         assert silent not in run("down", "lab").err  # it ran here
         done = run("down", "lab")
@@ -192,7 +185,7 @@ class TestAServerThatDoesNotAnswer:
         assert "When it answers: cloudrl down rented/lab" in done.err
         assert silent not in run("down", "local/lab").err
 
-    def test_is_the_error_where_there_is_nothing_else(self, run: Callable[..., Typed]) -> None:
+    def test_is_the_error_where_there_is_nothing_else(self, run: Run) -> None:
         done = run("status")
         assert (done.code, done.out) == (5, "")
         assert "error: no server answers at http://nowhere" in done.err

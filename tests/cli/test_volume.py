@@ -9,9 +9,7 @@ import pytest
 from cloudrl.providers.dstack import server, volumes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from conftest import Typed
+    from conftest import Run
 
 pytestmark = pytest.mark.io
 
@@ -25,7 +23,7 @@ def press(*_: Any, **__: Any) -> Any:
 @pytest.mark.parametrize("moment", ["create", "wait"])
 @pytest.mark.parametrize("where", [(), ("--project", "research")])
 def test_ctrl_c_while_a_disk_is_made(
-    run: Callable[..., Typed], monkeypatch: pytest.MonkeyPatch, moment: str, where: tuple[str, ...]
+    run: Run, monkeypatch: pytest.MonkeyPatch, moment: str, where: tuple[str, ...]
 ) -> None:
     monkeypatch.setattr(server, "connect", lambda _project: None)
     monkeypatch.setattr(volumes, "create", lambda *_: None)
