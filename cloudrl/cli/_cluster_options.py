@@ -13,9 +13,9 @@ from cloudrl.cli._options import (
     FileOption,
     GpuOption,
     SetOption,
+    cluster_name,
     declared_fields,
     explicit,
-    one_name,
     with_options,
 )
 
@@ -79,5 +79,5 @@ def new_cluster(
     from cloudrl.jobs.environment import parse_env
 
     variables = parse_env(env, os.environ) if env else None
-    mine = explicit(name=one_name(name, cluster), data=data, models=model, env=variables)
+    mine = explicit(name=cluster_name(name, cluster), data=data, models=model, env=variables)
     return declared_fields({**options, **mine})

@@ -98,15 +98,15 @@ EnvOption = Annotated[
 ]  # fmt: skip
 
 
-def one_name(argument: str | None, option: str | None) -> str | None:
+def cluster_name(name: ClusterArgument = None, cluster: ClusterOption = None) -> str | None:
     """The cluster that a command was given, as its argument or by `--cluster`.
 
     Raises:
         InputError: it was given two.
     """
-    if argument is not None and option is not None and argument != option:
-        raise InputError(f"{argument} and --cluster {option} name two clusters", hint="Pass only one of them")
-    return argument if argument is not None else option
+    if name is not None and cluster is not None and name != cluster:
+        raise InputError(f"{name} and --cluster {cluster} name two clusters", hint="Pass only one of them")
+    return name if name is not None else cluster
 
 
 def explicit(**values: Any) -> dict[str, Any]:

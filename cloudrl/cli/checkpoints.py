@@ -11,10 +11,10 @@ import typer
 
 from cloudrl.cli import _output
 from cloudrl.cli._options import ClusterOption, DryRunOption, JsonOption, YesOption, with_options
+from cloudrl.cli._terminal import Terminal
 
 if TYPE_CHECKING:
     from cloudrl.checkpoints.handle import CheckpointHandle
-    from cloudrl.cli._terminal import Terminal
     from cloudrl.saves.inventory import Checkpoint
     from cloudrl.shards.report import Report
 
@@ -66,7 +66,6 @@ def selection(
 @app.command("list")
 def list_(cluster: ClusterOption = None, folder: DirOption = None, as_json: JsonOption = False) -> None:
     """List the steps of all runs on all nodes: where each rank is, and what is missing."""
-    from cloudrl.cli._terminal import Terminal
     from cloudrl.sdk.checkpoints import find_checkpoints
 
     with Terminal() as terminal:
@@ -91,7 +90,6 @@ def verify(*, choose: Any, as_json: JsonOption = False) -> None:
 
     All ranks must be there, from the same step, with matching shapes; the CRC of every byte is checked.
     """
-    from cloudrl.cli._terminal import Terminal
     from cloudrl.errors import CheckpointError
     from cloudrl.sdk.callbacks import transfer
 
@@ -122,7 +120,6 @@ def merge(
     as_json: JsonOption = False,
 ) -> None:
     """Merge the shards of a step into a Hugging Face model. The shards stay; only what is needed is transferred."""
-    from cloudrl.cli._terminal import Terminal
     from cloudrl.sdk.amounts import gigabytes
     from cloudrl.sdk.checkpoints import merge as merge_checkpoint
 
@@ -152,7 +149,6 @@ def push(
 ) -> None:
     """Merge a step and publish it on the Hugging Face Hub. Run it again to resume after an interruption."""
     from cloudrl.checkpoints.push import push as publish
-    from cloudrl.cli._terminal import Terminal
     from cloudrl.sdk.callbacks import transfer
     from cloudrl.sdk.checkpoints import plan_push
 
@@ -179,7 +175,6 @@ def pull(
 
     Copies all ranks and roles.
     """
-    from cloudrl.cli._terminal import Terminal
     from cloudrl.sdk.amounts import gigabytes
     from cloudrl.sdk.callbacks import transfer
 
@@ -204,7 +199,6 @@ def prune(
     as_json: JsonOption = False,
 ) -> None:
     """Delete old steps on all nodes, but never the newest complete one or one that a job would resume from."""
-    from cloudrl.cli._terminal import Terminal
     from cloudrl.sdk.amounts import gigabytes
     from cloudrl.sdk.checkpoints import find_checkpoints
     from cloudrl.sdk.checkpoints import prune as prune_checkpoints

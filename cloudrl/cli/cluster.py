@@ -9,25 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cloudrl.cli import _output
-from cloudrl.cli._options import (
-    AddressOption,
-    ClusterArgument,
-    ClusterOption,
-    JsonOption,
-    YesOption,
-    one_name,
-    with_options,
-)
+from cloudrl.cli._options import AddressOption, JsonOption, YesOption, cluster_name, with_options
+from cloudrl.cli._terminal import Terminal
 
 if TYPE_CHECKING:
     from cloudrl.providers.model import Status
 
 
-def _name(name: ClusterArgument = None, cluster: ClusterOption = None) -> str | None:
-    return one_name(name, cluster)
-
-
-@with_options(name=_name)
+@with_options(name=cluster_name)
 def status(
     *,
     name: str | None,
@@ -35,7 +24,6 @@ def status(
     as_json: JsonOption = False,
 ) -> None:
     """Show all clusters, or the nodes of one. Exit code 4 if that one has failed."""
-    from cloudrl.cli._terminal import Terminal
     from cloudrl.sdk.find import look
     from cloudrl.sdk.running import raise_for_status
 
@@ -53,13 +41,12 @@ def status(
     raise_for_status(looks[0])
 
 
-@with_options(name=_name)
+@with_options(name=cluster_name)
 def down(*, name: str | None, yes: YesOption = False) -> None:
     """Stop a cluster and everything running on it. Asks first if that would lose checkpoints; logs are kept.
 
     Without a name, this is your only cluster. Another user's cluster is stopped only by its name, after a question.
     """
-    from cloudrl.cli._terminal import Terminal
     from cloudrl.sdk.find import only_cluster
     from cloudrl.sdk.teardown import down as end
 
@@ -67,7 +54,7 @@ def down(*, name: str | None, yes: YesOption = False) -> None:
         end(only_cluster(name), confirm=terminal.confirm, on_progress=terminal)
 
 
-@with_options(name=_name)
+@with_options(name=cluster_name)
 def env(*, name: str | None, address: AddressOption = None, as_json: JsonOption = False) -> None:
     """Print what a raw `ray job submit` needs: eval "$(cloudrl env)". The output contains the cluster's token.
 
@@ -80,13 +67,12 @@ def env(*, name: str | None, address: AddressOption = None, as_json: JsonOption 
     _output.result(text, variables, is_json=as_json)
 
 
-@with_options(name=_name)
+@with_options(name=cluster_name)
 def attach(*, name: str | None, as_json: JsonOption = False) -> None:
     """Forward a cluster's dashboard to this machine in the background, until `cloudrl detach`.
 
     The tunnel reopens after the connection breaks, and closes when the cluster ends. Other commands do not need it.
     """
-    from cloudrl.cli._terminal import Terminal
     from cloudrl.sdk.find import only_cluster
     from cloudrl.sdk.running import attach as connect
 
@@ -98,7 +84,7 @@ def attach(*, name: str | None, as_json: JsonOption = False) -> None:
     _output.result(url, {"name": chosen, "dashboard_url": url}, is_json=as_json)
 
 
-@with_options(name=_name)
+@with_options(name=cluster_name)
 def detach(*, name: str | None) -> None:
     """Close the tunnel that `cloudrl attach` or `up` keeps open. The cluster keeps running."""
     from cloudrl.sdk.find import only_cluster

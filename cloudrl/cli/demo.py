@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cloudrl.cli import _output
+from cloudrl.cli._terminal import Terminal
 
 if TYPE_CHECKING:
     from cloudrl.sdk.demo import Demo
@@ -22,7 +23,6 @@ def demo(
 
     Starts a Ray cluster of two nodes, shows that the model has learned, and cleans up.
     """
-    from cloudrl.cli._terminal import Terminal
     from cloudrl.sdk.demo import demo as run_demo
 
     with Terminal() as terminal:

@@ -20,6 +20,7 @@ from cloudrl.cli._options import (
     declared_fields,
     explicit,
 )
+from cloudrl.cli._terminal import Terminal
 from cloudrl.errors import InputError
 
 if TYPE_CHECKING:
@@ -58,7 +59,6 @@ def create(
     project: ProjectOption = None,
 ) -> None:
     """Create a fleet, or write its YAML with -o. Machines are rented by the first run unless --now or --nodes 2..4."""
-    from cloudrl.cli._terminal import Terminal
     from cloudrl.sdk import Fleet
     from cloudrl.sdk.fleet import declared_notices
 
@@ -110,7 +110,6 @@ def delete(
     project: ProjectOption = None,
 ) -> None:
     """Delete fleets and release their machines. Everything on the disks of rented machines is lost."""
-    from cloudrl.cli._terminal import Terminal
     from cloudrl.sdk.fleet import delete_fleets
 
     with Terminal(yes=yes) as terminal:

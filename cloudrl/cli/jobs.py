@@ -12,6 +12,7 @@ import typer
 
 from cloudrl.cli import _output
 from cloudrl.cli._options import AddressOption, ClusterOption, JsonOption, YesOption
+from cloudrl.cli._terminal import Terminal
 
 if TYPE_CHECKING:
     from cloudrl.sdk.callbacks import Update
@@ -104,7 +105,6 @@ def stop(
     address: AddressOption = None,
 ) -> None:
     """Stop a job and wait until it has ended. Its checkpoints are kept."""
-    from cloudrl.cli._terminal import Terminal
     from cloudrl.sdk.find import find_job
     from cloudrl.sdk.submission import stop_job
 

@@ -21,6 +21,7 @@ from cloudrl.cli._options import (
     with_options,
 )
 from cloudrl.cli._submit_options import OverridesArgument, job_fields, load, submit_options
+from cloudrl.cli._terminal import Terminal
 
 _DOWN = Annotated[
     bool | None,
@@ -55,7 +56,6 @@ def run(
     one is created after you confirm its price. Options that you leave out come from the recipe. Ctrl-C at any point
     says what keeps running.
     """
-    from cloudrl.cli._terminal import Terminal
     from cloudrl.sdk.runs import plan_run
 
     job, wanted = load(recipe, overrides, options)

@@ -16,6 +16,7 @@ from cloudrl.cli._options import (
     with_options,
 )
 from cloudrl.cli._submit_options import OverridesArgument, job_fields, load, submit_options
+from cloudrl.cli._terminal import Terminal
 
 
 @with_options(options=submit_options)
@@ -42,7 +43,6 @@ def submit(
     way: Ray then passes on what --env names and writes it to its logs, secrets of the shell are not sent, and a note
     says so.
     """
-    from cloudrl.cli._terminal import Terminal
     from cloudrl.errors import JobFailed
     from cloudrl.sdk.find import find
     from cloudrl.sdk.submission import follow, prepare, send, way_back

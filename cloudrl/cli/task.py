@@ -10,6 +10,7 @@ import typer
 from cloudrl.cli import _output
 from cloudrl.cli._cluster_options import new_cluster
 from cloudrl.cli._options import DryRunOption, JsonOption, OutputOption, YesOption, with_options
+from cloudrl.cli._terminal import Terminal
 
 app = typer.Typer(help="Write a cluster as a dstack task file.", no_args_is_help=True)
 
@@ -33,7 +34,6 @@ def create(
 
     Defaults to two nodes with 80GB:8.
     """
-    from cloudrl.cli._terminal import Terminal
     from cloudrl.render.agent import write_agent
     from cloudrl.sdk import Cluster
 

@@ -9,6 +9,7 @@ import typer
 from cloudrl.cli import _output
 from cloudrl.cli._cluster_options import new_cluster
 from cloudrl.cli._options import DryRunOption, JsonOption, OnOption, YesOption, with_options
+from cloudrl.cli._terminal import Terminal
 from cloudrl.providers.registry import DEFAULT
 
 
@@ -29,7 +30,6 @@ def up(
     If you press Ctrl-C, a cluster on this machine is stopped. One on dstack keeps running, and the message says what
     it costs and how to stop it.
     """
-    from cloudrl.cli._terminal import Terminal
     from cloudrl.sdk.cluster import load_cluster
 
     cluster, where = load_cluster(fields, on)

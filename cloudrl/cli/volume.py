@@ -19,6 +19,7 @@ from cloudrl.cli._options import (
     declared_fields,
     explicit,
 )
+from cloudrl.cli._terminal import Terminal
 
 app = typer.Typer(help="Manage dstack network volumes, disks that outlive machines.", no_args_is_help=True)
 
@@ -45,7 +46,6 @@ def create(
     project: ProjectOption = None,
 ) -> None:
     """Create a network volume, or write its YAML with -o."""
-    from cloudrl.cli._terminal import Terminal
     from cloudrl.sdk import NetworkVolume
 
     options = explicit(
@@ -81,7 +81,6 @@ def delete(
     project: ProjectOption = None,
 ) -> None:
     """Delete network volumes and everything on them."""
-    from cloudrl.cli._terminal import Terminal
     from cloudrl.sdk.volume import delete_volumes
 
     with Terminal(yes=yes) as terminal:
