@@ -21,6 +21,7 @@ from cloudrl.testing import Call, as_json, respond
 from cloudrl.transport import Connection
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from cloudrl.protocol.client import Response
@@ -57,6 +58,23 @@ class FakeCluster(testing.FakeCluster):
         return Connection(
             cluster["name"], self.url, self.token, self.agent_url, self.agent_token, cluster["id"]
         )
+
+    def finish_jobs(
+        self,
+        log: str,
+        status: str = "SUCCEEDED",
+        message: str = "done",
+        *,
+        on_end: Callable[[], object] = int,
+    ) -> None:
+        """From now on every submitted job has written `log` when somebody looks, and has ended."""
+
+        def finish(submission_id: str) -> None:
+            self.write(submission_id, log.encode())
+            self.end(submission_id, status, message)
+            on_end()
+
+        self.on_submit = finish
 
     def up(self) -> None:
         """Listen, on the ports of last time."""

@@ -70,16 +70,6 @@ class FakeLocal:
         environment = {**os.environ, "CLOUDRL_RUN_ID": self.state.id}
         return subprocess.Popen([sys.executable, program, "run"], stdin=subprocess.PIPE, env=environment)
 
-    def goes_down_with_its_next_job(self, reason: str, log: str) -> None:
-        """The next job that is submitted writes `log` and ends well, and the cluster has ended by itself."""
-
-        def finish(submission_id: str) -> None:
-            self.cluster.status.update(phase="ended", failure={"reason": reason, "kind": "down", "rank": 0})
-            self.cluster.write(submission_id, log.encode())
-            self.cluster.end(submission_id)
-
-        self.cluster.on_submit = finish
-
     def __enter__(self) -> FakeLocal:
         return self
 

@@ -57,32 +57,27 @@ def test_an_option_has_one_meaning() -> None:
     assert several == DESCRIBED_BY_THEIR_COMMANDS
 
 
-def test_a_cluster_that_is_given_twice(run: Run) -> None:
-    done = run("status", "one", "--cluster", "two")
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["status", "one", "--cluster", "two"], "one and --cluster two name two clusters"),
+        (["submt"], "Did you mean 'submit'"),
+    ],
+)
+def test_a_slip_is_said(run: Run, words: list[str], said: str) -> None:
+    done = run(*words)
     assert done.code == 2
-    assert "one and --cluster two name two clusters" in done.err
+    assert said in done.err
 
 
 def test_options_win_over_the_file_and_set_reaches_into_it(run: Run, home: Path) -> None:
     (home.parent / "here" / "cluster.yml").write_text(
         "name: mine\nnodes: 4\ngpu: H100:8\ndstack:\n  backends: [aws]\n  max_price: 4\n"
     )
-    words = (
-        "task",
-        "create",
-        "-f",
-        "cluster.yml",
-        "--nodes",
-        "3",
-        "--set",
-        "dstack.max_price=5",
-        "--dry-run",
-    )
-    shown = run(*words).out
-    assert "name: mine\n" in shown
-    assert "nodes: 3\n" in shown
-    assert "max_price: 5" in shown
-    assert "aws" in shown
+    words = ["task", "create", "-f", "cluster.yml", "--nodes", "3", "--set", "dstack.max_price=5"]
+    shown = run(*words, "--dry-run").out
+    for text in ("name: mine\n", "nodes: 3\n", "max_price: 5", "aws"):
+        assert text in shown
     assert "gpu: H100:8" in run("run", "grpo", "--on", "dstack", "-f", "cluster.yml", "--dry-run").out
     assert "there is no file no-such.yml" in run("up", "-f", "no-such.yml").err
 

@@ -21,6 +21,7 @@ from cloudrl.providers.model import Status
 from cloudrl.sdk.costs import price_difference
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from conftest import Run
@@ -35,16 +36,8 @@ REPLICA = "actor_rollout_ref.rollout.tensor_model_parallel_size"
 RUN = ("run", "grpo-tiny", "--cluster", "lab", "--steps", "2")
 
 
-def ends(lab: FakeLocal, status: str = "SUCCEEDED") -> None:
-    def finish(submission_id: str) -> None:
-        lab.cluster.write(submission_id, LOG.encode())
-        lab.cluster.end(submission_id, status)
-
-    lab.cluster.on_submit = finish
-
-
 def test_a_cluster_that_is_up_and_fits_is_used(run: Run, lab: FakeLocal) -> None:
-    ends(lab)
+    lab.cluster.finish_jobs(LOG)
     lab.cluster.status["budget"] = {"price_per_hour": 12.3, "cost": 4.5}
     done = run(*RUN)
     assert done.code == 0, done.err
@@ -60,7 +53,7 @@ def test_a_cluster_that_is_up_and_fits_is_used(run: Run, lab: FakeLocal) -> None
 
 @pytest.mark.parametrize(("status", "code"), [("SUCCEEDED", 0), ("FAILED", 4)])
 def test_down_ends_it_with_the_job(run: Run, lab: FakeLocal, status: str, code: int) -> None:
-    ends(lab, status)
+    lab.cluster.finish_jobs(LOG, status)
     done = run(*RUN, "--down", "-y")
     assert done.code == code, done.err
     assert "lab is down" in done.err
@@ -72,12 +65,7 @@ def test_the_model_is_brought_home(run: Run, lab: FakeLocal, tmp_path: Path) -> 
     lab.cluster.status["checkpoint_dir"] = str(disk)
     lab.cluster.disks = {0: disk, 1: disk}
 
-    def finish(submission_id: str) -> None:
-        write_step(disk / "mine", 2)
-        lab.cluster.write(submission_id, LOG.encode())
-        lab.cluster.end(submission_id)
-
-    lab.cluster.on_submit = finish
+    lab.cluster.finish_jobs(LOG, on_end=lambda: write_step(disk / "mine", 2))
     done = run(*RUN, "--name", "mine", "--to", "model", "--down")
     assert done.code == 0, done.err
     assert "merging step 2: " in done.err
@@ -90,7 +78,7 @@ def test_the_model_is_brought_home(run: Run, lab: FakeLocal, tmp_path: Path) -> 
 
 
 def test_a_job_that_left_no_checkpoint_keeps_its_cluster(run: Run, lab: FakeLocal, tmp_path: Path) -> None:
-    ends(lab)
+    lab.cluster.finish_jobs(LOG)
     lab.cluster.disks = {0: tmp_path, 1: tmp_path}
     done = run(*RUN, "--to", "model", "--down")
     assert done.code == 6
@@ -183,29 +171,6 @@ def test_a_data_set_of_ones_own(run: Run) -> None:
     assert "/data/mine/train.parquet" in done.out
 
 
-def test_ctrl_c_says_what_goes_on_and_what_it_costs(home: Path, lab: FakeLocal) -> None:
-    lab.cluster.status["budget"] = {"price_per_hour": 12.3, "cost": 4.5}
-    lab.cluster.on_submit = lambda submission_id: lab.cluster.write(submission_id, LOG.encode())
-    words = [sys.executable, "-m", "cloudrl.cli.main", *RUN, "--submission-id", "one"]
-    with (
-        subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process,
-        ended(process),
-    ):
-        assert process.stderr is not None
-        shown = []
-        for line in process.stderr:
-            shown.append(line)
-            if "step 2/2" in line:
-                break
-        process.send_signal(signal.SIGINT)
-        text = "".join(shown) + process.stderr.read()
-        assert process.wait(30) == 130, text
-    assert "job one goes on; cluster lab goes on and costs $12.30/h, $4.50 so far" in text
-    assert "cloudrl jobs logs -f ray://lab/one" in text
-    assert "End it: cloudrl down lab" in text
-    assert lab.cluster.jobs["one"].status == "RUNNING"
-
-
 class TestMoneyInStatus:
     def test_cost_and_limits(self, run: Run, lab: FakeLocal) -> None:
         lab.cluster.status["budget"] = {
@@ -246,27 +211,45 @@ class TestMoneyInStatus:
         assert listed.code == 0
 
 
-def test_a_second_ctrl_c_leaves_at_once(home: Path, lab: FakeLocal) -> None:
-    """The first one asks what the cluster costs, and the answer does not come."""
-    asked, over = threading.Event(), threading.Event()
-    lab.cluster.on_submit = lambda submission_id: lab.cluster.write(submission_id, LOG.encode())
-    words = [sys.executable, "-m", "cloudrl.cli.main", *RUN, "--submission-id", "one"]
+class TestCtrlC:
+    """While the job runs."""
 
-    def hang(_method: str, path: str) -> None:
-        if path == "/v1/status":
-            asked.set()
-            over.wait(30)
+    @pytest.fixture
+    def typed(self, lab: FakeLocal) -> Iterator[subprocess.Popen[str]]:
+        """The command, once it has shown step 2."""
+        lab.cluster.status["budget"] = {"price_per_hour": 12.3, "cost": 4.5}
+        lab.cluster.on_submit = lambda submission_id: lab.cluster.write(submission_id, LOG.encode())
+        words = [sys.executable, "-m", "cloudrl.cli.main", *RUN, "--submission-id", "one"]
+        null = subprocess.DEVNULL
+        with (
+            subprocess.Popen(words, stderr=subprocess.PIPE, stdout=null, text=True) as process,
+            ended(process),
+        ):
+            next(line for line in process.stderr or () if "step 2/2" in line)
+            yield process
 
-    with (
-        subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process,
-        ended(process),
-    ):
-        assert process.stderr is not None
-        next(line for line in process.stderr if "step 2/2" in line)
+    def test_says_what_goes_on_and_what_it_costs(self, lab: FakeLocal, typed: subprocess.Popen[str]) -> None:
+        typed.send_signal(signal.SIGINT)
+        text = typed.stderr.read()
+        assert typed.wait(30) == 130, text
+        assert "job one goes on; cluster lab goes on and costs $12.30/h, $4.50 so far" in text
+        assert "cloudrl jobs logs -f ray://lab/one" in text
+        assert "End it: cloudrl down lab" in text
+        assert lab.cluster.jobs["one"].status == "RUNNING"
+
+    def test_a_second_time_leaves_at_once(self, lab: FakeLocal, typed: subprocess.Popen[str]) -> None:
+        """The first one asks what the cluster costs, and the answer does not come."""
+        asked, over = threading.Event(), threading.Event()
+
+        def hang(_method: str, path: str) -> None:
+            if path == "/v1/status":
+                asked.set()
+                over.wait(30)
+
         lab.cluster.on_request = hang
-        process.send_signal(signal.SIGINT)
+        typed.send_signal(signal.SIGINT)
         assert asked.wait(20)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(5) == 130
+        typed.send_signal(signal.SIGINT)
+        assert typed.wait(5) == 130
         over.set()
-        assert "Traceback" not in process.stderr.read()
+        assert "Traceback" not in typed.stderr.read()

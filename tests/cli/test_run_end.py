@@ -30,7 +30,7 @@ HOME = LocalProvider()
 @pytest.fixture
 def lab(home: Path) -> Iterator[FakeLocal]:
     with FakeLocal("lab") as fake:
-        ends(fake)
+        fake.cluster.finish_jobs(LOG)
         yield fake
 
 
@@ -50,15 +50,6 @@ def rented(lab: FakeLocal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     actor.mkdir(parents=True)
     (actor / "model_world_size_1_rank_0.pt").write_bytes(b"x" * 1000)
     lab.cluster.disks = {0: tmp_path / "disk", 1: tmp_path / "disk"}
-
-
-def ends(lab: FakeLocal, status: str = "SUCCEEDED", *, on_end: Callable[[], object] = lambda: None) -> None:
-    def finish(submission_id: str) -> None:
-        lab.cluster.write(submission_id, LOG.encode())
-        lab.cluster.end(submission_id, status)
-        on_end()
-
-    lab.cluster.on_submit = finish
 
 
 def is_up() -> bool:
@@ -82,7 +73,7 @@ class TestCheckpointsThatWouldBeLost:
     @pytest.mark.parametrize("status", ["SUCCEEDED", "FAILED"])
     @pytest.mark.usefixtures("rented")
     def test_keep_the_cluster_where_nobody_is_asked(self, run: Run, started: FakeLocal, status: str) -> None:
-        ends(started, status)
+        started.cluster.finish_jobs(LOG, status)
         done = run(*RUN, "--down")
         assert done.code == (0 if status == "SUCCEEDED" else 4)
         assert "grpo, step 1, actor" in done.err
@@ -144,7 +135,8 @@ class TestAClusterThatWasThere:
 def test_nobody_is_asked_about_one_that_is_over(
     run: Run, lab: FakeLocal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lab.goes_down_with_its_next_job("idle for 30m", LOG)
+    ended = {"phase": "ended", "failure": {"reason": "idle for 30m", "kind": "down", "rank": 0}}
+    lab.cluster.finish_jobs(LOG, on_end=lambda: lab.cluster.status.update(ended))
     asked = answers(monkeypatch, answer=True)
     assert "cluster lab has ended: idle for 30m" in run(*RUN).err
     assert asked == []
@@ -162,7 +154,7 @@ class Away:
         again = partial(backoff.retry, clock=lambda: self.now, sleep=self._sleep)
         monkeypatch.setattr("cloudrl.sdk.runs.retry", again)
         lab.cluster.status["budget"] = {"price_per_hour": 12.3, "cost": 4.5}
-        ends(lab, on_end=self.goes)
+        lab.cluster.finish_jobs(LOG, on_end=self.goes)
 
     def goes(self) -> None:
         self._is_away = True
@@ -206,7 +198,7 @@ class TestAServerThatIsAwayAtTheEnd:
     def test_after_a_job_that_failed_which_is_what_is_said(
         self, run: Run, started: FakeLocal, away: Away
     ) -> None:
-        ends(started, "FAILED", on_end=away.goes)
+        started.cluster.finish_jobs(LOG, "FAILED", on_end=away.goes)
         done = run(*RUN, "--down")
         assert done.code == 4
         assert f"while the cluster was being ended: {GOES_ON}" in done.err

@@ -36,19 +36,9 @@ PATHS = [
 ]
 
 
-def ends(cluster: FakeCluster, log: str = LOG, status: str = "SUCCEEDED", message: str = "done") -> None:
-    """Every submitted job has written this when somebody looks, and has ended."""
-
-    def finish(submission_id: str) -> None:
-        cluster.write(submission_id, log.encode())
-        cluster.end(submission_id, status, message)
-
-    cluster.on_submit = finish
-
-
 class TestSubmit:
     def test_follows_to_the_end(self, cluster: FakeCluster, run: Run):
-        ends(cluster)
+        cluster.finish_jobs(LOG)
         code, out, err = run("submit", "grpo-tiny", *PATHS, "--steps", "2", "--submission-id", "one")
         assert code == 0
         assert out == cluster.url.replace("http", "ray") + "/one\n"
@@ -59,7 +49,7 @@ class TestSubmit:
         ]
 
     def test_a_job_that_fails(self, cluster: FakeCluster, run: Run):
-        ends(cluster, LOG + "ValueError: no\n", "FAILED")
+        cluster.finish_jobs(LOG + "ValueError: no\n", "FAILED")
         code, out, err = run("submit", "grpo-tiny", *PATHS, "--submission-id", "one")
         assert code == 4
         assert out.endswith("/one\n")
@@ -98,7 +88,7 @@ class TestSubmit:
         assert f"cloudrl jobs stop {url}\n" in err
 
     def test_a_result_for_a_program(self, cluster: FakeCluster, run: Run):
-        ends(cluster)
+        cluster.finish_jobs(LOG)
         _, out, _ = run("submit", "grpo-tiny", *PATHS, "--json", "--submission-id", "one", "--steps", "2")
         result = json.loads(out)
         _, out, _ = run("submit", "grpo-tiny", *PATHS, "--json", "--submission-id", "two", "--no-wait")
@@ -113,7 +103,7 @@ class TestSubmit:
         (tmp_path / ".git").mkdir()
         (tmp_path / "train.py").write_text("")
         (tmp_path / "noise").write_bytes(os.urandom(2_000_000))
-        ends(cluster)
+        cluster.finish_jobs(LOG)
         _, _, err = run("submit", "grpo-tiny", *PATHS, "--working-dir", str(tmp_path))
         assert "working directory: 2 files, 1.9 MiB; left out: .git" in err
         assert "uploading: 2.0 MB" in err
@@ -283,7 +273,7 @@ class TestTerminal:
         assert b"Traceback" not in err
 
     def test_one_line_that_is_rewritten(self, cluster: FakeCluster):
-        ends(cluster, "loading \x1b[1ma very long line " + "x" * 200 + "\n" + LOG)
+        cluster.finish_jobs("loading \x1b[1ma very long line " + "x" * 200 + "\n" + LOG)
         ours, theirs = pty.openpty()
         words = ("submit", "grpo-tiny", *PATHS, "--submission-id", "one", "--steps", "20")
         with self.start(cluster, *words, stderr=theirs) as process, ended(process):

@@ -9,7 +9,7 @@ import pytest
 
 from cloudrl.checkpoints.merge import Merged
 from cloudrl.checkpoints.remote import PermanentError
-from cloudrl.cli.demo import _show
+from cloudrl.cli.demo import _lines
 from cloudrl.errors import JobFailed
 from cloudrl.protocol.failures import ErrorCode
 from cloudrl.sdk import demo as module
@@ -52,12 +52,12 @@ def test_a_model_that_has_learned(before: int, after: int) -> None:
     done(before, after).raise_for_accuracy()
 
 
-def test_questions_not_sums_are_said_to_be_new(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_questions_not_sums_are_said_to_be_new(tmp_path: Path) -> None:
     merged = Merged.__new__(Merged)
     for name, value in {"path": tmp_path, "parameters": 1, "size_bytes": 1}.items():
         object.__setattr__(merged, name, value)
-    _show(replace(done(6, 95), merged=merged))
-    assert "accuracy   0.06 -> 0.95   (100 questions never trained on)" in capsys.readouterr().out
+    lines = _lines(replace(done(6, 95), merged=merged))
+    assert "accuracy   0.06 -> 0.95   (100 questions never trained on)" in lines
 
 
 def test_an_error_for_good_keeps_its_kind_and_gets_the_place_of_the_log(
