@@ -61,12 +61,6 @@ def test_a_limit_of_the_cost_needs_the_server_or_a_price(run: Run) -> None:
     assert "price_per_hour" in created.err
 
 
-def test_a_variable_that_is_not_set(run: Run) -> None:
-    done = run(*UP, "--env", "NO_SUCH_NAME")
-    assert done.code == 2
-    assert "this shell has no variable 'NO_SUCH_NAME'" in done.err
-
-
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
     """A port that takes connections and never answers."""
