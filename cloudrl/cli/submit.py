@@ -44,8 +44,9 @@ def submit(
     says so.
     """
     from cloudrl.errors import JobFailed
+    from cloudrl.jobs import send
     from cloudrl.sdk.find import find
-    from cloudrl.sdk.submission import follow, prepare, send, way_back
+    from cloudrl.sdk.submission import follow, prepare, way_back
 
     loaded, wanted = load(recipe, overrides, options)
     with Terminal(prints_job=not as_json) as terminal:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -13,12 +14,14 @@ from cloudrl.jobs.local_files import inspect_files, read
 from cloudrl.jobs.pipeline import continues_a_run, plan_job
 from cloudrl.jobs.transfer import send_files, wait_replicated
 from cloudrl.jobs.working_dir import zip_package
+from cloudrl.node.uploads import size_text
+from cloudrl.providers.model import Notice, Transfer
 from cloudrl.saves.aggregate import cluster_inventory
 from cloudrl.transport import inspect_cluster
 from cloudrl.transport.ray_client import id_taken
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from cloudrl.jobs.options import SubmitOptions
     from cloudrl.jobs.submission import Submission
@@ -27,7 +30,11 @@ if TYPE_CHECKING:
     from cloudrl.spec import Job
     from cloudrl.transport import Connection, RayClient
 
-_CHUNK_BYTES = 2**20
+_CHUNK_BYTES = _MIB = 2**20
+_SLOW_TO_READ_BYTES = 256 * _MIB
+
+OnProgress = Callable[[Notice | Transfer | JobHandle], None]
+"""Is told sentences, bytes that are on their way, and the job once it is submitted."""
 
 
 def take_snapshot(
@@ -65,7 +72,7 @@ def prepare(
     options: SubmitOptions,
     snapshot: Snapshot,
     *,
-    on_read: Callable[[str, int], None] = lambda _text, _size: None,
+    on_progress: OnProgress = lambda _update: None,
 ) -> Submission:
     """Plan a job, and read what goes along once it is known that nothing is in the way.
 
@@ -73,7 +80,7 @@ def prepare(
         job: The recipe.
         options: What the user asks for.
         snapshot: Of the cluster and this machine.
-        on_read: Called with each path of this machine, and its size, before it is read.
+        on_progress: Is told what goes along, and which large files are read.
 
     Raises:
         InputError: As `plan_job`, or a file cannot be read.
@@ -83,24 +90,43 @@ def prepare(
     paths = [(item.text, item.entries) for item in plan_job(job, options, snapshot).uploads]
     if folder is not None:
         paths.append((str(folder.path), folder.entries))
-    files = read(snapshot.files, paths, on_read)
-    return plan_job(job, options, replace(snapshot, files=files))
+
+    def report_read(text: str, size_bytes: int) -> None:
+        if size_bytes > _SLOW_TO_READ_BYTES:
+            size = f"{size_bytes / _MIB:.1f} MiB"
+            on_progress(Notice(f"reading {text} ({size}) to see whether the cluster has it"))
+
+    files = read(snapshot.files, paths, report_read)
+    submission = plan_job(job, options, replace(snapshot, files=files))
+    for line in _summary(submission):
+        on_progress(Notice(line))
+    return submission
+
+
+def _summary(submission: Submission) -> Iterator[str]:
+    """What the user should know, and what goes along."""
+    yield from (f"note: {sentence}" for sentence in submission.notes)
+    for item in submission.uploads:
+        way = "in the package" if item.by == "package" else "through the agents"
+        yield f"{item.text} ({size_text(item.size_bytes)}) -> {item.to}, {way}"
+    if (package := submission.package) is not None:
+        size = f"{package.files} file{'' if package.files == 1 else 's'}, {package.size_bytes / _MIB:.1f} MiB"
+        excluded = f"; left out: {', '.join(package.excluded)}" if package.excluded else ""
+        yield f"working directory: {size}{excluded}"
 
 
 def send(
     connection: Connection,
     submission: Submission,
     *,
-    on_upload: Callable[[int, int], None] = lambda _done, _total: None,
-    on_wait: Callable[[str], None] = lambda _sentence: None,
+    on_progress: OnProgress = lambda _update: None,
 ) -> JobHandle:
     """Upload what is missing and submit, once all of it is on every node.
 
     Args:
         connection: The cluster.
         submission: What `prepare` made, or one from a journal whose package the cluster still has.
-        on_upload: Called with the bytes of a file, folder or package that are on their way, and its size.
-        on_wait: Called with a sentence when nodes are waited for.
+        on_progress: Is told uploads, which nodes are waited for, and the handle.
 
     Raises:
         InputError: The submission id is taken, a node has no room, or a secret is absent.
@@ -111,12 +137,19 @@ def send(
     api = connection.ray()
     _check_cluster(api, connection, submission.ray_session)
     _check_free(api, submission)
-    _deliver(connection, submission, on_upload, on_wait)
+
+    def report_upload(done_bytes: int, total_bytes: int) -> None:
+        if total_bytes > _MIB:  # a small one is there before anybody could read of it
+            on_progress(Transfer("uploading", done_bytes, total_bytes))
+
+    _deliver(connection, submission, report_upload, lambda sentence: on_progress(Notice(sentence)))
     if submission.package is not None:
-        _upload(connection, submission.package, on_upload)
+        _upload(connection, submission.package, report_upload)
     api.submit_job(submission.request())
     job = job_handle(connection, submission.submission_id, submission.metadata)
-    return replace(job, notes=submission.notes)
+    job = replace(job, notes=submission.notes)
+    on_progress(job)
+    return job
 
 
 def _deliver(

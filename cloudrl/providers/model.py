@@ -48,6 +48,15 @@ class Notice:
 
 
 @dataclass(frozen=True)
+class Transfer:
+    """How far a copy is; the last one has `done_bytes == total_bytes`."""
+
+    what: str
+    done_bytes: int
+    total_bytes: int
+
+
+@dataclass(frozen=True)
 class Offer:
     """A machine that could be had. `price` is in US dollars an hour."""
 

@@ -8,20 +8,12 @@ from typing import TYPE_CHECKING, Union
 
 from cloudrl.errors import InputError
 from cloudrl.providers.model import Notice as Notice  # noqa: PLC0414  offered here, too
+from cloudrl.providers.model import Transfer as Transfer  # noqa: PLC0414
 
 if TYPE_CHECKING:
     from cloudrl.jobs import Event, JobHandle
     from cloudrl.providers.model import Status
     from cloudrl.shards.progress import OnProgress as OnBytes
-
-
-@dataclass(frozen=True)
-class Transfer:
-    """How far a copy is; the last one has `done_bytes == total_bytes`."""
-
-    what: str
-    done_bytes: int
-    total_bytes: int
 
 
 @dataclass(frozen=True)

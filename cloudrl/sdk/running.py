@@ -7,13 +7,13 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from cloudrl import recipes
+from cloudrl import jobs, recipes
 from cloudrl.errors import CheckpointError, ClusterFailed, InputError
 from cloudrl.jobs import JobHandle, find_job
 from cloudrl.providers.registry import ClusterRef, locate, provider
 from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, silent, unattended
 from cloudrl.sdk.costs import costs
-from cloudrl.sdk.submission import JobKeywords, prepare, send, submit_options
+from cloudrl.sdk.submission import JobKeywords, prepare, submit_options
 from cloudrl.sdk.teardown import assess, end, ending, teardown
 from cloudrl.spec.ports import RAY_PORT
 from cloudrl.transport import Connection, inspect_cluster
@@ -124,7 +124,7 @@ class RunningCluster:
         loaded = recipes.load(job) if isinstance(job, str) else job
         wanted = submit_options(overrides, options)
         submission = prepare(self.connection, loaded, wanted, on_progress=on_progress)
-        return send(self.connection, submission, on_progress=on_progress)
+        return jobs.send(self.connection, submission, on_progress=on_progress)
 
     def job(self, submission_id: str) -> JobHandle:
         """The handle of a job that was submitted before.

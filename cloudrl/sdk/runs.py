@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -21,11 +22,10 @@ from cloudrl.sdk.cluster import Cluster, load_cluster, nothing_started
 from cloudrl.sdk.costs import costs, with_state
 from cloudrl.sdk.fleet import Fleet
 from cloudrl.sdk.running import RunningCluster
-from cloudrl.sdk.submission import JobKeywords, expected_submission, follow, prepare, send, submit_options
+from cloudrl.sdk.submission import JobKeywords, follow, prepare, submit_options
 from cloudrl.sdk.teardown import assess, end, ending, report_state
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Mapping
 
     from typing_extensions import Unpack
@@ -79,7 +79,8 @@ class RunRequest:
 
     def render(self, *, on_progress: OnProgress = silent) -> str:
         """Cluster and job, as `--dry-run` prints them; refuses what `execute` would."""
-        submission = expected_submission(self.plan, self.job, self.options, on_progress=on_progress)
+        snapshot = run_plan.expected_snapshot(self.plan, self.job, self.options, shell=os.environ)
+        submission = jobs.prepare(self.job, self.options, snapshot, on_progress=on_progress)
         return f"{self.plan.preview().rstrip()}\n{submission.render()}"
 
     def execute(
@@ -160,7 +161,7 @@ class _Training:
     def _submit_and_follow(self, to: str | os.PathLike[str] | None, *, wait: bool) -> Run:
         request, cluster, on_progress = self.request, self.cluster, self.on_progress
         submission = prepare(cluster.connection, request.job, request.options, on_progress=on_progress)
-        job = self.job = send(cluster.connection, submission, on_progress=on_progress)
+        job = self.job = jobs.send(cluster.connection, submission, on_progress=on_progress)
         if not wait:
             return Run(cluster, job)
         self.again = f"Go on: cloudrl jobs logs -f {job.url}"

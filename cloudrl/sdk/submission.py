@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import os
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from cloudrl import jobs, recipes
 from cloudrl.errors import ConnectionFailed, InputError, Interrupted
-from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, Transfer, notify, silent, unattended
+from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, notify, silent, unattended
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from cloudrl.jobs import JobHandle, Progress, SubmitOptions
-    from cloudrl.jobs.submission import Submission
-    from cloudrl.providers.model import Plan
+    from cloudrl.jobs import JobHandle, Progress, Submission, SubmitOptions
     from cloudrl.spec import Job
     from cloudrl.transport import Connection
     from cloudrl.transport.ray_job import JobStatus
-
-_MIB = 2**20
-_SLOW_TO_READ_BYTES = 256 * _MIB
 
 
 def recipe(
@@ -92,39 +86,7 @@ def prepare(
         ConnectionFailed: nobody answers.
     """
     snapshot = jobs.take_snapshot(connection, job, options, os.environ)
-    submission = jobs.prepare(job, options, snapshot, on_read=partial(_report_read, on_progress))
-    _announce(submission, on_progress)
-    return submission
-
-
-def send(connection: Connection, submission: Submission, *, on_progress: OnProgress = silent) -> JobHandle:
-    """Upload what is missing and submit, once all of it is on every node.
-
-    Raises:
-        InputError: the submission id is taken, or a node has no room.
-        ConnectionFailed: nobody answers, or another cluster does.
-    """
-
-    def report_upload(done_bytes: int, total_bytes: int) -> None:
-        if total_bytes > _MIB:  # a small one is there before anybody could read of it
-            on_progress(Transfer("uploading", done_bytes, total_bytes))
-
-    on_wait = partial(notify, on_progress)
-    job = jobs.send(connection, submission, on_upload=report_upload, on_wait=on_wait)
-    on_progress(job)
-    return job
-
-
-def expected_submission(
-    plan: Plan, job: Job, options: SubmitOptions, *, on_progress: OnProgress = silent
-) -> Submission:
-    """The same for a cluster that is only declared, as a dry run shows it."""
-    from cloudrl.jobs.run_plan import expected_snapshot
-
-    snapshot = expected_snapshot(plan, job, options, shell=os.environ)
-    submission = jobs.prepare(job, options, snapshot, on_read=partial(_report_read, on_progress))
-    _announce(submission, on_progress)
-    return submission
+    return jobs.prepare(job, options, snapshot, on_progress=on_progress)
 
 
 def follow(job: JobHandle, *, on_progress: OnProgress = silent) -> Progress | None:
@@ -184,23 +146,3 @@ def stop_job(job: JobHandle, *, confirm: Confirm = unattended, on_progress: OnPr
         stay = f"checkpoints stay in {job.checkpoint_dir}; go on from them with --name {job.name}"
         on_progress(Notice(stay))
     return after
-
-
-def _report_read(on_progress: OnProgress, text: str, size_bytes: int) -> None:
-    if size_bytes > _SLOW_TO_READ_BYTES:
-        size = f"{size_bytes / _MIB:.1f} MiB"
-        on_progress(Notice(f"reading {text} ({size}) to see whether the cluster has it"))
-
-
-def _announce(submission: Submission, on_progress: OnProgress) -> None:
-    from cloudrl.node.uploads import size_text
-
-    lines = [f"note: {sentence}" for sentence in submission.notes]
-    for item in submission.uploads:
-        way = "in the package" if item.by == "package" else "through the agents"
-        lines.append(f"{item.text} ({size_text(item.size_bytes)}) -> {item.to}, {way}")
-    if (package := submission.package) is not None:
-        size = f"{package.files} file{'' if package.files == 1 else 's'}, {package.size_bytes / _MIB:.1f} MiB"
-        excluded = f"; left out: {', '.join(package.excluded)}" if package.excluded else ""
-        lines.append(f"working directory: {size}{excluded}")
-    notify(on_progress, *lines)

@@ -11,7 +11,6 @@ from cloudrl import jobs, recipes
 from cloudrl.errors import ClusterFailed, ConnectionFailed, InputError, Unauthorized
 from cloudrl.jobs import Submission, SubmitOptions, send
 from cloudrl.transport import Connection
-from cloudrl.transport.ray_client import PACKAGE_LIMIT_BYTES
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,20 +55,20 @@ def test_nothing_is_read_before_it_is_known_that_it_can_go(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "small.parquet").write_bytes(b"x")
     with (tmp_path / "large.parquet").open("wb") as file:
-        file.truncate(PACKAGE_LIMIT_BYTES + 1)
-    read: list[tuple[str, int]] = []
+        file.truncate(2**28 + 1)  # the reading of so much is told
+    told: list[Any] = []
 
     def prepared(name: str) -> Submission:
         options = SubmitOptions(overrides={**PATHS, "data.val_files": name})
         plain = Connection(cluster.url, cluster.url, cluster.token)
         snapshot = jobs.take_snapshot(plain, JOB, options, {})
-        return jobs.prepare(JOB, options, snapshot, on_read=lambda *at: read.append(at))
+        return jobs.prepare(JOB, options, snapshot, on_progress=told.append)
 
     with pytest.raises(InputError, match="has room for"):
         prepared("./large.parquet")
-    assert read == []
+    assert told == []
     [upload] = prepared("./small.parquet").uploads
-    assert read == [(upload.text, upload.size_bytes)] == [("./small.parquet", 1)]
+    assert f"./small.parquet (0.0 KiB) -> {upload.to}, in the package" in [each.text for each in told]
 
 
 def test_a_package_that_is_there_is_not_sent_again(cluster: FakeCluster, folder: Path):
@@ -82,10 +81,11 @@ def test_a_package_that_is_there_is_not_sent_again(cluster: FakeCluster, folder:
 
 def test_progress_of_an_upload_also_for_the_agent_that_does_not_see_it(cluster: FakeCluster, folder: Path):
     (folder / "noise").write_bytes(os.urandom(2_500_000))
-    seen: list[tuple[int, int]] = []
+    told: list[Any] = []
     submission = prepare(connect(cluster), JOB, SubmitOptions(working_dir=str(folder)))
-    send(connect(cluster), submission, on_upload=lambda *at: seen.append(at))
-    assert [done for done, _ in seen] == [2**20, 2**21, seen[-1][1]]
+    job = send(connect(cluster), submission, on_progress=told.append)
+    assert [each.done_bytes for each in told[:-1]] == [2**20, 2**21, told[-2].total_bytes]
+    assert told[-1] == job
     assert cluster.requests.count(("POST", "/v1/transfers")) == 3
 
 

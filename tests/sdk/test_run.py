@@ -88,7 +88,7 @@ class TestAJobThatIsNotSubmitted:
         """The request may have come through, and its answer not."""
         no_answer = cloudrl.ConnectionFailed("nobody answers")
         before = (lambda: lab.cluster.add("one")) if arrives else (lambda: None)
-        monkeypatch.setattr("cloudrl.sdk.runs.send", raising(no_answer, before))
+        monkeypatch.setattr("cloudrl.jobs.send", raising(no_answer, before))
         state, phase = ("goes on", "ready") if arrives else ("is ended again", "down")
         with pytest.raises(cloudrl.ConnectionFailed, match=f"nobody answers; cluster lab {state}"):
             cloudrl.run("grpo-tiny", cluster="lab", steps=2, down=True)
