@@ -1,7 +1,7 @@
 """The `addition` data set: sums of two small numbers, generated from a seed.
 
 One row is one ordered pair of numbers, and none is in both splits; but 3+5 may be in one and 5+3 in the other: for 88
-of the 100 test questions of the defaults, the one with the numbers swapped is in the training split. Standard library
+of the 100 test questions, the one with the numbers swapped is in the training split. Standard library
 only at import time: writing the files takes pyarrow.
 """
 
@@ -19,24 +19,15 @@ if TYPE_CHECKING:
 
 DATA_SOURCE = "cloudrl/addition"
 LARGEST = 49
+"""The numbers go from 0 to this one."""
 TEST_ROWS = 100
 
 
-def prepare(
-    folder: Union[str, Path],
-    *,
-    largest: int = LARGEST,
-    test_rows: int = TEST_ROWS,
-    seed: int = 0,
-    say: Callable[[str], None] = silent,
-) -> Dict[str, str]:
-    """Write train.parquet and test.parquet, in the columns that verl reads.
+def prepare(folder: Union[str, Path], *, say: Callable[[str], None] = silent) -> Dict[str, str]:
+    """Write train.parquet and test.parquet, in the columns that verl reads; always the same bytes.
 
     Args:
         folder: Where to write; made if need be.
-        largest: The numbers go from 0 to this one, so that there are (largest + 1)² pairs.
-        test_rows: How many pairs go to the test split; the others are the training split.
-        seed: Decides the order of the pairs and thus the splits.
         say: Is called with lines about the progress.
 
     Returns:
@@ -44,19 +35,17 @@ def prepare(
     """
     rows = (
         (split, _row(split, index, left, right))
-        for split, members in pairs(largest=largest, test_rows=test_rows, seed=seed).items()
+        for split, members in pairs().items()
         for index, (left, right) in enumerate(members)
     )
     return write_splits("addition", folder, rows, say=say)
 
 
-def pairs(
-    *, largest: int = LARGEST, test_rows: int = TEST_ROWS, seed: int = 0
-) -> Dict[str, List[Tuple[int, int]]]:
-    """The pairs of numbers of each split, in order; the arguments are those of `prepare`."""
-    both = [(left, right) for left in range(largest + 1) for right in range(largest + 1)]
-    random.Random(seed).shuffle(both)  # noqa: S311 - a data set is no secret
-    return {"train": both[test_rows:], "test": both[:test_rows]}
+def pairs() -> Dict[str, List[Tuple[int, int]]]:
+    """The pairs of numbers of each split, in order."""
+    both = [(left, right) for left in range(LARGEST + 1) for right in range(LARGEST + 1)]
+    random.Random(0).shuffle(both)  # noqa: S311 - a data set is no secret
+    return {"train": both[TEST_ROWS:], "test": both[:TEST_ROWS]}
 
 
 def question(left: int, right: int) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from transformers import AutoModelForTokenClassification
@@ -12,8 +11,6 @@ from verl.workers.engine import EngineRegistry
 from verl.workers.engine.fsdp import transformer_impl as fsdp
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import torch
 
 _BACKENDS = ["fsdp", "fsdp2"]
@@ -47,24 +44,18 @@ class CpuValueModelEngine(_WithoutOffload, fsdp.FSDPEngineWithValueHead):
     """Critic."""
 
     def _build_module(self) -> torch.nn.Module:
-        with _value_model_with_configured_attention():
+        """Build it with the attention that its configuration names.
+
+        verl's loader asks for flash attention whatever the configuration says (verl/utils/model.py,
+        load_valuehead_model), and its own _build_module imports that function by name each time: there is nothing
+        to override, so it is swapped while a model is built.
+        """
+        original = verl_model.load_valuehead_model
+        verl_model.load_valuehead_model = _load_value_model
+        try:
             return super()._build_module()
-
-
-@contextmanager
-def _value_model_with_configured_attention() -> Iterator[None]:
-    """Let verl load a value model with the attention that its configuration names.
-
-    verl's loader asks for flash attention whatever the configuration says (verl/utils/model.py,
-    load_valuehead_model), and _build_module imports that function by name each time: there is nothing to
-    override, so it is swapped while a model is built.
-    """
-    original = verl_model.load_valuehead_model
-    verl_model.load_valuehead_model = _load_value_model
-    try:
-        yield
-    finally:
-        verl_model.load_valuehead_model = original
+        finally:
+            verl_model.load_valuehead_model = original
 
 
 def _load_value_model(
