@@ -104,26 +104,32 @@ def test_fields_by_their_usual_names_or_as_told(
     assert found["reward_model"]["ground_truth"] == answer
 
 
-def test_a_field_that_is_not_there_is_named_with_the_nearest_and_all_columns(tmp_path: Path) -> None:
-    error = refusal(tmp_path, raw(3), prompt_field="qestion")
-    assert error.message == "data set mine: prompt_field 'qestion' is no column; did you mean 'question'?"
-    assert error.hint == "It has question, answer, id; say which one: prompt_field=... (--prompt-field ...)"
-
-
-def test_a_field_inside_another_is_found_by_its_path(tmp_path: Path) -> None:
-    rows = [{"question": "q", "answers": {"text": "a", "start": 1}}] * 3
-    error = refusal(tmp_path, rows, answer_field="answers.txt")
-    assert "answer_field 'answers.txt' is no column; did you mean 'answers.text'?" in error.message
-    assert "It has question, answers.text, answers.start" in error.hint
-
-
-def test_unusual_names_have_to_be_said(tmp_path: Path) -> None:
-    error = refusal(tmp_path, [{"question": "q", "gold": "a"}] * 3)
-    assert error.message == (
-        "data set mine: no column is called answer, final_answer, solution, response, output, ground_truth, target "
-        "or label; it has question, gold"
-    )
-    assert error.hint == "Say which one it is: answer_field=... (--answer-field ...)"
+@pytest.mark.parametrize(
+    ("rows", "fields", "message", "hint"),
+    [
+        (raw(3), {"prompt_field": "qestion"},
+         "data set mine: prompt_field 'qestion' is no column; did you mean 'question'?",
+         "It has question, answer, id; say which one: prompt_field=... (--prompt-field ...)"),
+        ([{"question": "q", "answers": {"text": "a", "start": 1}}] * 3, {"answer_field": "answers.txt"},
+         "data set mine: answer_field 'answers.txt' is no column; did you mean 'answers.text'?",
+         "It has question, answers.text, answers.start; say which one: answer_field=... (--answer-field ...)"),
+        ([{"question": "q", "gold": "a"}] * 3, {},
+         ("data set mine: no column is called answer, final_answer, solution, response, output, ground_truth, "
+          "target or label; it has question, gold"),
+         "Say which one it is: answer_field=... (--answer-field ...)"),
+        ([{"question": "q", "answer": ""}] * 3, {"skip_bad": True},
+         "mine train: every row is bad; mine train row 0: its answer is empty", None),
+        (raw(40), {"test_rows": 40}, "data set mine: test_rows 40 of 40 rows leaves none to train on",
+         "At most test_rows=39"),
+        (raw(1), {}, "data set mine: test_rows 1 of 1 rows leaves none to train on", None),
+        ([], {}, "data set mine: there are no rows in train", None),
+    ],
+)  # fmt: skip
+def test_a_table_that_cannot_be_used_is_named(
+    rows: list[dict[str, Any]], fields: dict[str, Any], message: str, hint: str | None, tmp_path: Path
+) -> None:
+    error = refusal(tmp_path, rows, **fields)
+    assert (error.message, error.hint) == (message, hint)
 
 
 CHAT = [
@@ -188,11 +194,6 @@ def test_bad_rows_are_left_out_on_request_and_counted(tmp_path: Path) -> None:
     assert said[-1] == "mine: 2 rows left out; the first: mine train row 0: its answer is empty"
 
 
-def test_when_all_rows_are_bad_that_is_said(tmp_path: Path) -> None:
-    error = refusal(tmp_path, [{"question": "q", "answer": ""}] * 3, skip_bad=True)
-    assert error.message == "mine train: every row is bad; mine train row 0: its answer is empty"
-
-
 # -- splits ---------------------------------------------------------------------------------------------------
 
 
@@ -216,14 +217,6 @@ def test_how_many_are_held_out(rows: int, asked: int | None, test: int, tmp_path
     paths = generic.prepare(tmp_path / "out", Request("mine", str(source), test_rows=asked))
     assert pq.read_metadata(paths["test"]).num_rows == test
     assert pq.read_metadata(paths["train"]).num_rows == rows - test
-
-
-def test_nothing_left_to_train_on_is_refused(tmp_path: Path) -> None:
-    error = refusal(tmp_path, raw(40), test_rows=40)
-    assert error.message == "data set mine: test_rows 40 of 40 rows leaves none to train on"
-    assert error.hint == "At most test_rows=39"
-    assert "test_rows 1 of 1 rows" in refusal(tmp_path, raw(1)).message
-    assert refusal(tmp_path, []).message == "data set mine: there are no rows in train"
 
 
 def test_splits_by_their_usual_names_or_as_told(tmp_path: Path) -> None:

@@ -38,32 +38,6 @@ def test_one_argument_carries_what_was_said():
     assert "\n" not in text
 
 
-@pytest.mark.parametrize(
-    ("fields", "message", "hint"),
-    [
-        ({"name": "gsm9k"}, "there is no data set 'gsm9k'; did you mean 'gsm8k'?", "owner/name"),
-        ({"name": "mine"}, "there is no data set 'mine'", "an absolute path of the nodes"),
-        ({"name": "math", "system": "S", "test_rows": 7},
-         "'math' is built in and makes its own rows, so it has no system, test_rows", "name='my-math'"),
-        ({"name": "addition", "source": "/x"},
-         "'addition' is built in and makes its own rows, so it has no source", ""),
-        ({"name": "a/b", "test_rows": 7, "test_split": "test"},
-         "test_rows 7 and test_split 'test' exclude each other", "leave one of the two out"),
-        ({"name": "a/b", "test_split": "train"},
-         "test_split 'train' is the split that is trained on", "test_rows="),
-        ({"name": "a/b", "split": "x", "test_split": "x"},
-         "test_split 'x' is the split that is trained on", ""),
-        ({"source": "a/b"}, "field 'name' is missing", "Fields of DataSet: name, source, prompt_field"),
-        ({"name": "a/b", "promt_field": "q"}, "unknown field 'promt_field'; did you mean 'prompt_field'?", ""),
-    ],
-)  # fmt: skip
-def test_fields_that_do_not_go_together(fields, message, hint):
-    with pytest.raises(SpecError) as caught:
-        DataSet(**fields)
-    assert caught.value.message == f"DataSet: {message}"
-    assert hint in str(caught.value.hint)
-
-
 def test_a_cluster_says_which_data_set_is_wrong():
     with pytest.raises(SpecError) as caught:
         Cluster(name="one", data=["gsm8k", {"name": "mine", "source": "x"}])

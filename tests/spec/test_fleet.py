@@ -3,7 +3,6 @@ from __future__ import annotations
 import pytest
 from dstack._internal.core.models.fleets import FleetConfiguration
 
-from cloudrl.errors import SpecError
 from cloudrl.spec import Fleet, NodeRange
 
 HOSTS = {"hosts": ["a", "b"], "user": "ubuntu", "identity_file": "~/.ssh/id_ed25519"}
@@ -70,23 +69,3 @@ def test_ones_own_machines_are_not_given_back():
     assert fleet.idle_after is None
     assert Fleet(nodes="2..2").idle_after is None
     assert Fleet(nodes="2..4", idle_duration="off").idle_after == "off"
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("nodes", 2), ("gpu", "H100"), ("cpu", 8), ("memory", "1GB"), ("disk", "1GB"), ("idle_duration", "1h"),
-    ],
-)  # fmt: skip
-def test_what_is_for_rented_machines_does_not_go_with_ones_own(field, value):
-    with pytest.raises(SpecError) as caught:
-        Fleet(ssh_config=HOSTS, **{field: value})
-    assert caught.value.message == f"Fleet: {field} is for rented machines and ssh_config for one's own"
-    assert caught.value.hint == f"Leave {field} out: dstack finds out what the hosts have"
-
-
-def test_a_fixed_number_would_never_idle_out():
-    with pytest.raises(SpecError) as caught:
-        Fleet(nodes="2..2", idle_duration="1h")
-    assert caught.value.message == "Fleet: idle_duration '1h' has no effect on a fixed number of nodes (2)"
-    assert caught.value.hint.startswith("nodes: {min: 0, target: 2, max: 2} rents them at once")

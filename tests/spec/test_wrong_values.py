@@ -288,3 +288,57 @@ def test_a_wrong_value_is_refused_with_its_field(kind, field, value, message):
 @pytest.mark.parametrize("kind", WRONG)
 def test_each_field_has_a_test_of_a_wrong_value(kind):
     assert {field for field, _, _ in WRONG[kind]} == set(kind.model_fields)
+
+
+ONES_OWN = {"ssh_config": {"hosts": ["a"], "user": "ubuntu"}}
+ROCR = {"ROCR_VISIBLE_DEVICES": "0"}
+TOGETHER = [
+    (Cluster, {"checkpoints": "/ckpt", "volumes": ["/big:/scratch"]},
+     "checkpoints '/ckpt' lies on none of the volumes /big:/scratch, so it would vanish with the container",
+     "Add '/ckpt:/ckpt' to volumes"),
+    (Cluster, {"backends": ["aws"]}, "unknown field 'backends'",
+     "\nWhat only dstack knows goes into dstack: {backends: ...}"),
+    (Cluster, {"slurm": {"partition": "gpu"}},
+     "section 'slurm' is for a provider that cloudrl does not have yet", "Leave it out; sections: dstack"),
+    (Cluster, {"env": {"HF_TOKEN": "${{ secrets.HF_TOKEN }}"}},
+     "env HF_TOKEN is '${{ secrets.HF_TOKEN }}', and values in env are taken as they are",
+     "secrets: [HF_TOKEN] sets the variable from dstack's secret of that name"),
+    (Cluster, {"env": {"A": "1"}, "secrets": ["A"]}, "A stands in env and in secrets", "Leave A out of env"),
+    *((Cluster, {"env": {**ROCR, other: "0"}, "gpu": "MI300X:8"},
+       f"env sets ROCR_VISIBLE_DEVICES and {other}, and verl's workers refuse the two on AMD", "Leave both out")
+      for other in ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")),
+    *((Fleet, {**ONES_OWN, field: value}, f"{field} is for rented machines and ssh_config for one's own",
+       f"Leave {field} out: dstack finds out what the hosts have")
+      for field, value in {"nodes": 2, "gpu": "H100", "cpu": 8, "memory": "1GB", "disk": "1GB",
+                           "idle_duration": "1h"}.items()),
+    (Fleet, {"nodes": "2..2", "idle_duration": "1h"},
+     "idle_duration '1h' has no effect on a fixed number of nodes (2)",
+     "nodes: {min: 0, target: 2, max: 2} rents them at once"),
+    *((Job, {"device": device, "overrides": {"+trainer.device": wanted}},
+       f"device is {device!r} but trainer.device is {wanted!r}", "leave trainer.device out to follow device")
+      for device, wanted in (("cpu", "cuda"), ("gpu", "cpu"))),
+    (Job, {"device": "cpu", "gpu": "H100:8"}, "device is 'cpu' but gpu is 'H100:8'", "Leave one of the two out"),
+    (Job, {"entrypoint": []}, "entrypoint is empty", "Leave it out for python3 -m verl.trainer.main_ppo"),
+    (DataSet, {"name": "gsm9k"}, "there is no data set 'gsm9k'; did you mean 'gsm8k'?", "owner/name"),
+    (DataSet, {"name": "mine"}, "there is no data set 'mine'", "an absolute path of the nodes"),
+    (DataSet, {"name": "math", "system": "S", "test_rows": 7},
+     "'math' is built in and makes its own rows, so it has no system, test_rows", "name='my-math'"),
+    (DataSet, {"name": "addition", "source": "/x"},
+     "'addition' is built in and makes its own rows, so it has no source", ""),
+    (DataSet, {"name": "a/b", "test_rows": 7, "test_split": "test"},
+     "test_rows 7 and test_split 'test' exclude each other", "leave one of the two out"),
+    (DataSet, {"name": "a/b", "test_split": "train"},
+     "test_split 'train' is the split that is trained on", "test_rows="),
+    (DataSet, {"name": "a/b", "split": "x", "test_split": "x"},
+     "test_split 'x' is the split that is trained on", ""),
+    (DataSet, {"source": "a/b"}, "field 'name' is missing", "Fields of DataSet: name, source, prompt_field"),
+    (DataSet, {"name": "a/b", "promt_field": "q"}, "unknown field 'promt_field'; did you mean 'prompt_field'?", ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "fields", "message", "hint"), TOGETHER)
+def test_what_does_not_go_together_is_refused(kind, fields, message, hint):
+    with pytest.raises(SpecError) as caught:
+        kind(**({"name": "one", **fields} if kind in (Cluster, Job) else fields))
+    assert caught.value.message == f"{kind.__name__}: {message}"
+    assert hint in str(caught.value.hint)
