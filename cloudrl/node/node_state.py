@@ -44,8 +44,7 @@ class NodeState:
     @property
     def own(self) -> NodeReport:
         """This node's report."""
-        with self._lock:
-            return self._own
+        return self._own
 
     def update(self, **changes: Any) -> None:
         """Change fields of this node's report."""
@@ -72,8 +71,7 @@ class NodeState:
     @property
     def failure(self) -> Optional[Failure]:
         """The first failure, on whatever node."""
-        with self._lock:
-            return self._failure
+        return self._failure
 
     def fail(self, failure: Failure) -> Failure:
         """Note a failure and return the first one: it is the cause, later ones are its echo."""
@@ -137,8 +135,7 @@ class NodeState:
     @property
     def published(self) -> HeartbeatReply:
         """What the answers to heartbeats have, but for phase and failure."""
-        with self._lock:
-            return self._published
+        return self._published
 
     def heartbeat_reply(self, rank: int) -> HeartbeatReply:
         """The answer to a heartbeat of `rank`; remembers that the rank was told of a judged failure.

@@ -66,13 +66,13 @@ class ReplicationHub:
 
     def _files_state(self, address: str, here: Dict[str, int]) -> Dict[str, Any]:
         name = f"files/{address}"
-        if self.files.whole(address) is not None:
+        if self.files.manifest(address) is not None:
             self._announce(name, instead_of=name)
         return {"files": here, "nodes": self._progress(name)}
 
     def manifest(self, address: str) -> Dict[str, Any]:
         """What another node asks for before it pulls."""
-        manifest = self.files.whole(address)
+        manifest = self.files.manifest(address)
         if manifest is None:
             raise ApiError(ErrorCode.NOT_FOUND, f"{address} is not here as a whole")
         return manifest.to_json()
@@ -170,7 +170,7 @@ class Replicator:
 
     def _pull_files(self, name: str, address: str) -> None:
         store = self._hub.files
-        if store.whole(address) is not None:  # also where the folder is rank 0's own
+        if store.manifest(address) is not None:  # also where the folder is rank 0's own
             return
         with self._head.open(self._head.request(routes.MANIFEST, address=address)) as answer:
             manifest = Manifest.from_json(json.loads(answer.stream.read()))

@@ -12,7 +12,7 @@ import contextlib
 import json
 import os
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
 
@@ -67,15 +67,13 @@ class _Known:
     """What is known of a save.
 
     Attributes:
-        files: at the last look; None at the first.
-        recorded: the shards of which its record speaks; None while there is no record.
-        small: the small files of which it speaks.
+        seen: its files at the last look; None at the first.
+        recorded: the files of which its record speaks; None while there is no record.
         wait_until: by the timer; it is left alone until then, unless its shards change.
     """
 
-    files: Optional[_Found] = None
-    recorded: Optional[_Files] = None
-    small: _Files = field(default_factory=dict)
+    seen: Optional[_Found] = None
+    recorded: Optional[_Found] = None
     wait_until: float = 0.0
 
 
@@ -123,7 +121,7 @@ class SaveRecorder:
         for save, found in saves.items():
             known = self._known[save]
             written.append(self._record(save, known, found, records.get(save)))
-            known.files = found
+            known.seen = found
         return [path for path in written if path is not None]
 
     def reset(self) -> None:
@@ -149,15 +147,15 @@ class SaveRecorder:
         """Believe a record that is there at first, and remove one that speaks of other shards than there are now."""
         known = self._known.get(save)
         if known is not None:
-            is_stale = known.recorded not in (None, found.shards)
+            is_stale = known.recorded is not None and known.recorded.shards != found.shards
         else:
             known = _Known()
             is_stale = record is None or not _agrees(record, found.shards, are_shards=True)
             if record is not None and not is_stale:
-                known.recorded = found.shards
-                known.small = found.small if _agrees(record, found.small, are_shards=False) else {}
+                is_complete = _agrees(record, found.small, are_shards=False)
+                known.recorded = _Found(found.shards, found.small if is_complete else {})
         if is_stale:
-            known.recorded, known.small = None, {}
+            known.recorded = None
             with contextlib.suppress(OSError):
                 (self._root / save.record).unlink()
         return known
@@ -166,27 +164,29 @@ class SaveRecorder:
         self, save: _Save, known: _Known, found: _Found, record: Optional[SaveRecord]
     ) -> Optional[Path]:
         """Write what is due of a save: its record, or the small files of it anew; None if nothing is written."""
-        before = known.files
+        before, recorded = known.seen, known.recorded
         if before is None or before.shards != found.shards:
             known.wait_until = 0.0
             return None
         if self._timer() < known.wait_until:
             return None
         steady = {name: state for name, state in found.small.items() if before.small.get(name) == state}
-        if known.recorded is None:
+        if recorded is None:
             record = self._digest(save, found.shards)
             if record is None:
                 known.wait_until = self._timer() + _TRY_AGAIN_S
                 return None
-        elif record is None or known.small == steady:
+        elif record is None or recorded.small == steady:
             return None
-        new = replace(record, files=self._with_small(save, record, steady, known.small))
+        new = replace(
+            record, files=self._with_small(save, record, steady, recorded.small if recorded else {})
+        )
         path = None
-        if known.recorded is None or new != record:
+        if recorded is None or new != record:
             path = self._write(save, known, new)
             if path is None:
                 return None
-        known.recorded, known.small = found.shards, steady
+        known.recorded = _Found(found.shards, steady)
         return path
 
     def _digest(self, save: _Save, shards: _Files) -> Optional[SaveRecord]:

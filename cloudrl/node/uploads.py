@@ -51,7 +51,7 @@ class Store:
         self._lock = threading.Lock()
         self._turns: Dict[Tuple[str, str], int] = {}
 
-    def whole(self, address: str) -> Optional[Manifest]:
+    def manifest(self, address: str) -> Optional[Manifest]:
         """The manifest of what is here as a whole; None for anything else."""
         return self._read(self.root / f"{address}.json") if _ADDRESS.fullmatch(address) else None
 
@@ -63,7 +63,7 @@ class Store:
         """
         with self._blamed_on_the_disk(), self._lock:
             here = self._here(manifest)
-            if self.whole(manifest.address) is None:
+            if self.manifest(manifest.address) is None:
                 self._make_room(manifest, sum(here.values()))
             return here
 
@@ -86,7 +86,7 @@ class Store:
             part = None if manifest is None else manifest.by_path.get(path)
             if manifest is None or part is None:
                 raise ApiError(ErrorCode.NOT_FOUND, f"{address}/{path} was not announced")
-            if self.whole(address) is None:
+            if self.manifest(address) is None:
                 self._receive(manifest, part, offset, count, source)
 
     # -- inside ---------------------------------------------------------------------------------------------
@@ -101,7 +101,7 @@ class Store:
             raise ApiError(ErrorCode.NO_SPACE, f"{self.root}: {failure.strerror or failure}") from failure
 
     def _known(self, address: str) -> Optional[Manifest]:
-        return self.whole(address) or self._read(self._coming(address) / "manifest.json")
+        return self.manifest(address) or self._read(self._coming(address) / "manifest.json")
 
     def _read(self, path: Path) -> Optional[Manifest]:
         """None where there is none, or half of one: the machine went down."""
@@ -140,7 +140,7 @@ class Store:
 
     def _here(self, manifest: Manifest) -> Dict[str, int]:
         """Folders are listed for it: to ask for each file would take seconds for thousands, at each call."""
-        if self.whole(manifest.address) is not None:
+        if self.manifest(manifest.address) is not None:
             return {part.path: part.size_bytes for part in manifest.parts}
         folder = self._coming(manifest.address)
         arriving, checked = _sizes_below(folder / "arriving"), _sizes_below(folder / "checked")
@@ -151,7 +151,7 @@ class Store:
         key = (manifest.address, part.path)
         with self._lock:
             size = arriving.stat().st_size if arriving.exists() else 0
-            if checked.exists() or self.whole(manifest.address) is not None:
+            if checked.exists() or self.manifest(manifest.address) is not None:
                 size = part.size_bytes
             if offset != size or offset + count > part.size_bytes:
                 reason = f"{part.path} has {size} of {part.size_bytes} bytes: send from there"
@@ -178,7 +178,7 @@ class Store:
         except FileNotFoundError:  # another sender of the same bytes was faster
             return
         with self._lock:
-            if checked.exists() or self.whole(manifest.address) is not None:
+            if checked.exists() or self.manifest(manifest.address) is not None:
                 return
             if digest != part.sha256:
                 arriving.unlink()
@@ -198,11 +198,13 @@ class Store:
 
     def _appear(self, manifest: Manifest) -> None:
         """With the last of the parts, all appear."""
-        folder, whole = self._coming(manifest.address), self.root / manifest.address
+        folder, complete = self._coming(manifest.address), self.root / manifest.address
         # they come in order: while any is missing, the last one is
         if all((folder / "checked" / part.path).exists() for part in reversed(manifest.parts)):
-            shutil.rmtree(whole, ignore_errors=True)  # of a machine that went down between the next two lines
-            (folder / "checked").replace(whole)
+            shutil.rmtree(
+                complete, ignore_errors=True
+            )  # of a machine that went down between the next two lines
+            (folder / "checked").replace(complete)
             (folder / "manifest.json").replace(self.root / f"{manifest.address}.json")
             shutil.rmtree(folder)
 

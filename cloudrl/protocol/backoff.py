@@ -26,10 +26,6 @@ class Backoff:
     give_up_s: float = 600.0
     """Give up when nothing has come for that long."""
 
-    def delay_s(self, attempt: int) -> float:
-        """The pause after attempt 1, 2, ... has failed."""
-        return min(self.longest_s, self.first_s * 2.0 ** min(attempt - 1, 30))
-
 
 class Attempts:
     """Attempts at one thing: counts the failures in a row, and the time since something came.
@@ -67,8 +63,8 @@ class Attempts:
 
     def pause(self) -> None:
         """Wait after a failure."""
+        self._sleep(min(self.backoff.longest_s, self.backoff.first_s * 2.0 ** min(self._failures, 30)))
         self._failures += 1
-        self._sleep(self.backoff.delay_s(self._failures))
 
 
 def retry(

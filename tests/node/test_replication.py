@@ -111,7 +111,7 @@ def test_a_pull_that_broke_off_goes_on(head: Served, worker: Served):
 
     puller(worker, head).pull(f"files/{MODEL.address}")
 
-    assert store.whole(MODEL.address) == MODEL
+    assert store.manifest(MODEL.address) == MODEL
 
 
 def test_a_folder_that_both_nodes_see(head: Served, worker: Served):

@@ -48,12 +48,12 @@ def test_it_appears_with_its_last_byte(store: Store):
     send(store, "note", NOTE)
     send(store, "weights", BODY[:1_000_000])
     assert store.here(MODEL.address) == {"model/empty": 0, "model/note": 4, "model/weights": 1_000_000}
-    assert store.whole(MODEL.address) is None
+    assert store.manifest(MODEL.address) is None
     assert not (store.root / MODEL.address).exists()
 
     send(store, "weights", BODY[1_000_000:], 1_000_000)
 
-    assert store.whole(MODEL.address) == MODEL
+    assert store.manifest(MODEL.address) == MODEL
     folder = store.root / MODEL.address / "model"
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == {
         "weights": BODY,
@@ -80,7 +80,7 @@ def test_what_is_whole_is_not_written_again(store: Store):
 def test_an_empty_file_alone(store: Store):
     empty = manifest_of(empty=b"")
     store.begin(empty)
-    assert store.whole(empty.address) == empty
+    assert store.manifest(empty.address) == empty
     assert (store.root / empty.address / "model" / "empty").stat().st_size == 0
 
 
@@ -94,7 +94,7 @@ def test_a_transfer_that_broke_off_goes_on_in_another_process(store: Store):
     assert later.begin(MODEL)["model/weights"] == 2_500_000
     send(later, "weights", BODY[2_500_000:], 2_500_000)
     send(later, "note", NOTE)
-    assert later.whole(MODEL.address) == MODEL
+    assert later.manifest(MODEL.address) == MODEL
 
 
 @pytest.mark.parametrize(("offset", "count"), [(1, 3), (0, 5), (4, 1)])
@@ -125,7 +125,7 @@ def test_what_was_not_announced(store: Store, path: str):
     with pytest.raises(ApiError, match="was not announced"):
         store.write("0" * 32, "model/note", 0, 1, io.BytesIO(b"x"))
     assert store.here("0" * 32) is None
-    assert store.whole("../files") is None
+    assert store.manifest("../files") is None
 
 
 def test_no_room(tmp_path: Path):
@@ -162,7 +162,7 @@ def test_a_second_sender_takes_over(store: Store):
     assert size == 2**20 + 5
     send(store, "weights", BODY[size:], size)
     send(store, "note", NOTE)
-    assert store.whole(MODEL.address) == MODEL
+    assert store.manifest(MODEL.address) == MODEL
 
 
 def test_a_disk_that_is_full_after_all(store: Store):
@@ -217,7 +217,7 @@ def test_a_machine_that_went_down_at_the_last_moment(store: Store):
     send(store, "note", NOTE)
     send(store, "weights", BODY)
 
-    assert store.whole(MODEL.address) == MODEL
+    assert store.manifest(MODEL.address) == MODEL
     assert (store.root / MODEL.address / "model" / "weights").read_bytes() == BODY
 
 
@@ -230,7 +230,7 @@ def test_a_machine_that_went_down_before_the_last_moment(store: Store):
 
     Store(store.root).begin(MODEL)
 
-    assert store.whole(MODEL.address) == MODEL
+    assert store.manifest(MODEL.address) == MODEL
     assert not coming.exists()
 
 
