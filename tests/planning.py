@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from cloudrl import jobs
 from cloudrl.jobs import JobHandle, Submission, SubmitOptions, plan_job
-from cloudrl.jobs.draft import Snapshot
-from cloudrl.jobs.local_files import inspect_files
+from cloudrl.jobs.draft import JobDraft, Snapshot
+from cloudrl.jobs.local_files import inspect_files, read
+from cloudrl.jobs.uploads import plan_uploads
 from cloudrl.spec import Job, parse_override
 from cloudrl.spec.shape import ClusterShape
 
@@ -76,6 +77,17 @@ def typed(*arguments: str) -> dict[str, str]:
 
 def overrides(submission: Submission) -> dict[str, str]:
     return dict(argument.split("=", 1) for argument in submission.argv[3:])
+
+
+def planned_uploads(cluster_: ClusterShape, options: SubmitOptions, *, here: Path | None = None) -> JobDraft:
+    """A job after the pass that plans its files, which are read once they are known to go along."""
+    job_ = Job(name="x")
+    draft = JobDraft(job=job_, options=options, cluster=cluster_, overrides=options.overrides)
+    files = inspect_files(job_, options, here=here)
+    sent = [(item.text, item.entries) for item in plan_uploads(draft, Snapshot(cluster_, files)).uploads]
+    if files.working_dir is not None:
+        sent.append(("the working directory", files.working_dir.entries))
+    return plan_uploads(draft, Snapshot(cluster_, read(files, sent, lambda *_: None)))
 
 
 def prepare(connection: Connection, job_: Job, options: SubmitOptions | None = None) -> Submission:

@@ -69,27 +69,11 @@ def test_they_are_sent_in_one_package(cluster: FakeCluster, run: Run):
 
 
 def test_mistakes_are_named_before_anything_is_sent(cluster: FakeCluster, run: Run):
-    for words, said in (
-        (["--reward", "./reward.py"], "reward.py defines no 'compute_score' (its functions: mine)"),
-        (["--reward", "./rewrad.py"], "rewrad.py does not exist; did you mean 'reward.py'?"),
-        (["data.train_files=./mine/trian.parquet"], "did you mean 'train.parquet'?"),
-        (["--model", "./modle"], "did you mean 'model'?"),
-    ):
-        code, out, err = run("submit", "grpo-tiny", FOLDER, *words)
-        assert (code, out) == (2, "")
-        assert said in err
+    code, out, err = run("submit", "grpo-tiny", FOLDER, "--reward", "./reward.py")
+    assert (code, out) == (2, "")
+    assert "reward.py defines no 'compute_score' (its functions: mine)" in err
     assert not cluster.packages
     assert not cluster.jobs
-
-
-def test_too_large_for_a_plain_ray(cluster: FakeCluster, run: Run, here: Path):
-    with (here / "model" / "weights").open("wb") as file:
-        file.truncate(200 * 2**20)
-    code, _, err = run("submit", "grpo-tiny", *OWN, FOLDER)
-    assert code == 2
-    assert "actor_rollout_ref.model.path=./model has 200.0 MiB; Ray's package has room for 100.0 MiB" in err
-    assert "  → Copy it to the same place on every node" in err
-    assert not cluster.packages
 
 
 def test_help_says_whose_a_path_is(run: Run):

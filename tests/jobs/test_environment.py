@@ -22,12 +22,6 @@ def test_variables_of_the_command_line():
     assert given == {"A": "1", "B": "x=y", "C": "", **environ}
 
 
-def test_a_variable_that_this_shell_does_not_have():
-    with pytest.raises(InputError, match="this shell has no variable 'HF_TOKEN'") as caught:
-        parse_env(["HF_TOKEN"], {})
-    assert "export HF_TOKEN" in str(caught.value.hint)
-
-
 @pytest.mark.parametrize("item", ["=1", "A B=1", "1A=1", "A-B=1", "A=\0"])
 def test_what_no_process_can_have(item: str):
     with pytest.raises(InputError, match=r"^--env: "):

@@ -24,12 +24,8 @@ LOG = "Runtime env is setting up.\n训练\n" + STEP.format(1, 0.1) + STEP.format
 def connection(request: pytest.FixtureRequest, cluster: FakeCluster) -> Connection:
     """Both ways to a log: through our agent, and through Ray alone."""
     if request.param == "plain ray":
-        return plain(cluster)
-    return Connection("lab", cluster.url, cluster.token, cluster.agent_url, cluster.token, "id-1")
-
-
-def plain(cluster: FakeCluster) -> Connection:
-    return Connection(cluster.url, cluster.url, cluster.token)
+        return Connection(cluster.url, cluster.url, cluster.token)
+    return cluster.connection()
 
 
 def lines(events: list[object]) -> list[str]:
@@ -190,8 +186,7 @@ def test_a_log_that_is_on_another_node_than_the_agents(cluster: FakeCluster):
     """Somebody submitted it with resources for its driver, so that Ray placed it on a worker."""
     cluster.add("run", b"text\n").node_ip = "10.0.0.2"
     cluster.end("run")
-    connection = Connection("lab", cluster.url, cluster.token, cluster.agent_url, cluster.token, "id-1")
-    assert lines(list(find_job(connection, "run").follow(sleep=lambda _: None))) == ["text"]
+    assert lines(list(find_job(cluster.connection(), "run").follow(sleep=lambda _: None))) == ["text"]
 
 
 @pytest.mark.parametrize(

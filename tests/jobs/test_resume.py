@@ -38,7 +38,7 @@ class Lab:
             write_step(folder / "whole" / "mine", step)
         spread(folder / "whole" / "mine", self.disks)
         fake.disks = dict(enumerate(self.disks))
-        self.connection = Connection("lab", fake.url, fake.token, fake.agent_url, fake.token, "id-1")
+        self.connection = fake.connection()
 
     def step(self, number: int, rank: int) -> Path:
         return self.disks[rank] / "mine" / f"global_step_{number}"

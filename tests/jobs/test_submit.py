@@ -26,11 +26,6 @@ PATHS = {
 }
 
 
-def connect(cluster: FakeCluster, **changes: Any) -> Connection:
-    lab = Connection("lab", cluster.url, cluster.token, cluster.agent_url, cluster.token, "id-1")
-    return replace(lab, **changes)
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "train.py").write_text("print()")
@@ -38,7 +33,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_what_the_dry_run_shows_is_what_ray_gets(cluster: FakeCluster, folder: Path):
-    lab, options = connect(cluster), SubmitOptions(working_dir=str(folder), steps=3, env={"A": "1"})
+    lab, options = cluster.connection(), SubmitOptions(working_dir=str(folder), steps=3, env={"A": "1"})
     submission = prepare(lab, JOB, options)
     assert {method for method, _ in cluster.requests} == {"GET"}, "a dry run only looks"
     job = send(lab, submission)
@@ -72,18 +67,18 @@ def test_nothing_is_read_before_it_is_known_that_it_can_go(
 
 
 def test_a_package_that_is_there_is_not_sent_again(cluster: FakeCluster, folder: Path):
-    job = submit(connect(cluster), JOB, SubmitOptions(working_dir=str(folder)))
+    job = submit(cluster.connection(), JOB, SubmitOptions(working_dir=str(folder)))
     cluster.end(job.submission_id)
     cluster.requests.clear()
-    submit(connect(cluster), JOB, SubmitOptions(working_dir=str(folder), submission_id="two"))
+    submit(cluster.connection(), JOB, SubmitOptions(working_dir=str(folder), submission_id="two"))
     assert "PUT" not in {method for method, _ in cluster.requests}
 
 
 def test_progress_of_an_upload_also_for_the_agent_that_does_not_see_it(cluster: FakeCluster, folder: Path):
     (folder / "noise").write_bytes(os.urandom(2_500_000))
     told: list[Any] = []
-    submission = prepare(connect(cluster), JOB, SubmitOptions(working_dir=str(folder)))
-    job = send(connect(cluster), submission, on_progress=told.append)
+    submission = prepare(cluster.connection(), JOB, SubmitOptions(working_dir=str(folder)))
+    job = send(cluster.connection(), submission, on_progress=told.append)
     assert [each.done_bytes for each in told[:-1]] == [2**20, 2**21, told[-2].total_bytes]
     assert told[-1] == job
     assert cluster.requests.count(("POST", "/v1/transfers")) == 3
@@ -92,26 +87,19 @@ def test_progress_of_an_upload_also_for_the_agent_that_does_not_see_it(cluster: 
 def test_the_working_directory_of_the_runtime_environment(cluster: FakeCluster, folder: Path):
     (folder / "big.bin").write_text("x")
     runtime_env = {"working_dir": str(folder), "excludes": ["*.bin"]}
-    package = prepare(connect(cluster), JOB, SubmitOptions(runtime_env=runtime_env)).package
+    package = prepare(cluster.connection(), JOB, SubmitOptions(runtime_env=runtime_env)).package
     assert package is not None
     assert package.files == 1
 
 
 def test_a_remote_working_directory_is_left_to_the_cluster(cluster: FakeCluster):
-    submission = prepare(connect(cluster), JOB, SubmitOptions(working_dir="s3://bucket/code.zip"))
+    submission = prepare(cluster.connection(), JOB, SubmitOptions(working_dir="s3://bucket/code.zip"))
     assert submission.package is None
     assert submission.runtime_env["working_dir"] == "s3://bucket/code.zip"
 
 
-def test_a_taken_id_is_refused_before_the_upload(cluster: FakeCluster, folder: Path):
-    cluster.add("mine")
-    with pytest.raises(InputError, match="submission id 'mine' is taken"):
-        submit(connect(cluster), JOB, SubmitOptions(working_dir=str(folder), submission_id="mine"))
-    assert not cluster.packages
-
-
 def test_two_at_the_same_time_with_one_id(cluster: FakeCluster):
-    submission = prepare(connect(cluster), JOB, SubmitOptions(submission_id="mine"))
+    submission = prepare(cluster.connection(), JOB, SubmitOptions(submission_id="mine"))
 
     def taken_meanwhile(method: str, path: str) -> None:
         if (method, path) == ("POST", "/api/jobs/"):
@@ -119,19 +107,19 @@ def test_two_at_the_same_time_with_one_id(cluster: FakeCluster):
 
     cluster.on_request = taken_meanwhile
     with pytest.raises(InputError, match="submission id 'mine' is taken"):
-        send(connect(cluster), submission)
+        send(cluster.connection(), submission)
 
 
 def test_a_package_that_the_cluster_loses(cluster: FakeCluster, folder: Path):
     cluster.on_request = lambda method, _path: cluster.packages.clear() if method == "GET" else None
     with pytest.raises(InputError, match="has lost it"):
-        submit(connect(cluster), JOB, SubmitOptions(working_dir=str(folder)))
+        submit(cluster.connection(), JOB, SubmitOptions(working_dir=str(folder)))
     assert not cluster.jobs
 
 
 def test_never_the_wrong_cluster(cluster: FakeCluster):
     with pytest.raises(ConnectionFailed, match=r"belongs to cluster 'lab' \(id-1\), not to 'mine' \(id-2\)"):
-        submit(connect(cluster, name="mine", cluster_id="id-2"), JOB)
+        submit(replace(cluster.connection(), name="mine", cluster_id="id-2"), JOB)
     assert not cluster.jobs
 
 
@@ -139,7 +127,7 @@ def test_never_to_the_dashboard_of_another_cluster(cluster: FakeCluster, folder:
     """A Ray without tokens, behind the port that was ours; the agent is ours."""
     cluster.status["ray"]["session_name"] = "session_y"
     with pytest.raises(ConnectionFailed, match="lab runs Ray session_y, this is session_x") as caught:
-        submit(connect(cluster), JOB, SubmitOptions(working_dir=str(folder)))
+        submit(cluster.connection(), JOB, SubmitOptions(working_dir=str(folder)))
     assert "cloudrl attach lab" in str(caught.value.hint)
     assert not cluster.jobs
     assert not cluster.packages
@@ -148,11 +136,11 @@ def test_never_to_the_dashboard_of_another_cluster(cluster: FakeCluster, folder:
 def test_a_cluster_that_is_not_ready(cluster: FakeCluster):
     cluster.status["phase"] = "fetch"
     with pytest.raises(ClusterFailed, match="is fetch"):
-        submit(connect(cluster), JOB)
+        submit(cluster.connection(), JOB)
 
 
 def test_no_cluster(cluster: FakeCluster):
-    connection = connect(cluster)
+    connection = cluster.connection()
     cluster.down()
     with pytest.raises(ConnectionFailed, match="no agent answers"):
         submit(connection, JOB)
@@ -162,9 +150,9 @@ def test_no_cluster(cluster: FakeCluster):
 
 def test_a_wrong_token(cluster: FakeCluster):
     with pytest.raises(Unauthorized):
-        submit(connect(cluster, agent_token="wrong"), JOB)
+        submit(replace(cluster.connection(), agent_token="wrong"), JOB)
     with pytest.raises(Unauthorized):
-        submit(connect(cluster, ray_token="wrong"), JOB)
+        submit(replace(cluster.connection(), ray_token="wrong"), JOB)
 
 
 def test_a_plain_ray_cluster(cluster: FakeCluster):

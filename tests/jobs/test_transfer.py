@@ -10,18 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import pytest
-from planning import prepare
+from planning import planned_uploads, prepare
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "node"))
 from server_harness import TOKEN, Served
 
 from cloudrl.errors import ConnectionFailed, InputError, Unauthorized
 from cloudrl.jobs import Submission, SubmitOptions, send
-from cloudrl.jobs.draft import JobDraft, Snapshot
-from cloudrl.jobs.local_files import inspect_files, read
 from cloudrl.jobs.submission import Upload
 from cloudrl.jobs.transfer import send_files, wait_replicated
-from cloudrl.jobs.uploads import plan_uploads
 from cloudrl.node.uploads import SPARE_BYTES, Store
 from cloudrl.protocol import client
 from cloudrl.protocol.client import AgentClient, Request, Response
@@ -38,7 +35,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.io
 
 MODEL = "actor_rollout_ref.model.path"
-JOB = Job(name="x")
+JOB = Job(name="x", device="cpu", verl="0.9.1")
 WEIGHTS = os.urandom(12_000_000)
 
 
@@ -62,11 +59,7 @@ def head(tmp_path: Path) -> Iterator[Served]:
 @pytest.fixture
 def item(here: Path, head: Served) -> Upload:
     lab = ClusterShape("lab", "1", 1, 1, "cpu", files_dir=str(head.replication.files.root))
-    files = inspect_files(JOB, SubmitOptions(model="./model"))
-    model = files.at("./model")
-    files = read(files, [("./model", model.entries)], lambda *_: None)
-    draft = JobDraft(job=JOB, options=SubmitOptions(), cluster=lab, overrides={MODEL: "./model"})
-    [item] = plan_uploads(draft, Snapshot(lab, files)).uploads
+    [item] = planned_uploads(lab, SubmitOptions(overrides={MODEL: "./model"})).uploads
     return item
 
 
@@ -228,7 +221,7 @@ def test_a_job_is_sent_after_its_files_and_secrets(cluster: FakeCluster, head: S
         model="./model", reward="./reward.py", env={"MY_TOKEN": "marker-012345"}, submission_id="one"
     )
 
-    submission = prepare(lab, Job(name="x", verl="0.9.1", device="cpu"), options)
+    submission = prepare(lab, JOB, options)
     shown = submission.render()
     assert not head.replication.files.root.exists()
     assert not head.replication.secrets.folder.exists()
@@ -257,17 +250,16 @@ def test_a_job_is_sent_after_its_files_and_secrets(cluster: FakeCluster, head: S
 
 
 def test_a_taken_id_sends_nothing(cluster: FakeCluster, head: Served, here: Path):
+    (here / "reward.py").write_text("def compute_score(): ...")
     cluster.add("one")
-    lab = connection(cluster, head)
-    submission = prepare(
-        lab,
-        Job(name="x", device="cpu"),
-        SubmitOptions(model="./model", env={"MY_TOKEN": "marker-012345"}, submission_id="one"),
-    )
-    with pytest.raises(InputError, match="'one' is taken"):
+    lab, env = connection(cluster, head), {"MY_TOKEN": "marker-012345"}
+    options = SubmitOptions(model="./model", reward="./reward.py", env=env, submission_id="one")
+    submission = prepare(lab, JOB, options)
+    with pytest.raises(InputError, match="submission id 'one' is taken"):
         send(lab, submission)
     assert not head.replication.files.root.exists()
     assert not head.replication.secrets.folder.exists()
+    assert not cluster.packages
 
 
 def test_a_fork_of_verl(cluster: FakeCluster, head: Served, tmp_path: Path):
@@ -275,10 +267,10 @@ def test_a_fork_of_verl(cluster: FakeCluster, head: Served, tmp_path: Path):
     (fork / "verl" / "version").mkdir(parents=True)
     (fork / "verl" / "__init__.py").touch()
     lab = connection(cluster, head)
-    submission = prepare(lab, Job(name="x", device="cpu"), SubmitOptions(working_dir=str(fork)))
+    submission = prepare(lab, JOB, SubmitOptions(working_dir=str(fork)))
     assert (
         f"the job runs the verl in {fork} (of unknown version), not the one of the nodes" in submission.notes
     )
     (fork / "verl" / "version" / "version").write_text("0.5.0.dev\n")
     with pytest.raises(InputError, match=r"written for verl 0\.9\.1, and cluster 'lab' has 0\.5\.0\.dev"):
-        prepare(lab, Job(name="x", verl="0.9.1", device="cpu"), SubmitOptions(working_dir=str(fork)))
+        prepare(lab, JOB, SubmitOptions(working_dir=str(fork)))

@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from planning import planned_uploads
 
 from cloudrl.errors import InputError
 from cloudrl.jobs import SubmitOptions
-from cloudrl.jobs.draft import JobDraft, Snapshot
-from cloudrl.jobs.local_files import inspect_files, read
-from cloudrl.jobs.uploads import SMALL_BYTES, plan_uploads
+from cloudrl.jobs.draft import JobDraft
+from cloudrl.jobs.uploads import SMALL_BYTES
 from cloudrl.jobs.working_dir import PackagePlan, zip_package
-from cloudrl.spec import Job
 from cloudrl.spec.shape import ClusterShape
 from cloudrl.transport.ray_client import PACKAGE_LIMIT_BYTES
 
@@ -25,7 +24,6 @@ REWARD = "reward.custom_reward_function.path"
 PLAIN = ClusterShape(name="http://x", id=None, nodes=2, gpus_per_node=8, device=None)
 AGENTS = replace(PLAIN, name="lab", files_dir="/vol/data/user-files", provider="dstack")
 LIMIT = PACKAGE_LIMIT_BYTES
-JOB = Job(name="x")
 
 
 @pytest.fixture
@@ -52,12 +50,7 @@ def planned(
     keys = {"train": TRAIN, "val": VAL, "model": MODEL, "critic": CRITIC, "reward": REWARD}
     named = {keys.get(key, key): value for key, value in overrides.items()}
     source = str(here / working_dir) if working_dir and "://" not in working_dir else working_dir
-    options = SubmitOptions(overrides=named, working_dir=source)
-    snapshot = Snapshot(cluster, inspect_files(JOB, options, here=here))
-    draft = JobDraft(job=JOB, options=options, cluster=cluster, overrides=named)
-    seen = plan_uploads(draft, snapshot)
-    files = read(snapshot.files, [(item.text, item.entries) for item in seen.uploads], lambda *_: None)
-    return plan_uploads(draft, replace(snapshot, files=files))
+    return planned_uploads(cluster, SubmitOptions(overrides=named, working_dir=source), here=here)
 
 
 def package(draft: JobDraft) -> PackagePlan:

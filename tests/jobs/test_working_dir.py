@@ -7,14 +7,11 @@ import zipfile
 from typing import TYPE_CHECKING
 
 import pytest
+from planning import planned_uploads
 
 from cloudrl.errors import InputError
 from cloudrl.jobs import SubmitOptions
-from cloudrl.jobs.draft import JobDraft, Snapshot
-from cloudrl.jobs.local_files import inspect_files, read
-from cloudrl.jobs.uploads import plan_uploads
 from cloudrl.jobs.working_dir import EXCLUDED_FOLDERS, PackagePlan, scan, zip_package
-from cloudrl.spec import Job
 from cloudrl.spec.shape import ClusterShape
 
 if TYPE_CHECKING:
@@ -32,12 +29,7 @@ def write(folder: Path, *names: str, text: str = "text") -> None:
 
 def plan(folder: Path) -> PackagePlan:
     """What a job without files of its own brings along."""
-    job, options = Job(name="x"), SubmitOptions(working_dir=str(folder))
-    draft = JobDraft(job=job, options=options, cluster=PLAIN, overrides={})
-    files = inspect_files(job, options)
-    plan_uploads(draft, Snapshot(PLAIN, files))  # refuses what is too large before any of it is read
-    files = read(files, [("", scan(folder))], lambda *_: None)
-    package = plan_uploads(draft, Snapshot(PLAIN, files)).package
+    package = planned_uploads(PLAIN, SubmitOptions(working_dir=str(folder))).package
     assert package is not None
     return package
 
