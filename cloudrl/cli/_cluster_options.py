@@ -16,37 +16,32 @@ from cloudrl.cli._options import (
     cluster_name,
     declared_fields,
     explicit,
+    option,
     with_options,
 )
 
 
 def cluster_options(
     file: FileOption = None,
-    nodes: Annotated[int | None, typer.Option(metavar="N", help="Number of nodes.")] = None,
+    nodes: Annotated[int | None, option("N", "Number of nodes.")] = None,
     gpu: GpuOption = None,
     image: Annotated[str | None, typer.Option(help="Container image. Default: verl's own.")] = None,
     setup: Annotated[
-        list[str] | None,
-        typer.Option(metavar="COMMAND", help="Command to run first on every node. Repeatable."),
+        list[str] | None, option("COMMAND", "Command to run first on every node. Repeatable.")
     ] = None,
     secret: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="dstack secret to pass to every process. Repeatable."),
+        list[str] | None, option("NAME", "dstack secret to pass to every process. Repeatable.")
     ] = None,
-    checkpoints: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Folder on the nodes for checkpoints.")
-    ] = None,
+    checkpoints: Annotated[str | None, option("DIR", "Folder on the nodes for checkpoints.")] = None,
     volume: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="A:B", help="/host:/container, or name:/container for a network volume. Repeatable."
-        ),
+        option("A:B", "/host:/container, or name:/container for a network volume. Repeatable."),
     ] = None,
     down_when_idle: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Stop the cluster after this long without a job: 30m.")
+        str | None, option("TIME", "Stop the cluster after this long without a job: 30m.")
     ] = None,
     max_cost: Annotated[
-        float | None, typer.Option(metavar="DOLLARS", help="Stop the cluster once it has cost this much.")
+        float | None, option("DOLLARS", "Stop the cluster once it has cost this much.")
     ] = None,
     field: SetOption = None,
 ) -> dict[str, Any]:
@@ -64,12 +59,10 @@ def new_cluster(
     ] = None,
     cluster: ClusterOption = None,
     data: Annotated[
-        list[str] | None,
-        typer.Option("--data", metavar="NAME|HUB_ID|PATH", help="Data set to prepare for jobs. Repeatable."),
+        list[str] | None, option("NAME|HUB_ID|PATH", "Data set to prepare for jobs. Repeatable.", "--data")
     ] = None,
     model: Annotated[
-        list[str] | None,
-        typer.Option("--model", metavar="HUB_ID", help="Model to download for jobs. Repeatable."),
+        list[str] | None, option("HUB_ID", "Model to download for jobs. Repeatable.", "--model")
     ] = None,
     env: EnvOption = None,
     *,

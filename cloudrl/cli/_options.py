@@ -30,6 +30,11 @@ def _provider_names(incomplete: str) -> list[str]:
     return [name for name in PROVIDERS if name.startswith(incomplete)]
 
 
+def option(metavar: str, text: str, *names: str) -> Any:
+    """An option with a value: as help shows the value, what it is, and its names unless they follow the parameter's."""
+    return typer.Option(*names, metavar=metavar, help=text)
+
+
 ClusterOption = Annotated[
     str | None,
     typer.Option(
@@ -41,10 +46,7 @@ ClusterArgument = Annotated[
     str | None, typer.Argument(metavar="CLUSTER", autocompletion=_cluster_names, help="Same as --cluster.")
 ]
 AddressOption = Annotated[
-    str | None,
-    typer.Option(
-        "--address", metavar="URL", help="Dashboard of any Ray cluster, such as http://localhost:8265."
-    ),
+    str | None, option("URL", "Dashboard of any Ray cluster, such as http://localhost:8265.", "--address")
 ]
 OnOption = Annotated[
     str | None,
@@ -54,48 +56,25 @@ OnOption = Annotated[
     ),
 ]  # fmt: skip
 RecipeArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="RECIPE",
-        autocompletion=_recipe_names,
-        help="Recipe name (see cloudrl recipes list), or a YAML file.",
-    ),
+    str, typer.Argument(metavar="RECIPE", autocompletion=_recipe_names, help="Recipe name, or a YAML file.")
 ]
-AlgorithmOption = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help="Replace the recipe's algorithm: dapo, rloo, gspo, ..."),
-]
+AlgorithmOption = Annotated[str | None, option("NAME", "Use another algorithm: dapo, rloo, gspo, ...")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 DryRunOption = Annotated[
     bool, typer.Option("--dry-run", help="Print what would be sent, with secrets masked, and start nothing.")
 ]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Answer yes to questions.")]
-OutputOption = Annotated[
-    Path | None,
-    typer.Option("--output", "-o", metavar="FILE", help="Write the YAML for `dstack apply -f FILE`."),
-]
-ProjectOption = Annotated[
-    str | None, typer.Option(metavar="NAME", help="dstack project. Default: the default project.")
-]
-GpuOption = Annotated[
-    str | None,
-    typer.Option(metavar="SPEC", help="GPUs per node, in dstack's format: 80GB:8, amd:MI300X:8, none."),
-]
+OutputOption = Annotated[Path | None, option("FILE", "Write YAML for `dstack apply`.", "--output", "-o")]
+ProjectOption = Annotated[str | None, option("NAME", "dstack project. Default: the default project.")]
+GpuOption = Annotated[str | None, option("SPEC", "GPUs per node: 80GB:8, amd:MI300X:8, none.")]
 FileOption = Annotated[
-    Path | None,
-    typer.Option("--file", "-f", metavar="FILE", help="Read fields from a YAML file; options override them."),
+    Path | None, option("FILE", "Read fields from a YAML file; options override them.", "--file", "-f")
 ]
-SetOption = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="PATH=YAML", help="Set any other field of the file. Repeatable."),
-]
+SetOption = Annotated[list[str] | None, option("PATH=YAML", "Set any other field. Repeatable.", "--set")]
 EnvOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--env", "-e", metavar="K[=V]",
-        help="Environment variable for jobs; K alone copies it from this shell. Repeatable.",
-    ),
-]  # fmt: skip
+    option("K[=V]", "Variable for jobs; K alone copies it from this shell. Repeatable.", "--env", "-e"),
+]
 
 
 def cluster_name(name: ClusterArgument = None, cluster: ClusterOption = None) -> str | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cloudrl.cli._options import AlgorithmOption, EnvOption, explicit
+from cloudrl.cli._options import AlgorithmOption, EnvOption, explicit, option
 
 if TYPE_CHECKING:
     from cloudrl.jobs import JobHandle, Progress, SubmitOptions
@@ -21,38 +21,29 @@ OverridesArgument = Annotated[
 
 def submit_options(
     model: Annotated[
-        str | None,
-        typer.Option(metavar="HUB_ID|./DIR", help="Model: a Hub ID, or a folder here (with ./)."),
+        str | None, option("HUB_ID|./DIR", "Model: a Hub ID, or a folder here (with ./).")
     ] = None,
     data: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME|PATH",
-            help="Data set of the cluster, a parquet file, or a folder with train.parquet and test.parquet. "
-            "Repeatable.",
+        option(
+            "NAME|PATH",
+            "Data set of the cluster, a parquet file, or a folder with train.parquet and test.parquet. Repeatable.",
         ),
     ] = None,
     reward: Annotated[
-        str | None,
-        typer.Option(metavar="FILE.py[:FUNCTION]", help="Reward function. Default FUNCTION: compute_score."),
+        str | None, option("FILE.py[:FUNCTION]", "Reward function. Default FUNCTION: compute_score.")
     ] = None,
     algorithm: AlgorithmOption = None,
-    steps: Annotated[int | None, typer.Option(metavar="N", help="Total training steps.")] = None,
+    steps: Annotated[int | None, option("N", "Total training steps.")] = None,
     name: Annotated[
-        str | None,
-        typer.Option(metavar="RUN", help="Run name. Using the same name again resumes from its checkpoints."),
+        str | None, option("RUN", "Run name. Using the same name again resumes from its checkpoints.")
     ] = None,
     env: EnvOption = None,
     runtime_env: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Ray runtime environment as YAML, as in `ray job submit`."),
+        Path | None, option("FILE", "Ray runtime environment as YAML, as in `ray job submit`.")
     ] = None,
-    working_dir: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Folder to upload; the job starts in it.")
-    ] = None,
-    submission_id: Annotated[
-        str | None, typer.Option(metavar="ID", help="Ray's ID for the job; must be unused.")
-    ] = None,
+    working_dir: Annotated[str | None, option("DIR", "Folder to upload; the job starts in it.")] = None,
+    submission_id: Annotated[str | None, option("ID", "Ray's ID for the job; must be unused.")] = None,
 ) -> dict[str, Any]:
     """The same by the names of `cloudrl.jobs.SubmitOptions`."""
     return explicit(

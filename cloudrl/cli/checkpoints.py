@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cloudrl.cli import _output
-from cloudrl.cli._options import ClusterOption, DryRunOption, JsonOption, YesOption, with_options
+from cloudrl.cli._options import ClusterOption, DryRunOption, JsonOption, YesOption, option, with_options
 from cloudrl.cli._terminal import Terminal
 
 if TYPE_CHECKING:
@@ -24,14 +24,9 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-DirOption = Annotated[
-    Path | None,
-    typer.Option("--dir", metavar="DIR", help="Use a local folder instead of a cluster."),
-]
-RunOption = Annotated[
-    str | None, typer.Option("--name", metavar="RUN", help="Run name, if several runs have that step.")
-]
-DtypeOption = Annotated[str, typer.Option("--dtype", metavar="TYPE", help="bf16, fp16, fp32, or keep.")]
+DirOption = Annotated[Path | None, option("DIR", "Use a local folder instead of a cluster.", "--dir")]
+RunOption = Annotated[str | None, option("RUN", "Run name, if several runs have that step.", "--name")]
+DtypeOption = Annotated[str, option("TYPE", "bf16, fp16, fp32, or keep.", "--dtype")]
 
 
 def selection(
@@ -41,7 +36,7 @@ def selection(
     cluster: ClusterOption = None,
     folder: DirOption = None,
     run: RunOption = None,
-    role: Annotated[str, typer.Option("--role", metavar="ROLE", help="actor or critic.")] = "actor",
+    role: Annotated[str, option("ROLE", "actor or critic.", "--role")] = "actor",
     timeout_min: Annotated[
         float,
         typer.Option(
@@ -107,7 +102,7 @@ def verify(*, choose: Any, as_json: JsonOption = False) -> None:
 @app.command()
 @with_options(choose=selection)
 def merge(
-    to: Annotated[Path, typer.Option("--to", metavar="DIR", help="New folder for the model.")],
+    to: Annotated[Path, option("DIR", "New folder for the model.", "--to")],
     *,
     choose: Any,
     dtype: DtypeOption = "bf16",
@@ -139,7 +134,7 @@ def merge(
 @app.command()
 @with_options(choose=selection)
 def push(
-    to: Annotated[str, typer.Option("--to", metavar="OWNER/NAME", help="Hugging Face Hub repository.")],
+    to: Annotated[str, option("OWNER/NAME", "Hugging Face Hub repository.", "--to")],
     *,
     choose: Any,
     public: Annotated[bool, typer.Option("--public", help="Make the repository public.")] = False,
@@ -166,7 +161,7 @@ def push(
 @app.command()
 @with_options(choose=selection)
 def pull(
-    to: Annotated[Path, typer.Option("--to", metavar="DIR", help="Folder to put the step into.")],
+    to: Annotated[Path, option("DIR", "Folder to put the step into.", "--to")],
     *,
     choose: Any,
     as_json: JsonOption = False,
@@ -189,9 +184,7 @@ def pull(
 
 @app.command()
 def prune(
-    keep: Annotated[
-        int, typer.Option("--keep-last", metavar="N", help="Number of complete steps to keep per run.")
-    ],
+    keep: Annotated[int, option("N", "Number of complete steps to keep per run.", "--keep-last")],
     cluster: ClusterOption = None,
     folder: DirOption = None,
     run: RunOption = None,

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from cloudrl.cli import _output
-from cloudrl.cli._options import JsonOption, explicit
+from cloudrl.cli._options import JsonOption, explicit, option
 
 app = typer.Typer(
     help="List data sets, and prepare them on this machine.", no_args_is_help=True, rich_markup_mode=None
@@ -51,27 +51,19 @@ def prepare(
         str,
         typer.Argument(metavar="NAME|HUB_ID|PATH", help="Built-in name, owner/name on the Hub, or a path."),
     ],
-    to: Annotated[Path, typer.Option(metavar="DIR", help="Folder for train.parquet and test.parquet.")],
-    source: Annotated[
-        str | None, typer.Option(metavar="PLACE", help="Where the raw rows are: owner/name, or a path.")
-    ] = None,
-    prompt_field: Annotated[
-        str | None, typer.Option(metavar="FIELD", help="Prompt column; dots select nested fields.")
-    ] = None,
-    answer_field: Annotated[str | None, typer.Option(metavar="FIELD", help="Answer column.")] = None,
-    system: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="System message to put before each prompt.")
-    ] = None,
-    config: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Configuration (subset) on the Hub.")
-    ] = None,
-    split: Annotated[str | None, typer.Option(metavar="NAME", help="Training split.")] = None,
-    test_split: Annotated[str | None, typer.Option(metavar="NAME", help="Test split.")] = None,
+    to: Annotated[Path, option("DIR", "Folder for train.parquet and test.parquet.")],
+    source: Annotated[str | None, option("PLACE", "Where the raw rows are: owner/name, or a path.")] = None,
+    prompt_field: Annotated[str | None, option("FIELD", "Prompt column; dots select nested fields.")] = None,
+    answer_field: Annotated[str | None, option("FIELD", "Answer column.")] = None,
+    system: Annotated[str | None, option("TEXT", "System message to put before each prompt.")] = None,
+    config: Annotated[str | None, option("NAME", "Configuration (subset) on the Hub.")] = None,
+    split: Annotated[str | None, option("NAME", "Training split.")] = None,
+    test_split: Annotated[str | None, option("NAME", "Test split.")] = None,
     test_rows: Annotated[
-        int | None, typer.Option(metavar="N", help="Hold out N rows of the training split for testing.")
+        int | None, option("N", "Hold out N rows of the training split for testing.")
     ] = None,
     data_source: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Name by which verl chooses the reward function.")
+        str | None, option("NAME", "Name by which verl chooses the reward function.")
     ] = None,
     skip_bad: Annotated[
         bool, typer.Option("--skip-bad", help="Skip rows with an empty prompt or answer.")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cloudrl.cli import _output
+from cloudrl.cli._options import option
 from cloudrl.cli._terminal import Terminal
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ _SHOWN = 3
 
 
 def demo(
-    nodes: Annotated[int, typer.Option(metavar="N", help="Number of nodes.")] = 2,
+    nodes: Annotated[int, option("N", "Number of nodes.")] = 2,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the cluster running.")] = False,
 ) -> None:
     """Train a tiny model on this machine with real verl and Ray, in about a minute.

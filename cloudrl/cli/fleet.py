@@ -19,6 +19,7 @@ from cloudrl.cli._options import (
     YesOption,
     declared_fields,
     explicit,
+    option,
 )
 from cloudrl.cli._terminal import Terminal
 from cloudrl.errors import InputError
@@ -35,21 +36,18 @@ def create(
         str | None, typer.Argument(metavar="NAME", help="Fleet name. Default: gpu-fleet.")
     ] = None,
     nodes: Annotated[
-        str | None,
-        typer.Option(metavar="N|A..B", help="Maximum number of machines, or a range such as 2..4."),
+        str | None, option("N|A..B", "Maximum number of machines, or a range such as 2..4.")
     ] = None,
     gpu: GpuOption = None,
     now: Annotated[
         bool, typer.Option("--now", help="Rent the machines now instead of with the first run.")
     ] = False,
     idle_duration: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Release a machine after it was idle this long: 30m.")
+        str | None, option("TIME", "Release a machine after it was idle this long: 30m.")
     ] = None,
-    ssh_host: Annotated[
-        list[str] | None, typer.Option(metavar="HOST", help="A machine of your own. Repeatable.")
-    ] = None,
-    ssh_user: Annotated[str | None, typer.Option(metavar="USER", help="User to log in as.")] = None,
-    ssh_key: Annotated[str | None, typer.Option(metavar="FILE", help="Private SSH key.")] = None,
+    ssh_host: Annotated[list[str] | None, option("HOST", "A machine of your own. Repeatable.")] = None,
+    ssh_user: Annotated[str | None, option("USER", "User to log in as.")] = None,
+    ssh_key: Annotated[str | None, option("FILE", "Private SSH key.")] = None,
     file: FileOption = None,
     field: SetOption = None,
     output: OutputOption = None,
@@ -63,10 +61,10 @@ def create(
     from cloudrl.sdk.fleet import declared_notices
 
     ssh = explicit(user=ssh_user, identity_file=ssh_key, hosts=ssh_host)
-    for key, option in (("hosts", "--ssh-host"), ("user", "--ssh-user"), ("identity_file", "--ssh-key")):
+    for key, flag in (("hosts", "--ssh-host"), ("user", "--ssh-user"), ("identity_file", "--ssh-key")):
         if ssh and key not in ssh:
             raise InputError(
-                f"machines of your own need {option}",
+                f"machines of your own need {flag}",
                 hint="--ssh-host HOST1 --ssh-host HOST2 --ssh-user ubuntu --ssh-key ~/.ssh/id_ed25519",
             )
     fleet = Fleet.load(

@@ -18,6 +18,7 @@ from cloudrl.cli._options import (
     YesOption,
     declared_fields,
     explicit,
+    option,
     with_options,
 )
 from cloudrl.cli._submit_options import OverridesArgument, job_fields, load, submit_options
@@ -42,9 +43,7 @@ def run(
     *,
     options: dict[str, Any],
     declared: dict[str, Any],
-    to: Annotated[
-        Path | None, typer.Option("--to", metavar="DIR", help="Merge the trained model into this new folder.")
-    ] = None,
+    to: Annotated[Path | None, option("DIR", "Merge the trained model into this new folder.", "--to")] = None,
     down: _DOWN = None,
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,

@@ -18,6 +18,7 @@ from cloudrl.cli._options import (
     YesOption,
     declared_fields,
     explicit,
+    option,
 )
 from cloudrl.cli._terminal import Terminal
 
@@ -27,16 +28,10 @@ app = typer.Typer(help="Manage dstack network volumes, disks that outlive machin
 @app.command()
 def create(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Volume name.")],
-    backend: Annotated[
-        str | None, typer.Option(metavar="NAME", help="aws, gcp, runpod or kubernetes.")
-    ] = None,
-    region: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Region of the machines that will use it.")
-    ] = None,
-    size: Annotated[str | None, typer.Option(metavar="SIZE", help="Size of a new disk: 500GB.")] = None,
-    volume_id: Annotated[
-        str | None, typer.Option(metavar="ID", help="The cloud's ID of an existing disk.")
-    ] = None,
+    backend: Annotated[str | None, option("NAME", "aws, gcp, runpod or kubernetes.")] = None,
+    region: Annotated[str | None, option("NAME", "Region of the machines that will use it.")] = None,
+    size: Annotated[str | None, option("SIZE", "Size of a new disk: 500GB.")] = None,
+    volume_id: Annotated[str | None, option("ID", "The cloud's ID of an existing disk.")] = None,
     file: FileOption = None,
     field: SetOption = None,
     output: OutputOption = None,
