@@ -68,7 +68,7 @@ def prepare_from_hub(
         The absolute paths by split: `train` and `test`.
 
     Raises:
-        ConnectionFailed: The download failed; the message is one line and says what to look at.
+        ConnectionFailed: The download failed; the message is one line and says what to check.
         InputError: A split is missing or empty, or a row is bad. Nothing is written then.
     """
     place = hub_id if source is None else source

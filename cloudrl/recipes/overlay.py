@@ -62,9 +62,9 @@ class Algorithm(Spec):
     def apply(self, job: Job) -> Job:
         """The job, by this algorithm."""
         kept = {key: value for key, value in job.overrides.items() if not self._drops(split_key(key)[1])}
-        said = {split_key(key)[1] for key in kept}
-        unsaid = {key: value for key, value in self.defaults.items() if split_key(key)[1] not in said}
-        return job.replace(overrides=kept).with_overrides({**self.overrides, **self._group(job), **unsaid})
+        present = {split_key(key)[1] for key in kept}
+        defaults = {key: value for key, value in self.defaults.items() if split_key(key)[1] not in present}
+        return job.replace(overrides=kept).with_overrides({**self.overrides, **self._group(job), **defaults})
 
     def _drops(self, key: str) -> bool:
         without_critic = not self.critic and _OF_A_CRITIC.fullmatch(key)

@@ -202,12 +202,12 @@ def _volumes_comment(cluster: Cluster) -> str:
 
 def _lifecycle(section: Mapping[str, Any]) -> list[Section]:
     known = (*_OF_THE_IMAGE, *_OF_THE_CONTAINER, *_OF_MACHINES, *_OF_TIME, *_DEFAULTS)
-    said = {**_DEFAULTS, **section}
+    policy = {**_DEFAULTS, **section}
     return [
-        Section({"retry": said["retry"]}, comment=_retry_comment(said["retry"])),
+        Section({"retry": policy["retry"]}, comment=_retry_comment(policy["retry"])),
         Section(pick(section, _OF_TIME)),
         *(
-            Section({name: said[name]}, comment=comment if said[name] == _DEFAULTS[name] else "")
+            Section({name: policy[name]}, comment=comment if policy[name] == _DEFAULTS[name] else "")
             for name, comment in _ORDERS.items()
         ),
         Section(pick(section, (name for name in section if name not in known))),
@@ -250,7 +250,7 @@ def budget_limits(cluster: Cluster) -> BudgetLimits:
     """When the agents end the cluster by themselves.
 
     Raises:
-        SpecError: a cost is limited and nobody has said the price.
+        SpecError: a cost is limited and the price is unknown.
     """
     if cluster.max_cost is not None and cluster.price_per_hour is None:
         raise SpecError(
@@ -271,10 +271,10 @@ def _import_check(cluster: Cluster, known: Release | None) -> tuple[str, ...]:
 
 def _option(name: str, value: str) -> str:
     # argparse takes a value with a leading dash only after `=`
-    return f"{name}={_word(value)}" if value.startswith("-") else f"{name} {_word(value)}"
+    return f"{name}={_quoted(value)}" if value.startswith("-") else f"{name} {_quoted(value)}"
 
 
-def _word(value: str) -> str:
+def _quoted(value: str) -> str:
     """Quote for sh, so that the word is `value` and dstack sees no `${{ ... }}` to fill in."""
     if "'" in value and not set('"$`!\\') & set(value):
         return f'"{value}"'  # easier to read than what shlex makes of a single quote

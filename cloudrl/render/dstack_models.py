@@ -65,12 +65,12 @@ def _lines(errors: list[ErrorDetails], kind: str, section: Collection[str]) -> l
         path = [str(part) for part in error["loc"][1:] if re.fullmatch(r"[a-z_]+|[0-9]+", str(part))] or [
             kind
         ]
-        said = _said(error, path, kind)
-        lines.setdefault(path[0], f"{'dstack.' if path[0] in section else ''}{'.'.join(path)}: {said}")
+        field = f"{'dstack.' if path[0] in section else ''}{'.'.join(path)}"
+        lines.setdefault(path[0], f"{field}: {_reason(error, path, kind)}")
     return list(lines.values())
 
 
-def _said(error: ErrorDetails, path: list[str], kind: str) -> str:
+def _reason(error: ErrorDetails, path: list[str], kind: str) -> str:
     if error["type"] == "extra_forbidden":
         meant = did_you_mean(path[-1], _fields(kind)) if len(path) == 1 else ""
         return f"dstack knows no {path[-1]!r} of a {kind}{meant}"

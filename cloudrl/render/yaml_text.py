@@ -47,8 +47,8 @@ _Dumper.add_representer(FrozenDict, yaml.SafeDumper.represent_dict)
 
 def document(header: str, sections: Iterable[Section]) -> str:
     """The whole file: `header` as a comment, then the sections in their order. Ends in a line break."""
-    written = [_written(section) for section in sections]
-    return "\n".join([_comment(header), *(text for text in written if text)])
+    texts = map(_section_text, sections)
+    return "\n".join([_comment(header), *filter(None, texts)])
 
 
 def pick(section: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def plain(value: str) -> str | int:
     return int(value) if value.isdecimal() and value.isascii() else value
 
 
-def _written(section: Section) -> str:
+def _section_text(section: Section) -> str:
     keys = {key: value for key, value in section.keys.items() if value is not None}
     text = "".join(_key(key, value) for key, value in keys.items())
     return _comment(section.comment) + text if keys else ""

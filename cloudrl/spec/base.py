@@ -66,7 +66,7 @@ class Spec(BaseModel):
         """The same after `gpu=H100:8`, `dstack.backends=[aws, gcp]`: dotted paths, and values in YAML.
 
         Raises:
-            SpecError: A field is unknown, a value is wrong, or what is said is no assignment.
+            SpecError: A field is unknown, a value is wrong, or an argument is no assignment.
         """
         return type(self).load(assigned(self.explicit_fields(), assignments))
 

@@ -61,19 +61,19 @@ class SamplingParams:
         Raises:
             ValueError: For a setting that would change what is drawn and that is not supported here.
         """
-        given = {key: value for key, value in params.items() if value is not None}
-        if given.pop("repetition_penalty", 1.0) != 1.0:
+        settings = {key: value for key, value in params.items() if value is not None}
+        if settings.pop("repetition_penalty", 1.0) != 1.0:
             raise ValueError(
                 f"repetition_penalty={params['repetition_penalty']}: the CPU rollout knows 1.0 only"
             )
-        if "max_new_tokens" in given:  # SGLang's name for it, which verl accepts too
-            given.setdefault("max_tokens", given.pop("max_new_tokens"))
-        unknown = sorted(given.keys() - {field.name for field in fields(cls)})
+        if "max_new_tokens" in settings:  # SGLang's name for it, which verl accepts too
+            settings.setdefault("max_tokens", settings.pop("max_new_tokens"))
+        unknown = sorted(settings.keys() - {field.name for field in fields(cls)})
         if unknown:
             raise ValueError(f"the CPU rollout does not know the sampling settings {', '.join(unknown)}")
-        if "stop_token_ids" in given:
-            given["stop_token_ids"] = tuple(given["stop_token_ids"])
-        return cls(**given)
+        if "stop_token_ids" in settings:
+            settings["stop_token_ids"] = tuple(settings["stop_token_ids"])
+        return cls(**settings)
 
 
 def filtered_log_probs(

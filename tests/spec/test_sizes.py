@@ -1,14 +1,16 @@
-"""Sizes and ranges, and the same text read by dstack's own models."""
+"""Sizes, ranges and durations, and the same text read by dstack's own models."""
 
 from __future__ import annotations
 
 import pytest
+from dstack._internal.core.models.duration import Duration as DstackDuration
 from dstack._internal.core.models.resources import Memory, Range
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from cloudrl.spec import CountRange
+from cloudrl.spec.durations import duration, seconds_of
 from cloudrl.spec.sizes import size, size_range
 
 amounts = st.one_of(
@@ -54,3 +56,22 @@ def test_a_count_range_knows_whether_it_is_one_number():
     assert CountRange.parse("8").exact == CountRange.parse("8..8").exact == 8
     assert CountRange.parse("1..8").exact is None
     assert CountRange.parse("2..").exact is None
+
+
+written = st.tuples(st.integers(0, 10**6), st.sampled_from(["", "s", "m", "h", "d", "w", " h", "  d"])).map(
+    lambda parts: f"{parts[0]}{parts[1]}"
+)
+
+
+@given(written | st.integers(0, 10**6))
+def test_a_duration_means_to_dstack_what_it_means_to_us(text):
+    assert seconds_of(text) == DstackDuration.parse(text)
+
+
+@given(st.text(alphabet="0159 smhdwoff.-\u0661", max_size=6))
+def test_what_we_take_dstack_takes_too(text):
+    try:
+        kept = duration(text)
+    except SpecError:
+        return
+    assert seconds_of(kept) == DstackDuration.parse(kept) == DstackDuration.parse(text)

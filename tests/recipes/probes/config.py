@@ -157,8 +157,8 @@ def main() -> None:
             except Exception as error:  # noqa: BLE001 - whatever verl or Hydra says of it is the answer
                 answers[case] = {"error": f"{type(error).__name__}: {error}"}
             else:
-                whole = overrides
-        ours, theirs = composed(base, whole), compose(config_name="ppo_trainer", overrides=whole)
+                last = overrides
+        ours, theirs = composed(base, last), compose(config_name="ppo_trainer", overrides=last)
     same = OmegaConf.to_container(ours, resolve=True) == OmegaConf.to_container(theirs, resolve=True)
     print(json.dumps({"cases": answers, "same as compose": same}))
 
