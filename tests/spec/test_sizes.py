@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
+from cloudrl.errors import SpecError
 from cloudrl.spec import CountRange
 from cloudrl.spec.durations import duration, seconds_of
 from cloudrl.spec.sizes import size, size_range
