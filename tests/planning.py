@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from cloudrl import jobs
 from cloudrl.jobs import JobHandle, Submission, SubmitOptions, plan_job
 from cloudrl.jobs.draft import JobDraft, Snapshot
-from cloudrl.jobs.local_files import inspect_files, read
+from cloudrl.jobs.local_files import digests_of, inspect_files
 from cloudrl.jobs.uploads import plan_uploads
 from cloudrl.spec import Job, parse_override
 from cloudrl.spec.shape import ClusterShape
@@ -84,10 +85,12 @@ def planned_uploads(cluster_: ClusterShape, options: SubmitOptions, *, here: Pat
     job_ = Job(name="x")
     draft = JobDraft(job=job_, options=options, cluster=cluster_, overrides=options.overrides)
     files = inspect_files(job_, options, here=here)
-    sent = [(item.text, item.entries) for item in plan_uploads(draft, Snapshot(cluster_, files)).uploads]
+    sent = [
+        entry for item in plan_uploads(draft, Snapshot(cluster_, files)).uploads for entry in item.entries
+    ]
     if files.working_dir is not None:
-        sent.append(("the working directory", files.working_dir.entries))
-    return plan_uploads(draft, Snapshot(cluster_, read(files, sent, lambda *_: None)))
+        sent += files.working_dir.entries
+    return plan_uploads(draft, Snapshot(cluster_, replace(files, digests=digests_of(sent))))
 
 
 def prepare(connection: Connection, job_: Job, options: SubmitOptions | None = None) -> Submission:

@@ -225,7 +225,9 @@ def newest_job(connection: Connection) -> JobHandle:
     return job_handle(connection, jobs[-1].submission_id, jobs[-1].metadata)
 
 
-def job_handle(connection: Connection, submission_id: str, metadata: Mapping[str, str]) -> JobHandle:
+def job_handle(
+    connection: Connection, submission_id: str, metadata: Mapping[str, str], notes: tuple[str, ...] = ()
+) -> JobHandle:
     """A job by what Ray keeps with it; one that somebody else has submitted is a run of its own."""
     steps = metadata.get("cloudrl_total_steps", "")
     return JobHandle(
@@ -234,4 +236,5 @@ def job_handle(connection: Connection, submission_id: str, metadata: Mapping[str
         name=metadata.get("job_name", submission_id),
         checkpoint_dir=metadata.get("cloudrl_checkpoints"),
         total_steps=int(steps) if steps.isdecimal() and len(steps) <= 18 else None,
+        notes=notes,
     )

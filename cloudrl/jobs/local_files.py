@@ -27,7 +27,7 @@ from cloudrl.spec.hydra import hydra_text, split_key
 from cloudrl.verl.path_keys import PathKind, kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+    from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
     from cloudrl.jobs.options import SubmitOptions
     from cloudrl.spec import Job
@@ -88,7 +88,7 @@ class LocalFiles:
         return self.found.get(text) or LocalFile(self.here / text, self.here / text)
 
     def digest(self, path: Path) -> str:
-        """SHA-256 of a file, `UNREAD` before `read`."""
+        """SHA-256 of a file, `UNREAD` as long as nobody has read it."""
         return self.digests.get(path, UNREAD)
 
     def name_inside(self, file: LocalFile) -> str | None:
@@ -253,26 +253,13 @@ def _notes(key: str, text: str, kind: PathKind, file: LocalFile, nodes_are_here:
         yield f"{key}={text} is a model on the Hub; the folder of that name here needs ./{text}"
 
 
-def read(
-    files: LocalFiles, paths: Iterable[tuple[str, tuple[Entry, ...]]], on_read: Callable[[str, int], None]
-) -> LocalFiles:
-    """Read what is going to be sent, for its digests.
-
-    Args:
-        files: As they were looked at.
-        paths: What the user named, and its files.
-        on_read: Called with each of them, and its size, before it is read.
+def digests_of(entries: Iterable[Entry]) -> dict[Path, str]:
+    """Read what is going to be sent, for the SHA-256 of each file.
 
     Raises:
         InputError: One cannot be read.
     """
-    digests = dict(files.digests)
-    for text, entries in paths:
-        on_read(text, sum(entry.size_bytes for entry in entries))
-        for entry in entries:
-            if not entry.is_folder and entry.path not in digests:
-                digests[entry.path] = _sha256(entry)
-    return replace(files, digests=digests)
+    return {entry.path: _sha256(entry) for entry in entries if not entry.is_folder}
 
 
 def is_marked(text: str) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from cloudrl.errors import CloudrlError, ConnectionFailed, InputError, Unauthorized
 from cloudrl.jobs.draft import Snapshot
 from cloudrl.jobs.handle import JobHandle, job_handle
-from cloudrl.jobs.local_files import inspect_files, read
+from cloudrl.jobs.local_files import digests_of, inspect_files
 from cloudrl.jobs.pipeline import continues_a_run, plan_job
 from cloudrl.jobs.transfer import send_files, wait_replicated
 from cloudrl.jobs.working_dir import zip_package
@@ -22,6 +22,7 @@ from cloudrl.transport.ray_client import id_taken
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
     from cloudrl.jobs.options import SubmitOptions
     from cloudrl.jobs.submission import Submission
@@ -38,10 +39,7 @@ OnProgress = Callable[[Notice | Transfer | JobHandle], None]
 
 
 def take_snapshot(
-    connection: Connection,
-    job: Job,
-    options: SubmitOptions,
-    shell: Mapping[str, str],
+    connection: Connection, job: Job, options: SubmitOptions, shell: Mapping[str, str]
 ) -> Snapshot:
     """Look at the cluster and at this machine; nothing changes, and of files only Python code is read.
 
@@ -87,16 +85,17 @@ def prepare(
         CheckpointError: As `plan_job`.
     """
     folder = snapshot.files.working_dir
+    digests: dict[Path, str] = {}
     paths = [(item.text, item.entries) for item in plan_job(job, options, snapshot).uploads]
     if folder is not None:
         paths.append((str(folder.path), folder.entries))
-
-    def report_read(text: str, size_bytes: int) -> None:
+    for text, entries in paths:
+        size_bytes = sum(entry.size_bytes for entry in entries)
         if size_bytes > _SLOW_TO_READ_BYTES:
             size = f"{size_bytes / _MIB:.1f} MiB"
             on_progress(Notice(f"reading {text} ({size}) to see whether the cluster has it"))
-
-    files = read(snapshot.files, paths, report_read)
+        digests |= digests_of(entries)
+    files = replace(snapshot.files, digests=digests)
     submission = plan_job(job, options, replace(snapshot, files=files))
     for line in _summary(submission):
         on_progress(Notice(line))
@@ -146,8 +145,7 @@ def send(
     if submission.package is not None:
         _upload(connection, submission.package, report_upload)
     api.submit_job(submission.request())
-    job = job_handle(connection, submission.submission_id, submission.metadata)
-    job = replace(job, notes=submission.notes)
+    job = job_handle(connection, submission.submission_id, submission.metadata, submission.notes)
     on_progress(job)
     return job
 
