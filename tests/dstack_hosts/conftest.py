@@ -24,5 +24,5 @@ def pair(lab):
     for name in lab.runs.active():
         if here & {job.address for job in lab.runs.submissions(name)}:
             lab.runs.stop(name)
-    leftover = {process.words for host in hosts for process in host.processes(containers_only=True)}
+    leftover = {words for host in hosts for words in host.processes(containers_only=True)}
     assert not leftover

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 from . import namespaces
@@ -15,14 +14,6 @@ from .standin.config import HostConfig
 
 _UP_S = 30.0
 _ANSWER_S = 20.0
-
-
-@dataclass(frozen=True)
-class Process:
-    """A process on a host, by its number outside, with its command line."""
-
-    pid: int
-    words: tuple[str, ...]
 
 
 class Host:
@@ -131,15 +122,15 @@ class Host:
             [*enter, *words], capture_output=True, text=True, timeout=timeout_s, check=False
         )
 
-    def processes(self, *, containers_only: bool = False) -> list[Process]:
-        """What runs on the host, or only in its containers; the first process of each is left out."""
+    def processes(self, *, containers_only: bool = False) -> list[tuple[str, ...]]:
+        """The command lines of what runs on the host, or only in its containers, but for each one's first process."""
         own = _namespace(self.pid, "pid")
         found = []
         for pid in namespaces.members(namespaces.network_id(self.pid)):
             words = _words(pid)
             in_scope = not containers_only or _namespace(pid, "pid") != own
             if words and "-init" not in " ".join(words) and in_scope:
-                found.append(Process(pid, words))
+                found.append(words)
         return found
 
     @property

@@ -76,7 +76,8 @@ class Lab:
         self._host_fields = host
         self._guardian: subprocess.Popen[bytes] | None = None
         self._forker: subprocess.Popen[bytes] | None = None
-        self._first = 0
+        self.first_process = 0
+        """The process whose namespaces the lab is."""
         self._servers: list[Server] = []
         self._clients: list[Client] = []
         self.hosts: list[Host] = []
@@ -131,11 +132,6 @@ class Lab:
         """The environment of a client: an own HOME, which has the server's address and token."""
         return client_environment(self.home)
 
-    @property
-    def first_process(self) -> int:
-        """The process whose namespaces the lab is."""
-        return self._first
-
     def popen(self, *words: str, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Client:
         """Start a command where the server and the hosts can be reached."""
         environment = {**self.environment, **(env or {})}
@@ -144,7 +140,7 @@ class Lab:
         ):  # some libraries read variables when they are imported
             process: Entered | Forked = Forked(self._prefork(), list(words), cwd or self.home, environment)
         else:
-            process = Entered(self._first, list(words), cwd or self.home, environment)
+            process = Entered(self.first_process, list(words), cwd or self.home, environment)
         client = Client(list(words), process)
         self._clients = [*(other for other in self._clients if not other.closed), client]
         return client
@@ -161,7 +157,7 @@ class Lab:
 
     def network(self) -> AbstractContextManager[None]:
         """Put the calling thread into the lab's network: for dstack's Python API, or a plain HTTP client."""
-        return namespaces.network_of(self._first)
+        return namespaces.network_of(self.first_process)
 
     def create_fleet(
         self, name: str = "lab", hosts: tuple[int, ...] | None = None, timeout_s: float = 120.0
@@ -189,7 +185,12 @@ class Lab:
             words = namespaces.in_folder(self.home, [sys.executable, str(_PREFORK), str(path)])
             with (self.folder / "prefork.log").open("ab") as log:
                 self._forker = namespaces.popen(
-                    self._first, words, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                    self.first_process,
+                    words,
+                    env=self.environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
                 )
             deadline = time.monotonic() + _START_S
             while not path.exists():
@@ -213,7 +214,7 @@ class Lab:
         line = self._guardian.stdout.readline()
         if not line:
             raise ChildProcessError("the lab's guardian has ended at once")
-        self._first = int(line)
+        self.first_process = int(line)
 
     def _start_parts(self) -> None:
         (self.folder / "standin.pyz").write_bytes(packing.pack(sys.executable))
@@ -222,7 +223,9 @@ class Lab:
         self.hosts = [self._make_host(index) for index in range(self._count)]
         token = secrets.token_hex(16)
         log = self.folder / "server.log"
-        self.server = Server(self._first, self.home, log, token, fast=self._fast, settings=self._settings)
+        self.server = Server(
+            self.first_process, self.home, log, token, fast=self._fast, settings=self._settings
+        )
         self._servers = [self.server]
         for host in self.hosts:
             host.power_on()
@@ -245,7 +248,9 @@ class Lab:
             binds=hidden_folders(),
             **self._host_fields,
         )
-        return Host(self._first, config, self.folder / "hosts" / name, self.folder / "disks" / name, index)
+        return Host(
+            self.first_process, config, self.folder / "hosts" / name, self.folder / "disks" / name, index
+        )
 
 
 def hidden_folders() -> list[str]:

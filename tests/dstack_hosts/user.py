@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from .client import Client
     from .hosts import Host
     from .lab import Lab
 
@@ -45,10 +44,6 @@ class User:
         done = self.lab.run(*words, timeout_s=timeout_s, cwd=cwd)
         assert done.returncode == code, done.stdout
         return done
-
-    def starts(self, *words: str) -> Client:
-        """Type a command that goes on."""
-        return self.lab.popen(*words)
 
     def up(self, name: str, fleet: str, *words: str, nodes: int = 2) -> str:
         """`cloudrl up`; what it printed. The cluster is READY."""

@@ -108,7 +108,7 @@ def test_a_cluster_that_no_fleet_can_hold(user: User) -> None:
 
 
 def test_a_model_that_does_not_exist_ends_the_run_with_the_reason(user: User) -> None:
-    hub = user.starts("python", "-c", HUB)
+    hub = user.lab.popen("python", "-c", HUB)
     endpoint = ("--env", "HF_ENDPOINT=http://10.77.0.1:8444")
     words = [
         "--on",
@@ -154,7 +154,7 @@ class TestARawApply:
     def test_attached_by_dstack(self, user: User, raw: str) -> None:
         with user.lab.network():
             until(lambda: dstack_would_take(8265, 8266), 90, lambda: "8265 and 8266 are still in TIME_WAIT")
-        client = user.starts("dstack", "attach", raw)
+        client = user.lab.popen("dstack", "attach", raw)
         with user.lab.network():
             for port in (8265, 8266):  # both want the run's token, which a client reads over ssh
                 url = f"http://127.0.0.1:{port}/api/version"

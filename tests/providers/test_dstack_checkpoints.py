@@ -77,7 +77,7 @@ def test_on_the_head(user: User, first: str, expected: dict[str, bytes]) -> None
 def test_a_node_that_is_cut_off_in_the_middle(user: User, first: str, expected: dict[str, bytes]) -> None:
     target, is_cut = user.lab.home / "cut", user.lab.home / "is-cut"
     worker = user.hosts_of(first)[1]
-    client = user.starts("python3", "-c", MERGE, first, str(target), str(is_cut))
+    client = user.lab.popen("python3", "-c", MERGE, first, str(target), str(is_cut))
     until(lambda: "a third" in client.output or client.returncode is not None, 90, lambda: client.output)
     worker.cut()
     is_cut.touch()

@@ -37,7 +37,7 @@ def test_no_secret_stands_in_a_log_or_a_process_list(user: User, first: str) -> 
     assert found is not None
     assert found[1] not in user.lab.runs.log(first, 0) + user.lab.runs.log(first, 1)
     processes = [process for host in user.hosts_of(first) for process in host.processes()]
-    assert not [process for process in processes if found[1] in " ".join(process.words)]
+    assert not [process for process in processes if found[1] in " ".join(process)]
 
 
 def test_a_tunnel_daemon_that_is_killed_blocks_nothing(user: User, first: str) -> None:

@@ -29,7 +29,7 @@ def follower(user: User, first: str) -> Iterator[Client]:
     """`cloudrl jobs logs -f` of a job that writes numbered lines; the job ends with the test."""
     [head, *_] = user.hosts_of(first)
     user.counts(first, "count")
-    client = user.starts("cloudrl", "jobs", "logs", "-f", "count", "--cluster", first)
+    client = user.lab.popen("cloudrl", "jobs", "logs", "-f", "count", "--cluster", first)
     until(lambda: len(numbers(client.output)) > 20, 60, lambda: client.output)
     yield client
     head.restore()

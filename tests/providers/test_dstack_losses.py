@@ -28,7 +28,7 @@ def test_a_lost_host_brings_up_the_whole_cluster_again(user: User, first: str, r
     host = user.hosts_of(first)[rank]
     job = f"lost-{rank}"
     user.counts(first, job)
-    follower = user.starts("cloudrl", "jobs", "logs", "-f", job, "--cluster", first)
+    follower = user.lab.popen("cloudrl", "jobs", "logs", "-f", job, "--cluster", first)
     until(lambda: "line 9" in follower.output, 60, lambda: follower.output)
     host.kill()
     try:

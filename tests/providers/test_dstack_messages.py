@@ -106,7 +106,7 @@ def test_log_quota(user: User, tmp_path: Path) -> None:
 
 
 def test_ctrl_c_leaves_the_run_and_says_how_to_end_it(user: User) -> None:
-    client = user.starts("cloudrl", "up", "cut-short", *ONE)
+    client = user.lab.popen("cloudrl", "up", "cut-short", *ONE)
     until(lambda: "rank 0" in client.output or client.returncode is not None, 60, lambda: client.output)
     client.interrupt()
     done = client.finish(30)

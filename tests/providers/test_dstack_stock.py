@@ -33,7 +33,7 @@ def test_a_cut_and_a_lost_host(stock: User) -> None:
     assert "READY: slow with 2 nodes" in stock.up("slow", "stock")
     head, worker = stock.hosts_of("slow")
     stock.counts("slow", "count")
-    follower = stock.starts("cloudrl", "jobs", "logs", "-f", "count", "--cluster", "slow")
+    follower = stock.lab.popen("cloudrl", "jobs", "logs", "-f", "count", "--cluster", "slow")
     until(lambda: "line 9" in follower.output, 60, lambda: follower.output)
     head.cut()
     time.sleep(20)

@@ -44,7 +44,7 @@ def program(user: User, first: str, dstack_pair: Lab) -> Iterator[Client]:
     """The Python program, once its cluster is up and its job has ended; `first` is up, too."""
     user.types("cloudrl", "attach", first)
     recipe, end = user.recipe("probe", PROBE), dstack_pair.home / "end"
-    client = user.starts("python", "-c", PROGRAM, str(recipe), str(end))
+    client = user.lab.popen("python", "-c", PROGRAM, str(recipe), str(end))
     try:
         until(lambda: "FOLLOWED" in client.output or client.returncode, 400, lambda: client.output[-2000:])
         assert "FOLLOWED" in client.output, client.output[-2000:]

@@ -35,7 +35,7 @@ class Request:
         self.handler = handler
         self.path = url.path
         self.query: dict[str, str] = dict(urllib.parse.parse_qsl(url.query))
-        self.body = _read_body(handler)
+        self.body = handler.rfile.read(int(handler.headers.get("Content-Length") or 0))
 
     def json(self) -> dict[str, Any]:
         """The body as an object. Raises ApiError 400."""
@@ -99,18 +99,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def log_message(self, *_words: Any) -> None:
         """Say nothing: the server polls several times a second."""
-
-
-def _read_body(handler: http.server.BaseHTTPRequestHandler) -> bytes:
-    if handler.headers.get("Transfer-Encoding") != "chunked":
-        return handler.rfile.read(int(handler.headers.get("Content-Length") or 0))
-    parts: list[bytes] = []
-    while True:
-        size = int(handler.rfile.readline(), 16)
-        parts.append(handler.rfile.read(size))
-        handler.rfile.readline()
-        if size == 0:
-            return b"".join(parts)
 
 
 def upload(request: Request) -> tuple[str, bytes]:

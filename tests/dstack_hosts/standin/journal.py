@@ -15,29 +15,6 @@ _ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[
 _HOUR_S = 3600
 
 
-class Clock:
-    """Milliseconds since 1970 of which the last three digits only count: no two are equal.
-
-    More than 999 in a second repeat the last one, as in the true runner.
-    """
-
-    def __init__(self) -> None:
-        self._second, self._count = int(time.time()), 0
-
-    def latest(self) -> int:
-        """The last that was given."""
-        return self._second * 1000 + self._count
-
-    def next(self) -> int:
-        """A later one."""
-        second = int(time.time())
-        if second <= self._second:
-            self._count = min(self._count + 1, 999)
-        else:
-            self._second, self._count = second, 0
-        return self.latest()
-
-
 class Quota:
     """Bytes of job output in each hour since the start; zero for any number."""
 
@@ -61,7 +38,7 @@ class Journal:
     """Everything that was ever said, by several threads."""
 
     def __init__(self) -> None:
-        self._clock = Clock()
+        self._latest = int(time.time()) * 1000
         self._lock = threading.Lock()
         self._states: list[dict[str, Any]] = []
         self._job: list[tuple[int, bytes]] = []
@@ -69,10 +46,21 @@ class Journal:
         self._raw: list[tuple[int, bytes]] = []
         self.quota = Quota(0)
 
+    def _next(self) -> int:
+        """Milliseconds since 1970 of which the last three digits only count: no two are equal.
+
+        More than 999 in a second repeat the last one, as in the true runner.
+        """
+        if (second := int(time.time())) > self._latest // 1000:
+            self._latest = second * 1000
+        elif self._latest % 1000 < 999:
+            self._latest += 1
+        return self._latest
+
     def state(self, state: str, reason: str = "", message: str = "", exit_status: int | None = None) -> None:
         """A change of the job's state."""
         with self._lock:
-            event = {"state": state, "timestamp": self._clock.next(), "termination_reason": reason}
+            event = {"state": state, "timestamp": self._next(), "termination_reason": reason}
             self._states.append({**event, "termination_message": message, "exit_status": exit_status})
         self.log(f"Job state changed new={state} {reason}".rstrip())
 
@@ -80,16 +68,16 @@ class Journal:
         """A line of the runner's own log."""
         stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         with self._lock:
-            self._runner.append((self._clock.next(), f"time={stamp} level=info msg={message}\n".encode()))
+            self._runner.append((self._next(), f"time={stamp} level=info msg={message}\n".encode()))
 
     def output(self, data: bytes) -> bool:
         """What the job wrote; False when that breaks the quota. Colours are for the websocket only."""
         plain = _ANSI.sub(b"", data)
         with self._lock:
-            self._raw.append((self._clock.next(), data))
+            self._raw.append((self._next(), data))
             if not self.quota.take(len(plain)):
                 return False
-            self._job.append((self._clock.next(), plain))
+            self._job.append((self._next(), plain))
         return True
 
     def raw(self, position: int) -> list[bytes]:
@@ -109,7 +97,7 @@ class Journal:
                 "job_states": [event for event in self._states if event["timestamp"] > timestamp],
                 "job_logs": _encoded(self._job, timestamp),
                 "runner_logs": _encoded(self._runner, timestamp),
-                "last_updated": self._clock.latest(),
+                "last_updated": self._latest,
                 "no_connections_secs": 0,
             }
 
