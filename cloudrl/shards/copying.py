@@ -89,12 +89,9 @@ class _Worker:
     def _copy_local(self, task: _Task, reader: PieceReader) -> bool:
         """Read, check, cast and write in one go; whether there is a NaN."""
         output, piece, _ = task
-        stored, member, start = (
-            piece.view.dtype,
-            piece.shard.member(piece.view),
-            piece.shard.offset(piece.view),
-        )
-        end, saw_nan = start + piece.view.size_bytes, False
+        stored, member = piece.view.dtype, piece.shard.member(piece.view)
+        start, saw_nan = piece.shard.offset(piece.view), False
+        end = start + piece.view.size_bytes
         crc = _crc(reader, member.offset, start, 0) if piece.check else 0
         for at in range(start, end, PIECE_BYTES):
             check()

@@ -27,13 +27,10 @@ def test_it_appears_at_the_end(tmp_path: Path) -> None:
 
 
 def test_a_failure_leaves_nothing(tmp_path: Path) -> None:
-    def fail() -> None:
-        with staged(tmp_path / "model", 10) as folder:
-            (folder / "x").write_text("1")
-            raise RuntimeError
-
-    with pytest.raises(RuntimeError):
-        fail()
+    failing = pytest.raises(RuntimeError)
+    with failing, staged(tmp_path / "model", 10) as folder:
+        (folder / "x").write_text("1")
+        raise RuntimeError
     assert list(tmp_path.iterdir()) == []
 
 
@@ -48,11 +45,8 @@ def test_what_a_killed_one_left_is_not_kept(tmp_path: Path) -> None:
 def test_while_one_writes_another_is_refused(tmp_path: Path) -> None:
     with staged(tmp_path / "model", 10) as folder:
         (folder / "x").write_text("1")
-        with (
-            pytest.raises(CheckpointError, match="another process is merging"),
-            staged(tmp_path / "model", 10),
-        ):
-            pass
+        with pytest.raises(CheckpointError, match="another process is merging"):
+            staged(tmp_path / "model", 10).__enter__()
         assert (folder / "x").read_text() == "1"
     assert (tmp_path / "model" / "x").read_text() == "1"
 
@@ -66,8 +60,8 @@ def test_a_target_that_appears_meanwhile_is_not_touched(tmp_path: Path) -> None:
 
 def test_a_dangling_link_is_something_too(tmp_path: Path) -> None:
     (tmp_path / "model").symlink_to(tmp_path / "nowhere")
-    with pytest.raises(InputError, match="exists already"), staged(tmp_path / "model", 10):
-        pass
+    with pytest.raises(InputError, match="exists already"):
+        staged(tmp_path / "model", 10).__enter__()
 
 
 def refused(
@@ -131,8 +125,8 @@ def test_the_disk_has_all_of_it_before_it_appears_and_its_name_afterwards(
 
 def test_no_such_place(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="cannot be written"), staged(tmp_path / "file" / "model", 1):
-        pass
+    with pytest.raises(InputError, match="cannot be written"):
+        staged(tmp_path / "file" / "model", 1).__enter__()
 
 
 def test_the_lock_is_given_back(tmp_path: Path) -> None:

@@ -29,37 +29,33 @@ def dump(value: Any) -> bytes:
     return b"\x80\x02" + _dump(value) + b"."
 
 
-def _dump(value: Any) -> bytes:
-    if isinstance(value, (tuple, list)):
-        inner = b"(" + b"".join(map(_dump, value))
-        return inner + b"t" if isinstance(value, tuple) else b"]" + inner + b"e"
-    if isinstance(value, dict):
-        return b"}(" + b"".join(_dump(key) + _dump(item) for key, item in value.items()) + b"u"
-    if isinstance(value, (Name, Storage, PickledObject)):
-        return _dump_object(value)
-    return _dump_plain(value)
-
-
-def _dump_plain(value: float | str | None) -> bytes:
-    if value is None or isinstance(value, bool):
-        return {None: b"N", True: b"\x88", False: b"\x89"}[value]
-    if isinstance(value, int):
-        data = value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)
-        return b"\x8a" + bytes([len(data)]) + data
-    if isinstance(value, float):
-        return b"G" + struct.pack(">d", value)
-    data = value.encode("utf-8", "surrogatepass")
-    return b"X" + struct.pack("<I", len(data)) + data
-
-
-def _dump_object(value: Name | Storage | PickledObject) -> bytes:
-    if isinstance(value, Name):
-        module, _, name = value.text.rpartition(".")
-        return f"c{module}\n{name}\n".encode()
-    if isinstance(value, Storage):
-        return _dump(("storage", Name(value.kind), value.key, "cpu", value.elements)) + b"Q"
-    state = b"" if value.state is None else _dump(value.state) + b"b"
-    return _dump(Name(value.name)) + _dump(value.args) + b"R" + state
+def _dump(value: Any) -> bytes:  # noqa: C901, PLR0911  a case for each type
+    match value:
+        case None | True | False:
+            return {None: b"N", True: b"\x88", False: b"\x89"}[value]
+        case int():
+            data = value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)
+            return b"\x8a" + bytes([len(data)]) + data
+        case float():
+            return b"G" + struct.pack(">d", value)
+        case str():
+            data = value.encode("utf-8", "surrogatepass")
+            return b"X" + struct.pack("<I", len(data)) + data
+        case tuple():
+            return b"(" + b"".join(map(_dump, value)) + b"t"
+        case list():
+            return b"](" + b"".join(map(_dump, value)) + b"e"
+        case dict():
+            return b"}(" + b"".join(_dump(key) + _dump(item) for key, item in value.items()) + b"u"
+        case Name(text):
+            module, _, name = text.rpartition(".")
+            return f"c{module}\n{name}\n".encode()
+        case Storage(kind, key, elements):
+            return _dump(("storage", Name(kind), key, "cpu", elements)) + b"Q"
+        case PickledObject():
+            state = b"" if value.state is None else _dump(value.state) + b"b"
+            return _dump(Name(value.name)) + _dump(value.args) + b"R" + state
+    raise TypeError(value)
 
 
 def places(value: Any, here: Place = ()) -> Iterator[Place]:
