@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import cProfile
 import errno
 import hashlib
 import io
 import os
 import stat
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from cloudrl.node.manifest import Manifest, Part
 from cloudrl.node.uploads import SPARE_BYTES, ApiError, Store
 
 if TYPE_CHECKING:
-    from types import FrameType
+    from collections.abc import Callable, Iterator
 
 BODY = os.urandom(3_000_000)
 NOTE = b"note"
@@ -36,6 +37,18 @@ MODEL = manifest_of(weights=BODY, note=NOTE, empty=b"")
 
 def send(store: Store, name: str, body: bytes, offset: int = 0, manifest: Manifest = MODEL) -> None:
     store.write(manifest.address, f"model/{name}", offset, len(body), io.BytesIO(body))
+
+
+def send_all(store: Store) -> None:
+    send(store, "note", NOTE)
+    send(store, "weights", BODY)
+
+
+@contextlib.contextmanager
+def refused(status: int, match: str) -> Iterator[None]:
+    with pytest.raises(ApiError, match=match) as caught:
+        yield
+    assert caught.value.status == status
 
 
 @pytest.fixture
@@ -65,8 +78,7 @@ def test_it_appears_with_its_last_byte(store: Store):
 
 def test_what_is_whole_is_not_written_again(store: Store):
     store.begin(MODEL)
-    send(store, "note", NOTE)
-    send(store, "weights", BODY)
+    send_all(store)
     place = store.root / MODEL.address / "model" / "weights"
     before = place.stat()
 
@@ -100,17 +112,15 @@ def test_a_transfer_that_broke_off_goes_on_in_another_process(store: Store):
 @pytest.mark.parametrize(("offset", "count"), [(1, 3), (0, 5), (4, 1)])
 def test_bytes_that_do_not_follow(store: Store, offset: int, count: int):
     store.begin(MODEL)
-    with pytest.raises(ApiError, match="has 0 of 4 bytes") as caught:
+    with refused(409, "has 0 of 4 bytes"):
         send(store, "note", b"x" * count, offset)
-    assert caught.value.status == 409
     assert store.here(MODEL.address)["model/note"] == 0
 
 
 def test_damaged_bytes_have_to_come_again(store: Store):
     store.begin(MODEL)
-    with pytest.raises(ApiError, match="arrived damaged") as caught:
+    with refused(422, "arrived damaged"):
         send(store, "note", b"nope")
-    assert caught.value.status == 422
     assert store.here(MODEL.address)["model/note"] == 0
     send(store, "note", NOTE)
     assert store.here(MODEL.address)["model/note"] == 4
@@ -119,11 +129,9 @@ def test_damaged_bytes_have_to_come_again(store: Store):
 @pytest.mark.parametrize("path", ["model/other", "other", "../model/note", "", "model"])
 def test_what_was_not_announced(store: Store, path: str):
     store.begin(MODEL)
-    with pytest.raises(ApiError, match="was not announced") as caught:
-        store.write(MODEL.address, path, 0, 1, io.BytesIO(b"x"))
-    assert caught.value.status == 404
-    with pytest.raises(ApiError, match="was not announced"):
-        store.write("0" * 32, "model/note", 0, 1, io.BytesIO(b"x"))
+    for address, unknown in ((MODEL.address, path), ("0" * 32, "model/note")):
+        with refused(404, "was not announced"):
+            store.write(address, unknown, 0, 1, io.BytesIO(b"x"))
     assert store.here("0" * 32) is None
     assert store.manifest("../files") is None
 
@@ -131,9 +139,8 @@ def test_what_was_not_announced(store: Store, path: str):
 def test_no_room(tmp_path: Path):
     free = [SPARE_BYTES + 1_000_000]
     store = Store(tmp_path, free_bytes=lambda _folder: free[0])
-    with pytest.raises(ApiError, match=r"model: 2\.9 MiB are to come.* has 1\.0 GiB free") as caught:
+    with refused(507, r"model: 2\.9 MiB are to come.* has 1\.0 GiB free"):
         store.begin(MODEL)
-    assert caught.value.status == 507
     assert store.here(MODEL.address) is None
 
     free[0] = SPARE_BYTES + MODEL.size_bytes
@@ -154,10 +161,9 @@ def test_a_second_sender_takes_over(store: Store):
                 send(store, "weights", BODY[2**20 : 2**20 + 5], 2**20)
             return piece
 
-    with pytest.raises(ApiError, match="another sender") as caught:
+    with refused(409, "another sender"):
         store.write(MODEL.address, "model/weights", 0, len(BODY), Interrupted(BODY))
 
-    assert caught.value.status == 409
     size = store.here(MODEL.address)["model/weights"]
     assert size == 2**20 + 5
     send(store, "weights", BODY[size:], size)
@@ -170,29 +176,26 @@ def test_a_disk_that_is_full_after_all(store: Store):
     place = store.root / f".{MODEL.address}.part" / "arriving" / "model"
     place.mkdir(parents=True)
     (place / "note").symlink_to("/dev/full")
-
-    with pytest.raises(ApiError, match=r"files: No space left") as caught:
+    with refused(507, "files: No space left"):
         send(store, "note", NOTE)
-    assert caught.value.status == 507
 
 
 @pytest.mark.parametrize("name", ["weights", "weights/files"])
 def test_a_disk_that_takes_nothing(store: Store, tmp_path: Path, name: str):
     (tmp_path / "weights").write_bytes(b"no folder")
     store.root = tmp_path / name
-    for call in (lambda: store.begin(MODEL), lambda: Store(store.root).begin(MODEL)):
-        with pytest.raises(ApiError, match="weights") as caught:
-            call()
-        assert caught.value.status == 507
+    for one in (store, Store(store.root)):
+        with refused(507, "weights"):
+            one.begin(MODEL)
 
 
 def test_a_part_that_cannot_be_kept(store: Store):
     store.begin(MODEL)
-    (store.root / f".{MODEL.address}.part" / "checked" / "model").rename(store.root / "elsewhere")
-    (store.root / f".{MODEL.address}.part" / "checked" / "model").write_bytes(b"no folder")
-    with pytest.raises(ApiError, match=r"files: (File exists|Not a directory)") as caught:
+    place = store.root / f".{MODEL.address}.part" / "checked" / "model"
+    place.rename(store.root / "elsewhere")
+    place.write_bytes(b"no folder")
+    with refused(507, r"files: (File exists|Not a directory)"):
         send(store, "note", NOTE)
-    assert caught.value.status == 507
 
 
 @pytest.mark.parametrize("error", [ConnectionResetError(), TimeoutError(), OSError(errno.EHOSTUNREACH, "x")])
@@ -214,8 +217,7 @@ def test_a_machine_that_went_down_at_the_last_moment(store: Store):
     (store.root / f".{MODEL.address}.part" / "manifest.json").write_text('{"parts": [[')
 
     store.begin(MODEL)
-    send(store, "note", NOTE)
-    send(store, "weights", BODY)
+    send_all(store)
 
     assert store.manifest(MODEL.address) == MODEL
     assert (store.root / MODEL.address / "model" / "weights").read_bytes() == BODY
@@ -234,22 +236,13 @@ def test_a_machine_that_went_down_before_the_last_moment(store: Store):
     assert not coming.exists()
 
 
-class BackgroundTask:
-    """Counts the functions that Python calls, ours and those of the system."""
-
-    def __enter__(self) -> BackgroundTask:
-        self.calls: Counter[str] = Counter()
-        sys.setprofile(self._count)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        sys.setprofile(None)
-
-    def _count(self, frame: FrameType, event: str, function: Any) -> None:
-        if event == "call":
-            self.calls[frame.f_code.co_name] += 1
-        elif event == "c_call":
-            self.calls[function.__name__] += 1
+def calls_of(work: Callable[[], Any]) -> Counter[str]:
+    """How often Python calls which functions, ours and those of the system."""
+    profile, calls = cProfile.Profile(), Counter[str]()
+    profile.runcall(work)
+    for entry in profile.getstats():
+        calls[getattr(entry.code, "co_name", str(entry.code))] += entry.callcount
+    return calls
 
 
 @pytest.mark.parametrize("count", [10, 400])
@@ -257,21 +250,18 @@ def test_the_work_for_many_files(store: Store, count: int):
     """Of 2000 files the announcement took 30 s, where clients wait 10."""
     bodies = {f"{index:05}": b"x" for index in range(count)}
     many = manifest_of(**bodies)
-    with BackgroundTask() as announced:
-        store.begin(many)
+    announced = calls_of(lambda: store.begin(many))
     for name, body in list(bodies.items())[: count // 2]:
         send(store, name, body, manifest=many)
-    with BackgroundTask() as sent:
-        send(store, f"{count // 2:05}", b"x", manifest=many)
-    with BackgroundTask() as asked:
-        here = store.here(many.address)
+    sent = calls_of(lambda: send(store, f"{count // 2:05}", b"x", manifest=many))
+    asked = calls_of(lambda: store.here(many.address))
 
-    assert list(here.values()).count(1) == count // 2 + 1
-    assert announced.calls["address"] == 1, "JSON and SHA-256 of all that is announced"
-    assert asked.calls["from_json"] == sent.calls["from_json"] == 0, "the manifest is read once"
-    assert announced.calls.total() < 500 + 40 * count
-    assert asked.calls.total() < 500 + 10 * count
-    assert sent.calls.total() < 1000, "however many others there are"
+    assert list(store.here(many.address).values()).count(1) == count // 2 + 1
+    assert announced["address"] == 1, "JSON and SHA-256 of all that is announced"
+    assert asked["from_json"] == sent["from_json"] == 0, "the manifest is read once"
+    assert announced.total() < 500 + 40 * count
+    assert asked.total() < 500 + 10 * count
+    assert sent.total() < 1000, "however many others there are"
 
 
 def test_others_on_the_node_can_read_it(store: Store):
@@ -279,8 +269,7 @@ def test_others_on_the_node_can_read_it(store: Store):
     old = os.umask(0o022)
     try:
         store.begin(MODEL)
-        send(store, "note", NOTE)
-        send(store, "weights", BODY)
+        send_all(store)
     finally:
         os.umask(old)
     assert stat.S_IMODE((store.root / MODEL.address / "model" / "note").stat().st_mode) == 0o644
