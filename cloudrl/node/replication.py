@@ -49,7 +49,8 @@ class ReplicationHub:
         if manifest.address != address:
             reason = f"the manifest belongs to {manifest.address}, not to {address}"
             raise ApiError(ErrorCode.BAD_REQUEST, reason)
-        return self._files_state(address, self.files.begin(manifest))
+        self.files.begin(manifest)
+        return self.files_state(address)
 
     def write(self, address: str, path: str, offset: int, count: int, source: BinaryIO) -> Dict[str, Any]:
         """A client sends bytes of an announced file."""
@@ -62,9 +63,6 @@ class ReplicationHub:
         here = self.files.here(address)
         if here is None:
             raise ApiError(ErrorCode.NOT_FOUND, f"nobody has announced {address}")
-        return self._files_state(address, here)
-
-    def _files_state(self, address: str, here: Dict[str, int]) -> Dict[str, Any]:
         name = f"files/{address}"
         if self.files.manifest(address) is not None:
             self._announce(name, instead_of=name)
@@ -74,7 +72,7 @@ class ReplicationHub:
         """What another node asks for before it pulls."""
         manifest = self.files.manifest(address)
         if manifest is None:
-            raise ApiError(ErrorCode.NOT_FOUND, f"{address} is not here as a whole")
+            raise ApiError(ErrorCode.NOT_FOUND, f"{address} is not complete here")
         return manifest.to_json()
 
     def put_secrets(self, job: str, script: str) -> Dict[str, Any]:
@@ -123,10 +121,8 @@ class ReplicationHub:
 class Replicator:
     """Brings to this node what rank 0 has announced; in a thread of its own."""
 
-    def __init__(
-        self, hub: ReplicationHub, head: AgentClient, *, sleep: Callable[[float], None] = time.sleep
-    ) -> None:
-        self._hub, self._head, self._sleep = hub, head, sleep
+    def __init__(self, hub: ReplicationHub, head: AgentClient) -> None:
+        self._hub, self._head = hub, head
         self._wanted: List[str] = []
         self._changed = threading.Condition()
         threading.Thread(target=self._pull_for_ever, daemon=True).start()
@@ -162,7 +158,7 @@ class Replicator:
             for name in missing:
                 self.pull(name)
             if self._missing():
-                self._sleep(_RETRY_S)
+                time.sleep(_RETRY_S)
 
     def _missing(self) -> List[str]:
         here = self._hub.state.own.replicas

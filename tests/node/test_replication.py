@@ -63,9 +63,7 @@ def put_all(node: Served) -> None:
 
 
 def puller(worker: Served, head: Served) -> Replicator:
-    return Replicator(
-        worker.replication, AgentClient(f"http://127.0.0.1:{head.port}", TOKEN), sleep=lambda _s: None
-    )
+    return Replicator(worker.replication, AgentClient(f"http://127.0.0.1:{head.port}", TOKEN))
 
 
 def beat(worker: Served, head: Served) -> list[str]:
