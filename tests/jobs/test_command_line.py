@@ -41,6 +41,7 @@ class TestSubmit:
         cluster.finish_jobs(LOG)
         code, out, err = run("submit", "grpo-tiny", *PATHS, "--steps", "2", "--submission-id", "one")
         assert code == 0
+        assert "trainer.nnodes=2 trainer.n_gpus_per_node=1" in cluster.jobs["one"].body["entrypoint"]
         assert out == cluster.url.replace("http", "ray") + "/one\n"
         assert err.splitlines() == [
             "step 1/2  reward 0.100  2.0 s/step  ETA 2 s",

@@ -12,7 +12,6 @@ from cloudrl.jobs.local_files import LocalFiles, LocalPath, find_local_paths, in
 from cloudrl.jobs.overrides import items
 from cloudrl.spec import Job
 from cloudrl.spec.hydra import hydra_text
-from cloudrl.verl.path_keys import PathKind
 
 MODEL, TRAIN = "actor_rollout_ref.model.path", "data.train_files"
 
@@ -91,7 +90,6 @@ def test_an_absolute_path_is_of_the_nodes_and_a_note_says_so(here: Path):
     said = f"{TRAIN}={path} is a path on the nodes; to send what this machine has there, give it relative to this "
     said += "folder"
     assert found(here, TRAIN, path) == ((), (said,))
-    assert found(here, TRAIN, path) == ((), (said,))
     assert found(here, TRAIN, path, nodes_are_here=True) == ((), ()), "the nodes have this machine's disk"
 
 
@@ -157,7 +155,3 @@ def test_a_list_is_read_back_as_hydra_reads_it(texts: list[str]):
     assert read in (tuple(texts), ())
     if all(text and text.isascii() and text.replace(".", "").replace("/", "").isalnum() for text in texts):
         assert read == tuple(texts)
-
-
-def test_kinds_are_known_for_what_is_found(here: Path):
-    assert found(here, MODEL, "./model")[0][0].kind is PathKind.MODEL

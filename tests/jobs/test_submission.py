@@ -44,11 +44,16 @@ class TestEnvironment:
     def test_a_key_for_wandb_switches_it_on(self, key: str, logger: str):
         assert overrides(planned(env={"WANDB_API_KEY": key}))["trainer.logger"] == logger
 
-    def test_other_fields_are_passed_on_and_excludes_are_not(self, tmp_path: Path):
+    def test_other_fields_are_passed_on_and_excludes_decide_what_is_packed(self, tmp_path: Path):
         config = {"setup_timeout_seconds": 60}
-        sent = planned(
-            runtime_env={"excludes": ["/x/"], "working_dir": str(tmp_path), "config": config}
-        ).runtime_env
+        for name in ("train.py", "big.bin"):
+            (tmp_path / name).touch()
+        submission = planned(
+            runtime_env={"excludes": ["*.bin"], "working_dir": str(tmp_path), "config": config}
+        )
+        [packed] = submission.package.entries if submission.package else ()
+        assert packed.name == "train.py"
+        sent = dict(submission.runtime_env)
         assert sent.pop("working_dir").startswith("gcs://_ray_pkg_")
         assert sent == {"config": config, "env_vars": {"HF_HUB_OFFLINE": "1"}}
 
@@ -57,6 +62,7 @@ class TestEnvironment:
             working_dir="s3://bucket/code.zip", runtime_env={"working_dir": "gcs://other.zip"}
         )
         assert submission.runtime_env["working_dir"] == "s3://bucket/code.zip"
+        assert submission.package is None
 
     def test_a_name_that_is_none(self):
         with pytest.raises(InputError, match="environment: 'A B' is not a variable name"):

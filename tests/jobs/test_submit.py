@@ -8,7 +8,7 @@ import pytest
 from planning import prepare, submit
 
 from cloudrl import jobs, recipes
-from cloudrl.errors import ClusterFailed, ConnectionFailed, InputError, Unauthorized
+from cloudrl.errors import ConnectionFailed, InputError
 from cloudrl.jobs import Submission, SubmitOptions, send
 from cloudrl.transport import Connection
 
@@ -84,20 +84,6 @@ def test_progress_of_an_upload_also_for_the_agent_that_does_not_see_it(cluster: 
     assert cluster.requests.count(("POST", "/v1/transfers")) == 3
 
 
-def test_the_working_directory_of_the_runtime_environment(cluster: FakeCluster, folder: Path):
-    (folder / "big.bin").write_text("x")
-    runtime_env = {"working_dir": str(folder), "excludes": ["*.bin"]}
-    package = prepare(cluster.connection(), JOB, SubmitOptions(runtime_env=runtime_env)).package
-    assert package is not None
-    assert package.files == 1
-
-
-def test_a_remote_working_directory_is_left_to_the_cluster(cluster: FakeCluster):
-    submission = prepare(cluster.connection(), JOB, SubmitOptions(working_dir="s3://bucket/code.zip"))
-    assert submission.package is None
-    assert submission.runtime_env["working_dir"] == "s3://bucket/code.zip"
-
-
 def test_two_at_the_same_time_with_one_id(cluster: FakeCluster):
     submission = prepare(cluster.connection(), JOB, SubmitOptions(submission_id="mine"))
 
@@ -131,32 +117,3 @@ def test_never_to_the_dashboard_of_another_cluster(cluster: FakeCluster, folder:
     assert "cloudrl attach lab" in str(caught.value.hint)
     assert not cluster.jobs
     assert not cluster.packages
-
-
-def test_a_cluster_that_is_not_ready(cluster: FakeCluster):
-    cluster.status["phase"] = "fetch"
-    with pytest.raises(ClusterFailed, match="is fetch"):
-        submit(cluster.connection(), JOB)
-
-
-def test_no_cluster(cluster: FakeCluster):
-    connection = cluster.connection()
-    cluster.down()
-    with pytest.raises(ConnectionFailed, match="no agent answers"):
-        submit(connection, JOB)
-    with pytest.raises(ConnectionFailed, match="no Ray answers"):
-        submit(Connection("x", cluster.url), JOB)
-
-
-def test_a_wrong_token(cluster: FakeCluster):
-    with pytest.raises(Unauthorized):
-        submit(replace(cluster.connection(), agent_token="wrong"), JOB)
-    with pytest.raises(Unauthorized):
-        submit(replace(cluster.connection(), ray_token="wrong"), JOB)
-
-
-def test_a_plain_ray_cluster(cluster: FakeCluster):
-    job = submit(Connection(cluster.url, cluster.url, cluster.token), JOB, SubmitOptions(overrides=PATHS))
-    entrypoint = cluster.jobs[job.submission_id].body["entrypoint"]
-    assert "trainer.nnodes=2 trainer.n_gpus_per_node=1" in entrypoint
-    assert job.checkpoint_dir == "/c/run"
