@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import subprocess
 import sys
 import uuid
 from dataclasses import dataclass, field, replace
@@ -10,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from child_processes import ended
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "node"))
 from dstack_hosts.fixtures import first, user  # noqa: F401 - fixtures
@@ -17,8 +20,9 @@ from fake_dstack import FakeDstack
 from node_harness import Image, make_image, marked
 
 from cloudrl.providers.dstack import plan, provider
-from cloudrl.providers.local import ports
+from cloudrl.providers.local import ports, processes
 from cloudrl.providers.local.provider import LocalProvider
+from cloudrl.providers.local.state import LocalState
 from cloudrl.spec import Cluster
 
 if TYPE_CHECKING:
@@ -26,6 +30,31 @@ if TYPE_CHECKING:
 
     from cloudrl.providers.local.plan import LocalPlan
     from cloudrl.transport import Connection
+
+
+# A starter that stops at the first look at a given phase, and says so. "start" is the first look of all.
+STARTER = """
+import json, sys, time
+from dataclasses import asdict, replace
+from cloudrl.providers.local.provider import LocalProvider
+from cloudrl.providers.local.state import LocalState
+from cloudrl.spec import Cluster
+
+python, model, phase, *options = sys.argv[1:]
+provider = LocalProvider()
+plan = provider.plan(Cluster.load({"name": "one", "nodes": 2, "models": [model]}))
+here = "coming up"
+plan = replace(plan, commands=tuple((python, *command[1:], *options) for command in plan.commands))
+
+def look(status):
+    if phase in ("start", here, status.phase, *(node.phase for node in status.nodes)):
+        print(json.dumps(asdict(plan.state)), flush=True)
+        time.sleep(600)
+
+provider.up(plan, on_status=look, detach=False)
+here = "after"
+look(provider.status("one"))
+"""
 
 
 @dataclass
@@ -41,20 +70,33 @@ class Home:
         """Where the stand-in for Ray is steered."""
         return self.folder / "ray-control"
 
-    def plan(self, name: str = "one", *options: str, nodes: int = 2, **fields: Any) -> LocalPlan:
-        """A plan whose agents run in the image that has no real Ray."""
+    def plan(
+        self, name: str = "one", *options: str, nodes: int = 2, python: str | None = None, **fields: Any
+    ) -> LocalPlan:
+        """A plan whose agents run in the image that has no real Ray, unless another Python is named."""
         fields = {"models": [str(self.folder / "model")], **fields}
         # not 8265, which another Ray on this machine may take as soon as ours has let go of it
         [dashboard_port] = ports.free_ports(1, cluster=name)
         plan = LocalProvider().plan(
             Cluster.load({"name": name, "nodes": nodes, **fields}), dashboard_port=dashboard_port
         )
-        commands = tuple((str(self.image.python), *command[1:], *options) for command in plan.commands)
+        python = python or str(self.image.python)
+        commands = tuple((python, *command[1:], *options) for command in plan.commands)
         self.plans.append(replace(plan, commands=commands))
         return self.plans[-1]
 
     def up(self, name: str = "one", *options: str, **fields: Any) -> Connection:
         return LocalProvider().up(self.plan(name, *options, **fields), timeout_s=60)
+
+    def kill_starter(self, phase: str, *options: str, python: str | None = None) -> LocalState:
+        """Start a cluster, kill the starter at a phase while processes of it run, and return what it had decided."""
+        words = [sys.executable, "-c", STARTER, python or str(self.image.python), str(self.folder / "model")]
+        starter = subprocess.Popen([*words, phase, *options], stdout=subprocess.PIPE)
+        with starter, ended(starter):
+            assert starter.stdout is not None
+            value = json.loads(starter.stdout.readline())
+            assert processes.of_cluster(value["id"])
+        return LocalState(**{**value, "agent_ports": tuple(value["agent_ports"])})
 
 
 @pytest.fixture
@@ -64,7 +106,7 @@ def dstack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeDstack:
     monkeypatch.setenv("CLOUDRL_HOME", str(tmp_path))
     monkeypatch.setattr("dstack.api.Client", fake.client)
     for module in (plan, provider):
-        monkeypatch.setattr(module, "connect", lambda _project: fake.server)
+        monkeypatch.setattr(module, "connect", lambda: fake.server)
     return fake
 
 

@@ -6,7 +6,6 @@ import json
 import os
 import socket
 import struct
-import subprocess
 import sys
 import urllib.error
 import urllib.request
@@ -14,19 +13,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from child_processes import ended
 from node_harness import until
 
-from cloudrl.errors import InputError, Unauthorized
-from cloudrl.providers.local import ports, processes
+from cloudrl.errors import Unauthorized
+from cloudrl.providers.local import processes
 from cloudrl.providers.local.provider import LocalProvider
-from cloudrl.spec import Cluster
 from cloudrl.transport import RayClient, inspect_cluster
 
 if TYPE_CHECKING:
     from conftest import Home
 
     from cloudrl.providers.local.plan import LocalPlan
+    from cloudrl.providers.local.state import LocalState
     from cloudrl.transport import Connection
 
 pytestmark = pytest.mark.ray
@@ -34,11 +32,7 @@ provider = LocalProvider()
 
 
 def _plan(home: Home, name: str, nodes: int) -> LocalPlan:
-    [dashboard_port] = ports.free_ports(1, cluster=name)  # not 8265, which another Ray here may want
-    cluster = Cluster.load({"name": name, "nodes": nodes, "models": [str(home.folder / "model")]})
-    plan = provider.plan(cluster, dashboard_port=dashboard_port)
-    home.plans.append(plan)
-    return plan
+    return home.plan(name, nodes=nodes, python=sys.executable)
 
 
 def _listening(port: int) -> set[str]:
@@ -54,18 +48,11 @@ def _listening(port: int) -> set[str]:
 
 
 def test_two_clusters_from_up_to_down(home: Home) -> None:
-    looks = []
-    one = _plan(home, "one", 2)
-    connection = provider.up(one, on_status=looks.append, timeout_s=300)
-    two = _plan(home, "two", 1)
+    one, two = _plan(home, "one", 2), _plan(home, "two", 1)
+    connection = provider.up(one, timeout_s=300)
     try:
         other = provider.up(two, timeout_s=300)
-        assert looks[-1].is_ready
-        assert provider.attach("one") == connection
         assert provider.status("one").nodes[0].phase == "ready"
-        with pytest.raises(InputError, match="cluster 'one' is up already") as caught:
-            provider.up(_plan(home, "one", 1))
-        assert caught.value.exit_code == 2
         seen = inspect_cluster(connection)
         assert (seen.nodes, seen.device, seen.id) == (2, "cpu", one.state.id)
         assert _gpus_and_cpus(connection) == [(1, 8), (1, 8)]
@@ -78,7 +65,7 @@ def test_two_clusters_from_up_to_down(home: Home) -> None:
         assert provider.down("two") is True
         assert provider.down("one") is True
     for plan in (one, two):
-        _nothing_is_left(plan)
+        _nothing_is_left(plan.state)
 
 
 def _gpus_and_cpus(connection: Connection) -> list[tuple[float, float]]:
@@ -101,42 +88,18 @@ def _dashboard_is_for_this_machine_and_this_token_only(plan: LocalPlan) -> None:
     assert caught.value.code == 401
 
 
-def _nothing_is_left(plan: LocalPlan) -> None:
-    state = plan.state
+def _nothing_is_left(state: LocalState) -> None:
     assert processes.of_cluster(state.id) == set()
     assert not Path(state.ray_temp_dir).exists()
-    for port in (state.gcs_port, state.dashboard_port, state.client_port, *state.agent_ports):
+    for port in state.ports:
         assert _listening(port) == set()
-
-
-STARTER = """
-import json, sys, time
-from dataclasses import asdict
-from cloudrl.providers.local.provider import LocalProvider
-from cloudrl.spec import Cluster
-
-provider = LocalProvider()
-plan = provider.plan(Cluster.load({"name": "one", "nodes": 2, "models": [sys.argv[1]]}))
-
-def look(status):
-    if [node.phase for node in status.nodes].count(sys.argv[2]) >= 1:
-        print(json.dumps(asdict(plan.state)), flush=True)
-        time.sleep(600)
-
-provider.up(plan, on_status=look)
-"""
 
 
 @pytest.mark.parametrize("phase", ["ray", "barrier"])
 def test_a_starter_that_is_killed_leaves_nothing(home: Home, phase: str) -> None:
-    words = [sys.executable, "-c", STARTER, str(home.folder / "model"), phase]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, env=os.environ) as starter, ended(starter):
-        assert starter.stdout is not None
-        killed = json.loads(starter.stdout.readline())
-        assert processes.of_cluster(killed["id"])
+    killed = home.kill_starter(phase, python=sys.executable)
     provider.down("one")
-    assert processes.of_cluster(killed["id"]) == set()
-    assert not Path(killed["ray_temp_dir"]).exists()
+    _nothing_is_left(killed)
 
 
 def test_a_raylet_that_dies_ends_the_cluster_with_a_clear_line(home: Home) -> None:
@@ -148,9 +111,7 @@ def test_a_raylet_that_dies_ends_the_cluster_with_a_clear_line(home: Home) -> No
     until(lambda: provider.status("one").has_failed, "the end of Ray is seen")
     assert "Ray's processes on rank 0 ended" in provider.status("one").reason
     provider.down("one")
-    _nothing_is_left(plan)
-    with pytest.raises(InputError):
-        provider.attach("one")
+    _nothing_is_left(plan.state)
 
 
 def _name(pid: int) -> str:

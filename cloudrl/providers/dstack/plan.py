@@ -29,17 +29,15 @@ _NO_INSTANCE_VOLUMES = ("runpod", "vastai")
 
 @dataclass(frozen=True, kw_only=True)
 class DstackPlan(Plan):
-    """A cluster as the YAML that is sent, to the default project of the server or another.
+    """A cluster as the YAML that is sent.
 
     Attributes:
         text: the YAML of the task.
-        project: of the server; None for the default one.
         server: the one that was asked; None before `priced`.
         answer: what it has said to the task (dstack 0.22.5, core/models/runs.py: RunPlan), which is what `up` applies.
     """
 
     text: str
-    project: str | None = None
     server: Server | None = field(default=None, repr=False, compare=False)
     answer: Any = field(default=None, repr=False, compare=False)
 
@@ -77,7 +75,7 @@ class DstackPlan(Plan):
             CapacityError: no fleet and no backend has such machines.
             ConnectionFailed: it does not answer.
         """
-        server = connect(self.project)
+        server = connect()
         write_agent(server.folder(self.name))
         plan = replace(self, server=server, answer=_ask(server, self.name, self.text))
         _check_name(server, plan)
@@ -100,7 +98,7 @@ class DstackPlan(Plan):
         return replace(plan, price=price, cluster=cluster, text=text)
 
 
-def make_plan(cluster: Cluster, project: str | None = None) -> DstackPlan:
+def make_plan(cluster: Cluster) -> DstackPlan:
     """The task of a cluster. One whose cost is limited and whose price is unknown has that limit once it is priced."""
     user = (cluster.user or "root").partition(":")[0]
     home = "/root" if user in ("root", "0") else f"/home/{user}"
@@ -114,7 +112,6 @@ def make_plan(cluster: Cluster, project: str | None = None) -> DstackPlan:
         verl_version=known.verl if known else None,
         rollouts=(known.rollout,) if known else (),
         text="",
-        project=project,
     )
     return replace(plan, text=to_dstack(cluster.replace(max_cost=None) if plan.needs_price else cluster))
 

@@ -35,19 +35,12 @@ _APPEARS_S = 3.0
 
 @final
 class DstackProvider(Provider):
-    """The verbs, on one project of the server.
-
-    Args:
-        project: None for the default one.
-    """
+    """The verbs, on the default project of the server that is configured."""
 
     name = "dstack"
     nodes_are_here = False
     has_gpus = True
     state_pattern = "dstack/*/*/"
-
-    def __init__(self, project: str | None = None) -> None:
-        self._project = project
 
     def is_configured(self) -> bool:
         """See `Provider`."""
@@ -60,7 +53,7 @@ class DstackProvider(Provider):
                 f"--dashboard-port {dashboard_port}: on dstack the dashboard is forwarded to 8265 if that is free",
                 hint="Leave it out",
             )
-        return make_plan(cluster, self._project)
+        return make_plan(cluster)
 
     def up(
         self,
@@ -90,7 +83,7 @@ class DstackProvider(Provider):
         _check_ssh()
         try:
             priced = plan.priced() if plan.server is None else plan
-            server = priced.server or connect(self._project)
+            server = priced.server or connect()
         except KeyboardInterrupt as error:
             raise Interrupted("interrupted; nothing was started") from error
         try:  # from here on there may be a run that costs money, and every error says so
@@ -108,7 +101,7 @@ class DstackProvider(Provider):
             InputError: there is no run of that name, or it is over.
             ConnectionFailed: its head cannot be reached.
         """
-        server = connect(self._project)
+        server = connect()
         run = runs.get(server, name)
         if run.is_over:
             raise InputError(
@@ -121,7 +114,7 @@ class DstackProvider(Provider):
 
     def detach(self, name: str) -> bool:
         """See `Provider`."""
-        return access.close_tunnel(connect(self._project), name)
+        return access.close_tunnel(connect(), name)
 
     def status(self, name: str) -> Status:
         """See `Provider`."""
@@ -130,7 +123,7 @@ class DstackProvider(Provider):
 
     def watch(self, name: str) -> Generator[Status, None, None]:
         """See `Provider`."""
-        server = connect(self._project)
+        server = connect()
         with closing(RunWatcher(server)) as watcher:
             while True:
                 status = watcher.status(runs.get(server, name))
@@ -145,7 +138,7 @@ class DstackProvider(Provider):
         Raises:
             InputError: there is no run of that name.
         """
-        server = connect(self._project)
+        server = connect()
         try:
             run = runs.get(server, name)
             if run.is_over:
@@ -160,7 +153,7 @@ class DstackProvider(Provider):
 
         A project has several users: what nobody has named must not be somebody else's.
         """
-        server = connect(self._project)
+        server = connect()
         user = runs.present_user(server)
         if name is None:
             ours = [run for run in runs.list_active(server, user) if run.agent_options is not None]
