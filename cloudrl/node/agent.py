@@ -90,8 +90,7 @@ class Agent:
         raise NotImplementedError
 
     def before_ray(self) -> None:
-        """Return once `ray start` has a chance."""
-        raise NotImplementedError
+        """Return once `ray start` has a chance: on the head at once."""
 
     def is_ray_up(self, ray: Child) -> bool:
         """Whether this node's Ray is up; asked again and again."""
@@ -315,12 +314,7 @@ class Agent:
 
     def _fetch_in_thread(self) -> None:
         began = time.monotonic()
-        options = self.options
-        fetcher = Fetcher(
-            rank=self.identity.rank, data_dir=options.data_dir, run_dir=options.run_dir, env=self.env,
-            timeout_s=options.fetch_timeout_s,
-        )  # fmt: skip
-        self.fetch(fetcher)
+        self.fetch(Fetcher(self.options, self.identity.rank, self.env))
         self.state.add_seconds("files", time.monotonic() - began)
 
     def _await_imports(self, child: Child, result: Path) -> None:

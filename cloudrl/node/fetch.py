@@ -23,6 +23,7 @@ from cloudrl.protocol.report import DataFile
 
 if TYPE_CHECKING:
     from cloudrl.protocol.client import AgentClient
+    from cloudrl.protocol.options import AgentOptions
 
 # what these two draw would fill a log; our own lines say how far it is (read by both when they are imported)
 _NO_BARS = {"HF_DATASETS_DISABLE_PROGRESS_BARS": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
@@ -59,43 +60,41 @@ class Fetcher:
 
     def __init__(
         self,
-        *,
+        options: AgentOptions,
         rank: int,
-        data_dir: Path,
-        run_dir: Path,
         env: Mapping[str, str],
-        timeout_s: float,
+        *,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._rank, self._data_dir, self._run_dir = rank, data_dir, run_dir
-        self._env, self._timeout_s, self._sleep = env, timeout_s, sleep
+        self._options, self._rank, self._env, self._sleep = options, rank, env, sleep
 
     def prepare_data(self, text: str) -> Tuple[DataFile, ...]:
         """Make {train,test}.parquet of a `--data` argument, and describe the files for the other nodes."""
         name = parse_request(text).name
-        folder = self._data_dir / folder_name(name)
+        folder = self._options.data_dir / folder_name(name)
         self._run(FailureKind.DATA, name, text, folder, {**_NO_BARS, **self._env})
         return tuple(describe_file(file) for file in sorted(folder.glob("*.parquet")))
 
     def fetch_model(self, model: str) -> str:
         """Download (or make) a model on this node and return its folder."""
-        folder = models_dir(model, self._data_dir, self._env)
+        folder = models_dir(model, self._options.data_dir, self._env)
         return self._run(FailureKind.MODEL, model, model, folder, self._env).path
 
     def _run(
         self, kind: FailureKind, name: str, subject: str, to: Path, env: Mapping[str, str]
     ) -> ChildResult:
-        log = self._run_dir / f"{kind}-{folder_name(name)}.log"
+        log = self._options.run_dir / f"{kind}-{folder_name(name)}.log"
         file = log.with_suffix(".json")
         command = self_command(kind.value, subject, f"--to={to}", f"--result={file}")
-        deadline = time.monotonic() + self._timeout_s
+        timeout_s = self._options.fetch_timeout_s
+        deadline = time.monotonic() + timeout_s
         for is_last in (False, True):
             file.unlink(missing_ok=True)
             child = Child(command, log=log, env=env)
             status = child.wait(max(0.0, deadline - time.monotonic()))
             if status is None:
                 child.end()
-                reason = f"not there after {self._timeout_s:.0f} s"
+                reason = f"not there after {timeout_s:.0f} s"
                 result = ChildResult(reason=reason, code="timeout", transient=True)
                 break
             result = ChildResult.read(file, child)

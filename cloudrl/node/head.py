@@ -41,9 +41,6 @@ class Head(Agent):
         own = self.state.own
         self.state.publish(ray_version=own.ray_version, python_version=own.python_version)
 
-    def before_ray(self) -> None:
-        """Nothing to wait for: the head is first."""
-
     def is_ray_up(self, ray: Child) -> bool:  # noqa: ARG002  workers read its log
         """Up when the dashboard answers."""
         self.session_name = self.session_name or self.dashboard.session_name()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 from dataclasses import dataclass
-from typing import List, Mapping, Optional, TypeVar, Union
+from typing import List, Mapping, Optional
 
 from cloudrl.errors import InputError
 
@@ -29,9 +29,6 @@ _OF_PROVIDERS = {
     },
 }  # fmt: skip
 """Provider -> field -> its variable. Whose run id is there is the provider, unless we say another one."""
-
-
-_Default = TypeVar("_Default", int, None)
 
 
 @dataclass(frozen=True)
@@ -90,7 +87,7 @@ def read_identity(env: Mapping[str, str]) -> Identity:
         nodes=nodes,
         head_ip=head_ip,
         ip=ip,
-        gpus_per_node=_number(env, "gpus_per_node", None),
+        gpus_per_node=_number(env, "gpus_per_node", 0) if _first(env, "gpus_per_node") else None,
     )
 
 
@@ -102,7 +99,7 @@ def _first(env: Mapping[str, str], field: str) -> Optional[str]:
     return next((env[name] for name in _variables(field) if env.get(name)), None)
 
 
-def _number(env: Mapping[str, str], field: str, default: _Default) -> Union[int, _Default]:
+def _number(env: Mapping[str, str], field: str, default: int) -> int:
     text = _first(env, field)
     try:
         return default if text is None else int(text)

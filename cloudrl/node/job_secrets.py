@@ -21,6 +21,7 @@ import shutil
 from pathlib import Path
 from typing import Any, Dict, Mapping, Optional
 
+from cloudrl.node.attempts import file_name
 from cloudrl.node.tokens import write_secret
 from cloudrl.protocol.failures import ApiError, ErrorCode
 
@@ -32,8 +33,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 def folder_of(run_id: str) -> Path:
     """Where the secrets of a cluster's jobs lie; the same path on every node."""
-    plain = "".join(c if c.isalnum() or c in "-_" else "_" for c in run_id)[:80]
-    return MEMORY / f"cloudrl-{os.getuid()}-{plain}"
+    return MEMORY / f"cloudrl-{os.getuid()}-{file_name(run_id)[:80]}"
 
 
 class JobSecrets:

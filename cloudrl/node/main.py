@@ -69,7 +69,7 @@ def run(argv: Sequence[str], env: Mapping[str, str]) -> int:
     agent = (Head if identity.is_head else Worker)(options, identity, tokens, env, log)
     agent.shutdown.listen(options.lease_fd)
     log.line(f"cloudrl node: {identity.name}, rank {identity.rank} of {identity.nodes}, {identity.ip}")
-    return _serve_and_run(agent, options, identity)
+    return _serve_and_run(agent)
 
 
 def _open_log(options: AgentOptions, identity: Identity) -> Log:
@@ -86,38 +86,36 @@ def _tokens(options: AgentOptions, identity: Identity) -> Tokens:
         raise InputError(f"the key {error.filename} cannot be read: {error.strerror}") from error
 
 
-def _serve_and_run(agent: Agent, options: AgentOptions, identity: Identity) -> int:
+def _serve_and_run(agent: Agent) -> int:
     server: Optional[AgentServer] = None
     try:
-        server = _serve(agent, options, identity)
+        server = _serve(agent)
         agent.run_phases()
-    except NodeFailed as failed:
-        return _conclude(agent, agent.agree_on_outcome(agent.state.fail(failed.failure)))
     except Shutdown as ended:
         agent.log.line(str(ended))
         _write_outcome(agent, Outcome(Phase.ENDED, str(ended), final=False, at=time.time()))
         return ended.exit_code
     except Exception as error:  # noqa: BLE001  unjudged, it would be retried for ever at the user's cost
-        return _conclude(agent, agent.agree_on_outcome(agent.state.fail(_own_fault(agent, error))))
+        if isinstance(error, NodeFailed):
+            failure = error.failure
+        else:
+            failure = unforeseen(FailureKind.AGENT, agent.identity.rank, error)
+            failure = dataclasses.replace(failure, reason=f"the agent itself failed: {failure.reason}")
+        return _conclude(agent, agent.agree_on_outcome(agent.state.fail(failure)))
     finally:
-        _clean_up(agent, options, server)
+        _clean_up(agent, server)
     return 0
 
 
-def _own_fault(agent: Agent, error: Exception) -> Failure:
-    failure = unforeseen(FailureKind.AGENT, agent.identity.rank, error)
-    return dataclasses.replace(failure, reason=f"the agent itself failed: {failure.reason}")
-
-
-def _clean_up(agent: Agent, options: AgentOptions, server: Optional[AgentServer]) -> None:
+def _clean_up(agent: Agent, server: Optional[AgentServer]) -> None:
     """Leave nothing; what one step cannot do keeps no other from its part."""
     agent.state.update(phase=Phase.ENDED)
     steps: List[Callable[[], object]] = [agent.checkpoint_store.close, agent.end_children, end_descendants]
     if server is not None:
         steps.append(server.close)
     steps += [agent.keep_job_logs, agent.replication.secrets.forget, agent.persist_cost]
-    if options.ray_temp_dir is not None:
-        steps.append(functools.partial(shutil.rmtree, options.ray_temp_dir, ignore_errors=True))
+    if agent.options.ray_temp_dir is not None:
+        steps.append(functools.partial(shutil.rmtree, agent.options.ray_temp_dir, ignore_errors=True))
     for step in steps:
         try:
             step()
@@ -125,24 +123,24 @@ def _clean_up(agent: Agent, options: AgentOptions, server: Optional[AgentServer]
             agent.log.line(f"warning: while cleaning up: {error}")
 
 
-def _serve(agent: Agent, options: AgentOptions, identity: Identity) -> AgentServer:
+def _serve(agent: Agent) -> AgentServer:
+    ip, port = agent.identity.ip, agent.options.ports.agent
     context = ServerContext(
         state=agent.state,
-        nodes=identity.nodes,
+        nodes=agent.identity.nodes,
         token=agent.tokens.agent,
         status=agent.status,
         job_logs=agent.job_logs,
         checkpoint_store=agent.checkpoint_store,
-        data_dir=options.data_dir,
+        data_dir=agent.options.data_dir,
         replication=agent.replication,
         transfers=agent.transfers,
     )
     try:
-        server = AgentServer(["127.0.0.1", identity.ip], options.ports.agent, context)
+        server = AgentServer(["127.0.0.1", ip], port, context)
     except OSError as error:
-        reason = _cannot_listen(error, identity.ip, options.ports.agent)
-        port, code = f"port {options.ports.agent}", error_code(error)
-        raise agent.failed(FailureKind.PREFLIGHT, reason, subject=port, code=code) from error
+        reason, code = _cannot_listen(error, ip, port), error_code(error)
+        raise agent.failed(FailureKind.PREFLIGHT, reason, subject=f"port {port}", code=code) from error
     agent.serving = True
     return server
 

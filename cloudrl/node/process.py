@@ -10,7 +10,7 @@ import subprocess
 import threading
 import time
 from pathlib import Path
-from typing import Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Callable, Dict, Mapping, Optional, Sequence, Set, Tuple
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -108,7 +108,10 @@ class Child:
         if self.poll() is None:
             _signal_group(self.pid, signal.SIGTERM)
             self.wait(grace_s)
-        if self.poll() is None or self.pid in _groups_below(os.getpid()):
+        processes = _processes()
+        if self.poll() is None or any(
+            processes[pid][1] == self.pid for pid in _below(os.getpid(), processes)
+        ):
             _signal_group(self.pid, signal.SIGKILL)
         return self.wait(grace_s)
 
@@ -122,49 +125,34 @@ class Child:
 
 
 def _signal_group(group: int, number: int) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # the group is empty already
         os.killpg(group, number)
-    except (ProcessLookupError, PermissionError):
-        return  # the group is empty already
 
 
 def descendants(root: int) -> Set[int]:
     """Process ids of all living descendants of `root`, from /proc."""
-    return _below(root, list(_processes()))
+    return _below(root, _processes())
 
 
-def _groups_below(root: int) -> Set[int]:
-    """Process groups of all living descendants of `root`."""
-    processes = list(_processes())
-    below = _below(root, processes)
-    return {group for pid, _, group in processes if pid in below}
-
-
-def _below(root: int, processes: List[Tuple[int, int, int]]) -> Set[int]:
-    children: Dict[int, List[int]] = {}
-    for pid, parent, _ in processes:
-        children.setdefault(parent, []).append(pid)
+def _below(root: int, processes: Mapping[int, Tuple[int, int]]) -> Set[int]:
     found: Set[int] = set()
-    stack = [root]
-    while stack:
-        for pid in children.get(stack.pop(), ()):
-            if pid not in found:
-                found.add(pid)
-                stack.append(pid)
+    newest = {root}
+    while newest:
+        newest = {pid for pid, (parent, _) in processes.items() if parent in newest} - found
+        found |= newest
     return found
 
 
-def _processes() -> Iterable[Tuple[int, int, int]]:
-    """(process, parent, group) of all that live (proc(5), /proc/pid/stat)."""
+def _processes() -> Dict[int, Tuple[int, int]]:
+    """Parent and group of all processes that live (proc(5), /proc/pid/stat)."""
+    found = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
-            try:
-                stat = (entry / "stat").read_text()
-            except (FileNotFoundError, ProcessLookupError, PermissionError):
-                continue
-            state, parent, group = stat.rpartition(")")[2].split()[:3]
-            if state != "Z":
-                yield int(entry.name), int(parent), int(group)
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
+                state, parent, group = (entry / "stat").read_text().rpartition(")")[2].split()[:3]
+                if state != "Z":
+                    found[int(entry.name)] = int(parent), int(group)
+    return found
 
 
 def end_descendants(grace_s: float = 2.0) -> None:
@@ -179,8 +167,8 @@ def end_orphans(grace_s: float = 2.0) -> None:
 
 def _orphans() -> Set[int]:
     with _LOCK:
-        processes, ours = list(_processes()), set(_STARTED)
-    left = {pid for pid, parent, _ in processes if parent == os.getpid()} - ours
+        processes, ours = _processes(), set(_STARTED)
+    left = {pid for pid, (parent, _) in processes.items() if parent == os.getpid()} - ours
     return left.union(*(_below(pid, processes) for pid in left))
 
 
@@ -188,10 +176,7 @@ def _end(living: Callable[[], Set[int]], grace_s: float) -> None:
     for number in (signal.SIGTERM, signal.SIGKILL):
         told: Set[int] = set()
         deadline = time.monotonic() + grace_s
-        while time.monotonic() < deadline:
-            left = living()
-            if not left:
-                break
+        while time.monotonic() < deadline and (left := living()):
             for pid in left - told:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, number)

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Callable, Mapping, Sequence, Tuple, Type
 
 from cloudrl.errors import CloudrlError
-from cloudrl.node.failure import describe, error_code
-from cloudrl.node.transient import is_transient
+from cloudrl.node.failure import describe, error_code, is_transient
 from cloudrl.protocol.options import MADE_ON_NODES
 from cloudrl.protocol.wire import Wire
 

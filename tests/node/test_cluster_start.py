@@ -23,12 +23,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.agents
 
 
-def test_ready(nodes: Callable[..., Nodes]) -> None:
-    """With two nodes; below with three, and at the end with one."""
-    cluster = nodes(2).start().ready()
-    assert cluster[0].text().count("READY") == 1
-
-
 def _old_python() -> str | None:
     """A Python 3.9, the oldest that the agent is for."""
     kept = sorted(
@@ -57,11 +51,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, image: Image) -> Iterator[
     folder = tmp_path_factory.mktemp("cluster")
     (folder / "model").mkdir()
     (folder / "model" / "config.json").write_text("{}")
-    asked = [
-        "--setup=echo this is rank $CLOUDRL_NODE_RANK",
-        "--setup=echo done",
-        "--import-check=json,re",
-    ]
+    asked = ["--setup=echo this is rank $CLOUDRL_NODE_RANK", "--setup=echo done", "--import-check=json,re"]
     with marked("start"):
         made = Nodes(folder, image, 3, run_id="run-7")
         for rank in range(3):
@@ -85,10 +75,8 @@ def test_status(cluster: Nodes) -> None:
     }  # fmt: skip
     assert (status["phase"], status["failure"]) == ("ready", None)
     assert status["ready_at"] > status["started_at"]
-    session = status["ray"].pop(
-        "session_name"
-    )  # tells a client that the dashboard it reached is this cluster's
-    assert session.startswith("session_")
+    # it tells a client that the dashboard it reached is this cluster's
+    assert status["ray"].pop("session_name").startswith("session_")
     assert status["ray"] == {"version": "2.60.0", "dashboard_port": cluster.dashboard_port}
     assert status["checkpoint_dir"] == str(cluster.checkpoints)
     assert status["models"] == {str(cluster.folder / "model"): str(cluster.folder / "model")}
@@ -108,10 +96,7 @@ def test_every_node_is_there(cluster: Nodes) -> None:
 
 
 def test_one_ready_line_in_all(cluster: Nodes) -> None:
-    lines = [
-        line for node in cluster.started.values() for line in node.text().splitlines() if "READY" in line
-    ]
-    [line] = lines
+    [line] = [line for line in cluster.texts().splitlines() if "READY" in line]
     assert "rank 0] READY: 3 nodes in " in line
     assert f"dashboard on 127.0.0.1:{cluster.dashboard_port}" in line
 
@@ -134,13 +119,10 @@ def test_only_rank_0_prepares_and_only_one_fetches_into_a_shared_folder(cluster:
     assert made == {0: ["data", "model"], 1: [], 2: ["model"]}
 
 
-def test_the_canaries_are_gone_but_for_those_by_which_a_shared_checkpoint_folder_is_known(
-    cluster: Nodes,
-) -> None:
+def test_only_the_markers_of_a_shared_checkpoint_folder_stay(cluster: Nodes) -> None:
     left = list(cluster.folder.rglob("*cloudrl-marker*"))
     assert {path.parent for path in left} == {cluster.checkpoints}
-    ranks = {path.name.rpartition("-")[2] for path in left}
-    assert ranks == {"0", "1", "2"}
+    assert {path.name.rpartition("-")[2] for path in left} == {"0", "1", "2"}
 
 
 def test_the_set_up_ran_on_every_node_before_ray(cluster: Nodes) -> None:
@@ -153,11 +135,7 @@ def test_what_ray_was_asked(cluster: Nodes) -> None:
     asked = [json.loads((cluster.control / f"starts-{rank}").read_text()) for rank in range(3)]
     assert [each["node-ip-address"] for each in asked] == [IP] * 3
     assert asked[0]["dashboard-host"] == "127.0.0.1"
-    assert [each.get("address") for each in asked] == [
-        None,
-        f"{IP}:{cluster.gcs_port}",
-        f"{IP}:{cluster.gcs_port}",
-    ]
+    assert [each.get("address") for each in asked] == [None, *[f"{IP}:{cluster.gcs_port}"] * 2]
     assert [each["num-gpus"] for each in asked] == ["1"] * 3
 
 
@@ -178,9 +156,8 @@ def test_secrets_show_nowhere(cluster: Nodes) -> None:
 
 def test_ray_runs_in_the_nodes_own_folder(cluster: Nodes) -> None:
     rays = [pid for pid, line in processes_with(MARK, "start").items() if "fake_ray.py" in line]
-    assert {Path("/proc", str(pid), "cwd").resolve() for pid in rays} == {
-        n.run_dir for n in cluster.started.values()
-    }
+    folders = {Path("/proc", str(pid), "cwd").resolve() for pid in rays}
+    assert folders == {node.run_dir for node in cluster.started.values()}
 
 
 def test_logs_of_jobs_come_from_the_head(cluster: Nodes) -> None:
@@ -202,15 +179,11 @@ def test_the_agent_listens_on_its_own_address_and_loopback_only(nodes: Callable[
     alone = nodes(1)
     alone.start_one(0, CLOUDRL_NODE_IP="127.0.0.9", CLOUDRL_HEAD_IP="127.0.0.9")
     alone.ready()
-    port = f"{alone.agent_ports[0]:04X}"
+    port = f":{alone.agent_ports[0]:04X}"
     listening = [
-        line.split()[1]
-        for line in Path("/proc/net/tcp").read_text().splitlines()[1:]
-        if line.split()[3] == "0A"
+        words[1]
+        for file in ("tcp", "tcp6")
+        for words in map(str.split, Path("/proc/net", file).read_text().splitlines()[1:])
+        if words[3] == "0A" and words[1].endswith(port)
     ]
-    assert sorted(each for each in listening if each.endswith(f":{port}")) == [
-        f"0100007F:{port}",
-        f"0900007F:{port}",
-    ]
-    sixth = [line.split()[1] for line in Path("/proc/net/tcp6").read_text().splitlines()[1:]]
-    assert not [each for each in sixth if each.endswith(f":{port}")]
+    assert sorted(listening) == [f"0100007F{port}", f"0900007F{port}"]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from cloudrl.node.failure import NodeFailed
 from cloudrl.node.fetch import Fetcher
 from cloudrl.protocol.failures import Failure, FailureKind
+from cloudrl.protocol.options import AgentOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,8 +48,8 @@ def fetch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tupl
     def run(*ends: str, timeout_s: float = 60.0) -> tuple[object, list[float]]:
         (tmp_path / "ends").write_text(json.dumps(ends))
         pauses: list[float] = []
-        more: dict[str, Any] = {"env": os.environ, "timeout_s": timeout_s, "sleep": pauses.append}
-        fetcher = Fetcher(rank=1, data_dir=tmp_path / "data", run_dir=tmp_path, **more)
+        options = AgentOptions(data_dir=tmp_path / "data", run_dir=tmp_path, fetch_timeout_s=timeout_s)
+        fetcher = Fetcher(options, 1, os.environ, sleep=pauses.append)
         try:
             return fetcher.fetch_model("owner/name"), pauses
         except NodeFailed as failed:

@@ -39,51 +39,29 @@ def _command(rank: int, *words: str, gpus: int = 8) -> list[str]:
     return command
 
 
+PORTS = (
+    "--node-manager-port=20000 --object-manager-port=20001 --dashboard-agent-listen-port=52365"
+    " --min-worker-port=20002 --max-worker-port=29999 --num-gpus=8 --disable-usage-stats --block"
+)
+
+
 def test_head() -> None:
-    assert _command(0) == [
-        "start",
-        "--node-ip-address=10.0.0.1",
-        "--head",
-        "--port=6379",
-        "--dashboard-host=127.0.0.1",
-        "--dashboard-port=8265",
-        "--ray-client-server-port=10001",
-        "--node-manager-port=20000",
-        "--object-manager-port=20001",
-        "--dashboard-agent-listen-port=52365",
-        "--min-worker-port=20002",
-        "--max-worker-port=29999",
-        "--num-gpus=8",
-        "--disable-usage-stats",
-        "--block",
-    ]
+    head = (
+        "start --node-ip-address=10.0.0.1 --head --port=6379 --dashboard-host=127.0.0.1 --dashboard-port=8265"
+    )
+    assert _command(0) == f"{head} --ray-client-server-port=10001 {PORTS}".split()
 
 
 def test_worker() -> None:
-    assert _command(1) == [
-        "start",
-        "--node-ip-address=10.0.0.2",
-        "--address=10.0.0.1:6379",
-        "--node-manager-port=20000",
-        "--object-manager-port=20001",
-        "--dashboard-agent-listen-port=52365",
-        "--min-worker-port=20002",
-        "--max-worker-port=29999",
-        "--num-gpus=8",
-        "--disable-usage-stats",
-        "--block",
-    ]
+    assert _command(1) == f"start --node-ip-address=10.0.0.2 --address=10.0.0.1:6379 {PORTS}".split()
 
 
 def test_everything_else_that_can_be_asked_for() -> None:
-    words = [
-        "--cpus-per-node=8",
-        "--object-store-bytes=1000",
-        "--ray-temp-dir=/tmp/x",
-        "--gcs-port=1",
-        "--worker-ports=0-0",
-    ]
-    command = _command(0, *words, "--dashboard-port=2", "--client-port=3", "--node-manager-port=0", gpus=0)
+    words = (
+        "--cpus-per-node=8 --object-store-bytes=1000 --ray-temp-dir=/tmp/x --gcs-port=1 --worker-ports=0-0"
+        " --dashboard-port=2 --client-port=3 --node-manager-port=0"
+    )
+    command = _command(0, *words.split(), gpus=0)
     wanted = {
         "--num-cpus=8", "--object-store-memory=1000", "--temp-dir=/tmp/x", "--port=1", "--dashboard-port=2",
         "--ray-client-server-port=3", "--node-manager-port=0", "--min-worker-port=0", "--max-worker-port=0",
@@ -130,13 +108,9 @@ def test_probe() -> None:
 def test_ports_that_ray_could_not_have() -> None:
     identity = Identity("local", "one", "run", 0, 2, "127.0.0.1", "127.0.0.1", None)
     uses = {
-        "gcs": "control store",
-        "dashboard": "dashboard",
-        "client": "client server",
-        "node-manager": "node manager",
-        "object-manager": "object manager",
-        "dashboard-agent": "dashboard agent",
-    }
+        "gcs": "control store", "dashboard": "dashboard", "client": "client server", "node-manager": "node manager",
+        "object-manager": "object manager", "dashboard-agent": "dashboard agent",
+    }  # fmt: skip
     with contextlib.ExitStack() as stack:
         servers = {name: stack.enter_context(socket.create_server(("127.0.0.1", 0))) for name in uses}
         ports = {name: server.getsockname()[1] for name, server in servers.items()}
@@ -190,6 +164,10 @@ def answering(answer: bytes) -> Iterator[Dashboard]:
             thread.join()
 
 
+def _ok(body: str) -> bytes:
+    return f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
+
+
 @pytest.mark.io
 @pytest.mark.parametrize(
     "answer",
@@ -204,15 +182,13 @@ def test_a_dashboard_that_breaks_off_is_silent(answer: bytes) -> None:
 
 @pytest.mark.io
 def test_no_proxy_is_asked_and_none_gets_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    body = '{"session_name": "session_1"}'
-    head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n"
     with socket.create_server(("127.0.0.1", 0)) as proxy:
         proxy.settimeout(0.0)
         for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
             monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.getsockname()[1]}/")
         for name in ("no_proxy", "NO_PROXY"):
             monkeypatch.delenv(name, raising=False)
-        with answering((head + body).encode()) as dashboard:
+        with answering(_ok('{"session_name": "session_1"}')) as dashboard:
             assert dashboard.session_name() == "session_1"
         with pytest.raises(BlockingIOError):
             proxy.accept()
@@ -222,18 +198,14 @@ def test_no_proxy_is_asked_and_none_gets_the_token(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("body", "actors"),
     [
-        (
-            '{"result": true, "data": {"result": {"total": 1, "result": [{"state": "ALIVE"}]}}}',
-            [{"state": "ALIVE"}],
-        ),
+        ('{"data": {"result": {"total": 1, "result": [{"state": "ALIVE"}]}}}', [{"state": "ALIVE"}]),
         ('{"result": false, "msg": "GCS is away", "data": {"result": null}}', None),
         ("[]", None),
         ("3", None),
     ],
 )
 def test_actors_that_live(body: str, actors: list[dict[str, str]] | None) -> None:
-    head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n"
-    with answering((head + body).encode()) as dashboard:
+    with answering(_ok(body)) as dashboard:
         assert dashboard.alive_actors() == actors
 
 

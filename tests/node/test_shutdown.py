@@ -42,15 +42,6 @@ def test_nothing_happens_by_itself(ending: ShutdownRequest) -> None:
     assert _pause(ending) is None
 
 
-@pytest.mark.parametrize(("number", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)])
-def test_a_signal(ending: ShutdownRequest, number: str, code: int) -> None:
-    ending.listen(None)
-    os.kill(os.getpid(), signal.Signals[number])
-    ended = _pause(ending)
-    assert ended is not None
-    assert (str(ended), ended.exit_code) == (f"ended by {number}", code)
-
-
 def test_the_first_reason_counts(ending: ShutdownRequest) -> None:
     ending.listen(None)
     os.kill(os.getpid(), signal.SIGTERM)
