@@ -11,12 +11,10 @@ of rank 0 also has the small files of no rank, its config and tokenizer: of thes
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Dict
+from typing import Any, Dict
 
 from cloudrl.errors import CheckpointError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from cloudrl.protocol import wire
 
 FORMAT = 2
 
@@ -38,7 +36,7 @@ class SaveRecord:
     rank: int
     world_size: int
     recorded_at: float
-    files: Mapping[str, FileRecord] = field(default_factory=dict)
+    files: Dict[str, FileRecord] = field(default_factory=dict)
 
     @classmethod
     def from_json(cls, value: Any) -> SaveRecord:
@@ -48,22 +46,12 @@ class SaveRecord:
             CheckpointError: It has not this form.
         """
         try:
-            if value["format"] != FORMAT:
-                raise ValueError(f"format {value['format']!r}, not {FORMAT}")
-            files = {
-                str(name): FileRecord(int(each["size_bytes"]), str(each["sha256"]))
-                for name, each in value["files"].items()
-            }
-            numbers = [int(value[key]) for key in ("step", "rank", "world_size")]
-            role, recorded_at = str(value["role"]), float(value["recorded_at"])
-        except (TypeError, KeyError, ValueError, AttributeError, OverflowError) as error:
-            raise CheckpointError(f"this is no record of a save ({error!r}): {str(value)[:200]}") from error
-        return cls(numbers[0], role, numbers[1], numbers[2], recorded_at, files)
+            if not isinstance(value, dict) or value.get("format") != FORMAT:
+                raise ValueError(f"its format is not {FORMAT}")
+            return wire.from_json(cls, value)
+        except ValueError as error:
+            raise CheckpointError(f"this is no record of a save ({error}): {str(value)[:200]}") from error
 
     def to_json(self) -> Dict[str, Any]:
         """See the module."""
-        files = {name: vars(each) for name, each in self.files.items()}
-        return {
-            "format": FORMAT, "step": self.step, "role": self.role, "rank": self.rank, "world_size": self.world_size,
-            "recorded_at": self.recorded_at, "files": files,
-        }  # fmt: skip
+        return {"format": FORMAT, **wire.to_json(self)}
