@@ -8,9 +8,9 @@ import struct
 import zipfile
 import zlib
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from crafted import InMemory
 from shard_files import FIXTURES, write_members
 
 from cloudrl.errors import CheckpointError
@@ -18,18 +18,14 @@ from cloudrl.saves.zip_directory import directory_digest, read_directory
 from cloudrl.shards.source import LocalShard
 from cloudrl.shards.torch_zip import open_archive
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 GOOD = {"data.pkl": b"\x80\x02N.", "byteorder": b"little", "data/0": bytes(range(100))}
 
 
-class Sparse:
+class Sparse(InMemory):
     """A file of terabytes of which only some ranges are there."""
 
-    label = "huge.pt"
-
     def __init__(self, parts: dict[int, bytes], size: int) -> None:
+        super().__init__(b"", "huge.pt")
         self._parts, self._size = parts, size
 
     def size_bytes(self) -> int:
@@ -42,9 +38,6 @@ class Sparse:
             if low < high:
                 data[low - offset : high - offset] = part[low - start : high - start]
         return bytes(data)
-
-    def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        return [self.read(*each) for each in ranges]
 
 
 def huge(size: int) -> Sparse:

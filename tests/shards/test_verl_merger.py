@@ -12,11 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from shard_files import edit, opened, read_safetensors, role_folder, shard_path
+from shard_files import edit, merge_role, opened, read_safetensors, role_folder, shard_path
 from verl_saves import CASES, STEPS
 
 from cloudrl.checkpoints.merge import merge
-from cloudrl.shards.inputs import MergeInputs
 from cloudrl.shards.verify import verify
 
 pytestmark = pytest.mark.verl
@@ -38,13 +37,9 @@ def saves(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def merge_into(target: Path, found: MergeInputs, shards: dict | None = None):
-    return merge(replace(found, shards=shards or found.shards), target)
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_the_same_model_bit_for_bit(saves: Path, name: str, tmp_path: Path) -> None:
-    done = merge_into(tmp_path / "ours", opened(role_folder(saves / name)))
+    done = merge_role(role_folder(saves / name), tmp_path / "ours")
     assert read_safetensors(tmp_path / "ours") == read_safetensors(saves / name / "merged")
     assert done.warnings == ()
     assert all(entry[0] == "BF16" for entry in read_safetensors(tmp_path / "ours").values())
@@ -52,7 +47,7 @@ def test_the_same_model_bit_for_bit(saves: Path, name: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_same_files_beside_it(saves: Path, name: str, tmp_path: Path) -> None:
-    merge_into(tmp_path / "ours", opened(role_folder(saves / name)))
+    merge_role(role_folder(saves / name), tmp_path / "ours")
     ours, theirs = tmp_path / "ours", saves / name / "merged"
     expected = {path.name for path in theirs.iterdir()}
     if CASES[name].critic:  # it generates nothing
@@ -70,7 +65,7 @@ def test_the_same_files_beside_it(saves: Path, name: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize("kept", [(0, 1), (2, 3), (1, 2), (0, 3)])
 def test_any_complete_replica_will_do(saves: Path, name: str, kept: tuple[int, int], tmp_path: Path) -> None:
     found = opened(role_folder(saves / name))
-    merge_into(tmp_path / "ours", found, {rank: found.shards[rank] for rank in kept})
+    merge(replace(found, shards={rank: found.shards[rank] for rank in kept}), tmp_path / "ours")
     assert read_safetensors(tmp_path / "ours") == read_safetensors(saves / name / "merged")
 
 
@@ -104,7 +99,7 @@ def test_transformers_loads_the_critic(saves: Path, tmp_path: Path) -> None:
     import torch
     from transformers import AutoModelForTokenClassification
 
-    merge_into(tmp_path / "ours", opened(role_folder(saves / "fsdp2-critic")))
+    merge_role(role_folder(saves / "fsdp2-critic"), tmp_path / "ours")
     model = AutoModelForTokenClassification.from_pretrained(tmp_path / "ours")
     kept = read_safetensors(tmp_path / "ours")["score.weight"][2]
     assert model.score.weight.view(torch.uint8).numpy().tobytes() == kept
