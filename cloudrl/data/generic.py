@@ -17,7 +17,7 @@ from cloudrl.data.fields import ANSWERS, PROMPTS, answer_text, find_field, messa
 from cloudrl.data.parquet import silent, write_splits
 from cloudrl.data.raw import open_raw
 from cloudrl.data.request import is_hub_id, is_path
-from cloudrl.data.rewards import notice
+from cloudrl.data.rewards import reward_of
 from cloudrl.data.rows import Skipped, make_rows, verl_row
 from cloudrl.errors import InputError, did_you_mean
 
@@ -62,8 +62,11 @@ def prepare(
         f"{request.name}: prompt from {prompt!r}, answer from {answer!r}; training rows from {train!r}, "
         f"test rows {f'from {test!r}' if test else 'held out of them'}"
     )
-    if notice(data_source(request)):
-        say(f"note: {notice(data_source(request))}")
+    if reward_of(data_source(request)) is None:
+        say(
+            f"note: verl has no reward function for data source {data_source(request)!r} (NotImplementedError at the "
+            "first step): give your own in reward.custom_reward_function.path, or a data_source that verl knows"
+        )
     skipped = Skipped()
     rows = _rows(request, tables, (train, test), (prompt, answer), skipped)
     paths = write_splits(request.name, folder, rows, say=say)

@@ -35,13 +35,3 @@ def reward_of(data_source: str) -> Optional[str]:
     if data_source.startswith("aime"):
         return "math_dapo"
     return next((name for name, known in BY_FUNCTION.items() if data_source in known), None)
-
-
-def notice(data_source: str) -> str:
-    """What to know when verl has no reward function for a data source; empty when it has one."""
-    if reward_of(data_source) is not None:
-        return ""
-    return (
-        f"verl has no reward function for data source {data_source!r} (NotImplementedError at the first step): "
-        "give your own in reward.custom_reward_function.path, or a data_source that verl knows"
-    )

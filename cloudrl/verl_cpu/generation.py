@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from cloudrl.verl_cpu.sampling import SamplingParams, draw, filtered_log_probs, stack
+from cloudrl.verl_cpu.sampling import SamplingParams, draw, filtered_log_probs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,7 +56,7 @@ def generate(
     """
     ids, mask = left_padded([request.prompt_ids for request in requests])
     positions = (mask.cumsum(-1) - 1).clamp(min=0)
-    settings = stack([request.params for request in requests])
+    params = [request.params for request in requests]
     completions = [Completion() for _ in requests]
     live, cache = set(range(len(requests))), None
     while live:
@@ -69,8 +69,8 @@ def generate(
             logits_to_keep=1,
         )
         cache, logits = output.past_key_values, output.logits[:, -1].float()
-        log_probs = filtered_log_probs(logits, **settings)
-        tokens = draw(log_probs, temperature=settings["temperature"], generator=generator)
+        log_probs = filtered_log_probs(logits, params)
+        tokens = draw(log_probs, params, generator=generator)
         reported = logits.log_softmax(-1) if raw_log_probs else log_probs
         picked = reported.gather(-1, tokens.unsqueeze(-1)).squeeze(-1).tolist()
         drawn = tokens.tolist()

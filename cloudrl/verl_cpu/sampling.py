@@ -5,7 +5,7 @@ rollout.yaml): the log-probability of a token is that of the distribution it was
 top-k and top-p. The order and the borders are vLLM's: temperature, then top-k with ties at the border kept, then
 top-p with the most probable token always kept, and of equal ones at its border any. A temperature under 1e-5
 means greedy, where top-k and top-p do not apply and the log-probabilities are those of temperature 1
-(vllm/v1/sample/sampler.py, sampling_params.py). transformers' warpers give the same numbers; the tests compare.
+(vllm/v1/sample/sampler.py, sampling_params.py). transformers' warpers do the same and are what is used.
 
 verl's trainer computes log-probabilities of its own with the temperature only, so a run with top-k or top-p shows
 the distance between the two in its metrics (rollout_probs_diff), on a CPU as with vLLM.
@@ -20,8 +20,6 @@ import torch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-GREEDY_BELOW = 1e-5
 
 
 @dataclass(frozen=True)
@@ -54,6 +52,11 @@ class SamplingParams:
         if not 0 < self.top_p <= 1:
             raise ValueError(f"top_p={self.top_p}: it must be over 0 and at most 1")
 
+    @property
+    def is_greedy(self) -> bool:
+        """Whether the most probable token is taken."""
+        return self.temperature < 1e-5
+
     @classmethod
     def from_verl(cls, params: Mapping[str, Any]) -> SamplingParams:
         """Read the mapping that verl's agent loops pass to `generate`.
@@ -76,60 +79,49 @@ class SamplingParams:
         return cls(**settings)
 
 
-def filtered_log_probs(
-    logits: torch.Tensor, *, temperature: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor
-) -> torch.Tensor:
+def filtered_log_probs(logits: torch.Tensor, params: Sequence[SamplingParams]) -> torch.Tensor:
     """Return the log-probabilities of the distributions to draw from.
 
     Args:
         logits: (rows, vocabulary), any floating type.
-        temperature: (rows,); a row under 1e-5 is greedy: its log-probabilities are those of temperature 1.
-        top_k: (rows,), integers; -1 and 0 keep all.
-        top_p: (rows,); 1 keeps all.
+        params: of each row; those of a greedy one are the log-probabilities of temperature 1.
 
     Returns:
         (rows, vocabulary), float32; -inf for what was filtered out, and each row's probabilities sum to 1.
     """
-    greedy = temperature < GREEDY_BELOW
-    scaled = logits.float() / torch.where(greedy, 1.0, temperature).unsqueeze(-1)
-    vocabulary = scaled.shape[-1]
-    kept = torch.where(greedy | (top_k < 1), vocabulary, top_k.clamp(max=vocabulary))
-    nucleus = torch.where(greedy, 1.0, top_p)
-    if bool((kept == vocabulary).all()) and bool((nucleus == 1).all()):
-        return scaled.log_softmax(-1)
-    ascending, order = scaled.sort(dim=-1)
-    border = ascending.gather(-1, (vocabulary - kept).unsqueeze(-1))
-    ascending = ascending.masked_fill(ascending < border, -torch.inf)
-    below = ascending.softmax(-1).cumsum(-1)
-    # Rounding can leave a sum below 1, so a row that keeps everything is excepted by name.
-    left_out = (1 - nucleus.double()).float().unsqueeze(-1)
-    tail = (below <= left_out) & (nucleus < 1).unsqueeze(-1)
-    tail[..., -1] = False
-    ascending = ascending.masked_fill(tail, -torch.inf)
-    return torch.empty_like(scaled).scatter_(-1, order, ascending).log_softmax(-1)
+    scores = logits.to(torch.float32, copy=True)
+    for each in set(params):
+        rows = torch.tensor([own == each for own in params])
+        for warper in _warpers(each):
+            scores[rows] = warper(None, scores[rows])
+    return scores.log_softmax(-1)
+
+
+def _warpers(params: SamplingParams) -> list[Any]:
+    from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+
+    if params.is_greedy:
+        return []
+    chosen = [TemperatureLogitsWarper(params.temperature)]
+    if params.top_k > 0:
+        chosen.append(TopKLogitsWarper(params.top_k))
+    if params.top_p < 1:
+        chosen.append(TopPLogitsWarper(params.top_p))
+    return chosen
 
 
 def draw(
-    log_probs: torch.Tensor, *, temperature: torch.Tensor, generator: torch.Generator | None = None
+    log_probs: torch.Tensor, params: Sequence[SamplingParams], *, generator: torch.Generator | None = None
 ) -> torch.Tensor:
     """Draw one token a row: the most probable in greedy rows, else by its probability.
 
     Args:
         log_probs: (rows, vocabulary), as `filtered_log_probs` returns them.
-        temperature: (rows,).
+        params: of each row.
         generator: The source of chance; None means torch's own.
 
     Returns:
         (rows,), token ids.
     """
     drawn = torch.multinomial(log_probs.exp(), 1, generator=generator).squeeze(-1)
-    return torch.where(temperature < GREEDY_BELOW, log_probs.argmax(-1), drawn)
-
-
-def stack(params: Sequence[SamplingParams]) -> dict[str, torch.Tensor]:
-    """Return the settings of several requests as the row-wise arguments of `filtered_log_probs`."""
-    return {
-        "temperature": torch.tensor([row.temperature for row in params]),
-        "top_k": torch.tensor([row.top_k for row in params]),
-        "top_p": torch.tensor([row.top_p for row in params], dtype=torch.float64),
-    }
+    return torch.where(torch.tensor([each.is_greedy for each in params]), log_probs.argmax(-1), drawn)

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from cloudrl.data.rewards import BY_FUNCTION, notice, reward_of
+from cloudrl.data.rewards import BY_FUNCTION, reward_of
 from cloudrl.protocol.data_sets import BUILT_IN
 
 ASK_VERL = r"""
@@ -54,13 +54,6 @@ def test_verl_takes_the_same_function() -> None:
     verls = json.loads(done.stdout)
     assert len(verls) > len(asked)
     assert {source: reward_of(source) for source in verls} == verls
-
-
-def test_the_notice_is_for_unknown_sources_only() -> None:
-    assert notice("openai/gsm8k") == ""
-    assert notice("aime_2024") == ""
-    assert "'mine'" in notice("mine")
-    assert "reward.custom_reward_function.path" in notice("mine")
 
 
 def test_built_in_data_sets_from_the_hub_have_a_reward() -> None:

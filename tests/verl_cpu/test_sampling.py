@@ -8,11 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-from cloudrl.verl_cpu.sampling import SamplingParams, draw, filtered_log_probs, stack
-
-
-def filtered(logits: torch.Tensor, *params: SamplingParams) -> torch.Tensor:
-    return filtered_log_probs(logits, **stack(params))
+from cloudrl.verl_cpu.sampling import SamplingParams, draw, filtered_log_probs
 
 
 def by_transformers(logits: torch.Tensor, params: SamplingParams) -> torch.Tensor:
@@ -37,7 +33,7 @@ def test_equals_transformers(rows: list[SamplingParams], seed: int, ties: bool) 
     logits = 3 * torch.randn(len(rows), 40, generator=torch.Generator().manual_seed(seed))
     if ties:
         logits = logits.round()
-    ours = filtered(logits, *rows)
+    ours = filtered_log_probs(logits, rows)
     for row, wanted in enumerate(rows):
         theirs = by_transformers(logits[row : row + 1], wanted)[0]
         # Which of several equal tokens stand at the border of top-p is a matter of the sort's taste.
@@ -53,28 +49,31 @@ def test_equals_transformers(rows: list[SamplingParams], seed: int, ties: bool) 
 @given(rows=st.lists(params, min_size=1, max_size=4), seed=st.integers(0, 10_000))
 def test_is_a_distribution_that_keeps_the_most_probable(rows: list[SamplingParams], seed: int) -> None:
     logits = torch.randn(len(rows), 40, generator=torch.Generator().manual_seed(seed))
-    ours = filtered(logits, *rows)
+    ours = filtered_log_probs(logits, rows)
     torch.testing.assert_close(ours.exp().sum(-1), torch.ones(len(rows)))
     assert torch.equal(ours.argmax(-1), logits.argmax(-1))
 
 
 def test_without_filters_only_the_temperature_counts() -> None:
     logits = torch.randn(2, 10)
-    ours = filtered(logits, SamplingParams(), SamplingParams(temperature=2.0))
+    ours = filtered_log_probs(logits, [SamplingParams(), SamplingParams(temperature=2.0)])
     torch.testing.assert_close(ours, torch.stack([logits[0], logits[1] / 2]).log_softmax(-1))
 
 
 def test_half_precision_is_computed_in_float32() -> None:
-    assert filtered(torch.randn(1, 10, dtype=torch.bfloat16), SamplingParams(top_k=3)).dtype == torch.float32
+    assert (
+        filtered_log_probs(torch.randn(1, 10, dtype=torch.bfloat16), [SamplingParams(top_k=3)]).dtype
+        == torch.float32
+    )
 
 
 def test_greedy_takes_the_most_probable_and_reports_the_unfiltered_distribution() -> None:
     logits = torch.tensor([[1.0, 3.0, 2.0], [1.0, 3.0, 2.0]])
     rows = [SamplingParams(temperature=0.0, top_k=1, top_p=0.1), SamplingParams(temperature=0.0)]
-    log_probs = filtered(logits, *rows)
+    log_probs = filtered_log_probs(logits, rows)
     torch.testing.assert_close(log_probs, logits.log_softmax(-1))
     for _ in range(20):
-        assert draw(log_probs, temperature=torch.zeros(2)).tolist() == [1, 1]
+        assert draw(log_probs, rows).tolist() == [1, 1]
 
 
 @pytest.mark.parametrize(
@@ -89,9 +88,8 @@ def test_greedy_takes_the_most_probable_and_reports_the_unfiltered_distribution(
 def test_frequencies_follow_the_log_probs(settings: SamplingParams) -> None:
     rows, source = 40_000, torch.Generator().manual_seed(0)
     logits = torch.tensor([2.0, 1.0, 0.5, 0.0, -1.0, -3.0]).expand(rows, -1)
-    settled = stack([settings] * rows)
-    log_probs = filtered_log_probs(logits, **settled)
-    tokens = draw(log_probs, temperature=settled["temperature"], generator=source)
+    log_probs = filtered_log_probs(logits, [settings] * rows)
+    tokens = draw(log_probs, [settings] * rows, generator=source)
     seen = torch.bincount(tokens, minlength=6) / rows
     wanted = by_transformers(logits[:1], settings)[0].exp()
     assert torch.equal(seen > 0, wanted > 0)
@@ -103,7 +101,7 @@ def test_same_generator_same_tokens() -> None:
 
     def drawn(seed: int) -> list[int]:
         source = torch.Generator().manual_seed(seed)
-        return draw(log_probs, temperature=torch.ones(50), generator=source).tolist()
+        return draw(log_probs, [SamplingParams()] * 50, generator=source).tolist()
 
     assert drawn(1) == drawn(1) != drawn(2)
 
