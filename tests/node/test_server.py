@@ -15,8 +15,7 @@ from server_harness import TOKEN, Served
 from cloudrl.node.server import AgentServer
 from cloudrl.protocol import routes, wire
 from cloudrl.protocol.failures import Failure, FailureKind
-from cloudrl.protocol.phases import Phase
-from cloudrl.protocol.report import ClusterInfo, ClusterStatus, HeartbeatReply, NodeReport
+from cloudrl.protocol.report import HeartbeatReply, NodeReport
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -103,15 +102,6 @@ def test_without_the_token_not_even_what_is_missing_is_told(
     assert answer.status == 401
     assert answer.body == (b"" if verb == "HEAD" else json.dumps(UNAUTHORIZED).encode())
     assert refusing.call(verb, path).status == status
-
-
-def test_with_the_token(head: Served) -> None:
-    answer = head.get("/v1/status")
-    assert (answer.status, answer.json()) == (
-        200,
-        ClusterStatus(ClusterInfo("lab", "id", "local", 3), Phase.START).to_json(),
-    )
-    assert answer.headers["Content-Type"] == "application/json"
 
 
 def test_a_port_that_is_taken_leaves_no_listener_on_the_other_address(head: Served) -> None:
@@ -225,22 +215,6 @@ def test_a_heartbeat_that_is_too_large_is_not_read(refusing: Served, length: str
 # -- logs -------------------------------------------------------------------------------------------------------
 
 LOG = "logs/job-driver-job1.log"
-
-
-@pytest.mark.parametrize(
-    ("query", "body"),
-    [
-        ("", b"0123456789"),
-        ("?offset=0", b"0123456789"),
-        ("?offset=7", b"789"),
-        ("?offset=10", b""),
-        ("?offset=11", b""),
-    ],
-)
-def test_a_log_from_an_offset(head: Served, query: str, body: bytes) -> None:
-    (head.folder / LOG).write_bytes(b"0123456789")
-    answer = head.get(f"/v1/jobs/job1/log{query}")
-    assert (answer.status, answer.body, answer.headers["X-Cloudrl-Size"]) == (200, body, "10")
 
 
 @pytest.mark.parametrize("offset", ["-1", "x", "1.5", "%C2%B2", "9" * 5000, "0x10", "1e3", "%00"])
