@@ -59,7 +59,7 @@ class FakeLocal:
         assert port is not None
         assert agent_port is not None
         return LocalState(
-            name=name, id=self.cluster.status["cluster"]["id"], nodes=2, device="cpu", gpus_per_node=1,
+            name=name, id=self.cluster.status["cluster"]["id"], nodes=2,
             ip="127.0.0.1", gcs_port=1, dashboard_port=port, client_port=2, agent_ports=(agent_port, 3),
             ray_temp_dir=f"{os.environ['CLOUDRL_HOME']}/ray-{name}",
         )  # fmt: skip

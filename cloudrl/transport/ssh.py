@@ -6,6 +6,7 @@ The user's `~/.ssh` is left alone, and no control socket is shared with another 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -66,12 +67,19 @@ def environment() -> dict[str, str]:
     return {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
 
 
+def ensure_installed() -> None:
+    """Raises: CloudrlError: there is no ssh on this machine."""
+    if shutil.which("ssh") is None:
+        raise CloudrlError("there is no ssh on this machine", hint="apt-get install openssh-client")
+
+
 def run(route: Route, folder: Path, command: Sequence[str], *, timeout_s: float = _TIMEOUT_S) -> bytes:
     """The standard output of a command on the node.
 
     Raises:
         ConnectionFailed: it does not answer in time, or the command fails; the message has ssh's own last words.
     """
+    ensure_installed()
     words = route.command(folder, route.name, *command)
     try:
         done = subprocess.run(
@@ -82,8 +90,6 @@ def run(route: Route, folder: Path, command: Sequence[str], *, timeout_s: float 
         raise ConnectionFailed(
             f"the head of {route.name!r} does not answer through SSH within {timeout_s:.0f} s"
         ) from None
-    except FileNotFoundError:
-        raise CloudrlError("there is no ssh on this machine", hint="apt-get install openssh-client") from None
     if done.returncode != 0:
         said = done.stderr.decode("utf-8", "replace").strip().splitlines()
         reason = said[-1] if said else f"status {done.returncode}"

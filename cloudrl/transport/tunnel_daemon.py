@@ -190,29 +190,22 @@ def main(folder: Path, ports: str, finder: str, *arguments: str) -> int:
     module, _, name = finder.partition(":")
     make_finder: Callable[..., RouteFinder] = attrgetter(name)(importlib.import_module(module))
     try:
-        _keep_open(folder, [int(port) for port in ports.split(",")], make_finder(*arguments), stops)
+        target = make_finder(*arguments)
+        tunnel = Tunnel(target.find, free_ports([int(port) for port in ports.split(",")]), folder)
+        try:
+            tunnel.open(_OPEN_S)
+            TunnelState(os.getpid(), target.target, tunnel.ports).write(folder)
+            while True:
+                with suppress(queue.Empty):
+                    stops.get(timeout=_ALIVE_EVERY_S)
+                    return 0
+                target.ensure_alive()
+        finally:
+            (folder / "tunnel.json").unlink(missing_ok=True)
+            tunnel.close()
     except CloudrlError as error:
         sys.stderr.write(f"{error.message}\n")
         return error.exit_code
-    return 0
-
-
-def _keep_open(
-    folder: Path, ports: Sequence[int], finder: RouteFinder, stops: queue.SimpleQueue[None]
-) -> None:
-    """Until a signal comes; raises `ClusterFailed` once the target is gone."""
-    tunnel = Tunnel(finder.find, free_ports(ports), folder)
-    try:
-        tunnel.open(_OPEN_S)
-        TunnelState(os.getpid(), finder.target, tunnel.ports).write(folder)
-        while True:
-            with suppress(queue.Empty):
-                stops.get(timeout=_ALIVE_EVERY_S)
-                return
-            finder.ensure_alive()
-    finally:
-        (folder / "tunnel.json").unlink(missing_ok=True)
-        tunnel.close()
 
 
 if __name__ == "__main__":

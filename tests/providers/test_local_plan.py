@@ -164,7 +164,8 @@ def _gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
 def test_gpus_that_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _gpus(tmp_path, monkeypatch, 4)
     plan = _plan(nodes=1, gpu="2")
-    assert (plan.state.device, plan.state.gpus_per_node) == ("gpu", 2)
+    options = AgentOptions.from_argv(plan.commands[0][3:])
+    assert (options.device, options.gpus) == ("gpu", 2)
     assert not [word for word in plan.commands[0] if word.startswith("--cpus-per-node")]
     with pytest.raises(InputError, match="several nodes on one machine would share its GPUs"):
         _plan(nodes=2, gpu="2")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, final
@@ -16,6 +15,7 @@ from cloudrl.providers.dstack.plan import DstackPlan, make_plan
 from cloudrl.providers.dstack.server import connect, is_configured, wait_for
 from cloudrl.providers.dstack.watcher import RunWatcher, summary
 from cloudrl.providers.model import UP_TIMEOUT_S, WATCH_S, Plan, Provider, Status
+from cloudrl.transport import ssh
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -80,7 +80,7 @@ class DstackProvider(Provider):
                 hint='End it with the block: with cluster.up(on="dstack") as ray: ...\n'
                 "Or by itself: Cluster(down_when_idle=..., max_cost=...)",
             )
-        _check_ssh()
+        ssh.ensure_installed()  # nobody shall pay for what cannot be reached
         try:
             priced = plan.priced() if plan.server is None else plan
             server = priced.server or connect()
@@ -160,15 +160,6 @@ class DstackProvider(Provider):
         else:
             ours = [run for run in (runs.find(server, name),) if run is not None]
         return tuple(summary(server, run, user) for run in ours)
-
-
-def _check_ssh() -> None:
-    """Refuse to pay for what cannot be reached."""
-    if shutil.which("ssh") is None:
-        raise CloudrlError(
-            "there is no ssh on this machine, and no other way to a cluster on dstack",
-            hint="apt-get install openssh-client",
-        )
 
 
 def await_ready(

@@ -96,8 +96,6 @@ def make_plan(cluster: Cluster, *, dashboard_port: int | None = None) -> LocalPl
         name=cluster.name,
         id=cluster_id,
         nodes=cluster.nodes,
-        device=cluster.device,
-        gpus_per_node=gpus,
         ip=address_towards("192.0.2.1"),
         gcs_port=gcs,
         dashboard_port=dashboard,
@@ -106,7 +104,7 @@ def make_plan(cluster: Cluster, *, dashboard_port: int | None = None) -> LocalPl
         ray_temp_dir=f"/tmp/cloudrl-{cluster_id[:8]}",  # noqa: S108  short: Unix socket paths end at 107 bytes
         checkpoint_dir=str(checkpoint_folder(cluster) or ""),
     )
-    commands = tuple(_command(cluster, state, rank) for rank in range(cluster.nodes))
+    commands = tuple(_command(cluster, state, gpus, rank) for rank in range(cluster.nodes))
     unused = ", ".join(unsupported_fields(cluster))
     notes = (f"without effect on this machine: {unused}",) if unused else ()
     return LocalPlan(
@@ -123,7 +121,7 @@ def make_plan(cluster: Cluster, *, dashboard_port: int | None = None) -> LocalPl
     )
 
 
-def _command(cluster: Cluster, state: LocalState, rank: int) -> tuple[str, ...]:
+def _command(cluster: Cluster, state: LocalState, gpus: int, rank: int) -> tuple[str, ...]:
     node_ports = Ports(
         agent=state.agent_ports[rank], head_agent=state.agent_ports[0], gcs=state.gcs_port,
         dashboard=state.dashboard_port, client=state.client_port,
@@ -131,9 +129,9 @@ def _command(cluster: Cluster, state: LocalState, rank: int) -> tuple[str, ...]:
         dashboard_agent=0, node_manager=0, object_manager=0, worker=(0, 0),
     )  # fmt: skip
     options = AgentOptions(
-        device=state.device,
-        gpus=state.gpus_per_node,
-        cpus=CPU_SLOTS if state.device == "cpu" else None,
+        device=cluster.device,
+        gpus=gpus,
+        cpus=CPU_SLOTS if cluster.device == "cpu" else None,
         setup=tuple(cluster.setup),
         # one for all: the nodes share this machine and its ports
         services=tuple(map(parse_service, cluster.services)) if rank == 0 else (),

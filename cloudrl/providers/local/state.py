@@ -45,8 +45,6 @@ class LocalState:
     name: str
     id: str
     nodes: int
-    device: str
-    gpus_per_node: int
     ip: str
     gcs_port: int
     dashboard_port: int
