@@ -7,7 +7,7 @@ file, `cloudrl-node.pyz` (see `cloudrl.render.agent`). The parts, in the order i
     tokens               the two secrets, from one key
     host_info, preflight what the machine has, and whether that is enough
     environment          the variables that Ray and all jobs inherit
-    setup, ray, fetch    the children: set-up commands, Ray, data and models
+    process, ray, fetch  the children: set-up commands, Ray, data and models
     node_state, attempts what is known of this node and, on rank 0, of all of them
     server, replication  HTTP to clients and between agents (`cloudrl.protocol`)
     agent                the phases, one after the other

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Dict, Optional, Set, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Set, Tuple
 
 from cloudrl.data.request import parse_request
 from cloudrl.node import budget, shared_fs
@@ -89,43 +89,32 @@ class Head(Agent):
         """Judge it by the attempts on all volumes, and stay until the workers have heard of it."""
         self._remove_markers()
         if self.ready_at is None and not failure.final:
-            self._await_all_ranks(failure)
+            if failure.permanent or failure.transient:
+                # a rank that starts at this moment may remember that an earlier attempt has failed alike
+                self._stay_while(self._is_rank_missing, _HEAR_OF_ALL_S)
             elsewhere = [report.known_failures for report in self.state.reports()]
             failure = self.attempts.classify(failure, elsewhere=elsewhere, since=self.started_at)
         self.state.judge(failure)
-        since = time.monotonic()
-        while self._has_uninformed_ranks(failure, time.monotonic() - since) and not self.shutdown.asked:
-            time.sleep(0.05)
+        if failure.kind not in (FailureKind.JOIN, FailureKind.DOWN):
+            # one that comes after a final failure and finds nobody would fail later and otherwise, and so have the
+            # whole run retried
+            limit_s = self.options.join_timeout_s if failure.final else _TELL_WORKERS_S
+            self._stay_while(self._is_rank_missing, limit_s)
+        self._stay_while(self._is_rank_uninformed, _TELL_WORKERS_S)
         return failure
 
-    def _await_all_ranks(self, failure: Failure) -> None:
-        """A rank that starts at this moment may remember that an earlier attempt has failed alike."""
-        since = time.monotonic()
-        while (
-            self.serving
-            and (failure.permanent or failure.transient)
-            and len(self.state.reports()) < self.identity.nodes
-            and time.monotonic() - since < _HEAR_OF_ALL_S
-            and not self.shutdown.asked
-        ):
+    def _stay_while(self, condition: Callable[[], bool], limit_s: float) -> None:
+        deadline = time.monotonic() + limit_s
+        while self.serving and condition() and time.monotonic() < deadline and not self.shutdown.asked:
             time.sleep(0.05)
 
-    def _has_uninformed_ranks(self, failure: Failure, waited_s: float) -> bool:
-        """Whether a rank lives, or may yet come, that does not know.
+    def _is_rank_missing(self) -> bool:
+        return len(self.state.reports()) < self.identity.nodes
 
-        A rank that comes after a final failure and finds nobody would fail later and otherwise, and so have the
-        whole run retried.
-        """
-        uninformed = any(
-            self.state.heartbeat_age_s(rank) < _BEAT_IS_LATE_S for rank in self.state.uninformed_ranks()
-        )
-        missing = (
-            failure.kind not in (FailureKind.JOIN, FailureKind.DOWN)
-            and len(self.state.reports()) < self.identity.nodes
-        )
-        limit_s = self.options.join_timeout_s if failure.final else _TELL_WORKERS_S
-        somebody = (uninformed and waited_s < _TELL_WORKERS_S) or (missing and waited_s < limit_s)
-        return self.serving and somebody
+    def _is_rank_uninformed(self) -> bool:
+        """Whether a rank lives that does not know."""
+        ranks = self.state.uninformed_ranks()
+        return any(self.state.heartbeat_age_s(rank) < _BEAT_IS_LATE_S for rank in ranks)
 
     def status(self) -> ClusterStatus:
         """See `Agent`."""

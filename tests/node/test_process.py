@@ -140,25 +140,6 @@ def test_descendants() -> None:
     until(lambda: not descendants(top.pid), "all gone")
 
 
-REAPER = """
-import os, subprocess, sys
-from cloudrl.node.process import adopt_orphans, descendants, end_descendants
-adopt_orphans()
-# a daemon: two forks and a new session, out of reach of any group of ours; and one that ignores SIGTERM
-subprocess.run(["/bin/sh", "-c", "setsid sh -c 'sleep 600 & sleep 600' & "], timeout=10)
-deaf = ["/bin/sh", "-c", "trap '' TERM; echo; while :; do sleep 1; done"]
-subprocess.Popen(deaf, stdout=subprocess.PIPE).stdout.readline()
-while len(descendants(os.getpid())) < 4:
-    pass
-end_descendants(2.0)
-print(len(descendants(os.getpid())))
-"""
-
-
-def test_an_agent_ends_even_what_has_escaped_into_a_session_of_its_own(run_python) -> None:
-    assert run_python(REAPER).strip() == "0"
-
-
 OUTLIVES = """
 import os, sys
 from pathlib import Path
