@@ -57,7 +57,7 @@ def _check_defined(tree: ast.Module, name: str, path: Path, option: str) -> None
     has = ", ".join(functions) or "none"
     raise InputError(
         f"{option}: {path.name} defines no {name!r}{did_you_mean(name, defined)} (its functions: {has})",
-        hint=f"Name the one that verl shall call: {path.name}:{functions[0]}" if functions else None,
+        hint=f"Name the function for verl to call: {path.name}:{functions[0]}" if functions else None,
     )
 
 

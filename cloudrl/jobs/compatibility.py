@@ -41,7 +41,7 @@ def check_compatibility(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
     notes = [*_device_notes(job, cluster), *_release_notes(job, cluster), *_shape_notes(job, cluster)]
     if not has_key(cluster.verl_version, "trainer.resume_mode"):
         notes.append(
-            f"verl {cluster.verl_version} cannot continue a run: one that breaks off starts from its model again"
+            f"verl {cluster.verl_version} cannot resume a run: one that is interrupted starts over from its model"
         )
     return draft.noting(*notes)
 
@@ -93,7 +93,8 @@ def _check_replicas(given: Mapping[str, str], cluster: ClusterShape) -> None:
         whole = f"{nodes} node{'' if nodes == 1 else 's'} with {gpus} GPU{'' if gpus == 1 else 's'}"
         fits = [size for size in range(1, replica) if nodes * gpus % size == 0][-1]
         raise InputError(
-            f"{what}: a replica of the rollout takes {replica} GPUs, and {whole} cannot be divided into such",
+            f"{what}: a replica of the rollout takes {replica} GPUs, and {whole} cannot be divided into replicas of that "
+            "size",
             hint=f"For example {_OF_ONE_REPLICA[0]}={fits}",
         )
 

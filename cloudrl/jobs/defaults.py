@@ -59,7 +59,7 @@ def take_cluster_defaults(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
     model, notes = job.model or "", []
     if MODEL not in given and "/" in model and model[0] != "/" and model not in cluster.models:
         notes = [
-            f"model {model} is not prepared on cluster {cluster.name!r}: every worker asks the Hub for it"
+            f"model {model} is not prepared on cluster {cluster.name!r}: every worker downloads it from the Hub"
         ]
     draft = draft.noting(*notes, defaults={key: hydra_text(made[key]) for key in keys})
     return (

@@ -112,7 +112,7 @@ def plan_resume(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
     """
     cluster, saved, given = draft.cluster, snapshot.saved, draft.values
     if snapshot.is_expected and continues_a_run(draft.job, draft.options):
-        return draft.noting("from which step the run continues is seen once the cluster is up")
+        return draft.noting("the step that the run continues from is known once the cluster is up")
     if (
         saved is None
         or cluster.checkpoint_dir is None

@@ -110,7 +110,7 @@ def find_running(declared: Cluster, asked: Mapping[str, Any], *, on: str) -> Con
         return None
     if not status.is_ready:
         raise InputError(
-            f"cluster {name!r} is there and not READY: {status.phase}",
+            f"cluster {name!r} exists but is not READY: {status.phase}",
             hint=f"Wait for it: cloudrl status {name} --watch\nEnd it: cloudrl down {name}",
         )
     connection = where.attach(name)
@@ -131,7 +131,7 @@ def _check_same(wanted: Mapping[str, Any], cluster: ClusterShape) -> None:
     ):
         if asked is not None and asked != has:
             raise InputError(
-                f"cluster {cluster.name!r} is up with {has} {what}, and {asked} are asked for",
+                f"cluster {cluster.name!r} is up with {has} {what}, but {asked} are requested",
                 hint=f"Take it as it is: leave the option out\nEnd it first: cloudrl down {cluster.name}\n"
                 "Another one: --cluster NAME",
             )

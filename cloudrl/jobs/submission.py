@@ -39,6 +39,11 @@ class Upload:
         return "agents" if self.to.startswith("/") else "package"
 
     @property
+    def way(self) -> str:
+        """The same for messages."""
+        return "in the package" if self.by == "package" else "through the agents"
+
+    @property
     def size_bytes(self) -> int:
         """All its files together."""
         return self.manifest.size_bytes
@@ -198,8 +203,7 @@ class Submission:
 
     def _comments(self) -> str:
         lines = [
-            f"#   {item.text} -> {item.to} ({size_text(item.size_bytes)}, "
-            f"{'in the package' if item.by == 'package' else 'through the agents'})"
+            f"#   {item.text} -> {item.to} ({size_text(item.size_bytes)}, {item.way})"
             for item in self.uploads
         ]
         lines = ["# Files of this machine, where the job finds them:", *lines] if lines else []

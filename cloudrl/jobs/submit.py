@@ -106,8 +106,7 @@ def _summary(submission: Submission) -> Iterator[str]:
     """What the user should know, and what goes along."""
     yield from (f"note: {sentence}" for sentence in submission.notes)
     for item in submission.uploads:
-        way = "in the package" if item.by == "package" else "through the agents"
-        yield f"{item.text} ({size_text(item.size_bytes)}) -> {item.to}, {way}"
+        yield f"{item.text} ({size_text(item.size_bytes)}) -> {item.to}, {item.way}"
     if (package := submission.package) is not None:
         size = f"{package.files} file{'' if package.files == 1 else 's'}, {package.size_bytes / _MIB:.1f} MiB"
         excluded = f"; left out: {', '.join(package.excluded)}" if package.excluded else ""
@@ -132,7 +131,7 @@ def send(
         ConnectionFailed: Nobody answers, or another cluster does.
     """
     if submission.absent:
-        raise InputError(f"job {submission.submission_id} needs {submission.absent[0]}, and nobody gives it")
+        raise InputError(f"job {submission.submission_id} needs {submission.absent[0]}, which was not given")
     api = connection.ray()
     _check_cluster(api, connection, submission.ray_session)
     _check_free(api, submission)
@@ -202,7 +201,8 @@ def _check_free(api: RayClient, submission: Submission) -> None:
             raise id_taken(submission.submission_id)
         if job.metadata.get("job_name") == submission.name and not job.status.is_terminal:
             raise InputError(
-                f"run {submission.name!r} goes on as job {job.submission_id}, and saves into the same folder",
+                f"run {submission.name!r} is still running as job {job.submission_id}, "
+                "which saves into the same folder",
                 hint=f"Follow it: cloudrl jobs logs -f {job.submission_id}\n"
                 f"Stop it:   cloudrl jobs stop {job.submission_id}\nAnother run: another --name",
             )
@@ -220,7 +220,9 @@ def _upload(connection: Connection, package: PackagePlan, on_upload: Callable[[i
     content = zip_package(package)
     api.put_package(package.name, _pieces(content, connection.agent(), on_upload), len(content))
     if not api.package_exists(package.name):
-        raise InputError(f"{api.ray_url} took package {package.name} and has lost it", hint="Submit again")
+        raise InputError(
+            f"{api.ray_url} accepted package {package.name} and then lost it", hint="Submit again"
+        )
 
 
 def _pieces(

@@ -98,7 +98,7 @@ def wait_replicated(
             last, moved_at = dict(nodes), clock()
         elif clock() - moved_at > _STANDS_STILL_S:
             raise ConnectionFailed(
-                f"{what}: nothing has come to rank {', '.join(map(str, waiting))} for {_STANDS_STILL_S:.0f} s",
+                f"{what}: rank {', '.join(map(str, waiting))} has received nothing for {_STANDS_STILL_S:.0f} s",
                 hint="See: cloudrl status",
             )
         sleep(0.2)

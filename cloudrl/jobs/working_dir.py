@@ -194,7 +194,7 @@ def zip_package(plan: PackagePlan) -> bytes:
             if not entry.is_folder and hashlib.sha256(content).hexdigest() != digest:
                 raise InputError(f"{entry.path} has changed since it was looked at", hint="Submit again")
     if packed.tell() > PACKAGE_LIMIT_BYTES:
-        raise too_large("what the job brings along", plan.entries)
+        raise too_large("the job's package", plan.entries)
     return packed.getvalue()
 
 

@@ -89,7 +89,7 @@ def test_a_job_that_left_no_checkpoint_keeps_its_cluster(run: Run, lab: FakeLoca
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--nodes", "4"], "cluster 'lab' is up with 2 nodes, and 4 are asked for"),
+        (["--nodes", "4"], "cluster 'lab' is up with 2 nodes, but 4 are requested"),
         (["--model", "Qwen/Qwen2.5-0.5B"], "has not prepared model 'Qwen/Qwen2.5-0.5B' (it has: tiny-adder)"),
         (["--data", "gsm8k"], "has not prepared data 'gsm8k' (it has: addition)"),
         (["trainer.nnodes=3"], "trainer.nnodes=3"),

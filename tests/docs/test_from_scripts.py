@@ -55,7 +55,7 @@ DIFFERENT = {
 }
 """On purpose."""
 NOTES = {
-    "search-r1": ("verl 0.1 cannot continue a run: one that breaks off starts from its model again",),
+    "search-r1": ("verl 0.1 cannot resume a run: one that is interrupted starts over from its model",),
 }
 """What is said of a job on its own cluster."""
 

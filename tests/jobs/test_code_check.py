@@ -50,7 +50,7 @@ def test_a_function_that_is_not_there(tmp_path: Path):
         "--reward ./reward.py: reward.py defines no 'compute_score'; did you mean 'compute_scores'? "
         "(its functions: compute_scores, other)"
     )
-    assert caught.value.hint == "Name the one that verl shall call: reward.py:compute_scores"
+    assert caught.value.hint == "Name the function for verl to call: reward.py:compute_scores"
 
 
 @pytest.mark.parametrize(

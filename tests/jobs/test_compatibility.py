@@ -70,7 +70,7 @@ def test_replicas_that_do_not_fit_are_refused(
     overrides = {key: HydraText(str(value)) for key, value in given.items()}
     with pytest.raises(InputError, match=re.escape(message)) as caught:
         notes("ppo", overrides, nodes=nodes, gpus_per_node=gpus)
-    assert caught.value.message.endswith("cannot be divided into such")
+    assert caught.value.message.endswith("cannot be divided into replicas of that size")
     assert caught.value.hint == f"For example {TP}={hint}"
 
 
@@ -90,7 +90,9 @@ def test_replicas_that_fit_or_are_not_for_us_to_judge(given: dict[str, Any]) -> 
 
 
 def test_a_recipe_for_more_gpus_than_the_cluster_has_is_refused_where_it_cannot_work() -> None:
-    with pytest.raises(InputError, match=r"takes 4 GPUs, and 1 node with 2 GPUs cannot be divided into such"):
+    with pytest.raises(
+        InputError, match=r"takes 4 GPUs, and 1 node with 2 GPUs cannot be divided into replicas of that size"
+    ):
         notes("grpo-qwen3-32b", nodes=1, gpus_per_node=2)
 
 

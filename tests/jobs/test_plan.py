@@ -133,7 +133,7 @@ class TestNotes:
 
     def test_on_a_model_that_everybody_fetches(self):
         submission = planned(job(model="other/model"))
-        assert "every worker asks the Hub" in submission.notes[0]
+        assert "every worker downloads it" in submission.notes[0]
         assert "HF_HUB_OFFLINE" not in submission.runtime_env.get("env_vars", {})
 
     def test_on_another_patch_of_verl(self):

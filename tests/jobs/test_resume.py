@@ -176,7 +176,9 @@ def test_a_job_from_python_is_sent_with_it(lab: Lab) -> None:
     sent = lab.fake.jobs["again"].body["entrypoint"]
     assert "trainer.resume_mode=resume_path" in sent
     assert "trainer.resume_from_path=/vol/checkpoints/mine/global_step_2" in sent
-    with pytest.raises(InputError, match="run 'mine' goes on as job again, and saves into the same folder"):
+    with pytest.raises(
+        InputError, match="run 'mine' is still running as job again, which saves into the same folder"
+    ):
         RunningCluster(lab.connection).submit(JOB, name="mine", submission_id="twice")
     lab.fake.end("again")
     os.remove(lab.step(2, rank=0) / "actor" / "model_world_size_2_rank_0.pt")

@@ -105,7 +105,7 @@ def test_a_number_of_gpus_that_is_left_open_counts_as_the_recipes() -> None:
 def test_where_a_run_goes_on_is_not_known_before_there_is_a_cluster() -> None:
     planned = DstackProvider().plan(Cluster(name="lab", gpu="80GB:8", nodes=2, data=["gsm8k"]))
     notes = validate(planned, recipes.load("grpo"), SubmitOptions(name="mine")).notes
-    assert "from which step the run continues is seen once the cluster is up" in notes
+    assert "the step that the run continues from is known once the cluster is up" in notes
 
 
 def test_a_data_set_with_a_description_goes_by_its_name() -> None:

@@ -98,7 +98,7 @@ def test_two_at_the_same_time_with_one_id(cluster: FakeCluster):
 
 def test_a_package_that_the_cluster_loses(cluster: FakeCluster, folder: Path):
     cluster.on_request = lambda method, _path: cluster.packages.clear() if method == "GET" else None
-    with pytest.raises(InputError, match="has lost it"):
+    with pytest.raises(InputError, match="and then lost it"):
         submit(cluster.connection(), JOB, SubmitOptions(working_dir=str(folder)))
     assert not cluster.jobs
 

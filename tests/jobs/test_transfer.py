@@ -198,7 +198,7 @@ def test_a_node_that_cannot_take_it():
 
 def test_nothing_moves():
     said, took_s = wait([{0: HERE, 1: coming(size)} for size in range(2000)])
-    assert said[-1] == "./model: nothing has come to rank 1 for 180 s"
+    assert said[-1] == "./model: rank 1 has received nothing for 180 s"
     assert took_s > 2000 * 0.2 + 179, "as long as something moves it is waited for"
 
 
@@ -235,7 +235,7 @@ def test_a_job_is_sent_after_its_files_and_secrets(cluster: FakeCluster, head: S
         and len(cluster.packages) == 1
     )
     from_a_journal = Submission.from_json(submission.to_json())
-    with pytest.raises(InputError, match="job one needs MY_TOKEN, and nobody gives it"):
+    with pytest.raises(InputError, match="job one needs MY_TOKEN, which was not given"):
         send(lab, from_a_journal)
     send(lab, submission)
 

@@ -86,7 +86,7 @@ def test_keys_of_a_newer_verl_are_left_out_and_it_is_said_what_that_means():
         word for word in submission.argv if word.startswith(("trainer.resume_mode", "trainer.device"))
     ]
     assert submission.notes == (
-        "verl 0.1 cannot continue a run: one that breaks off starts from its model again",
+        "verl 0.1 cannot resume a run: one that is interrupted starts over from its model",
     )
 
 
