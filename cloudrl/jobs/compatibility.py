@@ -93,8 +93,8 @@ def _check_replicas(given: Mapping[str, str], cluster: ClusterShape) -> None:
         whole = f"{nodes} node{'' if nodes == 1 else 's'} with {gpus} GPU{'' if gpus == 1 else 's'}"
         fits = [size for size in range(1, replica) if nodes * gpus % size == 0][-1]
         raise InputError(
-            f"{what}: a replica of the rollout takes {replica} GPUs, and {whole} cannot be divided into replicas of that "
-            "size",
+            f"{what}: a replica of the rollout takes {replica} GPUs, "
+            f"and {whole} cannot be divided into replicas of that size",
             hint=f"For example {_OF_ONE_REPLICA[0]}={fits}",
         )
 
