@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from node_harness import until
 
 from cloudrl.node.checkpoint_store import _ASIDE, CheckpointStore, purge, remove_step, tombstone
 from cloudrl.node.shard_worker_client import ShardWorkerClient
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from cloudrl.node.process import Child
 
@@ -41,13 +42,6 @@ def _no_child(_: int) -> Child:
     raise AssertionError("no sums here")
 
 
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 5
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def step(root: Path, run: str, number: int = 3) -> Path:
     folder = root / run / f"global_step_{number}"
     (folder / "actor").mkdir(parents=True)
@@ -66,9 +60,9 @@ def test_it_lives_without_any_look_for_saves(checkpoint_store: CheckpointStore) 
     checkpoint_store.start()
     [word] = checkpoint_store.folder.glob(".cloudrl-marker-*")
     os.utime(word, (1.0, 1.0))
-    until(lambda: word.stat().st_mtime > 1.0)
+    until(lambda: word.stat().st_mtime > 1.0, "the marker is renewed")
     word.unlink()
-    until(word.exists)
+    until(word.exists, "the marker is back")
     checkpoint_store.close()
     time.sleep(0.1)
     assert not word.exists()
@@ -84,7 +78,7 @@ def test_what_a_removal_has_left_goes_with_the_next_start(
     tombstone(checkpoint_store.folder, f"{run}/global_step_3".replace("./", ""))
     assert len(rests(checkpoint_store.folder)) == 1
     checkpoint_store.start()
-    until(lambda: not rests(checkpoint_store.folder))
+    until(lambda: not rests(checkpoint_store.folder), "the rest has gone")
     assert len(list(kept.rglob("*.pt"))) == 1
 
 
@@ -94,7 +88,7 @@ def test_what_cannot_be_removed_is_said(checkpoint_store: CheckpointStore, said:
     step(checkpoint_store.folder, "run", 9)
     tombstone(checkpoint_store.folder, "run/global_step_9")
     checkpoint_store.start()
-    until(lambda: said)
+    until(lambda: said, "a warning")
     assert rests(checkpoint_store.folder) == [bad], "the rest has gone"
     assert said[0].startswith(f"warning: what was pruned of {bad.parent} still takes space: ")
     assert str(bad) in said[0]
