@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         nonlocal reported_at
         if done_bytes >= total_bytes or time.monotonic() - reported_at > _REPORT_EVERY_S:
             reported_at = time.monotonic()
-            _say(done=done_bytes, total=total_bytes)
+            _report(done=done_bytes, total=total_bytes)
 
     def open_file(file: FileCopy) -> ShardSource:
         """From this disk if the head shares the folder, else from the node that has it."""
@@ -63,14 +63,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     agent = AgentClient(args.agent_url, os.environ[TOKEN], timeout_s=READ_TIMEOUT_S)
     backoff = Backoff(give_up_s=args.give_up_s)
-    client = RangeClient(agent, backoff=backoff, on_break=lambda sentence: _say(note=sentence))
+    client = RangeClient(agent, backoff=backoff, on_break=lambda sentence: _report(note=sentence))
     try:
         inputs = merge_inputs(_find(agent, args, backoff), open_file)
         merged = merge(inputs, args.to, dtype=args.dtype, sync=args.sync, on_progress=progress)
     except CloudrlError as error:
-        _say(error=error.message, hint=error.hint)
+        _report(error=error.message, hint=error.hint)
         return error.exit_code
-    _say(merged=merged.to_json())
+    _report(merged=merged.to_json())
     return 0
 
 
@@ -93,7 +93,7 @@ def _find(
         inventory.refuse_silent("it may have newer files of this step", "Try again when it answers")
         return inventory
 
-    inventory = retry(ask, backoff, on_break=lambda failure: _say(note=failure.message), sleep=sleep)
+    inventory = retry(ask, backoff, on_break=lambda failure: _report(note=failure.message), sleep=sleep)
     wanted = (args.run, args.step, args.role, args.world_size)
     for each in inventory.checkpoints:
         if (each.run, each.step, each.role, each.world_size) == wanted:
@@ -103,7 +103,7 @@ def _find(
     )
 
 
-def _say(**what: Any) -> None:
+def _report(**what: Any) -> None:
     sys.stdout.write(MARK + json.dumps(what) + "\n")
     sys.stdout.flush()
 

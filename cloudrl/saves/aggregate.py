@@ -84,16 +84,16 @@ def aggregate(answers: Iterable[_Answer]) -> Inventory:
     Raises:
         CheckpointError: A node gives a name that is no path below a folder.
     """
-    gathered: dict[tuple[str, str], _Run] = {}
+    by_run: dict[tuple[str, str], _Run] = {}
     for location, runs in _locations(answers):
         for run in runs:
             name = "." if run["run"] == "." else _checked(location, run["run"])
-            gathered.setdefault((location.root, name), _Run(name)).add(location, run)
+            by_run.setdefault((location.root, name), _Run(name)).add(location, run)
     checkpoints: list[Checkpoint] = []
     notes: list[str] = []
-    for key in sorted(gathered):
-        checkpoints += gathered[key].checkpoints()
-        notes += gathered[key].notes()
+    for key in sorted(by_run):
+        checkpoints += by_run[key].checkpoints()
+        notes += by_run[key].notes()
     return Inventory(tuple(checkpoints), tuple(notes))
 
 
