@@ -52,33 +52,24 @@ def checked_env(values: Any, where: str) -> dict[str, str]:
 def load_runtime_env(path: Path) -> dict[str, Any]:
     """Read a file as `ray job submit --runtime-env` takes it.
 
+    `working_dir`, `excludes` and `env_vars` are checked here. Other fields are passed on to Ray, after Ray's own check
+    where it has one on the client's side.
+
     Raises:
-        InputError: There is no such file, or it is no mapping in YAML.
+        InputError: There is no such file, it is no mapping in YAML, or a field is not what it should be.
     """
+    where = f"--runtime-env {path}"
     try:
-        read = yaml.safe_load(path.read_text(encoding="utf-8"))
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as failure:
-        raise InputError(
-            f"--runtime-env {path}: {getattr(failure, 'strerror', None) or failure}"
-        ) from failure
+        raise InputError(f"{where}: {getattr(failure, 'strerror', None) or failure}") from failure
     except yaml.YAMLError as failure:
-        raise InputError(f"--runtime-env {path} is not YAML: {failure}") from failure
-    return checked_runtime_env(read if read is not None else {}, f"--runtime-env {path}")
-
-
-def checked_runtime_env(values: Any, where: str) -> dict[str, Any]:
-    """A runtime environment whose `working_dir`, `excludes` and `env_vars` are what they should be.
-
-    Other fields are passed on to Ray, after Ray's own check where it has one on the client's side.
-
-    Raises:
-        InputError: With `where` in front of what is wrong.
-    """
+        raise InputError(f"{where} is not YAML: {failure}") from failure
+    values = {} if values is None else values
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
         raise InputError(f"{where}: expected fields such as working_dir, excludes and env_vars")
-    checked = dict(values)
     if values.get("env_vars") is not None:
-        checked["env_vars"] = checked_env(values["env_vars"], f"{where}: env_vars")
+        values["env_vars"] = checked_env(values["env_vars"], f"{where}: env_vars")
     if not _is_texts(values.get("excludes") or []):
         raise InputError(f"{where}: excludes {values['excludes']!r} is not a list of patterns")
     if not isinstance(values.get("working_dir") or "", str):
@@ -89,7 +80,7 @@ def checked_runtime_env(values: Any, where: str) -> dict[str, Any]:
             f"{where}: py_modules {modules!r} are not all URLs, and cloudrl uploads only working_dir",
             hint="Put the modules under --working-dir",
         )
-    return _checked_by_ray(checked, where) if any(key in checked for key in _READ_BY_RAY) else checked
+    return _checked_by_ray(values, where) if any(key in values for key in _READ_BY_RAY) else values
 
 
 def is_remote(place: str) -> bool:

@@ -92,8 +92,7 @@ def prepare(
     for text, entries in paths:
         size_bytes = sum(entry.size_bytes for entry in entries)
         if size_bytes > _SLOW_TO_READ_BYTES:
-            size = f"{size_bytes / _MIB:.1f} MiB"
-            on_progress(Notice(f"reading {text} ({size}) to see whether the cluster has it"))
+            on_progress(Notice(f"reading {text} ({size_text(size_bytes)}) to see whether the cluster has it"))
         digests |= digests_of(entries)
     files = replace(snapshot.files, digests=digests)
     submission = plan_job(job, options, replace(snapshot, files=files))
@@ -108,7 +107,7 @@ def _summary(submission: Submission) -> Iterator[str]:
     for item in submission.uploads:
         yield f"{item.text} ({size_text(item.size_bytes)}) -> {item.to}, {item.way}"
     if (package := submission.package) is not None:
-        size = f"{package.files} file{'' if package.files == 1 else 's'}, {package.size_bytes / _MIB:.1f} MiB"
+        size = f"{package.files} file{'' if package.files == 1 else 's'}, {size_text(package.size_bytes)}"
         excluded = f"; left out: {', '.join(package.excluded)}" if package.excluded else ""
         yield f"working directory: {size}{excluded}"
 

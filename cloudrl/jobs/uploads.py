@@ -78,21 +78,17 @@ def _too_large_for_the_package(
     paths: list[LocalPath], cluster: ClusterShape, remaining_bytes: int | None
 ) -> set[Path]:
     """Those that have to go through the agents, the largest first."""
-    agents = cluster.files_dir is not None
-    chosen = {
-        each.file.path
-        for each in paths
-        if agents and (remaining_bytes is None or each.file.size_bytes > SMALL_BYTES)
-    }
-    kept = sorted(
-        (each for each in paths if each.file.path not in chosen), key=lambda each: each.file.size_bytes
-    )
-    while kept and (remaining_bytes is None or sum(each.file.size_bytes for each in kept) > remaining_bytes):
-        largest = kept.pop()
-        if not agents:
-            raise _no_way(largest, cluster, remaining_bytes)
-        chosen.add(largest.file.path)
-    return chosen
+    has_agents = cluster.files_dir is not None
+    by_agents, room_bytes = set(), -1 if remaining_bytes is None else remaining_bytes
+    for each in sorted(paths, key=lambda each: each.file.size_bytes):
+        size_bytes = each.file.size_bytes
+        if size_bytes <= room_bytes and (size_bytes <= SMALL_BYTES or not has_agents):
+            room_bytes -= size_bytes
+        elif has_agents:
+            by_agents.add(each.file.path)
+        else:
+            raise _no_way(max(paths, key=lambda each: each.file.size_bytes), cluster, remaining_bytes)
+    return by_agents
 
 
 def _no_way(each: LocalPath, cluster: ClusterShape, remaining_bytes: int | None) -> InputError:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from cloudrl.errors import InputError
+from cloudrl.node.uploads import size_text
 from cloudrl.transport.ray_client import PACKAGE_LIMIT_BYTES
 
 if TYPE_CHECKING:
@@ -107,10 +108,10 @@ class PackagePlan:
 def too_large(what: str, entries: Sequence[Entry]) -> InputError:
     """The error for what does not fit into a package, with the largest files of it."""
     largest = sorted(entries, key=lambda entry: (-entry.size_bytes, entry.name))[:_SHOWN_FILES]
-    rows = "\n".join(f"  {_mib(entry.size_bytes):>10}  {entry.name}" for entry in largest)
+    rows = "\n".join(f"  {size_text(entry.size_bytes):>10}  {entry.name}" for entry in largest)
     return InputError(
-        f"{what} has {_mib(sum(entry.size_bytes for entry in entries))} in {len(entries)} files, "
-        f"and Ray takes at most {_mib(PACKAGE_LIMIT_BYTES)}. The largest:\n{rows}",
+        f"{what} has {size_text(sum(entry.size_bytes for entry in entries))} in {len(entries)} files, "
+        f"and Ray takes at most {size_text(PACKAGE_LIMIT_BYTES)}. The largest:\n{rows}",
         hint="Name what the job does not need in .rayignore, or under excludes in a --runtime-env file",
     )
 
@@ -196,7 +197,3 @@ def zip_package(plan: PackagePlan) -> bytes:
     if packed.tell() > PACKAGE_LIMIT_BYTES:
         raise too_large("the job's package", plan.entries)
     return packed.getvalue()
-
-
-def _mib(size_bytes: int) -> str:
-    return f"{size_bytes / 2**20:.1f} MiB"

@@ -6,7 +6,6 @@ import pytest
 
 from cloudrl.errors import InputError
 from cloudrl.jobs.environment import (
-    checked_runtime_env,
     is_remote,
     load_runtime_env,
     parse_env,
@@ -88,8 +87,8 @@ def test_a_file_that_is_not_there(tmp_path: Path):
 
 def test_requirements_are_read_here_as_rays_client_does(tmp_path: Path):
     (tmp_path / "requirements.txt").write_text("einops==0.8.1\n")
-    read = checked_runtime_env({"pip": str(tmp_path / "requirements.txt")}, "--runtime-env x")
-    assert read["pip"]["packages"] == ["einops==0.8.1"]
+    (tmp_path / "env.yaml").write_text(f"pip: {tmp_path / 'requirements.txt'}")
+    assert load_runtime_env(tmp_path / "env.yaml")["pip"]["packages"] == ["einops==0.8.1"]
 
 
 def test_where_a_working_directory_is():
