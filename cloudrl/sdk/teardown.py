@@ -18,7 +18,7 @@ from cloudrl.sdk.costs import current_state, with_state
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Set
 
-    from cloudrl.providers.model import CheckpointRetention, Provider, Status
+    from cloudrl.providers.model import Provider, Status
     from cloudrl.saves.inventory import Inventory, SaveVersion
     from cloudrl.transport import Connection
 
@@ -32,25 +32,20 @@ class TeardownImpact:
     Attributes:
         status: the look at it before.
         running_jobs: those that have not ended; None where some may run and nobody can say.
-        retention: what becomes of its checkpoints; None where there are none.
+        lost_with: where checkpoints lie that are nowhere else and go with it, in half a sentence; None where none do.
         checkpoints: those that would be destroyed, one line each.
         newest: which save the newest complete one of each run among them is.
     """
 
     status: Status
     running_jobs: tuple[str, ...] | None
-    retention: CheckpointRetention | None
+    lost_with: str | None = None
     checkpoints: tuple[str, ...] = ()
     newest: frozenset[SaveVersion] = frozenset()
 
-    @property
-    def destroys_checkpoints(self) -> bool:
-        """Whether checkpoints lie nowhere else than on disks that go with it."""
-        return self.retention is not None and self.retention.destroyed
-
     def loses(self, copied: Set[SaveVersion]) -> bool:
         """Whether checkpoints would be lost that matter: a run's newest save, if it was not copied as it is now."""
-        return self.destroys_checkpoints and (not self.newest or not self.newest <= copied)
+        return self.lost_with is not None and not (self.newest and self.newest <= copied)
 
     @property
     def losses_of_others(self) -> list[str]:
@@ -64,9 +59,9 @@ class TeardownImpact:
 
     def notices(self) -> list[Notice]:
         """The checkpoints that would be destroyed, and how to keep one; none where none would be."""
-        if self.retention is None or not self.destroys_checkpoints:
+        if self.lost_with is None:
             return []
-        head = f"These checkpoints lie nowhere else than {self.retention.location}:"
+        head = f"These checkpoints lie nowhere else than {self.lost_with}:"
         more = [f"  ({len(self.checkpoints) - _SHOWN} more)"] if len(self.checkpoints) > _SHOWN else []
         lines = [head, *more, *(f"  {each}" for each in self.checkpoints[-_SHOWN:])]
         first = f"Merge one first: cloudrl checkpoints merge --cluster {self.status.name} --to ./model"
@@ -80,22 +75,23 @@ def assess(provider: Provider, name: str) -> TeardownImpact:
     status = provider.status(name)
     connection = _reach(provider, status)
     if connection is None and not _may_have_run_jobs(status):
-        return TeardownImpact(status, (), None)
-    impact = TeardownImpact(status, _running_jobs(connection), status.retention)
-    if not impact.destroys_checkpoints:
+        return TeardownImpact(status, ())
+    impact = TeardownImpact(status, _running_jobs(connection))
+    if status.retention is None or not status.retention.destroyed:
         return impact
+    lossy = replace(impact, lost_with=status.retention.location)
     if connection is None:
-        return replace(impact, checkpoints=("they cannot be listed: the cluster cannot be reached",))
+        return replace(lossy, checkpoints=("they cannot be listed: the cluster cannot be reached",))
     try:
         found = ClusterSource(connection).inventory()
     except CloudrlError as error:
-        return replace(impact, checkpoints=(f"they cannot be listed: {error.message}",))
+        return replace(lossy, checkpoints=(f"they cannot be listed: {error.message}",))
     if not found.checkpoints and not found.notes:
-        return replace(impact, retention=None)
+        return impact
     newest = {
         each.run: each.version for each in found.checkpoints if each.complete and each.role == "actor"
     }  # in order
-    return replace(impact, checkpoints=_lines(found), newest=frozenset(newest.values()))
+    return replace(lossy, checkpoints=_lines(found), newest=frozenset(newest.values()))
 
 
 def teardown(
@@ -149,7 +145,7 @@ def _ask(impact: TeardownImpact, confirm: Confirm, on_progress: OnProgress) -> N
     for notice in impact.notices():
         on_progress(notice)
     about_checkpoints = Question(f"End {name} and lose these checkpoints?", default=None)
-    if impact.destroys_checkpoints and not confirm(about_checkpoints):
+    if impact.lost_with is not None and not confirm(about_checkpoints):
         raise refused
 
 

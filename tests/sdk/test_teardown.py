@@ -58,7 +58,7 @@ def rented(lab: FakeLocal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 class TestWhatLiesOnDisksThatGo:
     def test_is_listed(self) -> None:
         impact = assess(LOCAL, "lab")
-        assert impact.destroys_checkpoints
+        assert impact.lost_with is not None
         assert impact.checkpoints[0].startswith(
             "grpo, step 10, actor, 2.0 kB, ranks 0 on node 0; 1 on node 1"
         )
@@ -70,7 +70,7 @@ class TestWhatLiesOnDisksThatGo:
     def test_may_be_on_a_node_that_is_silent(self, lab: FakeLocal, tmp_path: Path) -> None:
         lab.cluster.disks = {0: tmp_path / "none"}
         impact = assess(LOCAL, "lab")
-        assert impact.destroys_checkpoints
+        assert impact.lost_with is not None
         assert "node 1" in impact.checkpoints[0]
 
     def test_may_be_there_where_nobody_answers(self, lab: FakeLocal, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,12 +84,12 @@ class TestWhatLiesOnDisksThatGo:
 
     def test_is_nothing_where_nothing_was_saved(self, lab: FakeLocal, tmp_path: Path) -> None:
         lab.cluster.disks = {0: tmp_path / "none", 1: tmp_path / "none"}
-        assert assess(LOCAL, "lab").retention is None
+        assert assess(LOCAL, "lab").lost_with is None
 
 
 def test_what_stays_is_not_asked_for(lab: FakeLocal) -> None:
     impact = assess(LOCAL, "lab")
-    assert not impact.destroys_checkpoints
+    assert impact.lost_with is None
     assert impact.checkpoints == ()
     assert not [path for _, path in lab.cluster.requests if "inventory" in path]
 
@@ -97,7 +97,7 @@ def test_what_stays_is_not_asked_for(lab: FakeLocal) -> None:
 @pytest.mark.parametrize("phase", ["provisioning", "fetch", "down", "failed", "ended"])
 def test_a_cluster_that_is_not_up_has_none(phase: str) -> None:
     cloud: Any = Cloud(Status("lab", "dstack", Phase(phase), retention=LOST))
-    assert assess(cloud, "lab").retention is None
+    assert assess(cloud, "lab").lost_with is None
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_one_that_cannot_be_reached_may_have_some(changes: dict[str, Any]) -> No
 
 def test_a_long_list_shows_the_latest() -> None:
     steps = tuple(f"step {step}" for step in range(30))
-    [notice] = TeardownImpact(READY, (), LOST, steps).notices()
+    [notice] = TeardownImpact(READY, (), LOST.location, steps).notices()
     lines = notice.text.splitlines()
     assert (lines[1], lines[-1], len(lines)) == ("  (10 more)", "  step 29", 22)
 
@@ -137,24 +137,24 @@ class TestWhatIsAsked:
 
     @pytest.mark.parametrize("jobs", [(), None])
     def test_nothing_of_one_that_is_over(self, jobs: tuple[str, ...] | None) -> None:
-        assert self.asked(TeardownImpact(replace(READY, phase=Phase.FAILED, owner="alice"), jobs, None)) == []
+        assert self.asked(TeardownImpact(replace(READY, phase=Phase.FAILED, owner="alice"), jobs)) == []
 
     def test_jobs_that_are_seen_need_nobody_to_be_there(self) -> None:
-        impact = TeardownImpact(READY, ("Job-1",), None)
+        impact = TeardownImpact(READY, ("Job-1",))
         [question] = self.asked(impact)
         assert (question.text, question.default) == ("End cluster lab? Jobs run on it: Job-1.", True)
         with pytest.raises(InputError, match="lab is left as it is"):
             self.asked(impact, answer=False)
 
     def test_another_users_need_somebody(self) -> None:
-        [question] = self.asked(TeardownImpact(replace(READY, owner="alice"), None, None))
+        [question] = self.asked(TeardownImpact(replace(READY, owner="alice"), None))
         assert question.text == "End cluster lab? It is alice's; whether jobs run on it cannot be seen."
         assert question.default is None
 
 
 def test_a_run_keeps_one_that_was_there_and_does_not_answer(lab: FakeLocal) -> None:
     """The jobs may be those of others. On one that it has started itself they are its own."""
-    impact = TeardownImpact(replace(READY, phase=Phase.RUNNING), None, None)
+    impact = TeardownImpact(replace(READY, phase=Phase.RUNNING), None)
     attached = cloudrl.attach("lab")
     others, own = reasons_to_keep(impact, attached)
     assert (others, own) == (["whether jobs run on it cannot be seen"], ["it was up before this run"])
