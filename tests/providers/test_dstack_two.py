@@ -78,41 +78,28 @@ def test_the_second_takes_other_ports_and_says_so(user: User, first: str, progra
     )
 
 
-def test_which_one_is_asked(user: User, first: str, program: Client) -> None:
-    said = user.types("cloudrl", "submit", str(user.recipe("probe", PROBE)), code=2).stdout
-    assert "there are several clusters" in said
-    assert "--cluster" in said
-
-
-def test_swapped_ports_are_refused(user: User, first: str, program: Client) -> None:
+def test_swapped_ports_are_refused_and_the_message_leads_back(
+    user: User, first: str, program: Client
+) -> None:
     """The tunnel of the first cluster answers where that of the second is recorded: both ports, or one of them."""
     del program
     before = {name: user.jobs(name) for name in (first, "second")}
     path, recipe = kept(user, "second"), user.recipe("probe", PROBE)
-    own = path.read_text()
+    own = json.loads(path.read_text())
     try:
-        for taken in (("8265", "8266"), ("8265",), ("8266",)):
+        for taken in (("8265",), ("8266",), ("8265", "8266")):
             theirs = {port: ports(user, first)[port] for port in taken}
-            kept_state = json.loads(own)
-            path.write_text(json.dumps({**kept_state, "ports": {**kept_state["ports"], **theirs}}))
+            path.write_text(json.dumps({**own, "ports": {**own["ports"], **theirs}}))
             words = ("cloudrl", "submit", str(recipe), "--cluster", "second", "--submission-id", "astray")
             said = user.types(*words, code=5).stdout
             agent = "refuses the token: another cluster may have taken this port"
             assert (agent if "8266" in taken else "refuses the token (403)") in said
             assert "cloudrl detach second; cloudrl attach second" in said
     finally:
-        path.write_text(own)
+        user.types("cloudrl", "detach", "second")
+        user.types("cloudrl", "attach", "second")
     assert {name: user.jobs(name) for name in (first, "second")} == before
-
-
-def test_the_way_that_the_message_names_leads_back(user: User, first: str, program: Client) -> None:
-    del program
-    values = json.loads(kept(user, "second").read_text())
-    kept(user, "second").write_text(json.dumps({**values, **ports(user, first)}))
-    user.types("cloudrl", "detach", "second")
-    user.types("cloudrl", "attach", "second")
     assert "nodes 2" in user.probe("second", "again")
-    assert "again" not in user.jobs(first)
 
 
 def test_the_end_of_the_block_ends_the_second_alone(user: User, first: str, program: Client) -> None:
