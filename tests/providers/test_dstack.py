@@ -110,20 +110,11 @@ def test_a_cluster_that_no_fleet_can_hold(user: User) -> None:
 def test_a_model_that_does_not_exist_ends_the_run_with_the_reason(user: User) -> None:
     hub = user.lab.popen("python", "-c", HUB)
     endpoint = ("--env", "HF_ENDPOINT=http://10.77.0.1:8444")
-    words = [
-        "--on",
-        "dstack",
-        "--set",
-        "dstack.fleets=[mine]",
-        "--nodes",
-        "2",
-        *SHAPE,
-        "--model",
-        "nobody/nothing",
-        "-y",
-    ]
+    words = ("--set", "dstack.fleets=[mine]", "--nodes", "2", *SHAPE, "--model", "nobody/nothing", "-y")
     try:
-        done = user.types("cloudrl", "up", "wrong", *words, *endpoint, code=4, timeout_s=400)
+        done = user.types(
+            "cloudrl", "up", "wrong", "--on", "dstack", *words, *endpoint, code=4, timeout_s=400
+        )
     finally:
         hub.close()
     assert "model nobody/nothing: RepositoryNotFoundError" in done.stdout

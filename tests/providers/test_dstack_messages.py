@@ -59,14 +59,8 @@ def test_a_fleet_without_cluster_placement(user: User, tmp_path: Path) -> None:
 
 def test_no_fleet_at_all_for_a_run(user: User) -> None:
     """`run` offers to create one; no backend of this server has such machines."""
-    image = (
-        "--image",
-        "any",
-        "--set",
-        "user=root",
-        "--set",
-        "cpu=x86:1..",
-    )  # or the server asks an image registry
+    # without user and an architecture the server asks an image registry
+    image = ("--image", "any", "--set", "user=root", "--set", "cpu=x86:1..")
     done = user.types("cloudrl", "run", "grpo", "--cluster", "big", "--gpu", "H100:8", *image, "-y", code=3)
     assert "no fleet has or can get the machines of big; big-fleet would" in done.stdout
     assert "no backend of project 'main' offers such a machine" in done.stdout

@@ -17,8 +17,11 @@ from cloudrl.errors import CapacityError, InputError
 from cloudrl.protocol.options import AgentOptions, Ports
 from cloudrl.providers.local import ports, processes
 from cloudrl.providers.local.plan import LocalPlan, make_plan
+from cloudrl.providers.local.provider import LocalProvider
 from cloudrl.providers.registry import PROVIDERS, provider
 from cloudrl.spec import Cluster
+
+local = LocalProvider()
 
 
 @pytest.fixture(autouse=True)
@@ -155,14 +158,10 @@ def test_gpus_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert caught.value.exit_code == 3
 
 
-def _gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\n" + "echo 'GPU 0: H100'\n" * count)
+def test_gpus_that_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\n" + "echo 'GPU 0: H100'\n" * 4)
     (tmp_path / "nvidia-smi").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-
-
-def test_gpus_that_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _gpus(tmp_path, monkeypatch, 4)
     plan = _plan(nodes=1, gpu="2")
     options = AgentOptions.from_argv(plan.commands[0][3:])
     assert (options.device, options.gpus) == ("gpu", 2)
@@ -183,3 +182,60 @@ def test_an_unknown_provider() -> None:
     assert ", ".join(PROVIDERS) in caught.value.message
     with pytest.raises(InputError, match="did you mean 'dstack'"):
         provider("dstak")
+
+
+# -- a declaration that is meant for a cloud: what holds, what is named, what is refused ---------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "folder"),
+    [
+        ({}, None),
+        ({"checkpoints": "/nvme/ckpt"}, "/nvme/ckpt"),
+        ({"volumes": ["/mnt/big:/checkpoints"]}, "/mnt/big"),
+        ({"volumes": ["/mnt/big:/vol"], "checkpoints": "/vol/rl/ckpt"}, "/mnt/big/rl/ckpt"),
+        ({"volumes": ["ckpt:/checkpoints"]}, None),
+    ],
+    ids=["none", "a folder", "a host's volume", "below it", "a network volume"],
+)
+def test_where_checkpoints_go(tmp_path: Path, fields: dict[str, object], folder: str | None) -> None:
+    plan = local.plan(Cluster.load({"name": "lab", **fields}))
+    wanted = Path(folder) if folder else tmp_path / "home" / "clusters" / "lab" / "checkpoints"
+    assert plan.state.checkpoints == wanted
+    assert f"--checkpoints={wanted}" in plan.commands[0]
+    assert plan.checkpoint_dir == str(wanted)
+
+
+def test_what_has_no_effect_is_named() -> None:
+    fields = {
+        "image": "mine:1",
+        "dstack": {"fleets": ["gpus"], "max_duration": "2d"},
+        "volumes": ["ckpt:/checkpoints"],
+    }
+    plan = local.plan(Cluster.load({"name": "lab", "env": {"A": "1"}, **fields}))
+    assert plan.notes == ("without effect on this machine: image, volumes, dstack",)
+    assert f"# {plan.notes[0]}\n" in plan.render()
+    assert local.plan(Cluster.load({"name": "lab", "checkpoints": "/nvme/ckpt"})).notes == ()
+
+
+def test_a_secret_comes_from_this_shell(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(name="lab", secrets=["HF_TOKEN"])
+    monkeypatch.setenv("HF_TOKEN", "")
+    with pytest.raises(InputError, match="secret HF_TOKEN is not set") as caught:
+        local.plan(cluster)
+    assert "export HF_TOKEN=" in str(caught.value.hint)
+    monkeypatch.setenv("HF_TOKEN", "hf_1")
+    assert "hf_1" not in local.plan(cluster).render()
+
+
+@pytest.mark.parametrize("declared", [False, True])
+def test_what_stays_is_said_with_its_place(tmp_path: Path, declared: bool) -> None:
+    nvme = tmp_path / "nvme"
+    plan = local.plan(Cluster.load({"name": "lab", **({"checkpoints": str(nvme)} if declared else {})}))
+    plan.state.write()
+    look, own = local.status("lab"), plan.state.folder
+    assert look.retention is not None
+    assert look.retention.location == f"in {nvme if declared else own / 'checkpoints'}"
+    assert look.teardown_summary == (
+        f"checkpoints stay in {nvme}, logs in {own}" if declared else f"checkpoints and logs stay in {own}"
+    )
