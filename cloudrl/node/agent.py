@@ -11,10 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Callable, Iterator, List, Mapping, Optional
 
-from cloudrl.node import budget, imports, preflight
+from cloudrl.node import preflight
 from cloudrl.node import ray as ray_node
 from cloudrl.node.attempts import Attempts
 from cloudrl.node.background import BackgroundTask
+from cloudrl.node.budget import Transfers
 from cloudrl.node.checkpoint_store import CheckpointStore
 from cloudrl.node.environment import node_environment
 from cloudrl.node.failure import NodeFailed, error_code
@@ -27,7 +28,7 @@ from cloudrl.node.replication import FILES, ReplicationHub
 from cloudrl.node.services import Services
 from cloudrl.node.shard_worker_client import ShardWorkerClient
 from cloudrl.node.shutdown import ShutdownRequest
-from cloudrl.node.subcommands import ChildResult
+from cloudrl.node.subcommands import ChildResult, explain_import
 from cloudrl.node.timeouts import phase_timeouts
 from cloudrl.node.tokens import Tokens, write_secret
 from cloudrl.node.uploads import Store
@@ -63,15 +64,15 @@ class Agent:
         self.shutdown = ShutdownRequest()
         self.serving = False
         self.started_at, self.started_clock = time.time(), time.monotonic()
-        self.transfers = budget.Transfers()
-        self.attempts = Attempts(options.checkpoints, identity.run_id)
+        self.transfers = Transfers()
+        self.attempts = Attempts(options.checkpoints, identity.run_id, rank=identity.rank)
         self._persisted_at = self.started_clock
         self._children: List[Child] = []
         self._ray: Optional[Child] = None
         self.state = NodeState(
             NodeReport(
                 rank=identity.rank, ip=identity.ip, hostname=socket.gethostname(), agent_port=options.ports.agent,
-                gpus=self.gpus, cost_before=budget.read_cost(options.checkpoints, identity.run_id),
+                gpus=self.gpus, cost_before=self.attempts.read_cost(),
                 known_failures=self.attempts.known(),
             )
         )  # fmt: skip
@@ -206,6 +207,12 @@ class Agent:
         """A failure of this node, to be raised."""
         return NodeFailed(Failure(kind, self.identity.rank, reason, tail, subject=subject, code=code))
 
+    def stay_while(self, condition: Callable[[], bool], limit_s: float) -> None:
+        """Wait for other nodes after a failure; a signal ends it."""
+        deadline = time.monotonic() + limit_s
+        while condition() and time.monotonic() < deadline and not self.shutdown.asked:
+            time.sleep(_TICK_S)
+
     def end_children(self) -> None:
         """End Ray and everything else that was started here, by process id."""
         for child in reversed(self._children):
@@ -325,7 +332,7 @@ class Agent:
             return
         reason, code = f"{modules} cannot be imported within {timeout_s:g} s", "timeout"
         if in_time:
-            reason, code = imports.explain(ChildResult.read(result, child), child.tail())
+            reason, code = explain_import(ChildResult.read(result, child), child.tail())
         reason = f"the image is broken: {reason}"
         raise self.failed(FailureKind.PREFLIGHT, reason, child.tail(), subject=modules, code=code)
 
@@ -378,10 +385,10 @@ class Agent:
     def persist_cost(self) -> None:
         """Remember on the volume what the run has cost; the next attempt may have any of these machines."""
         self._persisted_at = time.monotonic()
-        cost, identity = self.cost(), self.identity
+        cost = self.cost()
         if cost is not None:
             try:
-                budget.write_cost(self.options.checkpoints, identity.run_id, cost, rank=identity.rank)
+                self.attempts.write_cost(cost)
             except OSError as error:
                 self.log.line(f"warning: what the run has cost cannot be written: {error}")
 

@@ -1,6 +1,7 @@
 """Attempts are recorded on the volumes: a permanent failure must not be retried for ever at the user's cost.
 
-Every node keeps the record on its own volume: the next attempt may have other machines of the fleet, in another order.
+What they have cost is recorded, too. Every node keeps the record on its own volume: the next attempt may have other
+machines of the fleet, in another order.
 
 dstack resubmits a failed run as long as its retry duration lasts, and counts that from the latest submission
 that was provisioned, so a run that fails at once is resubmitted for ever (dstack 0.22, services/runs).
@@ -25,17 +26,21 @@ _READY = ""
 
 
 class Attempts:
-    """The failures of a run since it was ready last, as this node's volume remembers them.
+    """What this node's volume remembers of a run: its failures since it was ready last, and its cost.
 
     Args:
-        folder: the checkpoint folder; the record is `.cloudrl/attempts/<run_id>.jsonl` below it.
+        folder: the checkpoint folder, with `.cloudrl/attempts/<run_id>.jsonl` and `.cloudrl/cost/<run_id>.json`.
         run_id: the same for all retries of one run.
+        rank: of this node; all of them may share the folder.
         clock: seconds since the epoch.
     """
 
-    def __init__(self, folder: Path, run_id: str, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, folder: Path, run_id: str, *, rank: int, clock: Callable[[], float] = time.time
+    ) -> None:
         self._path = folder / ".cloudrl" / "attempts" / f"{file_name(run_id)}.jsonl"
-        self._clock = clock
+        self._cost_path = folder / ".cloudrl" / "cost" / f"{file_name(run_id)}.json"
+        self._rank, self._clock = rank, clock
 
     def known(self) -> Dict[str, float]:
         """The failures: signature -> seconds since the epoch. None where the record cannot be read."""
@@ -98,6 +103,24 @@ class Attempts:
         """
         if self._path.exists():
             self._path.write_text(json.dumps({"at": self._clock(), "signature": _READY}) + "\n")
+
+    def read_cost(self) -> float:
+        """US dollars that earlier attempts have cost."""
+        try:
+            return float(json.loads(self._cost_path.read_text())["cost_before"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return 0.0
+
+    def write_cost(self, amount: float) -> None:
+        """Remember what the run has cost so far, for its next attempt.
+
+        Raises:
+            OSError: the volume cannot be written.
+        """
+        self._cost_path.parent.mkdir(parents=True, exist_ok=True)
+        part = self._cost_path.with_suffix(f".{self._rank}.part")
+        part.write_text(json.dumps({"cost_before": round(amount, 4), "at": self._clock()}))
+        part.replace(self._cost_path)
 
     def _read(self) -> Dict[str, float]:
         if not self._path.exists():

@@ -7,16 +7,11 @@ dstack does not start the run again.
 from __future__ import annotations
 
 import contextlib
-import json
 import threading
 import time
 from typing import TYPE_CHECKING, Any, Callable, Iterator, Mapping, Optional, Sequence
 
-from cloudrl.node.attempts import file_name
-
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from cloudrl.node.ray import Dashboard
     from cloudrl.protocol.options import BudgetLimits
 
@@ -156,28 +151,3 @@ class IdleMonitor:
 def pause_s(limit_s: float) -> float:
     """Seconds between two looks: a small part of the time without work that is allowed."""
     return min(15.0, max(0.2, limit_s / 20))
-
-
-def read_cost(folder: Path, run_id: str) -> float:
-    """US dollars that earlier attempts of a run have cost, as far as this node's volume remembers them."""
-    try:
-        return float(json.loads(_file(folder, run_id).read_text())["cost_before"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return 0.0
-
-
-def write_cost(folder: Path, run_id: str, amount: float, *, rank: int) -> None:
-    """Remember what the run has cost so far, for its next attempt. All ranks may share the folder.
-
-    Raises:
-        OSError: the volume cannot be written.
-    """
-    path = _file(folder, run_id)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(f".{rank}.part")
-    part.write_text(json.dumps({"cost_before": round(amount, 4), "at": time.time()}))
-    part.replace(path)
-
-
-def _file(folder: Path, run_id: str) -> Path:
-    return folder / ".cloudrl" / "cost" / f"{file_name(run_id)}.json"

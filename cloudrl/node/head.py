@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Set, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Optional, Set, Tuple
 
 from cloudrl.data.request import parse_request
 from cloudrl.node import budget, shared_fs
@@ -91,7 +91,7 @@ class Head(Agent):
         if self.ready_at is None and not failure.final:
             if failure.permanent or failure.transient:
                 # a rank that starts at this moment may remember that an earlier attempt has failed alike
-                self._stay_while(self._is_rank_missing, _HEAR_OF_ALL_S)
+                self.stay_while(self._is_rank_missing, _HEAR_OF_ALL_S)
             elsewhere = [report.known_failures for report in self.state.reports()]
             failure = self.attempts.classify(failure, elsewhere=elsewhere, since=self.started_at)
         self.state.judge(failure)
@@ -99,22 +99,17 @@ class Head(Agent):
             # one that comes after a final failure and finds nobody would fail later and otherwise, and so have the
             # whole run retried
             limit_s = self.options.join_timeout_s if failure.final else _TELL_WORKERS_S
-            self._stay_while(self._is_rank_missing, limit_s)
-        self._stay_while(self._is_rank_uninformed, _TELL_WORKERS_S)
+            self.stay_while(self._is_rank_missing, limit_s)
+        self.stay_while(self._is_rank_uninformed, _TELL_WORKERS_S)
         return failure
 
-    def _stay_while(self, condition: Callable[[], bool], limit_s: float) -> None:
-        deadline = time.monotonic() + limit_s
-        while self.serving and condition() and time.monotonic() < deadline and not self.shutdown.asked:
-            time.sleep(0.05)
-
     def _is_rank_missing(self) -> bool:
-        return len(self.state.reports()) < self.identity.nodes
+        return self.serving and len(self.state.reports()) < self.identity.nodes
 
     def _is_rank_uninformed(self) -> bool:
         """Whether a rank lives that does not know."""
         ranks = self.state.uninformed_ranks()
-        return any(self.state.heartbeat_age_s(rank) < _BEAT_IS_LATE_S for rank in ranks)
+        return self.serving and any(self.state.heartbeat_age_s(rank) < _BEAT_IS_LATE_S for rank in ranks)
 
     def status(self) -> ClusterStatus:
         """See `Agent`."""

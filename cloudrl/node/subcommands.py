@@ -23,6 +23,14 @@ from cloudrl.protocol.wire import Wire
 if TYPE_CHECKING:
     from cloudrl.node.process import Child
 
+_REMEDIES = {
+    "MKL_THREADING_LAYER": "numpy's MKL clashes with libgomp: add the set-up command `pip install -U numpy`, "
+    "or env MKL_SERVICE_FORCE_INTEL=1 (vllm issue 10759)",
+    "libcudart": "the image's CUDA libraries do not fit its torch: take the image of this verl release",
+    "undefined symbol": "a package was compiled for another torch: take the image of this verl release",
+}
+"""By words of the error, which are its code, too."""
+
 
 @dataclass(frozen=True)
 class ChildResult(Wire):
@@ -48,6 +56,17 @@ class ChildResult(Wire):
             status, lines = child.poll(), [line.strip() for line in child.tail().splitlines()]
             last_line = next(filter(None, reversed(lines)), f"its child exited with {status}")
             return cls(reason=last_line, code=f"exit {status}")
+
+
+def explain_import(result: ChildResult, log: str) -> Tuple[str, str]:
+    """Reason and code of a failed import, by what the child has left and the last lines that it wrote.
+
+    MKL ends the process itself, so that its words stand in the log alone.
+    """
+    for mark, remedy in _REMEDIES.items():
+        if mark in f"{result.reason}\n{log}":
+            return f"{result.reason} -> {remedy}", mark
+    return result.reason, result.code
 
 
 def main(argv: Sequence[str]) -> int:

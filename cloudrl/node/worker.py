@@ -115,15 +115,14 @@ class Worker(Agent):
     def agree_on_outcome(self, failure: Failure) -> Failure:
         """Report it to the head and take its word; alone, judge by this node's own volume."""
         self.state.update(phase=Phase.FAILED, failure=failure)
-        deadline = time.monotonic() + _VERDICT_S
-        while time.monotonic() < deadline and not (self._refused or self._lost or self.shutdown.asked):
-            if self.reply.failure is not None:
-                if not self.reply.ready:
-                    # the head of the next attempt may have a volume that has seen nothing
-                    with contextlib.suppress(OSError):
-                        self.attempts.record(self.reply.failure)
-                return self.reply.failure
-            time.sleep(0.05)
+        self.stay_while(lambda: not (self.reply.failure or self._refused or self._lost), _VERDICT_S)
+        verdict = self.reply.failure
+        if verdict is not None:
+            if not self.reply.ready:
+                # the head of the next attempt may have a volume that has seen nothing
+                with contextlib.suppress(OSError):
+                    self.attempts.record(verdict)
+            return verdict
         if self._lost is not None and failure.kind is FailureKind.RAY:
             return self._lost  # Ray ended here because its head did
         if self.reply.ready:

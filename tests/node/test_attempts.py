@@ -20,7 +20,7 @@ CLOCK = itertools.count()
 
 
 def attempts(folder: Path, run_id: str = "run") -> Attempts:
-    return Attempts(folder, run_id, clock=lambda: float(next(CLOCK)))
+    return Attempts(folder, run_id, rank=0, clock=lambda: float(next(CLOCK)))
 
 
 def is_final(
@@ -157,3 +157,18 @@ def test_the_same_failure_seen_by_another_node_is_no_earlier_one(tmp_path: Path)
     began = float(next(CLOCK))
     attempts(tmp_path).record(FAILURE)
     assert not attempts(tmp_path).classify(FAILURE, since=began).final
+
+
+def test_what_was_paid_comes_back(tmp_path: Path) -> None:
+    for rank, amount in enumerate((12.34567, 13.0)):
+        Attempts(tmp_path, "run/1", rank=rank).write_cost(amount)
+    assert attempts(tmp_path, "run/1").read_cost() == 13.0
+    assert attempts(tmp_path, "another").read_cost() == 0.0
+    assert not list(tmp_path.rglob("*.part"))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"cost_before": "much"}', '{"at": 3}'])
+def test_a_broken_record_of_the_cost_is_none(tmp_path: Path, text: str) -> None:
+    attempts(tmp_path).write_cost(1.0)
+    next(tmp_path.rglob("run.json")).write_text(text)
+    assert attempts(tmp_path).read_cost() == 0.0

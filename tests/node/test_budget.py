@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from cloudrl.node import budget
-from cloudrl.node.budget import IdleMonitor, Transfers, read_cost, shutdown_reason, write_cost
+from cloudrl.node.budget import IdleMonitor, Transfers, shutdown_reason
 from cloudrl.protocol.options import BudgetLimits
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 IDLE = BudgetLimits(idle_s=1800)
 BUDGET = BudgetLimits(max_cost=200, price_per_hour=50)
@@ -161,20 +156,3 @@ class TestMonitor:
 
 def test_it_is_asked_often_enough() -> None:
     assert [budget.pause_s(limit_s) for limit_s in (1800, 20, 1)] == [15, 1, 0.2]
-
-
-class TestWhatWasPaid:
-    def test_comes_back(self, tmp_path: Path) -> None:
-        write_cost(tmp_path, "run/1", 12.34567, rank=0)
-        write_cost(tmp_path, "run/1", 13.0, rank=1)
-        assert read_cost(tmp_path, "run/1") == 13.0
-        assert not list(tmp_path.rglob("*.part"))
-
-    @pytest.mark.parametrize("text", ["", "{", "[]", '{"cost_before": "much"}', '{"at": 3}'])
-    def test_a_broken_record_is_none(self, tmp_path: Path, text: str) -> None:
-        write_cost(tmp_path, "run", 1.0, rank=0)
-        next(tmp_path.rglob("run.json")).write_text(text)
-        assert read_cost(tmp_path, "run") == 0.0
-
-    def test_no_record(self, tmp_path: Path) -> None:
-        assert read_cost(tmp_path, "run") == 0.0

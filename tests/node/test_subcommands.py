@@ -14,12 +14,11 @@ import pytest
 from child_processes import ended
 from node_harness import until
 
-from cloudrl.node import imports
 from cloudrl.node.fetch import describe_file, hub_cache, models_dir, split_paths
 from cloudrl.node.log import Log
 from cloudrl.node.main import main
 from cloudrl.node.process import Child
-from cloudrl.node.subcommands import ChildResult
+from cloudrl.node.subcommands import ChildResult, explain_import
 from cloudrl.protocol.report import DataFile
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ def test_what_can_be_foreseen_is_said_in_one_line(tmp_path: Path, capsys: pytest
     ],
 )
 def test_a_known_clash_has_a_remedy_which_is_its_code(reason: str, log: str, remedy: str, code: str) -> None:
-    explained, found = imports.explain(ChildResult(reason=reason, code="ImportError"), log)
+    explained, found = explain_import(ChildResult(reason=reason, code="ImportError"), log)
     assert found == code
     assert explained.startswith(reason + remedy)
     assert remedy or explained == reason
