@@ -6,47 +6,25 @@ import json
 import os
 import signal
 import socket
-import sys
 import threading
 import time
 import zlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from server_harness import Served
 
 from cloudrl.checkpoints.remote import READ_TIMEOUT_S
-from cloudrl.node.process import Child
 from cloudrl.node.shard_worker import SEND_TIMEOUT_S
 from cloudrl.node.shard_worker_client import SILENT_S, ShardWorkerClient, ShardWorkerFailed
 from cloudrl.protocol.client import LISTING_TIMEOUT_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 pytestmark = pytest.mark.io
 
 BODY = b"weights" * 99
-
-
-@pytest.fixture
-def started() -> Iterator[list[Child]]:
-    """Those that a test has started; none of them is left."""
-    children: list[Child] = []
-    yield children
-    for child in children:
-        child.end()
-
-
-@pytest.fixture
-def start(tmp_path: Path, started: list[Child]) -> Callable[[int], Child]:
-    def start(descriptor: int) -> Child:
-        command = [sys.executable, "-m", "cloudrl.node", "shards", f"--fd={descriptor}"]
-        log = tmp_path / "shards.log"
-        started.append(Child(command, log=log, env=os.environ, pass_fds=(descriptor,), bound=False))
-        return started[-1]
-
-    return start
 
 
 @pytest.fixture
@@ -68,26 +46,25 @@ def test_it_is_waited_for_longer_than_any_client_waits() -> None:
     assert max(LISTING_TIMEOUT_S, SEND_TIMEOUT_S, READ_TIMEOUT_S) < SILENT_S
 
 
-def test_a_child_that_hangs_is_ended_and_another_one_asked(
-    start: Callable[[int], Child], started: list[Child], file: Path
-) -> None:
-    child = ShardWorkerClient(start)
-    assert total(child, file) == zlib.crc32(BODY)
-    child._silent_s = 0.3
-    os.kill(started[0].pid, signal.SIGSTOP)
+def test_a_child_that_hangs_is_ended_and_another_one_asked(tmp_path: Path, file: Path) -> None:
+    node = Served(tmp_path / "node", 0)
+    client = node.checkpoint_store.child
+    assert total(client, file) == zlib.crc32(BODY)
+    client._silent_s, hung = 0.3, node.child
+    assert hung is not None
+    os.kill(hung.pid, signal.SIGSTOP)
     before = descriptors()
-    threads = [threading.Thread(target=_fails, args=(child, file)) for _ in range(3)]
+    threads = [threading.Thread(target=_fails, args=(client, file)) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(20)
-    assert [started[0].wait(10), descriptors()] == [-signal.SIGKILL, before - 1], "its socket goes, too"
+    assert [hung.wait(10), descriptors()] == [-signal.SIGKILL, before - 1], "its socket goes, too"
 
-    child._silent_s = 20.0
-    assert total(child, file) == zlib.crc32(BODY)
-    assert len(started) == 2
-    child.close()
-    assert started[1].wait(10) == 0
+    client._silent_s = 20.0
+    assert total(client, file) == zlib.crc32(BODY)
+    assert node.child is not hung
+    node.close()
 
 
 def _fails(child: ShardWorkerClient, file: Path) -> None:
