@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import uuid
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,9 +13,25 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 from node_harness import Image, Nodes, make_image, making, marked
+from server_harness import Served
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+
+@pytest.fixture
+def head(tmp_path: Path) -> Iterator[Served]:
+    """The server of rank 0 of three."""
+    with closing(Served(tmp_path / "head", 0)) as served:
+        yield served
+
+
+@pytest.fixture
+def worker(tmp_path: Path, head: Served) -> Iterator[Served]:
+    """That of rank 1, which the head has heard of."""
+    with closing(Served(tmp_path / "worker", 1)) as served:
+        head.state.record_heartbeat(served.state.own)
+        yield served
 
 
 @pytest.fixture

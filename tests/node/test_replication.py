@@ -7,7 +7,6 @@ import json
 import os
 import re
 import stat
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -22,7 +21,7 @@ from cloudrl.protocol.client import AgentClient
 from cloudrl.protocol.report import Replica
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    pass
 
 pytestmark = pytest.mark.io
 
@@ -32,20 +31,6 @@ MODEL = Manifest(
 )
 URL = f"/v1/files/{MODEL.address}"
 HERE, COMING = wire.to_json(Replica(complete=True)), wire.to_json(Replica())
-
-
-@pytest.fixture
-def head(tmp_path: Path) -> Iterator[Served]:
-    served = Served(tmp_path / "head", 0, nodes=2)
-    yield served
-    served.close()
-
-
-@pytest.fixture
-def worker(tmp_path: Path) -> Iterator[Served]:
-    served = Served(tmp_path / "worker", 1, nodes=2)
-    yield served
-    served.close()
 
 
 def announce(node: Served, manifest: Manifest = MODEL, url: str = URL) -> Any:
@@ -82,12 +67,12 @@ def pull_all(worker: Served, head: Served) -> None:
 
 def test_from_a_client_to_every_node(head: Served, worker: Served):
     put_all(head)
-    assert head.get(URL).json()["nodes"] == {"0": HERE, "1": COMING}
+    assert head.get(URL).json()["nodes"] == {"0": HERE, "1": COMING, "2": COMING}
 
     assert beat(worker, head) == [f"files/{MODEL.address}"]
     pull_all(worker, head)
 
-    assert head.get(URL).json()["nodes"] == {"0": HERE, "1": HERE}
+    assert head.get(URL).json()["nodes"] == {"0": HERE, "1": HERE, "2": COMING}
     for path, body in FILES.items():
         assert (worker.replication.files.root / MODEL.address / path).read_bytes() == body
 
@@ -96,7 +81,7 @@ def test_what_is_still_coming_is_nobodys_business(head: Served, worker: Served):
     announce(head)
     state = put(head, "my model/note", b"note").json()
     assert state["files"]["my model/note"] == 4
-    assert state["nodes"] == {"0": COMING, "1": COMING}
+    assert state["nodes"] == {"0": COMING, "1": COMING, "2": COMING}
 
     assert head.get(f"{URL}/content/my%20model/note").status == 404
     assert head.get(f"{URL}/manifest").status == 404
@@ -207,11 +192,11 @@ SECRETS = {"HF_TOKEN": "hf_marker", "WANDB_API_KEY": "a'b $HOME"}
 def test_secrets_on_every_node(head: Served, worker: Served):
     body = json.dumps(SECRETS).encode()
     answer = head.call("PUT", "/v1/jobs/job1/secrets", body=body)
-    assert head.get("/v1/jobs/job1/secrets").json() == {"nodes": {"0": HERE, "1": COMING}}
+    assert head.get("/v1/jobs/job1/secrets").json() == {"nodes": {"0": HERE, "1": COMING, "2": COMING}}
 
     pull_all(worker, head)
 
-    assert head.get("/v1/jobs/job1/secrets").json() == {"nodes": {"0": HERE, "1": HERE}}
+    assert head.get("/v1/jobs/job1/secrets").json() == {"nodes": {"0": HERE, "1": HERE, "2": COMING}}
     paths = [node.replication.secrets.folder / "job1" for node in (head, worker)]
     assert paths[0].read_text() == paths[1].read_text()
     assert "hf_marker" in paths[1].read_text()

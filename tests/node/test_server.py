@@ -24,26 +24,10 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.io
 
 
-@pytest.fixture
-def head(tmp_path: Path) -> Iterator[Served]:
-    served = Served(tmp_path / "head", 0)
-    yield served
-    served.close()
-
-
 @pytest.fixture(scope="module")
 def refusing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A head for calls that are refused, and so change nothing."""
     served = Served(tmp_path_factory.mktemp("refusing"), 0)
-    yield served
-    served.close()
-
-
-@pytest.fixture
-def worker(tmp_path: Path, head: Served) -> Iterator[Served]:
-    """Rank 1, which the head has heard of."""
-    served = Served(tmp_path / "worker", 1)
-    head.state.record_heartbeat(served.state.own)
     yield served
     served.close()
 

@@ -17,7 +17,7 @@ from cloudrl.node.shard_worker import cast
 from cloudrl.node.shard_worker_client import ShardWorkerClient, ShardWorkerFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    pass
 
 pytestmark = pytest.mark.io
 
@@ -30,29 +30,22 @@ VALUES = struct.pack("<200000f", *(index / 7 for index in range(200_000)))
 
 
 @pytest.fixture
-def head(tmp_path: Path) -> Iterator[Served]:
-    served = Served(tmp_path / "head", 0)
-    fill(served)
-    yield served
-    served.close()
+def head(head: Served) -> Served:
+    return fill(head)
 
 
 @pytest.fixture
-def worker(head: Served, tmp_path: Path) -> Iterator[Served]:
-    """Rank 1, which the head has heard of."""
-    served = Served(tmp_path / "worker", 1)
-    fill(served)
-    head.state.record_heartbeat(served.state.own)
-    yield served
-    served.close()
+def worker(worker: Served) -> Served:
+    return fill(worker)
 
 
-def fill(served: Served) -> None:
+def fill(served: Served) -> Served:
     for root in (served.checkpoints, served.folder / "ray" / IN_RAY_TMP):
         (root / SHARD).parent.mkdir(parents=True)
         (root / SHARD).write_bytes(VALUES)
     (served.folder / "ray" / "secret").write_bytes(SECRET)
     (served.folder / "secret").write_bytes(SECRET)
+    return served
 
 
 def at(rank: int, path: str = SHARD, root: str = "checkpoints") -> str:
