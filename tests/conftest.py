@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from dstack_hosts.fixtures import dstack_lab, dstack_pair  # noqa: F401 - fixtures
@@ -18,8 +18,12 @@ from fake_clock import Clock
 from fake_local import FakeLocal
 from hypothesis import settings
 
+from cloudrl.cli.main import main
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    Run = Callable[..., "Typed"]
 
 # The same examples in every run; HYPOTHESIS_PROFILE=explore looks for new ones.
 settings.register_profile("repeatable", max_examples=30, derandomize=True, deadline=None, database=None)
@@ -105,6 +109,32 @@ def run_python() -> Callable[[str], str]:
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
+
+
+class Typed(NamedTuple):
+    """What a command did."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Type a command."""
+
+    def typed(*words: str) -> Typed:
+        monkeypatch.setattr(sys, "argv", ["cloudrl", *words])
+        code: Any = 0
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code or 0
+        output = capsys.readouterr()
+        assert "Traceback" not in output.err
+        return Typed(code, output.out, output.err)
+
+    return typed
 
 
 @pytest.fixture

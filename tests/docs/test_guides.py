@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,10 +16,10 @@ from fake_local import FakeLocal
 from small_step import write_step
 from spread_checkpoint import spread
 
-from cloudrl.cli.main import main
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from conftest import Run
 
 pytestmark = pytest.mark.io
 
@@ -83,21 +82,13 @@ def test_there_are_guides() -> None:
 
 
 @pytest.mark.parametrize("guide", GUIDES)
-def test_the_commands_of_a_guide(
-    guide: str, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_commands_of_a_guide(guide: str, place: Path, run: Run) -> None:
     for command in commands(guide):
-        words = shlex.split(command)
-        assert words[0] == "cloudrl", command
-        monkeypatch.setattr(sys, "argv", words)
-        code: object = 0
-        try:
-            main()
-        except SystemExit as end:
-            code = end.code or 0
-        said = capsys.readouterr()
-        assert code == 0, f"{command}\n{said.err}"
-        assert said.out.strip() or said.err.strip(), f"{command} says nothing"
+        program, *words = shlex.split(command)
+        assert program == "cloudrl", command
+        done = run(*words)
+        assert done.code == 0, f"{command}\n{done.err}"
+        assert done.out.strip() or done.err.strip(), f"{command} says nothing"
 
 
 @pytest.mark.parametrize("guide", [guide for guide in GUIDES if python(guide)])

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
+
+    from conftest import Run, Typed
 
 from fake_cluster import FakeCluster
-
-from cloudrl.cli.main import main
 
 
 @pytest.fixture
@@ -23,22 +22,11 @@ def cluster() -> Iterator[FakeCluster]:
 
 
 @pytest.fixture
-def run(
-    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., tuple[int, str, str]]:
-    """Type a command; returns exit code, standard output and standard error."""
+def run(cluster: FakeCluster, run: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Type a command towards it, or another address; none for ""."""
     monkeypatch.setenv("RAY_AUTH_TOKEN", str(cluster.token))
 
-    def typed(*arguments: str, address: str | None = None) -> tuple[int, str, str]:
-        target = [] if address == "" else ["--address", address or cluster.url]
-        monkeypatch.setattr(sys, "argv", ["cloudrl", *arguments, *target])
-        try:
-            main()
-            code: Any = 0
-        except SystemExit as end:
-            code = end.code or 0
-        output = capsys.readouterr()
-        assert "Traceback" not in output.err
-        return code, output.out, output.err
+    def typed(*words: str, address: str | None = None) -> Typed:
+        return run(*words, *([] if address == "" else ["--address", address or cluster.url]))
 
     return typed

@@ -17,12 +17,10 @@ import yaml
 from child_processes import ended
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
+    from conftest import Run
     from fake_cluster import FakeCluster
-
-    Run = Callable[..., tuple[int, str, str]]
 
 pytestmark = pytest.mark.io
 
