@@ -180,7 +180,7 @@ def _own_errors(repo: str) -> Iterator[None]:
             ) from error
         raise ConnectionFailed(
             f"the Hub does not answer for {repo}: {_first_line(cause)}",
-            hint="Type the same command again: it goes on where it stopped",
+            hint="Run the same command again; it resumes where it stopped",
         ) from error
 
 

@@ -88,7 +88,7 @@ class Terminal:
         if _output.is_interactive():
             return _output.ask(question.text)
         if question.default is None:
-            raise InputError(f"{question.text} Nobody is there to ask", hint="Answer yes with -y")
+            raise InputError(f"{question.text} There is nobody to ask", hint="Answer yes with -y")
         return question.default
 
     def _say(self, text: str, hint: str = "") -> None:

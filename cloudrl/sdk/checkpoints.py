@@ -49,7 +49,9 @@ def find_checkpoints(
     from cloudrl.protocol.backoff import Backoff
 
     if cluster is not None and folder is not None:
-        raise InputError(f"--cluster {cluster} and --dir {folder} are two places", hint="Give one of the two")
+        raise InputError(
+            f"--cluster {cluster} and --dir {folder} exclude each other", hint="Pass only one of them"
+        )
     if folder is not None:
         return Checkpoints(LocalSource(Path(folder).expanduser()))
     none = "Name a folder, for example: cloudrl checkpoints list --dir ./checkpoints"
@@ -217,6 +219,6 @@ def _run_of(job: JobHandle, found: Checkpoints) -> str:
         if folder in folders:
             return each.run
     raise CheckpointError(
-        f"job {job.submission_id} has left no checkpoint in {folder or 'a folder that is known'}",
-        hint=f"What there is: cloudrl checkpoints list --cluster {shlex.quote(job.connection.name)}",
+        f"job {job.submission_id} left no checkpoint in {folder or 'a folder that is known'}",
+        hint=f"See all: cloudrl checkpoints list --cluster {shlex.quote(job.connection.name)}",
     )

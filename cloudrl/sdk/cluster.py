@@ -135,7 +135,7 @@ def priced_and_confirmed(plan: Plan, confirm: Confirm, on_progress: OnProgress) 
     plan = plan.priced()
     if (price := plan.price) is None:
         return plan
-    report_price(price, f"{plan.cluster.nodes} nodes together", on_progress)
+    report_price(price, f"{plan.cluster.nodes} nodes in total", on_progress)
     cost = f" for about {money(price.per_hour)}/h" if price.per_hour else ""
     if not confirm(Question(f"Start {plan.name}{cost}?")):
         raise InputError("nothing was started")

@@ -25,7 +25,7 @@ def costs(status: Status) -> str:
     return f" and costs {money(status.price_per_hour)}/h{so_far}"
 
 
-def current_state(provider: Provider, name: str, *, alive: str = "goes on") -> tuple[bool, str]:
+def current_state(provider: Provider, name: str, *, alive: str = "keeps running") -> tuple[bool, str]:
     """Whether a cluster goes on, as far as anybody can say, and the end of a sentence that says it.
 
     Args:
@@ -42,7 +42,9 @@ def current_state(provider: Provider, name: str, *, alive: str = "goes on") -> t
     return True, f"{alive}{costs(status)}"
 
 
-def with_state(error: CloudrlError, provider: Provider, name: str, *, alive: str = "goes on") -> CloudrlError:
+def with_state(
+    error: CloudrlError, provider: Provider, name: str, *, alive: str = "keeps running"
+) -> CloudrlError:
     """The same error, with what becomes of a cluster, and how to end it if it goes on; see `current_state`."""
     goes_on, state = current_state(provider, name, alive=alive)
     hints = [*(error.hint or "").splitlines(), *([f"End it: cloudrl down {name}"] if goes_on else [])]
@@ -59,11 +61,11 @@ def describe(status: Status) -> list[str]:
     if idle is not None:
         now = status.budget.idle_s
         since = f", idle for {round(now / 60)}m now" if now is not None and now >= 60 else ""
-        lines.append(f"ends by itself when it is idle for {duration(int(idle))}{since}")
+        lines.append(f"stops by itself after being idle for {duration(int(idle))}{since}")
     if budget is not None:
-        lines.append(f"ends by itself when it has cost {money(budget)}")
+        lines.append(f"stops by itself once it has cost {money(budget)}")
     if status.phase is Phase.DOWN and status.reason:
-        lines.append(f"it has ended by itself: {status.reason}")
+        lines.append(f"it stopped by itself: {status.reason}")
     return lines
 
 
@@ -73,8 +75,12 @@ def price_difference(status: Status) -> str:
     if not counted or not real or real <= 1.005 * counted:
         return ""
     budget = status.budget.max_cost
-    end = f"; it ends at about {money(budget * real / counted)} instead of {money(budget)}" if budget else ""
-    return f"warning: {status.name} costs {money(real)}/h, and its agents count with {money(counted)}/h{end}"
+    end = (
+        f"; it will stop at about {money(budget * real / counted)} instead of {money(budget)}"
+        if budget
+        else ""
+    )
+    return f"warning: {status.name} costs {money(real)}/h, but its agents assume {money(counted)}/h{end}"
 
 
 def report_price(price: Price, together: str, on_progress: OnProgress) -> None:

@@ -48,7 +48,7 @@ def find(
     """
     if name is not None and address is not None:
         raise InputError(
-            f"--cluster {name} and --address {address} are two targets", hint="Give one of the two"
+            f"--cluster {name} and --address {address} exclude each other", hint="Pass only one of them"
         )
     if name is None and address is None:
         up = running_clusters()

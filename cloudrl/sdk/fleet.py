@@ -64,7 +64,7 @@ class Fleet(spec.Fleet):
         where = server.connect(project)
         planned = fleets.plan(where, self.to_dstack())
         if planned.action == "nothing":
-            on_progress(Notice(f"fleet {self.name} is there, as declared"))
+            on_progress(Notice(f"fleet {self.name} already exists as declared"))
         else:
             fleets.check(where, planned, replace=replace is not False)
         if planned.price is not None:
@@ -80,7 +80,7 @@ class Fleet(spec.Fleet):
             per_hour = planned.price.per_hour if planned.price is not None else None
             cost = f", with machines from {money(per_hour)}/h" if per_hour else ""
             raise Interrupted(
-                f"interrupted; fleet {self.name} is being made{cost}",
+                f"interrupted; fleet {self.name} is still being created{cost}",
                 hint=f"Look: cloudrl fleet list\nDelete it: cloudrl fleet delete {self.name}",
             ) from None
         up = len(state.instances)
@@ -118,7 +118,7 @@ def delete_fleets(
     fleets.delete(where, list(names))
     for name in names:
         fleets.wait_deleted(where, name)
-        on_progress(Notice(f"fleet {name} is gone"))
+        on_progress(Notice(f"deleted fleet {name}"))
 
 
 def declared_notices(fleet: spec.Fleet) -> list[Notice]:
@@ -135,7 +135,7 @@ def _question(planned: FleetPlan, on_progress: OnProgress, *, replace: bool) -> 
     name = planned.name
     if planned.action == "recreate":
         lost = _lost_with([planned.current] if planned.current else [], on_progress)
-        text = f"Fleet {name} is there and cannot be changed in place. Delete it and make it anew?{lost}"
+        text = f"Fleet {name} exists and cannot be changed in place. Delete and recreate it?{lost}"
         return Question(text, default=replace or None)
     return Question(
         f"Create fleet {name}?" if planned.action == "create" else f"Change fleet {name} in place?"
@@ -146,9 +146,9 @@ def _lost_with(states: Sequence[FleetState], on_progress: OnProgress) -> str:
     """What goes with fleets, as a sentence for the question; says what stays."""
     for state in states:
         if state.is_ssh:
-            on_progress(Notice(f"{state.name}: what lies on the hosts' own disks stays there"))
+            on_progress(Notice(f"{state.name}: data on the hosts' own disks is kept"))
     rented = [each.name for state in states if not state.is_ssh for each in state.instances]
-    return f" {', '.join(rented)} and all that lies on their disks will be gone." if rented else ""
+    return f" {', '.join(rented)} and everything on their disks will be lost." if rented else ""
 
 
 def _machine_notices(on_progress: OnProgress) -> Callable[[FleetState], None]:

@@ -70,8 +70,8 @@ class RunningCluster:
                 end(where, impact)
                 return
         kept = CheckpointError(
-            f"cluster {name} is not ended, since checkpoints would be lost with it; it goes on{costs(impact.status)}\n"
-            + "\n".join(notice.text for notice in impact.notices()),
+            f"cluster {name} was not stopped because its checkpoints would be lost; it keeps running"
+            f"{costs(impact.status)}\n" + "\n".join(notice.text for notice in impact.notices()),
             hint=f"Merge one: cloudrl checkpoints merge --cluster {name} --to ./model\nEnd it: cloudrl down {name}",
         )
         if error is None:

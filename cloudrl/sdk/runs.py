@@ -106,7 +106,7 @@ class RunRequest:
             ensure_name_free(name, on)
             there = run_plan.find_running(self.cluster, self.asked, on=on)
         if there is not None:
-            on_progress(Notice(f"cluster {name} is up, and is used"))
+            on_progress(Notice(f"using cluster {name}, which is up"))
             cluster = RunningCluster(there, provider=on)
         else:
             cluster = self._start(create_fleet=create_fleet, confirm=confirm, on_progress=on_progress)
@@ -120,7 +120,9 @@ class RunRequest:
             if error.fleet is None or not create_fleet:
                 raise
             fleet = Fleet.load(error.fleet.explicit_fields())
-        none_fits = f"no fleet has or can get the machines of {self.cluster.name}; {fleet.name} would"
+        none_fits = (
+            f"no fleet has, or can get, machines for {self.cluster.name}; new fleet {fleet.name} would"
+        )
         on_progress(Notice(none_fits))
         with nothing_started(fleet.name):
             fleet.create(confirm=confirm, on_progress=on_progress)

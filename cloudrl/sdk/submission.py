@@ -115,10 +115,10 @@ def follow(job: JobHandle, *, on_progress: OnProgress = silent) -> Progress | No
             elif isinstance(event, jobs.Ended):
                 raise_for_status(job, event)
     except KeyboardInterrupt:
-        message = f"no longer following; job {job.submission_id} goes on"
+        message = f"no longer following; job {job.submission_id} keeps running"
         raise Interrupted(message, hint=way_back(job)) from None
     except ConnectionFailed as failure:
-        message = f"{failure.message}\njob {job.submission_id} goes on without us"
+        message = f"{failure.message}\njob {job.submission_id} keeps running"
         raise type(failure)(message, hint=way_back(job)) from failure
     return last
 
@@ -137,12 +137,12 @@ def stop_job(job: JobHandle, *, confirm: Confirm = unattended, on_progress: OnPr
     """
     before = job.status().status
     if not before.is_terminal and not confirm(Question(f"Stop job {job.submission_id}?")):
-        raise InputError(f"{job.submission_id} goes on")
+        raise InputError(f"{job.submission_id} keeps running")
     job.cancel()
     after = job.wait(timeout_s=180.0)
     was_not = f"{job.submission_id} was not running: {before}"
     on_progress(Notice(was_not if before.is_terminal else f"{job.submission_id} has ended: {after}"))
     if job.checkpoint_dir is not None and not before.is_terminal:
-        stay = f"checkpoints stay in {job.checkpoint_dir}; go on from them with --name {job.name}"
+        stay = f"checkpoints stay in {job.checkpoint_dir}; resume from them with --name {job.name}"
         on_progress(Notice(stay))
     return after

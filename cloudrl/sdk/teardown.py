@@ -61,7 +61,7 @@ class TeardownImpact:
         """The checkpoints that would be destroyed, and how to keep one; none where none would be."""
         if self.lost_with is None:
             return []
-        head = f"These checkpoints lie nowhere else than {self.lost_with}:"
+        head = f"These checkpoints exist only {self.lost_with}:"
         more = [f"  ({len(self.checkpoints) - _SHOWN} more)"] if len(self.checkpoints) > _SHOWN else []
         lines = [head, *more, *(f"  {each}" for each in self.checkpoints[-_SHOWN:])]
         first = f"Merge one first: cloudrl checkpoints merge --cluster {self.status.name} --to ./model"
@@ -127,7 +127,7 @@ def down(name: str, *, confirm: Confirm = unattended, on_progress: OnProgress = 
     if not was_running and "/" not in name:  # the one that was over may not be the one that was meant
         for other_provider, error in find(name).errors.items():
             other = ClusterRef(other_provider, name)
-            unseen = f"{error.message}; if there is a cluster {other}, it goes on"
+            unseen = f"{error.message}; if there is a cluster {other}, it keeps running"
             on_progress(Notice(unseen, f"When it answers: cloudrl down {other}"))
     return was_running
 
@@ -185,7 +185,9 @@ def ending(provider: Provider, name: str, price_per_hour: float | None = None) -
     except ConnectionFailed as error:  # its status would be asked in vain
         price = f" and costs about {money(price_per_hour)}/h" if price_per_hour else ""
         hints = [*(error.hint or "").splitlines(), f"End it: cloudrl down {name}"]
-        raise type(error)(f"{error.message}; cluster {name} goes on{price}", hint="\n".join(hints)) from error
+        raise type(error)(
+            f"{error.message}; cluster {name} keeps running{price}", hint="\n".join(hints)
+        ) from error
     except KeyboardInterrupt:
         stopped = Interrupted("interrupted", hint=f"Look: cloudrl status {name}")
         raise with_state(stopped, provider, name, alive="may not have ended") from None

@@ -44,7 +44,7 @@ class NetworkVolume(spec.NetworkVolume):
         except KeyboardInterrupt:
             at = f" --project {shlex.quote(project)}" if project is not None else ""
             raise Interrupted(
-                f"interrupted; volume {self.name} is being made, and its disk costs money until it is deleted",
+                f"interrupted; volume {self.name} is still being created, and its disk costs money until you delete it",
                 hint=f"Look: cloudrl volume list{at}\nDelete it: cloudrl volume delete {self.name}{at}",
             ) from None
         use = f"--volume {self.name}:/checkpoints with `cloudrl task create` or `cloudrl up`"
@@ -76,7 +76,7 @@ def delete_volumes(
     where = server.connect(project)
     for name in names:
         volumes.get(where, name)
-    if not confirm(Question(f"Delete {', '.join(names)} and all that lies there?", default=None)):
+    if not confirm(Question(f"Delete {', '.join(names)} and everything on them?", default=None)):
         raise InputError("nothing was deleted")
     volumes.delete(where, list(names))
     on_progress(Notice(f"deleted {', '.join(names)}"))

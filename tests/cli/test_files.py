@@ -41,7 +41,7 @@ def test_task_create_again_refreshes_both_files_but_asks_about_edits(run: Run) -
     task.write_text(f"{rendered}# mine\n")
     again = run("task", "create", "lab")
     assert again.code == 2
-    assert "lab.dstack.yml has other content. Replace it? Nobody is there to ask" in again.err
+    assert "lab.dstack.yml has other content. Replace it? There is nobody to ask" in again.err
     assert task.read_text().endswith("# mine\n")
     assert run("task", "create", "lab", "-y").code == 0
     assert task.read_text() == rendered

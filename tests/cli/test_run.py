@@ -41,10 +41,10 @@ def test_a_cluster_that_is_up_and_fits_is_used(run: Run, lab: FakeLocal) -> None
     lab.cluster.status["budget"] = {"price_per_hour": 12.3, "cost": 4.5}
     done = run(*RUN)
     assert done.code == 0, done.err
-    assert "cluster lab is up, and is used" in done.err
+    assert "using cluster lab, which is up" in done.err
     assert "step 2/2" in done.err
     assert "checkpoints are in /vol/checkpoints/grpo-tiny-" in done.err
-    assert "cluster lab goes on and costs $12.30/h, $4.50 so far" in done.err
+    assert "cluster lab keeps running and costs $12.30/h, $4.50 so far" in done.err
     assert "cloudrl down lab" in done.err
     url = done.out.splitlines()[0]
     assert url.startswith("ray://lab/grpo-tiny-")
@@ -82,8 +82,8 @@ def test_a_job_that_left_no_checkpoint_keeps_its_cluster(run: Run, lab: FakeLoca
     lab.cluster.disks = {0: tmp_path, 1: tmp_path}
     done = run(*RUN, "--to", "model", "--down")
     assert done.code == 6
-    assert "has left no checkpoint in /vol/checkpoints/grpo-tiny-" in done.err
-    assert "cluster lab goes on" in done.err
+    assert "left no checkpoint in /vol/checkpoints/grpo-tiny-" in done.err
+    assert "cluster lab keeps running" in done.err
 
 
 @pytest.mark.parametrize(
@@ -178,8 +178,8 @@ class TestMoneyInStatus:
         }  # fmt: skip
         done = run("status", "lab")
         assert "cost: $49.20/h, $101.50 so far" in done.err
-        assert "ends by itself when it is idle for 30m, idle for 12m now" in done.err
-        assert "ends by itself when it has cost $200.00" in done.err
+        assert "stops by itself after being idle for 30m, idle for 12m now" in done.err
+        assert "stops by itself once it has cost $200.00" in done.err
         look = json.loads(run("status", "lab", "--json").out)
         assert (look["cost"], look["price_per_hour"], look["budget"]["max_cost"]) == (101.5, 49.2, 200)
 
@@ -189,8 +189,8 @@ class TestMoneyInStatus:
             price_difference(Status("lab", "dstack", Phase.READY, price_per_hour=50.1, budget=budget)) == ""
         )
         said = price_difference(Status("lab", "dstack", Phase.READY, price_per_hour=75.0, budget=budget))
-        assert "lab costs $75.00/h, and its agents count with $50.00/h" in said
-        assert "ends at about $300.00 instead of $200.00" in said
+        assert "lab costs $75.00/h, but its agents assume $50.00/h" in said
+        assert "will stop at about $300.00 instead of $200.00" in said
 
     def test_nothing_is_said_of_what_costs_nothing(self, run: Run, lab: FakeLocal) -> None:
         done = run("status", "lab")
@@ -206,7 +206,7 @@ class TestMoneyInStatus:
         done = run("status", "lab")
         assert done.code == 0
         assert done.out.split()[-1] == "down"
-        assert "it has ended by itself: idle for 30m" in done.err
+        assert "it stopped by itself: idle for 30m" in done.err
         listed = run("up", "lab", "--dry-run")
         assert listed.code == 0
 
@@ -232,7 +232,7 @@ class TestCtrlC:
         typed.send_signal(signal.SIGINT)
         text = typed.stderr.read()
         assert typed.wait(30) == 130, text
-        assert "job one goes on; cluster lab goes on and costs $12.30/h, $4.50 so far" in text
+        assert "job one keeps running; cluster lab keeps running and costs $12.30/h, $4.50 so far" in text
         assert "cloudrl jobs logs -f ray://lab/one" in text
         assert "End it: cloudrl down lab" in text
         assert lab.cluster.jobs["one"].status == "RUNNING"

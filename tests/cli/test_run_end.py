@@ -79,7 +79,7 @@ class TestCheckpointsThatWouldBeLost:
         assert "grpo, step 1, actor" in done.err
         assert "Merge one first: cloudrl checkpoints merge --cluster lab --to ./model\n" in done.err
         assert "lab is not ended: checkpoints would be lost with it" in done.err
-        assert "cluster lab goes on" in done.err
+        assert "cluster lab keeps running" in done.err
         assert is_up()
 
     @pytest.mark.usefixtures("rented", "started")
@@ -93,7 +93,7 @@ class TestCheckpointsThatWouldBeLost:
     @pytest.mark.usefixtures("rented", "started")
     def test_go_with_y(self, run: Run) -> None:
         done = run(*RUN, "--down", "-y")
-        assert "These checkpoints lie nowhere else" in done.err
+        assert "These checkpoints exist only" in done.err
         assert not is_up()
 
     @pytest.mark.usefixtures("started")
@@ -114,7 +114,7 @@ class TestWhereNobodySaidWhatBecomesOfIt:
 
     @pytest.mark.usefixtures("started")
     def test_it_is_kept_where_nobody_is_there(self, run: Run) -> None:
-        assert "cluster lab goes on" in run(*RUN, "-y").err
+        assert "cluster lab keeps running" in run(*RUN, "-y").err
         assert is_up()
 
 
@@ -172,7 +172,7 @@ class Away:
         return ask
 
 
-GOES_ON = "no dstack server answers; cluster lab goes on and costs about $12.30/h"
+GOES_ON = "no dstack server answers; cluster lab keeps running and costs about $12.30/h"
 
 
 class TestAServerThatIsAwayAtTheEnd:
@@ -237,7 +237,7 @@ class TestDownWithAServerThatIsAway:
 
     @pytest.mark.parametrize(
         ("verb", "said"),
-        [("status", "no dstack server answers; cluster lab goes on\n"), ("down", f"{GOES_ON}\n")],
+        [("status", "no dstack server answers; cluster lab keeps running\n"), ("down", f"{GOES_ON}\n")],
     )
     def test_says_that_the_cluster_goes_on(
         self, run: Run, lab: FakeLocal, monkeypatch: pytest.MonkeyPatch, verb: str, said: str
@@ -283,7 +283,7 @@ class TestCtrlC:
         monkeypatch.setattr(LocalProvider, "status", status)
         done = run(*RUN)
         assert done.code == 130
-        assert "cluster lab goes on and costs $12.30/h, $4.50 so far" in done.err
+        assert "cluster lab keeps running and costs $12.30/h, $4.50 so far" in done.err
         assert "End it: cloudrl down lab" in done.err
         assert started.cluster.jobs == {}
 

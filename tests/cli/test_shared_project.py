@@ -75,7 +75,7 @@ def test_what_cannot_be_seen_of_its_fleet_afterwards_is_no_failure(
     assert (
         "whether fleet gpu-fleet gives the machines back cannot be seen: no dstack server answers" in done.err
     )
-    assert "goes on" not in done.err
+    assert "keeps running" not in done.err
 
 
 class TestANameOfOnesOwn:
@@ -126,7 +126,7 @@ def test_what_is_anothers_or_cannot_be_seen_is_asked_about(
     dstack.held_runs = [held(**cluster)]
     done = run("down", cluster["name"])
     assert done.code == 2
-    assert f"End cluster {cluster['name']}? {why}. Nobody is there to ask" in done.err
+    assert f"End cluster {cluster['name']}? {why}. There is nobody to ask" in done.err
     assert "Answer yes with -y" in done.err
     assert goes_on(dstack, cluster["name"])
     assert run("down", cluster["name"], "-y").code == 0

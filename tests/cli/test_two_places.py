@@ -176,7 +176,7 @@ class TestAServerThatDoesNotAnswer:
             cloudrl.attach("lab")
 
     def test_is_named_by_down_where_nothing_ran_here(self, run: Run, rented: Rented, lab: FakeLocal) -> None:
-        silent = "if there is a cluster rented/lab, it goes on"
+        silent = "if there is a cluster rented/lab, it keeps running"
         assert silent not in run("down", "lab").err  # it ran here
         done = run("down", "lab")
         assert done.code == 0

@@ -236,7 +236,7 @@ class TestJobs:
         code, out, err = run("jobs", "stop", "one", "-y")
         assert (code, out) == (0, "")
         assert (
-            err == "one has ended: STOPPED\ncheckpoints stay in /c/mine; go on from them with --name mine\n"
+            err == "one has ended: STOPPED\ncheckpoints stay in /c/mine; resume from them with --name mine\n"
         )
         assert run("jobs", "stop", "one", "-y") == (0, "", "one was not running: STOPPED\n")
         assert json.loads(run("jobs", "stop", "one", "--json")[1]) == {
@@ -271,7 +271,7 @@ class TestTerminal:
 
         assert process.returncode == 130
         assert cluster.jobs["one"].status == "RUNNING"
-        assert b"no longer following; job one goes on" in err
+        assert b"no longer following; job one keeps running" in err
         url = cluster.url.replace("http", "ray") + "/one"
         assert f"cloudrl jobs logs -f {url}".encode() in err
         assert f"cloudrl jobs stop {url}".encode() in err

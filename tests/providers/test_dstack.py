@@ -73,7 +73,7 @@ class TestFleets:
 
     def test_made_again_without_harm(self, user: User) -> None:
         words = fleet_words(user.lab)
-        assert "is there, as declared" in user.types("cloudrl", "fleet", "create", "mine", *words).stdout
+        assert "already exists as declared" in user.types("cloudrl", "fleet", "create", "mine", *words).stdout
 
     def test_not_there(self, user: User) -> None:
         done = user.types("cloudrl", "fleet", "delete", "mime", "-y", code=2)

@@ -62,7 +62,7 @@ def test_no_fleet_at_all_for_a_run(user: User) -> None:
     # without user and an architecture the server asks an image registry
     image = ("--image", "any", "--set", "user=root", "--set", "cpu=x86:1..")
     done = user.types("cloudrl", "run", "grpo", "--cluster", "big", "--gpu", "H100:8", *image, "-y", code=3)
-    assert "no fleet has or can get the machines of big; big-fleet would" in done.stdout
+    assert "no fleet has, or can get, machines for big; new fleet big-fleet would" in done.stdout
     assert "no backend of project 'main' offers such a machine" in done.stdout
     assert "big-fleet" not in user.types("cloudrl", "fleet", "list").stdout
 
@@ -105,7 +105,7 @@ def test_ctrl_c_leaves_the_run_and_says_how_to_end_it(user: User) -> None:
     client.interrupt()
     done = client.finish(30)
     assert done.returncode == 130, done.stdout
-    assert "interrupted; cluster cut-short goes on" in done.stdout
+    assert "interrupted; cluster cut-short keeps running" in done.stdout
     assert "End it: cloudrl down cut-short" in done.stdout
     assert "is down" in user.types("cloudrl", "down", "cut-short", "-y").stdout
 
@@ -126,6 +126,6 @@ def test_run_does_all_of_it_and_the_cluster_ends_by_itself(user: User, dstack_pa
         )
     until(lambda: user.lab.runs.status("whole") == "done", 90, lambda: user.lab.runs.log("whole"))
     assert [user.lab.runs.log("whole", rank).count("CLOUDRL DOWN: idle for 25s") for rank in (0, 1)] == [1, 1]
-    assert "it has ended by itself: idle for 25s" in user.types("cloudrl", "status", "whole").stdout
+    assert "it stopped by itself: idle for 25s" in user.types("cloudrl", "status", "whole").stdout
     look = json.loads(user.types("cloudrl", "status", "whole", "--json").stdout)
     assert (look["phase"], look["reason"]) == ("down", "idle for 25s")

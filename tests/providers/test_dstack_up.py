@@ -77,7 +77,7 @@ class TestAnEarlyEnd:
         dstack.held_runs = [there]
         told = with_run_state(dstack.server, priced, error)
         assert type(told) is type(error)
-        assert told.message == f"{error.message}; cluster lab goes on {said}"
+        assert told.message == f"{error.message}; cluster lab keeps running {said}"
         hints = [
             *(error.hint or "").splitlines(),
             "Look: cloudrl status lab --watch",
@@ -90,7 +90,7 @@ class TestAnEarlyEnd:
     ) -> None:
         dstack.is_down = True
         told = with_run_state(dstack.server, priced, UNREACHED)
-        assert "; whether cluster lab goes on cannot be seen: " in told.message
+        assert "; cannot tell whether cluster lab keeps running: " in told.message
         assert str(told.hint).endswith("Look: cloudrl status lab\nEnd it: cloudrl down lab")
 
     @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ class TestAnEarlyEnd:
             dstack.held_runs = [run(status="submitted")]
 
         told = with_run_state(dstack.server, priced, CTRL_C, clock=clock, sleep=sleep)
-        assert "interrupted; cluster lab goes on (submitted)" in told.message
+        assert "interrupted; cluster lab keeps running (submitted)" in told.message
 
     @pytest.mark.parametrize(
         ("problem", "error"),
@@ -147,7 +147,7 @@ class TestAnEarlyEnd:
             raise problem
 
         monkeypatch.setattr(runs, "apply", apply)
-        with pytest.raises(error, match=r"; cluster lab goes on \(running\) and costs about"):
+        with pytest.raises(error, match=r"; cluster lab keeps running \(running\) and costs about"):
             DstackProvider().up(priced)
 
 
@@ -167,7 +167,7 @@ class TestAClusterThatCannotBeReached:
         assert "Permission denied" in at.value.message
         said = with_run_state(dstack.server, priced, at.value)
         assert "cannot be reached from this machine: no tunnel" in said.message
-        assert said.message.endswith("cluster lab goes on (running) and costs about $12.50/h")
+        assert said.message.endswith("cluster lab keeps running (running) and costs about $12.50/h")
         assert str(said.hint).splitlines()[0] == "Try again: cloudrl attach lab"
         assert str(said.hint).splitlines()[-1] == "End it: cloudrl down lab"
 

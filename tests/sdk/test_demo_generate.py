@@ -16,7 +16,7 @@ pytestmark = pytest.mark.verl
 
 def test_every_model_answers_every_question(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     models = [Path(make_tiny_model(tmp_path / f"model-{seed}", seed=seed)) for seed in (0, 1)]
-    test = Path(addition.prepare(tmp_path / "data", largest=3, test_rows=5)["test"])
+    test = Path(addition.prepare(tmp_path / "data")["test"])
     # torch sets it in a process that has imported it, such as this one
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
@@ -25,7 +25,7 @@ def test_every_model_answers_every_question(tmp_path: Path, monkeypatch: pytest.
 
     first, second, again = ask([*models, models[0]], test)
 
-    pairs = addition.pairs(largest=3, test_rows=5)["test"]
+    pairs = addition.pairs()["test"]
     assert first.questions == second.questions == tuple(addition.question(*pair) for pair in pairs)
     assert first.truths == second.truths == tuple(str(sum(pair)) for pair in pairs)
     assert first == again != second
@@ -41,6 +41,6 @@ def test_accuracy() -> None:
 
 def test_what_is_no_model(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
-    test = Path(addition.prepare(tmp_path / "data", largest=1, test_rows=1)["test"])
+    test = Path(addition.prepare(tmp_path / "data")["test"])
     with pytest.raises(CheckpointError, match="transformers cannot load"):
         ask([tmp_path], test)

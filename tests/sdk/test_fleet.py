@@ -56,12 +56,12 @@ class TestAFleetThatWouldBeReplaced:
 
     def test_may_be_left_to_a_question(self, monkeypatch: pytest.MonkeyPatch) -> None:
         there = Replaced(monkeypatch)
-        with pytest.raises(InputError, match="Nobody is there to ask"):
+        with pytest.raises(InputError, match="There is nobody to ask"):
             FLEET.create(replace=None)
         assert there.applied == []
         asked: list[cloudrl.Question] = []
         FLEET.create(replace=None, confirm=lambda question: asked.append(question) is None)
-        assert "gpu-fleet-0 and all that lies on their disks will be gone" in asked[0].text
+        assert "gpu-fleet-0 and everything on their disks will be lost" in asked[0].text
         assert len(there.applied) == 1
 
 
@@ -83,8 +83,8 @@ def press(*_: Any, **__: Any) -> Any:
 @pytest.mark.parametrize(
     ("price", "said"),
     [
-        (PRICE, "interrupted; fleet gpu-fleet is being made, with machines from $196.64/h"),
-        (None, "interrupted; fleet gpu-fleet is being made"),
+        (PRICE, "interrupted; fleet gpu-fleet is still being created, with machines from $196.64/h"),
+        (None, "interrupted; fleet gpu-fleet is still being created"),
     ],
 )
 @pytest.mark.parametrize("moment", ["apply", "wait"])

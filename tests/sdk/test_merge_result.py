@@ -86,9 +86,9 @@ def test_a_run_whose_name_has_a_space(job: JobHandle, disk: Path, tmp_path: Path
 
 
 def test_a_job_that_has_left_nothing(lab: FakeLocal, job: JobHandle, disk: Path, tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="has left no checkpoint") as raised:
+    with pytest.raises(CheckpointError, match="left no checkpoint") as raised:
         merge_result(replace(job, checkpoint_dir=str(disk / "other")), tmp_path / "model")
-    assert raised.value.hint == "What there is: cloudrl checkpoints list --cluster lab"
+    assert raised.value.hint == "See all: cloudrl checkpoints list --cluster lab"
 
 
 def test_notes_are_told(job: JobHandle, disk: Path, tmp_path: Path) -> None:

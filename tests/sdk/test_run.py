@@ -76,7 +76,7 @@ class TestAJobThatIsNotSubmitted:
 
     def test_otherwise_the_error_says_that_it_goes_on(self, lab: FakeLocal) -> None:
         lab.cluster.down()
-        with pytest.raises(cloudrl.ConnectionFailed, match="cluster lab goes on") as caught:
+        with pytest.raises(cloudrl.ConnectionFailed, match="cluster lab keeps running") as caught:
             cloudrl.run("grpo-tiny", cluster="lab", steps=2)
         assert "cloudrl down lab" in str(caught.value.hint)
         lab.cluster.up()
@@ -89,13 +89,13 @@ class TestAJobThatIsNotSubmitted:
         no_answer = cloudrl.ConnectionFailed("nobody answers")
         before = (lambda: lab.cluster.add("one")) if arrives else (lambda: None)
         monkeypatch.setattr("cloudrl.jobs.send", raising(no_answer, before))
-        state, phase = ("goes on", "ready") if arrives else ("is ended again", "down")
+        state, phase = ("keeps running", "ready") if arrives else ("is ended again", "down")
         with pytest.raises(cloudrl.ConnectionFailed, match=f"nobody answers; cluster lab {state}"):
             cloudrl.run("grpo-tiny", cluster="lab", steps=2, down=True)
         assert provider("local").status("lab").phase == phase
 
     def test_unless_it_is_to_be_kept(self, lab: FakeLocal) -> None:
         lab.cluster.add("one", status="SUCCEEDED")
-        with pytest.raises(cloudrl.InputError, match="cluster lab goes on"):
+        with pytest.raises(cloudrl.InputError, match="cluster lab keeps running"):
             cloudrl.run("grpo-tiny", cluster="lab", steps=2, submission_id="one", down=False)
         assert provider("local").status("lab").phase == "ready"

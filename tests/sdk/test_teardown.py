@@ -63,9 +63,7 @@ class TestWhatLiesOnDisksThatGo:
             "grpo, step 10, actor, 2.0 kB, ranks 0 on node 0; 1 on node 1"
         )
         [notice] = impact.notices()
-        assert notice.text.startswith(
-            "These checkpoints lie nowhere else than on the machines' own disks:\n  grpo,"
-        )
+        assert notice.text.startswith("These checkpoints exist only on the machines' own disks:\n  grpo,")
 
     def test_may_be_on_a_node_that_is_silent(self, lab: FakeLocal, tmp_path: Path) -> None:
         lab.cluster.disks = {0: tmp_path / "none"}

@@ -60,7 +60,8 @@ class TestCheckpointsThatWouldBeLost:
             pass
         said = str(raised.value)
         assert (
-            "lab is not ended, since checkpoints would be lost with it; it goes on and costs $12.30/h" in said
+            "lab was not stopped because its checkpoints would be lost; it keeps running and costs $12.30/h"
+            in said
         )
         assert "mine, step 2, actor" in said
         assert "cloudrl checkpoints merge --cluster lab --to ./model" in str(raised.value.hint)
@@ -70,7 +71,7 @@ class TestCheckpointsThatWouldBeLost:
     def test_an_error_that_leaves_the_block_is_the_one_that_is_raised(
         self, owned: cloudrl.RunningCluster
     ) -> None:
-        with pytest.warns(UserWarning, match="lab is not ended"), pytest.raises(ZeroDivisionError), owned:
+        with pytest.warns(UserWarning, match="lab was not stopped"), pytest.raises(ZeroDivisionError), owned:
             _ = 1 / 0
         assert is_up()
 
@@ -113,7 +114,7 @@ class TestCheckpointsThatWouldBeLost:
         assert not is_up()
 
     def test_down_needs_an_answer(self, owned: cloudrl.RunningCluster) -> None:
-        with pytest.raises(cloudrl.InputError, match="Nobody is there to ask"):
+        with pytest.raises(cloudrl.InputError, match="There is nobody to ask"):
             owned.down()
         asked: list[cloudrl.Question] = []
         assert owned.down(confirm=lambda question: asked.append(question) is None)

@@ -190,7 +190,7 @@ def wait(
     if fleet is None:
         minutes = f"{timeout_s / 60:.0f} minutes"
         raise CapacityError(
-            f"fleet {name!r}: not all machines are up after {minutes}; dstack goes on trying", hint=hint
+            f"fleet {name!r}: not all machines are up after {minutes}; dstack keeps trying", hint=hint
         )
     return fleet
 

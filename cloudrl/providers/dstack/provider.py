@@ -211,7 +211,7 @@ def with_run_state(server: Server, plan: DstackPlan, error: CloudrlError, **timi
     try:
         run = wait_for(poll, timeout_s=appears_within_s, every_s=0.5, **timing)
     except CloudrlError as unseen:
-        state = f"whether cluster {plan.name} goes on cannot be seen: {unseen.message}"
+        state = f"cannot tell whether cluster {plan.name} keeps running: {unseen.message}"
         command = f"cloudrl status {plan.name}"
     else:
         if run is None:
@@ -220,7 +220,7 @@ def with_run_state(server: Server, plan: DstackPlan, error: CloudrlError, **timi
             )
         price = run.price or (plan.price.per_hour if plan.price is not None else None)
         cost = f" and costs about {dollars(price)}/h" if price else ""
-        state = f"cluster {plan.name} goes on ({run.status}){cost}"
+        state = f"cluster {plan.name} keeps running ({run.status}){cost}"
         command = f"cloudrl status {plan.name} --watch"
     hints = [*(error.hint or "").splitlines(), f"Look: {command}", f"End it: cloudrl down {plan.name}"]
     return type(error)(f"{error.message}; {state}", hint="\n".join(hints))
@@ -231,5 +231,5 @@ def _get_patiently(server: Server, name: str) -> RunState:
     try:
         return retry(lambda: runs.get(server, name), Backoff(_POLL_S, _POLL_S, _SERVER_BACK_S))
     except ConnectionFailed as error:
-        hint = f"The run goes on. When the server is back: cloudrl status {name}"
+        hint = f"The run continues. When the server is back: cloudrl status {name}"
         raise type(error)(error.message, hint=hint) from error
