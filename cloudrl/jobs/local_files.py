@@ -163,12 +163,12 @@ def inspect_path(base: Path, text: str, kinds: Set[PathKind]) -> LocalFile:
         if file.is_folder:
             entries = _entries(named) if kinds & _FOLDERS else ()
             return replace(file, children=_children(resolved), entries=entries)
-        found = resolved.stat() if file.exists else None
+        if not file.exists:
+            return file
+        found = resolved.stat()
     except (OSError, RuntimeError, ValueError):
         # a name that no file can have, a loop of links, or a folder that is closed to us
         return LocalFile(path, path)
-    if found is None:
-        return file
     file = replace(file, entries=(Entry(named.name, named, found.st_size, found.st_mode),))
     return _code(file) if PathKind.CODE in kinds else file
 
@@ -190,8 +190,9 @@ def find_local_paths(
     notes: list[str] = []
     for key, value in overrides.items():
         kind = kind_of(split_key(key)[1])
-        for text in items(value) if kind is not None and not key.startswith("~") else ():
-            assert kind is not None  # noqa: S101 - the loop is empty without one
+        if kind is None or key.startswith("~"):
+            continue
+        for text in items(value):
             if is_of_this_machine(text, kind, files):
                 path = LocalPath(key, kind, text, files.at(text))
                 _check(path)

@@ -52,15 +52,15 @@ def plan_uploads(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
     for path in paths:
         if path.file.path not in inside:
             outside.setdefault(path.file.path, path)
-    remaining_bytes = PACKAGE_LIMIT_BYTES - (folder.size_bytes if folder is not None else 0)
-    by_agents = _too_large_for_the_package(
-        list(outside.values()), draft.cluster, None if files.working_dir_is_remote else remaining_bytes
+    room_bytes = PACKAGE_LIMIT_BYTES - (folder.size_bytes if folder is not None else 0)
+    by_agents = _choose_for_agents(
+        list(outside.values()), draft.cluster, None if files.working_dir_is_remote else room_bytes
     )
-    made = {path: _item(each, draft.cluster, files, path in by_agents) for path, each in outside.items()}
-    places = {**inside, **{path: item.to for path, item in made.items()}}
-    uploads = tuple(made.values())
-    draft = draft.noting(*notes, uploads=uploads, package=_package(files, uploads))
-    return draft.overriding(_rewritten(draft.arguments, paths, places))
+    uploads = {path: _upload(each, draft.cluster, files, path in by_agents) for path, each in outside.items()}
+    places = {**inside, **{path: upload.to for path, upload in uploads.items()}}
+    sent = tuple(uploads.values())
+    draft = draft.noting(*notes, uploads=sent, package=_package(files, sent))
+    return draft.overriding(_rewrite(draft.arguments, paths, places))
 
 
 def _check_all_code(
@@ -74,37 +74,34 @@ def _check_all_code(
             check_code(each.file, wanted, option=str(each), is_in_root=is_in_root)
 
 
-def _too_large_for_the_package(
-    paths: list[LocalPath], cluster: ClusterShape, remaining_bytes: int | None
+def _choose_for_agents(
+    paths: list[LocalPath], cluster: ClusterShape, package_room_bytes: int | None
 ) -> set[Path]:
-    """Those that have to go through the agents, the largest first."""
+    """Those for which the package has no room, the largest first; None is a package that takes nothing at all."""
     has_agents = cluster.files_dir is not None
-    by_agents, room_bytes = set(), -1 if remaining_bytes is None else remaining_bytes
-    for each in sorted(paths, key=lambda each: each.file.size_bytes):
+    chosen, room_bytes = set(), -1 if package_room_bytes is None else package_room_bytes
+    paths = sorted(paths, key=lambda each: each.file.size_bytes)
+    for each in paths:
         size_bytes = each.file.size_bytes
         if size_bytes <= room_bytes and (size_bytes <= SMALL_BYTES or not has_agents):
             room_bytes -= size_bytes
         elif has_agents:
-            by_agents.add(each.file.path)
+            chosen.add(each.file.path)
         else:
-            raise _no_way(max(paths, key=lambda each: each.file.size_bytes), cluster, remaining_bytes)
-    return by_agents
+            if package_room_bytes is None:
+                reason = "the working directory is a URL, to which nothing can be added"
+            else:
+                reason = f"Ray's package has room for {size_text(package_room_bytes)} of the job's own files"
+            raise InputError(
+                f"{paths[-1]} has {size_text(paths[-1].file.size_bytes)}; {reason}, and what answers at "
+                f"{cluster.name!r} is a plain Ray cluster without agents that could take it",
+                hint="Copy it to the same place on every node and give that absolute path, or a model on the Hub, or "
+                "use a cluster that cloudrl has started",
+            )
+    return chosen
 
 
-def _no_way(each: LocalPath, cluster: ClusterShape, remaining_bytes: int | None) -> InputError:
-    if remaining_bytes is None:
-        reason = "the working directory is a URL, to which nothing can be added"
-    else:
-        reason = f"Ray's package has room for {size_text(max(0, remaining_bytes))} of the job's own files"
-    return InputError(
-        f"{each} has {size_text(each.file.size_bytes)}; {reason}, and what answers at {cluster.name!r} is a plain "
-        "Ray cluster without agents that could take it",
-        hint="Copy it to the same place on every node and give that absolute path, or a model on the Hub, or use a "
-        "cluster that cloudrl has started",
-    )
-
-
-def _item(each: LocalPath, cluster: ClusterShape, files: LocalFiles, by_agents: bool) -> Upload:
+def _upload(each: LocalPath, cluster: ClusterShape, files: LocalFiles, by_agents: bool) -> Upload:
     entries, name = each.file.entries, each.file.path.name
     if not entries:
         raise InputError(f"{each} is an empty folder")
@@ -132,14 +129,12 @@ def _package(files: LocalFiles, uploads: tuple[Upload, ...]) -> PackagePlan | No
     return PackagePlan(entries, digests, excluded)
 
 
-def _rewritten(
+def _rewrite(
     overrides: Mapping[str, str], paths: Iterable[LocalPath], places: Mapping[Path, str]
 ) -> dict[str, HydraText]:
-    by_key: dict[str, dict[str, str]] = {}
-    for each in paths:
-        by_key.setdefault(each.key, {})[each.text] = places[each.file.path]
-    made = {}
-    for key, moved in by_key.items():
-        texts = [moved.get(text, text) for text in items(overrides[key])]
-        made[key] = hydra_text(texts if overrides[key].strip().startswith("[") else texts[0])
-    return made
+    moved = {(each.key, each.text): places[each.file.path] for each in paths}
+    rewritten = {}
+    for key in dict.fromkeys(key for key, _ in moved):
+        texts = [moved.get((key, text), text) for text in items(overrides[key])]
+        rewritten[key] = hydra_text(texts if overrides[key].strip().startswith("[") else texts[0])
+    return rewritten

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from cloudrl.errors import InputError
 from cloudrl.jobs import SubmitOptions
 from cloudrl.jobs.local_files import LocalFiles, LocalPath, find_local_paths, inspect_files
-from cloudrl.jobs.overrides import items
+from cloudrl.jobs.overrides import items, unquoted
 from cloudrl.spec import Job
 from cloudrl.spec.hydra import hydra_text
 
@@ -155,3 +155,10 @@ def test_a_list_is_read_back_as_hydra_reads_it(texts: list[str]):
     assert read in (tuple(texts), ())
     if all(text and text.isascii() and text.replace(".", "").replace("/", "").isalnum() for text in texts):
         assert read == tuple(texts)
+
+
+@given(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])))
+def test_quotes_come_off_again(value: str):
+    text = hydra_text(value)
+    if text[:1] in ("'", '"'):
+        assert unquoted(text) == value
