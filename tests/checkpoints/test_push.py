@@ -24,7 +24,6 @@ from cloudrl.checkpoints.handle import Checkpoints
 from cloudrl.checkpoints.push import _own_errors, plan_push, push
 from cloudrl.checkpoints.sources import LocalSource
 from cloudrl.errors import CloudrlError, ConnectionFailed, InputError
-from cloudrl.transport import Connection
 from cloudrl.transport.ray_job import JobStatus, RayJob
 
 if TYPE_CHECKING:
@@ -244,9 +243,8 @@ def test_what_the_cluster_says_of_a_step() -> None:
         cluster.add("old", b"", entrypoint="python3 -m other", metadata={"job_name": "mine"})
         cluster.add("new", LOG, "SUCCEEDED", entrypoint=entrypoint, metadata=metadata)
         cluster.add("other", b"", metadata={"job_name": "another"})
-        connection = Connection("lab", cluster.url, cluster.token, cluster.agent_url, cluster.token)
-        known = provenance(connection, "mine", 2)
-        assert provenance(connection, "unknown", 2) == Provenance()
+        known = provenance(cluster.connection(), "mine", 2)
+        assert provenance(cluster.connection(), "unknown", 2) == Provenance()
     assert (known.recipe, known.base_model, known.data) == ("grpo", "Qwen2.5", ("gsm8k", "math"))
     assert (known.total_steps, known.metrics_step) == (3, 2)
     assert known.metrics == {"critic/score/mean": 0.5, "val-core/gsm8k/acc": 0.2}

@@ -27,7 +27,6 @@ from cloudrl.checkpoints.sources import ClusterSource, LocalSource
 from cloudrl.errors import CheckpointError, ConnectionFailed, JobFailed
 from cloudrl.protocol.backoff import Backoff
 from cloudrl.protocol.client import AgentClient
-from cloudrl.transport import Connection
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,8 +81,7 @@ def head(tmp_path: Path) -> Iterator[Head]:
 
 
 def latest(head: Head, backoff: Backoff | None = None) -> CheckpointHandle:
-    connection = Connection("lab", head.url, head.token, head.agent_url, head.token)
-    return Checkpoints(ClusterSource(connection, backoff)).latest()
+    return Checkpoints(ClusterSource(head.connection(), backoff)).latest()
 
 
 def test_the_same_model_as_here(head: Head, tmp_path: Path) -> None:

@@ -26,7 +26,6 @@ from cloudrl.saves.inventory import FileCopy, Location
 from cloudrl.shards.dtypes import DType
 from cloudrl.shards.source import LocalShard
 from cloudrl.shards.torch_zip import open_archive
-from cloudrl.transport import Connection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -55,8 +54,7 @@ def cluster(tmp_path: Path) -> Iterator[FakeCluster]:
 
 
 def latest(cluster: FakeCluster, said: list[str]) -> CheckpointHandle:
-    connection = Connection("lab", cluster.url, cluster.token, cluster.agent_url, cluster.token)
-    return Checkpoints(ClusterSource(connection, on_break=said.append)).latest()
+    return Checkpoints(ClusterSource(cluster.connection(), on_break=said.append)).latest()
 
 
 # -- tokens --------------------------------------------------------------------------------------------------------
