@@ -12,13 +12,13 @@ import yaml
 
 from cloudrl.jobs.defaults import MODEL, TRAIN
 from cloudrl.jobs.events import EventReader
-from cloudrl.jobs.handle import find_job
+from cloudrl.jobs.handle import job_handle
 from cloudrl.jobs.overrides import items, parse_overrides
 from cloudrl.jobs.redaction import redact_command
 from cloudrl.verl.metrics import REWARD_KEYS, Step
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from cloudrl.transport import Connection
     from cloudrl.transport.ray_job import RayJob
@@ -48,46 +48,40 @@ class Provenance:
 
 
 def provenance(connection: Connection, run: str, step: int) -> Provenance:
-    """Ask the cluster which job saved a step of a run; the newest of that name did.
+    """What the cluster says of the job that saved a step of a run: the newest job of that name.
 
     Raises:
         ConnectionFailed: It does not answer.
     """
-    job = next((job for job in reversed(connection.ray().list_jobs()) if _is_of(job, run)), None)
-    if job is None:
+    ray_job = next((job for job in reversed(connection.ray().list_jobs()) if _is_of(job, run)), None)
+    if ray_job is None:
         return Provenance()
-    lines = find_job(connection, job.submission_id).logs()
-    reported = [
-        event for event in EventReader().read(lines) if isinstance(event, Step) and event.step <= step
-    ]
-    return from_job(job, reported)
-
-
-def from_job(job: RayJob, steps: Iterable[Step]) -> Provenance:
-    """What a job's command, its metadata and its log say."""
-    command = redact_command(job.entrypoint)
+    job = job_handle(connection, ray_job.submission_id, ray_job.metadata)
+    command = redact_command(ray_job.entrypoint)
     overrides = parse_overrides(dict(word.split("=", 1) for word in _words(command) if "=" in word))
-    total, model = job.metadata.get("cloudrl_total_steps", ""), overrides.get(MODEL)
     metrics: dict[str, float] = {}
     last = None
-    for step in steps:
-        metrics |= {
-            key: value
-            for key, value in step.metrics.items()
-            if (key in _SHOWN or key.startswith(_VALIDATION)) and math.isfinite(value)
-        }
-        last = step.step
+    for event in EventReader().read(job.logs()):
+        if isinstance(event, Step) and event.step <= step:
+            shown = {
+                key: event.metrics[key]
+                for key in event.metrics
+                if key in _SHOWN or key.startswith(_VALIDATION)
+            }
+            metrics |= {key: value for key, value in shown.items() if math.isfinite(value)}
+            last = event.step
+    model = overrides.get(MODEL)
+    if model is not None and not _HUB_ID.fullmatch(model):
+        model = model.rstrip("/").rpartition("/")[2]
     # the folders in which prepared data lies are named after their data sets
     files = [path for path in items(overrides.get(TRAIN, "")) if path]
     data = [path.rpartition("/")[0].rpartition("/")[2] or path for path in files]
-    if model is not None and not _HUB_ID.fullmatch(model):
-        model = model.rstrip("/").rpartition("/")[2]
     return Provenance(
-        recipe=job.metadata.get("cloudrl_recipe"),
+        recipe=ray_job.metadata.get("cloudrl_recipe"),
         command=command,
         base_model=model,
         data=tuple(dict.fromkeys(data)),
-        total_steps=int(total) if total.isdecimal() and len(total) <= 18 else None,
+        total_steps=job.total_steps,
         metrics=dict(sorted(metrics.items())),
         metrics_step=last,
     )

@@ -169,10 +169,9 @@ class Checkpoints(Sequence[CheckpointHandle]):
     def __getitem__(self, index: slice) -> tuple[CheckpointHandle, ...]: ...
 
     def __getitem__(self, index: int | slice) -> CheckpointHandle | tuple[CheckpointHandle, ...]:
-        found = self.inventory.checkpoints
         if isinstance(index, slice):
-            return tuple(self._handle(each) for each in found[index])
-        return self._handle(found[index])
+            return tuple(map(self._handle, self.inventory.checkpoints[index]))
+        return self._handle(self.inventory.checkpoints[index])
 
     def __len__(self) -> int:
         return len(self.inventory.checkpoints)

@@ -19,12 +19,11 @@ from fake_hub import FakeHub
 from huggingface_hub import HfApi
 from small_step import write_step
 
-from cloudrl.checkpoints.card import Provenance, from_job, model_card, provenance
+from cloudrl.checkpoints.card import Provenance, model_card, provenance
 from cloudrl.checkpoints.handle import Checkpoints
 from cloudrl.checkpoints.push import _own_errors, plan_push, push
 from cloudrl.checkpoints.sources import LocalSource
 from cloudrl.errors import CloudrlError, ConnectionFailed, InputError
-from cloudrl.transport.ray_job import JobStatus, RayJob
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -209,6 +208,7 @@ def test_a_command_that_no_shell_can_read_is_left_out() -> None:
     assert "t.py" not in model_card("m", 3, "bf16", known)
 
 
+@pytest.mark.io
 @pytest.mark.parametrize(
     "given",
     [
@@ -221,8 +221,11 @@ def test_a_command_that_no_shell_can_read_is_left_out() -> None:
     ],
 )
 def test_no_secret_of_a_job_is_published(given: str) -> None:
-    job = RayJob(submission_id="x", status=JobStatus.SUCCEEDED, entrypoint=f"python3 t.py {given}")
-    assert "hunter2" not in model_card("m", 3, "bf16", from_job(job, []))
+    with FakeCluster() as cluster:
+        cluster.add("x", b"", "SUCCEEDED", entrypoint=f"python3 t.py {given}", metadata={"job_name": "mine"})
+        known = provenance(cluster.connection(), "mine", 3)
+    assert "t.py" in (known.command or "")
+    assert "hunter2" not in model_card("m", 3, "bf16", known)
 
 
 LOG = b"""\
