@@ -30,9 +30,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _MAX_BODY_BYTES = 1 << 20
 _METHODS = {route.method for route in routes.ROUTES}
-_RELAYED = (
-    "Content-Type", "Content-Length", "Content-Range", "Accept-Ranges", routes.SIZE_HEADER, routes.CAST_HEADER,
-)  # fmt: skip
+_OWN_HEADERS = ("server", "date", "connection")
+"""What an answer that is passed on does not keep of another agent's."""
 
 
 @dataclass(frozen=True)
@@ -152,8 +151,8 @@ class HttpHandler(BaseHTTPRequestHandler):
             reason = f"rank {rank} ({other.ip}) does not answer: {error}"
             raise ApiError(ErrorCode.UNREACHABLE, reason) from error
         self.close_connection = True  # the other node may break off, and then the length is not what was said
-        relayed = {name: text for name in _RELAYED if (text := answer.header(name)) is not None}
-        self._head(answer.status, relayed)
+        headers = {name: text for name, text in answer.headers.items() if name.lower() not in _OWN_HEADERS}
+        self._head(answer.status, headers)
         with answer:
             for chunk in iter(lambda: answer.stream.read(1 << 20), b""):
                 self.wfile.write(chunk)

@@ -33,20 +33,8 @@ LIMITS = st.builds(BudgetLimits, idle_s=or_none(AMOUNT), price_per_hour=or_none(
 OPTIONS = st.builds(
     AgentOptions,
     device=st.sampled_from(["gpu", "cpu"]),
-    gpus=or_none(NUMBER),
-    cpus=or_none(NUMBER),
-    setup=many(TEXT),
     services=many(st.builds(Service, port=st.integers(1, 65535), command=COMMAND)),
     import_check=MODULES.map(tuple),
-    data=many(TEXT),
-    models=many(TEXT),
-    checkpoints=PATH,
-    data_dir=PATH,
-    run_dir=PATH,
-    ray_temp_dir=or_none(PATH),
-    object_store_bytes=or_none(NUMBER),
-    key_file=or_none(PATH),
-    lease_fd=or_none(NUMBER),
     ports=st.builds(
         Ports,
         agent=NUMBER,
@@ -54,9 +42,12 @@ OPTIONS = st.builds(
         gcs=NUMBER,
         worker=st.just((0, 0)) | st.just((7, 9)),
     ),
-    join_timeout_s=AMOUNT,
-    lost_after_s=AMOUNT,
     limits=LIMITS,
+    **dict.fromkeys(("gpus", "cpus", "object_store_bytes", "lease_fd"), or_none(NUMBER)),
+    **dict.fromkeys(("setup", "data", "models"), many(TEXT)),
+    **dict.fromkeys(("checkpoints", "data_dir", "run_dir"), PATH),
+    **dict.fromkeys(("ray_temp_dir", "key_file"), or_none(PATH)),
+    **dict.fromkeys(("join_timeout_s", "lost_after_s"), AMOUNT),
 )
 
 
