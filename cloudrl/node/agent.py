@@ -260,7 +260,7 @@ class Agent:
         child = self._child(["/bin/sh", "-c", command], "setup.log")
         if not self.wait_for(lambda: child.poll() is not None, timeout_s):
             limit_s = self.options.setup_timeout_s
-            reason = f"`{command}` has not ended; there are {limit_s:g} s for all set-up commands"
+            reason = f"`{command}` has not finished; all set-up commands together may take {limit_s:g} s"
             raise self.failed(FailureKind.SETUP, reason, child.tail(), subject=command, code="timeout")
         if child.poll() != 0:
             reason = f"`{command}` exited with {child.poll()}"
@@ -280,7 +280,7 @@ class Agent:
 
     def _check_host(self) -> HostInfo:
         options = self.options
-        with self._as_preflight_failure("machine", "this machine cannot be looked at"):
+        with self._as_preflight_failure("machine", "this machine cannot be inspected"):
             host = probe_host(self.identity.ip, options.ray_temp_dir or ray_node.TEMP_DIR)
         self.state.update(
             ray_version=host.ray_version, python_version=host.python_version, verl_version=host.verl_version,
@@ -310,7 +310,7 @@ class Agent:
         with self._step(Phase.FETCH):
             if not self.wait_for(lambda: not fetching.is_alive(), self.timeouts.fetch_s):
                 detail = f" ({self.state.own.detail})" if self.state.own.detail else ""
-                reason = f"data and models are not there after {self.timeouts.fetch_s:g} s{detail}"
+                reason = f"data and models are not ready after {self.timeouts.fetch_s:g} s{detail}"
                 rank = self.identity.rank
                 raise NodeFailed(Failure(FailureKind.DATA, rank, reason, transient=True, code="timeout"))
             fetching.result()

@@ -120,7 +120,7 @@ class IdleMonitor:
         if limit_s is not None:
             threading.Thread(target=self._ask_for_ever, args=(pause_s(limit_s),), daemon=True).start()
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Ask once."""
         jobs = self._ray.jobs()
         if jobs is None:
@@ -144,10 +144,10 @@ class IdleMonitor:
 
     def _ask_for_ever(self, pause_s: float) -> None:
         while True:
-            self.look()
+            self.poll()
             time.sleep(pause_s)
 
 
 def pause_s(limit_s: float) -> float:
-    """Seconds between two looks: a small part of the time without work that is allowed."""
+    """Seconds between two questions: a small part of the time without work that is allowed."""
     return min(15.0, max(0.2, limit_s / 20))

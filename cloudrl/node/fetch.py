@@ -94,7 +94,7 @@ class Fetcher:
             status = child.wait(max(0.0, deadline - time.monotonic()))
             if status is None:
                 child.end()
-                reason = f"not there after {timeout_s:.0f} s"
+                reason = f"not finished after {timeout_s:.0f} s"
                 result = ChildResult(reason=reason, code="timeout", transient=True)
                 break
             result = ChildResult.read(file, child)

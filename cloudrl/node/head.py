@@ -82,7 +82,7 @@ class Head(Agent):
         for report in self.state.reports():
             self._check_liveness(report)
             if self.ready_at is None:
-                self._look_for_hang(report)
+                self._check_hang(report)
         self._check_budget()
 
     def agree_on_outcome(self, failure: Failure) -> Failure:
@@ -177,14 +177,14 @@ class Head(Agent):
             if rank not in reports or not (reports[rank].ray_up and reports[rank].fetched)
         ]
         self.state.update(detail="waiting for " + ", ".join(waiting) if waiting else "")
-        self._look_for_missing(ranks - set(reports))
+        self._check_missing(ranks - set(reports))
         return not waiting
 
-    def _look_for_missing(self, missing: Set[int]) -> None:
+    def _check_missing(self, missing: Set[int]) -> None:
         if missing and time.monotonic() - self.started_clock > self.options.join_timeout_s:
             ranks = ", ".join(str(rank) for rank in sorted(missing))
             here = f"{self.identity.ip}:{self.options.ports.agent}"
-            reason = f"rank {ranks} never came within {self.options.join_timeout_s:.0f} s"
+            reason = f"rank {ranks} did not join within {self.options.join_timeout_s:.0f} s"
             reason += f": not started, or {here} cannot be reached from there"
             raise self.failed(FailureKind.JOIN, reason, subject="ranks")
 
@@ -193,7 +193,7 @@ class Head(Agent):
         if self.options.limits.price_per_hour is not None:
             self.state.publish(cost_before=self.cost_before())
         if self._shutdown_reason():
-            self._idle_monitor.look()  # a job may have come a moment ago
+            self._idle_monitor.poll()  # a job may have come a moment ago
             reason = self._shutdown_reason()
             if reason:
                 raise NodeFailed(Failure(FailureKind.DOWN, self.identity.rank, reason, final=True))
@@ -215,12 +215,10 @@ class Head(Agent):
             )
             raise NodeFailed(Failure(FailureKind.LOST, report.rank, reason))
 
-    def _look_for_hang(self, report: NodeReport) -> None:
+    def _check_hang(self, report: NodeReport) -> None:
         """Raise when a rank beats, and does not leave a phase; its own deadline would have come before."""
-        limit_s = self.timeouts.limit_s(report.phase)
-        phase_s = self.state.phase_s(report.rank)
-        if limit_s is not None and phase_s > limit_s + self.options.lost_after_s:
-            detail = f" ({report.detail})" if report.detail else ""
-            who = f"rank {report.rank} ({report.hostname}, {report.ip})"
-            reason = f"{who} hangs in phase {report.phase}{detail}: {phase_s:.0f} s, where {limit_s:g} s are enough"
-            raise NodeFailed(Failure(FailureKind.JOIN, report.rank, reason, subject=f"phase {report.phase}"))
+        phase = report.phase
+        hang = self.timeouts.hang(phase, self.state.phase_s(report.rank), report.detail)
+        if hang:
+            reason = f"rank {report.rank} ({report.hostname}, {report.ip}) {hang}"
+            raise NodeFailed(Failure(FailureKind.JOIN, report.rank, reason, subject=f"phase {phase}"))

@@ -71,7 +71,7 @@ def probe_host(ip: str, temp_dir: Path) -> HostInfo:
     """
     disk = shutil.disk_usage(_existing(temp_dir))
     return HostInfo(
-        gpus=look_at_gpus(),
+        gpus=detect_gpus(),
         cpus=cpus(),
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         shm_bytes=shutil.disk_usage("/dev/shm").total if Path("/dev/shm").is_dir() else None,  # noqa: S108
@@ -86,7 +86,7 @@ def probe_host(ip: str, temp_dir: Path) -> HostInfo:
     )
 
 
-def look_at_gpus(timeout_s: float = NVIDIA_SMI_S) -> Gpus:
+def detect_gpus(timeout_s: float = NVIDIA_SMI_S) -> Gpus:
     """Ask nvidia-smi, or count the kfd's render nodes on AMD."""
     if shutil.which("nvidia-smi"):
         return _ask_nvidia_smi(timeout_s)
@@ -107,7 +107,7 @@ def _ask_nvidia_smi(timeout_s: float) -> Gpus:
     problem = None
     if status != 0:
         words = " ".join((err if count else f"{err} {out}").split())[:400]
-        problem = f"nvidia-smi ended with status {status}: {words or 'without a word'}"
+        problem = f"nvidia-smi ended with status {status}: {words or 'no output'}"
     return Gpus("nvidia" if count else None, count, problem)
 
 

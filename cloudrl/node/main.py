@@ -149,8 +149,8 @@ def _cannot_listen(error: OSError, ip: str, port: int) -> str:
     if error.errno == errno.EADDRNOTAVAIL:
         advice = "export CLOUDRL_NODE_IP=<its IPv4 address in the cluster's network>"
         return f"no interface of this node has {ip}, where its agent should listen -> {advice}"
-    said = "is in use" if error.errno == errno.EADDRINUSE else "cannot be had"
-    return f"port {port} of the agent {said}: {error.strerror or error}"
+    state = "is in use" if error.errno == errno.EADDRINUSE else "cannot be opened"
+    return f"port {port} of the agent {state}: {error.strerror or error}"
 
 
 def _conclude(agent: Agent, failure: Failure) -> int:

@@ -62,8 +62,10 @@ def check_host(
 
 def _software(host: HostInfo) -> Iterator[Union[Fault, str]]:
     if host.ray_version is None:
-        said = "no Ray in this Python; add a set-up command `pip install 'ray[default]'` or take a verl image"
-        yield Fault("ray", said)
+        reason = (
+            "no Ray in this Python; add a set-up command `pip install 'ray[default]'` or take a verl image"
+        )
+        yield Fault("ray", reason)
         return
     version = re.match(r"(\d+)\.(\d+)", host.ray_version)
     if version and tuple(map(int, version.groups())) < _TOKEN_SINCE:
@@ -75,25 +77,25 @@ def _software(host: HostInfo) -> Iterator[Union[Fault, str]]:
 def _cpus_and_disk(host: HostInfo, gpus: int, cpus: int) -> Iterator[Union[Fault, str]]:
     if host.temp_free_fraction < _RAY_DISK_LIMIT:
         used, free_gib = 1 - host.temp_free_fraction, host.temp_free_bytes / GIB
-        said = f"the disk of Ray's folder is {used:.0%} full, {free_gib:.1f} GiB free; Ray needs 5% free"
-        yield Fault("disk", said)
+        reason = f"the disk of Ray's folder is {used:.0%} full, {free_gib:.1f} GiB free; Ray needs 5% free"
+        yield Fault("disk", reason)
     if host.open_files < _OPEN_FILES:
         yield f"`ulimit -n` is {host.open_files} and cannot be raised; {_OPEN_FILES} is advised"
     if cpus < (wanted := CPUS_PER_GPU * gpus):
-        said = f"{cpus} CPUs for {gpus} GPUs; verl waits for ever with less than {wanted}, 3 a GPU"
-        yield Fault("cpus", said)
+        reason = f"{cpus} CPUs for {gpus} GPUs; verl waits forever with fewer than {wanted}, 3 per GPU"
+        yield Fault("cpus", reason)
 
 
 def _gpu_machine(host: HostInfo, gpus: int) -> Iterator[Union[Fault, str]]:
     have = host.gpus
     if have.count < gpus:
         because, code = (f": {have.problem}", " problem") if have.problem else ("", "")
-        said = f"{have.count} GPUs found, {gpus} declared{because}"
-        yield Fault("gpus", said, ("fewer" if have.count else "none") + code)
+        reason = f"{have.count} GPUs found, {gpus} declared{because}"
+        yield Fault("gpus", reason, ("fewer" if have.count else "none") + code)
     if host.shm_bytes is not None and host.shm_bytes < _MIN_SHM_BYTES:
         size_mib = host.shm_bytes / 1024**2
-        said = f"/dev/shm has {size_mib:.0f} MiB; NCCL and Ray need at least 1 GiB (shm_size)"  # noqa: S108
-        yield Fault("shm", said)
+        reason = f"/dev/shm has {size_mib:.0f} MiB; NCCL and Ray need at least 1 GiB (shm_size)"  # noqa: S108
+        yield Fault("shm", reason)
     if host.memory_bytes < (wanted := _RAM_PER_GPU_BYTES * gpus):
         yield f"{host.memory_bytes / GIB:.0f} GiB of RAM for {gpus} GPUs; {wanted / GIB:.0f} GiB is advised"
     if host.interface is None:
@@ -108,8 +110,8 @@ def unwritable(folder: Path) -> Optional[Fault]:
         probe.write_bytes(b"x")
         probe.unlink()
     except OSError as error:
-        said = f"the checkpoint folder {folder} cannot be written by user {os.getuid()}: {error.strerror}"
-        return Fault("checkpoints", said, errno.errorcode.get(error.errno or 0, type(error).__name__))
+        reason = f"the checkpoint folder {folder} cannot be written by user {os.getuid()}: {error.strerror}"
+        return Fault("checkpoints", reason, errno.errorcode.get(error.errno or 0, type(error).__name__))
     return None
 
 
@@ -120,6 +122,6 @@ def different(own: NodeReport, head: HeartbeatReply) -> Optional[Fault]:
         ("Python", own.python_version, head.python_version),
     ):
         if mine != wanted:
-            said = f"{name} {mine} here and {wanted} on rank 0; all nodes need the same"
-            return Fault(f"version of {name}", said)
+            reason = f"{name} {mine} here and {wanted} on rank 0; all nodes need the same"
+            return Fault(f"version of {name}", reason)
     return None

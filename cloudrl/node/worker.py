@@ -6,7 +6,7 @@ import contextlib
 import http.client
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Callable, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from cloudrl.data.request import folder_name
 from cloudrl.node import ray as ray_node
@@ -33,7 +33,7 @@ _BEAT_WHEN_READY_S = 1.0
 _REFUSED_FOR_S = 3.0
 _VERDICT_S = 10.0
 _PULL_AGAIN_AFTER_S = 5.0  # longer than it takes to see that the head is gone, which then is the reason
-_LOOK_AT_PORTS_S = 10.0
+_CHECK_PORTS_S = 10.0
 
 
 class Worker(Agent):
@@ -45,8 +45,8 @@ class Worker(Agent):
         self.head = AgentClient(f"http://{self.head_at}", self.tokens.agent)
         self.reply = HeartbeatReply()
         self._heard_at: Optional[float] = None
-        self._head_phase: Tuple[Optional[Phase], float] = (None, 0.0)
-        self._looked_at: Optional[float] = None
+        self._head_phase = (Phase.READY, 0.0)  # until it is heard of
+        self._checked_ports_at: Optional[float] = None
         self._refused = False
         self._lost: Optional[Failure] = None
         self._replicator = Replicator(self.replication, self.head)
@@ -58,9 +58,9 @@ class Worker(Agent):
         self.state.update(detail=f"waiting for rank 0 at {at}")
         if not self.wait_for(lambda: self._heard_at is not None, self.options.join_timeout_s):
             raise self.failed(FailureKind.JOIN, f"rank 0 does not answer at {at}", subject="rank 0")
-        self.state.update(detail="waiting for rank 0 to get through its set-up and preflight")
+        self.state.update(detail="waiting for rank 0 to finish its set-up and preflight")
         if not self.wait_for(lambda: self.reply.ray_version is not None, head_ready_s):
-            late = f"rank 0 answers at {at}, and has not got through its set-up and preflight"
+            late = f"rank 0 answers at {at}, and has not finished its set-up and preflight"
             reason = f"{late} in {head_ready_s:g} s"
             raise self.failed(FailureKind.JOIN, reason, subject="rank 0", code="timeout")
         fault = different(self.state.own, self.reply)
@@ -94,18 +94,16 @@ class Worker(Agent):
             reason = f"rank 0 has not said that the cluster is ready after {barrier_s:g} s"
             raise self.failed(FailureKind.JOIN, reason, subject="barrier")
         if self.state.own.blocked:  # seen when Ray may have been starting there still
-            self._look_at_ports()
+            self._check_ports()
         for port in self.state.own.blocked:
             self.log.line(f"warning: {port} on rank 0 cannot be reached from here")
 
     def supervise(self) -> None:
         """End when the head beats and does nothing else; its loss is noted in the state by the beating thread."""
         phase, since = self._head_phase
-        limit_s = None if self.reply.ready or phase is None else self.timeouts.limit_s(phase)
-        hangs_s = time.monotonic() - since
-        if limit_s is not None and hangs_s > limit_s + self.options.lost_after_s:
-            who = f"rank 0 ({self.identity.head_ip})"
-            reason = f"{who} hangs in phase {phase}: {hangs_s:.0f} s, where {limit_s:g} s are enough"
+        hang = "" if self.reply.ready else self.timeouts.hang(phase, time.monotonic() - since)
+        if hang:
+            reason = f"rank 0 ({self.identity.head_ip}) {hang}"
             raise NodeFailed(Failure(FailureKind.JOIN, 0, reason, subject=f"phase {phase}"))
 
     def cost_before(self) -> float:
@@ -132,12 +130,12 @@ class Worker(Agent):
     def _is_ready(self) -> bool:
         """The head's word; meanwhile, whether Ray can talk to the head's node, which Ray itself would not say."""
         ready, now = self.reply.ready, time.monotonic()
-        if not ready and (self._looked_at is None or now - self._looked_at > _LOOK_AT_PORTS_S):
-            self._looked_at = now
-            self._look_at_ports()
+        if not ready and (self._checked_ports_at is None or now - self._checked_ports_at > _CHECK_PORTS_S):
+            self._checked_ports_at = now
+            self._check_ports()
         return ready
 
-    def _look_at_ports(self) -> None:
+    def _check_ports(self) -> None:
         self.state.update(blocked=ray_node.unreachable_ports(self.identity.head_ip, self.options.ports))
 
     def _have_data(self) -> None:

@@ -93,7 +93,7 @@ class Ray:
     def idle_s(self, now: float, *statuses: str) -> float | None:
         """After one more look, at a time when these jobs are listed."""
         self.now, self.listed_jobs = now, [{"status": status} for status in statuses]
-        self.monitor.look()
+        self.monitor.poll()
         return self.monitor.idle_s
 
 
@@ -125,10 +125,10 @@ class TestMonitor:
     @pytest.mark.parametrize("silent", ["listed_jobs", "actors"])
     def test_no_answer_is_not_known(self, ray: Ray, silent: str) -> None:
         assert not ray.monitor.known
-        ray.monitor.look()
+        ray.monitor.poll()
         assert ray.monitor.known
         setattr(ray, silent, None)
-        ray.monitor.look()
+        ray.monitor.poll()
         assert not ray.monitor.known
 
     def test_a_driver_that_a_submission_has_left_keeps_it_busy(self, ray: Ray) -> None:

@@ -33,7 +33,7 @@ def a_preflight_failure_is_final_at_its_second_time(nodes: Maker) -> None:
         cluster.run_id = run_id
         cluster.start_one(0)
         cluster.start_one(1, "--cpus-per-node=2")
-        reason = "rank 1, preflight: 2 CPUs for 1 GPUs; verl waits for ever with less than 3, 3 a GPU"
+        reason = "rank 1, preflight: 2 CPUs for 1 GPUs; verl waits forever with fewer than 3, 3 per GPU"
         assert cluster.failed(code) == reason
         for node in cluster.started.values():
             assert node.text().count(f"\nCLOUDRL FAILED: {reason}\n") == (code == 0)
@@ -124,7 +124,7 @@ def another_key_on_a_worker_and_a_rank_that_never_comes(nodes: Maker) -> None:
     cluster.start_one(1, f"--key-file={cluster.folder / 'another-key'}")
     assert cluster.exit_codes() == [1, 1]
     assert "rank 1, join: rank 0 refused this node: wrong or missing token" in cluster[1].reason()
-    late = "rank 0, join: rank 1, 2 never came within 2 s"
+    late = "rank 0, join: rank 1, 2 did not join within 2 s"
     here = f"{IP}:{cluster.agent_ports[0]}"
     assert cluster[0].reason() == f"{late}: not started, or {here} cannot be reached from there"
 

@@ -16,7 +16,7 @@ scenario = Scenarios()
 def a_set_up_command_that_hangs_on_one_rank(nodes: Maker) -> None:
     command = "echo this far; test $CLOUDRL_NODE_RANK = 0 || sleep 600"
     cluster = nodes(2).start("--setup=true", f"--setup={command}", "--setup-timeout-s=4")
-    reason = f"rank 1, setup: `{command}` has not ended; there are 4 s for all set-up commands"
+    reason = f"rank 1, setup: `{command}` has not finished; all set-up commands together may take 4 s"
     assert cluster.failed() == reason
     for node in cluster.started.values():
         assert "the last lines of its log:\nthis far\n" in node.text()
@@ -50,7 +50,7 @@ def a_worker_that_beats_and_does_nothing_else(nodes: Maker) -> None:
     reason = cluster.failed()
     assert reason.startswith("rank 1, join: rank 1 (")
     assert f", {IP}) hangs in phase setup (sleep 600): " in reason
-    assert reason.endswith(" s, where 1 s are enough")
+    assert reason.endswith(" s, and the limit is 1 s")
 
 
 @scenario
@@ -69,7 +69,7 @@ def a_set_up_of_the_head_that_outlasts_the_joining(nodes: Maker) -> None:
     cluster.start_one(0, f"--setup=while ! test -e {gate}; do sleep 0.05; done")
     until(lambda: cluster[0].phase() == "setup", "rank 0 is at its set-up")
     cluster.start_one(1, "--join-timeout-s=1")
-    cluster[1].await_detail("waiting for rank 0 to get through its set-up and preflight")
+    cluster[1].await_detail("waiting for rank 0 to finish its set-up and preflight")
     since = cluster[1].status()["started_at"]
     until(lambda: time.time() > since + 2.5, "more than the time for joining has passed")
     gate.touch()

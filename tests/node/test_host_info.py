@@ -47,28 +47,28 @@ def test_gpus_are_counted_by_what_the_driver_lists(nvidia_smi: Callable[[str], N
     nvidia_smi(
         "#!/bin/sh\necho 'GPU 0: NVIDIA H100 (UUID: GPU-1)'\necho 'GPU 1: NVIDIA H100 (UUID: GPU-2)'\n"
     )
-    assert host_info.look_at_gpus() == host_info.Gpus("nvidia", 2)
+    assert host_info.detect_gpus() == host_info.Gpus("nvidia", 2)
 
 
 def test_a_driver_without_gpus_is_quoted(nvidia_smi: Callable[[str], None]) -> None:
     nvidia_smi("#!/bin/sh\necho 'NVIDIA-SMI has failed because it\ncould not communicate' >&2\nexit 9\n")
     said = "nvidia-smi ended with status 9: NVIDIA-SMI has failed because it could not communicate"
-    assert host_info.look_at_gpus() == host_info.Gpus(problem=said)
+    assert host_info.detect_gpus() == host_info.Gpus(problem=said)
 
 
 def test_a_gpu_that_is_lost_is_said_beside_those_that_are_there(nvidia_smi: Callable[[str], None]) -> None:
     nvidia_smi("#!/bin/sh\necho 'GPU 0: NVIDIA H100 (UUID: GPU-1)'\necho 'GPU is lost' >&2\nexit 15\n")
     said = "nvidia-smi ended with status 15: GPU is lost"
-    assert host_info.look_at_gpus() == host_info.Gpus("nvidia", 1, said)
+    assert host_info.detect_gpus() == host_info.Gpus("nvidia", 1, said)
 
 
 def test_a_driver_that_hangs(nvidia_smi: Callable[[str], None]) -> None:
     nvidia_smi("#!/bin/sh\nexec sleep 600\n")
-    gpus = host_info.look_at_gpus(timeout_s=0.2)
+    gpus = host_info.detect_gpus(timeout_s=0.2)
     assert gpus == host_info.Gpus(problem="nvidia-smi does not answer within 0.2 s")
 
 
 def test_a_program_that_cannot_run(nvidia_smi: Callable[[str], None]) -> None:
     nvidia_smi("#!/no/such/shell\n")
     said = "nvidia-smi cannot be started: No such file or directory"
-    assert host_info.look_at_gpus() == host_info.Gpus(problem=said)
+    assert host_info.detect_gpus() == host_info.Gpus(problem=said)

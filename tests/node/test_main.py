@@ -38,7 +38,7 @@ def test_wrong_input(
     ("number", "message"),
     [
         (errno.EADDRINUSE, "port 8266 of the agent is in use: Address already in use"),
-        (errno.EACCES, "port 8266 of the agent cannot be had: Permission denied"),
+        (errno.EACCES, "port 8266 of the agent cannot be opened: Permission denied"),
         (
             errno.EADDRNOTAVAIL,
             "no interface of this node has 10.0.0.7, where its agent should listen -> export CLOUDRL_NODE_IP=",

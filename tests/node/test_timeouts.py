@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudrl.node.timeouts import LOOK_S, phase_timeouts
+from cloudrl.node.timeouts import INSPECTION_S, phase_timeouts
 from cloudrl.protocol.options import AgentOptions
 from cloudrl.protocol.phases import AGENT_PHASES, Phase
 
@@ -26,7 +26,7 @@ def test_a_ranks_own_deadline_is_within_that_of_its_phase(
     found = phase_timeouts(AgentOptions.from_argv(words))
     phases = found.phases
     assert phases[Phase.SETUP] == setup
-    assert phases[Phase.PREFLIGHT] >= found.head_ready_s + LOOK_S
+    assert phases[Phase.PREFLIGHT] >= found.head_ready_s + INSPECTION_S
     assert phases[Phase.RAY] == found.gcs_s + ray
     assert phases[Phase.FETCH] == found.fetch_s + ray
     assert found.gcs_s > ray  # rank 0 knows more of its own Ray than those that wait for it
@@ -38,13 +38,16 @@ def test_a_ranks_own_deadline_is_within_that_of_its_phase(
 
 def test_every_phase_before_ready_has_an_end() -> None:
     found = phase_timeouts(AgentOptions.from_argv([]))
-    limits = {each: found.limit_s(each) for each in AGENT_PHASES}
-    assert [each for each, limit_s in limits.items() if limit_s is None] == ["ready", "failed", "ended"]
-
-
-def test_a_phase_without_a_deadline_is_an_error() -> None:
+    hangs = {each: found.hang(each, 1e9) for each in AGENT_PHASES}
+    assert [each for each, hang in hangs.items() if not hang] == ["ready", "failed", "ended"]
     with pytest.raises(KeyError):
-        phase_timeouts(AgentOptions.from_argv([])).limit_s(Phase.PULLING)
+        found.hang(Phase.PULLING, 1e9)
+
+
+def test_a_rank_hangs_after_the_limit_and_the_time_for_its_heartbeats() -> None:
+    found = phase_timeouts(AgentOptions.from_argv(["--setup-timeout-s=60", "--lost-after-s=10"]))
+    assert found.hang(Phase.SETUP, 70) == ""
+    assert found.hang(Phase.SETUP, 71, "make") == "hangs in phase setup (make): 71 s, and the limit is 60 s"
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cloudrl.errors import CapacityError, InputError
-from cloudrl.node.host_info import look_at_gpus
+from cloudrl.node.host_info import detect_gpus
 from cloudrl.node.identity import address_towards
 from cloudrl.node.job_secrets import folder_of
 from cloudrl.protocol.options import AgentOptions, Ports, parse_service
@@ -154,7 +154,7 @@ def _gpus(cluster: Cluster) -> int:
     """GPUs a node; without GPUs one slot, since verl counts nothing else (verl-project, single_controller/ray)."""
     if cluster.device == "cpu":
         return 1
-    here = look_at_gpus().count
+    here = detect_gpus().count
     wanted = (cluster.gpus_per_node or 1) * cluster.nodes
     if wanted > here:
         raise CapacityError(
