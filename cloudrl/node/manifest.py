@@ -6,15 +6,13 @@ import hashlib
 import json
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Dict, Mapping, Tuple
+from typing import Any, Dict, Mapping, NamedTuple, Tuple
 
 MAX_FILES = 10_000
 MAX_NAME_BYTES = 255  # ext4, xfs: NAME_MAX
-_ADDRESS_DIGITS = 32
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """One file.
 
     Attributes:
@@ -47,8 +45,7 @@ class Manifest:
     @cached_property
     def address(self) -> str:
         """The folder below which this lies on every node: 32 hexadecimal digits."""
-        text = json.dumps([[part.path, part.size_bytes, part.sha256] for part in self.parts])
-        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_ADDRESS_DIGITS]
+        return hashlib.sha256(json.dumps(self.parts).encode()).hexdigest()[:32]
 
     @cached_property
     def by_path(self) -> Dict[str, Part]:
@@ -57,7 +54,7 @@ class Manifest:
 
     def to_json(self) -> Dict[str, Any]:
         """JSON-ready form."""
-        return {"parts": [[part.path, part.size_bytes, part.sha256] for part in self.parts]}
+        return {"parts": [list(part) for part in self.parts]}
 
     @classmethod
     def from_json(cls, value: Any) -> Manifest:
@@ -85,7 +82,7 @@ def _part(row: Any) -> Part:
     path, size, digest = row
     if not isinstance(path, str) or not all(_is_name(name) for name in path.split("/")):
         raise ValueError(f"{path!r} is no path below a folder")
-    if isinstance(size, bool) or not isinstance(size, int) or size < 0:
+    if type(size) is not int or size < 0:
         raise ValueError(f"{size!r} is no size of a file")
     if not isinstance(digest, str) or len(digest) != 64 or set(digest) - set("0123456789abcdef"):
         raise ValueError(f"{digest!r} is no SHA-256")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from typing import Any
 
@@ -28,9 +27,9 @@ def test_it_travels_as_json():
 def test_the_address_follows_the_content():
     first, second = GOOD.parts
     others = [
-        Manifest((dataclasses.replace(first, path="model/a/y"), second)),
-        Manifest((dataclasses.replace(first, size_bytes=2), second)),
-        Manifest((dataclasses.replace(first, sha256="b" * 64), second)),
+        Manifest((first._replace(path="model/a/y"), second)),
+        Manifest((first._replace(size_bytes=2), second)),
+        Manifest((first._replace(sha256="b" * 64), second)),
         Manifest((second,)),
     ]
     addresses = {each.address for each in [GOOD, *others]}

@@ -151,15 +151,7 @@ def test_a_heartbeat_brings_a_failure(head: Served) -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [
-        *({"rank": rank} for rank in ("1", None, 1.5, 0, 3, -1, 10**30)),
-        {"models": 5},
-        {"seconds": []},
-        {"phase": None},
-        {"failure": "x"},
-        {"failure": {}},
-        {"failure": {"kind": "setup", "rank": float("inf"), "reason": "x"}},
-    ],
+    [{"rank": 0}, {"rank": 3}, {"rank": -1}, {"rank": 10**30}, {"rank": "1"}, {"models": 5}, {"failure": {}}],
 )
 def test_what_is_no_heartbeat_of_this_cluster(
     refusing: Served, wrong: dict[str, Any], capfd: pytest.CaptureFixture[str]
