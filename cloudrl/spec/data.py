@@ -138,20 +138,20 @@ class DataSet(Spec):
 
     def _check_built_in(self) -> None:
         may = {"name"} if BUILT_IN[self.name].hub_id is None else {"name", "source"}
-        wrong = [field for field in self._explicit_fields() if field not in may]
+        wrong = [field for field in self._not_default() if field not in may]
         if wrong:
             raise SpecError(
                 f"{self.name!r} is built in and makes its own rows, so it has no {', '.join(wrong)}",
                 hint=f"Ask for other rows under another name: name='my-{self.name}', source=...",
             )
 
-    def _explicit_fields(self) -> dict[str, object]:
+    def _not_default(self) -> dict[str, object]:
         fields = type(self).model_fields
         return {name: getattr(self, name) for name in fields if getattr(self, name) != fields[name].default}
 
     def argument(self) -> str:
         """The `--data` argument of the node agent: the name alone, or JSON in one line when there is more to say."""
-        fields = self._explicit_fields()
+        fields = self._not_default()
         return self.name if list(fields) == ["name"] else json.dumps(fields, ensure_ascii=False)
 
 

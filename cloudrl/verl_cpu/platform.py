@@ -8,7 +8,7 @@ import os
 import resource
 import types
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import torch
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 class _CpuDeviceModule(types.ModuleType):
-    """`torch.cpu` with the calls that verl 0.9.1 makes on `torch.cuda` (get_torch_device() in its sources)."""
+    """`torch.cpu`, and what verl 0.9.1 calls on `torch.cuda` besides (get_torch_device() in its sources)."""
 
-    Stream = torch.cpu.Stream
-    current_stream = staticmethod(torch.cpu.current_stream)
-    stream = staticmethod(torch.cpu.stream)
     get_rng_state = staticmethod(torch.get_rng_state)
     set_rng_state = staticmethod(torch.set_rng_state)
     manual_seed = staticmethod(torch.manual_seed)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch.cpu, name)
 
     @staticmethod
     def is_available() -> bool:
@@ -34,22 +34,14 @@ class _CpuDeviceModule(types.ModuleType):
         return False
 
     @staticmethod
-    def device_count() -> int:
-        return 1
-
-    @staticmethod
-    def current_device() -> str:
-        return "cpu"
-
-    @staticmethod
     def get_device_name(*_: object) -> str:
         return "CPU"
 
     @staticmethod
-    def set_device(*_: object) -> None:
+    def empty_cache(*_: object) -> None:
         return None
 
-    synchronize = empty_cache = ipc_collect = set_per_process_memory_fraction = set_device
+    ipc_collect = set_per_process_memory_fraction = empty_cache
 
     @staticmethod
     def memory_allocated(*_: object) -> int:
