@@ -37,28 +37,20 @@ def staged(target: Path, size_bytes: int, *, sync: bool = False) -> Generator[Pa
     target = Path(os.path.abspath(target))  # noqa: PTH100 - keeps a link as it is named
     refuse_existing(target)
     folder = target.parent / f".{target.name}.merging"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    except OSError as error:
-        raise InputError(f"{target} cannot be written: {error.strerror}: {error.filename}") from error
-    try:
-        _take(lock, target)
-        _empty(folder)
-        check_room(target.parent, size_bytes)
-        yield folder
-        _publish(folder, target, sync=sync)
-    except OSError as error:
-        _remove(folder, lock)
-        raise CheckpointError(
-            f"{error.filename or target} cannot be written: {error.strerror or error}",
-            hint="Nothing is left behind. Name a folder on another disk.",
-        ) from error
-    except BaseException:
-        _remove(folder, lock)
-        raise
-    finally:
-        os.close(lock)
+    with _locked(folder, target):
+        try:
+            _empty(folder)
+            check_room(target.parent, size_bytes)
+            yield folder
+            _publish(folder, target, sync=sync)
+        except BaseException as error:
+            shutil.rmtree(folder, ignore_errors=True)
+            if not isinstance(error, OSError):
+                raise
+            raise CheckpointError(
+                f"{error.filename or target} cannot be written: {error.strerror or error}",
+                hint="Nothing is left behind. Name a folder on another disk.",
+            ) from error
 
 
 def refuse_existing(target: Path) -> None:
@@ -80,18 +72,32 @@ def check_room(folder: Path, size_bytes: int) -> None:
         )
 
 
-def _take(lock: int, target: Path) -> None:
+@contextmanager
+def _locked(folder: Path, target: Path) -> Generator[None]:
+    """Make the folder, and be the only process that writes there."""
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise CheckpointError(
-            f"another process is merging into {target}", hint="Wait for it, or name another folder."
-        ) from None
-    except OSError as error:  # without a lock two merges would mix
-        raise InputError(
-            f"{target} cannot be written: its file system has no locks ({error.strerror or error})",
-            hint="Name a folder on a local disk, and copy the model from there.",
-        ) from error
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise InputError(f"{target} cannot be written: {error.strerror}: {error.filename}") from error
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise CheckpointError(
+                f"another process is merging into {target}", hint="Wait for it, or name another folder."
+            ) from None
+        except OSError as error:  # without a lock two merges would mix
+            with contextlib.suppress(OSError):
+                (folder / _LOCK).unlink()
+                folder.rmdir()
+            raise InputError(
+                f"{target} cannot be written: its file system has no locks ({error.strerror or error})",
+                hint="Name a folder on a local disk, and copy the model from there.",
+            ) from error
+        yield
+    finally:
+        os.close(lock)
 
 
 def _empty(folder: Path) -> None:
@@ -123,17 +129,3 @@ def _sync(path: Path) -> None:
             os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _remove(folder: Path, lock: int) -> None:
-    """Only while the lock is ours: else another process is writing there."""
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return
-    except OSError:  # no locks here, so nobody has written anything
-        with contextlib.suppress(OSError):
-            (folder / _LOCK).unlink()
-            folder.rmdir()
-        return
-    shutil.rmtree(folder, ignore_errors=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections import Counter, defaultdict
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from cloudrl.errors import CheckpointError
@@ -29,43 +29,40 @@ _NUMBERS = {DType.FLOAT32: "<f", DType.FLOAT64: "<d", DType.INT64: "<q", DType.I
 class StepConsistency:
     """The step of each rank, by the first evidence that all ranks have; else by what some have.
 
+    Attributes:
+        step: The one of most ranks; None if nothing tells. Scheduler and optimizer count updates, of which a step may
+            have several.
+        source: What told it: the best evidence that at least one rank has.
+        findings: Ranks that disagree, and what cannot be read beside a model: a mild finding, since it needs that not.
+
     Args:
         shards: The model files.
-        sidecars: What lies beside them, by rank. What cannot be read there is a mild finding: the model needs it
-            not.
+        sidecars: What lies beside them, by rank.
     """
 
     def __init__(self, shards: Mapping[int, Shard], sidecars: Mapping[int, Sidecars]) -> None:
         self.findings: list[Finding] = []
-        self._by_evidence: dict[str, dict[int, int]] = {}
+        self.step: int | None = None
+        self.source: str | None = None
         present = {rank: each for rank, each in sorted(sidecars.items()) if rank in shards}
         for rank, each in present.items():
             if each.record is not None:
                 self.findings += check_record(shards[rank].archive, "model", rank, each.record)
         for evidence in ("record", "scheduler", "optimizer"):  # an optimizer's pickle takes longest
-            found = {rank: self._ask(evidence, rank, each) for rank, each in present.items()}
-            self._by_evidence[evidence] = {rank: step for rank, step in found.items() if step is not None}
-            if len(self._by_evidence[evidence]) == len(shards):
+            ranks: dict[int, list[int]] = defaultdict(list)
+            for rank, each in present.items():
+                if (step := self._read_step(evidence, rank, each)) is not None:
+                    ranks[step].append(rank)
+            self._compare(evidence, ranks)
+            if sum(map(len, ranks.values())) == len(shards):
                 break
-        self.findings += self._disagreements()
-        if not self.source and len(shards) > 1:
+        if self.source is None and len(shards) > 1:
             message = (
                 "nothing tells whether all ranks are from one step: no record, scheduler or optimizer state"
             )
             self.findings.append(Finding(message, fatal=False))
 
-    @property
-    def source(self) -> str | None:
-        """The best evidence that at least one rank has."""
-        return next((evidence for evidence, steps in self._by_evidence.items() if steps), None)
-
-    @property
-    def step(self) -> int | None:
-        """The step, if anything tells it. Scheduler and optimizer count updates, of which a step may have several."""
-        steps = self._by_evidence[self.source] if self.source else {}
-        return Counter(steps.values()).most_common(1)[0][0] if steps else None
-
-    def _ask(self, evidence: str, rank: int, sidecars: Sidecars) -> int | None:
+    def _read_step(self, evidence: str, rank: int, sidecars: Sidecars) -> int | None:
         if evidence == "record":
             return sidecars.record.step if sidecars.record is not None else None
         source = sidecars.extra if evidence == "scheduler" else sidecars.optim
@@ -77,19 +74,20 @@ class StepConsistency:
             self.findings.append(Finding(error.message, rank, source.label, fatal=False))
             return None
 
-    def _disagreements(self) -> Iterator[Finding]:
-        for evidence, steps in self._by_evidence.items():
-            unit = "step" if evidence == "record" else f"update (by its {evidence})"
-            ranks: dict[int, list[int]] = defaultdict(list)
-            for rank, step in steps.items():
-                ranks[step].append(rank)
-            common = sorted(ranks, key=lambda step: -len(ranks[step]))
-            for step in common[1:]:
-                message = (
-                    f"rank {_join(ranks[step])} is from another step: {unit} {step}, "
-                    f"and rank {_join(ranks[common[0]])} from {common[0]}"
-                )
-                yield Finding(message, ranks[step][0])
+    def _compare(self, evidence: str, ranks: Mapping[int, list[int]]) -> None:
+        """Take the step of most ranks, unless a better evidence told one; the others are findings."""
+        if not ranks:
+            return
+        common, *others = sorted(ranks, key=lambda step: -len(ranks[step]))
+        if self.source is None:
+            self.step, self.source = common, evidence
+        unit = "step" if evidence == "record" else f"update (by its {evidence})"
+        for step in others:
+            message = (
+                f"rank {_join(ranks[step])} is from another step: {unit} {step}, "
+                f"and rank {_join(ranks[common])} from {common}"
+            )
+            self.findings.append(Finding(message, ranks[step][0]))
 
 
 def _join(ranks: list[int]) -> str:

@@ -112,10 +112,6 @@ def test_the_same_bytes_as_a_local_file(link: CutLink, clock: Clock, local: Loca
     assert clock.slept == []
 
 
-def test_the_label_says_where(link: CutLink, clock: Clock) -> None:
-    assert shard(link, clock).label == f"node 1 (10.0.0.2): /checkpoints/{PATH}"
-
-
 def test_a_name_that_is_no_utf_8(served: Served, link: CutLink, clock: Clock) -> None:
     name = os.fsdecode(b"\xff.json")
     (served.worker.checkpoints / name).write_bytes(b"odd")  # type: ignore[attr-defined]
