@@ -26,15 +26,9 @@ UP_TIMEOUT_S = 86_400.0
 
 
 class NoFleet(CapacityError):
-    """There is no machine for a cluster, and a new fleet might have some.
+    """There is no machine for a cluster; it would fit on a new fleet such as `fleet`."""
 
-    Args:
-        message: what is missing.
-        hint: the next command.
-        fleet: one that the cluster would fit on.
-    """
-
-    def __init__(self, message: str, *, hint: str | None = None, fleet: Fleet | None = None) -> None:
+    def __init__(self, message: str, *, hint: str, fleet: Fleet) -> None:
         super().__init__(message, hint=hint)
         self.fleet = fleet
 
@@ -297,9 +291,9 @@ class Provider(Protocol):
         Where there is a way to it to be opened, that is done once, and used for all of them.
         """
         while True:
-            look = self.status(name)
-            yield look
-            if look.is_over:
+            status = self.status(name)
+            yield status
+            if status.is_over:
                 return
             time.sleep(WATCH_S)
 

@@ -117,7 +117,7 @@ class RunRequest:
         try:
             return up()
         except NoFleet as error:
-            if error.fleet is None or not create_fleet:
+            if not create_fleet:
                 raise
             fleet = Fleet.load(error.fleet.explicit_fields())
         none_fits = (

@@ -32,9 +32,9 @@ def test_up_shows_what_it_would_start(run: Run) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["--dashboard-port", "99999"], 2, "99999 is no port"),
-        (["--dashboard-port", "0"], 2, "0 is no port"),
-        (["--dashboard-port", "-1"], 2, "-1 is no port"),
+        (["--dashboard-port", "99999"], 2, "99999 is not a port number"),
+        (["--dashboard-port", "0"], 2, "0 is not a port number"),
+        (["--dashboard-port", "-1"], 2, "-1 is not a port number"),
         (["--nodes", "0"], 2, "Cluster.nodes: 0 is not"),
         (["--nodes", "100000"], 3, "free ports are needed"),
         (["--data", "gsm9k"], 2, "gsm8k"),

@@ -29,7 +29,7 @@ def test_status(user: User, first: str) -> None:
 
 def test_a_second_one_of_its_name(user: User, first: str) -> None:
     done = user.types("cloudrl", "up", first, "--on", "dstack", *SHAPE, "-y", code=2)
-    assert f"a run '{first}' is there: running" in done.stdout
+    assert f"a run '{first}' already exists: running" in done.stdout
 
 
 def test_no_secret_stands_in_a_log_or_a_process_list(user: User, first: str) -> None:

@@ -40,7 +40,7 @@ class TestBeforeTheStart:
     @pytest.mark.parametrize(
         ("there", "said", "hint"),
         [
-            ({}, "a run 'lab' is there: running", "cloudrl down lab"),
+            ({}, "a run 'lab' already exists: running", "cloudrl down lab"),
             ({"user": "alice"}, "user 'alice' has a run 'lab' in project 'main'", "Choose another name"),
             ({"status": "terminating"}, "still ending", "Try again when it is gone"),
         ],
@@ -63,7 +63,7 @@ class TestBeforeTheStart:
         [
             ([], 2, [], "project 'main' has no fleet that it may run on"),
             ([fleet("small"), fleet("other")], 2, [], "or can get such a machine (there is: small, other)"),
-            ([fleet("apart", placement="any")], 2, [], "placement: cluster; apart has not"),
+            ([fleet("apart", placement="any")], 2, [], "placement: cluster, which apart does not have"),
             ([fleet("apart", placement="any")], 1, [], "such a machine (there is: apart)"),
             ([fleet("apart", placement="any"), fleet("near")], 2, ["near"], "(there is: near)"),
         ],
@@ -83,7 +83,7 @@ class TestBeforeTheStart:
 
     def test_a_secret_that_is_not_set_and_the_file_that_asks_for_it(self, dstack: FakeDstack) -> None:
         dstack.held_secrets, dstack.held_fleets = ["HF_TOKEN"], [fleet()]
-        said = r"lab\.dstack\.yml takes WANDB_API_KEY from dstack's secrets"
+        said = r"lab\.dstack\.yml uses dstack secrets that project 'main' does not have: WANDB_API_KEY$"
         with pytest.raises(InputError, match=said) as caught:
             make_plan(Cluster(name="lab", secrets=["HF_TOKEN", "WANDB_API_KEY"])).priced()
         assert caught.value.hint == "dstack secret set WANDB_API_KEY ..."

@@ -40,7 +40,9 @@ def test_an_image_that_cannot_be_pulled(user: User) -> None:
 
 def test_a_secret_that_the_server_does_not_have(user: User) -> None:
     done = user.types("cloudrl", "up", "secretive", *ONE, "--secret", "NOT_THERE", code=2)
-    assert "secretive.dstack.yml takes NOT_THERE from dstack's secrets" in done.stdout
+    assert (
+        "secretive.dstack.yml uses dstack secrets that project 'main' does not have: NOT_THERE" in done.stdout
+    )
     assert "dstack secret set NOT_THERE" in done.stdout
     assert user.lab.runs.status("secretive") == ""
 
@@ -52,7 +54,7 @@ def test_a_fleet_without_cluster_placement(user: User, tmp_path: Path) -> None:
     try:
         words = ["2" if word == "1" else word.replace("[mine]", "[apart]") for word in ONE]
         done = user.types("cloudrl", "up", "scattered", *words, code=3)
-        assert "placement: cluster; apart has not" in done.stdout
+        assert "placement: cluster, which apart does not have" in done.stdout
     finally:
         user.types("cloudrl", "fleet", "delete", "apart", "-y")
 

@@ -171,7 +171,7 @@ def _check_name(server: Server, plan: DstackPlan) -> None:
         message = f"a run {name!r} is still ending"
         hint = f"Try again when it is gone: cloudrl status {name}"
     else:
-        message = f"a run {name!r} is there: {current.status}"
+        message = f"a run {name!r} already exists: {current.status}"
         hint = f"cloudrl attach {name}\ncloudrl down {name}"
     raise InputError(message, hint=hint)
 
@@ -183,8 +183,8 @@ def _check_secrets(server: Server, plan: DstackPlan) -> None:
     missing = [name for name in plan.secrets if name not in there]
     if missing:
         raise InputError(
-            f"{plan.name}.dstack.yml takes {', '.join(missing)} from dstack's secrets, and project "
-            f"{server.project!r} has {'them' if len(missing) > 1 else 'it'} not",
+            f"{plan.name}.dstack.yml uses dstack secrets that project {server.project!r} does not have: "
+            f"{', '.join(missing)}",
             hint="\n".join(f"dstack secret set {name} ..." for name in missing),
         )
 
@@ -199,11 +199,11 @@ def _no_machines(server: Server, plan: DstackPlan, known: Sequence[FleetState]) 
         hint = "cloudrl fleet create --gpu 80GB:8 --nodes 2"
     elif apart:
         message = (
-            f"{title} has {cluster.nodes} nodes, and dstack runs those only on fleets with placement: cluster; "
-            f"{', '.join(apart)} {'has' if len(apart) == 1 else 'have'} not"
+            f"{title} has {cluster.nodes} nodes, and dstack runs those only on fleets with placement: cluster, "
+            f"which {', '.join(apart)} {'does' if len(apart) == 1 else 'do'} not have"
         )
         hint = (
-            f"cloudrl fleet delete {apart[0]}, then make it anew: cloudrl fleet create {apart[0]} "
+            f"cloudrl fleet delete {apart[0]}, then create it again: cloudrl fleet create {apart[0]} "
             "--set placement=cluster ..."
         )
     else:
