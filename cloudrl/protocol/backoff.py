@@ -99,15 +99,3 @@ def retry(
                 raise
             on_break(failure)
         attempts.pause()
-
-
-class PollInterval:
-    """The pause before the next look: short after news, then each time twice as long. Seconds."""
-
-    def __init__(self, shortest_s: float, longest_s: float) -> None:
-        self._shortest_s, self._longest_s = shortest_s, longest_s
-        self.seconds = shortest_s
-
-    def update(self, *, has_news: bool) -> None:
-        """After a look."""
-        self.seconds = self._shortest_s if has_news else min(self._longest_s, 2 * self.seconds)

@@ -19,12 +19,11 @@ from itertools import chain
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from cloudrl.errors import ConnectionFailed, FailedError, Unauthorized
-from cloudrl.protocol.backoff import Attempts, PollInterval
+from cloudrl.protocol.backoff import Attempts, Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
 
-    from cloudrl.protocol.backoff import Backoff
     from cloudrl.protocol.client import AgentClient, Response
     from cloudrl.transport.ray_client import RayClient
 
@@ -117,14 +116,15 @@ class AgentLog:
 
     def stream(self, offset: int) -> Generator[bytes]:
         """See `LogSource.stream`."""
-        interval = PollInterval(*self.poll_s)
+        looks = Attempts(Backoff(*self.poll_s), sleep=self.sleep)
         while True:
             chunk = self._read(offset)
             offset += len(chunk)
             yield chunk
-            if not chunk:
-                self.sleep(interval.seconds)
-            interval.update(has_news=bool(chunk))
+            if chunk:
+                looks.progress()
+            else:
+                looks.pause()
 
     def rest(self, offset: int) -> Generator[bytes]:
         """See `LogSource.rest`."""
@@ -160,16 +160,14 @@ class RayLog:
 
     def stream(self, offset: int) -> Generator[bytes]:
         """See `LogSource.stream`."""
-        interval = PollInterval(*self.poll_s)
+        looks = Attempts(Backoff(*self.poll_s), sleep=self.sleep)
         while (job := self.ray.get_job(self.submission_id)).driver_node_id is None:
             yield b""
-            self.sleep(interval.seconds)
-            interval.update(has_news=False)
+            looks.pause()
         opener = partial(self.ray.open_log, job.driver_node_id, job.log_name, follow=True)
         with closing(_ReadAhead(opener)) as ahead:
             ahead.next(None)  # until it is open: no silence before that, or nobody would ever give up
-            interval = PollInterval(*self.poll_s)
-            yield from _skip(_chunks_or_silence(ahead, interval), offset)
+            yield from _skip(_chunks_or_silence(ahead, *self.poll_s), offset)
 
     def rest(self, offset: int) -> Generator[bytes]:
         """See `LogSource.rest`."""
@@ -201,12 +199,13 @@ def _skip(chunks: Iterable[bytes], count: int) -> Generator[bytes]:
             yield kept
 
 
-def _chunks_or_silence(ahead: _ReadAhead, interval: PollInterval) -> Generator[bytes]:
+def _chunks_or_silence(ahead: _ReadAhead, shortest_s: float, longest_s: float) -> Generator[bytes]:
     """What arrives, and `b""` after each pause without anything."""
+    pause_s = shortest_s
     while True:
-        chunk = ahead.next(interval.seconds)
+        chunk = ahead.next(pause_s)
         yield chunk
-        interval.update(has_news=bool(chunk))
+        pause_s = shortest_s if chunk else min(longest_s, 2 * pause_s)
 
 
 class _ReadAhead:
