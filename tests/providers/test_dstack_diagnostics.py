@@ -83,7 +83,7 @@ class TestBeforeTheStart:
 
     def test_a_secret_that_is_not_set_and_the_file_that_asks_for_it(self, dstack: FakeDstack) -> None:
         dstack.held_secrets, dstack.held_fleets = ["HF_TOKEN"], [fleet()]
-        said = r"lab\.dstack\.yml uses dstack secrets that project 'main' does not have: WANDB_API_KEY$"
+        said = r"lab\.dstack\.yml uses dstack secrets that project 'main' does not have: WANDB_API_KEY"
         with pytest.raises(InputError, match=said) as caught:
             make_plan(Cluster(name="lab", secrets=["HF_TOKEN", "WANDB_API_KEY"])).priced()
         assert caught.value.hint == "dstack secret set WANDB_API_KEY ..."
