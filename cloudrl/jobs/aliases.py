@@ -32,25 +32,25 @@ def expand_aliases(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
         InputError: An alias and an override contradict each other, or there is no such data set or file.
     """
     options, files = draft.options, snapshot.files
-    given = parse_overrides({key: str(hydra_text(value)) for key, value in draft.overrides.items()})
-    typed, draft = draft.overrides, replace(draft, overrides={})
+    values = parse_overrides({key: str(hydra_text(value)) for key, value in draft.overrides.items()})
+    overrides, draft = draft.overrides, replace(draft, overrides={})
     if options.model is not None:
-        _check_free(given, f"--model {options.model}", MODEL)
+        _check_free(values, f"--model {options.model}", MODEL)
         draft = _model(draft, options.model, files)
     if options.data:
-        _check_free(given, f"--data {options.data[0]}", TRAIN)
-        draft = _data(draft, options.data, files, given)
+        _check_free(values, f"--data {options.data[0]}", TRAIN)
+        draft = _data(draft, options.data, files, values)
     if options.reward is not None:
-        _check_free(given, f"--reward {options.reward}", REWARD_PATH)
+        _check_free(values, f"--reward {options.reward}", REWARD_PATH)
         draft = draft.without(REWARD_PATH, REWARD_NAME, *_LEGACY_REWARD)
-        draft = draft.overriding(_reward(options.reward, given))
-    return draft.overriding(typed)
+        draft = draft.overriding(_reward(options.reward, values))
+    return draft.overriding(overrides)
 
 
-def _check_free(given: Mapping[str, str], alias: str, key: str) -> None:
-    if key in given:
+def _check_free(values: Mapping[str, str], alias: str, key: str) -> None:
+    if key in values:
         raise InputError(
-            f"{alias} and {key}={given[key]} say the same thing twice", hint="Give one of the two"
+            f"{alias} and {key}={values[key]} say the same thing twice", hint="Give one of the two"
         )
 
 
@@ -63,18 +63,18 @@ def _model(draft: JobDraft, model: str, files: LocalFiles) -> JobDraft:
     return draft.overriding({MODEL: model}) if is_here else draft
 
 
-def _data(draft: JobDraft, names: tuple[str, ...], files: LocalFiles, given: Mapping[str, str]) -> JobDraft:
+def _data(draft: JobDraft, names: tuple[str, ...], files: LocalFiles, values: Mapping[str, str]) -> JobDraft:
     draft, cluster = draft.without(TRAIN, VAL), draft.cluster
     if all(name in cluster.data for name in names):
         return replace(draft, job=draft.job.replace(data=names))
     train, val = zip(*(_files(name, cluster, files) for name in names), strict=True)
-    made: dict[str, Any] = {TRAIN: one_or_many(train)}
-    said = []
-    if VAL not in given:
-        made[VAL] = one_or_many(val)
+    paths: dict[str, Any] = {TRAIN: one_or_many(train)}
+    notes = []
+    if VAL not in values:
+        paths[VAL] = one_or_many(val)
         if train == val:
-            said = [f"validation reads {train[0]}, too: {VAL}=... names another file for it"]
-    return draft.noting(*said, job=draft.job.replace(data=())).overriding(made)
+            notes = [f"validation reads {train[0]}, too: {VAL}=... names another file for it"]
+    return draft.noting(*notes, job=draft.job.replace(data=())).overriding(paths)
 
 
 def _files(name: str, cluster: ClusterShape, files: LocalFiles) -> tuple[str, str]:
@@ -90,10 +90,10 @@ def _files(name: str, cluster: ClusterShape, files: LocalFiles) -> tuple[str, st
     if not folder.exists:
         if "/" in name and name.startswith((".", "~")):
             raise missing_path(f"--data {name}", folder)
-        has = ", ".join(cluster.data) or "none"
+        available = ", ".join(cluster.data) or "none"
         raise InputError(
-            f"--data {name} is neither a data set that cluster {cluster.name!r} has prepared (it has: {has}) nor a "
-            f"file or folder here{did_you_mean(name, cluster.data)}",
+            f"--data {name} is neither a data set that cluster {cluster.name!r} has prepared (it has: {available}) "
+            f"nor a file or folder here{did_you_mean(name, cluster.data)}",
             hint=f"cloudrl up ... --data {name}",
         )
     missing = [part for part in PARTS if part not in folder.children]
@@ -105,9 +105,9 @@ def _files(name: str, cluster: ClusterShape, files: LocalFiles) -> tuple[str, st
     return train, test
 
 
-def _reward(text: str, given: Mapping[str, str]) -> dict[str, Any]:
+def _reward(text: str, values: Mapping[str, str]) -> dict[str, Any]:
     path, function = split_reward(text)
     if function is not None:
-        _check_free(given, f"--reward {text}", REWARD_NAME)
-    name = {} if REWARD_NAME in given else {REWARD_NAME: function or REWARD_FUNCTION}
+        _check_free(values, f"--reward {text}", REWARD_NAME)
+    name = {} if REWARD_NAME in values else {REWARD_NAME: function or REWARD_FUNCTION}
     return {REWARD_PATH: path, **name}

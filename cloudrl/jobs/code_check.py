@@ -1,4 +1,4 @@
-"""A Python file of the user's, looked at before anything is sent: a typing error would show minutes later."""
+"""Checks of the user's Python files before anything is sent: a typo would show minutes later."""
 
 from __future__ import annotations
 

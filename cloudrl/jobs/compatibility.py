@@ -1,4 +1,4 @@
-"""Whether a job and a cluster go together: what cannot work is refused before it costs anything."""
+"""Whether a job and a cluster fit: what cannot work is refused before it costs anything."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def check_compatibility(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
     Raises:
         InputError: It cannot work; the message holds both values.
     """
-    job, cluster, given = draft.asked, draft.cluster, draft.values
-    _check_shape(given, cluster)
-    _check_replicas(given, cluster)
+    job, cluster, values = draft.asked, draft.cluster, draft.values
+    _check_shape(values, cluster)
+    _check_replicas(values, cluster)
     _check_rollout(job, cluster)
     notes = [*_device_notes(job, cluster), *_release_notes(job, cluster), *_shape_notes(job, cluster)]
     if not has_key(cluster.verl_version, "trainer.resume_mode"):
@@ -46,24 +46,26 @@ def check_compatibility(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
     return draft.noting(*notes)
 
 
-def _check_shape(given: Mapping[str, str], cluster: ClusterShape) -> None:
+def _check_shape(values: Mapping[str, str], cluster: ClusterShape) -> None:
     nodes, gpus = cluster.nodes, cluster.gpus_per_node
-    for key, has, things, option in (
+    for key, available, things, option in (
         (NODES, nodes, f"{nodes} node{'' if nodes == 1 else 's'}", "--nodes"),
         (GPUS, gpus, f"{gpus} GPU{'' if gpus == 1 else 's'} a node", "--gpu"),
     ):
-        if key not in given:
+        if key not in values:
             continue
-        asked = integer(given[key])
-        if asked is None and "${" not in given[key]:
-            raise InputError(f"{key}={given[key]} is not a whole number", hint=f"For example {key}={has}")
-        if asked is not None and asked < 1:
+        value = integer(values[key])
+        if value is None and "${" not in values[key]:
             raise InputError(
-                f"{key}={asked} is less than 1", hint=f"Leave it out: the cluster gives {key}={has}"
+                f"{key}={values[key]} is not a whole number", hint=f"For example {key}={available}"
             )
-        if asked is not None and asked > has:
+        if value is not None and value < 1:
             raise InputError(
-                f"{key}={asked}, but cluster {cluster.name!r} has {things}: verl would wait for ever",
+                f"{key}={value} is less than 1", hint=f"Leave it out: the cluster gives {key}={available}"
+            )
+        if value is not None and value > available:
+            raise InputError(
+                f"{key}={value}, but cluster {cluster.name!r} has {things}: verl would wait for ever",
                 hint=f"Leave {key} out, or bring up a larger cluster with cloudrl up ... {option}",
             )
     if cluster.gpus_per_node < 1:
@@ -73,28 +75,26 @@ def _check_shape(given: Mapping[str, str], cluster: ClusterShape) -> None:
         )
 
 
-def _check_replicas(given: Mapping[str, str], cluster: ClusterShape) -> None:
+def _check_replicas(values: Mapping[str, str], cluster: ClusterShape) -> None:
     """GPUs of all replicas of the rollout engine are those of training.
 
     verl asserts it once all models are loaded (verl 0.9.1, workers/engine_workers.py: init_model; verl 0.1,
     workers/fsdp_workers.py: _build_rollout, of the tensor parallelism alone).
     """
-    said = {key: integer(given[key]) for key in _OF_ONE_REPLICA if key in given}
-    nodes, gpus = (
-        integer(given.get(NODES, str(cluster.nodes))),
-        integer(given.get(GPUS, str(cluster.gpus_per_node))),
-    )
-    elsewhere = any(key.startswith(_ELSEWHERE) for key in given)
-    if elsewhere or nodes is None or gpus is None or any(each is None or each < 1 for each in said.values()):
+    nodes = integer(values.get(NODES, str(cluster.nodes)))
+    gpus = integer(values.get(GPUS, str(cluster.gpus_per_node)))
+    sizes = {key: integer(values[key]) or 0 for key in _OF_ONE_REPLICA if key in values}
+    has_own_gpus = any(key.startswith(_ELSEWHERE) for key in values)
+    if has_own_gpus or nodes is None or gpus is None or min(sizes.values(), default=1) < 1:
         return
-    replica = math.prod(each for each in said.values() if each is not None)
+    replica = math.prod(sizes.values())
     if nodes * gpus % replica:
-        what = " and ".join(f"{key}={value}" for key, value in said.items() if value != 1)
-        whole = f"{nodes} node{'' if nodes == 1 else 's'} with {gpus} GPU{'' if gpus == 1 else 's'}"
+        settings = " and ".join(f"{key}={value}" for key, value in sizes.items() if value != 1)
+        shape = f"{nodes} node{'' if nodes == 1 else 's'} with {gpus} GPU{'' if gpus == 1 else 's'}"
         fits = [size for size in range(1, replica) if nodes * gpus % size == 0][-1]
         raise InputError(
-            f"{what}: a replica of the rollout takes {replica} GPUs, "
-            f"and {whole} cannot be divided into replicas of that size",
+            f"{settings}: a replica of the rollout takes {replica} GPUs, "
+            f"and {shape} cannot be divided into replicas of that size",
             hint=f"For example {_OF_ONE_REPLICA[0]}={fits}",
         )
 
@@ -113,14 +113,15 @@ def _device_notes(job: Job, cluster: ClusterShape) -> list[str]:
 
 def _release_notes(job: Job, cluster: ClusterShape) -> list[str]:
     """Keys are renamed between releases of verl; between patches of one release they have not been."""
-    wanted, has = job.verl, cluster.verl_version
-    if wanted is None or has is None or wanted == has:
+    wanted, actual = job.verl, cluster.verl_version
+    if wanted is None or actual is None or wanted == actual:
         return []
-    differ = f"recipe {job.name!r} is written for verl {wanted}, and cluster {cluster.name!r} has {has}"
-    if wanted.split(".")[:2] != has.split(".")[:2]:
+    differ = f"recipe {job.name!r} is written for verl {wanted}, and cluster {cluster.name!r} has {actual}"
+    if wanted.split(".")[:2] != actual.split(".")[:2]:
         raise InputError(
             differ,
-            hint=f"Take a recipe for verl {has}, an image with verl {wanted}, or send it along: --working-dir FOLDER",
+            hint=f"Take a recipe for verl {actual}, an image with verl {wanted}, or send it along: "
+            "--working-dir FOLDER",
         )
     return [differ]
 
@@ -144,7 +145,9 @@ def _shape_notes(job: Job, cluster: ClusterShape) -> list[str]:
         cluster.gpus_per_node,
     ):
         return []
-    made = f"{job.nodes or cluster.nodes} nodes with {gpus or cluster.gpus_per_node} GPUs"
-    has = f"cluster {cluster.name!r} has {cluster.nodes} with {cluster.gpus_per_node}"
-    look = "look at its batch sizes and tensor_model_parallel_size"
-    return [f"recipe {job.name!r} is made for {made}, and {has}: {look}"]
+    note = (
+        f"recipe {job.name!r} is made for {job.nodes or cluster.nodes} nodes with "
+        f"{gpus or cluster.gpus_per_node} GPUs, and cluster {cluster.name!r} has {cluster.nodes} with "
+        f"{cluster.gpus_per_node}: look at its batch sizes and tensor_model_parallel_size"
+    )
+    return [note]

@@ -36,9 +36,9 @@ def take_cluster_defaults(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
     Raises:
         InputError: Something is missing that only the user can say, or checkpoints would be lost.
     """
-    job, cluster, given = draft.job, draft.cluster, draft.values
-    _check_saving(given)
-    made: dict[str, str | int | list[str]] = {
+    job, cluster, values = draft.job, draft.cluster, draft.values
+    _check_saving(values)
+    defaults: dict[str, str | int | list[str]] = {
         NODES: cluster.nodes,
         GPUS: cluster.gpus_per_node,
         "trainer.project_name": job.name,
@@ -48,20 +48,20 @@ def take_cluster_defaults(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
         "trainer.resume_mode": "auto",
     }
     if job.device == "cpu":
-        made["trainer.device"] = "cpu"
+        defaults["trainer.device"] = "cpu"
     if cluster.checkpoint_dir is not None:
-        made[LOCAL_DIR] = f"{cluster.checkpoint_dir.rstrip('/')}/{draft.name}"
-    made |= _data(job, cluster, given)
-    made |= _model(job, cluster, given)
-    chosen = {**made, **given}
-    _check_complete(job, cluster, chosen)
-    keys = [key for key in made if key not in given and has_key(cluster.verl_version, key)]
+        defaults[LOCAL_DIR] = f"{cluster.checkpoint_dir.rstrip('/')}/{draft.name}"
+    defaults |= _data(job, cluster, values)
+    defaults |= _model(job, cluster, values)
+    complete = {**defaults, **values}
+    _check_complete(job, cluster, complete)
+    keys = [key for key in defaults if key not in values and has_key(cluster.verl_version, key)]
     model, notes = job.model or "", []
-    if MODEL not in given and "/" in model and model[0] != "/" and model not in cluster.models:
+    if MODEL not in values and "/" in model and model[0] != "/" and model not in cluster.models:
         notes = [
             f"model {model} is not prepared on cluster {cluster.name!r}: every worker downloads it from the Hub"
         ]
-    draft = draft.noting(*notes, defaults={key: hydra_text(made[key]) for key in keys})
+    draft = draft.noting(*notes, defaults={key: hydra_text(defaults[key]) for key in keys})
     return (
         replace(draft, variables={"HF_HUB_OFFLINE": "1", **draft.variables}) if is_offline(draft) else draft
     )
@@ -78,25 +78,25 @@ def is_offline(draft: JobDraft) -> bool:
     return all(model.startswith(("/", f"{PACKAGE_FOLDER}/")) or model in prepared for model in models)
 
 
-def needs_critic(given: Mapping[str, str]) -> bool:
+def needs_critic(values: Mapping[str, str]) -> bool:
     """Whether verl is going to build a critic (verl 0.9.1, trainer/ppo/utils.py: need_critic)."""
-    enabled = given.get("critic.enable", "null").lower()
+    enabled = values.get("critic.enable", "null").lower()
     if enabled in ("true", "false"):
         return enabled == "true"
-    return given.get("algorithm.adv_estimator", "gae") == "gae" or any(
-        key.startswith("critic.") for key in given
+    return values.get("algorithm.adv_estimator", "gae") == "gae" or any(
+        key.startswith("critic.") for key in values
     )
 
 
-def _check_saving(given: Mapping[str, str]) -> None:
-    folder = given.get(LOCAL_DIR)
+def _check_saving(values: Mapping[str, str]) -> None:
+    folder = values.get(LOCAL_DIR)
     if folder is not None and not folder.startswith("/"):
         raise InputError(
             f"{LOCAL_DIR}={folder} is relative: checkpoints would land in Ray's temporary copy of the "
             "working directory, another one on each node, and vanish with it",
             hint=f"Leave it out, or give an absolute path: {LOCAL_DIR}=/checkpoints/NAME",
         )
-    frequency = integer(given.get("trainer.save_freq"))
+    frequency = integer(values.get("trainer.save_freq"))
     if frequency is not None and frequency < 1:
         raise InputError(
             f"trainer.save_freq={frequency} never saves: the run could be neither resumed nor merged",
@@ -104,16 +104,16 @@ def _check_saving(given: Mapping[str, str]) -> None:
         )
 
 
-def _data(job: Job, cluster: ClusterShape, given: Mapping[str, str]) -> dict[str, list[str] | str]:
-    if TRAIN in given and VAL in given:
+def _data(job: Job, cluster: ClusterShape, values: Mapping[str, str]) -> dict[str, list[str] | str]:
+    if TRAIN in values and VAL in values:
         return {}
     names = list(job.data) or (list(cluster.data) if len(cluster.data) == 1 else [])
     unknown = [name for name in names if name not in cluster.data]
     if unknown and cluster.checkpoint_dir is not None:
-        has = ", ".join(cluster.data) or "none"
+        available = ", ".join(cluster.data) or "none"
         raise InputError(
             f"recipe {job.name!r} reads data set {unknown[0]!r}, which cluster {cluster.name!r} has not "
-            f"prepared (it has: {has}{did_you_mean(unknown[0], cluster.data)})",
+            f"prepared (it has: {available}{did_you_mean(unknown[0], cluster.data)})",
             hint=f"cloudrl up ... --data {unknown[0]}, or give {TRAIN}=/path {VAL}=/path",
         )
     if unknown or not names:
@@ -124,11 +124,11 @@ def _data(job: Job, cluster: ClusterShape, given: Mapping[str, str]) -> dict[str
     }
 
 
-def _model(job: Job, cluster: ClusterShape, given: Mapping[str, str]) -> dict[str, str]:
-    path = given.get(MODEL) or _model_path(job, cluster)
+def _model(job: Job, cluster: ClusterShape, values: Mapping[str, str]) -> dict[str, str]:
+    path = values.get(MODEL) or _model_path(job, cluster)
     if path is None:
         return {}
-    return {MODEL: path, CRITIC_MODEL: path} if needs_critic(given) else {MODEL: path}
+    return {MODEL: path, CRITIC_MODEL: path} if needs_critic(values) else {MODEL: path}
 
 
 def _model_path(job: Job, cluster: ClusterShape) -> str | None:

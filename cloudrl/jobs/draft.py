@@ -1,4 +1,4 @@
-"""What planning works on: the one look at the world, and the job on its way."""
+"""What planning works on: a snapshot of cluster and machine, and the job so far."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """All that the passes look at. They ask nobody, so the same snapshot gives the same submission."""
+    """All that the passes read. They do no I/O, so the same snapshot gives the same submission."""
 
     cluster: ClusterShape
     files: LocalFiles
     saved: Inventory | None = None
-    """None where it does not matter, or nobody can say."""
+    """None if it does not matter or is not known."""
     addresses: Mapping[int, str] = field(default_factory=dict)
     """Node -> IP address, where `saved` matters."""
     shell: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -36,7 +36,7 @@ class Snapshot:
     now: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
     """For names."""
     is_expected: bool = False
-    """Whether there is no cluster yet, so that nobody knows what it has saved."""
+    """Whether there is no cluster yet, so that its checkpoints are unknown."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class JobDraft:
     """What is known of a job so far. A pass takes one and returns another; nothing is filled in."""
 
     job: Job
-    """The recipe, without what an alias takes the place of."""
+    """The recipe, without the overrides that an alias replaces."""
     options: SubmitOptions
     """As the user gave them."""
     cluster: ClusterShape
@@ -52,7 +52,7 @@ class JobDraft:
     overrides: Mapping[str, Any]
     """Of the user, in verl's keys; they win over recipe and cluster."""
     defaults: Mapping[str, HydraText] = field(default_factory=dict)
-    """What the cluster gives for keys that nobody has set."""
+    """From the cluster, for keys that neither recipe nor user has set."""
     name: str = ""
     submission_id: str = ""
     uploads: tuple[Upload, ...] = ()
@@ -82,11 +82,11 @@ class JobDraft:
         return parse_overrides(self.arguments)
 
     def noting(self, *sentences: str, **changes: Any) -> JobDraft:
-        """The same with changes, and with what the user should know of them."""
+        """The same with changes, and with notes for the user."""
         return replace(self, notes=(*self.notes, *sentences), **changes)
 
     def overriding(self, overrides: Mapping[str, Any]) -> JobDraft:
-        """The same with these overrides, in the place of those of the same key."""
+        """The same with these overrides; they replace those of the same key."""
         return replace(self, overrides={**self.overrides, **overrides})
 
     def without(self, *keys: str) -> JobDraft:

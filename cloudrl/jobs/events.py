@@ -62,7 +62,7 @@ Event: TypeAlias = Line | Step | Progress | Ended
 
 
 class EventReader:
-    """Reads a log line by line and remembers what later events need: the total, the pace, the first error."""
+    """Reads a log line by line; keeps what later events need: total steps, pace, first error."""
 
     def __init__(self, total_steps: int | None = None) -> None:
         self.first_error: str | None = None

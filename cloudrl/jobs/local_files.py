@@ -1,4 +1,4 @@
-"""Which values of a job are paths of this machine, and what lies there: looked at once, before anything is planned.
+"""Which values of a job are paths of this machine, and what lies there: inspected once, before anything is planned.
 
 The rule, for keys under which verl reads (`cloudrl.verl.path_keys`):
 
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _WHOLE_MODELS = ("actor_rollout_ref.model.path", "critic.model.path", "reward.reward_model.model_path")
 UNREAD = "0" * 64
-"""Stands for the SHA-256 of what nobody has read yet."""
+"""Stands for the SHA-256 of a file that was not read yet."""
 PARTS = ("train.parquet", "test.parquet")
 _FOLDERS = {PathKind.MODEL, PathKind.FOLDER}
 
 
 @dataclass(frozen=True)
 class LocalFile:
-    """What a path leads to. Of content only Python code is known."""
+    """What lies at a path. Of contents only Python code is read."""
 
     path: Path
     """Absolute, by the name that the user gave."""
@@ -53,9 +53,9 @@ class LocalFile:
     children: tuple[str, ...] = ()
     """Names in a folder; a folder's ends with `/`."""
     entries: tuple[Entry, ...] = ()
-    """The file, or all of a folder, with names that start with its own; of folders only where one is sent."""
+    """The file, or all files of a folder if one may be sent; names start with that of the file or folder."""
     beside: tuple[str, ...] | None = None
-    """Names in the folder that it would lie in; None where there is no such folder."""
+    """Names in its parent folder; None if there is no such folder."""
     modules_beside: frozenset[str] = frozenset()
     source: bytes = field(default=b"", repr=False)
     """Of Python code."""
@@ -68,31 +68,31 @@ class LocalFile:
 
 @dataclass(frozen=True)
 class LocalFiles:
-    """Frozen answers to all that planning a job asks of this machine's disk."""
+    """Everything that planning a job needs to know of this machine's disk."""
 
     here: Path
     """What relative paths start from."""
     working_dir: LocalFile | None = None
     """The folder that is sent along; its entries are named by their paths below it."""
     working_dir_is_remote: bool = False
-    """It comes from a URL: nobody here knows what is in it, and nothing can be added."""
+    """The working directory is a URL: its content is unknown here, and nothing can be added to it."""
     verl_fork: str | None = None
-    """The release of the verl in the working directory; "" where it does not say."""
+    """The release of the verl in the working directory; "" if it has no version file, None if there is no verl."""
     found: Mapping[str, LocalFile] = field(default_factory=dict, repr=False)
     """By the text that the user gave: what is in the working directory, or else seen from `here`."""
     digests: Mapping[Path, str] = field(default_factory=dict, repr=False)
     """SHA-256 of what has been read."""
 
     def at(self, text: str) -> LocalFile:
-        """What a text of job or options leads to; nothing for others, such as paths that the cluster has named."""
+        """What lies at a path of job or options; for any other, such as one of the cluster, nothing exists."""
         return self.found.get(text) or LocalFile(self.here / text, self.here / text)
 
     def digest(self, path: Path) -> str:
-        """SHA-256 of a file, `UNREAD` as long as nobody has read it."""
+        """SHA-256 of a file, `UNREAD` until it was read."""
         return self.digests.get(path, UNREAD)
 
     def name_inside(self, file: LocalFile) -> str | None:
-        """The path below the working directory of what is in it and travels with it as a whole."""
+        """The path below the working directory of a file or folder that is sent completely with it."""
         if self.working_dir is None or not file.resolved.is_relative_to(self.working_dir.resolved):
             return None
         name = file.resolved.relative_to(self.working_dir.resolved).as_posix()

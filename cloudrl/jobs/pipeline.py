@@ -59,8 +59,8 @@ def name_run(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
     else:
         run = _checked_name("--name", options.name)
         default_id = f"{run[:80]}-{stamp}"
-    wanted = default_id if options.submission_id is None else options.submission_id
-    return replace(draft, name=run, submission_id=_checked_name("--submission-id", wanted))
+    submission_id = default_id if options.submission_id is None else options.submission_id
+    return replace(draft, name=run, submission_id=_checked_name("--submission-id", submission_id))
 
 
 def choose_verl(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
@@ -89,16 +89,16 @@ def limit_steps(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
         return draft
     if steps < 1:
         raise InputError(f"--steps {steps} is less than 1", hint="For example --steps 100")
-    given = parse_overrides({key: str(value) for key, value in draft.overrides.items()})
-    if STEPS in given and integer(given[STEPS]) != steps:
-        raise InputError(f"--steps {steps} and {STEPS}={given[STEPS]} differ", hint="Give one of the two")
+    values = parse_overrides({key: str(value) for key, value in draft.overrides.items()})
+    if STEPS in values and integer(values[STEPS]) != steps:
+        raise InputError(f"--steps {steps} and {STEPS}={values[STEPS]} differ", hint="Give one of the two")
     return replace(draft, overrides={STEPS: steps, EPOCHS: steps, **draft.overrides})
 
 
 def continues_a_run(job: Job, options: SubmitOptions) -> bool:
     """Whether what the cluster has saved decides where the job starts: it has a name, and nobody says otherwise."""
-    given = parse_overrides(job.with_overrides(options.overrides).overrides)
-    return options.name is not None and not given.keys() & _RESUME_DECIDED_BY
+    values = parse_overrides(job.with_overrides(options.overrides).overrides)
+    return options.name is not None and not values.keys() & _RESUME_DECIDED_BY
 
 
 def plan_resume(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
@@ -110,7 +110,7 @@ def plan_resume(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
         CheckpointError: The run has steps, and none of them can be loaded where the job is going to run.
         ConnectionFailed: A node is silent that may have the newest step.
     """
-    cluster, saved, given = draft.cluster, snapshot.saved, draft.values
+    cluster, saved, values = draft.cluster, snapshot.saved, draft.values
     if snapshot.is_expected and continues_a_run(draft.job, draft.options):
         return draft.noting("the step that the run continues from is known once the cluster is up")
     if (
@@ -119,20 +119,20 @@ def plan_resume(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
         or not has_key(cluster.verl_version, saves.RESUME_MODE)
     ):
         return draft
-    if integer(given.get(NODES)) not in (None, cluster.nodes):  # nobody knows yet on which of the nodes
+    if integer(values.get(NODES)) not in (None, cluster.nodes):  # nobody knows yet on which of the nodes
         return draft
     found = saves.plan_resume(
         saved,
         draft.name,
-        world_size=cluster.nodes * (integer(given.get(GPUS)) or cluster.gpus_per_node),
+        world_size=cluster.nodes * (integer(values.get(GPUS)) or cluster.gpus_per_node),
         addresses=snapshot.addresses,
         checkpoint_dir=cluster.checkpoint_dir,
         cluster=cluster.name,
     )
     if found is None:
         return draft
-    said = f"run {draft.name!r} continues from step {found.step}"
-    return draft.noting(said, *found.notes).overriding(found.overrides)
+    note = f"run {draft.name!r} continues from step {found.step}"
+    return draft.noting(note, *found.notes).overriding(found.overrides)
 
 
 def set_environment(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:

@@ -91,12 +91,12 @@ def expected_shape(planned: Plan, job: Job) -> ClusterShape:
     )
 
 
-def find_running(declared: Cluster, asked: Mapping[str, Any], *, on: str) -> Connection | None:
+def find_running(declared: Cluster, requested: Mapping[str, Any], *, on: str) -> Connection | None:
     """The cluster of that name if it is up and fits; None where there is none.
 
     Args:
         declared: What would be started.
-        asked: Those of its fields that the user has named: nodes, gpu.
+        requested: Those of its fields that the user has named: nodes, gpu.
         on: The provider.
 
     Raises:
@@ -114,24 +114,24 @@ def find_running(declared: Cluster, asked: Mapping[str, Any], *, on: str) -> Con
             hint=f"Wait for it: cloudrl status {name} --watch\nEnd it: cloudrl down {name}",
         )
     connection = where.attach(name)
-    seen = inspect_cluster(connection)
-    _check_same(asked, seen)
-    _check_prepared(declared, seen)
+    shape = inspect_cluster(connection)
+    _check_same(requested, shape)
+    _check_prepared(declared, shape)
     return connection
 
 
-def _check_same(wanted: Mapping[str, Any], cluster: ClusterShape) -> None:
+def _check_same(requested: Mapping[str, Any], cluster: ClusterShape) -> None:
     """Refuse one with another number of nodes, or of GPUs on each, than the user has named."""
-    gpu = wanted.get("gpu")
-    count = Gpu.parse(gpu).count if gpu is not None else None
-    gpus = count.exact if count is not None else None
-    for asked, has, what in (
-        (wanted.get("nodes"), cluster.nodes, "nodes"),
+    gpu = requested.get("gpu")
+    gpu_range = Gpu.parse(gpu).count if gpu is not None else None
+    gpus = gpu_range.exact if gpu_range is not None else None
+    for count, available, what in (
+        (requested.get("nodes"), cluster.nodes, "nodes"),
         (gpus, cluster.gpus_per_node if cluster.device == "gpu" else 0, "GPUs a node"),
     ):
-        if asked is not None and asked != has:
+        if count is not None and count != available:
             raise InputError(
-                f"cluster {cluster.name!r} is up with {has} {what}, but {asked} are requested",
+                f"cluster {cluster.name!r} is up with {available} {what}, but {count} are requested",
                 hint=f"Take it as it is: leave the option out\nEnd it first: cloudrl down {cluster.name}\n"
                 "Another one: --cluster NAME",
             )
@@ -139,15 +139,15 @@ def _check_same(wanted: Mapping[str, Any], cluster: ClusterShape) -> None:
 
 def _check_prepared(declared: Cluster, cluster: ClusterShape) -> None:
     """Refuse one that has not prepared what the job reads."""
-    for what, wanted, has in (
+    for what, requested, available in (
         ("data", _names(declared), cluster.data),
         ("model", declared.models, cluster.models),
     ):
-        missing = [name for name in wanted if name not in has]
+        missing = [name for name in requested if name not in available]
         if missing:
             raise InputError(
                 f"cluster {cluster.name!r} is up and has not prepared {what} {missing[0]!r} "
-                f"(it has: {', '.join(has) or 'none'})",
+                f"(it has: {', '.join(available) or 'none'})",
                 hint=f"End it first: cloudrl down {cluster.name}\nAnother one: --cluster NAME",
             )
 

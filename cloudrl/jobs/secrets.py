@@ -58,23 +58,23 @@ def collect_secrets(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
     }
     if not is_offline(draft):
         needed = {**dict.fromkeys(_OF_THE_HUB, "a model is read from the Hub"), **needed}
-    taken = {name: shell[name] for name in needed if shell.get(name) and name not in variables}
+    from_shell = {name: shell[name] for name in needed if shell.get(name) and name not in variables}
     notes, blocker = [], delivery_blocker(draft.runtime_env, draft.cluster)
-    listed = ", ".join(f"{name} ({needed[name]})" for name in taken)
-    if taken and blocker is None:
-        notes.append(f"passed on from this shell: {listed}; --env {next(iter(taken))}= keeps it here")
-    elif taken:
+    listed = ", ".join(f"{name} ({needed[name]})" for name in from_shell)
+    if from_shell and blocker is None:
+        notes.append(f"passed on from this shell: {listed}; --env {next(iter(from_shell))}= keeps it here")
+    elif from_shell:
         notes.append(
-            f"not passed on from this shell: {listed}; {blocker}; --env {next(iter(taken))} does it anyway"
+            f"not passed on from this shell: {listed}; {blocker}; --env {next(iter(from_shell))} does it anyway"
         )
-        taken = {}
-    has = {**shell, **variables}
+        from_shell = {}
+    known = {**shell, **variables}
     for logger, (key, mode) in _NEEDS_A_KEY.items():
-        if logger in loggers and not has.get(key) and not variables.get(mode):
+        if logger in loggers and not known.get(key) and not variables.get(mode):
             notes.append(
                 f"trainer.logger has {logger}, and there is no {key} in this shell: the nodes need one"
             )
-    return draft.noting(*notes, variables={**taken, **variables})
+    return draft.noting(*notes, variables={**from_shell, **variables})
 
 
 def deliver_secrets(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
@@ -92,10 +92,12 @@ def deliver_secrets(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
     if blocker is not None:
         return draft.noting(f"passed on by Ray: {', '.join(secrets)}; {blocker}")
     wrapper = ("/bin/sh", f"{cluster.secrets_dir}/{draft.submission_id}")
-    asked = draft.values.get(PYTHON_KEY, "null")
-    python = (asked if asked != "null" else None) or draft.runtime_env.get("py_executable") or "python3"
+    configured = draft.values.get(PYTHON_KEY, "null")
+    python = (
+        (configured if configured != "null" else None) or draft.runtime_env.get("py_executable") or "python3"
+    )
     started = f"{shlex.join(wrapper)} {python}"
-    kept = {name: value for name, value in variables.items() if name not in secrets}
+    remaining = {name: value for name, value in variables.items() if name not in secrets}
     rest = {key: value for key, value in draft.runtime_env.items() if key != "py_executable"}
     if release_number(cluster.verl_version) < _VERL_TAKES_A_PYTHON:
         rest["py_executable"] = started
@@ -103,18 +105,18 @@ def deliver_secrets(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
         overrides = {key: each for key, each in draft.overrides.items() if split_key(key)[1] != PYTHON_KEY}
         draft = replace(draft.without(PYTHON_KEY), overrides={**overrides, f"++{PYTHON_KEY}": started})
     job = draft.job.replace(entrypoint=(*wrapper, *draft.job.entrypoint))
-    return replace(draft, job=job, runtime_env=rest, variables=kept, secrets=secrets)
+    return replace(draft, job=job, runtime_env=rest, variables=remaining, secrets=secrets)
 
 
 def delivery_blocker(runtime_env: Mapping[str, Any], cluster: ClusterShape) -> str | None:
-    """Why secrets of this job would have to go through Ray, in a sentence; None where the agents can take them."""
+    """Why the secrets of this job would have to go through Ray; None if the agents can deliver them."""
     shown = "Ray writes it to a log on every node and shows it in its list of jobs"
     if cluster.secrets_dir is None:
         return f"{shown}, and cluster {cluster.name!r} has no agents that could pass it otherwise"
-    taken = [field for field in _OWN_PYTHON if runtime_env.get(field)]
-    if taken:
+    fields = [field for field in _OWN_PYTHON if runtime_env.get(field)]
+    if fields:
         return (
-            f"{shown}, and with {taken[0]!r} in the runtime environment it starts its workers in its own way"
+            f"{shown}, and with {fields[0]!r} in the runtime environment it starts its workers in its own way"
         )
     if release_number(cluster.ray_version) < _PY_EXECUTABLE_SINCE:
         return f"{shown}, and only Ray 2.43 and later can be told otherwise (this is {cluster.ray_version})"

@@ -1,4 +1,4 @@
-"""Exactly what is sent to Ray, and how it looks with the secrets masked."""
+"""Exactly what is sent to Ray and to the agents, and how it is shown, with secrets masked."""
 
 from __future__ import annotations
 
