@@ -200,9 +200,7 @@ class _Handler(HttpHandler):
         headers = {routes.CAST_HEADER: types, "Content-Type": "application/octet-stream"}
         self._head(200, {**headers, "Content-Length": str(count * 2)})
         try:
-            sent = child.cast(
-                file, self.connection, offset=span.first, count=count, stored=stored, wanted=wanted
-            )
+            sent = child.cast(file, self.connection, offset=span.first, count=count, wanted=wanted)
         except ShardWorkerFailed:
             sent = 0  # whoever asked has gone, or asks again and gets another child
         if sent != count * 2:

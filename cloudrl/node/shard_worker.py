@@ -5,7 +5,7 @@ nothing by itself. Values go straight to the socket of whoever has asked the age
 
     question, one datagram of JSON, with descriptors    answer, JSON until the end of the stream
     {"do": "crc32", "offset", "count", "start"}             {"size_bytes", "crc32"}             [file, answer]
-    {"do": "cast", "offset", "count", "stored", "wanted"}   {"sent"}                            [file, answer, to]
+    {"do": "cast", "offset", "count", "wanted"}             {"sent"}                            [file, answer, to]
     anything                                            {"error"}, and "unreadable" if the file is to blame
 
 A blank before the answer for each piece of the work that is done says that the child is alive: a sum takes minutes, and
@@ -120,8 +120,8 @@ def _answer(message: bytes, descriptors: List[int]) -> None:
 
 def _send_cast(file: int, to: socket.socket, request: Dict[str, Any], alive: Callable[[], None]) -> int:
     to.settimeout(SEND_TIMEOUT_S)
-    stored, wanted, offset = request["stored"], request["wanted"], request["offset"]
-    width, sent = CASTS[stored, wanted], 0
+    wanted, offset, sent = request["wanted"], request["offset"], 0
+    width = CASTS["F32", wanted]
     left = request["count"] * width
     while left:
         chunk = _read(file, min(left, _CHUNK_BYTES), offset)

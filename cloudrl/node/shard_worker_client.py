@@ -61,15 +61,13 @@ class ShardWorkerClient:
         request = {"do": "crc32", "offset": offset, "count": count, "start": start}
         return self._ask(request, file.fileno())
 
-    def cast(
-        self, file: BinaryIO, to: socket.socket, *, offset: int, count: int, stored: str, wanted: str
-    ) -> int:
-        """Send `count` values from byte `offset` of a file to a socket; returns the bytes that went.
+    def cast(self, file: BinaryIO, to: socket.socket, *, offset: int, count: int, wanted: str) -> int:
+        """Send `count` float32 from byte `offset` of a file to a socket, as `wanted`; returns the bytes that went.
 
         Raises:
             ShardWorkerFailed: see there; the other end may have got a part.
         """
-        request = {"do": "cast", "stored": stored, "wanted": wanted, "offset": offset, "count": count}
+        request = {"do": "cast", "wanted": wanted, "offset": offset, "count": count}
         return int(self._ask(request, file.fileno(), to.fileno())["sent"])
 
     def _ask(self, request: Dict[str, Any], file: int, *more: int) -> Dict[str, Any]:
