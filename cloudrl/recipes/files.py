@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from cloudrl.errors import SpecError, did_you_mean
 from cloudrl.spec import Job, Spec
 from cloudrl.spec.base import assigned
-from cloudrl.spec.yaml_core import load_mapping
+from cloudrl.spec.yaml_core import load_value
 
 S = TypeVar("S", bound=Spec)
 
@@ -82,11 +82,15 @@ def read_mapping(path: Path, shown: str) -> dict[str, Any]:
         SpecError: Not readable, not YAML (with the line), or no mapping.
     """
     try:
-        return load_mapping(path.read_text(encoding="utf-8"), shown)
+        values = load_value(path.read_text(encoding="utf-8"), shown)
     except UnicodeDecodeError as error:
         raise SpecError(f"{shown}: not a text file in UTF-8 (byte {error.start})") from None
     except OSError as error:
         raise SpecError(f"{shown}: cannot be read: {error.strerror}") from None
+    if not isinstance(values, dict):
+        found = {type(None): "nothing", list: "a list"}.get(type(values), f"only {values!r}")
+        raise SpecError(f"{shown}: expected `field: value` lines, found {found}")
+    return values
 
 
 def _declared(kind: type[S], values: dict[str, Any], shown: str) -> S:

@@ -16,11 +16,11 @@ from cloudrl.spec.fields import (
     Positive,
     absolute_path,
     data_name,
-    list_of,
     matching,
     one_line,
     optional,
     text,
+    unique_list_of,
 )
 
 if TYPE_CHECKING:
@@ -166,15 +166,9 @@ def _data_set(value: object) -> str | DataSet:
     return DataSet.load(value) if isinstance(value, Mapping) else data_place(value)
 
 
-def _data_sets(value: object) -> tuple[str | DataSet, ...]:
-    items = list_of(_data_set)(value)
-    names = [item if isinstance(item, str) else item.name for item in items]
-    for index, name in enumerate(names):
-        if name in names[:index]:
-            raise SpecError(
-                f"{name!r} stands twice", hint="Give one another name: DataSet(name=..., source=...)"
-            )
-    return items
-
-
+_data_sets = unique_list_of(
+    _data_set,
+    by=lambda item: item if isinstance(item, str) else item.name,
+    hint="Give one another name: DataSet(name=..., source=...)",
+)
 DataSets = Annotated[Sequence[str | DataSet], PlainValidator(_data_sets)]

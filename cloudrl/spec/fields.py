@@ -114,14 +114,20 @@ def list_of(check: Callable[[object], T]) -> Callable[[object], tuple[T, ...]]:
     return checked
 
 
-def unique_list_of(check: Callable[[object], T]) -> Callable[[object], tuple[T, ...]]:
-    """The same for a list in which no item stands twice."""
+def unique_list_of(
+    check: Callable[[object], T],
+    by: Callable[[T], object] = lambda item: item,
+    message: str = "{!r} stands twice",
+    hint: str | None = None,
+) -> Callable[[object], tuple[T, ...]]:
+    """The same for a list in which no two items have the same `by`, which the message can show."""
 
     def checked(value: object) -> tuple[T, ...]:
         items = list_of(check)(value)
-        for index, item in enumerate(items):
-            if item in items[:index]:
-                raise SpecError(f"{item!r} stands twice")
+        keys = list(map(by, items))
+        for index, key in enumerate(keys):
+            if key in keys[:index]:
+                raise SpecError(message.format(key), hint=hint)
         return items
 
     return checked

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from cloudrl.errors import SpecError
 from cloudrl.protocol.options import Ports, Service
-from cloudrl.spec.fields import command, list_of
+from cloudrl.spec.fields import command, unique_list_of
 
 _OURS = Ports()
 RAY_PORT, AGENT_PORT = _OURS.dashboard, _OURS.agent
@@ -77,16 +77,18 @@ def all_ports(ports: tuple[Port, ...]) -> tuple[Port, ...]:
     return (*ours, *(port for port in ports if port not in ours))
 
 
+_port_list = unique_list_of(
+    Port.parse, by=lambda port: port.container, message="container port {} stands twice"
+)
+
+
 def port_texts(value: object) -> tuple[str, ...]:
     """A list of ports, each in its usual spelling.
 
     Raises:
         SpecError: an item is no port, or two of them collide with each other or with Ray's and the agent's.
     """
-    ports = list_of(Port.parse)(value)
-    for port in ports:
-        if sum(port.container == other.container for other in ports) > 1:
-            raise SpecError(f"container port {port.container} stands twice")
+    ports = _port_list(value)
     together = all_ports(ports)
     for port in together:
         same = [other for other in together if port.local is not None and other.local == port.local]
@@ -114,14 +116,18 @@ def parse_service(value: object) -> Service:
     return Service(port, command(match[2]))
 
 
+_service_list = unique_list_of(
+    parse_service,
+    by=lambda service: service.port,
+    message="two services have port {}",
+    hint="Give each one its own",
+)
+
+
 def service_texts(value: object) -> tuple[str, ...]:
     """A list of services, each in its usual spelling.
 
     Raises:
         SpecError: an item is no service, or two of them have one port.
     """
-    services = list_of(parse_service)(value)
-    for one in services:
-        if sum(one.port == other.port for other in services) > 1:
-            raise SpecError(f"two services have port {one.port}", hint="Give each one its own")
-    return tuple(str(one) for one in services)
+    return tuple(map(str, _service_list(value)))

@@ -10,7 +10,7 @@ from pydantic import PlainValidator
 
 from cloudrl.errors import SpecError
 from cloudrl.spec.base import FrozenDict, Spec
-from cloudrl.spec.fields import PlainText, Section, list_of, mount_path, one_line, text, unique_list_of
+from cloudrl.spec.fields import PlainText, Section, mount_path, one_line, text, unique_list_of
 from cloudrl.spec.names import RESOURCE_NAME, resource_name
 
 _EXAMPLE = "For example '/checkpoints:/checkpoints'"
@@ -93,17 +93,10 @@ def parse_mount(value: object) -> Mount:
     return NetworkMount(name=[source], path=path)
 
 
-def mount_list(value: object) -> tuple[Mount, ...]:
-    """A list of volumes.
-
-    Raises:
-        SpecError: it is no list, an item is no volume, or two have the same place in the container.
-    """
-    parsed = list_of(parse_mount)(value)
-    for index, mount in enumerate(parsed):
-        if any(mount.path == other.path for other in parsed[:index]):
-            raise SpecError(f"{mount.path!r} is the place of two volumes")
-    return parsed
+mount_list = unique_list_of(
+    parse_mount, by=lambda mount: mount.path, message="{!r} is the place of two volumes"
+)
+"""A check for a list of volumes, no two of which have the same place in the container."""
 
 
 class NetworkVolume(Spec):

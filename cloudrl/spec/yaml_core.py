@@ -60,22 +60,6 @@ class _Dumper(yaml.SafeDumper):
     yaml_implicit_resolvers = _Loader.yaml_implicit_resolvers
 
 
-def load_mapping(text: str, shown: str) -> dict[str, Any]:
-    """The one mapping that a YAML file holds.
-
-    Args:
-        text: What stands in the file.
-        shown: What messages call it, as the user typed it.
-
-    Raises:
-        SpecError: Not YAML (with the line), or no mapping.
-    """
-    values = load_value(text, shown)
-    if not isinstance(values, dict):
-        raise SpecError(f"{shown}: expected `field: value` lines, found {_kind(values)}")
-    return values
-
-
 def load_value(text: str, shown: str) -> Any:
     """A value in YAML, such as `[aws, gcp]`.
 
@@ -93,11 +77,5 @@ def load_value(text: str, shown: str) -> Any:
 
 
 def dump_mapping(values: Mapping[str, Any]) -> str:
-    """YAML that `load_mapping` reads as these values."""
+    """YAML that `load_value` reads as these values."""
     return yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=float("inf"))
-
-
-def _kind(value: object) -> str:
-    if value is None:
-        return "nothing"
-    return "a list" if isinstance(value, list) else f"only {value!r}"
