@@ -6,7 +6,7 @@ import json
 import time
 
 import pytest
-from node_harness import Maker, Nodes, Scenarios, until
+from node_harness import Maker, Node, Nodes, Scenarios, until
 
 pytestmark = pytest.mark.agents
 
@@ -19,19 +19,27 @@ def _jobs(cluster: Nodes, *statuses: str) -> None:
     part.replace(cluster.control / "jobs")
 
 
-def _down(cluster: Nodes, reason: str) -> None:
-    assert cluster.exit_codes() == [0] * cluster.count, cluster.texts()
+def _down(cluster: Nodes) -> str:
+    """Wait until all have ended by themselves; returns why, as all say."""
+    assert cluster.exit_codes() == [0] * len(cluster.started), cluster.texts()
+    [reason] = {node.failure().reason for node in cluster.started.values()}
     for node in cluster.started.values():
         assert node.text().count(f"\nCLOUDRL DOWN: {reason}\n") == 1, cluster.texts()
         assert "CLOUDRL FAILED" not in node.text()
-        outcome = node.outcome()
-        assert (outcome["reason"], outcome["failure"]["kind"]) == (reason, "down")
+        assert (node.outcome()["reason"], node.failure().kind) == (reason, "down")
     assert cluster.processes() == {}
+    return reason
+
+
+def _stays_up(node: Node, seconds: float) -> None:
+    since = time.monotonic()
+    until(lambda: time.monotonic() - since > seconds or node.process.poll() is not None, "some time")
+    assert node.phase() == "ready"
 
 
 @scenario
 def without_a_job_all_ranks_end(nodes: Maker) -> None:
-    _down(nodes(2).start("--down-when-idle-s=2"), "idle for 2s")
+    assert _down(nodes(2).start("--down-when-idle-s=2")) == "idle for 2s"
 
 
 @scenario
@@ -40,12 +48,10 @@ def a_job_keeps_it_up_and_its_end_starts_the_clock(nodes: Maker) -> None:
     _jobs(cluster, "SUCCEEDED", "RUNNING")
     cluster.start("--down-when-idle-s=5").ready()
     until(lambda: cluster[0].status()["budget"]["idle_s"] is not None, "it is counted")
-    ready = time.monotonic()
-    until(lambda: time.monotonic() - ready > 6 or cluster[0].process.poll() is not None, "some time")
-    assert cluster[0].phase() == "ready"
+    _stays_up(cluster[0], 6)
     assert cluster[0].status()["budget"]["idle_s"] < 5
     _jobs(cluster, "SUCCEEDED", "SUCCEEDED")
-    _down(cluster, "idle for 5s")
+    assert _down(cluster) == "idle for 5s"
 
 
 @scenario
@@ -56,11 +62,9 @@ def a_driver_in_the_background_keeps_it_up(nodes: Maker) -> None:
     actors = cluster.control / "actors"
     actors.write_text(json.dumps([{"is_detached": False, "required_resources": {"GPU": 1.0}}]))
     cluster.start("--down-when-idle-s=1").ready()
-    ready = time.monotonic()
-    until(lambda: time.monotonic() - ready > 2.5 or cluster[0].process.poll() is not None, "some time")
-    assert cluster[0].phase() == "ready"
+    _stays_up(cluster[0], 2.5)
     actors.unlink()
-    _down(cluster, "idle for 1s")
+    assert _down(cluster) == "idle for 1s"
 
 
 @scenario
@@ -68,19 +72,16 @@ def what_it_may_cost_ends_it_with_a_job_running(nodes: Maker) -> None:
     cluster = nodes(2)
     _jobs(cluster, "RUNNING")
     cluster.start("--max-cost=0.2", "--price-per-hour=360")
-    assert cluster.exit_codes() == [0, 0], cluster.texts()
-    [reason] = {node.outcome()["reason"] for node in cluster.started.values()}
+    reason = _down(cluster)
     assert reason.startswith("cost $0.")
     assert reason.endswith(" of $0.20")
-    assert all(f"\nCLOUDRL DOWN: {reason}\n" in node.text() for node in cluster.started.values())
 
 
 @scenario
 def it_ends_also_while_it_starts(nodes: Maker) -> None:
     cluster = nodes(2)
     cluster.start("--max-cost=0.1", "--price-per-hour=360", ranks=range(1))
-    assert cluster[0].exit_code() == 0, cluster.texts()
-    assert "CLOUDRL DOWN: cost $0." in cluster[0].text()
+    assert _down(cluster).startswith("cost $0.")
 
 
 @scenario
@@ -94,8 +95,7 @@ def what_earlier_attempts_have_cost_counts_whoever_remembers(nodes: Maker) -> No
     record.parent.mkdir(parents=True)
     record.write_text('{"cost_before": 2500.0}')
     cluster.start_one(1, *words, f"--checkpoints={other}")
-    assert cluster.exit_codes() == [0, 0], cluster.texts()
-    assert "CLOUDRL DOWN: cost $2,50" in cluster[0].text()
+    assert _down(cluster).startswith("cost $2,50")
     kept = json.loads((cluster.checkpoints / ".cloudrl" / "cost" / f"{cluster.run_id}.json").read_text())
     assert kept["cost_before"] >= 2500
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cloudrl.node import host_info
+from cloudrl.node.host_info import Gpus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -30,45 +30,34 @@ def test_this_machine(tmp_path: Path) -> None:
     assert seen.open_files > 0
 
 
-@pytest.fixture
-def nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Be the driver's program: a shell script, or whatever stands in its first line."""
-
-    def write(script: str) -> None:
-        program = tmp_path / "nvidia-smi"
-        program.write_text(script)
-        program.chmod(0o755)
-        monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-
-    return write
+H100 = "echo 'GPU 0: NVIDIA H100 (UUID: GPU-1)'"
 
 
-def test_gpus_are_counted_by_what_the_driver_lists(nvidia_smi: Callable[[str], None]) -> None:
-    nvidia_smi(
-        "#!/bin/sh\necho 'GPU 0: NVIDIA H100 (UUID: GPU-1)'\necho 'GPU 1: NVIDIA H100 (UUID: GPU-2)'\n"
-    )
-    assert host_info.detect_gpus() == host_info.Gpus("nvidia", 2)
-
-
-def test_a_driver_without_gpus_is_quoted(nvidia_smi: Callable[[str], None]) -> None:
-    nvidia_smi("#!/bin/sh\necho 'NVIDIA-SMI has failed because it\ncould not communicate' >&2\nexit 9\n")
-    said = "nvidia-smi ended with status 9: NVIDIA-SMI has failed because it could not communicate"
-    assert host_info.detect_gpus() == host_info.Gpus(problem=said)
-
-
-def test_a_gpu_that_is_lost_is_said_beside_those_that_are_there(nvidia_smi: Callable[[str], None]) -> None:
-    nvidia_smi("#!/bin/sh\necho 'GPU 0: NVIDIA H100 (UUID: GPU-1)'\necho 'GPU is lost' >&2\nexit 15\n")
-    said = "nvidia-smi ended with status 15: GPU is lost"
-    assert host_info.detect_gpus() == host_info.Gpus("nvidia", 1, said)
-
-
-def test_a_driver_that_hangs(nvidia_smi: Callable[[str], None]) -> None:
-    nvidia_smi("#!/bin/sh\nexec sleep 600\n")
-    gpus = host_info.detect_gpus(timeout_s=0.2)
-    assert gpus == host_info.Gpus(problem="nvidia-smi does not answer within 0.2 s")
-
-
-def test_a_program_that_cannot_run(nvidia_smi: Callable[[str], None]) -> None:
-    nvidia_smi("#!/no/such/shell\n")
-    said = "nvidia-smi cannot be started: No such file or directory"
-    assert host_info.detect_gpus() == host_info.Gpus(problem=said)
+@pytest.mark.parametrize(
+    ("script", "gpus"),
+    [
+        (f"#!/bin/sh\n{H100}\n{H100}", Gpus("nvidia", 2)),
+        (
+            "#!/bin/sh\necho 'NVIDIA-SMI has failed because it\ncould not communicate' >&2\nexit 9",
+            Gpus(
+                problem="nvidia-smi ended with status 9: NVIDIA-SMI has failed because it could not communicate"
+            ),
+        ),
+        (
+            f"#!/bin/sh\n{H100}\necho 'GPU is lost' >&2\nexit 15",
+            Gpus("nvidia", 1, "nvidia-smi ended with status 15: GPU is lost"),
+        ),
+        ("#!/bin/sh\nexit 3", Gpus(problem="nvidia-smi ended with status 3: no output")),
+        ("#!/bin/sh\nexec sleep 600", Gpus(problem="nvidia-smi does not answer within 1 s")),
+        ("#!/no/such/shell", Gpus(problem="nvidia-smi cannot be started: No such file or directory")),
+    ],
+    ids=["lists", "fails", "lost", "silent", "hangs", "no program"],
+)
+def test_gpus_are_what_the_driver_lists_and_its_complaint_is_quoted(
+    script: str, gpus: Gpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text(f"{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert host_info.detect_gpus(timeout_s=1) == gpus

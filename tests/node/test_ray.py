@@ -19,7 +19,6 @@ from cloudrl.node.ray import (
     ray_command,
     start_command,
     taken_ports,
-    unreachable_ports,
 )
 from cloudrl.protocol.options import AgentOptions
 
@@ -121,18 +120,6 @@ def test_ports_that_ray_could_not_have() -> None:
         assert len(taken_ports(options, worker)) == 3
     assert taken_ports(options, identity) == []
     assert taken_ports(AgentOptions.from_argv([f"--{name}-port=0" for name in uses]), identity) == []
-
-
-def test_ports_between_raylets_that_cannot_be_reached() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_server(("127.0.0.1", 0)) as other:
-        there, gone = server.getsockname()[1], other.getsockname()[1]
-        ports = AgentOptions.from_argv(
-            [f"--node-manager-port={there}", f"--object-manager-port={gone}"]
-        ).ports
-        assert unreachable_ports("127.0.0.1", ports) == []
-        other.close()
-        assert unreachable_ports("127.0.0.1", ports) == [f"127.0.0.1:{gone} (Ray's object manager)"]
-    assert unreachable_ports("127.0.0.1", dataclasses.replace(ports, node_manager=0, object_manager=0)) == []
 
 
 def test_a_dashboard_that_is_not_there_yet() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import stat
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from hypothesis import given
@@ -57,21 +58,17 @@ def test_a_key_is_made_once_and_for_its_owner_only(tmp_path: Path) -> None:
 
 
 def test_two_makers_get_one_key(tmp_path: Path) -> None:
-    for round_ in range(20):
-        path, start, keys = tmp_path / str(round_), threading.Barrier(8), []
+    start = threading.Barrier(8)
 
-        def make(path: Path = path, start: threading.Barrier = start, keys: list[bytes] = keys) -> None:
-            start.wait(10)
-            keys.append(read_or_make_key(path))
+    def make(path: Path) -> bytes:
+        start.wait(10)
+        return read_or_make_key(path)
 
-        threads = [threading.Thread(target=make) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(10)
-        assert len(keys) == 8
-        assert set(keys) == {path.read_bytes()}
-        assert len(keys[0]) == 64
+    with ThreadPoolExecutor(8) as pool:
+        for round_ in range(20):
+            path = tmp_path / str(round_)
+            assert set(pool.map(make, [path] * 8)) == {path.read_bytes()}
+            assert len(path.read_bytes()) == 64
 
 
 def test_a_file_that_a_crash_left_empty_is_no_key(tmp_path: Path) -> None:
