@@ -167,7 +167,7 @@ def await_ready(
 ) -> None:
     """Watch a run that was started until it is READY."""
     deadline = time.monotonic() + timeout_s
-    with closing(RunWatcher(server, try_s=20, give_up_s=_UNREACHABLE_S)) as watcher:
+    with closing(RunWatcher(server, give_up_s=_UNREACHABLE_S)) as watcher:
         while True:
             run = _get_patiently(server, run.name)
             hopeless = diagnostics.unrecoverable_error(run)

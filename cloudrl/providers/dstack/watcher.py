@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from cloudrl.providers.dstack.server import Server
 
 _SUMMARY = "its machines stay in their fleet until they were idle for its idle duration: cloudrl fleet list"
+_OPEN_S = 20.0
+"""For one attempt to open the way to a run's head."""
 _OWN_HOSTS = "remote"
 """dstack's word for the backend of SSH hosts (core/models/backends/base.py)."""
 
@@ -35,7 +37,6 @@ class RunWatcher:
 
     Args:
         server: the run's.
-        try_s: how long one attempt to open the way may take.
         give_up_s: how long an attempt of the run may be running and not be reached.
         opener: opens the way.
         clock: seconds that never go back.
@@ -45,13 +46,12 @@ class RunWatcher:
         self,
         server: Server,
         *,
-        try_s: float = 15.0,
         give_up_s: float = float("inf"),
         opener: Callable[..., RunAccess] = open_access,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._server, self._opener, self._clock = server, opener, clock
-        self._try_s, self._give_up_s = try_s, give_up_s
+        self._give_up_s = give_up_s
         self._access: RunAccess | None = None
         self._run_id = ""
         self._running_since: tuple[int, float] | None = None
@@ -89,7 +89,7 @@ class RunWatcher:
             self._running_since = (run.attempt, self._clock())
         try:
             if self._access is None:
-                self._access = self._opener(self._server, run, timeout_s=self._try_s)
+                self._access = self._opener(self._server, run, timeout_s=_OPEN_S)
         except ConnectionFailed as error:
             if self._clock() - self._running_since[1] > self._give_up_s:
                 raise type(error)(
