@@ -154,7 +154,7 @@ class RunningCluster:
         """End the cluster. False when nothing was running.
 
         Args:
-            confirm: is asked where jobs run on it, it is another's, or checkpoints would be lost with it.
+            confirm: is asked where jobs are running on it, it is another's, or checkpoints would be lost with it.
             on_progress: is told what would be lost and what stays.
 
         Raises:

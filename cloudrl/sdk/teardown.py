@@ -52,10 +52,12 @@ class TeardownImpact:
         """What somebody else may lose, a sentence each; none for a cluster that is over."""
         if self.status.is_over:
             return []
-        owner = [f"it is {self.status.owner}'s"] if self.status.owner else []
+        reasons = [f"it is {self.status.owner}'s"] if self.status.owner else []
         if self.running_jobs is None:
-            return [*owner, "whether jobs run on it cannot be seen"]
-        return [*owner, f"jobs run on it: {', '.join(self.running_jobs)}"] if self.running_jobs else owner
+            reasons.append("it is unknown whether jobs are running on it")
+        elif self.running_jobs:
+            reasons.append(f"jobs are running on it: {', '.join(self.running_jobs)}")
+        return reasons
 
     def notices(self) -> list[Notice]:
         """The checkpoints that would be destroyed, and how to keep one; none where none would be."""

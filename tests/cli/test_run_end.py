@@ -128,7 +128,7 @@ class TestAClusterThatWasThere:
     def test_with_jobs_of_others_not_even_with_y(self, run: Run, lab: FakeLocal) -> None:
         lab.cluster.add("theirs")
         done = run(*RUN, "--down", "-y")
-        assert "not ended: jobs run on it: theirs" in done.err
+        assert "not ended: jobs are running on it: theirs" in done.err
         assert is_up()
 
 

@@ -115,9 +115,9 @@ def test_ones_own_are_listed(run: Run, dstack: FakeDstack) -> None:
 @pytest.mark.parametrize(
     ("cluster", "why"),
     [
-        ({"name": "theirs", "user": "alice"}, "It is alice's; whether jobs run on it cannot be seen"),
+        ({"name": "theirs", "user": "alice"}, "It is alice's; it is unknown whether jobs are running on it"),
         ({"name": "theirs", "user": "alice", "status": "provisioning"}, "It is alice's"),
-        ({"name": "mine"}, "Whether jobs run on it cannot be seen"),
+        ({"name": "mine"}, "It is unknown whether jobs are running on it"),
     ],
 )
 def test_what_is_anothers_or_cannot_be_seen_is_asked_about(
@@ -138,5 +138,5 @@ def test_a_local_one_whose_ray_is_silent_is_asked_about(run: Run, home: Path) ->
         lab.cluster.token = "another"
         done = run("down", "lab")
         assert done.code == 2
-        assert "Whether jobs run on it cannot be seen" in done.err
+        assert "It is unknown whether jobs are running on it" in done.err
         assert provider_of("local").status("lab").is_ready

@@ -34,12 +34,15 @@ def main(folder: Path, gateway: str, starter: str) -> None:
     network = ""
     outside = _start(folder, gateway)
     try:
-        _wait_until_ready(outside)
+        assert outside.stdout is not None
+        if outside.stdout.readline() != b"ready\n":
+            raise ChildProcessError("the lab's first process has ended, see lab.log")
         first = namespaces.inside(outside)
         network = namespaces.network_id(first)
         (folder / "lab.pid").write_text(f"{os.getpid()} {first}\n")
         print(first, flush=True)
-        _wait_for_the_end(outside, starter)
+        watched = [outside.stdout] if starter == "-" else [outside.stdout, sys.stdin.buffer]
+        select.select(watched, [], [])  # end of file on either
     finally:
         outside.kill()
         outside.wait()
@@ -63,20 +66,8 @@ def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _wait_until_ready(outside: subprocess.Popen[bytes]) -> None:
-    assert outside.stdout is not None
-    if outside.stdout.readline() != b"ready\n":
-        raise ChildProcessError("the lab's first process has ended, see lab.log")
-
-
 def _leave(_signal: int, _frame: object) -> None:
     raise SystemExit(0)
-
-
-def _wait_for_the_end(outside: subprocess.Popen[bytes], starter: str) -> None:
-    assert outside.stdout is not None
-    watched = [outside.stdout] if starter == "-" else [outside.stdout, sys.stdin.buffer]
-    select.select(watched, [], [])  # end of file on either
 
 
 def _end_members(network: str, starter: str) -> None:
@@ -87,13 +78,9 @@ def _end_members(network: str, starter: str) -> None:
         if not left:
             return
         for pid in left:
-            _kill(pid)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         time.sleep(0.05)
-
-
-def _kill(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
 
 
 def _remove(folder: Path) -> None:

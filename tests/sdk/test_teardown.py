@@ -140,13 +140,15 @@ class TestWhatIsAsked:
     def test_jobs_that_are_seen_need_nobody_to_be_there(self) -> None:
         impact = TeardownImpact(READY, ("Job-1",))
         [question] = self.asked(impact)
-        assert (question.text, question.default) == ("End cluster lab? Jobs run on it: Job-1.", True)
+        assert (question.text, question.default) == ("End cluster lab? Jobs are running on it: Job-1.", True)
         with pytest.raises(InputError, match="lab is left as it is"):
             self.asked(impact, answer=False)
 
     def test_another_users_need_somebody(self) -> None:
         [question] = self.asked(TeardownImpact(replace(READY, owner="alice"), None))
-        assert question.text == "End cluster lab? It is alice's; whether jobs run on it cannot be seen."
+        assert (
+            question.text == "End cluster lab? It is alice's; it is unknown whether jobs are running on it."
+        )
         assert question.default is None
 
 
@@ -155,6 +157,6 @@ def test_a_run_keeps_one_that_was_there_and_does_not_answer(lab: FakeLocal) -> N
     impact = TeardownImpact(replace(READY, phase=Phase.RUNNING), None)
     attached = cloudrl.attach("lab")
     others, own = reasons_to_keep(impact, attached)
-    assert (others, own) == (["whether jobs run on it cannot be seen"], ["it was up before this run"])
+    assert (others, own) == (["it is unknown whether jobs are running on it"], ["it was up before this run"])
     started = cloudrl.RunningCluster(attached.connection, provider="local", owned=True)
     assert reasons_to_keep(impact, started) == ([], [])

@@ -9,7 +9,6 @@ import os
 import shutil
 import subprocess
 import tarfile
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from .terminal import Terminal
 
 
 class Executor:
-    """Prepares the job, runs it and writes down how it goes. `finished` is set when it has ended.
+    """Prepares the job, runs it and writes down how it goes.
 
     Args:
         submission: what the server submitted.
@@ -46,14 +45,9 @@ class Executor:
         self._add_key = add_key
         self._terminal: Terminal | None = None
         self._stopped = False
-        self.finished = threading.Event()
         self.user = home.job_user(self._spec)
         self.working_dir = home.expand(self._spec.get("working_dir") or os.getcwd(), "/", self.user.pw_dir)
         journal.quota = Quota(int(submission.get("log_quota_hour") or 0))
-
-    def start(self) -> None:
-        """Run the job in a thread."""
-        threading.Thread(target=self._run, daemon=True).start()
 
     def stop(self) -> None:
         """Ask the job to end."""
@@ -61,7 +55,8 @@ class Executor:
         if self._terminal:
             self._terminal.stop()
 
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Run the job to its end."""
         self._journal.log("Run job")
         try:
             self._prepare()
@@ -69,7 +64,6 @@ class Executor:
             self._journal.state("failed", "executor_error", f"Failed to set up files ({error})")
         else:
             self._execute()
-        self.finished.set()
 
     def _prepare(self) -> None:
         nodes = environment.addresses(self._submission)

@@ -165,8 +165,7 @@ class Runner:
             raise ApiError(409, f"the runner is in state {self.state}")
 
     def _follow(self, executor: Executor) -> None:
-        executor.start()
-        executor.finished.wait()
+        executor.run()
         self._end()
 
     def _end(self) -> None:

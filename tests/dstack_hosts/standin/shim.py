@@ -102,7 +102,7 @@ class Shim:
         if task.status != TERMINATED:
             raise ApiError(409, f"cannot remove task {task_id} with {task.status} status")
         task.stop(0)
-        task.remove()
+        shutil.rmtree(task.folder, ignore_errors=True)
         del self.tasks[task_id]
 
     def components(self, _request: Request) -> dict[str, Any]:

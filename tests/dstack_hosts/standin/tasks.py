@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import threading
@@ -91,10 +90,6 @@ class Task:
             deadline = time.monotonic() + patience_s
             while self.alive() and time.monotonic() < deadline:
                 time.sleep(0.02)
-
-    def remove(self) -> None:
-        """Forget what the task left on the host's disk. Its container must have ended."""
-        shutil.rmtree(self.folder, ignore_errors=True)
 
     def remember(self, outside: int) -> None:
         """Note the container's process, for this shim and for the next one."""
