@@ -143,6 +143,26 @@ def test_a_cast_over_a_cut_link(link: CutLink, clock: Clock, local: LocalShard) 
     assert link.passed < SIZE // 2 + 100_000
 
 
+@pytest.mark.parametrize("cut", range(5, 260, 10))
+def test_a_link_that_is_cut_in_the_head_of_an_answer(
+    link: CutLink, clock: Clock, local: LocalShard, cut: int
+) -> None:
+    """What has come of it looks like a whole one without some of its lines."""
+    source = shard(link, clock)
+    cast = (0, 500, DType.FLOAT32, DType.BFLOAT16)
+    for read in (
+        lambda of: of.crc32(0, 10),
+        lambda of: of.read_many([(0, 3), (9, 3)]),
+        lambda of: of.read_cast(*cast),
+    ):
+        link.cut_at = [link.passed + cut]
+        assert read(source) == read(local)
+    link.cut_at = []
+    before = link.passed
+    source.read_cast(0, 5000, *cast[2:])
+    assert link.passed - before < 12_000, "it still casts where it lies"
+
+
 def test_a_link_that_is_away_for_a_while(link: CutLink, clock: Clock) -> None:
     link.down()
     clock.on_sleep = lambda: link.up() if len(clock.slept) == 5 else None
