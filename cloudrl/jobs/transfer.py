@@ -6,7 +6,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
-from cloudrl.errors import ConnectionFailed, InputError, Unauthorized
+from cloudrl.errors import ConnectionFailed, InputError
 from cloudrl.protocol.backoff import Attempts, Backoff, retry
 
 if TYPE_CHECKING:
@@ -50,12 +50,8 @@ def send_files(
         pieces = _pieces(entry, offset, size, partial(on_sent, before))
         try:
             agent.put_file(manifest.address, entry.name, pieces, offset=offset, size_bytes=size - offset)
-        except Unauthorized:
-            raise
-        except ConnectionFailed:
-            if attempts.are_exhausted:
-                raise
-            attempts.pause()
+        except ConnectionFailed as failure:
+            attempts.failed(failure)
         here = retry(lambda: agent.files_state(manifest.address)[0], _BACKOFF, clock=clock, sleep=sleep)
         if sum(here.values()) > before:
             attempts.progress()

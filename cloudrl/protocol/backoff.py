@@ -66,6 +66,15 @@ class Attempts:
         self._sleep(min(self.backoff.longest_s, self.backoff.first_s * 2.0 ** min(self._failures, 30)))
         self._failures += 1
 
+    def failed(
+        self, failure: ConnectionFailed, on_break: Callable[[ConnectionFailed], None] = lambda _failure: None
+    ) -> None:
+        """Wait after a failure; raise it if it is time to give up, or if the token is refused, as it would be again."""
+        if self.are_exhausted or isinstance(failure, Unauthorized):
+            raise failure
+        on_break(failure)
+        self.pause()
+
 
 def retry(
     request: Callable[[], T],
@@ -92,10 +101,5 @@ def retry(
     while True:
         try:
             return request()
-        except Unauthorized:
-            raise
         except ConnectionFailed as failure:
-            if attempts.are_exhausted:
-                raise
-            on_break(failure)
-        attempts.pause()
+            attempts.failed(failure, on_break)

@@ -18,7 +18,7 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from cloudrl.errors import ConnectionFailed, FailedError, Unauthorized
+from cloudrl.errors import ConnectionFailed, FailedError
 from cloudrl.protocol.backoff import Attempts, Backoff
 
 if TYPE_CHECKING:
@@ -80,13 +80,8 @@ def follow_log(
                     offset += len(chunk)
                     if chunk:
                         yield chunk
-        except Unauthorized:
-            raise
         except ConnectionFailed as failure:
-            if attempts.are_exhausted:
-                raise
-            on_break(failure)
-            attempts.pause()
+            attempts.failed(failure, on_break)
         else:
             return
 
