@@ -9,7 +9,7 @@ import http.client
 import json
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler
-from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Dict, Optional, Tuple, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Dict, Mapping, Optional, Tuple, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from cloudrl.node.ranges import Span, number, parse_range
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _MAX_BODY_BYTES = 1 << 20
 _METHODS = {route.method for route in routes.ROUTES}
+BYTES: Mapping[str, str] = {"Content-Type": "application/octet-stream"}
 _OWN_HEADERS = ("server", "date", "connection")
 """What an answer that is passed on does not keep of another agent's."""
 
@@ -194,17 +195,10 @@ class HttpHandler(BaseHTTPRequestHandler):
     # -- answers --------------------------------------------------------------------------------------------
 
     def _json(self, value: Any, *, status: int = 200) -> None:
-        self._bytes(json.dumps(value).encode(), "application/json", status=status)
+        self._bytes(json.dumps(value).encode(), {"Content-Type": "application/json"}, status)
 
-    def _bytes(
-        self,
-        body: bytes,
-        kind: str = "application/octet-stream",
-        *,
-        status: int = 200,
-        headers: Optional[Dict[str, str]] = None,
-    ) -> None:
-        self._head(status, {"Content-Type": kind, "Content-Length": str(len(body)), **(headers or {})})
+    def _bytes(self, body: bytes, headers: Mapping[str, str] = BYTES, status: int = 200) -> None:
+        self._head(status, {**headers, "Content-Length": str(len(body))})
         if self.command != "HEAD":
             self.wfile.write(body)
 
@@ -217,11 +211,7 @@ class HttpHandler(BaseHTTPRequestHandler):
 
     def _send(self, file: BinaryIO, span: Span) -> None:
         first, count, size, partial = span
-        headers = {
-            "Content-Type": "application/octet-stream",
-            "Content-Length": str(count),
-            "Accept-Ranges": "bytes",
-        }
+        headers = {**BYTES, "Content-Length": str(count), "Accept-Ranges": "bytes"}
         if partial:
             headers["Content-Range"] = f"bytes {first}-{first + count - 1}/{size}"
         self._head(206 if partial else 200, headers)

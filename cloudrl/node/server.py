@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, BinaryIO, Iterator, List, Optional, cast
 
 from cloudrl.node import job_secrets
 from cloudrl.node.files import Refused, open_below
-from cloudrl.node.http_handler import HttpHandler, ServerContext
+from cloudrl.node.http_handler import BYTES, HttpHandler, ServerContext
 from cloudrl.node.listener import UNAUTHENTICATED_S, Listener
 from cloudrl.node.manifest import Manifest
 from cloudrl.node.ranges import Span, number, parse_ranges
@@ -96,7 +96,7 @@ class _Handler(HttpHandler):
         except FileNotFoundError:
             raise ApiError(ErrorCode.NOT_FOUND, "there is no such log yet") from None
         # `size` may have grown since: the client asks again from where this body ends
-        self._bytes(body, headers={routes.SIZE_HEADER: str(max(size, min(offset, size) + len(body)))})
+        self._bytes(body, {**BYTES, routes.SIZE_HEADER: str(max(size, min(offset, size) + len(body)))})
 
     # -- data, files and secrets ----------------------------------------------------------------------------
 
@@ -132,7 +132,7 @@ class _Handler(HttpHandler):
         self._json(self.context.replication.secrets_state(job))
 
     def _give_secrets(self, job: str) -> None:
-        self._bytes(self.context.replication.secrets_of(job).encode(), "text/plain")
+        self._bytes(self.context.replication.secrets_of(job).encode(), {"Content-Type": "text/plain"})
 
     def _file(self, root: Path, path: str) -> None:
         with _disk_errors(ErrorCode.CONFLICT):
@@ -197,8 +197,7 @@ class _Handler(HttpHandler):
         with _disk_errors(ErrorCode.UNREADABLE):  # as long as it can be said
             child.crc32(file, offset=span.first, count=1)
         count = span.length // width
-        headers = {routes.CAST_HEADER: types, "Content-Type": "application/octet-stream"}
-        self._head(200, {**headers, "Content-Length": str(count * 2)})
+        self._head(200, {**BYTES, routes.CAST_HEADER: types, "Content-Length": str(count * 2)})
         try:
             sent = child.cast(file, self.connection, offset=span.first, count=count, wanted=wanted)
         except ShardWorkerFailed:

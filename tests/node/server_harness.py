@@ -115,7 +115,11 @@ class Served:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
         try:
             connection.putrequest(method, path, skip_accept_encoding=True)
-            for name, value in {**_authorization(token), **_length(body), **(headers or {})}.items():
+            if token is not None:
+                connection.putheader("Authorization", f"Bearer {token}")
+            if body is not None:
+                connection.putheader("Content-Length", str(len(body)))
+            for name, value in (headers or {}).items():
                 connection.putheader(name, value)
             connection.endheaders(body)
             answer = connection.getresponse()
@@ -135,11 +139,3 @@ class Served:
         self.checkpoint_store.close()
         if self.child is not None:
             assert self.child.wait(10) == 0, self.child.tail()
-
-
-def _authorization(token: str | None) -> dict[str, str]:
-    return {} if token is None else {"Authorization": f"Bearer {token}"}
-
-
-def _length(body: bytes | None) -> dict[str, str]:
-    return {} if body is None else {"Content-Length": str(len(body))}
