@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from cloudrl.errors import CloudrlError, InputError
 from cloudrl.providers import registry
 from cloudrl.providers.registry import names_in_use, provider
-from cloudrl.sdk.callbacks import Notice, OnProgress, silent
+from cloudrl.sdk.callbacks import OnProgress, notify, silent
 from cloudrl.sdk.running import RunningCluster, attach, connect, watch_cluster
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def only_cluster(name: str | None) -> str:
     """
     if name is not None:
         return name
-    known = running_clusters() or names_in_use(known_clusters())
+    known = running_clusters() or names_in_use(registry.find().clusters)
     return only_of(known, none="Start one: cloudrl up --on local --nodes 2")
 
 
@@ -101,23 +101,8 @@ def running_clusters() -> list[str]:
     return names_in_use(found.running)
 
 
-def known_clusters(*, on_progress: OnProgress = silent) -> tuple[Status, ...]:
-    """Every cluster, also those that are over and have left something.
-
-    One that is over makes room for a living one of its name. A notice says which provider could not be asked.
-
-    Raises:
-        CloudrlError: a provider could not be asked, and the others have none.
-    """
-    found = registry.find()
-    found.refuse_silent()
-    for name, error in found.errors.items():
-        on_progress(Notice(f"clusters on {name} are not shown: {error.message}"))
-    return found.clusters
-
-
 def look(name: str | None = None, *, watch: bool = False, on_progress: OnProgress = silent) -> list[Status]:
-    """One look at all clusters of a name, or at all that are known.
+    """One look at all clusters of a name, or at all, also those that are over and have left something.
 
     Args:
         name: theirs.
@@ -128,9 +113,13 @@ def look(name: str | None = None, *, watch: bool = False, on_progress: OnProgres
         InputError: there is none of that name.
         CloudrlError: a provider could not be asked, and the others have none.
     """
-    found = known_clusters(on_progress=on_progress) if name is None else registry.find(name).clusters
-    refs = [registry.ClusterRef(each.provider, each.name) for each in found]
-    if name is not None and not refs:
+    found = registry.find(name)
+    refs = [registry.ClusterRef(each.provider, each.name) for each in found.clusters]
+    if name is None:
+        found.refuse_silent()
+        notes = (f"clusters on {each} are not shown: {why.message}" for each, why in found.errors.items())
+        notify(on_progress, *notes)
+    elif not refs:
         refs = [registry.locate(name)]
     if watch and len(refs) == 1:
         return [watch_cluster(refs[0], on_progress=on_progress)]
