@@ -6,18 +6,21 @@ started the lab ends, however it ends.
 
 from __future__ import annotations
 
+import io
 import os
+import py_compile
 import secrets
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+import zipfile
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import namespaces, packing
+from . import namespaces
 from .client import Client, Entered, Forked, client_environment
 from .hosts import Host
 from .requirements import why_not
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from types import TracebackType
 
+_MAIN = "import sys\n\nfrom standin.main import main\n\nsys.exit(main(sys.argv))\n"
 _GUARDIAN = Path(__file__).with_name("guardian.py")
 _PREFORK = Path(__file__).with_name("prefork.py")
 _NETWORK = "10.77.0"  # inside the lab's own network namespace: two labs may both use it
@@ -217,7 +221,7 @@ class Lab:
         self.first_process = int(line)
 
     def _start_parts(self) -> None:
-        (self.folder / "standin.pyz").write_bytes(packing.pack(sys.executable))
+        (self.folder / "standin.pyz").write_bytes(_pack(sys.executable))
         words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.fleet_key)]
         subprocess.run(words, check=True, timeout=30)
         self.hosts = [self._make_host(index) for index in range(self._count)]
@@ -251,6 +255,26 @@ class Lab:
         return Host(
             self.first_process, config, self.folder / "hosts" / name, self.folder / "disks" / name, index
         )
+
+
+def _pack(python: str) -> bytes:
+    """The bytes of `standin.pyz`: a zip that starts itself with a Python that the hosts see, isolated."""
+    buffer = io.BytesIO()
+    buffer.write(f"#!{python} -IS\n".encode())
+    with zipfile.ZipFile(buffer, "a") as archive:
+        archive.writestr("__main__.py", _MAIN)
+        for path in sorted((Path(__file__).parent / "standin").glob("*.py")):
+            archive.write(path, f"standin/{path.name}")
+            archive.writestr(f"standin/{path.name}c", _compiled(path))
+    return buffer.getvalue()
+
+
+def _compiled(path: Path) -> bytes:
+    """Bytecode that is taken without a look at the source: to compile it at each start would take longer."""
+    with tempfile.NamedTemporaryFile(suffix=".pyc") as file:
+        mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
+        py_compile.compile(str(path), file.name, doraise=True, invalidation_mode=mode)
+        return Path(file.name).read_bytes()
 
 
 def hidden_folders() -> list[str]:
