@@ -122,9 +122,9 @@ def _send_cast(file: int, to: socket.socket, request: Dict[str, Any], alive: Cal
     to.settimeout(SEND_TIMEOUT_S)
     wanted, offset, sent = request["wanted"], request["offset"], 0
     width = CASTS["F32", wanted]
-    left = request["count"] * width
-    while left:
-        chunk = _read(file, min(left, _CHUNK_BYTES), offset)
+    remaining = request["count"] * width
+    while remaining:
+        chunk = _read(file, min(remaining, _CHUNK_BYTES), offset)
         chunk = chunk[: len(chunk) // width * width]
         if not chunk:  # a job has cut the file meanwhile
             break
@@ -132,5 +132,5 @@ def _send_cast(file: int, to: socket.socket, request: Dict[str, Any], alive: Cal
         alive()
         to.sendall(values)
         alive()
-        offset, left, sent = offset + len(chunk), left - len(chunk), sent + len(values)
+        offset, remaining, sent = offset + len(chunk), remaining - len(chunk), sent + len(values)
     return sent

@@ -122,8 +122,8 @@ class Store:
         missing = manifest.size_bytes - here_bytes
         free = self._free_bytes(self.root)
         if missing + SPARE_BYTES > free:
-            left = f"{size_text(free)} free, of which {size_text(SPARE_BYTES)} are kept"
-            reason = f"{size_text(missing)} are to come, and the disk of {self.root} has {left}"
+            room = f"{size_text(free)} free, of which {size_text(SPARE_BYTES)} are kept"
+            reason = f"{size_text(missing)} are to come, and the disk of {self.root} has {room}"
             raise ApiError(ErrorCode.NO_SPACE, f"{manifest.name}: {reason}")
         folder = self._coming(manifest.address)
         folder.mkdir(exist_ok=True)
@@ -208,9 +208,9 @@ class Store:
 
 
 def _write(out: BinaryIO, chunk: bytes) -> None:
-    left = memoryview(chunk)
-    while left:
-        left = left[out.write(left) :]
+    remaining = memoryview(chunk)
+    while remaining:
+        remaining = remaining[out.write(remaining) :]
 
 
 @functools.lru_cache(_MANIFESTS_AT_HAND)

@@ -184,8 +184,8 @@ class AgentClient:
         **values: Union[str, int],
     ) -> Request:
         """Prepare a call; the token comes with `open`."""
-        url, given = self.url + route.url(query, **values), {"Connection": "close", **(headers or {})}
-        return Request(route.method, url, given, body, timeout_s or self.timeout_s, self.timeout_s)
+        url, all_headers = self.url + route.url(query, **values), {"Connection": "close", **(headers or {})}
+        return Request(route.method, url, all_headers, body, timeout_s or self.timeout_s, self.timeout_s)
 
     def open(self, request: Request) -> Response:
         """Send it, once more with a newer token if there is one; the caller closes the answer.

@@ -159,12 +159,12 @@ class AgentOptions:
                 choices=("gpu", "cpu") if option.name == "device" else None,
                 help=option.help,
             )
-        given = vars(parser.parse_args(argv) if strict else parser.parse_known_args(argv)[0])
-        if strict and given.get("limits.max_cost") is not None and not given.get("limits.price_per_hour"):
+        values = vars(parser.parse_args(argv) if strict else parser.parse_known_args(argv)[0])
+        if strict and values.get("limits.max_cost") is not None and not values.get("limits.price_per_hour"):
             raise InputError("--max-cost needs --price-per-hour, of all nodes together")
         flat: Dict[str, Any] = {"ports": {}, "limits": {}}
-        followed = {each.field: given[each.follows] for each in _OPTIONS if each.follows in given}
-        for name, value in {**followed, **given}.items():
+        followed = {each.field: values[each.follows] for each in _OPTIONS if each.follows in values}
+        for name, value in {**followed, **values}.items():
             group, _, inner = name.rpartition(".")
             (flat[group] if group else flat)[inner] = tuple(value) if isinstance(value, list) else value
         return cls(**{**flat, "ports": Ports(**flat["ports"]), "limits": BudgetLimits(**flat["limits"])})
