@@ -291,9 +291,7 @@ class Agent:
         )
         for warning in warnings:
             self.log.line(f"warning: {warning}")
-        program = ray_node.missing_program() if host.ray_version else None
-        missing = preflight.Fault("program", program) if program else None
-        faults += [each for each in (preflight.unwritable(options.checkpoints), missing) if each]
+        faults += filter(None, [preflight.unwritable(options.checkpoints), preflight.missing_program(host)])
         if faults:
             fault = preflight.Fault.joined(faults)
             raise self.failed(FailureKind.PREFLIGHT, fault.text, subject=fault.subject, code=fault.code)

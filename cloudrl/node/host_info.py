@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import platform
+import re
 import resource
 import shutil
 import socket
@@ -14,7 +15,7 @@ import subprocess
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import List, Optional, Tuple
+from typing import Optional, Tuple
 
 GIB = 1024**3
 NVIDIA_SMI_S = 60.0
@@ -96,40 +97,32 @@ def detect_gpus(timeout_s: float = NVIDIA_SMI_S) -> Gpus:
 
 
 def _ask_nvidia_smi(timeout_s: float) -> Gpus:
-    """A driver of another version lets it fail with a sentence that says so, and a stuck one lets it hang."""
+    """A driver of another version lets it fail with a sentence that says so, and a stuck one lets it hang.
+
+    Not `subprocess.run`, which waits for the end of what it has killed: a process that hangs inside a driver ends when
+    the driver lets it, and that may be never.
+    """
+    pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
     try:
-        status, out, err = _run(["nvidia-smi", "-L"], timeout_s)
-    except subprocess.TimeoutExpired:
-        return Gpus(problem=f"nvidia-smi does not answer within {timeout_s:g} s")
+        process = subprocess.Popen(["nvidia-smi", "-L"], stdin=nothing, stdout=pipe, stderr=subprocess.STDOUT)
     except OSError as error:
         return Gpus(problem=f"nvidia-smi cannot be started: {error.strerror}")
-    count = sum(line.startswith("GPU ") for line in out.splitlines())
-    problem = None
-    if status != 0:
-        words = " ".join((err if count else f"{err} {out}").split())[:400]
-        problem = f"nvidia-smi ended with status {status}: {words or 'no output'}"
-    return Gpus("nvidia" if count else None, count, problem)
-
-
-def _run(command: List[str], timeout_s: float) -> Tuple[int, str, str]:
-    """Exit status, output and errors. Not `subprocess.run`, which waits for the end of what it has killed.
-
-    A process that hangs inside a driver ends when the driver lets it, and that may be never.
-    """
-    pipe = subprocess.PIPE
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe)
     try:
-        out, err = process.communicate(timeout=timeout_s)
+        output, _ = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
         process.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(1.0)
-        raise
-    finally:
-        for stream in (process.stdout, process.stderr):
-            if stream is not None:
-                stream.close()
-    return process.returncode, out.decode("utf-8", "replace"), err.decode("utf-8", "replace")
+        if process.stdout is not None:
+            process.stdout.close()
+        return Gpus(problem=f"nvidia-smi does not answer within {timeout_s:g} s")
+    lines = output.decode("utf-8", "replace").splitlines()
+    gpus = [line for line in lines if re.match(r"GPU \d+: ", line)]
+    problem = None
+    if process.returncode != 0:
+        words = " ".join(" ".join(line for line in lines if line not in gpus).split())[:400]
+        problem = f"nvidia-smi ended with status {process.returncode}: {words or 'no output'}"
+    return Gpus("nvidia" if gpus else None, len(gpus), problem)
 
 
 def interface_of(ip: str) -> Optional[str]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shutil
 from typing import TYPE_CHECKING, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from cloudrl.node.host_info import GIB, HostInfo
+from cloudrl.node.ray import ray_command
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -100,6 +102,14 @@ def _gpu_machine(host: HostInfo, gpus: int) -> Iterator[Union[Fault, str]]:
         yield f"{host.memory_bytes / GIB:.0f} GiB of RAM for {gpus} GPUs; {wanted / GIB:.0f} GiB is advised"
     if host.interface is None:
         yield "no network interface carries this node's IP; GLOO_SOCKET_IFNAME is left alone"
+
+
+def missing_program() -> Optional[Fault]:
+    """Why `ray start` could not even begin, or None: a package may be there without its programs."""
+    program = ray_command()
+    return (
+        None if shutil.which(program) else Fault("program", f"there is no program `{program}` on this node")
+    )
 
 
 def unwritable(folder: Path) -> Optional[Fault]:

@@ -29,12 +29,6 @@ def ray_command() -> str:
     return str(beside) if beside.exists() else shutil.which("ray") or "ray"
 
 
-def missing_program() -> Optional[str]:
-    """Why `ray start` could not even begin, or None: a package may be there without its programs."""
-    program = ray_command()
-    return None if shutil.which(program) else f"there is no program `{program}` on this node"
-
-
 def start_command(options: AgentOptions, identity: Identity, *, gpus: int) -> List[str]:
     """`ray start` for this node.
 
