@@ -104,12 +104,11 @@ def _gpu_machine(host: HostInfo, gpus: int) -> Iterator[Union[Fault, str]]:
         yield "no network interface carries this node's IP; GLOO_SOCKET_IFNAME is left alone"
 
 
-def missing_program() -> Optional[Fault]:
+def missing_program(host: HostInfo) -> Optional[Fault]:
     """Why `ray start` could not even begin, or None: a package may be there without its programs."""
     program = ray_command()
-    return (
-        None if shutil.which(program) else Fault("program", f"there is no program `{program}` on this node")
-    )
+    is_missing = host.ray_version is not None and not shutil.which(program)
+    return Fault("program", f"there is no program `{program}` on this node") if is_missing else None
 
 
 def unwritable(folder: Path) -> Optional[Fault]:
