@@ -96,16 +96,7 @@ def test_what_must_be_standard_library_only(module: str, run_python: Callable[[s
 @pytest.mark.io
 def test_the_sdk_imports_no_heavy_package(run_python: Callable[[str], str]) -> None:
     heavy = [
-        "dstack",
-        "ray",
-        "torch",
-        "verl",
-        "transformers",
-        "datasets",
-        "pyarrow",
-        "numpy",
-        "huggingface_hub",
-        "typer",
-    ]
+        "dstack", "ray", "torch", "verl", "transformers", "datasets", "pyarrow", "numpy", "huggingface_hub", "typer",
+    ]  # fmt: skip
     code = f"import sys, cloudrl; cloudrl.Cluster; cloudrl.connect; print([m for m in {heavy} if m in sys.modules])"
     assert run_python(code).strip() == "[]"

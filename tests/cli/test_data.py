@@ -14,7 +14,7 @@ import yaml
 from fake_local import FakeLocal
 
 from cloudrl.data.request import Request, parse_request
-from cloudrl.spec import parse_override
+from cloudrl.spec import DataSet, parse_override
 
 if TYPE_CHECKING:
     from conftest import Run
@@ -41,27 +41,19 @@ def mine(home: Path) -> Path:
 def test_list_names_source_rows_and_reward(run: Run) -> None:
     shown = run("data", "list")
     assert shown.code == 0
-    table = [re.split(r"  +", line) for line in shown.out.splitlines()]
-    assert table == [
+    assert [re.split(r"  +", line) for line in shown.out.splitlines()] == [
         ["name", "source", "rows", "verl's reward"],
         ["addition", "generated", "2400 train + 100 test", "pkg://cloudrl.verl_cpu.reward"],
         ["gsm8k", "openai/gsm8k", "7473 train + 1319 test", "gsm8k"],
         ["math", "DigitalLearningGmbH/MATH-lighteval", "7500 train + 5000 test", "math_reward"],
         ["nq_search", "RUC-NLPIR/FlashRAG_datasets", "79168 train + 3610 test", "none"],
     ]
-
-
-def test_list_for_programs(run: Run) -> None:
-    known = {each["name"]: each for each in json.loads(run("data", "list", "--json").out)}
-    assert known["gsm8k"] == {
-        "name": "gsm8k",
-        "source": "openai/gsm8k",
-        "rows": {"train": 7473, "test": 1319},
-        "data_source": "openai/gsm8k",
-        "reward": "gsm8k",
-    }
-    assert known["addition"]["reward"] == "pkg://cloudrl.verl_cpu.reward"
-    assert known["addition"]["source"] is None
+    addition, gsm8k, *_ = json.loads(run("data", "list", "--json").out)
+    assert (addition["source"], addition["reward"]) == (None, "pkg://cloudrl.verl_cpu.reward")
+    assert gsm8k == {
+        "name": "gsm8k", "source": "openai/gsm8k", "rows": {"train": 7473, "test": 1319},
+        "data_source": "openai/gsm8k", "reward": "gsm8k",
+    }  # fmt: skip
 
 
 def test_prepare_prints_the_overrides_that_take_the_files(run: Run) -> None:
@@ -177,6 +169,5 @@ def test_up_refuses_what_cannot_be_made(run: Run, words: list[str], said: str) -
 
 def test_help_names_every_field(run: Run) -> None:
     shown = run("data", "prepare", "--help").out
-    for option in ("--source", "--prompt-field", "--answer-field", "--system", "--config", "--split",
-                   "--test-split", "--test-rows", "--data-source", "--skip-bad"):  # fmt: skip
-        assert f"{option} " in shown
+    for field in set(DataSet.model_fields) - {"name"}:
+        assert f"--{field.replace('_', '-')} " in shown
