@@ -31,6 +31,7 @@ HOME = LocalProvider()
 def lab(home: Path) -> Iterator[FakeLocal]:
     with FakeLocal("lab") as fake:
         fake.cluster.finish_jobs(LOG)
+        fake.cluster.status["budget"] = {"price_per_hour": 12.3, "cost": 4.5}
         yield fake
 
 
@@ -83,39 +84,31 @@ class TestCheckpointsThatWouldBeLost:
         assert is_up()
 
     @pytest.mark.usefixtures("rented", "started")
+    @pytest.mark.parametrize("word", ["--down", "-y"])
     @pytest.mark.parametrize("answer", [True, False])
-    def test_are_in_the_question(self, run: Run, monkeypatch: pytest.MonkeyPatch, answer: bool) -> None:
+    def test_are_in_the_question_that_y_alone_does_not_answer(
+        self, run: Run, monkeypatch: pytest.MonkeyPatch, word: str, answer: bool
+    ) -> None:
         asked = answers(monkeypatch, answer=answer)
-        assert "grpo, step 1, actor" in run(*RUN, "--down").err
-        assert [each for each in asked if "checkpoints would be lost" in each]
+        done = run(*RUN, word)
+        assert (done.code, "grpo, step 1, actor" in done.err) == (0, True)
+        assert "checkpoints would be lost" in asked[-1]
+        assert word != "-y" or len(asked) == 1
         assert is_up() is not answer
 
     @pytest.mark.usefixtures("rented", "started")
-    def test_go_with_y(self, run: Run) -> None:
+    def test_go_with_down_and_y(self, run: Run) -> None:
         done = run(*RUN, "--down", "-y")
         assert "These checkpoints exist only" in done.err
         assert not is_up()
 
-    @pytest.mark.usefixtures("started")
-    def test_where_there_are_none_it_ends(self, run: Run) -> None:
-        assert run(*RUN, "--down").code == 0
-        assert not is_up()
 
-
-class TestWhereNobodySaidWhatBecomesOfIt:
-    @pytest.mark.usefixtures("rented", "started")
-    @pytest.mark.parametrize("answer", [True, False])
-    def test_it_is_asked_even_with_y(self, run: Run, monkeypatch: pytest.MonkeyPatch, answer: bool) -> None:
-        asked = answers(monkeypatch, answer=answer)
-        assert run(*RUN, "-y").code == 0
-        assert len(asked) == 1
-        assert "checkpoints would be lost" in asked[0]
-        assert is_up() is not answer
-
-    @pytest.mark.usefixtures("started")
-    def test_it_is_kept_where_nobody_is_there(self, run: Run) -> None:
-        assert "cluster lab keeps running" in run(*RUN, "-y").err
-        assert is_up()
+@pytest.mark.usefixtures("started")
+def test_without_any_it_ends_if_that_was_asked_for(run: Run) -> None:
+    assert "cluster lab keeps running" in run(*RUN, "-y").err
+    assert is_up()
+    assert run(*RUN, "--submission-id", "two", "--down").code == 0
+    assert not is_up()
 
 
 class TestAClusterThatWasThere:
@@ -153,7 +146,6 @@ class Away:
             monkeypatch.setattr(LocalProvider, verb, self._asking(getattr(LocalProvider, verb)))
         again = partial(backoff.retry, clock=lambda: self.now, sleep=self._sleep)
         monkeypatch.setattr("cloudrl.sdk.runs.retry", again)
-        lab.cluster.status["budget"] = {"price_per_hour": 12.3, "cost": 4.5}
         lab.cluster.finish_jobs(LOG, on_end=self.goes)
 
     def goes(self) -> None:
@@ -242,7 +234,6 @@ class TestDownWithAServerThatIsAway:
     def test_says_that_the_cluster_goes_on(
         self, run: Run, lab: FakeLocal, monkeypatch: pytest.MonkeyPatch, verb: str, said: str
     ) -> None:
-        lab.cluster.status["budget"] = {"price_per_hour": 12.3, "cost": 4.5}
         monkeypatch.setattr(LocalProvider, verb, self.gone)
         done = run("down", "local/lab", "-y")
         assert done.code == 5
@@ -257,7 +248,6 @@ class TestCtrlC:
     def test_while_a_cluster_is_being_ended(
         self, run: Run, lab: FakeLocal, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        lab.cluster.status["budget"] = {"price_per_hour": 12.3, "cost": 4.5}
         monkeypatch.setattr(LocalProvider, "down", self.press)
         for words in (["down", "lab", "-y"], [*RUN, "--down", "-y"]):
             done = run(*words)
@@ -269,7 +259,6 @@ class TestCtrlC:
         self, run: Run, started: FakeLocal, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The first look at it may take a while."""
-        started.cluster.status["budget"] = {"price_per_hour": 12.3, "cost": 4.5}
         really, keys = LocalProvider.status, []
 
         def up(provider: LocalProvider, _plan: Any, **_: Any) -> Any:
