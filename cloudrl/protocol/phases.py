@@ -49,9 +49,3 @@ class Phase(str, enum.Enum):
 
 
 _TERMINAL = (Phase.FAILED, Phase.ENDED, Phase.DOWN, Phase.TERMINATED, Phase.ABORTED, Phase.DONE)
-
-AGENT_PHASES = (
-    Phase.START, Phase.SETUP, Phase.PREFLIGHT, Phase.RAY, Phase.FETCH, Phase.BARRIER, Phase.READY, Phase.FAILED,
-    Phase.ENDED,
-)  # fmt: skip
-"""Those that an agent says of itself, in order."""

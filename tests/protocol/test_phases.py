@@ -7,7 +7,7 @@ import json
 import pytest
 from dstack._internal.core.models.runs import JobStatus, RunStatus
 
-from cloudrl.protocol.phases import AGENT_PHASES, Phase
+from cloudrl.protocol.phases import Phase
 
 
 def test_terminal_phases() -> None:
@@ -29,4 +29,3 @@ def test_a_phase_is_its_word() -> None:
     assert Phase.READY == "ready"
     assert f"{Phase.READY}" == "ready"
     assert json.loads(json.dumps({"phase": Phase.READY})) == {"phase": "ready"}
-    assert AGENT_PHASES[0] == "start"
