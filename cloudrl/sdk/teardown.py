@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from cloudrl.providers.model import Provider, Status
     from cloudrl.saves.inventory import Inventory, SaveVersion
-    from cloudrl.transport import Connection
 
 _SHOWN = 20
 
@@ -75,10 +74,16 @@ def assess(provider: Provider, name: str) -> TeardownImpact:
     from cloudrl.checkpoints.sources import ClusterSource
 
     status = provider.status(name)
-    connection = _reach(provider, status)
+    connection, running = None, None
+    with suppress(InputError, ConnectionFailed):  # it may just have gone
+        connection = provider.attach(name) if status.is_ready else None
     if connection is None and not _may_have_run_jobs(status):
         return TeardownImpact(status, ())
-    impact = TeardownImpact(status, _running_jobs(connection))
+    if connection is not None:
+        with suppress(InputError, ConnectionFailed):
+            jobs = connection.ray().list_jobs()
+            running = tuple(each.submission_id for each in jobs if not each.status.is_terminal)
+    impact = TeardownImpact(status, running)
     if status.retention is None or not status.retention.destroyed:
         return impact
     lossy = replace(impact, lost_with=status.retention.location)
@@ -211,21 +216,3 @@ def _may_have_run_jobs(status: Status) -> bool:
     """Whether jobs may have run on a cluster that does not answer, and is not over; "running" is all dstack sees."""
     was_up = status.phase in (Phase.READY, Phase.RUNNING) or status.ready_at is not None
     return not status.is_over and (was_up or bool(status.previous_attempts))
-
-
-def _reach(provider: Provider, status: Status) -> Connection | None:
-    """The way into a cluster that is up; None where there is none, and where it has just gone."""
-    try:
-        return provider.attach(status.name) if status.is_ready else None
-    except (InputError, ConnectionFailed):
-        return None
-
-
-def _running_jobs(connection: Connection | None) -> tuple[str, ...] | None:
-    if connection is None:
-        return None
-    try:
-        jobs = connection.ray().list_jobs()
-    except (InputError, ConnectionFailed):
-        return None
-    return tuple(job.submission_id for job in jobs if not job.status.is_terminal)
