@@ -65,7 +65,7 @@ DryRunOption = Annotated[
 ]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Answer yes to questions.")]
 OutputOption = Annotated[Path | None, option("FILE", "Write YAML for `dstack apply`.", "--output", "-o")]
-ProjectOption = Annotated[str | None, option("NAME", "dstack project. Default: the default project.")]
+ProjectOption = Annotated[str | None, option("NAME", "dstack project, if not the default one.")]
 GpuOption = Annotated[str | None, option("SPEC", "GPUs per node: 80GB:8, amd:MI300X:8, none.")]
 FileOption = Annotated[
     Path | None, option("FILE", "Read fields from a YAML file; options override them.", "--file", "-f")
@@ -73,7 +73,7 @@ FileOption = Annotated[
 SetOption = Annotated[list[str] | None, option("PATH=YAML", "Set any other field. Repeatable.", "--set")]
 EnvOption = Annotated[
     list[str] | None,
-    option("K[=V]", "Variable for jobs; K alone copies it from this shell. Repeatable.", "--env", "-e"),
+    option("K[=V]", "Environment variable; K alone copies this shell's. Repeatable.", "--env", "-e"),
 ]
 
 

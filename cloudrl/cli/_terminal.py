@@ -68,7 +68,7 @@ class Terminal:
         if isinstance(update, Transfer):
             self._show_transfer(update)
         elif isinstance(update, Notice):
-            self._say(update.text, update.hint)
+            self._notice(update.text, update.hint)
         elif isinstance(update, JobHandle):
             self._line.close()
             if self._prints_job:
@@ -91,7 +91,7 @@ class Terminal:
             raise InputError(f"{question.text} There is nobody to ask", hint="Answer yes with -y")
         return question.default
 
-    def _say(self, text: str, hint: str = "") -> None:
+    def _notice(self, text: str, hint: str = "") -> None:
         self._line.close()
         _output.note(text)
         if hint:
@@ -119,7 +119,7 @@ class Terminal:
             self._line.show(describe(event))
         elif isinstance(event, Ended) and not event.succeeded:
             end = "\n".join(f"  {without_ansi(line)}" for line in self._tail)
-            self._say(f"The end of the log:\n{end}")
+            self._notice(f"The end of the log:\n{end}")
 
 
 class Pace:

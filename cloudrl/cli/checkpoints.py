@@ -137,7 +137,9 @@ def push(
     to: Annotated[str, option("OWNER/NAME", "Hugging Face Hub repository.", "--to")],
     *,
     choose: Any,
-    public: Annotated[bool, typer.Option("--public", help="Make the repository public.")] = False,
+    public: Annotated[
+        bool, typer.Option("--public", help="Make the repository public, not private.")
+    ] = False,
     dtype: DtypeOption = "bf16",
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,

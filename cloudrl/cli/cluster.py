@@ -28,22 +28,22 @@ def status(
     from cloudrl.sdk.running import raise_for_status
 
     with Terminal() as terminal:
-        looks = look(name, watch=watch, on_progress=terminal)
-    if len(looks) != 1:
-        _list(looks, as_json=as_json)
+        found = look(name, watch=watch, on_progress=terminal)
+    if len(found) != 1:
+        _list(found, as_json=as_json)
         if name is not None:
-            _output.hint(f"Choose one: cloudrl status {looks[0].provider}/{name}")
+            _output.hint(f"Choose one: cloudrl status {found[0].provider}/{name}")
         return
     if as_json:
-        _output.as_json(asdict(looks[0]))
+        _output.as_json(asdict(found[0]))
     elif not watch:
-        _show(looks[0])
-    raise_for_status(looks[0])
+        _show(found[0])
+    raise_for_status(found[0])
 
 
 @with_options(name=cluster_name)
 def down(*, name: str | None, yes: YesOption = False) -> None:
-    """Stop a cluster and everything running on it. Asks first if that would lose checkpoints; logs are kept.
+    """Stop a cluster and everything running on it. Asks first if jobs run or checkpoints would be lost; logs are kept.
 
     Without a name, this is your only cluster. Another user's cluster is stopped only by its name, after a question.
     """
@@ -95,7 +95,7 @@ def detach(*, name: str | None) -> None:
     _output.note(f"closed the tunnel to {chosen}" if was_open else f"there was no tunnel to {chosen}")
 
 
-def _list(looks: list[Status], *, as_json: bool) -> None:
+def _list(statuses: list[Status], *, as_json: bool) -> None:
     from cloudrl.sdk.amounts import money
 
     rows = [
@@ -103,10 +103,10 @@ def _list(looks: list[Status], *, as_json: bool) -> None:
             each.name, each.provider, str(each.phase), str(each.nodes_wanted),
             money(each.cost) if each.cost else "", each.dashboard_url or "",
         )
-        for each in looks
+        for each in statuses
     ]  # fmt: skip
     _output.listing(
-        [asdict(each) for each in looks],
+        [asdict(each) for each in statuses],
         ("name", "on", "phase", "nodes", "cost so far", "dashboard"),
         rows,
         is_json=as_json,
@@ -115,18 +115,18 @@ def _list(looks: list[Status], *, as_json: bool) -> None:
     )
 
 
-def _show(look: Status) -> None:
+def _show(cluster: Status) -> None:
     from cloudrl.cli._status_table import HEADS, cells_of, describe_attempt, node_table
     from cloudrl.sdk.costs import describe
 
-    if not look.nodes:
-        _output.data(f"{look.name} on {look.provider}: {look.phase}")
+    if not cluster.nodes:
+        _output.data(f"{cluster.name} on {cluster.provider}: {cluster.phase}")
     elif _output.is_interactive():
-        _output.console(stderr=False).print(node_table(look))
+        _output.console(stderr=False).print(node_table(cluster))
     else:
-        _output.table(HEADS, [cells_of(each) for each in look.nodes])
-    for line in [*map(describe_attempt, look.previous_attempts), *describe(look)]:
+        _output.table(HEADS, [cells_of(each) for each in cluster.nodes])
+    for line in [*map(describe_attempt, cluster.previous_attempts), *describe(cluster)]:
         _output.note(line)
-    if look.is_ready:
-        dashboard = look.dashboard_url or f"behind cloudrl attach {look.name}"
-        _output.note(f"dashboard {dashboard}, checkpoints {look.checkpoint_dir}")
+    if cluster.is_ready:
+        dashboard = cluster.dashboard_url or f"behind cloudrl attach {cluster.name}"
+        _output.note(f"dashboard {dashboard}, checkpoints {cluster.checkpoint_dir}")

@@ -49,17 +49,17 @@ def run(
     as_json: JsonOption = False,
     yes: YesOption = False,
 ) -> None:
-    """Run a recipe from start to finish: start a cluster, train, merge the model, stop the cluster.
+    """Run a recipe from start to finish, in one command.
 
-    Everything is checked before anything starts. A running cluster of that name is used if it fits. If no fleet fits,
-    one is created after you confirm its price. Options that you leave out come from the recipe. Ctrl-C at any point
-    says what keeps running.
+    Checks everything, starts a cluster, trains, merges the model with --to, and stops the cluster with --down. A
+    running cluster of that name is used if it fits. If no fleet fits, one is created after you confirm its price.
+    Options that you leave out come from the recipe. Ctrl-C at any point says what keeps running.
     """
     from cloudrl.sdk.runs import plan_run
 
-    job, wanted = load(recipe, overrides, options)
+    job, job_options = load(recipe, overrides, options)
     fields = declared_fields({**declared, **explicit(name=cluster)})
-    request = plan_run(job, wanted, fields, on)
+    request = plan_run(job, job_options, fields, on)
     with Terminal(yes=yes, prints_job=not as_json) as terminal:
         if dry_run:
             _output.data(request.render(on_progress=terminal))

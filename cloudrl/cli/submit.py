@@ -38,25 +38,24 @@ def submit(
     verl reads, such as data.train_files=./mine.parquet.
 
     Secrets: HF_TOKEN and the keys of the loggers in trainer.logger are taken from this shell if the job needs them;
-    pass others with --env NAME. They reach the job through the cluster's agents and never appear in a log. On a plain
-    Ray cluster, before Ray 2.43, or with pip, uv, conda or a container in the runtime environment, there is no such
-    way: Ray then passes on what --env names and writes it to its logs, secrets of the shell are not sent, and a note
-    says so.
+    pass others with --env NAME. They reach the job through the cluster's agents and never appear in a log. The agents
+    cannot deliver them on a plain Ray cluster, before Ray 2.43, or with pip, uv, conda or a container in the runtime
+    environment. Then only what --env names is sent, through Ray, which writes it to its logs; a note says so.
     """
     from cloudrl.errors import JobFailed
     from cloudrl.jobs import send
     from cloudrl.sdk.find import find
     from cloudrl.sdk.submission import follow, prepare, way_back
 
-    loaded, wanted = load(recipe, overrides, options)
+    job_spec, job_options = load(recipe, overrides, options)
     with Terminal(prints_job=not as_json) as terminal:
         connection = find(cluster, address).connection
-        sent = prepare(connection, loaded, wanted, on_progress=terminal)
+        submission = prepare(connection, job_spec, job_options, on_progress=terminal)
         if dry_run:
-            fields = {**sent.redacted_request(), **sent.sent_before()}
-            _output.result(sent.render(), fields, is_json=as_json)
+            fields = {**submission.redacted_request(), **submission.sent_before()}
+            _output.result(submission.render(), fields, is_json=as_json)
             return
-        job, last = send(connection, sent, on_progress=terminal), None
+        job, last = send(connection, submission, on_progress=terminal), None
         try:
             last = None if no_wait else follow(job, on_progress=terminal)
         except JobFailed:
