@@ -7,15 +7,14 @@ import shutil
 import socket
 import subprocess
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Callable, Iterator, List, Mapping, Optional
+from typing import TYPE_CHECKING, Callable, ContextManager, Iterator, List, Mapping, Optional
 
 from cloudrl.node import preflight
 from cloudrl.node import ray as ray_node
 from cloudrl.node.attempts import Attempts
 from cloudrl.node.background import BackgroundTask
-from cloudrl.node.budget import Transfers
 from cloudrl.node.checkpoint_store import CheckpointStore
 from cloudrl.node.environment import node_environment
 from cloudrl.node.failure import NodeFailed, error_code
@@ -64,7 +63,6 @@ class Agent:
         self.shutdown = ShutdownRequest()
         self.serving = False
         self.started_at, self.started_clock = time.time(), time.monotonic()
-        self.transfers = Transfers()
         self.attempts = Attempts(options.checkpoints, identity.run_id, rank=identity.rank)
         self._persisted_at = self.started_clock
         self._children: List[Child] = []
@@ -143,6 +141,10 @@ class Agent:
             secrets_dir=str(secrets.folder) if secrets.possible else None,
             nodes=tuple(nodes),
         )  # fmt: skip
+
+    def transfer(self) -> ContextManager[None]:
+        """For as long as a client sends or fetches something: rank 0 is not idle meanwhile."""
+        return nullcontext()
 
     def job_logs(self) -> Optional[Path]:
         """Where Ray keeps the driver logs of its jobs; None on a worker, and while Ray is not up."""

@@ -68,51 +68,21 @@ def duration(seconds: float) -> str:
     return f"{seconds:g}s"
 
 
-class Transfers:
-    """What clients send and fetch at the moment; a cluster is not idle meanwhile. Thread-safe."""
-
-    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock, self._lock = clock, threading.Lock()
-        self._going = 0
-        self._ended_at: Optional[float] = None
-
-    @contextlib.contextmanager
-    def going_on(self) -> Iterator[None]:
-        """For as long as one of them takes."""
-        with self._lock:
-            self._going += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._going -= 1
-                self._ended_at = self._clock()
-
-    @property
-    def seen_at(self) -> Optional[float]:
-        """When there was one last: now, while one goes on; None for never."""
-        with self._lock:
-            return self._clock() if self._going else self._ended_at
-
-
 class IdleMonitor:
     """Asks Ray now and then for its jobs and, when all have ended, for actors; in a thread, it may be slow to answer.
 
     Args:
         ray: the dashboard of this cluster.
-        transfers: of this node.
 
     Attributes:
         known: whether Ray has just said what work there is. Silence is no reason to end a job.
     """
 
-    def __init__(
-        self, ray: Dashboard, transfers: Transfers, *, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._ray, self._transfers, self._clock = ray, transfers, clock
-        self.known, self._count = False, 0
+    def __init__(self, ray: Dashboard, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._ray, self._clock, self._lock = ray, clock, threading.Lock()
+        self.known, self._count, self._transfers = False, 0, 0
         self._ready_at: Optional[float] = None
-        self._worked_at: Optional[float] = None
+        self._worked_at = float("-inf")
 
     def start(self, limit_s: Optional[float]) -> None:
         """The cluster is READY. With a limit on the time without work, ask until the process ends."""
@@ -134,13 +104,24 @@ class IdleMonitor:
             self._worked_at = self._clock()
         self.known = working is not None
 
+    @contextlib.contextmanager
+    def transfer(self) -> Iterator[None]:
+        """For as long as a client sends or fetches something, the cluster is not idle. For any thread."""
+        with self._lock:
+            self._transfers += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._transfers -= 1
+                self._worked_at = self._clock()
+
     @property
     def idle_s(self) -> Optional[float]:
         """Seconds without work, counted from READY or from the end of the last work; None before READY."""
-        if self._ready_at is None:
-            return None
-        seen = (self._ready_at, self._worked_at, self._transfers.seen_at)
-        return self._clock() - max(each for each in seen if each is not None)
+        if self._ready_at is None or self._transfers:
+            return None if self._ready_at is None else 0.0
+        return self._clock() - max(self._ready_at, self._worked_at)
 
     def _ask_for_ever(self, pause_s: float) -> None:
         while True:

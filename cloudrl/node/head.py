@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Dict, Optional, Set, Tuple
+from typing import TYPE_CHECKING, Any, ContextManager, Dict, Optional, Set, Tuple
 
 from cloudrl.data.request import parse_request
 from cloudrl.node import budget, shared_fs
@@ -34,7 +34,7 @@ class Head(Agent):
         self.dashboard = ray_node.Dashboard(self.options.ports.dashboard, self.tokens.ray)
         self.session_name: Optional[str] = None
         self.ready_at: Optional[float] = None
-        self._idle_monitor = budget.IdleMonitor(self.dashboard, self.transfers)
+        self._idle_monitor = budget.IdleMonitor(self.dashboard)
 
     def connect(self) -> None:
         """Tell the workers what they have to match."""
@@ -128,6 +128,10 @@ class Head(Agent):
     def cost_before(self) -> float:
         """What the ranks remember; one of them may be on another machine now."""
         return max(report.cost_before for report in self.state.reports())
+
+    def transfer(self) -> ContextManager[None]:
+        """See `Agent`."""
+        return self._idle_monitor.transfer()
 
     def job_logs(self) -> Optional[Path]:
         """See `Agent` (ray/dashboard/modules/job/job_log_storage_client.py)."""

@@ -20,7 +20,6 @@ from cloudrl.protocol.failures import ApiError, ErrorCode
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cloudrl.node.budget import Transfers
     from cloudrl.node.checkpoint_store import CheckpointStore
     from cloudrl.node.listener import Listener
     from cloudrl.node.node_state import NodeState
@@ -41,7 +40,7 @@ class ServerContext:
 
     Attributes:
         job_logs: folder of Ray's job logs, None while Ray is not up or on a worker.
-        transfers: told of all that moves files, so that the cluster does not count as idle meanwhile.
+        transfer: entered by all that moves files, so that the cluster does not count as idle meanwhile.
         rank_timeout_s: how long another rank may take to answer a call that is passed on to it.
     """
 
@@ -53,7 +52,7 @@ class ServerContext:
     checkpoint_store: CheckpointStore
     data_dir: Path
     replication: ReplicationHub
-    transfers: Transfers
+    transfer: Callable[[], contextlib.AbstractContextManager[None]]
     rank_timeout_s: float = LISTING_TIMEOUT_S
 
 
@@ -92,7 +91,7 @@ class HttpHandler(BaseHTTPRequestHandler):
         try:
             self._authorize()
             route, values = self._route(method)
-            with self.context.transfers.going_on() if route.is_transfer else contextlib.nullcontext():
+            with self.context.transfer() if route.is_transfer else contextlib.nullcontext():
                 rank = int(values.pop("rank", self.context.state.own.rank))
                 if rank == self.context.state.own.rank:
                     getattr(self, f"_{route.name}")(**values)

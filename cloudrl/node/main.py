@@ -134,7 +134,7 @@ def _serve(agent: Agent) -> AgentServer:
         checkpoint_store=agent.checkpoint_store,
         data_dir=agent.options.data_dir,
         replication=agent.replication,
-        transfers=agent.transfers,
+        transfer=agent.transfer,
     )
     try:
         server = AgentServer(["127.0.0.1", ip], port, context)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
@@ -9,7 +10,6 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cloudrl.node.budget import Transfers
 from cloudrl.node.checkpoint_store import CheckpointStore
 from cloudrl.node.http_handler import ServerContext
 from cloudrl.node.job_secrets import JobSecrets
@@ -23,7 +23,7 @@ from cloudrl.node.uploads import Store
 from cloudrl.protocol.report import ClusterInfo, ClusterStatus, NodeReport
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 TOKEN = "right-token"
@@ -54,7 +54,7 @@ class Served:
         rank_timeout_s: float = 10.0,
         checkpoint_store: type[CheckpointStore] = CheckpointStore,
     ) -> None:
-        self.folder, self.rank = folder, rank
+        self.folder, self.rank, self.transfers = folder, rank, 0
         for name in ("checkpoints", "data", "logs"):
             (folder / name).mkdir(parents=True)
         self.no_folder = folder / "a-file"
@@ -84,12 +84,17 @@ class Served:
             checkpoint_store=self.checkpoint_store,
             data_dir=self.data,
             replication=self.replication,
-            transfers=Transfers(),
+            transfer=self._transfer,
             rank_timeout_s=rank_timeout_s,
         )
         self.server = AgentServer(["127.0.0.1"], 0, self.context, unauthenticated_s=unauthenticated_s)
         self.port = self.server.port
         self.state.update(agent_port=self.port)
+
+    @contextlib.contextmanager
+    def _transfer(self) -> Iterator[None]:
+        self.transfers += 1
+        yield
 
     @property
     def checkpoints(self) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cloudrl.node import budget
-from cloudrl.node.budget import IdleMonitor, Transfers, shutdown_reason
+from cloudrl.node.budget import IdleMonitor, shutdown_reason
 from cloudrl.protocol.options import BudgetLimits
 
 IDLE = BudgetLimits(idle_s=1800)
@@ -81,8 +81,7 @@ class Ray:
         self.listed_jobs: list[dict[str, str]] | None = []
         self.actors: list[dict[str, object]] | None = []
         self.now = 0.0
-        self.transfers = Transfers(clock=lambda: self.now)
-        self.monitor = IdleMonitor(self, self.transfers, clock=lambda: self.now)  # type: ignore[arg-type]
+        self.monitor = IdleMonitor(self, clock=lambda: self.now)  # type: ignore[arg-type]
 
     def jobs(self) -> list[dict[str, str]] | None:
         return self.listed_jobs
@@ -139,19 +138,13 @@ class TestMonitor:
         ray.actors = []
         assert ray.idle_s(50, "SUCCEEDED") == 30
 
-    def test_a_transfer_keeps_it_busy(self, ray: Ray) -> None:
-        with ray.transfers.going_on():
+    def test_a_transfer_keeps_it_busy_amid_others_too(self, ray: Ray) -> None:
+        with ray.monitor.transfer():
             assert ray.idle_s(50) == 0
-        assert ray.idle_s(60) == 10
-
-    def test_one_transfer_amid_another(self, ray: Ray) -> None:
-        with ray.transfers.going_on():
-            with ray.transfers.going_on():
-                ray.now = 5
-            ray.now = 7
-            assert ray.transfers.seen_at == 7
-        ray.now = 9
-        assert ray.transfers.seen_at == 7
+            with ray.monitor.transfer():
+                ray.now = 55
+            assert ray.idle_s(57) == 0
+        assert ray.idle_s(60) == 3
 
 
 def test_it_is_asked_often_enough() -> None:
