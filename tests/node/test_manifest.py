@@ -38,52 +38,40 @@ def test_the_address_follows_the_content():
     assert Manifest(GOOD.parts).address == GOOD.address
 
 
-@pytest.mark.parametrize(
-    "paths",
-    [
-        ("../x",),
-        ("/etc/passwd",),
-        ("a/../../x",),
-        ("a/./x",),
-        ("a//x",),
-        ("",),
-        (".",),
-        ("..",),
-        ("a/",),
-        ("a\0b",),
-        ("x" * 256,),
-        ("\udc80",),
-        ("a/x", "b/x"),
-        ("a/y", "a/x"),
-        ("a/x", "a/x"),
-        ("a", "a/x"),
-        ("a/b", "a/b/c"),
-    ],
-)
+ALONE = [
+    "../x",
+    "/etc/passwd",
+    "a/../../x",
+    "a/./x",
+    "a//x",
+    "",
+    ".",
+    "..",
+    "a/",
+    "a\0b",
+    "x" * 256,
+    "\udc80",
+]
+TOGETHER = [("a/x", "b/x"), ("a/y", "a/x"), ("a/x", "a/x"), ("a", "a/x"), ("a/b", "a/b/c")]
+
+
+@pytest.mark.parametrize("paths", [*((path,) for path in ALONE), *TOGETHER])
 def test_paths_that_do_not_pass(paths: tuple[str, ...]):
     with pytest.raises(ValueError, match=r"path|manifest"):
         Manifest.from_json(rows(*paths))
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        None,
-        [],
-        {},
-        {"parts": []},
-        {"parts": "x"},
-        {"parts": [["a", 1]]},
-        {"parts": [["a", -1, DIGEST]]},
-        {"parts": [["a", True, DIGEST]]},
-        {"parts": [["a", 1.5, DIGEST]]},
-        {"parts": [[1, 1, DIGEST]]},
-        {"parts": [["a", 1, DIGEST[1:]]]},
-        {"parts": [["a", 1, DIGEST.upper()]]},
-        {"parts": [["a", 1, None]]},
-        {"parts": [[f"a/{n:05}", 0, DIGEST] for n in range(MAX_FILES + 1)]},
-    ],
-)
+MANIFESTS = [None, [], {}, {"parts": []}, {"parts": "x"}, rows(*(f"a/{n:05}" for n in range(MAX_FILES + 1)))]
+SIZES, DIGESTS = (-1, True, 1.5, "1"), (DIGEST[1:], DIGEST.upper(), None)
+PARTS = [
+    ["a", 1],
+    [1, 1, DIGEST],
+    *(["a", size, DIGEST] for size in SIZES),
+    *(["a", 1, each] for each in DIGESTS),
+]
+
+
+@pytest.mark.parametrize("value", [*MANIFESTS, *({"parts": [part]} for part in PARTS)])
 def test_what_is_no_manifest(value: Any):
     with pytest.raises(ValueError):
         Manifest.from_json(value)

@@ -18,21 +18,14 @@ def _report(rank: int, **changes: object) -> NodeReport:
     return NodeReport(rank=rank, ip=f"10.0.0.{rank + 1}", hostname=f"node-{rank}", agent_port=8266, **changes)  # type: ignore[arg-type]
 
 
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+@pytest.fixture
+def now() -> list[float]:
+    return [100.0]
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def state(clock: Clock) -> NodeState:
-    return NodeState(_report(0), clock=clock)
+def state(now: list[float]) -> NodeState:
+    return NodeState(_report(0), clock=lambda: now[0])
 
 
 FIRST, SECOND = Failure(FailureKind.SETUP, 1, "first"), Failure(FailureKind.LOST, 2, "second")
@@ -82,21 +75,21 @@ def test_a_rank_that_is_done_is_ready_when_the_barrier_opens(state: NodeState) -
     assert state.reports()[1].detail == ""
 
 
-def test_silence(state: NodeState, clock: Clock) -> None:
+def test_silence(state: NodeState, now: list[float]) -> None:
     state.record_heartbeat(_report(1))
-    clock.now += 4
+    now[0] += 4
     assert state.heartbeat_age_s(0) == 0
     assert state.heartbeat_age_s(1) == 4
     state.record_heartbeat(_report(1))
     assert state.heartbeat_age_s(1) == 0
 
 
-def test_how_long_a_rank_is_in_its_phase(state: NodeState, clock: Clock) -> None:
+def test_how_long_a_rank_is_in_its_phase(state: NodeState, now: list[float]) -> None:
     assert (state.phase_s(0), state.phase_s(1)) == (0.0, 0.0)
     state.record_heartbeat(_report(1, phase="setup"))
-    clock.now += 4
+    now[0] += 4
     state.record_heartbeat(_report(1, phase="setup", detail="another command"))
-    clock.now += 3
+    now[0] += 3
     assert state.phase_s(1) == 7
     state.record_heartbeat(_report(1, phase="ray"))
     assert state.phase_s(1) == 0
