@@ -54,21 +54,6 @@ def test_a_node_without_what_we_ask_for():
     assert RayNode.read({"state": "ALIVE"}) == RayNode("", "", is_head=False, gpus=0.0)
 
 
-def test_a_job_is_submitted_found_and_stopped(cluster: FakeCluster, api: RayClient):
-    body = {"entrypoint": "echo 'a b'", "submission_id": "run-1", "metadata": {"job_name": "run"}}
-    assert api.submit_job(body) == "run-1"
-    assert cluster.jobs["run-1"].body == body
-    job = api.get_job("run-1")
-    assert (job.status, job.entrypoint, job.metadata) == (
-        JobStatus.RUNNING,
-        "echo 'a b'",
-        {"job_name": "run"},
-    )
-    assert api.stop_job("run-1") is True
-    assert api.get_job("run-1").status is JobStatus.STOPPED
-    assert api.stop_job("run-1") is False
-
-
 def test_jobs_are_listed_oldest_first_without_bare_drivers_and_an_id_is_used_once(
     cluster: FakeCluster, api: RayClient
 ):
