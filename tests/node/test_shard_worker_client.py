@@ -20,6 +20,7 @@ from cloudrl.node.shard_worker_client import SILENT_S, ShardWorkerClient, ShardW
 from cloudrl.protocol.client import LISTING_TIMEOUT_S
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 pytestmark = pytest.mark.io
@@ -88,9 +89,15 @@ class Stubborn:
         return self.poll()
 
 
-def test_one_that_cannot_be_ended_is_the_only_one(file: Path) -> None:
-    made: list[Any] = []
+@pytest.fixture
+def made() -> Iterator[list[Stubborn]]:
+    children: list[Stubborn] = []
+    yield children
+    for child in children:
+        child.asked.close()
 
+
+def test_one_that_cannot_be_ended_is_the_only_one(file: Path, made: list[Stubborn]) -> None:
     def start(descriptor: int) -> Any:
         made.append(Stubborn(descriptor))
         return made[-1]
@@ -107,12 +114,13 @@ def test_one_that_cannot_be_ended_is_the_only_one(file: Path) -> None:
         total(child, file)
     assert len(made) == 2
     child.close()
-    for each in made:
-        each.asked.close()
 
 
-def test_one_that_is_slow_and_alive_is_waited_for(file: Path) -> None:
-    made: list[Any] = []
+def test_one_that_is_slow_and_alive_is_waited_for(file: Path, made: list[Stubborn]) -> None:
+    def start(descriptor: int) -> Any:
+        made.append(Stubborn(descriptor))
+        threading.Thread(target=answer_slowly).start()
+        return made[-1]
 
     def answer_slowly() -> None:
         _, given, _, _ = socket.recv_fds(made[0].asked, 4096, 3)
@@ -123,12 +131,6 @@ def test_one_that_is_slow_and_alive_is_waited_for(file: Path) -> None:
         for each in given:
             os.close(each)
 
-    def start(descriptor: int) -> Any:
-        made.append(Stubborn(descriptor))
-        threading.Thread(target=answer_slowly).start()
-        return made[-1]
-
     child = ShardWorkerClient(start, silent_s=4.0)
     assert total(child, file) == 7
     child.close()
-    made[0].asked.close()

@@ -140,16 +140,10 @@ def test_a_refusal_with_a_code_that_nobody_knows_keeps_its_message(code: object)
         _answered(503, {"code": code, "error": 'the "disk" sleeps'}).status()
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        {"nodes": {"one": {}}},
-        {"nodes": []},
-        {"nodes": {"0": {"size_bytes": "x"}}},
-        {},
-        {"files": [1], "nodes": {}},
-    ],
-)
+NODES = [{"one": {}}, [], {"0": {"size_bytes": "x"}}]
+
+
+@pytest.mark.parametrize("value", [*({"nodes": nodes} for nodes in NODES), {}, {"files": [1], "nodes": {}}])
 def test_replicas_of_another_form_are_no_agents(value: dict[str, object]) -> None:
     with pytest.raises(ConnectionFailed, match="is no cloudrl agent"):
         _answered(200, {"files": {}, **value}).files_state("0" * 32)
