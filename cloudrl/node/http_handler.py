@@ -12,6 +12,7 @@ from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Dict, Mapping, Optional, Tuple, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from cloudrl.node.listener import UNAUTHENTICATED_S
 from cloudrl.node.ranges import Span, number, parse_range
 from cloudrl.protocol import routes
 from cloudrl.protocol.client import LISTING_TIMEOUT_S, AgentClient, AgentRefused, Request, is_network_error
@@ -41,6 +42,7 @@ class ServerContext:
     Attributes:
         job_logs: folder of Ray's job logs, None while Ray is not up or on a worker.
         transfer: entered by all that moves files, so that the cluster does not count as idle meanwhile.
+        unauthenticated_s: seconds in which a connection has to show the token.
         rank_timeout_s: how long another rank may take to answer a call that is passed on to it.
     """
 
@@ -53,6 +55,7 @@ class ServerContext:
     data_dir: Path
     replication: ReplicationHub
     transfer: Callable[[], contextlib.AbstractContextManager[None]]
+    unauthenticated_s: float = UNAUTHENTICATED_S
     rank_timeout_s: float = LISTING_TIMEOUT_S
 
 

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from http.server import ThreadingHTTPServer
-from typing import Any, Dict, Set
+from typing import Any, Dict, Set, Tuple
 
 MAX_UNAUTHENTICATED = 64
 """Connections on one address that have not shown the token. Those that have are ours and count no more: each of
@@ -29,12 +29,12 @@ class Listener(ThreadingHTTPServer):
     allow_reuse_address = True
     request_queue_size = 128
 
-    def __init__(self, *args: Any, unauthenticated_s: float = UNAUTHENTICATED_S) -> None:
+    def __init__(self, address: Tuple[str, int], handler: Any, unauthenticated_s: float) -> None:
         self._unauthenticated_s = unauthenticated_s
         self._lock = threading.Lock()
         self._unauthenticated: Dict[socket.socket, float] = {}
         self._trusted: Set[socket.socket] = set()
-        super().__init__(*args)
+        super().__init__(address, handler)
 
     def trust(self, connection: socket.socket) -> None:
         """This connection may stay."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, BinaryIO, Iterator, List, Optional, cast
 from cloudrl.node import job_secrets
 from cloudrl.node.files import Refused, open_below
 from cloudrl.node.http_handler import BYTES, HttpHandler, ServerContext
-from cloudrl.node.listener import UNAUTHENTICATED_S, Listener
+from cloudrl.node.listener import Listener
 from cloudrl.node.manifest import Manifest
 from cloudrl.node.ranges import Span, number, parse_ranges
 from cloudrl.node.shard_worker import CASTS
@@ -30,25 +30,14 @@ _LOG_CHUNK_BYTES = 1 << 20
 
 
 class AgentServer:
-    """One listener for each address, one thread for each connection; it answers from the start.
+    """One listener for each address, one thread for each connection; it answers from the start."""
 
-    Args:
-        unauthenticated_s: seconds in which a connection has to show the token.
-    """
-
-    def __init__(
-        self,
-        addresses: List[str],
-        port: int,
-        context: ServerContext,
-        *,
-        unauthenticated_s: float = UNAUTHENTICATED_S,
-    ) -> None:
+    def __init__(self, addresses: List[str], port: int, context: ServerContext) -> None:
         handler = type("Handler", (_Handler,), {"context": context})
         self._servers: List[Listener] = []
         try:
             for address in dict.fromkeys(addresses):
-                self._servers.append(Listener((address, port), handler, unauthenticated_s=unauthenticated_s))
+                self._servers.append(Listener((address, port), handler, context.unauthenticated_s))
         except OSError:
             for server in self._servers:
                 server.server_close()

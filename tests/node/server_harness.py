@@ -85,9 +85,10 @@ class Served:
             data_dir=self.data,
             replication=self.replication,
             transfer=self._transfer,
+            unauthenticated_s=unauthenticated_s,
             rank_timeout_s=rank_timeout_s,
         )
-        self.server = AgentServer(["127.0.0.1"], 0, self.context, unauthenticated_s=unauthenticated_s)
+        self.server = AgentServer(["127.0.0.1"], 0, self.context)
         self.port = self.server.port
         self.state.update(agent_port=self.port)
 
