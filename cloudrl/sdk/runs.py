@@ -142,6 +142,8 @@ class _Training:
     first_status: Status | None = None
     """While it can be seen what the cluster costs: at the end the server may be away."""
     again: str = "Go on: the same again; a cluster that is up is used"
+    in_vain: bool = False
+    """Whether the cluster was started for a job that never came, so that nobody waits for it."""
     has_reported_break: bool = False
 
     def run(self, to: str | os.PathLike[str] | None, *, wait: bool) -> Run:
@@ -180,13 +182,10 @@ class _Training:
         cluster.copied.add(checkpoint.info.version)
         return Run(cluster, job, progress, merged.path.absolute())
 
-    def _end(self, *, in_vain: bool = False) -> bool:
+    def _end(self) -> bool:
         """End the cluster, or keep it, and say which; whether it was ended.
 
         Nobody may be there to try again, and an hour of it is dear: a server that does not answer is asked for minutes.
-
-        Args:
-            in_vain: whether it was started for a job that never came, so that nobody waits for it.
         """
         where, name, on_progress = self.cluster.get_provider(), self.cluster.name, self.on_progress
         again = partial(retry, backoff=_BACKOFF, on_break=self._report_break)
@@ -203,7 +202,7 @@ class _Training:
                     on_progress(notice)
                 text = f"End cluster {name}? It is up{costs(impact.status)}{'; ' * bool(why)}{why}."
                 explicit = self.down is None or bool(others)
-                wanted = self.confirm(Question(text, default=in_vain and not why, explicit=explicit))
+                wanted = self.confirm(Question(text, default=self.in_vain and not why, explicit=explicit))
             if wanted:
                 end(where, impact, on_progress=on_progress, retry=again)
                 return True
@@ -219,10 +218,10 @@ class _Training:
             self.on_progress(Notice(f"{failure.message}; trying again for {minutes}"))
         self.has_reported_break = True
 
-    def _end_after_error(self, *, in_vain: bool = False) -> bool:
+    def _end_after_error(self) -> bool:
         """The error that comes first is the one that counts."""
         try:
-            return self._end(in_vain=in_vain)
+            return self._end()
         except CloudrlError as second:
             text = f"then, while the cluster was being ended: {second.message}"
             self.on_progress(Notice(text, second.hint or "cloudrl status"))
@@ -235,8 +234,8 @@ class _Training:
         that only if the job was refused, as it would be again.
         """
         refused = isinstance(error, (InputError, CheckpointError)) and self.down is not False
-        in_vain = self.job is None and self.cluster.owned and (self.down is True or refused)
-        if in_vain and self._end_after_error(in_vain=True):
+        self.in_vain = self.job is None and self.cluster.owned and (self.down is True or refused)
+        if self.in_vain and self._end_after_error():
             text = f"{error.message}; cluster {self.cluster.name} is ended again"
             return type(error)(text, hint=error.hint)
         return with_state(error, self.cluster.get_provider(), self.cluster.name)
