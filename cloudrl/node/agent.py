@@ -75,8 +75,8 @@ class Agent:
             )
         )  # fmt: skip
         self._services = Services(options.services, self.state, self.wait_for)
-        files, kept = Store(options.data_dir / FILES), JobSecrets(folder_of(identity.run_id))
-        self.replication = ReplicationHub(self.state, identity.nodes, files, kept)
+        files, secrets = Store(options.data_dir / FILES), JobSecrets(folder_of(identity.run_id))
+        self.replication = ReplicationHub(self.state, identity.nodes, files, secrets)
         self.checkpoint_store = CheckpointStore(
             options.checkpoints, options.ray_temp_dir or ray_node.TEMP_DIR, run_id=identity.run_id,
             rank=identity.rank, child=ShardWorkerClient(self._shard_child), say=log.line,

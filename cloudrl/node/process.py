@@ -14,6 +14,7 @@ from typing import Callable, Dict, Mapping, Optional, Sequence, Set, Tuple
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_GRACE_S = 2.0
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 # A process has one set of children, whoever in it started them. Held while one starts, and while others are collected:
@@ -155,32 +156,32 @@ def _processes() -> Dict[int, Tuple[int, int]]:
     return found
 
 
-def end_descendants(grace_s: float = 2.0) -> None:
+def end_descendants() -> None:
     """End whatever this process, a subreaper, still has below it, the newborn too: SIGTERM, then SIGKILL."""
-    _end(lambda: descendants(os.getpid()), grace_s)
+    _end(lambda: descendants(os.getpid()))
 
 
-def end_orphans(grace_s: float = 2.0) -> None:
+def end_orphans() -> None:
     """End those below this process, a subreaper, that a dead child has left; its living children keep theirs."""
-    _end(_orphans, grace_s)
+    _end(_orphans)
 
 
 def _orphans() -> Set[int]:
     with _LOCK:
         processes, ours = _processes(), set(_STARTED)
-    left = {pid for pid, (parent, _) in processes.items() if parent == os.getpid()} - ours
-    return left.union(*(_below(pid, processes) for pid in left))
+    orphans = {pid for pid, (parent, _) in processes.items() if parent == os.getpid()} - ours
+    return orphans.union(*(_below(pid, processes) for pid in orphans))
 
 
-def _end(living: Callable[[], Set[int]], grace_s: float) -> None:
+def _end(find: Callable[[], Set[int]]) -> None:
     for number in (signal.SIGTERM, signal.SIGKILL):
-        told: Set[int] = set()
-        deadline = time.monotonic() + grace_s
-        while time.monotonic() < deadline and (left := living()):
-            for pid in left - told:
+        signalled: Set[int] = set()
+        deadline = time.monotonic() + _GRACE_S
+        while time.monotonic() < deadline and (living := find()):
+            for pid in living - signalled:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, number)
-            told |= left
+            signalled |= living
             reap_orphans()
             time.sleep(0.02)
     reap_orphans()

@@ -72,7 +72,7 @@ def explain_import(result: ChildResult, log: str) -> Tuple[str, str]:
 def main(argv: Sequence[str]) -> int:
     """`data TEXT --to DIR`, `model NAME --to DIR` or `imports MODULE ...`, each with `--result FILE`.
 
-    Returns the exit code. What fails in a way that was foreseen is said in one last line, all else with its traceback.
+    Returns the exit code. What fails in an expected way is said in one last line, all else with its traceback.
     """
     parser = argparse.ArgumentParser(prog="cloudrl-node.pyz")
     parser.add_argument("command", choices=WORK)
@@ -87,7 +87,7 @@ def main(argv: Sequence[str]) -> int:
         result = ChildResult("", describe(error), error_code(error), is_transient(error))
         with contextlib.suppress(OSError):  # a full disk may be what is to be said
             args.result.write_text(json.dumps(result.to_json()))
-        if not isinstance(error, _foreseen()):
+        if not isinstance(error, _expected_errors()):
             raise
         print(result.reason, file=sys.stderr)
         return 1
@@ -135,7 +135,7 @@ def _download(name: str) -> Path:
     return Path(huggingface_hub.snapshot_download(name, ignore_patterns=skip))
 
 
-def _foreseen() -> Tuple[Type[Exception], ...]:
+def _expected_errors() -> Tuple[Type[Exception], ...]:
     """What is said in one line. Errors of httpx, which huggingface_hub uses from 1.0 on, are no OSError."""
     errors = (CloudrlError, OSError, ValueError, ImportError, RuntimeError)
     httpx = sys.modules.get("httpx")
