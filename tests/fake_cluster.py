@@ -13,6 +13,7 @@ import zlib
 from typing import TYPE_CHECKING, Any
 
 from fake_http import Server
+from spread_checkpoint import spread
 
 from cloudrl import testing
 from cloudrl.protocol.failures import ApiError, ErrorCode
@@ -101,16 +102,16 @@ class FakeCluster(testing.FakeCluster):
 
     # -- checkpoints --------------------------------------------------------------------------------------------
 
+    def hold_run(self, run: Path, folder: Path, *, driver: int = 0) -> None:
+        """Lay a run out over two nodes whose disks are in `folder`; see `spread`."""
+        self.disks = {rank: folder / f"disk-{rank}" for rank in range(2)}
+        spread(run, list(self.disks.values()), driver=driver)
+
     def agent_inventory(self, _call: Call, rank: str) -> Response:
         disk = self._disk(rank)
-        root = {
-            "root": "checkpoints",
-            "folder": str(disk),
-            "identity": f"boot:{rank}:1",
-            "markers": [],
-            "marker": "",
-        }
-        return as_json({"rank": int(rank), "locations": [{**root, "runs": scan(disk)}]})
+        names = {"root": "checkpoints", "folder": str(disk), "identity": f"boot:{rank}:1"}
+        location = {**names, "markers": [], "marker": "", "runs": scan(disk)}
+        return as_json({"rank": int(rank), "locations": [location]})
 
     def agent_checkpoint_file(self, call: Call, rank: str, root: str, path: str) -> Response:
         """Ranges and sums; values are sent as they are, as by an agent that cannot cast."""

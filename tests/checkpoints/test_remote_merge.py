@@ -18,7 +18,6 @@ import pytest
 from fake_cluster import FakeCluster
 from node_image import link_numpy
 from small_step import write_step
-from spread_checkpoint import spread
 
 from cloudrl.checkpoints.handle import Checkpoints
 from cloudrl.checkpoints.remote_merge import merge_on_head
@@ -74,9 +73,7 @@ class Head(FakeCluster):
 def head(tmp_path: Path) -> Iterator[Head]:
     write_step(tmp_path / "whole" / "mine", 7)
     with Head(tmp_path) as head:
-        disks = [tmp_path / "disk-0", tmp_path / "disk-1"]
-        spread(tmp_path / "whole" / "mine", disks)
-        head.disks = dict(enumerate(disks))
+        head.hold_run(tmp_path / "whole" / "mine", tmp_path)
         yield head
 
 

@@ -14,7 +14,6 @@ import pytest
 from fake_cluster import FakeCluster
 from shard_files import edit, shard_path
 from small_step import write_step
-from spread_checkpoint import spread
 
 from cloudrl.checkpoints.handle import Checkpoints
 from cloudrl.checkpoints.remote import RangeClient, RemoteShard
@@ -48,8 +47,7 @@ def cluster(tmp_path: Path) -> Iterator[FakeCluster]:
         lambda content: content.update({"data/0": content["data/0"] + bytes(300_000)}),
     )
     with FakeCluster() as fake:
-        fake.disks = {rank: tmp_path / f"disk-{rank}" for rank in range(2)}
-        spread(tmp_path / "whole" / "mine", list(fake.disks.values()))
+        fake.hold_run(tmp_path / "whole" / "mine", tmp_path)
         yield fake
 
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import pytest
 from fake_local import FakeLocal
 from small_step import write_step
-from spread_checkpoint import spread
 
 from cloudrl.cli._terminal import Pace, Terminal
 from cloudrl.sdk.amounts import gigabytes
@@ -42,9 +41,7 @@ def lab(home: Path, tmp_path: Path) -> Iterator[FakeLocal]:
     for number in (1, 2):
         write_step(tmp_path / "whole" / "mine", number)
     with FakeLocal("lab") as fake:
-        disks = [tmp_path / "disk-0", tmp_path / "disk-1"]
-        spread(tmp_path / "whole" / "mine", disks, driver=1)
-        fake.cluster.disks = dict(enumerate(disks))
+        fake.cluster.hold_run(tmp_path / "whole" / "mine", tmp_path, driver=1)
         yield fake
 
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 import pytest
 from fake_local import FakeLocal
 from small_step import write_step
-from spread_checkpoint import spread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,16 +62,10 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     status = {"data": DATA, "models": models}
     with FakeLocal("ray-cluster", status=status) as cluster:
         cluster.cluster.status["cluster"].update(gpus_per_node=8, device="gpu")
-        _save_steps(tmp_path, cluster)
+        for step in (10, 20):
+            write_step(tmp_path / "checkpoints" / "my-run", step)
+        cluster.cluster.hold_run(tmp_path / "checkpoints" / "my-run", tmp_path)
         yield tmp_path
-
-
-def _save_steps(folder: Path, local: FakeLocal) -> None:
-    """Two steps of a run, in `./checkpoints`, and on the disks of the cluster's two nodes."""
-    for step in (10, 20):
-        write_step(folder / "checkpoints" / "my-run", step)
-    local.cluster.disks = {rank: folder / f"disk-{rank}" for rank in range(2)}
-    spread(folder / "checkpoints" / "my-run", list(local.cluster.disks.values()))
 
 
 def test_there_are_guides() -> None:

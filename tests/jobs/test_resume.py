@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from fake_cluster import FakeCluster, wait_until
 from small_step import write_step
-from spread_checkpoint import spread
 
 from cloudrl import RunningCluster
 from cloudrl.errors import CheckpointError, ConnectionFailed, InputError
@@ -33,11 +32,10 @@ class Lab:
 
     def __init__(self, folder: Path, fake: FakeCluster) -> None:
         self.fake = fake
-        self.disks = [folder / "disk-0", folder / "disk-1"]
         for step in (1, 2):
             write_step(folder / "whole" / "mine", step)
-        spread(folder / "whole" / "mine", self.disks)
-        fake.disks = dict(enumerate(self.disks))
+        fake.hold_run(folder / "whole" / "mine", folder)
+        self.disks = list(fake.disks.values())
         self.connection = fake.connection()
 
     def step(self, number: int, rank: int) -> Path:
