@@ -137,8 +137,7 @@ class Pace:
 
     def describe(self, done_bytes: int, total_bytes: int) -> str:
         """For example `3.1 of 12.4 GB, 250 MB/s, 37 s left`; "" while it is to be silent, and after the end."""
-        from cloudrl.jobs.format import duration
-        from cloudrl.sdk.amounts import gigabytes
+        from cloudrl.jobs.format import duration, gigabytes
 
         now, is_over = self._clock(), done_bytes >= total_bytes
         if self._is_over or (not is_over and now - self._seen[-1][0] < self._every_s):

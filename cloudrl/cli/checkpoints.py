@@ -115,7 +115,7 @@ def merge(
     as_json: JsonOption = False,
 ) -> None:
     """Merge the shards of a step into a Hugging Face model. The shards stay; only what is needed is transferred."""
-    from cloudrl.sdk.amounts import gigabytes
+    from cloudrl.jobs.format import gigabytes
     from cloudrl.sdk.checkpoints import merge as merge_checkpoint
 
     with Terminal() as terminal:
@@ -172,7 +172,7 @@ def pull(
 
     Copies all ranks and roles.
     """
-    from cloudrl.sdk.amounts import gigabytes
+    from cloudrl.jobs.format import gigabytes
     from cloudrl.sdk.callbacks import transfer
 
     with Terminal() as terminal:
@@ -194,7 +194,7 @@ def prune(
     as_json: JsonOption = False,
 ) -> None:
     """Delete old steps on all nodes, but never the newest complete one or one that a job would resume from."""
-    from cloudrl.sdk.amounts import gigabytes
+    from cloudrl.jobs.format import gigabytes
     from cloudrl.sdk.checkpoints import find_checkpoints
     from cloudrl.sdk.checkpoints import prune as prune_checkpoints
 
@@ -207,9 +207,8 @@ def prune(
 
 
 def _row(info: Checkpoint) -> tuple[str, ...]:
-    from cloudrl.jobs.format import duration
+    from cloudrl.jobs.format import duration, gigabytes
     from cloudrl.saves.inventory import spans
-    from cloudrl.sdk.amounts import gigabytes
 
     size = info.world_size
     ranks = "Megatron" if info.is_megatron else f"{len(info.ranks)} of {size}" if size is not None else "none"
@@ -247,8 +246,8 @@ def _fields(info: Checkpoint) -> dict[str, Any]:
 
 
 def _show(checkpoint: CheckpointHandle, report: Report) -> None:
+    from cloudrl.jobs.format import gigabytes
     from cloudrl.saves.inventory import spans
-    from cloudrl.sdk.amounts import gigabytes
 
     of = f" of {report.world_size}" if report.world_size is not None else ""
     parts = f", {report.shards} parts" if report.shards is not None else ""

@@ -96,7 +96,7 @@ def detach(*, name: str | None) -> None:
 
 
 def _list(statuses: list[Status], *, as_json: bool) -> None:
-    from cloudrl.sdk.amounts import money
+    from cloudrl.jobs.format import money
 
     rows = [
         (

@@ -35,7 +35,7 @@ def demo(
 
 def _lines(done: Demo) -> list[str]:
     """Reward and accuracy before and after, where checkpoint and model lie, and some answers."""
-    from cloudrl.sdk.amounts import gigabytes
+    from cloudrl.jobs.format import gigabytes
     from cloudrl.sdk.demo import WINDOW_STEPS
 
     first, last = done.reward_before_and_after

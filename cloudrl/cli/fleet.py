@@ -120,8 +120,8 @@ def _fields(fleet: FleetState) -> dict[str, Any]:
 
 def _rows(fleet: FleetState) -> list[tuple[str, ...]]:
     """One row for each machine, or one for a fleet without any."""
+    from cloudrl.jobs.format import money
     from cloudrl.node.budget import duration
-    from cloudrl.sdk.amounts import money
 
     idle_s = fleet.idle_duration_s
     back = "yours" if fleet.is_ssh else "never" if idle_s is None else duration(idle_s)

@@ -56,7 +56,7 @@ def create(
 @app.command("list")
 def list_(as_json: JsonOption = False, project: ProjectOption = None) -> None:
     """List network volumes."""
-    from cloudrl.sdk.amounts import money
+    from cloudrl.jobs.format import money
     from cloudrl.sdk.volume import list_volumes
 
     states = list_volumes(project)

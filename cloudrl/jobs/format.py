@@ -1,4 +1,4 @@
-"""Events and jobs as one line for a person, or as fields for a program. Pure functions."""
+"""Events, jobs and amounts as one line for a person, or as fields for a program. Pure functions."""
 
 from __future__ import annotations
 
@@ -35,6 +35,20 @@ def duration(seconds: float) -> str:
     if hours:
         return f"{hours} h {rest_min:02} min"
     return f"{minutes} min {rest_s:02} s" if minutes else f"{rest_s} s"
+
+
+def money(dollars: float) -> str:
+    """`$1,234.50`."""
+    return f"${dollars:,.2f}"
+
+
+def gigabytes(size_bytes: int) -> str:
+    """A size for reading: `12.4 GB`, `250 MB`, `3.1 kB`, `17 B`."""
+    for unit, name in ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
+        if size_bytes >= unit:
+            value = size_bytes / unit
+            return f"{value:.1f} {name}" if value < 100 else f"{value:.0f} {name}"
+    return f"{size_bytes} B"
 
 
 def as_fields(event: Event) -> dict[str, Any]:

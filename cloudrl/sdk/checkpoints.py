@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cloudrl.errors import CheckpointError, InputError
+from cloudrl.jobs.format import gigabytes
 from cloudrl.providers import registry
-from cloudrl.sdk.amounts import gigabytes
 from cloudrl.sdk.callbacks import Confirm, OnProgress, Question, notify, silent, transfer, unattended
 from cloudrl.sdk.find import only_of, running_clusters
 from cloudrl.sdk.running import attach

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cloudrl.errors import CloudrlError
+from cloudrl.jobs.format import money
 from cloudrl.node.budget import duration
 from cloudrl.protocol.phases import Phase
 from cloudrl.providers.model import Notice
-from cloudrl.sdk.amounts import money
 
 if TYPE_CHECKING:
     from cloudrl.providers.model import Price, Provider, Status

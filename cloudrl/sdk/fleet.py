@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from cloudrl import spec
 from cloudrl.errors import InputError, Interrupted
+from cloudrl.jobs.format import money
 from cloudrl.render.fleet import fleet_to_dstack
-from cloudrl.sdk.amounts import money
 from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, silent, unattended
 from cloudrl.sdk.costs import report_price
 

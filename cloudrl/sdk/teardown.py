@@ -8,10 +8,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from cloudrl.errors import CloudrlError, ConnectionFailed, InputError, Interrupted
+from cloudrl.jobs.format import gigabytes, money
 from cloudrl.protocol.phases import Phase
 from cloudrl.providers.registry import ClusterRef, find, locate
 from cloudrl.providers.registry import provider as get_provider
-from cloudrl.sdk.amounts import gigabytes, money
 from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, silent, unattended
 from cloudrl.sdk.costs import current_state, with_state
 

@@ -12,7 +12,7 @@ from fake_local import FakeLocal
 from small_step import write_step
 
 from cloudrl.cli._terminal import Pace, Terminal
-from cloudrl.sdk.amounts import gigabytes
+from cloudrl.jobs.format import gigabytes
 from cloudrl.sdk.callbacks import Transfer
 
 if TYPE_CHECKING:
