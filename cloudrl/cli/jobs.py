@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -88,7 +89,7 @@ def logs(
     from cloudrl.sdk.submission import follow as follow_job
 
     job = find_job(job_id, cluster, address)
-    show = _event_as_json if as_json else _show_line
+    show = partial(_show, as_json=as_json)
     if follow:
         follow_job(job, on_progress=show)
         return
@@ -115,24 +116,17 @@ def stop(
         _output.as_json({"submission_id": job.submission_id, "status": str(status)})
 
 
-def _event_as_json(update: Update) -> None:
-    from cloudrl.jobs.format import as_fields
-    from cloudrl.sdk.callbacks import Notice
-
-    if isinstance(update, Notice):
-        _output.note(update.text)
-    else:
-        _output.data(json.dumps(as_fields(update)))  # type: ignore[arg-type]
-
-
-def _show_line(update: Update) -> None:
-    """A line of the log; colours only where they are seen."""
+def _show(update: Update, *, as_json: bool) -> None:
+    """An event as JSON, or a line of the log; colours only where they are seen."""
     from cloudrl.jobs import Line
+    from cloudrl.jobs.format import as_fields
     from cloudrl.sdk.callbacks import Notice
     from cloudrl.verl.metrics import without_ansi
 
     if isinstance(update, Notice):
         _output.note(update.text)
+    elif as_json:
+        _output.data(json.dumps(as_fields(update)))  # type: ignore[arg-type]
     elif isinstance(update, Line):
         _output.data(update.text if sys.stdout.isatty() else without_ansi(update.text))
 
