@@ -107,9 +107,12 @@ class Node:
         """All that it printed."""
         return self.output.read_text()
 
+    @property
+    def agent(self) -> AgentClient:
+        return AgentClient(f"http://{IP}:{self.port}", derive(KEY).agent)
+
     def status(self) -> dict[str, Any]:
-        client = AgentClient(f"http://{IP}:{self.port}", derive(KEY).agent)
-        return dict(client.status().to_json())
+        return dict(self.agent.status().to_json())
 
     def phase(self) -> str:
         """As it says itself; "" while it does not listen."""

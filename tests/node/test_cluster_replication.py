@@ -6,26 +6,20 @@ import hashlib
 import os
 import stat
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-from node_harness import IP, KEY, Nodes, until
+from node_harness import Maker, until
 
 from cloudrl.node.job_secrets import folder_of
 from cloudrl.node.manifest import Manifest, Part
-from cloudrl.node.tokens import derive
 from cloudrl.protocol.report import Replica
-from cloudrl.transport import AgentClient
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 pytestmark = pytest.mark.agents
 
 
-def test_they_reach_every_node_and_the_secrets_go_with_the_cluster(nodes: Callable[..., Nodes]) -> None:
+def test_they_reach_every_node_and_the_secrets_go_with_the_cluster(nodes: Maker) -> None:
     cluster = nodes(2).start().ready()
-    agent = AgentClient(f"http://{IP}:{cluster.agent_ports[0]}", derive(KEY).agent)
+    agent = cluster[0].agent
     body = os.urandom(40_000_000)
     model = Manifest((Part("model/weights", len(body), hashlib.sha256(body).hexdigest()),))
     kept = folder_of(cluster.run_id)

@@ -13,7 +13,6 @@ import pytest
 from node_harness import IP, KEY, MARK, Nodes, make_image, marked, processes_with, until
 
 from cloudrl.node.tokens import derive
-from cloudrl.transport import AgentClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -61,10 +60,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, image: Image) -> Iterator[
             yield made.ready()
         finally:
             made.end()
-
-
-def _api(cluster: Nodes) -> AgentClient:
-    return AgentClient(f"http://{IP}:{cluster.agent_ports[0]}", derive(KEY).agent)
 
 
 def test_status(cluster: Nodes) -> None:
@@ -161,8 +156,8 @@ def test_ray_runs_in_the_nodes_own_folder(cluster: Nodes) -> None:
 
 
 def test_logs_of_jobs_come_from_the_head(cluster: Nodes) -> None:
-    assert _api(cluster).job_log("job1", 7) == (b"step 2\n", 14)
-    assert _api(cluster).job_log("job2") is None
+    assert cluster[0].agent.job_log("job1", 7) == (b"step 2\n", 14)
+    assert cluster[0].agent.job_log("job2") is None
 
 
 def test_checkpoints_come_through_the_head(cluster: Nodes) -> None:
@@ -170,7 +165,7 @@ def test_checkpoints_come_through_the_head(cluster: Nodes) -> None:
     role.mkdir(parents=True)
     (role / "model_world_size_1_rank_0.pt").write_bytes(b"12345")
     for rank in range(3):
-        [run] = _api(cluster).inventory(rank)["locations"][0]["runs"]
+        [run] = cluster[0].agent.inventory(rank)["locations"][0]["runs"]
         [file] = run["steps"][0]["roles"][0]["files"]
         assert (run["run"], file["path"], file["size_bytes"]) == ("run", "model_world_size_1_rank_0.pt", 5)
 

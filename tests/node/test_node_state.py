@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -123,9 +123,6 @@ def test_threads_lose_nothing(state: NodeState) -> None:
         for index in range(200):
             state.add_model(f"{name}-{index}", "/")
 
-    threads = [threading.Thread(target=work, args=(name,)) for name in "abcd"]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, "abcd"))
     assert len(state.own.models) == 800
