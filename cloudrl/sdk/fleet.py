@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING
 from cloudrl import spec
 from cloudrl.errors import InputError, Interrupted
 from cloudrl.jobs.format import money
+from cloudrl.providers.dstack import fleets, server
 from cloudrl.render.fleet import fleet_to_dstack
 from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, silent, unattended
 from cloudrl.sdk.costs import report_price
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    from cloudrl.providers.dstack.fleets import FleetPlan, FleetState
 
 
 class Fleet(spec.Fleet):
@@ -24,15 +23,13 @@ class Fleet(spec.Fleet):
         """The exact YAML of the dstack fleet."""
         return fleet_to_dstack(self)
 
-    def plan(self, project: str | None = None) -> FleetPlan:
+    def plan(self, project: str | None = None) -> fleets.FleetPlan:
         """What `create` would do, with offers and prices; asks the dstack server.
 
         Raises:
             InputError: no server is configured, or it refuses the fleet.
             ConnectionFailed: it does not answer.
         """
-        from cloudrl.providers.dstack import fleets, server
-
         return fleets.plan(server.connect(project), self.to_dstack())
 
     def create(
@@ -42,7 +39,7 @@ class Fleet(spec.Fleet):
         replace: bool | None = False,
         confirm: Confirm = unattended,
         on_progress: OnProgress = silent,
-    ) -> FleetState:
+    ) -> fleets.FleetState:
         """Create it, or change it to what is declared here, and wait for the machines that come at once.
 
         Args:
@@ -59,8 +56,6 @@ class Fleet(spec.Fleet):
             ConnectionFailed: the server does not answer.
             Interrupted: Ctrl-C after it was sent; the message says what goes on and what it costs.
         """
-        from cloudrl.providers.dstack import fleets, server
-
         where = server.connect(project)
         planned = fleets.plan(where, self.to_dstack())
         if planned.action == "nothing":
@@ -90,10 +85,8 @@ class Fleet(spec.Fleet):
         return state
 
 
-def list_fleets(project: str | None = None) -> list[FleetState]:
+def list_fleets(project: str | None = None) -> list[fleets.FleetState]:
     """All fleets of the dstack project, with their machines."""
-    from cloudrl.providers.dstack import fleets, server
-
     return fleets.list_all(server.connect(project))
 
 
@@ -109,8 +102,6 @@ def delete_fleets(
     Raises:
         InputError: there is none of a name, a run uses one, the answer was no, or nobody was there to answer.
     """
-    from cloudrl.providers.dstack import fleets, server
-
     where = server.connect(project)
     lost = _lost_with([fleets.get(where, name) for name in names], on_progress)
     if not confirm(Question(f"Delete {', '.join(names)}?{lost}", default=None)):
@@ -123,15 +114,15 @@ def delete_fleets(
 
 def declared_notices(fleet: spec.Fleet) -> list[Notice]:
     """What one that is only declared is going to cost for ever."""
-    from cloudrl.providers.dstack.fleets import never_released
-
     if fleet.node_range is None:
         return []
-    kept = never_released(fleet.name, None if fleet.idle_duration == "off" else 0, fleet.node_range.min)
+    kept = fleets.never_released(
+        fleet.name, None if fleet.idle_duration == "off" else 0, fleet.node_range.min
+    )
     return [kept] if kept is not None else []
 
 
-def _question(planned: FleetPlan, on_progress: OnProgress, *, replace: bool) -> Question:
+def _question(planned: fleets.FleetPlan, on_progress: OnProgress, *, replace: bool) -> Question:
     name = planned.name
     if planned.action == "recreate":
         lost = _lost_with([planned.current] if planned.current else [], on_progress)
@@ -142,7 +133,7 @@ def _question(planned: FleetPlan, on_progress: OnProgress, *, replace: bool) -> 
     )
 
 
-def _lost_with(states: Sequence[FleetState], on_progress: OnProgress) -> str:
+def _lost_with(states: Sequence[fleets.FleetState], on_progress: OnProgress) -> str:
     """What goes with fleets, as a sentence for the question; says what stays."""
     for state in states:
         if state.is_ssh:
@@ -151,11 +142,11 @@ def _lost_with(states: Sequence[FleetState], on_progress: OnProgress) -> str:
     return f" {', '.join(rented)} and everything on their disks will be lost." if rented else ""
 
 
-def _machine_notices(on_progress: OnProgress) -> Callable[[FleetState], None]:
+def _machine_notices(on_progress: OnProgress) -> Callable[[fleets.FleetState], None]:
     """Says when a machine changes its status."""
     known: dict[str, str] = {}
 
-    def on_look(fleet: FleetState) -> None:
+    def on_look(fleet: fleets.FleetState) -> None:
         for each in fleet.instances:
             if known.get(each.name) != each.status:
                 known[each.name] = each.status

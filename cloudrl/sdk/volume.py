@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 
 from cloudrl import spec
 from cloudrl.errors import InputError, Interrupted
+from cloudrl.providers.dstack import server, volumes
 from cloudrl.render.volume import volume_to_dstack
 from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, silent, unattended
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from cloudrl.providers.dstack.volumes import VolumeState
 
 
 class NetworkVolume(spec.NetworkVolume):
@@ -25,7 +24,7 @@ class NetworkVolume(spec.NetworkVolume):
 
     def create(
         self, project: str | None = None, *, confirm: Confirm = unattended, on_progress: OnProgress = silent
-    ) -> VolumeState:
+    ) -> volumes.VolumeState:
         """Create it, and wait until it can be mounted.
 
         Raises:
@@ -33,8 +32,6 @@ class NetworkVolume(spec.NetworkVolume):
             CapacityError: the backend cannot make it.
             Interrupted: Ctrl-C; the volume is being made, and costs money.
         """
-        from cloudrl.providers.dstack import server, volumes
-
         where = server.connect(project)
         if not confirm(Question(f"Create volume {self.name}?")):
             raise InputError("nothing was created")
@@ -52,10 +49,8 @@ class NetworkVolume(spec.NetworkVolume):
         return state
 
 
-def list_volumes(project: str | None = None) -> list[VolumeState]:
+def list_volumes(project: str | None = None) -> list[volumes.VolumeState]:
     """All network volumes of the dstack project."""
-    from cloudrl.providers.dstack import server, volumes
-
     return volumes.list_all(server.connect(project))
 
 
@@ -71,8 +66,6 @@ def delete_volumes(
     Raises:
         InputError: there is none of a name, a run uses one, the answer was no, or nobody was there to answer.
     """
-    from cloudrl.providers.dstack import server, volumes
-
     where = server.connect(project)
     for name in names:
         volumes.get(where, name)
