@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 
 from cloudrl.errors import CheckpointError, InputError
 from cloudrl.jobs.format import gigabytes
+from cloudrl.protocol.backoff import Backoff
 from cloudrl.providers import registry
+from cloudrl.saves.prune import plan_prune
 from cloudrl.sdk.callbacks import Confirm, OnProgress, Question, notify, silent, transfer, unattended
 from cloudrl.sdk.find import only_of, running_clusters
 from cloudrl.sdk.running import attach
@@ -46,7 +48,6 @@ def find_checkpoints(
     """
     from cloudrl.checkpoints.handle import Checkpoints
     from cloudrl.checkpoints.sources import ClusterSource, LocalSource
-    from cloudrl.protocol.backoff import Backoff
 
     if cluster is not None and folder is not None:
         raise InputError(
@@ -103,8 +104,6 @@ def prune(
         InputError: `keep` is less than one, the answer was no, or nobody was there to answer.
         CheckpointError: a node stays silent, or a step cannot be removed.
     """
-    from cloudrl.saves.prune import plan_prune
-
     found.inventory.refuse_silent("what it has would be left half-removed", "Try again when it answers")
     plan = plan_prune(found.inventory, keep, run=run, commands=_commands(found))
     notify(on_progress, *(f"note: {note}" for note in plan.notes), *map(_describe, plan.removals))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from cloudrl.errors import CloudrlError, InputError
+from cloudrl.jobs.handle import newest_job
 from cloudrl.providers import registry
 from cloudrl.providers.registry import names_in_use, provider
 from cloudrl.sdk.callbacks import OnProgress, notify, silent
@@ -133,8 +134,6 @@ def find_job(job_id: str | None = None, name: str | None = None, address: str | 
         InputError: there is none.
         ConnectionFailed: nobody answers.
     """
-    from cloudrl.jobs.handle import newest_job
-
     if job_id is None:
         return newest_job(find(name, address).connection)
     if (url := _JOB_URL.fullmatch(job_id)) is not None:

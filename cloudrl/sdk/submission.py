@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from cloudrl import jobs, recipes
 from cloudrl.errors import ConnectionFailed, InputError, Interrupted
+from cloudrl.jobs.handle import raise_for_status
 from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, notify, silent, unattended
 
 if TYPE_CHECKING:
@@ -101,7 +102,6 @@ def follow(job: JobHandle, *, on_progress: OnProgress = silent) -> Progress | No
         Interrupted: Ctrl-C; the job goes on.
         ConnectionFailed: nobody answers any more; the job goes on.
     """
-    from cloudrl.jobs.handle import raise_for_status
 
     def report_break(failure: ConnectionFailed) -> None:
         notify(on_progress, f"connection lost, trying again: {failure.message}")

@@ -12,6 +12,7 @@ from cloudrl.jobs.format import gigabytes, money
 from cloudrl.protocol.phases import Phase
 from cloudrl.providers.registry import ClusterRef, find, locate
 from cloudrl.providers.registry import provider as get_provider
+from cloudrl.saves.inventory import spans
 from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, silent, unattended
 from cloudrl.sdk.costs import current_state, with_state
 
@@ -202,8 +203,6 @@ def ending(provider: Provider, name: str, price_per_hour: float | None = None) -
 
 def _lines(found: Inventory) -> tuple[str, ...]:
     """Run, step, role, size and where, of each checkpoint, and what nodes did not say."""
-    from cloudrl.saves.inventory import spans
-
     lines = []
     for each in found.checkpoints:
         where = "; ".join(f"{spans(held)} on {place.short}" for place, held in each.locations.items())
