@@ -153,6 +153,17 @@ class CheckpointRetention:
 
 
 @dataclass(frozen=True)
+class ClusterRef:
+    """A cluster: its provider, and its name there. As text, `dstack/ray-cluster`."""
+
+    provider: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.provider}/{self.name}"
+
+
+@dataclass(frozen=True)
 class Status:
     """One look at a cluster. `Provider.list` fills in what it knows without asking the cluster itself.
 
@@ -198,6 +209,11 @@ class Status:
     logs_command: str = ""
     state_dir: str = ""
     nodes_are_here: bool = False
+
+    @property
+    def ref(self) -> ClusterRef:
+        """Which cluster it is of."""
+        return ClusterRef(self.provider, self.name)
 
     @property
     def is_ready(self) -> bool:

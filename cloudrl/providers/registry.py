@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from cloudrl.errors import CloudrlError, InputError
+from cloudrl.providers.model import ClusterRef
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,17 +23,6 @@ PROVIDERS = {
 """Name -> module and class. Of clusters that are over, the first provider's counts."""
 DEFAULT = "local"
 """The provider that starts a cluster where the user names none; a job to be run chooses by `default_provider`."""
-
-
-@dataclass(frozen=True)
-class ClusterRef:
-    """A cluster: its provider, and its name there. As text, `dstack/ray-cluster`."""
-
-    provider: str
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.provider}/{self.name}"
 
 
 @dataclass(frozen=True)
@@ -123,7 +113,7 @@ def locate(name: str) -> ClusterRef:
         return ClusterRef(provider(of_provider).name, plain)
     found = find(name)
     found.refuse_silent()
-    refs = [ClusterRef(each.provider, each.name) for each in found.clusters]
+    refs = [each.ref for each in found.clusters]
     if not refs:
         running = ", ".join(names_in_use(find().running))
         others = f"; running: {running}" if running else ""
@@ -148,17 +138,13 @@ def ensure_name_free(name: str, on: str) -> None:
     """
     others = [each for each in find(name).running if each.provider != on and each.is_own]
     if others:
-        ref = ClusterRef(others[0].provider, name)
         raise InputError(
-            f"a cluster {name} is there already: {ref}",
-            hint=f"Choose another name\nEnd it first: cloudrl down {ref}",
+            f"a cluster {name} already exists: {others[0].ref}",
+            hint=f"Choose another name\nEnd it first: cloudrl down {others[0].ref}",
         )
 
 
 def names_in_use(clusters: Sequence[Status]) -> list[str]:
     """How to call each of them: by its name alone, or with its provider where there are two of a name."""
     names = [each.name for each in clusters]
-    return [
-        each.name if names.count(each.name) == 1 else str(ClusterRef(each.provider, each.name))
-        for each in clusters
-    ]
+    return [each.name if names.count(each.name) == 1 else str(each.ref) for each in clusters]

@@ -115,7 +115,7 @@ def look(name: str | None = None, *, watch: bool = False, on_progress: OnProgres
         CloudrlError: a provider could not be asked, and the others have none.
     """
     found = registry.find(name)
-    refs = [registry.ClusterRef(each.provider, each.name) for each in found.clusters]
+    refs = [each.ref for each in found.clusters]
     if name is None:
         found.refuse_silent()
         notes = (f"clusters on {each} are not shown: {why.message}" for each, why in found.errors.items())

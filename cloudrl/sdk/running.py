@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from cloudrl import jobs, recipes
 from cloudrl.errors import CheckpointError, ClusterFailed, InputError
 from cloudrl.jobs import JobHandle, find_job
-from cloudrl.providers.registry import ClusterRef, locate, provider
+from cloudrl.providers.model import ClusterRef
+from cloudrl.providers.registry import locate, provider
 from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, silent, unattended
 from cloudrl.sdk.costs import costs
 from cloudrl.sdk.submission import JobKeywords, prepare, submit_options

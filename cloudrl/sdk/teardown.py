@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from cloudrl.errors import CloudrlError, ConnectionFailed, InputError, Interrupted
 from cloudrl.jobs.format import gigabytes, money
 from cloudrl.protocol.phases import Phase
-from cloudrl.providers.registry import ClusterRef, find, locate
+from cloudrl.providers.model import ClusterRef
+from cloudrl.providers.registry import find, locate
 from cloudrl.providers.registry import provider as get_provider
 from cloudrl.saves.inventory import spans
 from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, silent, unattended

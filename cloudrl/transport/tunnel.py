@@ -1,6 +1,6 @@
 """Forwarded ports that can be trusted: one ssh, watched, and opened again whenever it dies.
 
-ssh's own keep-alives notice a dead link within 6 s (`ssh.KEEP_ALIVE_S`); then ssh ends, and a new one is started
+ssh's own keep-alives notice a dead link within 6 s; then ssh ends, and a new one is started
 until the other side is back, along a new route when the node is elsewhere by then. The local ports stay the same.
 The ssh dies with the process that holds the tunnel, even by SIGKILL, so nothing is left that holds a port.
 """

@@ -11,8 +11,9 @@ from fake_dstack import run as held
 from fake_local import FakeLocal
 
 from cloudrl.errors import ConnectionFailed
-from cloudrl.providers.dstack import access, fleets, plan, provider, server
-from cloudrl.providers.registry import ClusterRef, locate
+from cloudrl.providers.dstack import access, fleets, plan, provider, server, watcher
+from cloudrl.providers.model import ClusterRef
+from cloudrl.providers.registry import locate
 from cloudrl.providers.registry import provider as provider_of
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ def dstack(home: Path, monkeypatch: pytest.MonkeyPatch) -> FakeDstack:
     for module in (server, provider, plan):
         monkeypatch.setattr(module, "connect", lambda _project=None: fake.server)
     monkeypatch.setattr(access.route, "route", refused)
+    monkeypatch.setattr(watcher, "_OPEN_S", 0.1)
     monkeypatch.setattr(provider, "open_access", refused)
     return fake
 

@@ -146,7 +146,7 @@ def test_a_name_that_is_taken_elsewhere(
     rented.running = [running]
     done = run(*words)
     assert done.code == 2
-    assert f"a cluster lab is there already: {where}" in done.err
+    assert f"a cluster lab already exists: {where}" in done.err
 
 
 class TestAServerThatDoesNotAnswer:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from cloudrl.providers.dstack.server import Server
 
 _SUMMARY = "its machines stay in their fleet until they were idle for its idle duration: cloudrl fleet list"
-_OPEN_S = 20.0
+_OPEN_S = 15.0
 """For one attempt to open the way to a run's head."""
 _OWN_HOSTS = "remote"
 """dstack's word for the backend of SSH hosts (core/models/backends/base.py)."""
