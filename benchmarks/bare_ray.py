@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from pathlib import Path
 
 from cloudrl.node import ray as ray_node
 from cloudrl.node.identity import address_towards
@@ -17,10 +18,6 @@ from cloudrl.node.process import Child
 from cloudrl.providers.local import processes
 from cloudrl.providers.local.plan import OBJECT_STORE_BYTES
 from cloudrl.render.dstack import CPU_SLOTS
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 
 class BareRay:

@@ -27,10 +27,10 @@ import shlex
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
 
 from costly_agent import write_costly_agent
 from dstack_hosts import Lab, LabUnavailable
@@ -39,9 +39,6 @@ from dstack_hosts.user import SHAPE, User
 from cloudrl.errors import ConnectionFailed
 from cloudrl.render.agent import AGENT_FILE
 from cloudrl.transport import RayClient
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 HERE = Path(__file__).parent
 TIMEOUT_S = 400.0

@@ -26,15 +26,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
 
 from write_shards import MODELS
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 HERE = Path(__file__).parent
 TIMEOUT_S = 1800

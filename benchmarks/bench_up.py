@@ -34,10 +34,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from bare_ray import BareRay
@@ -48,9 +50,6 @@ from cloudrl.providers.local.provider import LocalProvider
 from cloudrl.transport import AgentClient, RayClient
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from types import FrameType
-
     from cloudrl.node.process import Child
     from cloudrl.protocol.report import ClusterStatus, NodeReport
     from cloudrl.transport import Connection

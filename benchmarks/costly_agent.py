@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import io
 import zipfile
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from cloudrl.render.agent import AGENT_FILE, build_agent
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _MAIN = """\
 import sys, time

@@ -18,10 +18,7 @@ The number is the exit code of the command line. Standard library only: the node
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from typing import Iterable
+from typing import Iterable
 
 
 class CloudrlError(Exception):

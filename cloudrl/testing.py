@@ -21,8 +21,9 @@ import io
 import json
 import re
 import threading
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from cloudrl.errors import ConnectionFailed
@@ -32,9 +33,6 @@ from cloudrl.protocol.phases import Phase
 from cloudrl.protocol.report import ClusterInfo, ClusterStatus, NodeReport, RayInfo
 from cloudrl.protocol.routes import ROUTES, SIZE_HEADER
 from cloudrl.transport import Connection
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 RAY_URL, AGENT_URL = "http://ray.fake:8265", "http://agent.fake:8266"
 _RAY_VERSION = "2.60.0"

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Iterator
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,8 +22,6 @@ from hypothesis import settings
 from cloudrl.cli.main import main
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     Run = Callable[..., "Typed"]
 
 # The same examples in every run; HYPOTHESIS_PROFILE=explore looks for new ones.

@@ -10,6 +10,8 @@ import shutil
 import threading
 import time
 import zlib
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fake_http import Server
@@ -22,9 +24,6 @@ from cloudrl.testing import Call, as_json, respond
 from cloudrl.transport import Connection
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
     from cloudrl.protocol.client import Response
 
 TOKEN = "right-token"

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import requests
 from dstack._internal.core.errors import ResourceNotExistsError
 
 from cloudrl.providers.dstack.server import Server
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 ME = "me"
 """The user whose token is sent."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +12,6 @@ from cloudrl.errors import ConnectionFailed
 from cloudrl.protocol.client import Request
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from cloudrl.protocol.client import Response
 
 

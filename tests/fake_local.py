@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -20,8 +21,6 @@ from cloudrl.providers.local.state import LocalState
 from cloudrl.providers.model import CheckpointRetention
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import pytest
 
 KEY = b"0" * 64

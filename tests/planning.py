@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -16,8 +17,6 @@ from cloudrl.spec import Job, parse_override
 from cloudrl.spec.shape import ClusterShape
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from cloudrl.transport import Connection
 
 NOW = datetime(2026, 11, 21, 10, 5, 9, tzinfo=timezone.utc)

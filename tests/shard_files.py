@@ -6,6 +6,7 @@ import json
 import shutil
 import struct
 import zipfile
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,8 +17,6 @@ from cloudrl.checkpoints.merge import Merged, merge, merge_inputs
 from cloudrl.checkpoints.sources import LocalSource
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from cloudrl.shards.inputs import MergeInputs
 
 FIXTURES = Path(__file__).parent / "shards" / "fixtures"

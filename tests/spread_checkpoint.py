@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _RANK = re.compile(r"_world_size_(\d+)_rank_(\d+)\.")
 

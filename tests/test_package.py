@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import ast
 import inspect
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 import cloudrl
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 PUBLIC = [name for name in cloudrl.__all__ if name != "__version__"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import re
 import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import yaml
 
@@ -15,13 +15,9 @@ from cloudrl.jobs.events import EventReader
 from cloudrl.jobs.handle import job_handle
 from cloudrl.jobs.overrides import items, parse_overrides
 from cloudrl.jobs.redaction import redact_command
+from cloudrl.transport import Connection
+from cloudrl.transport.ray_job import RayJob
 from cloudrl.verl.metrics import REWARD_KEYS, Step
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from cloudrl.transport import Connection
-    from cloudrl.transport.ray_job import RayJob
 
 _SHOWN = (*REWARD_KEYS, "response_length/mean", "actor/entropy", "actor/ppo_kl", "actor/kl_loss")
 _VALIDATION = "val-"

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, overload
+from typing import overload
 
 from cloudrl.checkpoints.megatron import verify_megatron
-from cloudrl.checkpoints.merge import merge, merge_inputs
+from cloudrl.checkpoints.merge import Merged, merge, merge_inputs
 from cloudrl.checkpoints.pull import Pulled, pull
+from cloudrl.checkpoints.sources import CheckpointSource
 from cloudrl.errors import CheckpointError
 from cloudrl.saves.inventory import LATEST, Checkpoint, Inventory, SaveVersion
 from cloudrl.shards.progress import OnProgress, silent
+from cloudrl.shards.report import Report
 from cloudrl.shards.verify import verify
-
-if TYPE_CHECKING:
-    import os
-
-    from cloudrl.checkpoints.merge import Merged
-    from cloudrl.checkpoints.sources import CheckpointSource
-    from cloudrl.shards.report import Report
-
 
 OnCopied = Callable[[SaveVersion], object]
 """Told which save it was of each actor that was merged or pulled."""

@@ -11,16 +11,12 @@ from __future__ import annotations
 import pickletools
 import re
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
 
+from cloudrl.checkpoints.merge import OpenFile
 from cloudrl.errors import CheckpointError
+from cloudrl.saves.inventory import Checkpoint, FileCopy
 from cloudrl.shards.report import Finding, Report
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from cloudrl.checkpoints.merge import OpenFile
-    from cloudrl.saves.inventory import Checkpoint, FileCopy
 
 METADATA = ".metadata"
 _DATA = re.compile(r"__[0-9]{1,9}_[0-9]{1,9}\.distcp")

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from cloudrl.checkpoints.staging import refuse_existing, staged
 from cloudrl.errors import CheckpointError
+from cloudrl.saves.inventory import Checkpoint, FileCopy
 from cloudrl.saves.names import is_small
 from cloudrl.shards.inputs import MergeInputs, Sidecars
 from cloudrl.shards.merge import plan_merge, write_model
 from cloudrl.shards.progress import OnProgress, silent
+from cloudrl.shards.source import ShardSource
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from cloudrl.saves.inventory import Checkpoint, FileCopy
-    from cloudrl.shards.source import ShardSource
-
-    OpenFile = Callable[[FileCopy], ShardSource]
+OpenFile = Callable[[FileCopy], ShardSource]
 
 _HUGGINGFACE = "huggingface/"
 

@@ -5,20 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+from cloudrl.checkpoints.sources import CheckpointSource
 from cloudrl.checkpoints.staging import check_room
 from cloudrl.errors import CheckpointError, InputError
+from cloudrl.saves.inventory import Checkpoint, FileCopy
 from cloudrl.saves.names import TRACKER
 from cloudrl.shards.progress import Meter, OnProgress, silent
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from cloudrl.checkpoints.sources import CheckpointSource
-    from cloudrl.saves.inventory import Checkpoint, FileCopy
 
 _PIECE_BYTES = 8 << 20
 

@@ -5,21 +5,19 @@ from __future__ import annotations
 import hashlib
 import shutil
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cloudrl.checkpoints.card import Provenance, model_card
+from cloudrl.checkpoints.handle import CheckpointHandle
 from cloudrl.errors import ConnectionFailed, InputError
 from cloudrl.shards.progress import OnProgress, silent
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from huggingface_hub import HfApi
-
-    from cloudrl.checkpoints.handle import CheckpointHandle
 
 CARD = "README.md"
 _WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json")

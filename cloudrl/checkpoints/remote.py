@@ -9,24 +9,20 @@ from __future__ import annotations
 import http.client
 import json
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from cloudrl.errors import CheckpointError, ConnectionFailed
 from cloudrl.node.ranges import MAX_RANGES, MAX_RANGES_BYTES
 from cloudrl.node.shard_worker import CASTS
 from cloudrl.protocol import routes
 from cloudrl.protocol.backoff import Attempts, Backoff
-from cloudrl.protocol.client import AgentRefused
+from cloudrl.protocol.client import AgentClient, AgentRefused, Response
 from cloudrl.protocol.failures import ErrorCode
+from cloudrl.saves.inventory import FileCopy
 from cloudrl.shards import cancellation
 from cloudrl.shards.cast import cast_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from cloudrl.protocol.client import AgentClient, Response
-    from cloudrl.saves.inventory import FileCopy
-    from cloudrl.shards.dtypes import DType
+from cloudrl.shards.dtypes import DType
 
 _CHUNK_BYTES = 256 << 10
 READ_TIMEOUT_S = 30.0

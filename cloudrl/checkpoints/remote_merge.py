@@ -12,26 +12,22 @@ import secrets
 import shlex
 import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
+from cloudrl.checkpoints.handle import CheckpointHandle
 from cloudrl.checkpoints.merge import Merged
 from cloudrl.checkpoints.remote_merge_main import MARK, TOKEN
 from cloudrl.checkpoints.sources import ClusterSource
 from cloudrl.errors import CheckpointError, InputError, JobFailed
-from cloudrl.jobs import Ended, Line
+from cloudrl.jobs import Ended, JobHandle, Line
 from cloudrl.jobs.handle import find_job, raise_for_status
+from cloudrl.protocol.backoff import Backoff
 from cloudrl.render.agent import python_sources
+from cloudrl.saves.inventory import Checkpoint
 from cloudrl.shards.progress import OnProgress, silent
-from cloudrl.transport import inspect_cluster
+from cloudrl.transport import Connection, inspect_cluster
 from cloudrl.verl.metrics import plain
-
-if TYPE_CHECKING:
-    from cloudrl.checkpoints.handle import CheckpointHandle
-    from cloudrl.jobs import JobHandle
-    from cloudrl.protocol.backoff import Backoff
-    from cloudrl.saves.inventory import Checkpoint
-    from cloudrl.transport import Connection
 
 _PARTS = ("__init__.py", "errors.py", "protocol", "saves", "shards", "node", "checkpoints")
 _EPOCH = (1980, 1, 1, 0, 0, 0)

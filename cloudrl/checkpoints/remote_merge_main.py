@@ -12,8 +12,9 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cloudrl.checkpoints.merge import merge, merge_inputs
 from cloudrl.checkpoints.remote import READ_TIMEOUT_S, RangeClient, RemoteShard
@@ -21,13 +22,8 @@ from cloudrl.errors import CheckpointError, CloudrlError
 from cloudrl.protocol.backoff import Backoff, retry
 from cloudrl.protocol.client import AgentClient
 from cloudrl.saves.aggregate import cluster_inventory
-from cloudrl.shards.source import LocalShard
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from cloudrl.saves.inventory import Checkpoint, FileCopy, Inventory
-    from cloudrl.shards.source import ShardSource
+from cloudrl.saves.inventory import Checkpoint, FileCopy, Inventory
+from cloudrl.shards.source import LocalShard, ShardSource
 
 MARK = "cloudrl-merge "
 TOKEN = "CLOUDRL_AGENT_TOKEN"  # noqa: S105  the name of a variable

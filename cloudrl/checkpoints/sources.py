@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from cloudrl.checkpoints.remote import RangeClient, RemoteShard
 from cloudrl.errors import CheckpointError, InputError
 from cloudrl.node.checkpoint_store import remove_step
 from cloudrl.node.files import Refused
+from cloudrl.protocol.backoff import Backoff
 from cloudrl.saves.aggregate import cluster_inventory, local_inventory
-from cloudrl.shards.source import LocalShard
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cloudrl.protocol.backoff import Backoff
-    from cloudrl.saves.inventory import FileCopy, Inventory, Location
-    from cloudrl.shards.source import ShardSource
-    from cloudrl.transport import AgentClient, Connection
+from cloudrl.saves.inventory import FileCopy, Inventory, Location
+from cloudrl.shards.source import LocalShard, ShardSource
+from cloudrl.transport import AgentClient, Connection
 
 
 class CheckpointSource(Protocol):

@@ -6,14 +6,11 @@ import contextlib
 import fcntl
 import os
 import shutil
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from cloudrl.errors import CheckpointError, InputError
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
 
 _LOCK = ".lock"
 _SPARE_BYTES = 64 << 20

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import functools
 import inspect
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from cloudrl.errors import InputError
 from cloudrl.providers.registry import PROVIDERS, known_names
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def _cluster_names(incomplete: str) -> list[str]:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloudrl.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from pathlib import Path
-
     from rich.console import Console
 
     from cloudrl.sdk.callbacks import Confirm

@@ -10,14 +10,13 @@ import shutil
 import sys
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from cloudrl.cli import _output
 from cloudrl.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from typing_extensions import Self
 
     from cloudrl.jobs import Event

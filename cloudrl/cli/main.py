@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import typer
 from typer.core import TyperGroup
@@ -24,9 +25,6 @@ from cloudrl.cli.task import app as task_app
 from cloudrl.cli.up import up
 from cloudrl.cli.volume import app as volume_app
 from cloudrl.errors import CloudrlError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 COMMANDS: dict[str, typer.Typer | Callable[..., Any]] = {
     "demo": demo,

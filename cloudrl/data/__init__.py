@@ -11,14 +11,11 @@ rewards     which of verl's reward functions scores a data source
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Callable, Dict, Union
 
 from cloudrl.data.parquet import silent
 from cloudrl.data.request import built_in, parse_request
-
-if TYPE_CHECKING:
-    from pathlib import Path
-    from typing import Callable, Dict, Union
 
 
 def prepare(text: str, folder: Union[str, Path], *, say: Callable[[str], None] = silent) -> Dict[str, str]:

@@ -8,14 +8,11 @@ only at import time: writing the files takes pyarrow.
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Callable, Dict, List, Tuple, Union
 
 from cloudrl.data.parquet import silent, write_splits
 from cloudrl.data.rows import verl_row
-
-if TYPE_CHECKING:
-    from pathlib import Path
-    from typing import Callable, Dict, List, Tuple, Union
 
 DATA_SOURCE = "cloudrl/addition"
 LARGEST = 49

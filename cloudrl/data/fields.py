@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any, List, Mapping, Optional, Tuple
 
 from cloudrl.data.rows import BadRow
 from cloudrl.errors import InputError, did_you_mean
-
-if TYPE_CHECKING:
-    from typing import Any, List, Mapping, Optional, Tuple
 
 PROMPTS = ("prompt", "question", "problem", "instruction", "query")
 ANSWERS = ("answer", "final_answer", "solution", "response", "output", "ground_truth", "target", "label")

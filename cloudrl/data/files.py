@@ -11,14 +11,11 @@ import csv
 import json
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 
 from cloudrl.data.packages import package
 from cloudrl.errors import InputError
-
-if TYPE_CHECKING:
-    from pathlib import Path
-    from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 
 SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
 _SHARD = re.compile(r"(.+)-[0-9]{5}-of-[0-9]{5}")  # as the Hub names parts: train-00000-of-00002.parquet

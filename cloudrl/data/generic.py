@@ -10,22 +10,27 @@ from __future__ import annotations
 import random
 from collections.abc import Sized
 from itertools import chain
-from pathlib import PurePath
-from typing import TYPE_CHECKING
+from pathlib import Path, PurePath
+from typing import (
+    AbstractSet,
+    Any,
+    Callable,
+    Dict,
+    Iterable,
+    Iterator,
+    Mapping,
+    Optional,
+    Tuple,
+    Union,
+)
 
 from cloudrl.data.fields import ANSWERS, PROMPTS, answer_text, find_field, messages, value_at
 from cloudrl.data.parquet import silent, write_splits
 from cloudrl.data.raw import open_raw
-from cloudrl.data.request import is_hub_id, is_path
+from cloudrl.data.request import Request, is_hub_id, is_path
 from cloudrl.data.rewards import reward_of
 from cloudrl.data.rows import Skipped, make_rows, verl_row
 from cloudrl.errors import InputError, did_you_mean
-
-if TYPE_CHECKING:
-    from pathlib import Path
-    from typing import AbstractSet, Any, Callable, Dict, Iterable, Iterator, Mapping, Optional, Tuple, Union
-
-    from cloudrl.data.request import Request
 
 _ABILITY = "general"  # verl's scripts name a field of knowledge; verl itself does not read it
 _BAD_ROW = "skip_bad=True (--skip-bad) leaves such rows out"

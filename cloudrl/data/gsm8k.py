@@ -10,13 +10,10 @@ from __future__ import annotations
 
 import re
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Any, Dict, Mapping, Optional
 
 from cloudrl.data.raw import prepare_from_hub
 from cloudrl.data.rows import BadRow, verl_row
-
-if TYPE_CHECKING:
-    from typing import Any, Dict, Mapping, Optional
 
 DATA_SOURCE = "openai/gsm8k"
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import Any, Callable, Iterable, Mapping, Optional, Tuple, Type
 
 from cloudrl.data.packages import package
 from cloudrl.data.parquet import silent
 from cloudrl.errors import CloudrlError, ConnectionFailed, InputError
-
-if TYPE_CHECKING:
-    from typing import Any, Callable, Iterable, Mapping, Optional, Tuple, Type
 
 
 def download(

@@ -10,13 +10,10 @@ the download takes `datasets`, the files take pyarrow.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Any, Dict, Mapping, Optional
 
 from cloudrl.data.raw import prepare_from_hub
 from cloudrl.data.rows import BadRow, verl_row
-
-if TYPE_CHECKING:
-    from typing import Any, Dict, Mapping, Optional
 
 DATA_SOURCE = "DigitalLearningGmbH/MATH-lighteval"
 

@@ -9,13 +9,10 @@ time: the download takes `datasets`, the files take pyarrow.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Any, Dict, Mapping
 
 from cloudrl.data.raw import prepare_from_hub
 from cloudrl.data.rows import BadRow, verl_row
-
-if TYPE_CHECKING:
-    from typing import Any, Dict, Mapping
 
 DATA_SOURCE = "nq"
 HUB_ID = "RUC-NLPIR/FlashRAG_datasets"

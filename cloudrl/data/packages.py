@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import importlib
 import sys
-from typing import TYPE_CHECKING
+from typing import Any
 
 from cloudrl.errors import InputError
-
-if TYPE_CHECKING:
-    from typing import Any
 
 
 def package(name: str) -> Any:

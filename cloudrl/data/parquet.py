@@ -8,15 +8,23 @@ import tempfile
 import time
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    Mapping,
+    Tuple,
+    TypeVar,
+    Union,
+)
 
 from cloudrl.data.packages import package
 from cloudrl.errors import InputError
 
-if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Tuple, TypeVar, Union
-
-    Row = TypeVar("Row")
+Row = TypeVar("Row")
 
 SPLITS = ("train", "test")
 ROWS_A_GROUP = 2000

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any, Callable, Dict, Iterable, Mapping, Optional, Union
 
 from cloudrl.data.files import read_files
 from cloudrl.data.hub import download
 from cloudrl.data.parquet import SPLITS, silent, write_splits
 from cloudrl.data.request import is_hub_id, is_path
-from cloudrl.data.rows import make_rows
+from cloudrl.data.rows import MakeRow, make_rows
 from cloudrl.errors import InputError
 
-if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, Iterable, Mapping, Optional, Union
-
-    from cloudrl.data.rows import MakeRow
-
-    Table = Iterable[Mapping[str, Any]]
+Table = Iterable[Mapping[str, Any]]
 
 
 def open_raw(

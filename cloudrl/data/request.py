@@ -12,15 +12,10 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING
+from typing import Any, List, Optional
 
 from cloudrl.errors import InputError, did_you_mean
-from cloudrl.protocol.data_sets import BUILT_IN
-
-if TYPE_CHECKING:
-    from typing import Any, List, Optional
-
-    from cloudrl.protocol.data_sets import BuiltIn
+from cloudrl.protocol.data_sets import BUILT_IN, BuiltIn
 
 _SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")

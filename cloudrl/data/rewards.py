@@ -7,10 +7,7 @@ of the user's own is given in `reward.custom_reward_function.path`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from typing import Optional
+from typing import Optional
 
 BY_FUNCTION = {
     "gsm8k": ("openai/gsm8k",),

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import (
+    AbstractSet,
+    Any,
+    Callable,
+    Dict,
+    Iterable,
+    Iterator,
+    Mapping,
+    Optional,
+    Tuple,
+)
 
 from cloudrl.errors import InputError
 
-if TYPE_CHECKING:
-    from typing import AbstractSet, Any, Callable, Dict, Iterable, Iterator, Mapping, Optional, Tuple
-
-    MakeRow = Callable[[str, int, Mapping[str, Any]], Dict[str, object]]
+MakeRow = Callable[[str, int, Mapping[str, Any]], Dict[str, object]]
 
 
 class BadRow(Exception):

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cloudrl.errors import InputError, did_you_mean
 from cloudrl.jobs.defaults import CRITIC_MODEL, MODEL, TRAIN, VAL
+from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.jobs.environment import is_remote
-from cloudrl.jobs.local_files import PARTS, is_of_this_machine, missing_path, split_reward
+from cloudrl.jobs.local_files import PARTS, LocalFiles, is_of_this_machine, missing_path, split_reward
 from cloudrl.jobs.overrides import one_or_many, parse_overrides, unquoted
 from cloudrl.spec.hydra import hydra_text
+from cloudrl.spec.shape import ClusterShape
 from cloudrl.verl.path_keys import REWARD_FUNCTION, REWARD_NAME, REWARD_PATH, PathKind
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from cloudrl.jobs.draft import JobDraft, Snapshot
-    from cloudrl.jobs.local_files import LocalFiles
-    from cloudrl.spec.shape import ClusterShape
 
 _LEGACY_REWARD = ("custom_reward_function.path", "custom_reward_function.name")
 """verl up to 0.7; where 0.9.1 finds one of them, it wins (verl 0.9.1, experimental/reward_loop/reward_loop.py)."""

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 from cloudrl.errors import InputError, did_you_mean
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from cloudrl.jobs.local_files import LocalFile
+from cloudrl.jobs.local_files import LocalFile
 
 _NEVER_BESIDE = frozenset({"verl", "torch", "ray", "transformers", "cloudrl"})
 """Packages of the image: a checkout of one that lies beside the file is not what it imports on the nodes."""

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from cloudrl.errors import InputError
+from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.jobs.overrides import integer
-from cloudrl.spec import Gpu
+from cloudrl.spec import Gpu, Job
 from cloudrl.spec.cluster import ROLLOUTS
+from cloudrl.spec.shape import ClusterShape
 from cloudrl.verl import has_key
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from cloudrl.jobs.draft import JobDraft, Snapshot
-    from cloudrl.spec import Job
-    from cloudrl.spec.shape import ClusterShape
 
 NODES, GPUS = "trainer.nnodes", "trainer.n_gpus_per_node"
 _ROLLOUT = "actor_rollout_ref.rollout"

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from cloudrl.errors import InputError, did_you_mean
 from cloudrl.jobs.compatibility import GPUS, NODES
+from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.jobs.local_files import HUB_ID
 from cloudrl.jobs.overrides import integer, one_or_many
 from cloudrl.spec import Job, hydra_text
+from cloudrl.spec.shape import ClusterShape
 from cloudrl.verl import has_key
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from cloudrl.jobs.draft import JobDraft, Snapshot
-    from cloudrl.spec.shape import ClusterShape
 
 SAVE_FREQ = 20
 """Steps between checkpoints when nobody says, so the most that a failure costs. It is what multi-node runs of

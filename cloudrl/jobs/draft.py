@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from cloudrl.jobs.local_files import LocalFiles
+from cloudrl.jobs.options import SubmitOptions
 from cloudrl.jobs.overrides import parse_overrides
+from cloudrl.jobs.submission import Upload
+from cloudrl.jobs.working_dir import PackagePlan
+from cloudrl.saves.inventory import Inventory
+from cloudrl.spec import HydraText, Job
 from cloudrl.spec.hydra import split_key
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from cloudrl.jobs.local_files import LocalFiles
-    from cloudrl.jobs.options import SubmitOptions
-    from cloudrl.jobs.submission import Upload
-    from cloudrl.jobs.working_dir import PackagePlan
-    from cloudrl.saves.inventory import Inventory
-    from cloudrl.spec import HydraText, Job
-    from cloudrl.spec.shape import ClusterShape
+from cloudrl.spec.shape import ClusterShape
 
 
 @dataclass(frozen=True)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
 
 import yaml
 
 from cloudrl.errors import InputError, SpecError
 from cloudrl.spec.fields import environment
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from pathlib import Path
 
 _REMOTE = re.compile(r"[a-z0-9]+://", re.IGNORECASE)
 _READ_BY_RAY = ("pip", "uv", "conda", "container", "image_uri", "config")

@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 import re
 from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from cloudrl.transport.ray_job import JobStatus
 from cloudrl.verl.metrics import Step, parse_step, parse_total_steps, plain
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 _PACE_STEPS = 5
 _ERROR = re.compile(

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from cloudrl.jobs.events import Event, Progress
-    from cloudrl.transport.ray_job import RayJob
+from cloudrl.jobs.events import Event, Progress
+from cloudrl.transport.ray_job import RayJob
 
 
 def describe(progress: Progress) -> str:

@@ -5,24 +5,18 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from cloudrl.errors import ConnectionFailed, FailedError, InputError, JobFailed, WaitTimeout
 from cloudrl.jobs.events import Ended, Event, EventReader
-from cloudrl.protocol.backoff import retry
-from cloudrl.transport.log_stream import choose_log, follow_log, split_lines
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Mapping
-
-    from cloudrl.protocol.backoff import Backoff
-    from cloudrl.transport import Connection
-    from cloudrl.transport.log_stream import LogSource
-    from cloudrl.transport.ray_job import JobStatus, RayJob
+from cloudrl.protocol.backoff import Backoff, retry
+from cloudrl.transport import Connection
+from cloudrl.transport.log_stream import LogSource, choose_log, follow_log, split_lines
+from cloudrl.transport.ray_job import JobStatus, RayJob
 
 _TAIL_LINES = 20
 

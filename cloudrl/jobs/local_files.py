@@ -14,23 +14,19 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
 
 from cloudrl.errors import InputError, did_you_mean
 from cloudrl.jobs.environment import is_remote
+from cloudrl.jobs.options import SubmitOptions
 from cloudrl.jobs.overrides import items
 from cloudrl.jobs.working_dir import Entry, scan
+from cloudrl.spec import Job
 from cloudrl.spec.hydra import hydra_text, split_key
 from cloudrl.verl.path_keys import PathKind, kind_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-
-    from cloudrl.jobs.options import SubmitOptions
-    from cloudrl.spec import Job
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _WHOLE_MODELS = ("actor_rollout_ref.model.path", "critic.model.path", "reward.reward_model.model_path")

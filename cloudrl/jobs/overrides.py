@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 from cloudrl.spec.hydra import split_key
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 _QUOTED = re.compile(r"""(['"])(.*)\1""", re.DOTALL)
 _ITEM = re.compile(r"""\s*("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^,'"\[\]{}]+?)\s*(,|\Z)""", re.DOTALL)

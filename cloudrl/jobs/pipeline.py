@@ -19,32 +19,26 @@ Validating before there is a cluster is the same pipeline over the snapshot that
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from cloudrl.errors import InputError
 from cloudrl.jobs.aliases import expand_aliases
 from cloudrl.jobs.compatibility import GPUS, NODES, check_compatibility
 from cloudrl.jobs.defaults import LOCAL_DIR, take_cluster_defaults
-from cloudrl.jobs.draft import JobDraft
+from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.jobs.environment import checked_env
+from cloudrl.jobs.options import SubmitOptions
 from cloudrl.jobs.overrides import integer, parse_overrides
 from cloudrl.jobs.redaction import is_secret_override
 from cloudrl.jobs.secrets import collect_secrets, deliver_secrets
 from cloudrl.jobs.submission import Submission
 from cloudrl.jobs.uploads import plan_uploads
 from cloudrl.saves import resume as saves
-from cloudrl.spec import override_argument
+from cloudrl.spec import Job, override_argument
 from cloudrl.spec.hydra import split_key
 from cloudrl.spec.names import is_secret
 from cloudrl.verl import has_key
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cloudrl.jobs.draft import Snapshot
-    from cloudrl.jobs.options import SubmitOptions
-    from cloudrl.spec import Job
 
 STEPS, EPOCHS = "trainer.total_training_steps", "trainer.total_epochs"
 _RESUME_DECIDED_BY = {saves.RESUME_MODE, saves.RESUME_FROM, LOCAL_DIR}

@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import re
 import shlex
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from cloudrl.spec.names import is_secret
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
 
 MASK = "***"
 # verl has many keys such as data.prompt_key and max_num_batched_tokens, so in overrides the rule is narrower.

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cloudrl.data.request import folder_name
 from cloudrl.errors import InputError
 from cloudrl.jobs.draft import Snapshot
 from cloudrl.jobs.local_files import HUB_ID, inspect_files, is_marked
+from cloudrl.jobs.options import SubmitOptions
 from cloudrl.node.replication import FILES
 from cloudrl.protocol.data_sets import BUILT_IN
 from cloudrl.protocol.options import MADE_ON_NODES
+from cloudrl.providers.model import Plan
 from cloudrl.providers.registry import provider
-from cloudrl.spec import Cluster, DataSet, Gpu
+from cloudrl.spec import Cluster, DataSet, Gpu, Job
 from cloudrl.spec.cluster import ROLLOUTS
 from cloudrl.spec.shape import ClusterShape
-from cloudrl.transport import inspect_cluster
+from cloudrl.transport import Connection, inspect_cluster
 from cloudrl.verl.releases import RELEASES
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from cloudrl.jobs.options import SubmitOptions
-    from cloudrl.providers.model import Plan
-    from cloudrl.spec import Job
-    from cloudrl.transport import Connection
 
 
 def cluster_for_job(job: Job, options: SubmitOptions) -> dict[str, Any]:

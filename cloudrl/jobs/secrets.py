@@ -11,19 +11,16 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cloudrl.jobs.defaults import is_offline
+from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.spec.hydra import split_key
 from cloudrl.spec.names import is_secret
+from cloudrl.spec.shape import ClusterShape
 from cloudrl.verl import release_number
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from cloudrl.jobs.draft import JobDraft, Snapshot
-    from cloudrl.spec.shape import ClusterShape
 
 _OF_LOGGERS = {
     "wandb": ("WANDB_API_KEY",),

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import yaml
 
 from cloudrl.errors import InputError
 from cloudrl.jobs.redaction import redact, redact_words, secret_values
+from cloudrl.jobs.working_dir import Entry, PackagePlan
 from cloudrl.node.manifest import Manifest
 from cloudrl.node.uploads import size_text
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from cloudrl.jobs.working_dir import Entry, PackagePlan
 
 _VERSION = 1
 

@@ -3,33 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from cloudrl.errors import CloudrlError, ConnectionFailed, InputError, Unauthorized
 from cloudrl.jobs.draft import Snapshot
 from cloudrl.jobs.handle import JobHandle, job_handle
 from cloudrl.jobs.local_files import digests_of, inspect_files
+from cloudrl.jobs.options import SubmitOptions
 from cloudrl.jobs.pipeline import continues_a_run, plan_job
+from cloudrl.jobs.submission import Submission
 from cloudrl.jobs.transfer import send_files, wait_replicated
-from cloudrl.jobs.working_dir import zip_package
+from cloudrl.jobs.working_dir import PackagePlan, zip_package
 from cloudrl.node.uploads import size_text
+from cloudrl.protocol.client import AgentClient
 from cloudrl.providers.model import Notice, Transfer
 from cloudrl.saves.aggregate import cluster_inventory
-from cloudrl.transport import inspect_cluster
+from cloudrl.spec import Job
+from cloudrl.transport import Connection, RayClient, inspect_cluster
 from cloudrl.transport.ray_client import id_taken
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
-    from cloudrl.jobs.options import SubmitOptions
-    from cloudrl.jobs.submission import Submission
-    from cloudrl.jobs.working_dir import PackagePlan
-    from cloudrl.protocol.client import AgentClient
-    from cloudrl.spec import Job
-    from cloudrl.transport import Connection, RayClient
 
 _CHUNK_BYTES = _MIB = 2**20
 _SLOW_TO_READ_BYTES = 256 * _MIB

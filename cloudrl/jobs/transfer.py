@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
 
 from cloudrl.errors import ConnectionFailed, InputError
+from cloudrl.jobs.submission import Upload
+from cloudrl.jobs.working_dir import Entry
 from cloudrl.protocol.backoff import Attempts, Backoff, retry
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from cloudrl.jobs.submission import Upload
-    from cloudrl.jobs.working_dir import Entry
-    from cloudrl.protocol.report import Replica
-    from cloudrl.transport import AgentClient
+from cloudrl.protocol.report import Replica
+from cloudrl.transport import AgentClient
 
 _CHUNK_BYTES = 2**20
 _BACKOFF = Backoff(first_s=1.0, longest_s=1.0, give_up_s=10.0)

@@ -14,6 +14,7 @@ import json
 import os
 import stat
 import zipfile
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -23,8 +24,6 @@ from cloudrl.node.uploads import size_text
 from cloudrl.transport.ray_client import PACKAGE_LIMIT_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from pathspec import GitIgnoreSpec
 
 EXCLUDED_FOLDERS = (

@@ -9,7 +9,7 @@ import subprocess
 import time
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Callable, ContextManager, Iterator, List, Mapping, Optional
+from typing import Callable, ContextManager, Iterator, List, Mapping, Optional
 
 from cloudrl.node import preflight
 from cloudrl.node import ray as ray_node
@@ -20,7 +20,9 @@ from cloudrl.node.environment import node_environment
 from cloudrl.node.failure import NodeFailed, error_code
 from cloudrl.node.fetch import Fetcher, self_command
 from cloudrl.node.host_info import HostInfo, probe_host
+from cloudrl.node.identity import Identity
 from cloudrl.node.job_secrets import JobSecrets, folder_of
+from cloudrl.node.log import Log
 from cloudrl.node.node_state import NodeState
 from cloudrl.node.process import Child, end_orphans, reap_orphans
 from cloudrl.node.replication import FILES, ReplicationHub
@@ -32,13 +34,9 @@ from cloudrl.node.timeouts import phase_timeouts
 from cloudrl.node.tokens import Tokens, write_secret
 from cloudrl.node.uploads import Store
 from cloudrl.protocol.failures import Failure, FailureKind
+from cloudrl.protocol.options import AgentOptions
 from cloudrl.protocol.phases import Phase
 from cloudrl.protocol.report import ClusterInfo, ClusterStatus, NodeReport, RayInfo
-
-if TYPE_CHECKING:
-    from cloudrl.node.identity import Identity
-    from cloudrl.node.log import Log
-    from cloudrl.protocol.options import AgentOptions
 
 _TICK_S = 0.05
 _RAY_START_TRIES = 3

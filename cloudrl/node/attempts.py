@@ -13,13 +13,10 @@ import dataclasses
 import json
 import os
 import time
-from typing import TYPE_CHECKING, Callable, Dict, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Callable, Dict, Iterable, Mapping, Sequence
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from cloudrl.protocol.failures import Failure
-
+from cloudrl.protocol.failures import Failure
 
 _READY = ""
 """In the place of a signature: the run was ready at this time."""

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Callable, Mapping
+from typing import Callable, Mapping
 
 from cloudrl.node.failure import NodeFailed, unforeseen
-
-if TYPE_CHECKING:
-    from cloudrl.node.node_state import NodeState
-    from cloudrl.protocol.failures import FailureKind
+from cloudrl.node.node_state import NodeState
+from cloudrl.protocol.failures import FailureKind
 
 
 class BackgroundTask(threading.Thread):

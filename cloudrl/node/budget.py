@@ -9,11 +9,10 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Callable, Iterator, Mapping, Optional, Sequence
+from typing import Any, Callable, Iterator, Mapping, Optional, Sequence
 
-if TYPE_CHECKING:
-    from cloudrl.node.ray import Dashboard
-    from cloudrl.protocol.options import BudgetLimits
+from cloudrl.node.ray import Dashboard
+from cloudrl.protocol.options import BudgetLimits
 
 _ENDED = ("SUCCEEDED", "FAILED", "STOPPED")  # ray/dashboard/modules/job/common.py: JobStatus.is_terminal
 _UNITS = ((86400, "d"), (3600, "h"), (60, "m"))

@@ -13,17 +13,15 @@ import shutil
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Dict, Iterator, List
+from typing import Any, BinaryIO, Callable, Dict, Iterator, List
 
 from cloudrl.node import shared_fs
 from cloudrl.node.files import Refused, open_below, open_folder_below
 from cloudrl.node.save_recorder import SaveRecorder
+from cloudrl.node.shard_worker_client import ShardWorkerClient
 from cloudrl.protocol.routes import CHECKPOINTS, RAY_TMP
 from cloudrl.saves.names import STEP
 from cloudrl.saves.scan import IN_WORKING_DIR, folder_identity, scan, scan_working_dirs
-
-if TYPE_CHECKING:
-    from cloudrl.node.shard_worker_client import ShardWorkerClient
 
 _ASIDE = ".cloudrl-pruned-"
 _LIVES_S = 60.0

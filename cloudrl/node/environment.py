@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Dict, Mapping, Optional
+from typing import Dict, Mapping, Optional
 
-if TYPE_CHECKING:
-    from cloudrl.node.host_info import HostInfo
+from cloudrl.node.host_info import HostInfo
 
 
 def node_environment(

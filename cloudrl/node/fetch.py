@@ -10,20 +10,17 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Callable, Dict, List, Mapping, Sequence, Tuple
+from typing import Callable, Dict, List, Mapping, Sequence, Tuple
 
 from cloudrl.data.request import folder_name, parse_request
 from cloudrl.node.failure import NodeFailed
 from cloudrl.node.process import Child
 from cloudrl.node.subcommands import ChildResult
 from cloudrl.protocol import routes
+from cloudrl.protocol.client import AgentClient
 from cloudrl.protocol.failures import ApiError, ErrorCode, Failure, FailureKind
-from cloudrl.protocol.options import MADE_ON_NODES
+from cloudrl.protocol.options import MADE_ON_NODES, AgentOptions
 from cloudrl.protocol.report import DataFile
-
-if TYPE_CHECKING:
-    from cloudrl.protocol.client import AgentClient
-    from cloudrl.protocol.options import AgentOptions
 
 # what these two draw would fill a log; our own lines say how far it is (read by both when they are imported)
 _NO_BARS = {"HF_DATASETS_DISABLE_PROGRESS_BARS": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import os
 import stat
-from typing import TYPE_CHECKING, BinaryIO
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
+from typing import BinaryIO
 
 
 class Refused(Exception):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ContextManager, Dict, Optional, Set, Tuple
+from typing import Any, ContextManager, Dict, Optional, Set, Tuple
 
 from cloudrl.data.request import parse_request
 from cloudrl.node import budget, shared_fs
@@ -14,12 +14,9 @@ from cloudrl.node.agent import Agent
 from cloudrl.node.background import run_parallel
 from cloudrl.node.failure import NodeFailed
 from cloudrl.node.fetch import Fetcher, models_dir, split_paths
+from cloudrl.node.process import Child
 from cloudrl.protocol.failures import Failure, FailureKind
-from cloudrl.protocol.report import BudgetStatus, ClusterStatus
-
-if TYPE_CHECKING:
-    from cloudrl.node.process import Child
-    from cloudrl.protocol.report import DataFile, NodeReport
+from cloudrl.protocol.report import BudgetStatus, ClusterStatus, DataFile, NodeReport
 
 _BEAT_IS_LATE_S = 2.5
 _TELL_WORKERS_S = 4.0

@@ -9,23 +9,19 @@ import http.client
 import json
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler
-from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Dict, Mapping, Optional, Tuple, TypeVar
+from pathlib import Path
+from typing import Any, BinaryIO, Callable, Dict, Mapping, Optional, Tuple, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from cloudrl.node.listener import UNAUTHENTICATED_S
+from cloudrl.node.checkpoint_store import CheckpointStore
+from cloudrl.node.listener import UNAUTHENTICATED_S, Listener
+from cloudrl.node.node_state import NodeState
 from cloudrl.node.ranges import Span, number, parse_range
+from cloudrl.node.replication import ReplicationHub
 from cloudrl.protocol import routes
 from cloudrl.protocol.client import LISTING_TIMEOUT_S, AgentClient, AgentRefused, Request, is_network_error
 from cloudrl.protocol.failures import ApiError, ErrorCode
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from cloudrl.node.checkpoint_store import CheckpointStore
-    from cloudrl.node.listener import Listener
-    from cloudrl.node.node_state import NodeState
-    from cloudrl.node.replication import ReplicationHub
-    from cloudrl.protocol.report import ClusterStatus
+from cloudrl.protocol.report import ClusterStatus
 
 T = TypeVar("T")
 _MAX_BODY_BYTES = 1 << 20

@@ -9,11 +9,12 @@ import os
 import shutil
 import sys
 import time
-from typing import TYPE_CHECKING, Callable, List, Mapping, Optional, Sequence
+from typing import Callable, List, Mapping, Optional, Sequence
 
 from cloudrl.data.request import parse_request
 from cloudrl.errors import CloudrlError, InputError
 from cloudrl.node import shard_worker, subcommands
+from cloudrl.node.agent import Agent
 from cloudrl.node.failure import NodeFailed, error_code, unforeseen
 from cloudrl.node.head import Head
 from cloudrl.node.http_handler import ServerContext
@@ -29,9 +30,6 @@ from cloudrl.protocol.options import AgentOptions
 from cloudrl.protocol.outcome import FILE as OUTCOME_FILE
 from cloudrl.protocol.outcome import Outcome
 from cloudrl.protocol.phases import Phase
-
-if TYPE_CHECKING:
-    from cloudrl.node.agent import Agent
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:

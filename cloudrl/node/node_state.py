@@ -6,15 +6,12 @@ import dataclasses
 import threading
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional
 
 from cloudrl.node.failure import NodeFailed
+from cloudrl.protocol.failures import Failure
 from cloudrl.protocol.phases import Phase
-from cloudrl.protocol.report import HeartbeatReply
-
-if TYPE_CHECKING:
-    from cloudrl.protocol.failures import Failure
-    from cloudrl.protocol.report import NodeReport, Replica
+from cloudrl.protocol.report import HeartbeatReply, NodeReport, Replica
 
 
 @dataclass

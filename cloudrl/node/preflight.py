@@ -6,15 +6,12 @@ import errno
 import os
 import re
 import shutil
-from typing import TYPE_CHECKING, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
+from pathlib import Path
+from typing import Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from cloudrl.node.host_info import GIB, HostInfo
 from cloudrl.node.ray import ray_command
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from cloudrl.protocol.report import HeartbeatReply, NodeReport
+from cloudrl.protocol.report import HeartbeatReply, NodeReport
 
 CPUS_PER_GPU = 3
 """verl 0.9.1 asks Ray for {CPU: 3, GPU: 1} a worker (single_controller/ray/base.py, max_colocate_count)."""

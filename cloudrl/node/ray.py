@@ -10,11 +10,10 @@ import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, List, Optional
+from typing import Any, List, Optional
 
-if TYPE_CHECKING:
-    from cloudrl.node.identity import Identity
-    from cloudrl.protocol.options import AgentOptions, Ports
+from cloudrl.node.identity import Identity
+from cloudrl.protocol.options import AgentOptions, Ports
 
 TEMP_DIR = Path("/tmp/ray")  # noqa: S108  Ray's own default
 

@@ -11,19 +11,16 @@ import json
 import secrets
 import threading
 import time
-from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Dict, List, Sequence
+from typing import Any, BinaryIO, Callable, Dict, List, Sequence
 
+from cloudrl.node.job_secrets import JobSecrets
 from cloudrl.node.manifest import Manifest, Part
+from cloudrl.node.node_state import NodeState
+from cloudrl.node.uploads import Store
 from cloudrl.protocol import routes, wire
-from cloudrl.protocol.client import AgentRefused, is_network_error
+from cloudrl.protocol.client import AgentClient, AgentRefused, is_network_error
 from cloudrl.protocol.failures import ApiError, ErrorCode
 from cloudrl.protocol.report import Replica
-
-if TYPE_CHECKING:
-    from cloudrl.node.job_secrets import JobSecrets
-    from cloudrl.node.node_state import NodeState
-    from cloudrl.node.uploads import Store
-    from cloudrl.protocol.client import AgentClient
 
 FILES = "user-files"
 """The folder below `data_dir`."""

@@ -14,7 +14,8 @@ import os
 import time
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
+from pathlib import Path
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
 
 from cloudrl.errors import CheckpointError
 from cloudrl.node.files import Refused, open_below
@@ -22,9 +23,6 @@ from cloudrl.saves.names import RECORD, SHARD, is_small, record_file, step_folde
 from cloudrl.saves.records import FileRecord, SaveRecord
 from cloudrl.saves.scan import scan
 from cloudrl.saves.zip_directory import NoDirectory, directory_digest
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _SCAN_EVERY_S = 5.0
 _TRY_AGAIN_S = 60.0

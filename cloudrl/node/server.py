@@ -8,7 +8,8 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from typing import TYPE_CHECKING, BinaryIO, Iterator, List, Optional, cast
+from pathlib import Path
+from typing import BinaryIO, Iterator, List, Optional, cast
 
 from cloudrl.node import job_secrets
 from cloudrl.node.files import Refused, open_below
@@ -21,9 +22,6 @@ from cloudrl.node.shard_worker_client import ShardUnreadable, ShardWorkerFailed
 from cloudrl.protocol import routes
 from cloudrl.protocol.failures import ApiError, ErrorCode
 from cloudrl.protocol.report import NodeReport
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _MAX_MANIFEST_BYTES = 8 << 20
 _LOG_CHUNK_BYTES = 1 << 20

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Callable, List, Sequence, Tuple
+from typing import Callable, List, Sequence, Tuple
 
 from cloudrl.node.failure import NodeFailed
+from cloudrl.node.node_state import NodeState
+from cloudrl.node.process import Child
 from cloudrl.node.ray import probe
 from cloudrl.protocol.failures import Failure, FailureKind
-
-if TYPE_CHECKING:
-    from cloudrl.node.node_state import NodeState
-    from cloudrl.node.process import Child
-    from cloudrl.protocol.options import Service
+from cloudrl.protocol.options import Service
 
 _PORTS_ARE_FREE_AFTER_S = 3.0
 

@@ -9,10 +9,9 @@ import os
 import select
 import socket
 import threading
-from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Dict, Optional, Tuple
+from typing import Any, BinaryIO, Callable, Dict, Optional, Tuple
 
-if TYPE_CHECKING:
-    from cloudrl.node.process import Child
+from cloudrl.node.process import Child
 
 SILENT_S = 90.0
 """Without a sign of life: longer than any client waits (`cloudrl.protocol.client`, `cloudrl.checkpoints.remote`),

@@ -7,10 +7,8 @@ import os
 import queue
 import signal
 import threading
-from typing import TYPE_CHECKING, Optional
-
-if TYPE_CHECKING:
-    from types import FrameType
+from types import FrameType
+from typing import Optional
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """dstack sends SIGINT to the shell only and kills after 10 s: the task's last command is `exec python3 ...`."""

@@ -13,15 +13,13 @@ import sys
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Callable, Mapping, Sequence, Tuple, Type
+from typing import Callable, Mapping, Sequence, Tuple, Type
 
 from cloudrl.errors import CloudrlError
 from cloudrl.node.failure import describe, error_code, is_transient
+from cloudrl.node.process import Child
 from cloudrl.protocol.options import MADE_ON_NODES
 from cloudrl.protocol.wire import Wire
-
-if TYPE_CHECKING:
-    from cloudrl.node.process import Child
 
 _REMEDIES = {
     "MKL_THREADING_LAYER": "numpy's MKL clashes with libgomp: add the set-up command `pip install -U numpy`, "

@@ -6,12 +6,10 @@ All of it follows from the times in `AgentOptions`, so that who gives one part m
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Mapping
+from typing import Mapping
 
+from cloudrl.protocol.options import AgentOptions
 from cloudrl.protocol.phases import Phase
-
-if TYPE_CHECKING:
-    from cloudrl.protocol.options import AgentOptions
 
 INSPECTION_S = 120.0
 """For inspecting a machine: `nvidia-smi` is given 60 s (`cloudrl.node.host_info`), and all else is done in moments."""

@@ -6,7 +6,8 @@ import contextlib
 import http.client
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Callable, Optional
+from pathlib import Path
+from typing import Any, Callable, Optional
 
 from cloudrl.data.request import folder_name
 from cloudrl.node import ray as ray_node
@@ -16,17 +17,12 @@ from cloudrl.node.background import run_parallel
 from cloudrl.node.failure import NodeFailed, error_code
 from cloudrl.node.fetch import Fetcher, models_dir, pull
 from cloudrl.node.preflight import different
+from cloudrl.node.process import Child
 from cloudrl.node.replication import Replicator
 from cloudrl.protocol.client import AgentClient, AgentRefused, is_network_error
 from cloudrl.protocol.failures import ApiError, Failure, FailureKind
 from cloudrl.protocol.phases import Phase
-from cloudrl.protocol.report import HeartbeatReply
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from cloudrl.node.process import Child
-    from cloudrl.protocol.report import DataFile
+from cloudrl.protocol.report import DataFile, HeartbeatReply
 
 _BEAT_S = 0.2
 _BEAT_WHEN_READY_S = 1.0

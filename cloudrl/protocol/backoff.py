@@ -7,12 +7,9 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import Callable, TypeVar
 
 from cloudrl.errors import ConnectionFailed, Unauthorized
-
-if TYPE_CHECKING:
-    from typing import Callable
 
 T = TypeVar("T")
 

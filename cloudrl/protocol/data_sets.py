@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from types import ModuleType
-    from typing import Dict, Optional
+from types import ModuleType
+from typing import Dict, Optional
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -11,8 +12,6 @@ from cloudrl.protocol.phases import Phase
 from cloudrl.protocol.report import BudgetStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping, Sequence
-
     from typing_extensions import Self
 
     from cloudrl.protocol.report import ClusterStatus, NodeReport

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -12,8 +13,6 @@ from cloudrl.errors import CloudrlError, InputError
 from cloudrl.providers.model import ClusterRef
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from cloudrl.providers.model import Provider, Status
 
 PROVIDERS = {

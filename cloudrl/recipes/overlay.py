@@ -11,20 +11,18 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from pydantic import PlainValidator
 
 from cloudrl.errors import SpecError, did_you_mean
 from cloudrl.recipes.files import load, path_of, read_mapping
+from cloudrl.spec import Job
 from cloudrl.spec.base import FrozenDict, Spec
 from cloudrl.spec.fields import Words, text
 from cloudrl.spec.hydra import hydra_text, split_key
 from cloudrl.spec.job import Overrides
 from cloudrl.spec.yaml_core import dump_mapping
-
-if TYPE_CHECKING:
-    from cloudrl.spec import Job
 
 _FOLDER = Path(__file__).parent / "algorithms"
 _ANSWERS = "actor_rollout_ref.rollout.n"

@@ -5,11 +5,8 @@ from __future__ import annotations
 import io
 import tokenize
 import zipfile
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 AGENT_FILE = "cloudrl-node.pyz"
 

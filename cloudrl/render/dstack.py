@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cloudrl.errors import SpecError
 from cloudrl.protocol.options import AgentOptions, BudgetLimits, parse_service
 from cloudrl.render.agent import AGENT_FILE
 from cloudrl.render.dstack_models import check_with_dstack, refuse_rendered
 from cloudrl.render.yaml_text import Section, document, pick, plain
+from cloudrl.spec import Cluster
 from cloudrl.spec.data import data_argument
 from cloudrl.spec.durations import seconds_of
 from cloudrl.spec.gpu import Gpu
@@ -18,11 +20,6 @@ from cloudrl.spec.names import is_secret, names_a_file, secret_in
 from cloudrl.spec.ports import RAY_PORT
 from cloudrl.spec.volume import NetworkMount, Volume
 from cloudrl.verl.releases import Release, release
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from cloudrl.spec import Cluster
 
 CPU_SLOTS = 8
 """CPUs that Ray counts on a node without GPU: 3 for verl's training worker, the rest for its driver and loops."""

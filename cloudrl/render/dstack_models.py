@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from cloudrl.errors import SpecError, did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
     from pydantic_core import ErrorDetails
 
 _PAGES = "https://dstack.ai/docs/reference/dstack.yml"

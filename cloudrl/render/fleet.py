@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from cloudrl.render.dstack_models import check_with_dstack, refuse_rendered
 from cloudrl.render.yaml_text import Section, document, pick, plain
-
-if TYPE_CHECKING:
-    from cloudrl.spec import Fleet
+from cloudrl.spec import Fleet
 
 _RENDERED = ("type", "name", "placement", "nodes", "idle_duration", "resources", "ssh_config")
 _LAST = ("blocks", "tags")

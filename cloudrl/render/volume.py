@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from cloudrl.render.dstack_models import check_with_dstack, refuse_rendered
 from cloudrl.render.yaml_text import Section, document, pick
-
-if TYPE_CHECKING:
-    from cloudrl.spec import NetworkVolume
+from cloudrl.spec import NetworkVolume
 
 _PLACE, _LAST = ("availability_zone",), ("auto_cleanup_duration", "tags")
 _HEADER = """\

@@ -5,22 +5,19 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Tuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from cloudrl.errors import CheckpointError, ConnectionFailed, InputError, Unauthorized
+from cloudrl.protocol.report import NodeReport
 from cloudrl.protocol.routes import CHECKPOINTS
 from cloudrl.saves.inventory import Checkpoint, FileCopy, Inventory, Location
 from cloudrl.saves.names import DATA, SHARD, TRACKER, shard_file, step_folder
 from cloudrl.saves.records import SaveRecord
 from cloudrl.saves.scan import folder_identity, scan
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-    from pathlib import Path
-
-    from cloudrl.protocol.report import NodeReport
-
-    _Answer = tuple[NodeReport | None, Mapping[str, Any]]
+_Answer = tuple[NodeReport | None, Mapping[str, Any]]
 
 
 def local_inventory(folder: Path) -> Inventory:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Tuple
+from typing import Tuple
 
 from cloudrl.errors import CheckpointError, ConnectionFailed, InputError
 from cloudrl.saves.names import DATA, RECORD, SHARD
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from cloudrl.saves.records import SaveRecord
+from cloudrl.saves.records import SaveRecord
 
 LATEST = "latest"
 _BESIDE_MODEL = "huggingface/config.json"

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from cloudrl.errors import InputError
+from cloudrl.saves.inventory import Checkpoint, Inventory, Location
 from cloudrl.saves.names import step_folder
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from cloudrl.saves.inventory import Checkpoint, Inventory, Location
 
 _STEP_PATH = re.compile(r"[^\s'\"=]*global_step_[0-9]+")
 

@@ -8,17 +8,13 @@ that breaks off after minutes.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from cloudrl.errors import CheckpointError
 from cloudrl.protocol.routes import CHECKPOINTS
+from cloudrl.saves.inventory import Checkpoint, Inventory
 from cloudrl.saves.names import DATA, step_folder
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from cloudrl.saves.inventory import Checkpoint, Inventory
 
 RESUME_MODE, RESUME_FROM = "trainer.resume_mode", "trainer.resume_from_path"
 """verl's keys (0.9.1, trainer/config/ppo_trainer.yaml)."""

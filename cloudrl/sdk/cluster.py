@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,8 +18,6 @@ from cloudrl.sdk.costs import price_difference, report_price, with_state
 from cloudrl.sdk.running import RunningCluster, report_port
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from cloudrl.providers.model import Plan, Provider
 
 _DATA_SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")

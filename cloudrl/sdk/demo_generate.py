@@ -10,14 +10,11 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from cloudrl.errors import CheckpointError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 _NEW_TOKENS = 3
 _TIMEOUT_S = 180.0

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,8 +21,6 @@ from cloudrl.sdk.callbacks import OnProgress, notify, silent
 from cloudrl.sdk.running import RunningCluster, attach, connect, watch_cluster
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from cloudrl.jobs import JobHandle
     from cloudrl.providers.model import Status
 

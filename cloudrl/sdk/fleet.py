@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 from cloudrl import spec
 from cloudrl.errors import InputError, Interrupted
@@ -11,9 +11,6 @@ from cloudrl.providers.dstack import fleets, server
 from cloudrl.render.fleet import fleet_to_dstack
 from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, silent, unattended
 from cloudrl.sdk.costs import report_price
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 
 class Fleet(spec.Fleet):

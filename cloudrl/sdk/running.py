@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from cloudrl import jobs, recipes
@@ -20,9 +22,6 @@ from cloudrl.spec.ports import RAY_PORT
 from cloudrl.transport import Connection, inspect_cluster
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from types import TracebackType
-
     from typing_extensions import Self, Unpack
 
     from cloudrl.checkpoints.handle import Checkpoints

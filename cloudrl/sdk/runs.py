@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,8 +27,6 @@ from cloudrl.sdk.submission import JobKeywords, follow, prepare, submit_options
 from cloudrl.sdk.teardown import assess, end, ending, report_state
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from typing_extensions import Unpack
 
     from cloudrl.errors import ConnectionFailed

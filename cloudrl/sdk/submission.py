@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from cloudrl import jobs, recipes
@@ -11,8 +12,6 @@ from cloudrl.jobs.handle import raise_for_status
 from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, notify, silent, unattended
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from cloudrl.jobs import JobHandle, Progress, Submission, SubmitOptions
     from cloudrl.spec import Job
     from cloudrl.transport import Connection

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,8 +19,6 @@ from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, silent,
 from cloudrl.sdk.costs import current_state, with_state
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Set
-
     from cloudrl.providers.model import Provider, Status
     from cloudrl.saves.inventory import Inventory, SaveVersion
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from cloudrl import spec
 from cloudrl.errors import InputError, Interrupted
 from cloudrl.providers.dstack import server, volumes
 from cloudrl.render.volume import volume_to_dstack
 from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, silent, unattended
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 class NetworkVolume(spec.NetworkVolume):

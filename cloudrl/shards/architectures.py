@@ -7,14 +7,11 @@ are renamed, fused or split when transformers saves them, or have never been tri
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from cloudrl.errors import CheckpointError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from cloudrl.shards.shard import Shard
+from cloudrl.shards.shard import Shard
 
 _CAUSAL, _CRITIC = "ForCausalLM", "ForTokenClassification"
 FAMILIES = ("Qwen2", "Qwen3", "Llama", "Mistral", "Gemma", "Gemma2", "Phi3", "Glm4", "SmolLM3", "Starcoder2")

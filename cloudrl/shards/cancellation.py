@@ -7,12 +7,9 @@ Python waits for the threads of a pool, and one of them may be waiting for a nod
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _thread = threading.local()
 _NEVER = threading.Event()

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from cloudrl.errors import CheckpointError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from cloudrl.shards.dtypes import DType
+from cloudrl.shards.dtypes import DType
 
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".safetensors.index.json", ".bin.index.json")
 _CONFIG = "config.json"

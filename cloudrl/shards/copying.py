@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable, Sequence
 from concurrent.futures import as_completed
 from functools import cache
-from typing import TYPE_CHECKING
 
 from cloudrl.shards.cancellation import check, workers
 from cloudrl.shards.cast import Caster, holds_nan
 from cloudrl.shards.crc import crc32
-from cloudrl.shards.reading import PIECE_BYTES, aligned_memory, open_pieces
+from cloudrl.shards.plan import Output, Piece
+from cloudrl.shards.progress import Meter
+from cloudrl.shards.reading import PIECE_BYTES, PieceReader, aligned_memory, open_pieces
 from cloudrl.shards.source import LocalShard
 from cloudrl.shards.torch_zip import damaged
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from cloudrl.shards.plan import Output, Piece
-    from cloudrl.shards.progress import Meter
-    from cloudrl.shards.reading import PieceReader
 
 _REMOTE_PIECE_BYTES = 8 << 20  # of files on other machines: a request should carry some
 _REMOTE_THREADS = 8  # they mostly wait for answers

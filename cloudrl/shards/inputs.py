@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from cloudrl.saves.records import SaveRecord
-    from cloudrl.shards.source import ShardSource
+from cloudrl.saves.records import SaveRecord
+from cloudrl.shards.source import ShardSource
 
 
 @dataclass(frozen=True)

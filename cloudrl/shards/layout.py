@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from cloudrl.errors import CheckpointError
 from cloudrl.shards.report import Finding
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from cloudrl.shards.shard import Shard
-    from cloudrl.shards.tensors import Tensor
+from cloudrl.shards.shard import Shard
+from cloudrl.shards.tensors import Tensor
 
 _MESHES = (("fsdp",), ("ddp", "fsdp"))  # verl 0.9.1, workers/engine/fsdp/utils.py, `create_device_mesh`
 _MAX_RANKS = 1 << 17

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from cloudrl.errors import InputError
 from cloudrl.shards.architectures import check_architecture
 from cloudrl.shards.config import output_files, read_config
 from cloudrl.shards.copying import copy
 from cloudrl.shards.dtypes import WANTED, DType
+from cloudrl.shards.inputs import MergeInputs
 from cloudrl.shards.plan import HEAD, MAX_FILE_BYTES, Output, is_tied, make_outputs, split_files
 from cloudrl.shards.progress import Meter, OnProgress, silent
 from cloudrl.shards.safetensors import INDEX, file_names, header, in_file_order, index
 from cloudrl.shards.validate import validate
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from cloudrl.shards.inputs import MergeInputs
 
 
 @dataclass(frozen=True)

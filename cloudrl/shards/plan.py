@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from cloudrl.shards.cast import result_type
+from cloudrl.shards.dtypes import DType
 from cloudrl.shards.layout import part_range, shard_dim
+from cloudrl.shards.shard import Shard
+from cloudrl.shards.tensors import View
 from cloudrl.shards.validate import same_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from collections.abc import Set as AbstractSet
-
-    from cloudrl.shards.dtypes import DType
-    from cloudrl.shards.shard import Shard
-    from cloudrl.shards.tensors import View
 
 MAX_FILE_BYTES = 5_000_000_000
 """Of tensors and header together: what Hugging Face's hub and transformers 4 take as the size of one file."""

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Generator
 from contextlib import ExitStack, contextmanager, suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from cloudrl.errors import CheckpointError
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
-    from pathlib import Path
 
 PIECE_BYTES = 1 << 20
 _ALIGN = 4096

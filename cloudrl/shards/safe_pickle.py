@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import io
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cloudrl.errors import CheckpointError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _INT32, _UINT32, _UINT16, _UINT8, _FLOAT64 = map(struct.Struct, ("<i", "<I", "<H", "<B", ">d"))
 _MARK = object()

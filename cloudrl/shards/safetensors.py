@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import json
 import struct
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 from cloudrl.shards.dtypes import DType
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from cloudrl.shards.plan import Output
+from cloudrl.shards.plan import Output
 
 INDEX = "model.safetensors.index.json"
 _ALIGN_BYTES = 8

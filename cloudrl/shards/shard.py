@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from cloudrl.errors import CheckpointError
 from cloudrl.saves.names import SHARD
 from cloudrl.shards.safe_pickle import read_pickle
+from cloudrl.shards.source import ShardSource
 from cloudrl.shards.tensors import Tensor, Unreadable, View, is_allowed, read_tensor
 from cloudrl.shards.torch_zip import Archive, Member, open_archive
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from cloudrl.shards.source import ShardSource
 
 _PUT_BACK = "Put the file of rank {rank} back in its place, or take another step: cloudrl checkpoints list"
 _STREAM = "archive"  # the root of a file that was saved to a stream, so without a name

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, BinaryIO, Protocol
+from collections.abc import Sequence
+from pathlib import Path
+from typing import BinaryIO, Protocol
 
 from cloudrl.errors import CheckpointError
 from cloudrl.shards.cast import cast_bytes
 from cloudrl.shards.crc import crc32
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from cloudrl.shards.dtypes import DType
+from cloudrl.shards.dtypes import DType
 
 _PIECE_BYTES = 1 << 20
 

@@ -5,23 +5,20 @@ from __future__ import annotations
 import math
 import struct
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from cloudrl.errors import CheckpointError
 from cloudrl.saves.names import record_file, shard_file
+from cloudrl.saves.records import SaveRecord
 from cloudrl.shards.dtypes import DType
+from cloudrl.shards.inputs import Sidecars
 from cloudrl.shards.report import Finding
 from cloudrl.shards.safe_pickle import PickledObject, read_pickle
 from cloudrl.shards.shard import Shard, saved_as
+from cloudrl.shards.source import ShardSource
 from cloudrl.shards.tensors import Unreadable, is_allowed, read_view
 from cloudrl.shards.torch_zip import Archive, open_archive
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from cloudrl.saves.records import SaveRecord
-    from cloudrl.shards.inputs import Sidecars
-    from cloudrl.shards.source import ShardSource
 
 _NUMBERS = {DType.FLOAT32: "<f", DType.FLOAT64: "<d", DType.INT64: "<q", DType.INT32: "<i"}
 

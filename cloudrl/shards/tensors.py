@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cloudrl.shards.dtypes import DType
 from cloudrl.shards.safe_pickle import Name, PickledObject, Storage
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _PREFIXES = (  # of torch 2.4 to 2.13; `_tensor` became `tensor` in 2.5
     "torch.distributed.tensor.",

@@ -8,17 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from cloudrl.errors import CheckpointError
 from cloudrl.saves.zip_directory import NoDirectory, read_directory
 from cloudrl.shards.crc import crc32
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from cloudrl.shards.source import ShardSource
+from cloudrl.shards.source import ShardSource
 
 _ENTRY = struct.Struct("<4s6H3L5H2L")
 _LOCAL = struct.Struct("<4s5H3L2H")

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from cloudrl.errors import CheckpointError
+from cloudrl.shards.inputs import MergeInputs
 from cloudrl.shards.layout import Layout, check_together, read_layout, shard_dim
 from cloudrl.shards.report import Finding, Report
 from cloudrl.shards.shard import Shard, open_shard
+from cloudrl.shards.source import ShardSource
 from cloudrl.shards.step_consistency import StepConsistency
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from cloudrl.shards.inputs import MergeInputs
-    from cloudrl.shards.source import ShardSource
 
 
 @dataclass(frozen=True)

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from hashlib import sha256
-from typing import TYPE_CHECKING
 
 from cloudrl.errors import CheckpointError
 from cloudrl.shards.cancellation import check, workers
-from cloudrl.shards.inputs import Sidecars
+from cloudrl.shards.inputs import MergeInputs, Sidecars
 from cloudrl.shards.progress import Meter, OnProgress, silent
 from cloudrl.shards.report import Finding, Report
 from cloudrl.shards.step_consistency import check_record
 from cloudrl.shards.torch_zip import Archive, damaged, open_archive
 from cloudrl.shards.validate import validate
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cloudrl.shards.inputs import MergeInputs
 
 _THREADS = 4
 _RankFile = tuple[int, Archive]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -11,8 +11,6 @@ from cloudrl.errors import SpecError, did_you_mean
 from cloudrl.spec.yaml_core import load_value
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from pydantic_core import ErrorDetails
     from typing_extensions import Self
 

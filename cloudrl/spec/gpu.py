@@ -7,14 +7,12 @@ CPUArchitecture). Parts stand between colons in any order; a part is told by its
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cloudrl.errors import SpecError, did_you_mean
 from cloudrl.spec.sizes import CountRange, size_range
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 VENDORS = ("nvidia", "amd", "google", "intel", "tenstorrent")
 _VENDOR_ALIASES = {"tpu": "google", "tt": "tenstorrent"}

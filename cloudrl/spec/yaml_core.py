@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import yaml
 
 from cloudrl.errors import SpecError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 class _Loader(yaml.SafeLoader):

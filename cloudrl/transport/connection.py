@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from cloudrl.protocol.client import AgentClient, send
+from cloudrl.protocol.client import AgentClient, Send, send
 from cloudrl.transport import httpx_send
 from cloudrl.transport.ray_client import RayClient
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cloudrl.protocol.client import Send
 
 
 class TokenSource(Protocol):

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import re
 import socket
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from cloudrl.errors import ConnectionFailed
-from cloudrl.protocol.client import Response
+from cloudrl.protocol.client import Request, Response
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import httpx2
-
-    from cloudrl.protocol.client import Request
 
 _LOOPBACK = re.compile(r"localhost|127\.[0-9.]+|::1")
 

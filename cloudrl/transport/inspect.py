@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from cloudrl.errors import ClusterFailed, ConnectionFailed, Unauthorized
 from cloudrl.protocol.phases import Phase
 from cloudrl.spec.shape import ClusterShape
-
-if TYPE_CHECKING:
-    from cloudrl.transport.connection import Connection
+from cloudrl.transport.connection import Connection
 
 
 def inspect_cluster(connection: Connection) -> ClusterShape:

@@ -12,20 +12,17 @@ import io
 import queue
 import threading
 import time
+from collections.abc import Callable, Generator, Iterable
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 from cloudrl.errors import ConnectionFailed, FailedError
 from cloudrl.protocol.backoff import Attempts, Backoff
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable
-
-    from cloudrl.protocol.client import AgentClient, Response
-    from cloudrl.transport.ray_client import RayClient
+from cloudrl.protocol.client import AgentClient, Response
+from cloudrl.transport.ray_client import RayClient
 
 _Arrived: TypeAlias = bytes | Exception
 """Bytes, or what ended the stream."""

@@ -9,20 +9,16 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 from urllib.parse import quote, urlencode, urlsplit
 
 from cloudrl.errors import CloudrlError, ConnectionFailed, InputError, Unauthorized
-from cloudrl.protocol.client import Request, Response, Token
+from cloudrl.protocol.client import Request, Response, Send, Token
 from cloudrl.transport import httpx_send
 from cloudrl.transport.ray_job import RayJob, RayNode
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-
-    from cloudrl.protocol.client import Send
 
 PACKAGE_LIMIT_BYTES = 100 * 1024 * 1024
 """The largest package that a dashboard takes (Ray 2.60, ray_constants.py: DASHBOARD_CLIENT_MAX_SIZE).

@@ -8,14 +8,11 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from cloudrl.errors import CloudrlError, ConnectionFailed
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
 _OPTIONS = {
     "BatchMode": "yes",  # never ask for a password

@@ -10,18 +10,14 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from cloudrl.errors import CloudrlError, ClusterFailed, ConnectionFailed
 from cloudrl.node.process import Child
 from cloudrl.transport import ssh
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
-
-    from cloudrl.transport.ssh import Route
+from cloudrl.transport.ssh import Route
 
 _PAUSE_S = 1.0
 _LOOK_S = 0.2

@@ -15,19 +15,16 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from operator import attrgetter
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Protocol
+from typing import IO, Protocol
 
 from cloudrl.errors import CloudrlError, ConnectionFailed
+from cloudrl.transport.ssh import Route
 from cloudrl.transport.tunnel import Tunnel, free_ports
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from cloudrl.transport.ssh import Route
 
 _ALIVE_EVERY_S = 10.0
 _OPEN_S = 60.0

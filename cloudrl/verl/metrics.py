@@ -12,11 +12,8 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 REWARD_KEYS = ("critic/score/mean", "critic/rewards/mean")
 """The mean reward of a step's answers: as scored, else after the KL penalty (verl 0.9.1, metric_utils.py)."""

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from cloudrl.verl_cpu.sampling import SamplingParams, draw, filtered_log_probs
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 # What stands in for padding is masked out, so any id of the vocabulary will do.
 _PADDING_ID = 0

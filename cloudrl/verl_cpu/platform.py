@@ -7,15 +7,13 @@ from __future__ import annotations
 import os
 import resource
 import types
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
 import torch
 from verl.plugin.platform import PlatformBase
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 class _CpuDeviceModule(types.ModuleType):

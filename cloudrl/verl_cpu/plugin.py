@@ -15,10 +15,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 PLATFORM = "cpu"
 PLATFORM_VARIABLE = "VERL_PLATFORM"

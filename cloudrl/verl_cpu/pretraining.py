@@ -11,14 +11,13 @@ torch and transformers are the image's, imported when it starts.
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloudrl.data import addition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
     import torch
 
 STEPS = 900

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import ray
@@ -13,8 +14,6 @@ from verl.workers.rollout.replica import RolloutMode, RolloutReplica
 from cloudrl.verl_cpu.server import HfServer, ServerSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     import torch
 
 

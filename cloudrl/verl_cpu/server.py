@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from cloudrl.verl_cpu.generation import Completion, Request
 from cloudrl.verl_cpu.sampling import SamplingParams
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     import torch
-
-    from cloudrl.verl_cpu.generation import Completion, Request
 
 # Requests reach the server one by one; those that arrive within this time are decoded together.
 _GATHER_S = 0.01

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from fake_cluster import FakeCluster
@@ -13,9 +13,6 @@ from cloudrl.checkpoints.sources import LocalSource
 from cloudrl.errors import InputError
 from cloudrl.sdk import RunningCluster
 from cloudrl.transport import Connection
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_a_sequence(tmp_path: Path) -> None:

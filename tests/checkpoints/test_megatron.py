@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import random
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,8 +16,6 @@ from cloudrl.checkpoints.sources import LocalSource
 from cloudrl.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from cloudrl.checkpoints.handle import CheckpointHandle
 
 NAMES = ["__0_0.distcp", "__0_1.distcp", "__1_0.distcp"]

@@ -8,9 +8,9 @@ import shutil
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from cut_link import CutLink
@@ -25,9 +25,6 @@ from cloudrl.node.tokens import derive
 from cloudrl.protocol.backoff import Backoff
 from cloudrl.saves.zip_directory import directory_digest
 from cloudrl.transport import Connection
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 pytestmark = pytest.mark.agents
 

@@ -9,6 +9,8 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import hf_xet
@@ -26,9 +28,6 @@ from cloudrl.checkpoints.sources import LocalSource
 from cloudrl.errors import CloudrlError, ConnectionFailed, InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from cloudrl.checkpoints.handle import CheckpointHandle
 
 

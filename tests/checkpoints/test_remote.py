@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import struct
 import zlib
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 from cut_link import CutLink
@@ -18,9 +18,6 @@ from cloudrl.protocol.client import AgentClient
 from cloudrl.saves.inventory import FileCopy, Location
 from cloudrl.shards.dtypes import DType
 from cloudrl.shards.source import LocalShard, ShardSource
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = pytest.mark.io
 

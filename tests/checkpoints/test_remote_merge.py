@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -28,8 +29,6 @@ from cloudrl.protocol.backoff import Backoff
 from cloudrl.protocol.client import AgentClient
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from cloudrl.checkpoints.handle import CheckpointHandle
 
 pytestmark = pytest.mark.io

@@ -6,7 +6,9 @@ import io
 import json
 import threading
 import zlib
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlsplit
 
@@ -27,9 +29,6 @@ from cloudrl.shards.source import LocalShard
 from cloudrl.shards.torch_zip import open_archive
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
     from cloudrl.checkpoints.handle import CheckpointHandle
 
 pytestmark = pytest.mark.io

@@ -6,16 +6,13 @@ import errno
 import fcntl
 import os
 import shutil
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from cloudrl.checkpoints.staging import staged
 from cloudrl.errors import CheckpointError, InputError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 def test_it_appears_at_the_end(tmp_path: Path) -> None:

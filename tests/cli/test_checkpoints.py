@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,9 +18,6 @@ from cloudrl.jobs.format import gigabytes
 from cloudrl.sdk.callbacks import Transfer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from conftest import Run
 
 pytestmark = pytest.mark.io

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,8 +14,6 @@ from cloudrl.protocol.outcome import Outcome
 from cloudrl.protocol.phases import Phase
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from conftest import Run
 
 pytestmark = pytest.mark.io

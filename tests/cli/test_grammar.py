@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,9 +16,6 @@ import typer
 from cloudrl.cli.main import app
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from conftest import Run
 
 pytestmark = pytest.mark.io

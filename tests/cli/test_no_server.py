@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,8 +16,6 @@ import pytest
 from child_processes import ended
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from conftest import Run
 
 pytestmark = pytest.mark.io

@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,9 +23,6 @@ from cloudrl.providers.model import Status
 from cloudrl.sdk.costs import price_difference
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from conftest import Run
 
 pytestmark = pytest.mark.io

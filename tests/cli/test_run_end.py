@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,9 +17,6 @@ from cloudrl.providers.local.provider import LocalProvider
 from cloudrl.sdk.teardown import ending
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
     from conftest import Run
 
 pytestmark = pytest.mark.io

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,8 +18,6 @@ from cloudrl.providers.registry import locate
 from cloudrl.providers.registry import provider as provider_of
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from conftest import Run
 
 pytestmark = pytest.mark.io

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +20,6 @@ from cloudrl.providers.model import CheckpointRetention, Status
 from cloudrl.providers.registry import PROVIDERS
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from conftest import Run
 
 pytestmark = pytest.mark.io

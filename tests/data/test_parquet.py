@@ -5,17 +5,15 @@ from __future__ import annotations
 import itertools
 import re
 import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
 from cloudrl.data.parquet import ROWS_A_GROUP, SPLITS, _publish, counted, write_splits
 from cloudrl.errors import InputError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 def pairs(train: int, test: int, text: str = "x") -> Iterator[tuple[str, dict[str, Any]]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,8 +17,6 @@ from fake_local import FakeLocal
 from small_step import write_step
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from conftest import Run
 
 pytestmark = pytest.mark.io

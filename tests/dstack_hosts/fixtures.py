@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
 from .lab import Lab, LabUnavailable
 from .runs import until
 from .user import FILES, User
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 MISSING_IMAGE = "nowhere/nothing:1"  # cannot be pulled on the shared lab's hosts
 

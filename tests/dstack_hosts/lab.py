@@ -16,9 +16,12 @@ import sys
 import tempfile
 import time
 import zipfile
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import Any
 
 from . import namespaces
 from .client import Client, Entered, Forked, client_environment
@@ -27,11 +30,6 @@ from .requirements import why_not
 from .runs import Runs, until
 from .server import Server
 from .standin.config import HostConfig
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from contextlib import AbstractContextManager
-    from types import TracebackType
 
 _MAIN = "import sys\n\nfrom standin.main import main\n\nsys.exit(main(sys.argv))\n"
 _GUARDIAN = Path(__file__).with_name("guardian.py")

@@ -15,10 +15,8 @@ import signal
 import socket
 import sys
 import threading
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from collections.abc import Callable
+from typing import Any
 
 PROGRAMS = {"cloudrl": "cloudrl.cli.main", "dstack": "dstack._internal.cli.main"}
 _BESIDE = (

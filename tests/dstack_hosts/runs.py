@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import base64
+import subprocess
 import time
 import urllib.error
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
     from .lab import Lab
 
 ENDED = ("done", "failed", "terminated")

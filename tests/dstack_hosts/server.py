@@ -10,14 +10,12 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from . import namespaces
 from .standin.config import PROGRAM
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _UP_S = 120.0
 _DOWN_S = 40.0

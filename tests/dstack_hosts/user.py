@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
     from .hosts import Host
     from .lab import Lab
 

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,8 +18,6 @@ import yaml
 from child_processes import ended
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from conftest import Run
     from fake_cluster import FakeCluster
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,8 +11,6 @@ import pytest
 import yaml
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from fake_cluster import FakeCluster
 
     Run = Callable[..., tuple[int, str, str]]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from planning import PLAIN, cluster, job, overrides, planned, typed
@@ -10,10 +11,6 @@ from planning import PLAIN, cluster, job, overrides, planned, typed
 from cloudrl import recipes
 from cloudrl.errors import InputError
 from cloudrl.jobs.defaults import needs_critic
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 def test_a_job_filled_from_its_cluster(golden: Callable[[Path, str], None], repository: Path):

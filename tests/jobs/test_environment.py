@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -10,9 +10,6 @@ from cloudrl.jobs.environment import (
     load_runtime_env,
     parse_env,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_variables_of_the_command_line():

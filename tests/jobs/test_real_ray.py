@@ -10,10 +10,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx2
 import pytest
@@ -29,9 +30,6 @@ from cloudrl.transport import Connection, RayClient, inspect_cluster
 from cloudrl.transport.log_stream import RayLog, follow_log
 from cloudrl.transport.ray_client import PACKAGE_LIMIT_BYTES
 from cloudrl.transport.ray_job import JobStatus
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = pytest.mark.ray
 TOKEN = "a-token-for-the-tests-0123456789"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from fake_cluster import FakeCluster, wait_until
@@ -18,10 +20,6 @@ from cloudrl.jobs.pipeline import choose_verl, name_run, plan_resume
 from cloudrl.jobs.submit import take_snapshot
 from cloudrl.spec import Job
 from cloudrl.transport import Connection
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.io
 JOB = Job(name="own", device="cpu", entrypoint=["python3", "-m", "own"])

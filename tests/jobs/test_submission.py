@@ -6,6 +6,7 @@ import json
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,8 +17,6 @@ from cloudrl.errors import InputError
 from cloudrl.jobs import Submission, SubmitOptions
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from cloudrl.spec.shape import ClusterShape
 
 

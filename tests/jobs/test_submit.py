@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,8 +14,6 @@ from cloudrl.jobs import Submission, SubmitOptions, send
 from cloudrl.transport import Connection
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from fake_cluster import FakeCluster
 
 JOB = recipes.load("grpo-tiny")

@@ -13,6 +13,8 @@ import pytest
 from planning import planned_uploads, prepare
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "node"))
+from collections.abc import Iterable, Iterator
+
 from server_harness import TOKEN, Served
 
 from cloudrl.errors import ConnectionFailed, InputError, Unauthorized
@@ -28,8 +30,6 @@ from cloudrl.spec.shape import ClusterShape
 from cloudrl.transport import Connection
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from fake_cluster import FakeCluster
 
 pytestmark = pytest.mark.io

@@ -4,7 +4,7 @@ import io
 import os
 import stat
 import zipfile
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from planning import planned_uploads
@@ -13,9 +13,6 @@ from cloudrl.errors import InputError
 from cloudrl.jobs import SubmitOptions
 from cloudrl.jobs.working_dir import EXCLUDED_FOLDERS, PackagePlan, scan, zip_package
 from cloudrl.spec.shape import ClusterShape
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PLAIN = ClusterShape(name="http://x", id=None, nodes=1, gpus_per_node=1, device=None)
 

@@ -7,16 +7,14 @@ import uuid
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
+from collections.abc import Callable, Iterator
+
 from node_harness import Image, Nodes, make_image, making, marked
 from server_harness import Served
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 
 @pytest.fixture

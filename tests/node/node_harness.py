@@ -15,10 +15,11 @@ import subprocess
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from node_image import Image, make_image  # noqa: F401 - for who takes the rest from here
@@ -29,10 +30,6 @@ from cloudrl.protocol.client import AgentClient
 from cloudrl.protocol.failures import Failure
 from cloudrl.protocol.wire import from_json
 from cloudrl.render.agent import write_agent
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from concurrent.futures import Future
 
 MARK = "CLOUDRL_TEST_MARK"
 """A variable that every process of a test carries, whatever started it."""

@@ -7,8 +7,10 @@ import http.client
 import json
 import os
 import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from cloudrl.node.checkpoint_store import CheckpointStore
 from cloudrl.node.http_handler import ServerContext
@@ -21,10 +23,6 @@ from cloudrl.node.server import AgentServer
 from cloudrl.node.shard_worker_client import ShardWorkerClient
 from cloudrl.node.uploads import Store
 from cloudrl.protocol.report import ClusterInfo, ClusterStatus, NodeReport
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
 TOKEN = "right-token"
 SECRET = b"the secret outside"

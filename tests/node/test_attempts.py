@@ -5,15 +5,12 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from cloudrl.node.attempts import Attempts
 from cloudrl.protocol.failures import Failure, FailureKind
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FAILURE = Failure(FailureKind.PREFLIGHT, 1, "no Ray in this Python", "a line of log", subject="ray")
 CLOCK = itertools.count()

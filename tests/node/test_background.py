@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 
@@ -12,9 +12,6 @@ from cloudrl.node.failure import NodeFailed
 from cloudrl.node.node_state import NodeState
 from cloudrl.protocol.failures import Failure, FailureKind
 from cloudrl.protocol.report import NodeReport
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 @pytest.fixture

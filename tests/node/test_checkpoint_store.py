@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,8 +15,6 @@ from cloudrl.node.checkpoint_store import _ASIDE, CheckpointStore, purge, remove
 from cloudrl.node.shard_worker_client import ShardWorkerClient
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from cloudrl.node.process import Child
 
 pytestmark = pytest.mark.io

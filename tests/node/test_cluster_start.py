@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import stat
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +16,6 @@ from node_harness import IP, KEY, MARK, Nodes, make_image, marked, processes_wit
 from cloudrl.node.tokens import derive
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from node_harness import Image
 
 pytestmark = pytest.mark.agents

@@ -11,8 +11,9 @@ import subprocess
 import sys
 import threading
 import urllib.error
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import httpx
 import pytest
@@ -23,10 +24,6 @@ from cloudrl.errors import ConnectionFailed, InputError
 from cloudrl.node.failure import error_code, is_transient, unforeseen
 from cloudrl.node.subcommands import ChildResult
 from cloudrl.protocol.failures import FailureKind
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 REQUEST = httpx.Request("GET", "https://hub/api")
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -13,10 +14,6 @@ from cloudrl.node.failure import NodeFailed
 from cloudrl.node.fetch import Fetcher
 from cloudrl.protocol.failures import Failure, FailureKind
 from cloudrl.protocol.options import AgentOptions
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 

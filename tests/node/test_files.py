@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import os
 import socket
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cloudrl.node.files import Refused, open_below
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SECRET = b"the secret outside"
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import os
 import platform
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from cloudrl.node import host_info
 from cloudrl.node.host_info import Gpus
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_the_interface_of_an_address() -> None:

@@ -6,17 +6,14 @@ import contextlib
 import socket
 import struct
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from node_harness import until
 from server_harness import TOKEN, Served
 
 from cloudrl.node.listener import MAX_UNAUTHENTICATED
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.io
 

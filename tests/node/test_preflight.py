@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cloudrl.node.host_info import GIB, Gpus, HostInfo
 from cloudrl.node.preflight import Fault, check_host, different, unwritable
 from cloudrl.protocol.report import HeartbeatReply, NodeReport
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 GOOD = HostInfo(
     gpus=Gpus("nvidia", 8), cpus=96, memory_bytes=2000 * GIB, shm_bytes=128 * GIB, temp_free_fraction=0.5,

@@ -7,8 +7,8 @@ import dataclasses
 import socket
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -21,9 +21,6 @@ from cloudrl.node.ray import (
     taken_ports,
 )
 from cloudrl.protocol.options import AgentOptions
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 DSTACK_PORTS = (22, 8265, 8266, 6379, 10001, 10022, 10998, 10999)
 

@@ -7,15 +7,13 @@ import io
 import json
 import os
 import zipfile
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cloudrl.node.save_recorder import SaveRecorder
 from cloudrl.saves.zip_directory import directory_digest
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def shard(content: bytes = b"weights") -> bytes:

@@ -7,7 +7,9 @@ import http.client
 import json
 import socket
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from server_harness import TOKEN, Served
@@ -16,10 +18,6 @@ from cloudrl.node.server import AgentServer
 from cloudrl.protocol import routes, wire
 from cloudrl.protocol.failures import Failure, FailureKind
 from cloudrl.protocol.report import HeartbeatReply, NodeReport
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.io
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 from urllib.parse import quote
 
 import pytest
@@ -16,10 +17,6 @@ from cloudrl.node.fetch import pull
 from cloudrl.protocol.client import AgentClient, AgentRefused
 from cloudrl.protocol.failures import ApiError
 from cloudrl.protocol.report import DataFile
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 BODY = b"0123456789"
 

@@ -9,7 +9,9 @@ import socket
 import threading
 import time
 import zlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from server_harness import Served
@@ -18,10 +20,6 @@ from cloudrl.checkpoints.remote import READ_TIMEOUT_S
 from cloudrl.node.shard_worker import SEND_TIMEOUT_S
 from cloudrl.node.shard_worker_client import SILENT_S, ShardWorkerClient, ShardWorkerFailed
 from cloudrl.protocol.client import LISTING_TIMEOUT_S
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.io
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from cloudrl.node.shared_fs import has_marker, remove_marker, write_marker
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_the_same_folder_by_whatever_way(tmp_path: Path) -> None:

@@ -6,14 +6,11 @@ import os
 import signal
 import threading
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
 from cloudrl.node.shutdown import RELEASE, SIGNALS, Shutdown, ShutdownRequest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import re
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from child_processes import ended
@@ -20,9 +20,6 @@ from cloudrl.node.main import main
 from cloudrl.node.process import Child
 from cloudrl.node.subcommands import ChildResult, explain_import
 from cloudrl.protocol.report import DataFile
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def left(folder: Path) -> ChildResult:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import stat
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hypothesis import given
@@ -13,8 +14,6 @@ from hypothesis import strategies as st
 from cloudrl.node.tokens import Tokens, derive, node_key, read_or_make_key, write_secret
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import pytest
 
 

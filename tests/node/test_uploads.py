@@ -10,16 +10,14 @@ import io
 import os
 import stat
 from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from cloudrl.node.manifest import Manifest, Part
 from cloudrl.node.uploads import SPARE_BYTES, ApiError, Store
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 BODY = os.urandom(3_000_000)
 NOTE = b"note"

@@ -7,20 +7,19 @@ import json
 import socket
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "node"))
+from collections.abc import Callable, Iterator
+
 from server_harness import TOKEN, Served
 
 from cloudrl.errors import ConnectionFailed, InputError, Unauthorized
 from cloudrl.protocol.client import AgentClient, Request, Response
 from cloudrl.protocol.failures import ApiError, ErrorCode
 from cloudrl.protocol.phases import Phase
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,8 @@ import pytest
 from child_processes import ended
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "node"))
+from collections.abc import Iterator
+
 from dstack_hosts.fixtures import first, user  # noqa: F401 - fixtures
 from fake_dstack import FakeDstack
 from node_harness import Image, make_image, marked
@@ -26,8 +28,6 @@ from cloudrl.providers.local.state import LocalState
 from cloudrl.spec import Cluster
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from cloudrl.providers.local.plan import LocalPlan
     from cloudrl.transport import Connection
 

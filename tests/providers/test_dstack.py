@@ -7,6 +7,7 @@ import re
 import socket
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,8 +18,6 @@ from dstack_hosts.user import FILES, MODEL, PROBE, SHAPE
 from cloudrl.transport import RayClient
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from dstack_hosts.user import User
 
 pytestmark = [pytest.mark.dstack, pytest.mark.ray]

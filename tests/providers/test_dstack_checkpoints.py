@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,8 +18,6 @@ from cloudrl.checkpoints.handle import Checkpoints
 from cloudrl.checkpoints.sources import LocalSource
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from dstack_hosts.user import User
 
 pytestmark = [pytest.mark.dstack, pytest.mark.ray]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,8 +17,6 @@ from dstack_hosts.runs import until
 from dstack_hosts.user import COUNT_END, User
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from dstack_hosts.client import Client
 
 pytestmark = [pytest.mark.dstack, pytest.mark.ray]

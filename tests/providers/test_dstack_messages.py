@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,8 +12,6 @@ from dstack_hosts.runs import until, write_task
 from dstack_hosts.user import SHAPE
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from dstack_hosts.lab import Lab
     from dstack_hosts.user import User
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,9 +12,6 @@ from dstack_hosts.runs import ENDED, until
 from dstack_hosts.user import PROBE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from dstack_hosts.client import Client
     from dstack_hosts.lab import Lab
     from dstack_hosts.user import User

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -28,8 +29,6 @@ from cloudrl.spec import Cluster, Fleet, NodeRange
 from cloudrl.transport.ssh import Route
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from fake_clock import Clock
     from fake_dstack import FakeDstack
 

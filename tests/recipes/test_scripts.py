@@ -6,8 +6,9 @@ import os
 import re
 import shlex
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -17,9 +18,6 @@ from cloudrl import recipes
 from cloudrl.jobs import SubmitOptions
 from cloudrl.jobs.overrides import parse_overrides
 from cloudrl.spec import parse_override
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 SCRIPTS = Path(__file__).parent / "scripts"
 NAMES = sorted(path.stem for path in SCRIPTS.glob("*.sh"))

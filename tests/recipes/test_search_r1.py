@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
@@ -17,9 +18,6 @@ from cloudrl import recipes
 from cloudrl.errors import InputError, SpecError
 from cloudrl.jobs import Submission, SubmitOptions
 from cloudrl.spec import HydraText
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 KEYS = [
     line

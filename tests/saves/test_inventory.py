@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from node_inventories import files, node, run, step
@@ -12,9 +12,6 @@ from cloudrl.errors import CheckpointError, InputError
 from cloudrl.saves.aggregate import aggregate, local_inventory
 from cloudrl.saves.inventory import spans
 from cloudrl.saves.records import SaveRecord
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_ranks_on_two_nodes_make_one_checkpoint() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,8 +17,6 @@ from cloudrl.saves.aggregate import aggregate
 from cloudrl.saves.prune import plan_prune
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from cloudrl.saves.prune import PrunePlan
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,9 +16,6 @@ from cloudrl.protocol.failures import ErrorCode
 from cloudrl.sdk import demo as module
 from cloudrl.sdk.demo import Demo, demo
 from cloudrl.sdk.demo_generate import Answered
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def answered(right: int) -> Answered:

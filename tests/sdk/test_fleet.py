@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -13,9 +14,6 @@ from cloudrl.errors import InputError, Interrupted
 from cloudrl.providers.dstack import fleets, server
 from cloudrl.providers.dstack.fleets import FleetPlan, FleetState, Instance
 from cloudrl.providers.model import Offer, Price
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 FLEET = cloudrl.Fleet(name="gpu-fleet", gpu="H100:8")
 OFFER = Offer("aws", "us-east-1", "p5.48xlarge", "8xH100", 98.32, spot=False)

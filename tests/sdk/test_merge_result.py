@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from fake_local import FakeLocal
@@ -14,10 +15,6 @@ from cloudrl.errors import CheckpointError, ConnectionFailed
 from cloudrl.jobs import JobHandle
 from cloudrl.sdk.callbacks import Notice, Transfer
 from cloudrl.sdk.checkpoints import merge_result
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.io
 

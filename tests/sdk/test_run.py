@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 from fake_local import FakeLocal
@@ -10,9 +10,6 @@ from fake_local import FakeLocal
 import cloudrl
 from cloudrl.providers.local.provider import LocalProvider
 from cloudrl.providers.registry import provider
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 pytestmark = pytest.mark.io
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from fake_local import FakeLocal, rent_disks
@@ -17,9 +18,6 @@ from cloudrl.sdk import teardown
 from cloudrl.sdk.callbacks import Question
 from cloudrl.sdk.runs import reasons_to_keep
 from cloudrl.sdk.teardown import TeardownImpact, assess
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.io
 

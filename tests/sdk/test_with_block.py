@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from fake_local import FakeLocal, rent_disks
@@ -11,9 +11,6 @@ from small_step import write_step
 
 import cloudrl
 from cloudrl.providers.local.provider import LocalProvider
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.io
 

@@ -7,6 +7,7 @@ import io
 import struct
 import zipfile
 import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hypothesis import strategies as st
@@ -16,8 +17,6 @@ from cloudrl.shards.cast import cast_bytes
 from cloudrl.shards.safe_pickle import Name, PickledObject, Storage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
     from cloudrl.shards.dtypes import DType
 
 Place = tuple[Any, ...]

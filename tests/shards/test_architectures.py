@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import warnings
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from shard_files import merge_role, read_safetensors, role_folder, shard_path
 
 from cloudrl.shards.architectures import FAMILIES, WITHOUT_CRITIC
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.verl  # transformers takes seconds to import
 

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import textwrap
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from shard_files import (
@@ -38,9 +38,6 @@ from cloudrl.shards.shard import open_shard
 from cloudrl.shards.source import LocalShard
 from cloudrl.shards.validate import validate
 from cloudrl.shards.verify import verify
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MODEL = ["config.json", "model.safetensors", "tokenizer.json"]
 

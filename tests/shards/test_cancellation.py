@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,8 +21,6 @@ from cloudrl.shards.inputs import MergeInputs
 from cloudrl.shards.verify import verify
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from cloudrl.shards.source import LocalShard
 
 pytestmark = pytest.mark.io

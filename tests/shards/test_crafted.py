@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -22,8 +23,6 @@ from cloudrl.shards.tensors import Unreadable, is_allowed, read_tensor
 from cloudrl.shards.verify import verify
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from crafted import Place
 
 CASES = 5_000 if os.environ.get("CLOUDRL_SLOW") == "1" else 150

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from cloudrl.errors import CheckpointError
 from cloudrl.shards.reading import PIECE_BYTES, PieceReader, aligned_memory, open_pieces
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CONTENT = bytes(range(256)) * 8192
 

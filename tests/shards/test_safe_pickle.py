@@ -7,7 +7,8 @@ import pickle
 import pickletools
 import struct
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -17,9 +18,6 @@ from shard_files import edit, merge_role, shard_path
 from cloudrl.errors import CheckpointError
 from cloudrl.shards.safe_pickle import Name, PickledObject, Storage, read_pickle
 from cloudrl.shards.tensors import is_allowed
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),

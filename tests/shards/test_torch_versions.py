@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from shard_files import (
@@ -17,9 +17,6 @@ from shard_files import (
     read_safetensors,
     replace_in_pickle,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SAVES = sorted(path.relative_to(FIXTURES).as_posix() for path in FIXTURES.glob("*/*"))
 SHAPES = {  # in the order of the model's parameters, whose numbers decide the values

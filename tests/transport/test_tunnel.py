@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -22,8 +23,6 @@ from cloudrl.transport.tunnel import Tunnel, free_ports, listens
 from cloudrl.transport.tunnel_daemon import TunnelState, acquire_lock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from fake_clock import Clock
 
 SSH = f"""#!{sys.executable}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from safetensors import safe_open
@@ -15,9 +15,6 @@ from cloudrl.verl_cpu import pretraining
 from cloudrl.verl_cpu.generation import Request, generate
 from cloudrl.verl_cpu.sampling import SamplingParams
 from cloudrl.verl_cpu.tiny_model import make_tiny_model
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 TEST = addition.pairs()["test"]
 

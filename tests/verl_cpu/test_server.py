@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from collections.abc import Coroutine
+from typing import Any
 
 import pytest
 import torch
@@ -13,9 +14,6 @@ from cloudrl.verl_cpu.generation import Request, generate
 from cloudrl.verl_cpu.sampling import SamplingParams
 from cloudrl.verl_cpu.server import HfServer, ServerSettings, TokenOutput
 from cloudrl.verl_cpu.tiny_model import make_tiny_model
-
-if TYPE_CHECKING:
-    from collections.abc import Coroutine
 
 PROMPTS = [(5, 6, 7), (60, 61), tuple(range(10, 40)), (3,)]
 GREEDY = SamplingParams(temperature=0.0)

@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from cloudrl.errors import CloudrlError, ClusterFailed, ConnectionFailed
 from cloudrl.node.tokens import derive
 from cloudrl.providers.dstack import route, runs
 from cloudrl.providers.dstack.diagnostics import exit_reason
-from cloudrl.providers.dstack.server import connect
+from cloudrl.providers.dstack.runs import RunState
+from cloudrl.providers.dstack.server import Server, connect
 from cloudrl.spec.ports import AGENT_PORT, RAY_PORT
 from cloudrl.transport import Connection, ssh, tunnel_daemon
+from cloudrl.transport.ssh import Route
 from cloudrl.transport.tunnel import Tunnel, free_ports, listens
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from cloudrl.providers.dstack.runs import RunState
-    from cloudrl.providers.dstack.server import Server
-    from cloudrl.transport.ssh import Route
 
 _PORTS = (RAY_PORT, AGENT_PORT)
 _REOPEN_S, _POLL_S = 15.0, 0.2

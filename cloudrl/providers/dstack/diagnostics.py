@@ -6,18 +6,15 @@ dstack's reasons are those of 0.22.5 (core/models/runs.py).
 from __future__ import annotations
 
 import base64
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cloudrl.errors import CloudrlError, ClusterFailed
 from cloudrl.protocol.outcome import from_output
 from cloudrl.protocol.phases import Phase
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from cloudrl.providers.dstack.runs import Attempt, RunState
-    from cloudrl.providers.dstack.server import Server
+from cloudrl.providers.dstack.runs import Attempt, RunState
+from cloudrl.providers.dstack.server import Server
 
 _NO_CONTAINER = "creating_container_error"
 _MEANING = {

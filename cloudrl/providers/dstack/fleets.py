@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cloudrl.errors import CapacityError, InputError
-from cloudrl.providers.dstack.server import parse, pick, wait_for
+from cloudrl.providers.dstack.server import Server, parse, pick, wait_for
 from cloudrl.providers.model import Notice, Offer, Price
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from cloudrl.providers.dstack.server import Server
 
 _WAIT_S = 1200.0
 """A bare-metal host gets Docker and dstack's own programs installed; a cloud one boots first."""

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cloudrl.errors import CapacityError, InputError
 from cloudrl.providers.dstack import fleets, runs
-from cloudrl.providers.dstack.server import connect, parse
-from cloudrl.providers.model import NoFleet, Notice, Plan, Price
+from cloudrl.providers.dstack.fleets import FleetState
+from cloudrl.providers.dstack.runs import RunState
+from cloudrl.providers.dstack.server import Server, connect, parse
+from cloudrl.providers.model import NoFleet, Notice, Offer, Plan, Price
 from cloudrl.render.agent import write_agent
 from cloudrl.render.dstack import release_of, to_dstack
-from cloudrl.spec import Fleet
+from cloudrl.spec import Cluster, Fleet
 from cloudrl.spec.names import secrets_in
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from cloudrl.providers.dstack.fleets import FleetState
-    from cloudrl.providers.dstack.runs import RunState
-    from cloudrl.providers.dstack.server import Server
-    from cloudrl.providers.model import Offer
-    from cloudrl.spec import Cluster
 
 _NO_INSTANCE_VOLUMES = ("runpod", "vastai")
 """Backends whose containers see no folder of the host (dstack.ai/docs/concepts/volumes, "Instance volumes")."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Generator
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 from cloudrl.errors import CloudrlError, ClusterFailed, ConnectionFailed, InputError, Interrupted
 from cloudrl.node.budget import dollars
@@ -12,18 +13,12 @@ from cloudrl.protocol.backoff import Backoff, retry
 from cloudrl.providers.dstack import access, diagnostics, runs
 from cloudrl.providers.dstack.access import open_access
 from cloudrl.providers.dstack.plan import DstackPlan, make_plan
-from cloudrl.providers.dstack.server import connect, is_configured, wait_for
+from cloudrl.providers.dstack.runs import RunState
+from cloudrl.providers.dstack.server import Server, connect, is_configured, wait_for
 from cloudrl.providers.dstack.watcher import RunWatcher, summary
 from cloudrl.providers.model import UP_TIMEOUT_S, WATCH_S, Plan, Provider, Status
-from cloudrl.transport import ssh
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
-
-    from cloudrl.providers.dstack.runs import RunState
-    from cloudrl.providers.dstack.server import Server
-    from cloudrl.spec import Cluster
-    from cloudrl.transport import Connection
+from cloudrl.spec import Cluster
+from cloudrl.transport import Connection, ssh
 
 _POLL_S = 1.0
 _SERVER_BACK_S = 120.0

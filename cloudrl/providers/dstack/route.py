@@ -8,14 +8,12 @@ ssh of a client that was killed; two clients get in each other's way there. So o
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cloudrl.errors import ConnectionFailed
+from cloudrl.providers.dstack.runs import RunState
+from cloudrl.providers.dstack.server import Server
 from cloudrl.transport.ssh import Route
-
-if TYPE_CHECKING:
-    from cloudrl.providers.dstack.runs import RunState
-    from cloudrl.providers.dstack.server import Server
 
 
 def route(server: Server, run: RunState, rank: int = 0) -> Route:

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import shlex
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cloudrl.errors import InputError
 from cloudrl.protocol.options import AgentOptions
 from cloudrl.protocol.phases import Phase
-from cloudrl.providers.dstack.server import NotThere, wait_for
+from cloudrl.providers.dstack.server import NotThere, Server, wait_for
 from cloudrl.render.agent import AGENT_FILE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cloudrl.providers.dstack.server import Server
 
 
 @dataclass(frozen=True)

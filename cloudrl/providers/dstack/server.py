@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from cloudrl.errors import CloudrlError, ConnectionFailed, InputError, Unauthorized
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 T = TypeVar("T")
 

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cloudrl.errors import CapacityError, InputError
-from cloudrl.providers.dstack.server import parse, pick, wait_for
-
-if TYPE_CHECKING:
-    from cloudrl.providers.dstack.server import Server
+from cloudrl.providers.dstack.server import Server, parse, pick, wait_for
 
 
 @dataclass(frozen=True)

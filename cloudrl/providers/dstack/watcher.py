@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cloudrl.errors import ClusterFailed, ConnectionFailed, InputError
 from cloudrl.node.budget import duration
 from cloudrl.protocol.phases import Phase
 from cloudrl.protocol.report import NodeReport
 from cloudrl.providers.dstack import fleets, runs
-from cloudrl.providers.dstack.access import open_access
+from cloudrl.providers.dstack.access import RunAccess, open_access
 from cloudrl.providers.dstack.diagnostics import exit_reason, previous_attempts
+from cloudrl.providers.dstack.fleets import FleetState
+from cloudrl.providers.dstack.runs import RunState
+from cloudrl.providers.dstack.server import Server
 from cloudrl.providers.model import CheckpointRetention, Notice, Status, agent_fields
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from cloudrl.providers.dstack.access import RunAccess
-    from cloudrl.providers.dstack.fleets import FleetState
-    from cloudrl.providers.dstack.runs import RunState
-    from cloudrl.providers.dstack.server import Server
 
 _SUMMARY = "its machines stay in their fleet until they were idle for its idle duration: cloudrl fleet list"
 _OPEN_S = 15.0

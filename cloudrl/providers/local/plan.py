@@ -13,7 +13,6 @@ import sys
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from cloudrl.errors import CapacityError, InputError
 from cloudrl.node.host_info import detect_gpus
@@ -26,11 +25,8 @@ from cloudrl.providers.local.state import LocalState
 from cloudrl.providers.model import Plan
 from cloudrl.render.agent import AGENT_FILE
 from cloudrl.render.dstack import CPU_SLOTS, budget_limits
-from cloudrl.spec import Volume, data_argument
+from cloudrl.spec import Cluster, Volume, data_argument
 from cloudrl.spec.names import is_secret
-
-if TYPE_CHECKING:
-    from cloudrl.spec import Cluster
 
 OBJECT_STORE_BYTES = 256 * 1024**2
 DATA = ("addition",)

@@ -5,17 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from cloudrl.errors import CloudrlError
 from cloudrl.node.shutdown import RELEASE
 from cloudrl.render.agent import AGENT_FILE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
 
 MARK = "CLOUDRL_RUN_ID"
 _GRACE_S = 20.0

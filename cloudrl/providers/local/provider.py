@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, final
+from typing import final
 
 from cloudrl.errors import ClusterFailed, InputError, Interrupted
 from cloudrl.node.job_secrets import folder_of
@@ -15,17 +16,13 @@ from cloudrl.protocol.outcome import FILE as OUTCOME_FILE
 from cloudrl.protocol.phases import Phase
 from cloudrl.providers.local import ports, processes, state
 from cloudrl.providers.local.plan import LocalPlan, make_plan
+from cloudrl.providers.local.processes import AgentProcess
+from cloudrl.providers.local.state import LocalState
 from cloudrl.providers.local.status import connection, exit_reason, read_status
 from cloudrl.providers.model import UP_TIMEOUT_S, Plan, Provider, Status
 from cloudrl.render.agent import write_agent
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cloudrl.providers.local.processes import AgentProcess
-    from cloudrl.providers.local.state import LocalState
-    from cloudrl.spec import Cluster
-    from cloudrl.transport import Connection
+from cloudrl.spec import Cluster
+from cloudrl.transport import Connection
 
 _POLL_S = 0.2
 _OTHERS_S = 15.0

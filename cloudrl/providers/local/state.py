@@ -14,15 +14,12 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from cloudrl.errors import CloudrlError, InputError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 def root() -> Path:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cloudrl.errors import ConnectionFailed
 from cloudrl.node.tokens import derive
 from cloudrl.protocol import outcome
 from cloudrl.protocol.phases import Phase
 from cloudrl.providers.local import processes
+from cloudrl.providers.local.state import LocalState
 from cloudrl.providers.model import CheckpointRetention, Status, agent_fields
 from cloudrl.transport import AgentClient, Connection
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from cloudrl.providers.local.state import LocalState
 
 
 def read_status(known: LocalState) -> Status:
