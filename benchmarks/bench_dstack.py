@@ -122,8 +122,7 @@ def _run(args: argparse.Namespace, user: User) -> None:
         guides.append(_guide(user, folder))
         ours.append(_cloudrl(user, task))
         print(
-            f"  round {number + 1}: verl's guide {guides[-1].done_s:.1f} s, cloudrl {ours[-1].done_s:.1f} s",
-            flush=True,
+            f"  round {number + 1}: verl's guide {guides[-1].done_s:.1f} s, cloudrl {ours[-1].done_s:.1f} s", flush=True
         )
     _report(args, guides, ours)
 
@@ -133,17 +132,7 @@ def _write_tasks(user: User, folder: Path, agent: Path) -> Path:
     (folder / "guide.dstack.yml").write_text(GUIDE.format(agent=agent.name, path=AGENT, ray=RAY))
     own = folder / "own"
     own.mkdir()
-    words = (
-        "--set",
-        "dstack.fleets=[bench]",
-        "--nodes",
-        "2",
-        *SHAPE,
-        "--data",
-        "addition",
-        "--model",
-        "tiny-qwen2",
-    )
+    words = ("--set", "dstack.fleets=[bench]", "--nodes", "2", *SHAPE, "--data", "addition", "--model", "tiny-qwen2")
     user.types("cloudrl", "task", "create", "own", *words, cwd=own)
     (own / agent.name).write_bytes(agent.read_bytes())
     entry = ", ".join(f'"{word}"' for word in PROBE)
@@ -201,9 +190,7 @@ def _until(condition: Callable[[], bool], story: Callable[[], str]) -> None:
 
 
 def _report(args: argparse.Namespace, guides: list[Reading], ours: list[Reading]) -> None:
-    print(
-        f"\nTwo hosts on dstack, data step {args.data_s:g} s, model {args.model_s:g} s; seconds from `dstack apply`"
-    )
+    print(f"\nTwo hosts on dstack, data step {args.data_s:g} s, model {args.model_s:g} s; seconds from `dstack apply`")
     _table("until the cluster takes jobs", [each.ready_s for each in guides], [each.ready_s for each in ours])
     guide, own = [each.done_s for each in guides], [each.done_s for each in ours]
     _table("until a job has read them on each node", guide, own)

@@ -134,17 +134,7 @@ def write_checkpoint(work: Path, model: str, ranks: int, dtype: str) -> Path:
     actor = work / ACTOR
     actor.mkdir(parents=True)
     for rank in range(ranks):
-        command = [
-            sys.executable,
-            "-W",
-            "ignore",
-            HERE / "write_shards.py",
-            actor,
-            model,
-            str(ranks),
-            str(rank),
-            dtype,
-        ]
+        command = [sys.executable, "-W", "ignore", HERE / "write_shards.py", actor, model, str(ranks), str(rank), dtype]
         subprocess.run(command, check=True, timeout=TIMEOUT_S)
     tiny = Path(make_tiny_model(work / "tiny"))
     for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
@@ -155,11 +145,7 @@ def write_checkpoint(work: Path, model: str, ranks: int, dtype: str) -> Path:
 
 
 def one_round(
-    work: Path,
-    commands: Mapping[str, list[object]],
-    cache: str,
-    number: int,
-    runs: dict[tuple[str, str], list[Run]],
+    work: Path, commands: Mapping[str, list[object]], cache: str, number: int, runs: dict[tuple[str, str], list[Run]]
 ) -> None:
     """Each side once, in an order that moves on with the rounds, the copy last."""
     order = ["cloudrl", "verl"] if number % 2 == 0 else ["verl", "cloudrl"]
@@ -227,9 +213,7 @@ def report(args: argparse.Namespace, runs: Mapping[tuple[str, str], list[Run]]) 
         middle = {}
         for side in ("cloudrl", "verl", "copy"):
             each = runs[side, cache]
-            middle[side] = Run(
-                *(median(getattr(run, key) for run in each) for key in ("wall_s", "cpu_s", "peak_mb"))
-            )
+            middle[side] = Run(*(median(getattr(run, key) for run in each) for key in ("wall_s", "cpu_s", "peak_mb")))
             print(f"median {cache} {side:8}{middle[side]}")
         ours, verl, copy = (middle[side] for side in ("cloudrl", "verl", "copy"))
         parts.append(

@@ -121,9 +121,7 @@ def _arguments() -> argparse.Namespace:
 
 def _run(args: argparse.Namespace, folder: Path) -> None:
     os.environ["CLOUDRL_HOME"] = str(folder / "home")
-    _say(
-        f"{os.cpu_count()} CPUs, Python {sys.version.split()[0]}, {args.rounds} and {args.job_rounds} rounds"
-    )
+    _say(f"{os.cpu_count()} CPUs, Python {sys.version.split()[0]}, {args.rounds} and {args.job_rounds} rounds")
     _bare(folder / "warm")  # not counted: Ray's files come from the disk
     bare, starts = [], []
     for number in range(args.rounds):
@@ -208,9 +206,7 @@ def _up(name: str, folder: Path, *options: str) -> Iterator[float]:
     """Start a cluster in a process of its own, as `cloudrl up` is one; yields how long `up` itself took."""
     command = [sys.executable, str(HERE / "start_cluster.py"), name, *options]
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, cwd=folder
-        )
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, cwd=folder)
         if done.returncode != 0:
             raise Failed(f"{shlex.join(command)}: {done.stderr[-2000:]}")
         yield float(done.stdout.splitlines()[-1])
@@ -286,19 +282,13 @@ def _report(
     guide_done, our_done = [each.done_s for each in guide], [each.done_s for each in ours]
     print("\nTwo nodes, nothing to fetch; in turns, after one start that is not counted")
     _table("until ready", {"bare ray start": bare, "cloudrl, up alone": up, "cloudrl, command": command})
-    print(
-        f"\nData step {args.data_s:g} s, model {args.model_s:g} s; both nodes share this machine's disk, so that"
-    )
-    print(
-        "the guide's worker finds files that it would not have on a machine of its own; cloudrl brings them there"
-    )
+    print(f"\nData step {args.data_s:g} s, model {args.model_s:g} s; both nodes share this machine's disk, so that")
+    print("the guide's worker finds files that it would not have on a machine of its own; cloudrl brings them there")
     ready = {"verl's guide": [each.ready_s for each in guide], "cloudrl": [each.ready_s for each in ours]}
     _table("until cluster and files are there", ready)
     _table("until a job has read them on each node", {"verl's guide": guide_done, "cloudrl": our_done})
     up_s, command_s = median(up) - median(bare), median(command) - median(bare)
-    verdict = (
-        "holds" if command_s <= CLAIM_S else "holds for up alone" if up_s <= CLAIM_S else "DOES NOT HOLD"
-    )
+    verdict = "holds" if command_s <= CLAIM_S else "holds for up alone" if up_s <= CLAIM_S else "DOES NOT HOLD"
     print(
         f"\nbench-up: a job has read data and model on both nodes after {median(our_done):.1f} s, "
         f"with verl's guide after {median(guide_done):.1f} s ({median(guide_done) / median(our_done):.2f}x); "

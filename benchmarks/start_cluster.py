@@ -18,9 +18,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("name")
     parser.add_argument("--agent", help="another agent file than cloudrl's own")
-    parser.add_argument(
-        "--no-files", action="store_true", help="no data set and no model; the default has both"
-    )
+    parser.add_argument("--no-files", action="store_true", help="no data set and no model; the default has both")
     args = parser.parse_args()
     began = time.monotonic()
     plan = LocalProvider().plan(Cluster(name=args.name, nodes=2))

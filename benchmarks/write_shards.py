@@ -65,13 +65,7 @@ def shapes(model: str) -> dict[str, tuple[int, ...]]:
 
 
 def main() -> None:
-    folder, model, world_size, rank, dtype = (
-        sys.argv[1],
-        sys.argv[2],
-        int(sys.argv[3]),
-        int(sys.argv[4]),
-        sys.argv[5],
-    )
+    folder, model, world_size, rank, dtype = (sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5])
     import torch
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
@@ -90,14 +84,10 @@ def main() -> None:
         rows = max(0, min(each, shape[0] - rank * each))
         local = torch.randn((rows, *shape[1:]), dtype=torch.float32).mul_(0.02).to(getattr(torch, dtype))
         strides = torch.empty(shape, device="meta").stride()
-        state[name] = DTensor.from_local(
-            local, mesh, [Shard(0)], run_check=False, shape=shape, stride=strides
-        )
+        state[name] = DTensor.from_local(local, mesh, [Shard(0)], run_check=False, shape=shape, stride=strides)
     torch.save(state, Path(folder) / f"model_world_size_{world_size}_rank_{rank}.pt")
     if rank == 0:
-        (Path(folder) / "fsdp_config.json").write_text(
-            json.dumps({"FSDP_version": 2, "world_size": world_size})
-        )
+        (Path(folder) / "fsdp_config.json").write_text(json.dumps({"FSDP_version": 2, "world_size": world_size}))
         (Path(folder) / "huggingface").mkdir(exist_ok=True)
         (Path(folder) / "huggingface" / "config.json").write_text(json.dumps(config(model, dtype)))
 

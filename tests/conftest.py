@@ -97,9 +97,7 @@ def run_python() -> Callable[[str], str]:
     """Run code in a new Python and return what it printed."""
 
     def run(code: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
-        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
         return done.stdout
 
     return run

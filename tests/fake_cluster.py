@@ -55,17 +55,10 @@ class FakeCluster(testing.FakeCluster):
 
     def connection(self) -> Connection:
         cluster = self.status["cluster"]
-        return Connection(
-            cluster["name"], self.url, self.token, self.agent_url, self.agent_token, cluster["id"]
-        )
+        return Connection(cluster["name"], self.url, self.token, self.agent_url, self.agent_token, cluster["id"])
 
     def finish_jobs(
-        self,
-        log: str,
-        status: str = "SUCCEEDED",
-        message: str = "done",
-        *,
-        on_end: Callable[[], object] = int,
+        self, log: str, status: str = "SUCCEEDED", message: str = "done", *, on_end: Callable[[], object] = int
     ) -> None:
         """From now on every submitted job has written `log` when somebody looks, and has ended."""
 
@@ -79,9 +72,7 @@ class FakeCluster(testing.FakeCluster):
     def up(self) -> None:
         """Listen, on the ports of last time."""
         self.is_up = True
-        self._servers = [
-            Server(port, answer) for port, answer in zip(self._ports, (self.ray, self.agent), strict=True)
-        ]
+        self._servers = [Server(port, answer) for port, answer in zip(self._ports, (self.ray, self.agent), strict=True)]
         self._ports = [server.server_address[1] for server in self._servers]
         for server in self._servers:
             threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()

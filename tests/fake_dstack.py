@@ -86,9 +86,7 @@ class FakeDstack:
         assert only_active
         assert job_submissions_limit == 1
         return [
-            each
-            for each in self._answer(self.held_runs)
-            if each.user == username and each.status.value not in OVER
+            each for each in self._answer(self.held_runs) if each.user == username and each.status.value not in OVER
         ]
 
     def _poll(self, _project: str, request: Any) -> SimpleNamespace:
@@ -108,12 +106,7 @@ def _offer(price: float) -> SimpleNamespace:
 
 
 def fleet(
-    name: str = "gpu-fleet",
-    *,
-    placement: str = "cluster",
-    idle_s: int | None = 3600,
-    least: int = 0,
-    ssh: bool = False,
+    name: str = "gpu-fleet", *, placement: str = "cluster", idle_s: int | None = 3600, least: int = 0, ssh: bool = False
 ) -> SimpleNamespace:
     """A fleet without machines."""
     configuration = SimpleNamespace(

@@ -63,9 +63,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         repo = self.path.partition("?")[0].removeprefix("/api/models/")
         if "/tree/" in self.path:
-            self._answer(
-                [{"type": "file", "path": name, "size": 1, "oid": "0" * 40} for name in self.server.files]
-            )
+            self._answer([{"type": "file", "path": name, "size": 1, "oid": "0" * 40} for name in self.server.files])
         elif repo in self.server.repos:
             self._answer({"id": repo, "private": self.server.repos[repo]})
         else:
@@ -91,11 +89,7 @@ class _Handler(BaseHTTPRequestHandler):
             names = [each["path"] for each in json.loads(content)["files"]]
             modes = {name: "lfs" if name in self.server.lfs else "regular" for name in names}
             self._answer(
-                {
-                    "files": [
-                        {"path": name, "uploadMode": modes[name], "shouldIgnore": False} for name in names
-                    ]
-                }
+                {"files": [{"path": name, "uploadMode": modes[name], "shouldIgnore": False} for name in names]}
             )
         elif self.path.endswith("/info/lfs/objects/batch"):
             wanted = list(map(self._wanted, json.loads(content)["objects"]))
@@ -107,11 +101,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self._answer({"error": str(error)}, 507)  # which the client does not try again
                 return
             self.server.committed += [json.loads(line) for line in content.splitlines()]
-            commit = {
-                "commitUrl": "https://huggingface.co/me/open/commit/1",
-                "commitOid": "1",
-                "hookOutput": "",
-            }
+            commit = {"commitUrl": "https://huggingface.co/me/open/commit/1", "commitOid": "1", "hookOutput": ""}
             self._answer({"success": True, **commit})
         elif self.path == "/api/repos/create" and not self.server.is_read_only:
             asked = json.loads(content)

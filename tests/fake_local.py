@@ -30,9 +30,7 @@ def rent_disks(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the disks of local clusters hold goes with them, as that of rented machines does."""
     really = LocalProvider.status
     lost = CheckpointRetention(destroyed=True, location="on the machines' own disks")
-    monkeypatch.setattr(
-        LocalProvider, "status", lambda self, name: replace(really(self, name), retention=lost)
-    )
+    monkeypatch.setattr(LocalProvider, "status", lambda self, name: replace(really(self, name), retention=lost))
 
 
 class FakeLocal:
@@ -44,9 +42,7 @@ class FakeLocal:
         self.cluster.status["cluster"].update(name=name, id=f"run-{name}-{os.getpid()}")
         self.cluster.status.update(status or {})
         for rank, row in enumerate(self.cluster.status["nodes"]):
-            row.update(
-                rank=rank, phase="ready", detail="", seen_s_ago=0.1, failure=None, seconds={"ray": 4.0}
-            )
+            row.update(rank=rank, phase="ready", detail="", seen_s_ago=0.1, failure=None, seconds={"ray": 4.0})
         self.state = self._state(name)
         self.state.write()
         self.state.key_file.write_bytes(KEY)

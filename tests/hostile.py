@@ -23,14 +23,11 @@ lines = st.one_of(
 )
 """Short ones, as a name in somebody's cloud could be."""
 
-names = st.from_regex(r"[a-z][a-z0-9-]{1,40}", fullmatch=True) | st.sampled_from(
-    ["no", "on", "yes", "null", "true"]
-)
+names = st.from_regex(r"[a-z][a-z0-9-]{1,40}", fullmatch=True) | st.sampled_from(["no", "on", "yes", "null", "true"])
 """Names that dstack takes, some of which YAML takes for values."""
 
 tags = st.dictionaries(
     st.from_regex(r"[A-Za-z0-9_-]{1,6}", fullmatch=True) | st.sampled_from(["no", "on", "1e3", "-"]),
-    st.from_regex(r"[A-Za-z0-9 .:/=_+@-]{0,6}", fullmatch=True)
-    | st.sampled_from(["no", "1:30", " ", "=", "0x1"]),
+    st.from_regex(r"[A-Za-z0-9 .:/=_+@-]{0,6}", fullmatch=True) | st.sampled_from(["no", "1:30", " ", "=", "0x1"]),
     max_size=2,
 )

@@ -10,12 +10,7 @@ KINDS = ("model", "optim", "extra_state")
 
 
 def files(
-    ranks: Any,
-    world_size: int,
-    *,
-    kinds: tuple[str, ...] = KINDS,
-    extra: tuple[str, ...] = (),
-    at: float = 100.0,
+    ranks: Any, world_size: int, *, kinds: tuple[str, ...] = KINDS, extra: tuple[str, ...] = (), at: float = 100.0
 ) -> list[dict[str, Any]]:
     names = [f"{kind}_world_size_{world_size}_rank_{rank}.pt" for rank in ranks for kind in kinds]
     return [{"path": name, "size_bytes": 10, "modified_at": at} for name in (*names, *extra)]
@@ -39,11 +34,7 @@ def step(
         "step": number,
         "files": [{"path": "data.pt", "size_bytes": 1, "modified_at": when}] if data else [],
         "roles": [
-            {
-                "role": role,
-                "files": files(ranks, world_size, kinds=kinds, extra=extra, at=when),
-                "saves": list(saves),
-            }
+            {"role": role, "files": files(ranks, world_size, kinds=kinds, extra=extra, at=when), "saves": list(saves)}
         ],
     }
 
@@ -54,11 +45,7 @@ def run(name: str, *steps: dict[str, Any], tracker: str | None = None, at: float
 
 
 def node(
-    rank: int,
-    *runs: dict[str, Any],
-    identity: str | None = None,
-    marker: str = "",
-    markers: tuple[str, ...] = (),
+    rank: int, *runs: dict[str, Any], identity: str | None = None, marker: str = "", markers: tuple[str, ...] = ()
 ) -> tuple[NodeReport, dict[str, Any]]:
     """A node with these runs in its checkpoint folder, and nothing left behind."""
     place = {

@@ -84,9 +84,7 @@ def planned_uploads(cluster_: ClusterShape, options: SubmitOptions, *, here: Pat
     job_ = Job(name="x")
     draft = JobDraft(job=job_, options=options, cluster=cluster_, overrides=options.overrides)
     files = inspect_files(job_, options, here=here)
-    sent = [
-        entry for item in plan_uploads(draft, Snapshot(cluster_, files)).uploads for entry in item.entries
-    ]
+    sent = [entry for item in plan_uploads(draft, Snapshot(cluster_, files)).uploads for entry in item.entries]
     if files.working_dir is not None:
         sent += files.working_dir.entries
     return plan_uploads(draft, Snapshot(cluster_, replace(files, digests=digests_of(sent))))

@@ -20,9 +20,7 @@ def _typed() -> dict[str, str]:
     [guarded] = [node for node in tree.body if isinstance(node, ast.If)]
     imports = [node for node in guarded.body if isinstance(node, ast.ImportFrom)]
     assert len(imports) == len(guarded.body)
-    assert all(alias.asname == alias.name for node in imports for alias in node.names), (
-        "`import X as X` re-exports"
-    )
+    assert all(alias.asname == alias.name for node in imports for alias in node.names), "`import X as X` re-exports"
     return {alias.name: str(node.module) for node in imports for alias in node.names}
 
 
@@ -41,9 +39,7 @@ def test_all_errors_are_public() -> None:
     """But for those that are only branches of the tree."""
     from cloudrl import errors
 
-    tree = {
-        name for name, each in vars(errors).items() if inspect.isclass(each) and issubclass(each, Exception)
-    }
+    tree = {name for name, each in vars(errors).items() if inspect.isclass(each) and issubclass(each, Exception)}
     assert tree - set(cloudrl.__all__) == {"FailedError"}
 
 
@@ -55,10 +51,7 @@ def test_a_name_that_is_not_there() -> None:
 def test_the_version_is_that_of_the_project(repository: Path) -> None:
     import tomllib
 
-    assert (
-        tomllib.loads((repository / "pyproject.toml").read_text())["project"]["version"]
-        == cloudrl.__version__
-    )
+    assert tomllib.loads((repository / "pyproject.toml").read_text())["project"]["version"] == cloudrl.__version__
 
 
 def test_it_is_typed() -> None:
@@ -82,8 +75,7 @@ def test_importing_it_imports_nothing_else(run_python: Callable[[str], str]) -> 
 
 
 @pytest.mark.parametrize(
-    "module",
-    ["cloudrl.errors", "cloudrl.node.main", "cloudrl.data.addition", "cloudrl.verl_cpu.tiny_model"],
+    "module", ["cloudrl.errors", "cloudrl.node.main", "cloudrl.data.addition", "cloudrl.verl_cpu.tiny_model"]
 )
 def test_what_must_be_standard_library_only(module: str, run_python: Callable[[str], str]) -> None:
     """The node agent imports these under whatever Python an image has."""

@@ -59,11 +59,7 @@ def provenance(connection: Connection, run: str, step: int) -> Provenance:
     last = None
     for event in EventReader().read(job.logs()):
         if isinstance(event, Step) and event.step <= step:
-            shown = {
-                key: event.metrics[key]
-                for key in event.metrics
-                if key in _SHOWN or key.startswith(_VALIDATION)
-            }
+            shown = {key: event.metrics[key] for key in event.metrics if key in _SHOWN or key.startswith(_VALIDATION)}
             metrics |= {key: value for key, value in shown.items() if math.isfinite(value)}
             last = event.step
     model = overrides.get(MODEL)

@@ -55,12 +55,7 @@ class CheckpointHandle:
         return f"{self.source.name}: {self.info.name}"
 
     def merge(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        dtype: str = "bf16",
-        sync: bool = False,
-        on_progress: OnProgress = silent,
+        self, path: str | os.PathLike[str], *, dtype: str = "bf16", sync: bool = False, on_progress: OnProgress = silent
     ) -> Merged:
         """Make a Hugging Face model of it, on this machine; shards stay where they are.
 
@@ -97,9 +92,7 @@ class CheckpointHandle:
         Raises:
             CheckpointError: A role is incomplete, there is no room, or a file cannot be read.
         """
-        roles = [
-            each for each in self.inventory.checkpoints if (each.run, each.step) == (self.run, self.step)
-        ]
+        roles = [each for each in self.inventory.checkpoints if (each.run, each.step) == (self.run, self.step)]
         self._refuse_incomplete(roles)
         pulled = pull(roles, self.source, Path(path), on_progress=on_progress)
         for each in roles:
@@ -109,13 +102,9 @@ class CheckpointHandle:
 
     def _refuse_incomplete(self, roles: Sequence[Checkpoint]) -> None:
         """A job would go on from what is pulled. Remains of another world size do no harm beside a complete role."""
-        complete = {
-            each.role for each in roles if each.complete and (each.role != self.role or each == self.info)
-        }
+        complete = {each.role for each in roles if each.complete and (each.role != self.role or each == self.info)}
         gaps = [
-            f"{each.role}: {', '.join(each.missing)}"
-            for each in roles
-            if each.missing and each.role not in complete
+            f"{each.role}: {', '.join(each.missing)}" for each in roles if each.missing and each.role not in complete
         ]
         if gaps:
             raise CheckpointError(

@@ -67,18 +67,14 @@ def named_files(metadata: bytes) -> set[str]:
     return named
 
 
-def _check(
-    checkpoint: Checkpoint, open_file: OpenFile, prefix: str, data: Mapping[str, FileCopy]
-) -> Iterator[Finding]:
+def _check(checkpoint: Checkpoint, open_file: OpenFile, prefix: str, data: Mapping[str, FileCopy]) -> Iterator[Finding]:
     """What is wrong in one folder of a role, such as `model/dist_ckpt/`."""
     for file in data.values():
         if not file.size_bytes:
             yield Finding("the file is empty", file=file.label)
     copies = checkpoint.files.get(f"{prefix}{METADATA}")
     if copies is None:
-        yield Finding(
-            f"{prefix}{METADATA} is not there: its saving was cut off, or it lies on a node that is gone"
-        )
+        yield Finding(f"{prefix}{METADATA} is not there: its saving was cut off, or it lies on a node that is gone")
         return
     metadata = copies[0]
     if not 0 < metadata.size_bytes <= _MAX_METADATA_BYTES:
@@ -90,9 +86,7 @@ def _check(
         yield Finding(error.message, file=metadata.label)
         return
     for name in sorted(named - data.keys()):
-        yield Finding(
-            f"{prefix}{name} is named in {METADATA}, and is not there", _rank(name.rpartition("/")[2])
-        )
+        yield Finding(f"{prefix}{name} is named in {METADATA}, and is not there", _rank(name.rpartition("/")[2]))
 
 
 def _rank(name: str) -> int:

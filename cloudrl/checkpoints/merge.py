@@ -78,21 +78,14 @@ def merge_inputs(checkpoint: Checkpoint, open_file: OpenFile) -> MergeInputs:
         config_files={name: open_file(file).read(0, file.size_bytes) for name, file in small.items()},
         world_size=size,
         sidecars={
-            rank: Sidecars(
-                shards["optim"].get(rank), shards["extra_state"].get(rank), checkpoint.records.get(rank)
-            )
+            rank: Sidecars(shards["optim"].get(rank), shards["extra_state"].get(rank), checkpoint.records.get(rank))
             for rank in models
         },
     )
 
 
 def merge(
-    inputs: MergeInputs,
-    target: Path,
-    *,
-    dtype: str = "bf16",
-    sync: bool = False,
-    on_progress: OnProgress = silent,
+    inputs: MergeInputs, target: Path, *, dtype: str = "bf16", sync: bool = False, on_progress: OnProgress = silent
 ) -> Merged:
     """Merge one role of one step; the shards are only read, and a merge that was killed can be repeated.
 

@@ -60,9 +60,7 @@ def pull(
         part.write_text(str(step))
         part.replace(folder / TRACKER)
     except OSError as error:
-        raise InputError(
-            f"{error.filename or folder} cannot be written: {error.strerror or error}"
-        ) from error
+        raise InputError(f"{error.filename or folder} cannot be written: {error.strerror or error}") from error
     meter.finish()
     return Pulled(folder, len(files), total)
 

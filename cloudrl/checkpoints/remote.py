@@ -83,9 +83,7 @@ class RangeClient:
             raise ConnectionResetError("the connection broke before the answer")
         return answer
 
-    def keep_trying(
-        self, attempt: Callable[[], None], label: str, progress: Callable[[], int] = lambda: 0
-    ) -> None:
+    def keep_trying(self, attempt: Callable[[], None], label: str, progress: Callable[[], int] = lambda: 0) -> None:
         """Repeat an attempt until it succeeds.
 
         Args:
@@ -184,8 +182,7 @@ class RemoteShard:
             answer = json.loads(self._call(routes.CHECKPOINT_FILE, query={"crc32": value}, headers=headers))
             if answer["size_bytes"] != count:
                 raise CheckpointError(
-                    f"{self.label} has changed while it was read",
-                    hint="Is a job saving this step? Wait for it",
+                    f"{self.label} has changed while it was read", hint="Is a job saving this step? Wait for it"
                 )
             value, offset = int(answer["crc32"]), offset + count
         return value
@@ -199,9 +196,7 @@ class RemoteShard:
                 del content[-1:]  # half of a value
             headers = {"Range": f"bytes={offset + len(content) * ratio}-{offset + length - 1}"}
             query = {"cast": cast} if cast else None
-            with self._client.open(
-                routes.CHECKPOINT_FILE, query=query, headers=headers, **self._file
-            ) as answer:
+            with self._client.open(routes.CHECKPOINT_FILE, query=query, headers=headers, **self._file) as answer:
                 if cast and answer.header(routes.CAST_HEADER) != cast:
                     raise PermanentError(f"{self.label}: the agent does not cast", code=ErrorCode.UNSUPPORTED)
                 _read_until(answer, length // ratio, content)

@@ -57,13 +57,9 @@ def merge_on_head(
     """
     source = checkpoint.source
     if not isinstance(source, ClusterSource):
-        raise InputError(
-            f"{source.name} is on this machine: there is no head to merge it", hint="Leave out --on-head"
-        )
+        raise InputError(f"{source.name} is on this machine: there is no head to merge it", hint="Leave out --on-head")
     if not path.startswith("/"):
-        raise InputError(
-            f"--to {path} is relative, and means a folder of the head", hint="Give an absolute path"
-        )
+        raise InputError(f"--to {path} is relative, and means a folder of the head", hint="Give an absolute path")
     options = [f"--to={path}", f"--dtype={dtype}", *(["--sync"] if sync else [])]
     if source.backoff is not None:
         options.append(f"--give-up-s={source.backoff.give_up_s:g}")
@@ -73,9 +69,7 @@ def merge_on_head(
 def _submit(connection: Connection, checkpoint: Checkpoint, options: list[str]) -> JobHandle:
     cluster, agent = inspect_cluster(connection), connection.agent()
     if agent is None or cluster.secrets_dir is None:
-        raise InputError(
-            f"{connection.name} has no place where secrets of jobs can lie", hint="Leave out --on-head"
-        )
+        raise InputError(f"{connection.name} has no place where secrets of jobs can lie", hint="Leave out --on-head")
     head = next(node for node in agent.status().nodes if node.rank == 0)
     port = head.agent_port or urlsplit(agent.url).port or 80
     world_size = [] if checkpoint.world_size is None else [f"--world-size={checkpoint.world_size}"]
@@ -114,9 +108,7 @@ def _follow(job: JobHandle, backoff: Backoff | None, on_progress: OnProgress) ->
         elif isinstance(event, Ended):
             raise_for_status(job, event)
     if not result:
-        raise JobFailed(
-            f"job {job.submission_id} has ended and says nothing of a model", hint="cloudrl jobs logs"
-        )
+        raise JobFailed(f"job {job.submission_id} has ended and says nothing of a model", hint="cloudrl jobs logs")
     return Merged(**{**result, "path": Path(result["path"]), "warnings": tuple(result["warnings"])})
 
 

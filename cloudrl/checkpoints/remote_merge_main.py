@@ -94,9 +94,7 @@ def _find(
     for each in inventory.checkpoints:
         if (each.run, each.step, each.role, each.world_size) == wanted:
             return each
-    raise CheckpointError(
-        f"step {args.step} of {args.run} is not there any more", hint="cloudrl checkpoints list"
-    )
+    raise CheckpointError(f"step {args.step} of {args.run} is not there any more", hint="cloudrl checkpoints list")
 
 
 def _report(**what: Any) -> None:

@@ -70,8 +70,7 @@ FileOption = Annotated[
 ]
 SetOption = Annotated[list[str] | None, option("PATH=YAML", "Set any other field. Repeatable.", "--set")]
 EnvOption = Annotated[
-    list[str] | None,
-    option("K[=V]", "Environment variable; K alone copies this shell's. Repeatable.", "--env", "-e"),
+    list[str] | None, option("K[=V]", "Environment variable; K alone copies this shell's. Repeatable.", "--env", "-e")
 ]
 
 
@@ -124,9 +123,7 @@ def with_options(**blocks: Callable[..., Any]) -> Callable[[Callable[..., Any]],
             parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
             for name, each in own.parameters.items()
             for parameter in (
-                inspect.signature(blocks[name], eval_str=True).parameters.values()
-                if name in blocks
-                else [each]
+                inspect.signature(blocks[name], eval_str=True).parameters.values() if name in blocks else [each]
             )
         ]
         with_blocks.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]

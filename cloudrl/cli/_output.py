@@ -116,9 +116,7 @@ def print_or_write(text: str, path: Path | None, *, dry_run: bool, confirm: Conf
             raise InputError(f"-o {path}: dstack reads .yml files", hint=f"-o {path}.dstack.yml")
         try:
             old = path.read_text(encoding="utf-8") if path.exists() else None
-            if old not in (None, text) and not confirm(
-                Question(f"{path} has other content. Replace it?", None)
-            ):
+            if old not in (None, text) and not confirm(Question(f"{path} has other content. Replace it?", None)):
                 raise InputError(f"{path} was not changed")
             if old != text:
                 path.parent.mkdir(parents=True, exist_ok=True)

@@ -20,9 +20,7 @@ OverridesArgument = Annotated[
 
 
 def submit_options(
-    model: Annotated[
-        str | None, option("HUB_ID|./DIR", "Model: a Hub ID, or a folder here (with ./).")
-    ] = None,
+    model: Annotated[str | None, option("HUB_ID|./DIR", "Model: a Hub ID, or a folder here (with ./).")] = None,
     data: Annotated[
         list[str] | None,
         option(

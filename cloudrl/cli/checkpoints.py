@@ -19,9 +19,7 @@ if TYPE_CHECKING:
     from cloudrl.shards.report import Report
 
 app = typer.Typer(
-    help="List, verify, merge, publish, copy and prune checkpoints.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
+    help="List, verify, merge, publish, copy and prune checkpoints.", no_args_is_help=True, rich_markup_mode=None
 )
 
 DirOption = Annotated[Path | None, option("DIR", "Use a local folder instead of a cluster.", "--dir")]
@@ -38,10 +36,7 @@ def selection(
     run: RunOption = None,
     role: Annotated[str, option("ROLE", "actor or critic.", "--role")] = "actor",
     timeout_min: Annotated[
-        float,
-        typer.Option(
-            "--timeout", metavar="MINUTES", help="How long to wait for an unresponsive node.", min=0
-        ),
+        float, typer.Option("--timeout", metavar="MINUTES", help="How long to wait for an unresponsive node.", min=0)
     ] = 10.0,
 ) -> Any:
     """The block of options that chooses one checkpoint; makes what finds it."""
@@ -109,9 +104,7 @@ def merge(
     on_head: Annotated[
         bool, typer.Option("--on-head", help="Merge on the head node; --to is then a path there.")
     ] = False,
-    sync: Annotated[
-        bool, typer.Option("--sync", help="Flush the model to disk, to survive a power failure.")
-    ] = False,
+    sync: Annotated[bool, typer.Option("--sync", help="Flush the model to disk, to survive a power failure.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Merge the shards of a step into a Hugging Face model. The shards stay; only what is needed is transferred."""
@@ -120,9 +113,7 @@ def merge(
 
     with Terminal() as terminal:
         checkpoint = choose(terminal)
-        merged = merge_checkpoint(
-            checkpoint, to, dtype=dtype, on_head=on_head, sync=sync, on_progress=terminal
-        )
+        merged = merge_checkpoint(checkpoint, to, dtype=dtype, on_head=on_head, sync=sync, on_progress=terminal)
     done = merged.to_json()
     size, at = gigabytes(merged.size_bytes), " on the head" if on_head else ""
     what = f"step {checkpoint.step} of run {checkpoint.run}"
@@ -137,9 +128,7 @@ def push(
     to: Annotated[str, option("OWNER/NAME", "Hugging Face Hub repository.", "--to")],
     *,
     choose: Any,
-    public: Annotated[
-        bool, typer.Option("--public", help="Make the repository public, not private.")
-    ] = False,
+    public: Annotated[bool, typer.Option("--public", help="Make the repository public, not private.")] = False,
     dtype: DtypeOption = "bf16",
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
@@ -212,9 +201,7 @@ def _row(info: Checkpoint) -> tuple[str, ...]:
 
     size = info.world_size
     ranks = "Megatron" if info.is_megatron else f"{len(info.ranks)} of {size}" if size is not None else "none"
-    places = [
-        f"{spans(held)}{' on ' * bool(place.ranks)}{place.short}" for place, held in info.locations.items()
-    ]
+    places = [f"{spans(held)}{' on ' * bool(place.ranks)}{place.short}" for place, held in info.locations.items()]
     missing = f"missing: {', '.join(info.missing)}" if info.missing else "complete"
     state = f"{missing}; resume point" if info.resumes else missing
     age = duration(max(0.0, time.time() - info.modified_at))

@@ -11,9 +11,7 @@ import typer
 from cloudrl.cli import _output
 from cloudrl.cli._options import JsonOption, explicit, option
 
-app = typer.Typer(
-    help="List data sets, and prepare them on this machine.", no_args_is_help=True, rich_markup_mode=None
-)
+app = typer.Typer(help="List data sets, and prepare them on this machine.", no_args_is_help=True, rich_markup_mode=None)
 
 
 @app.command("list")
@@ -37,10 +35,7 @@ def list_(as_json: JsonOption = False) -> None:
         return
     for each in known:
         each["rows"] = " + ".join(f"{count} {split}" for split, count in each["rows"].items())
-    rows = [
-        (each["name"], each["source"] or "generated", each["rows"], each["reward"] or "none")
-        for each in known
-    ]
+    rows = [(each["name"], each["source"] or "generated", each["rows"], each["reward"] or "none") for each in known]
     _output.table(("name", "source", "rows", "verl's reward"), rows)
     _output.hint("cloudrl data prepare owner/name --prompt-field question --answer-field answer --to ./data")
 
@@ -48,8 +43,7 @@ def list_(as_json: JsonOption = False) -> None:
 @app.command()
 def prepare(
     place: Annotated[
-        str,
-        typer.Argument(metavar="NAME|HUB_ID|PATH", help="Built-in name, owner/name on the Hub, or a path."),
+        str, typer.Argument(metavar="NAME|HUB_ID|PATH", help="Built-in name, owner/name on the Hub, or a path.")
     ],
     to: Annotated[Path, option("DIR", "Folder for train.parquet and test.parquet.")],
     source: Annotated[str | None, option("PLACE", "Where the raw rows are: owner/name, or a path.")] = None,
@@ -59,15 +53,9 @@ def prepare(
     config: Annotated[str | None, option("NAME", "Configuration (subset) on the Hub.")] = None,
     split: Annotated[str | None, option("NAME", "Training split.")] = None,
     test_split: Annotated[str | None, option("NAME", "Test split.")] = None,
-    test_rows: Annotated[
-        int | None, option("N", "Hold out N rows of the training split for testing.")
-    ] = None,
-    data_source: Annotated[
-        str | None, option("NAME", "Name by which verl chooses the reward function.")
-    ] = None,
-    skip_bad: Annotated[
-        bool, typer.Option("--skip-bad", help="Skip rows with an empty prompt or answer.")
-    ] = False,
+    test_rows: Annotated[int | None, option("N", "Hold out N rows of the training split for testing.")] = None,
+    data_source: Annotated[str | None, option("NAME", "Name by which verl chooses the reward function.")] = None,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Skip rows with an empty prompt or answer.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Write train.parquet and test.parquet in verl's format, as a node would. Prints overrides that use them.

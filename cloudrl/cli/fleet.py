@@ -32,19 +32,11 @@ app = typer.Typer(help="Manage dstack fleets, the machines for clusters.", no_ar
 
 @app.command()
 def create(
-    name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="Fleet name. Default: gpu-fleet.")
-    ] = None,
-    nodes: Annotated[
-        str | None, option("N|A..B", "Maximum number of machines, or a range such as 2..4.")
-    ] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Fleet name. Default: gpu-fleet.")] = None,
+    nodes: Annotated[str | None, option("N|A..B", "Maximum number of machines, or a range such as 2..4.")] = None,
     gpu: GpuOption = None,
-    now: Annotated[
-        bool, typer.Option("--now", help="Rent the machines now instead of with the first run.")
-    ] = False,
-    idle_duration: Annotated[
-        str | None, option("TIME", "Release a machine after it was idle this long: 30m.")
-    ] = None,
+    now: Annotated[bool, typer.Option("--now", help="Rent the machines now instead of with the first run.")] = False,
+    idle_duration: Annotated[str | None, option("TIME", "Release a machine after it was idle this long: 30m.")] = None,
     ssh_host: Annotated[list[str] | None, option("HOST", "A machine of your own. Repeatable.")] = None,
     ssh_user: Annotated[str | None, option("USER", "User to log in as.")] = None,
     ssh_key: Annotated[str | None, option("FILE", "Private SSH key.")] = None,

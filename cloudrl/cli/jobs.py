@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="List, watch and stop jobs.", no_args_is_help=True, rich_markup_mode=None)
 
 JobArgument = Annotated[
-    str | None,
-    typer.Argument(metavar="ID", help="Submission ID or ray:// URL. Default: the newest job."),
+    str | None, typer.Argument(metavar="ID", help="Submission ID or ray:// URL. Default: the newest job.")
 ]
 
 
@@ -63,9 +62,7 @@ def status(
     if as_json:
         _output.as_json(fields)
     else:
-        cells = {
-            key: json.dumps(value) if isinstance(value, dict) else value for key, value in fields.items()
-        }
+        cells = {key: json.dumps(value) if isinstance(value, dict) else value for key, value in fields.items()}
         rows = [(key, "" if value is None else str(value)) for key, value in cells.items()]
         _output.table(("field", "value"), rows)
     if job.status is JobStatus.FAILED:

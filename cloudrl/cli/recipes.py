@@ -30,20 +30,14 @@ def list_(as_json: JsonOption = False) -> None:
         others = [each.model_dump(include={"name", "summary", "source"}) for each in algorithms]
         _output.as_json({"recipes": about, "algorithms": others})
         return
-    _output.table(
-        ("recipe", "made for", "summary"), [(job.name, _made_for(job), job.summary) for job in jobs]
-    )
+    _output.table(("recipe", "made for", "summary"), [(job.name, _made_for(job), job.summary) for job in jobs])
     _output.data("")
     _output.table(("algorithm", "summary"), [(each.name, each.summary) for each in algorithms])
     _output.hint("cloudrl recipes show ppo --algorithm dapo")
 
 
 @app.command()
-def show(
-    name: RecipeArgument,
-    algorithm: AlgorithmOption = None,
-    as_json: JsonOption = False,
-) -> None:
+def show(name: RecipeArgument, algorithm: AlgorithmOption = None, as_json: JsonOption = False) -> None:
     """Print a recipe's YAML, with comments on its numbers and their sources."""
     from cloudrl import recipes, sdk
 

@@ -37,9 +37,7 @@ def up(
         _output.data(cluster.plan(where.name, dashboard_port=dashboard_port).preview())
         return
     with Terminal(yes=yes) as terminal:
-        running = cluster.up(
-            where.name, dashboard_port=dashboard_port, confirm=terminal.confirm, on_progress=terminal
-        )
+        running = cluster.up(where.name, dashboard_port=dashboard_port, confirm=terminal.confirm, on_progress=terminal)
     recipe = "grpo" if cluster.gpu else "grpo-tiny"
     _output.hint(f"cloudrl submit {recipe} --cluster {cluster.name}\ncloudrl down {cluster.name}")
     url = running.connection.ray_url

@@ -43,9 +43,7 @@ def create(
     """Create a network volume, or write its YAML with -o."""
     from cloudrl.sdk import NetworkVolume
 
-    options = explicit(
-        name=name, backend=backend, region=region, size=size, volume_id=volume_id, file=file, set=field
-    )
+    options = explicit(name=name, backend=backend, region=region, size=size, volume_id=volume_id, file=file, set=field)
     volume = NetworkVolume.load(declared_fields(options))
     with Terminal(yes=yes) as terminal:
         if not _output.print_or_write(volume.to_dstack(), output, dry_run=dry_run, confirm=terminal.confirm):

@@ -12,9 +12,7 @@ ANSWERS = ("answer", "final_answer", "solution", "response", "output", "ground_t
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
-def find_field(
-    name: str, row: Mapping[str, Any], option: str, wanted: Optional[str], usual: Tuple[str, ...]
-) -> str:
+def find_field(name: str, row: Mapping[str, Any], option: str, wanted: Optional[str], usual: Tuple[str, ...]) -> str:
     """The field that holds the prompt, or the answer: the one that was named, else one by its usual names.
 
     Args:
@@ -130,9 +128,7 @@ def _message(value: Any) -> Mapping[str, str]:
     if more:
         raise BadRow(f"a message of its prompt has {', '.join(more)} besides role and content")
     if role not in ROLES:
-        raise BadRow(
-            f"a message of its prompt has role {role!r}; verl's chat templates know {', '.join(ROLES)}"
-        )
+        raise BadRow(f"a message of its prompt has role {role!r}; verl's chat templates know {', '.join(ROLES)}")
     if not isinstance(content, str) or not content.strip():
         raise BadRow(f"the {role}'s message of its prompt is empty or no text")
     return {"role": role, "content": _writable("prompt", content)}

@@ -48,9 +48,7 @@ def read_files(place: Path, config: Optional[str] = None) -> Dict[str, FileTable
             raise InputError(f"{place} is none of {', '.join(SUFFIXES)}")
         return {"train": FileTable((place,))}
     if not place.is_dir():
-        raise InputError(
-            f"{place} does not exist", hint="The path is taken on the machine that prepares the data"
-        )
+        raise InputError(f"{place} does not exist", hint="The path is taken on the machine that prepares the data")
     folders = [place / config] if config else []
     for folder in (*folders, place, place / "data"):
         files = _data_files(folder)
@@ -101,9 +99,7 @@ def _jsonl(path: Path) -> Iterator[Mapping[str, Any]]:
 def _json(path: Path) -> Iterator[Mapping[str, Any]]:
     """One array of rows; files of the Hub that are called `.json` often hold lines instead."""
     with path.open(encoding="utf-8-sig") as file:
-        start = next(
-            (character for character in iter(lambda: file.read(1), "") if not character.isspace()), ""
-        )
+        start = next((character for character in iter(lambda: file.read(1), "") if not character.isspace()), "")
     if start != "[":
         yield from _jsonl(path)
         return
@@ -136,9 +132,7 @@ def _csv(path: Path) -> Iterator[Mapping[str, Any]]:
                 raise InputError(f"{path}: two columns have the same name: {', '.join(columns)}")
             for cells in reader:
                 if len(cells) != len(columns):
-                    raise InputError(
-                        f"{path}, line {reader.line_num}: {len(cells)} cells for {len(columns)} columns"
-                    )
+                    raise InputError(f"{path}, line {reader.line_num}: {len(cells)} cells for {len(columns)} columns")
                 yield dict(zip(columns, cells))  # noqa: B905  Python 3.9 knows no strict=
         except (csv.Error, UnicodeDecodeError) as error:
             raise InputError(f"{path}, line {reader.line_num}: {error}") from error

@@ -11,18 +11,7 @@ import random
 from collections.abc import Sized
 from itertools import chain
 from pathlib import Path, PurePath
-from typing import (
-    AbstractSet,
-    Any,
-    Callable,
-    Dict,
-    Iterable,
-    Iterator,
-    Mapping,
-    Optional,
-    Tuple,
-    Union,
-)
+from typing import AbstractSet, Any, Callable, Dict, Iterable, Iterator, Mapping, Optional, Tuple, Union
 
 from cloudrl.data.fields import ANSWERS, PROMPTS, answer_text, find_field, messages, value_at
 from cloudrl.data.parquet import silent, write_splits
@@ -39,9 +28,7 @@ _HELD_OUT_SHARE, _HELD_OUT_MOST = 20, 1000
 """Without a test split and without `test_rows`: one row in 20 is held out, and not more than 1000."""
 
 
-def prepare(
-    folder: Union[str, Path], request: Request, *, say: Callable[[str], None] = silent
-) -> Dict[str, str]:
+def prepare(folder: Union[str, Path], request: Request, *, say: Callable[[str], None] = silent) -> Dict[str, str]:
     """Write train.parquet and test.parquet, in the columns that verl reads.
 
     Args:

@@ -46,9 +46,7 @@ def download(
 def _failure(name: str, hub_id: str, error: Exception) -> CloudrlError:
     what, reason = f"data set {name}: {hub_id}", _one_line(error)
     if "Config name is missing" in reason or reason.startswith("BuilderConfig"):
-        return InputError(
-            f"{what} has several configurations ({reason})", hint="Name one as config (--config NAME)"
-        )
+        return InputError(f"{what} has several configurations ({reason})", hint="Name one as config (--config NAME)")
     if _offline():
         return InputError(
             f"{what} is not in the cache, and {_offline()} forbids to download it ({reason})",

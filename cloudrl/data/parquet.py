@@ -8,18 +8,7 @@ import tempfile
 import time
 from collections import Counter
 from pathlib import Path
-from typing import (
-    Any,
-    Callable,
-    Dict,
-    Iterable,
-    Iterator,
-    List,
-    Mapping,
-    Tuple,
-    TypeVar,
-    Union,
-)
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Tuple, TypeVar, Union
 
 from cloudrl.data.packages import package
 from cloudrl.errors import InputError
@@ -172,9 +161,7 @@ def counted(
         now = clock()
         if now - said_at >= SAY_EVERY_S:
             said_at = now
-            say(
-                f"{name}: {_row_counts(counts)}, {sum(counts.values()) / max(now - started_at, 1e-9):,.0f} rows/s"
-            )
+            say(f"{name}: {_row_counts(counts)}, {sum(counts.values()) / max(now - started_at, 1e-9):,.0f} rows/s")
         yield split, row
     say(f"{name}: {_row_counts(counts)} in {clock() - started_at:.1f} s")
 

@@ -3,17 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import (
-    AbstractSet,
-    Any,
-    Callable,
-    Dict,
-    Iterable,
-    Iterator,
-    Mapping,
-    Optional,
-    Tuple,
-)
+from typing import AbstractSet, Any, Callable, Dict, Iterable, Iterator, Mapping, Optional, Tuple
 
 from cloudrl.errors import InputError
 

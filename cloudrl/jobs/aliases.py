@@ -45,9 +45,7 @@ def expand_aliases(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
 
 def _check_free(values: Mapping[str, str], alias: str, key: str) -> None:
     if key in values:
-        raise InputError(
-            f"{alias} and {key}={values[key]} say the same thing twice", hint="Give one of the two"
-        )
+        raise InputError(f"{alias} and {key}={values[key]} say the same thing twice", hint="Give one of the two")
 
 
 def _model(draft: JobDraft, model: str, files: LocalFiles) -> JobDraft:

@@ -69,9 +69,7 @@ def _defined(body: list[ast.stmt]) -> Iterator[str]:
             yield from ((each.asname or each.name).split(".")[0] for each in node.names)
         elif isinstance(node, (ast.Assign, ast.AnnAssign)):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            yield from (
-                each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name)
-            )
+            yield from (each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name))
         else:
             for inner in ("body", "orelse", "finalbody"):
                 yield from _defined(getattr(node, inner, []))

@@ -51,13 +51,9 @@ def _check_shape(values: Mapping[str, str], cluster: ClusterShape) -> None:
             continue
         value = integer(values[key])
         if value is None and "${" not in values[key]:
-            raise InputError(
-                f"{key}={values[key]} is not a whole number", hint=f"For example {key}={available}"
-            )
+            raise InputError(f"{key}={values[key]} is not a whole number", hint=f"For example {key}={available}")
         if value is not None and value < 1:
-            raise InputError(
-                f"{key}={value} is less than 1", hint=f"Leave it out: the cluster gives {key}={available}"
-            )
+            raise InputError(f"{key}={value} is less than 1", hint=f"Leave it out: the cluster gives {key}={available}")
         if value is not None and value > available:
             raise InputError(
                 f"{key}={value}, but cluster {cluster.name!r} has {things}: verl would wait for ever",

@@ -54,13 +54,9 @@ def take_cluster_defaults(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
     keys = [key for key in defaults if key not in values and has_key(cluster.verl_version, key)]
     model, notes = job.model or "", []
     if MODEL not in values and "/" in model and model[0] != "/" and model not in cluster.models:
-        notes = [
-            f"model {model} is not prepared on cluster {cluster.name!r}: every worker downloads it from the Hub"
-        ]
+        notes = [f"model {model} is not prepared on cluster {cluster.name!r}: every worker downloads it from the Hub"]
     draft = draft.noting(*notes, defaults={key: hydra_text(defaults[key]) for key in keys})
-    return (
-        replace(draft, variables={"HF_HUB_OFFLINE": "1", **draft.variables}) if is_offline(draft) else draft
-    )
+    return replace(draft, variables={"HF_HUB_OFFLINE": "1", **draft.variables}) if is_offline(draft) else draft
 
 
 def is_offline(draft: JobDraft) -> bool:
@@ -79,9 +75,7 @@ def needs_critic(values: Mapping[str, str]) -> bool:
     enabled = values.get("critic.enable", "null").lower()
     if enabled in ("true", "false"):
         return enabled == "true"
-    return values.get("algorithm.adv_estimator", "gae") == "gae" or any(
-        key.startswith("critic.") for key in values
-    )
+    return values.get("algorithm.adv_estimator", "gae") == "gae" or any(key.startswith("critic.") for key in values)
 
 
 def _check_saving(values: Mapping[str, str]) -> None:

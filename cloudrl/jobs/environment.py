@@ -28,8 +28,7 @@ def parse_env(items: Iterable[str], environ: Mapping[str, str]) -> dict[str, str
         name, equals, value = item.partition("=")
         if not equals and name not in environ:
             raise InputError(
-                f"--env {name}: this shell has no variable {name!r}",
-                hint=f"export {name}=..., or --env {name}=...",
+                f"--env {name}: this shell has no variable {name!r}", hint=f"export {name}=..., or --env {name}=..."
             )
         values[name] = value if equals else environ[name]
     return checked_env(values, "--env")

@@ -13,9 +13,7 @@ from cloudrl.transport.ray_job import JobStatus
 from cloudrl.verl.metrics import Step, parse_step, parse_total_steps, plain
 
 _PACE_STEPS = 5
-_ERROR = re.compile(
-    r"(?:ray\.exceptions\.RayTaskError\()?([A-Za-z_][\w.]*(?:Error|Exception))\)?(?:: \S.*)?$"
-)
+_ERROR = re.compile(r"(?:ray\.exceptions\.RayTaskError\()?([A-Za-z_][\w.]*(?:Error|Exception))\)?(?:: \S.*)?$")
 
 
 @dataclass(frozen=True)

@@ -193,8 +193,7 @@ def raise_for_status(job: JobHandle, ended: Ended) -> None:
     else:
         what = f"its first error was {ended.first_error}"
     raise JobFailed(
-        f"job {job.submission_id} ended as {ended.status}: {what}",
-        hint=f"The whole log: cloudrl jobs logs {job.url}",
+        f"job {job.submission_id} ended as {ended.status}: {what}", hint=f"The whole log: cloudrl jobs logs {job.url}"
     )
 
 

@@ -134,11 +134,7 @@ def inspect_files(job: Job, options: SubmitOptions, *, here: Path | None = None)
         inside = {text: inspect_path(folder.path, text, kinds[text]) for text in kinds if not is_marked(text)}
         found |= {text: replace(file, is_in_working_dir=True) for text, file in inside.items() if file.exists}
     return LocalFiles(
-        here=here,
-        working_dir=folder,
-        working_dir_is_remote=is_url,
-        verl_fork=_verl_of(folder),
-        found=found,
+        here=here, working_dir=folder, working_dir_is_remote=is_url, verl_fork=_verl_of(folder), found=found
     )
 
 
@@ -243,8 +239,7 @@ def _check(path: LocalPath) -> None:
 def _notes(key: str, text: str, kind: PathKind, file: LocalFile, nodes_are_here: bool) -> Iterator[str]:
     if text.startswith("/") and not nodes_are_here and file.exists:
         yield (
-            f"{key}={text} is a path on the nodes; to send what this machine has there, give it relative to this "
-            "folder"
+            f"{key}={text} is a path on the nodes; to send what this machine has there, give it relative to this folder"
         )
     if kind is PathKind.MODEL and HUB_ID.fullmatch(text) and file.is_folder:
         yield f"{key}={text} is a model on the Hub; the folder of that name here needs ./{text}"
@@ -295,9 +290,7 @@ def _entries(folder: Path) -> tuple[Entry, ...]:
 
 def _code(file: LocalFile) -> LocalFile:
     folder = file.path.parent
-    modules = {each.stem for each in folder.glob("*.py")} | {
-        each.parent.name for each in folder.glob("*/*.py")
-    }
+    modules = {each.stem for each in folder.glob("*.py")} | {each.parent.name for each in folder.glob("*/*.py")}
     try:
         return replace(file, modules_beside=frozenset(modules), source=file.path.read_bytes())
     except OSError as failure:
@@ -306,9 +299,7 @@ def _code(file: LocalFile) -> LocalFile:
 
 def _inspect_working_dir(folder: Path, excludes: Sequence[str]) -> LocalFile:
     entries, resolved = scan(folder, excludes), folder.resolve()
-    return LocalFile(
-        folder, resolved, exists=True, is_folder=True, children=_children(resolved), entries=entries
-    )
+    return LocalFile(folder, resolved, exists=True, is_folder=True, children=_children(resolved), entries=entries)
 
 
 def _children(folder: Path) -> tuple[str, ...]:

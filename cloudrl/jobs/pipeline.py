@@ -107,11 +107,7 @@ def plan_resume(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
     cluster, saved, values = draft.cluster, snapshot.saved, draft.values
     if snapshot.is_expected and continues_a_run(draft.job, draft.options):
         return draft.noting("the step that the run continues from is known once the cluster is up")
-    if (
-        saved is None
-        or cluster.checkpoint_dir is None
-        or not has_key(cluster.verl_version, saves.RESUME_MODE)
-    ):
+    if saved is None or cluster.checkpoint_dir is None or not has_key(cluster.verl_version, saves.RESUME_MODE):
         return draft
     if integer(values.get(NODES)) not in (None, cluster.nodes):  # nobody knows yet on which of the nodes
         return draft

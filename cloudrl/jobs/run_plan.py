@@ -45,12 +45,7 @@ def expected_snapshot(
     planned: Plan, job: Job, options: SubmitOptions, *, shell: Mapping[str, str] | None = None
 ) -> Snapshot:
     """What planning the job is going to look at once the cluster is up; of this machine's files only code is read."""
-    return Snapshot(
-        expected_shape(planned, job),
-        inspect_files(job, options),
-        shell=shell or {},
-        is_expected=True,
-    )
+    return Snapshot(expected_shape(planned, job), inspect_files(job, options), shell=shell or {}, is_expected=True)
 
 
 def expected_shape(planned: Plan, job: Job) -> ClusterShape:
@@ -72,10 +67,7 @@ def expected_shape(planned: Plan, job: Job) -> ClusterShape:
             name: {part: f"{data_dir}/{folder_name(name)}/{part}.parquet" for part in ("train", "test")}
             for name in _names(cluster)
         },
-        models={
-            model: f"{data_dir}/models/{model}" if model in MADE_ON_NODES else model
-            for model in cluster.models
-        },
+        models={model: f"{data_dir}/models/{model}" if model in MADE_ON_NODES else model for model in cluster.models},
         verl_version=planned.verl_version,
         rollouts=planned.rollouts,
         provider=planned.provider,
@@ -153,9 +145,7 @@ def _names(cluster: Cluster) -> list[str]:
 
 def _is_prepared(name: str) -> bool:
     """Whether the cluster can make this data set: a built-in one, or one on the Hub that is no path here."""
-    return name in BUILT_IN or (
-        bool(HUB_ID.fullmatch(name)) and not is_marked(name) and not Path(name).exists()
-    )
+    return name in BUILT_IN or (bool(HUB_ID.fullmatch(name)) and not is_marked(name) and not Path(name).exists())
 
 
 def _is_fetched(model: str) -> bool:

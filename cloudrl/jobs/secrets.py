@@ -50,9 +50,7 @@ def collect_secrets(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
     """
     shell, variables = snapshot.shell, draft.variables
     loggers = set(re.findall(r"\w+", draft.values.get("trainer.logger", "")))
-    needed = {
-        name: f"trainer.logger has {each}" for each in sorted(loggers) for name in _OF_LOGGERS.get(each, ())
-    }
+    needed = {name: f"trainer.logger has {each}" for each in sorted(loggers) for name in _OF_LOGGERS.get(each, ())}
     if not is_offline(draft):
         needed = {**dict.fromkeys(_OF_THE_HUB, "a model is read from the Hub"), **needed}
     from_shell = {name: shell[name] for name in needed if shell.get(name) and name not in variables}
@@ -68,9 +66,7 @@ def collect_secrets(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
     known = {**shell, **variables}
     for logger, (key, mode) in _NEEDS_A_KEY.items():
         if logger in loggers and not known.get(key) and not variables.get(mode):
-            notes.append(
-                f"trainer.logger has {logger}, and there is no {key} in this shell: the nodes need one"
-            )
+            notes.append(f"trainer.logger has {logger}, and there is no {key} in this shell: the nodes need one")
     return draft.noting(*notes, variables={**from_shell, **variables})
 
 
@@ -90,9 +86,7 @@ def deliver_secrets(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
         return draft.noting(f"passed on by Ray: {', '.join(secrets)}; {blocker}")
     wrapper = ("/bin/sh", f"{cluster.secrets_dir}/{draft.submission_id}")
     configured = draft.values.get(PYTHON_KEY, "null")
-    python = (
-        (configured if configured != "null" else None) or draft.runtime_env.get("py_executable") or "python3"
-    )
+    python = (configured if configured != "null" else None) or draft.runtime_env.get("py_executable") or "python3"
     started = f"{shlex.join(wrapper)} {python}"
     remaining = {name: value for name, value in variables.items() if name not in secrets}
     rest = {key: value for key, value in draft.runtime_env.items() if key != "py_executable"}
@@ -112,9 +106,7 @@ def delivery_blocker(runtime_env: Mapping[str, Any], cluster: ClusterShape) -> s
         return f"{shown}, and cluster {cluster.name!r} has no agents that could pass it otherwise"
     fields = [field for field in _OWN_PYTHON if runtime_env.get(field)]
     if fields:
-        return (
-            f"{shown}, and with {fields[0]!r} in the runtime environment it starts its workers in its own way"
-        )
+        return f"{shown}, and with {fields[0]!r} in the runtime environment it starts its workers in its own way"
     if release_number(cluster.ray_version) < _PY_EXECUTABLE_SINCE:
         return f"{shown}, and only Ray 2.43 and later can be told otherwise (this is {cluster.ray_version})"
     return None

@@ -49,9 +49,7 @@ class Upload:
     def packed(self) -> tuple[Entry, ...]:
         """What it adds to the package."""
         folder = self.to.rsplit("/", 1)[0]
-        return tuple(
-            replace(entry, name=f"{folder}/{entry.name}") for entry in self.entries if self.by == "package"
-        )
+        return tuple(replace(entry, name=f"{folder}/{entry.name}") for entry in self.entries if self.by == "package")
 
     def to_json(self) -> dict[str, Any]:
         """JSON-ready form: what the nodes have of it."""
@@ -121,13 +119,9 @@ class Submission:
     def sent_before(self) -> dict[str, Any]:
         """What reaches the cluster before the request does; of secrets the names."""
         files = [
-            {"path": item.text, "to": item.to, "by": item.by, "size_bytes": item.size_bytes}
-            for item in self.uploads
+            {"path": item.text, "to": item.to, "by": item.by, "size_bytes": item.size_bytes} for item in self.uploads
         ]
-        return {
-            **({"files": files} if files else {}),
-            **({"secrets": sorted(self.secrets)} if self.secrets else {}),
-        }
+        return {**({"files": files} if files else {}), **({"secrets": sorted(self.secrets)} if self.secrets else {})}
 
     def render(self) -> str:
         """The request as YAML, secrets masked; `entrypoint`, one argument a line, is the same to a shell."""
@@ -136,16 +130,12 @@ class Submission:
         first = next((index for index, word in enumerate(words) if "=" in word), len(words))
         lines = [shlex.join(words[:first]), *(shlex.quote(word) for word in words[first:])]
         shown["entrypoint"] = " \\\n  ".join(lines) + "\n"
-        return self._comments() + yaml.dump(
-            shown, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10_000
-        )
+        return self._comments() + yaml.dump(shown, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10_000)
 
     @property
     def absent(self) -> tuple[str, ...]:
         """Names of secrets whose values are not here."""
-        return tuple(
-            name for name, value in (*self._variables.items(), *self.secrets.items()) if value is None
-        )
+        return tuple(name for name, value in (*self._variables.items(), *self.secrets.items()) if value is None)
 
     def to_json(self) -> dict[str, Any]:
         """JSON-ready form, without the values of secrets.
@@ -199,10 +189,7 @@ class Submission:
         return self.runtime_env.get("env_vars") or {}
 
     def _comments(self) -> str:
-        lines = [
-            f"#   {item.text} -> {item.to} ({size_text(item.size_bytes)}, {item.way})"
-            for item in self.uploads
-        ]
+        lines = [f"#   {item.text} -> {item.to} ({size_text(item.size_bytes)}, {item.way})" for item in self.uploads]
         lines = ["# Files of this machine, where the job finds them:", *lines] if lines else []
         if self.secrets:
             lines.append(f"# Secrets, through the agents: {', '.join(sorted(self.secrets))}")

@@ -31,9 +31,7 @@ OnProgress = Callable[[Notice | Transfer | JobHandle], None]
 """Is told sentences, bytes that are on their way, and the job once it is submitted."""
 
 
-def take_snapshot(
-    connection: Connection, job: Job, options: SubmitOptions, shell: Mapping[str, str]
-) -> Snapshot:
+def take_snapshot(connection: Connection, job: Job, options: SubmitOptions, shell: Mapping[str, str]) -> Snapshot:
     """Look at the cluster and at this machine; nothing changes, and of files only Python code is read.
 
     Args:
@@ -59,11 +57,7 @@ def take_snapshot(
 
 
 def prepare(
-    job: Job,
-    options: SubmitOptions,
-    snapshot: Snapshot,
-    *,
-    on_progress: OnProgress = lambda _update: None,
+    job: Job, options: SubmitOptions, snapshot: Snapshot, *, on_progress: OnProgress = lambda _update: None
 ) -> Submission:
     """Plan a job, and read what goes along once it is known that nothing is in the way.
 
@@ -106,10 +100,7 @@ def _summary(submission: Submission) -> Iterator[str]:
 
 
 def send(
-    connection: Connection,
-    submission: Submission,
-    *,
-    on_progress: OnProgress = lambda _update: None,
+    connection: Connection, submission: Submission, *, on_progress: OnProgress = lambda _update: None
 ) -> JobHandle:
     """Upload what is missing and submit, once all of it is on every node.
 
@@ -212,14 +203,10 @@ def _upload(connection: Connection, package: PackagePlan, on_upload: Callable[[i
     content = zip_package(package)
     api.put_package(package.name, _pieces(content, connection.agent(), on_upload), len(content))
     if not api.package_exists(package.name):
-        raise InputError(
-            f"{api.ray_url} accepted package {package.name} and then lost it", hint="Submit again"
-        )
+        raise InputError(f"{api.ray_url} accepted package {package.name} and then lost it", hint="Submit again")
 
 
-def _pieces(
-    content: bytes, agent: AgentClient | None, on_upload: Callable[[int, int], None]
-) -> Iterator[bytes]:
+def _pieces(content: bytes, agent: AgentClient | None, on_upload: Callable[[int, int], None]) -> Iterator[bytes]:
     """The agent does not see this upload: unless it is told, a slow one would count as an idle cluster."""
     for start in range(0, len(content), _CHUNK_BYTES):
         yield content[start : start + _CHUNK_BYTES]

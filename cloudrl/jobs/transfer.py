@@ -124,6 +124,4 @@ def _read(entry: Entry, offset: int, size_bytes: int) -> bytes:
             return file.read(size_bytes)
     except OSError as error:
         reason = error.strerror or type(error).__name__
-        raise InputError(
-            f"{entry.path} cannot be read while it is sent: {reason}", hint="Submit again"
-        ) from error
+        raise InputError(f"{entry.path} cannot be read while it is sent: {reason}", hint="Submit again") from error

@@ -58,9 +58,7 @@ def plan_uploads(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
     return draft.overriding(_rewrite(draft.arguments, paths, places))
 
 
-def _check_all_code(
-    paths: Iterable[LocalPath], values: Mapping[str, str], inside: Mapping[Path, str]
-) -> None:
+def _check_all_code(paths: Iterable[LocalPath], values: Mapping[str, str], inside: Mapping[Path, str]) -> None:
     for each in paths:
         name = name_key(split_key(each.key)[1])
         if each.kind is PathKind.CODE and name is not None:
@@ -69,9 +67,7 @@ def _check_all_code(
             check_code(each.file, wanted, option=str(each), is_in_root=is_in_root)
 
 
-def _choose_for_agents(
-    paths: list[LocalPath], cluster: ClusterShape, package_room_bytes: int | None
-) -> set[Path]:
+def _choose_for_agents(paths: list[LocalPath], cluster: ClusterShape, package_room_bytes: int | None) -> set[Path]:
     """Those for which the package has no room, the largest first; None is a package that takes nothing at all."""
     has_agents = cluster.files_dir is not None
     chosen, room_bytes = set(), -1 if package_room_bytes is None else package_room_bytes
@@ -105,9 +101,7 @@ def _upload(each: LocalPath, cluster: ClusterShape, files: LocalFiles, by_agents
         manifest = Manifest.from_json(Manifest(parts).to_json())
     except ValueError as failure:
         raise InputError(f"{each} cannot be sent: {failure}") from failure
-    folder = (
-        f"{cluster.files_dir}/{manifest.address}" if by_agents else f"{PACKAGE_FOLDER}/{manifest.address[:8]}"
-    )
+    folder = f"{cluster.files_dir}/{manifest.address}" if by_agents else f"{PACKAGE_FOLDER}/{manifest.address[:8]}"
     return Upload(each.text, f"{folder}/{name}", manifest, entries)
 
 

@@ -82,8 +82,7 @@ class PackagePlan:
     def name(self) -> str:
         """After its content, so that the same is uploaded once; Ray collects packages by the prefix."""
         rows = [
-            [entry.name, entry.is_executable, digest]
-            for entry, digest in zip(self.entries, self.digests, strict=True)
+            [entry.name, entry.is_executable, digest] for entry, digest in zip(self.entries, self.digests, strict=True)
         ]
         text = json.dumps(rows).encode("utf-8", "surrogatepass")
         return f"_ray_pkg_{hashlib.sha256(text).hexdigest()[:32]}.zip"

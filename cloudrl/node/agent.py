@@ -119,8 +119,7 @@ class Agent:
         failure, secrets = state.failure, self.replication.secrets
         after = Phase.ENDED if failure and failure.kind is FailureKind.DOWN else Phase.FAILED
         nodes = (
-            dataclasses.replace(each, seen_s_ago=round(state.heartbeat_age_s(each.rank), 1))
-            for each in state.reports()
+            dataclasses.replace(each, seen_s_ago=round(state.heartbeat_age_s(each.rank), 1)) for each in state.reports()
         )
         return ClusterStatus(
             cluster=ClusterInfo(
@@ -201,9 +200,7 @@ class Agent:
             self.tick(pause_s)
         return True
 
-    def failed(
-        self, kind: FailureKind, reason: str, tail: str = "", *, subject: str, code: str = ""
-    ) -> NodeFailed:
+    def failed(self, kind: FailureKind, reason: str, tail: str = "", *, subject: str, code: str = "") -> NodeFailed:
         """A failure of this node, to be raised."""
         return NodeFailed(Failure(kind, self.identity.rank, reason, tail, subject=subject, code=code))
 
@@ -232,9 +229,7 @@ class Agent:
             yield
         except (OSError, subprocess.SubprocessError) as error:
             code = error_code(error)
-            raise self.failed(
-                FailureKind.PREFLIGHT, f"{what}: {error}", subject=subject, code=code
-            ) from error
+            raise self.failed(FailureKind.PREFLIGHT, f"{what}: {error}", subject=subject, code=code) from error
 
     def _child(self, command: List[str], log: str, cwd: Optional[Path] = None) -> Child:
         with self._as_preflight_failure(Path(command[0]).name, f"`{command[0]}` cannot be started"):
@@ -286,9 +281,7 @@ class Agent:
             ray_version=host.ray_version, python_version=host.python_version, verl_version=host.verl_version,
             rollouts=host.rollouts, cpus=options.cpus or host.cpus,
         )  # fmt: skip
-        faults, warnings = preflight.check_host(
-            host, device=options.device, gpus=self.gpus, cpus=options.cpus
-        )
+        faults, warnings = preflight.check_host(host, device=options.device, gpus=self.gpus, cpus=options.cpus)
         for warning in warnings:
             self.log.line(f"warning: {warning}")
         faults += filter(None, [preflight.unwritable(options.checkpoints), preflight.missing_program(host)])

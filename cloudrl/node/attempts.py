@@ -32,9 +32,7 @@ class Attempts:
         clock: seconds since the epoch.
     """
 
-    def __init__(
-        self, folder: Path, run_id: str, *, rank: int, clock: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, folder: Path, run_id: str, *, rank: int, clock: Callable[[], float] = time.time) -> None:
         self._path = folder / ".cloudrl" / "attempts" / f"{file_name(run_id)}.jsonl"
         self._cost_path = folder / ".cloudrl" / "cost" / f"{file_name(run_id)}.json"
         self._rank, self._clock = rank, clock
@@ -47,11 +45,7 @@ class Attempts:
             return {}
 
     def classify(
-        self,
-        failure: Failure,
-        *,
-        elsewhere: Sequence[Mapping[str, float]] = (),
-        since: float = float("inf"),
+        self, failure: Failure, *, elsewhere: Sequence[Mapping[str, float]] = (), since: float = float("inf")
     ) -> Failure:
         """Record a failure, and make it final when the run has met the same one since it was ready last.
 

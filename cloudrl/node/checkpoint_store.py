@@ -125,9 +125,7 @@ class CheckpointStore:
         recorder = SaveRecorder(self.folder, say=self._say)
         while True:
             time.sleep(recorder.pause_s)
-            with contextlib.suppress(
-                OSError
-            ):  # a volume that hangs or is full; no training ends for its sake
+            with contextlib.suppress(OSError):  # a volume that hangs or is full; no training ends for its sake
                 if self._is_leader():
                     recorder.scan_once()
                 else:
@@ -197,9 +195,7 @@ def tombstone(root: Path, path: str) -> str:
     os.close(open_folder_below(root, path))  # it is there, and no link
     descriptor = open_folder_below(root, parent)
     try:
-        os.rename(
-            name, f"{_ASIDE}{name}-{secrets.token_hex(4)}", src_dir_fd=descriptor, dst_dir_fd=descriptor
-        )
+        os.rename(name, f"{_ASIDE}{name}-{secrets.token_hex(4)}", src_dir_fd=descriptor, dst_dir_fd=descriptor)
     finally:
         os.close(descriptor)
     return parent

@@ -50,9 +50,7 @@ def unforeseen(kind: FailureKind, rank: int, error: BaseException) -> Failure:
 def describe(error: BaseException) -> str:
     """An error in one line, with its name unless it is one of ours."""
     text = " ".join(str(error).split())[:400]
-    return (
-        text if text and isinstance(error, CloudrlError) else f"{type(error).__name__}: {text}".rstrip(": ")
-    )
+    return text if text and isinstance(error, CloudrlError) else f"{type(error).__name__}: {text}".rstrip(": ")
 
 
 def error_code(error: BaseException) -> str:
@@ -79,9 +77,7 @@ def is_transient(error: BaseException) -> bool:
     return bool(
         names & _PASSING
         or any(status >= 500 or status in _PASSING_STATUSES for status in statuses)
-        or any(
-            isinstance(each, (socket.timeout, socket.gaierror)) for each in chain
-        )  # Python 3.9: no TimeoutError
+        or any(isinstance(each, (socket.timeout, socket.gaierror)) for each in chain)  # Python 3.9: no TimeoutError
         or any(map(_passing_words, chain))
     )
 

@@ -56,12 +56,7 @@ class Fetcher:
     """
 
     def __init__(
-        self,
-        options: AgentOptions,
-        rank: int,
-        env: Mapping[str, str],
-        *,
-        sleep: Callable[[float], None] = time.sleep,
+        self, options: AgentOptions, rank: int, env: Mapping[str, str], *, sleep: Callable[[float], None] = time.sleep
     ) -> None:
         self._options, self._rank, self._env, self._sleep = options, rank, env, sleep
 
@@ -77,9 +72,7 @@ class Fetcher:
         folder = models_dir(model, self._options.data_dir, self._env)
         return self._run(FailureKind.MODEL, model, model, folder, self._env).path
 
-    def _run(
-        self, kind: FailureKind, name: str, subject: str, to: Path, env: Mapping[str, str]
-    ) -> ChildResult:
+    def _run(self, kind: FailureKind, name: str, subject: str, to: Path, env: Mapping[str, str]) -> ChildResult:
         log = self._options.run_dir / f"{kind}-{folder_name(name)}.log"
         file = log.with_suffix(".json")
         command = self_command(kind.value, subject, f"--to={to}", f"--result={file}")
@@ -101,9 +94,7 @@ class Fetcher:
                 break
             self._sleep(_AGAIN_AFTER_S)
         reason, code, transient = f"{kind} {name}: {result.reason}", result.code, result.transient
-        failure = Failure(
-            kind, self._rank, reason, child.tail(), transient=transient, subject=name, code=code
-        )
+        failure = Failure(kind, self._rank, reason, child.tail(), transient=transient, subject=name, code=code)
         raise NodeFailed(failure)
 
 

@@ -165,9 +165,7 @@ class Head(Agent):
             blocked += [f"{each} from rank {report.rank}" for each in report.blocked]
         for report in self.state.reports()[1:]:
             blocked += [f"{each} from rank 0" for each in ray_node.unreachable_ports(report.ip, ports)]
-        return (
-            f": {', '.join(blocked)} cannot be reached; is a firewall between the nodes?" if blocked else ""
-        )
+        return f": {', '.join(blocked)} cannot be reached; is a firewall between the nodes?" if blocked else ""
 
     def _all_done(self) -> bool:
         reports = {report.rank: report for report in self.state.reports()}

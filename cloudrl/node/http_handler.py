@@ -103,9 +103,7 @@ class HttpHandler(BaseHTTPRequestHandler):
             self.close_connection = True
             if not self.answered and not is_network_error(error):  # this node's own disk or memory
                 reason = error.strerror or str(error)
-                refusal = ApiError(
-                    ErrorCode.NO_SPACE, f"{error.filename}: {reason}" if error.filename else reason
-                )
+                refusal = ApiError(ErrorCode.NO_SPACE, f"{error.filename}: {reason}" if error.filename else reason)
                 self._json(refusal.to_json(), status=refusal.status)
 
     def _authorize(self) -> None:

@@ -62,9 +62,7 @@ class JobSecrets:
             with contextlib.suppress(OSError):
                 draft.unlink()
             reason = failure.strerror or str(failure)
-            raise ApiError(
-                ErrorCode.NO_SPACE, f"the secrets cannot be kept in {self.folder}: {reason}"
-            ) from failure
+            raise ApiError(ErrorCode.NO_SPACE, f"the secrets cannot be kept in {self.folder}: {reason}") from failure
 
     def read(self, job: str) -> Optional[str]:
         """The script of a job, None where there is none."""

@@ -38,9 +38,7 @@ class Fault(NamedTuple):
         return cls(", ".join(subjects), "; ".join(each.text for each in faults), ", ".join(codes))
 
 
-def check_host(
-    host: HostInfo, *, device: str, gpus: int, cpus: Optional[int]
-) -> Tuple[List[Fault], List[str]]:
+def check_host(host: HostInfo, *, device: str, gpus: int, cpus: Optional[int]) -> Tuple[List[Fault], List[str]]:
     """Compare a machine with what was declared.
 
     Args:
@@ -61,9 +59,7 @@ def check_host(
 
 def _software(host: HostInfo) -> Iterator[Union[Fault, str]]:
     if host.ray_version is None:
-        reason = (
-            "no Ray in this Python; add a set-up command `pip install 'ray[default]'` or take a verl image"
-        )
+        reason = "no Ray in this Python; add a set-up command `pip install 'ray[default]'` or take a verl image"
         yield Fault("ray", reason)
         return
     version = re.match(r"(\d+)\.(\d+)", host.ray_version)

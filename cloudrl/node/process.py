@@ -110,9 +110,7 @@ class Child:
             _signal_group(self.pid, signal.SIGTERM)
             self.wait(grace_s)
         processes = _processes()
-        if self.poll() is None or any(
-            processes[pid][1] == self.pid for pid in _below(os.getpid(), processes)
-        ):
+        if self.poll() is None or any(processes[pid][1] == self.pid for pid in _below(os.getpid(), processes)):
             _signal_group(self.pid, signal.SIGKILL)
         return self.wait(grace_s)
 

@@ -17,9 +17,7 @@ from cloudrl.protocol.options import AgentOptions, Ports
 
 TEMP_DIR = Path("/tmp/ray")  # noqa: S108  Ray's own default
 
-_ALIVE_ACTORS = (
-    "/api/v0/actors?filter_keys=state&filter_predicates=%3D&filter_values=ALIVE&detail=true&limit=1000"
-)
+_ALIVE_ACTORS = "/api/v0/actors?filter_keys=state&filter_predicates=%3D&filter_values=ALIVE&detail=true&limit=1000"
 
 
 def ray_command() -> str:

@@ -158,9 +158,7 @@ class SaveRecorder:
                 (self._root / save.record).unlink()
         return known
 
-    def _record(
-        self, save: _Save, known: _Known, found: _Found, record: Optional[SaveRecord]
-    ) -> Optional[Path]:
+    def _record(self, save: _Save, known: _Known, found: _Found, record: Optional[SaveRecord]) -> Optional[Path]:
         """Write what is due of a save: its record, or the small files of it anew; None if nothing is written."""
         before, recorded = known.seen, known.recorded
         if before is None or before.shards != found.shards:
@@ -176,9 +174,7 @@ class SaveRecorder:
                 return None
         elif record is None or recorded.small == steady:
             return None
-        new = replace(
-            record, files=self._with_small(save, record, steady, recorded.small if recorded else {})
-        )
+        new = replace(record, files=self._with_small(save, record, steady, recorded.small if recorded else {}))
         path = None
         if recorded is None or new != record:
             path = self._write(save, known, new)
@@ -198,9 +194,7 @@ class SaveRecorder:
             return None
         return SaveRecord(save.step, save.role, save.rank, save.world_size, round(self._clock(), 3), files)
 
-    def _with_small(
-        self, save: _Save, record: SaveRecord, small: _Files, known: _Files
-    ) -> Dict[str, FileRecord]:
+    def _with_small(self, save: _Save, record: SaveRecord, small: _Files, known: _Files) -> Dict[str, FileRecord]:
         """What the record says of shards, as it is, and these small files; of those it knows nothing is read again."""
         files = {name: each for name, each in record.files.items() if SHARD.fullmatch(name)}
         for name, state in small.items():
@@ -269,9 +263,7 @@ def _by_rank(run: str, step: int, role: str, files: List[Dict[str, Any]]) -> Dic
 def _agrees(record: SaveRecord, files: _Files, *, are_shards: bool) -> bool:
     """Whether the record has exactly these shards, or small files, with these sizes, and none was written after it."""
     recorded = {
-        name: each.size_bytes
-        for name, each in record.files.items()
-        if bool(SHARD.fullmatch(name)) == are_shards
+        name: each.size_bytes for name, each in record.files.items() if bool(SHARD.fullmatch(name)) == are_shards
     }
     same = recorded == {name: size for name, (size, _) in files.items()}
     return same and all(modified_at <= record.recorded_at for _, modified_at in files.values())

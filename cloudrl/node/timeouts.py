@@ -70,6 +70,4 @@ def phase_timeouts(options: AgentOptions) -> PhaseTimeouts:
     }
     barrier_s = options.join_timeout_s + sum(phases.values())
     phases[Phase.BARRIER] = barrier_s + 2 * RAY_HEAD_S
-    return PhaseTimeouts(
-        head_ready_s, gcs_s, min(RAY_HEAD_S, ray_s), fetch_s, barrier_s, phases, options.lost_after_s
-    )
+    return PhaseTimeouts(head_ready_s, gcs_s, min(RAY_HEAD_S, ray_s), fetch_s, barrier_s, phases, options.lost_after_s)

@@ -39,10 +39,7 @@ class Store:
     """
 
     def __init__(
-        self,
-        root: Path,
-        *,
-        free_bytes: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free,
+        self, root: Path, *, free_bytes: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free
     ) -> None:
         self.root = root
         self._free_bytes = free_bytes
@@ -199,9 +196,7 @@ class Store:
         folder, complete = self._coming(manifest.address), self.root / manifest.address
         # they come in order: while any is missing, the last one is
         if all((folder / "checked" / part.path).exists() for part in reversed(manifest.parts)):
-            shutil.rmtree(
-                complete, ignore_errors=True
-            )  # of a machine that went down between the next two lines
+            shutil.rmtree(complete, ignore_errors=True)  # of a machine that went down between the next two lines
             (folder / "checked").replace(complete)
             (folder / "manifest.json").replace(self.root / f"{manifest.address}.json")
             shutil.rmtree(folder)

@@ -202,9 +202,7 @@ class Worker(Agent):
                 self._on_missed_heartbeat(self.options.lost_after_s, "it does not answer")
             except AgentRefused as error:
                 self._refused = True
-                self.state.fail(
-                    Failure(FailureKind.JOIN, self.identity.rank, f"rank 0 refused this node: {error}")
-                )
+                self.state.fail(Failure(FailureKind.JOIN, self.identity.rank, f"rank 0 refused this node: {error}"))
             time.sleep(_BEAT_WHEN_READY_S if self.reply.ready else _BEAT_S)
 
     def _on_missed_heartbeat(self, limit_s: float, what: str) -> None:

@@ -98,9 +98,7 @@ def send(request: Request) -> Response:
         connection.connect()
         connection.sock.settimeout(request.timeout_s)
         target = place.path + (f"?{place.query}" if place.query else "")
-        with contextlib.suppress(
-            BrokenPipeError, ConnectionResetError
-        ):  # who refuses says why, and reads no more
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # who refuses says why, and reads no more
             connection.request(request.method, target, request.body, dict(request.headers))
         answer = connection.getresponse()
     except BaseException:
@@ -299,9 +297,7 @@ class AgentClient:
 
     # -- inside ---------------------------------------------------------------------------------------------
 
-    def _call(
-        self, request: Request, read: Callable[[Any], T], refusals: Tuple[ErrorCode, ...] = _REFUSALS
-    ) -> T:
+    def _call(self, request: Request, read: Callable[[Any], T], refusals: Tuple[ErrorCode, ...] = _REFUSALS) -> T:
         """What `read` makes of the JSON of the answer."""
         with self._answer(request, refusals) as answer:
             content = answer.stream.read()

@@ -130,9 +130,7 @@ class AgentOptions:
         words = []
         for option in _OPTIONS:
             value = attrgetter(option.field)(self)
-            default = (
-                attrgetter(option.follows)(self) if option.follows else attrgetter(option.field)(_DEFAULTS)
-            )
+            default = attrgetter(option.follows)(self) if option.follows else attrgetter(option.field)(_DEFAULTS)
             if option.always or value != default:
                 values = value if option.repeated else (value,)
                 words += [f"--{option.name}={option.write(each)}" for each in values]

@@ -45,8 +45,7 @@ class Route(NamedTuple):
     def url(self, query: Optional[Mapping[str, object]] = None, **values: Union[str, int]) -> str:
         """The path for a request, encoded; only a `path` keeps its slashes."""
         texts = {
-            kind: quote(os.fsencode(str(value)), safe="/" if kind == "path" else "")
-            for kind, value in values.items()
+            kind: quote(os.fsencode(str(value)), safe="/" if kind == "path" else "") for kind, value in values.items()
         }
         return self.template.format(**texts) + (f"?{urlencode(query, safe=',')}" if query else "")
 

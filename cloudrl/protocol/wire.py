@@ -59,11 +59,7 @@ def _read(kind: Any, data: Any, where: str) -> Any:  # noqa: PLR0911  one for ea
     if isinstance(kind, type) and issubclass(kind, enum.Enum) and isinstance(data, str):
         return kind(data)
     wanted = (int, float) if kind is float else origin or kind
-    if (
-        dataclasses.is_dataclass(kind)
-        or not isinstance(data, wanted)
-        or (type(data) is bool) != (kind is bool)
-    ):
+    if dataclasses.is_dataclass(kind) or not isinstance(data, wanted) or (type(data) is bool) != (kind is bool):
         raise ValueError(f"{where} is {data!r:.80}")
     return data
 

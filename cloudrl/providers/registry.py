@@ -118,9 +118,7 @@ def locate(name: str) -> ClusterRef:
         others = f"; running: {running}" if running else ""
         unasked = [each.name for each in map(provider, PROVIDERS) if not each.is_configured()]
         hint = f"\nNot asked, since it is not configured: {', '.join(unasked)}" if unasked else ""
-        raise InputError(
-            f"there is no cluster {name!r}{others}", hint=f"See what there is: cloudrl status{hint}"
-        )
+        raise InputError(f"there is no cluster {name!r}{others}", hint=f"See what there is: cloudrl status{hint}")
     if len(refs) > 1:
         raise InputError(
             f"there are {len(refs)} clusters {name}: {', '.join(map(str, refs))}",

@@ -124,7 +124,5 @@ def _existing(asked: str) -> Path:
         raise SpecError(f"{asked} is a folder, not a file", hint=f"ls {asked}")
     if not path.is_file():
         siblings = [other.name for other in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
-        raise SpecError(
-            f"there is no file {asked}{did_you_mean(path.name, siblings)}", hint=f"ls {path.parent}"
-        )
+        raise SpecError(f"there is no file {asked}{did_you_mean(path.name, siblings)}", hint=f"ls {path.parent}")
     return path

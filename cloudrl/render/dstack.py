@@ -125,9 +125,7 @@ def _container(cluster: Cluster, known: Release | None) -> list[Section]:
         **pick(cluster.dstack, _OF_THE_CONTAINER),
         "working_dir": cluster.working_dir,
     }
-    set_once = (
-        f"Secrets are dstack's own: `dstack secret set {next(iter(secrets), '')} ...`, once for the project."
-    )
+    set_once = f"Secrets are dstack's own: `dstack secret set {next(iter(secrets), '')} ...`, once for the project."
     return [
         Section({"type": "task", "name": cluster.name}),
         Section({"nodes": cluster.nodes}),
@@ -215,11 +213,7 @@ def _retry_comment(retry: Mapping[str, Any] | bool) -> str:
     if retry is False:
         return "A lost node ends the run."
     duration = retry.get("duration") if isinstance(retry, dict) else None
-    wait = (
-        ""
-        if duration is None
-        else f"; wait up to {'a day' if duration == '1d' else duration} for a replacement"
-    )
+    wait = "" if duration is None else f"; wait up to {'a day' if duration == '1d' else duration} for a replacement"
     return f"A lost node restarts the run on all nodes{wait}."
 
 

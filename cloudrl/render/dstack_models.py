@@ -61,9 +61,7 @@ def _lines(errors: list[ErrorDetails], kind: str, section: Collection[str]) -> l
     lines: dict[str, str] = {}
     for error in errors:
         # ('task', 'retry', 'function-after[...]', 'duration'): kind first, then fields and what pydantic puts between
-        path = [str(part) for part in error["loc"][1:] if re.fullmatch(r"[a-z_]+|[0-9]+", str(part))] or [
-            kind
-        ]
+        path = [str(part) for part in error["loc"][1:] if re.fullmatch(r"[a-z_]+|[0-9]+", str(part))] or [kind]
         field = f"{'dstack.' if path[0] in section else ''}{'.'.join(path)}"
         lines.setdefault(path[0], f"{field}: {_reason(error, path, kind)}")
     return list(lines.values())

@@ -83,10 +83,6 @@ def _nodes_comment(fleet: Fleet) -> str:
         return "A fixed number: rented at once, and paid for until the fleet is deleted."
     now = f"{nodes.target} at once" if nodes.target else "None before a run needs it"
     most = "" if nodes.max is None else f", at most {nodes.max} together"
-    back = (
-        "never given back"
-        if fleet.idle_after == "off"
-        else f"given back after {fleet.idle_after} without a run"
-    )
+    back = "never given back" if fleet.idle_after == "off" else f"given back after {fleet.idle_after} without a run"
     stay = f" ({nodes.min} always stay{'s' if nodes.min == 1 else ''})" if nodes.min else ""
     return f"{now}{most}; {back}{stay}."

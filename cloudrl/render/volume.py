@@ -24,9 +24,7 @@ def volume_to_dstack(volume: NetworkVolume) -> str:
     Raises:
         SpecError: dstack refuses it.
     """
-    refuse_rendered(
-        volume.dstack, ("type", *(name for name in type(volume).model_fields if name != "dstack"))
-    )
+    refuse_rendered(volume.dstack, ("type", *(name for name in type(volume).model_fields if name != "dstack")))
     others = {name: value for name, value in volume.dstack.items() if name not in (*_PLACE, *_LAST)}
     text = document(
         _HEADER.format(name=volume.name),

@@ -33,18 +33,11 @@ def local_inventory(folder: Path) -> Inventory:
     root, only = folder.absolute(), None
     if root.name.startswith("global_step_"):
         root, only = root.parent, root.name
-    location = {
-        "root": CHECKPOINTS,
-        "folder": str(root),
-        "identity": folder_identity(root),
-        "runs": scan(root),
-    }
+    location = {"root": CHECKPOINTS, "folder": str(root), "identity": folder_identity(root), "runs": scan(root)}
     found = aggregate([(None, {"locations": [location]})])
     if only is None:
         return found
-    steps = tuple(
-        each for each in found.checkpoints if each.run == "." and f"global_step_{each.step}" == only
-    )
+    steps = tuple(each for each in found.checkpoints if each.run == "." and f"global_step_{each.step}" == only)
     return Inventory(steps, found.notes)
 
 
@@ -94,9 +87,7 @@ def aggregate(answers: Iterable[_Answer]) -> Inventory:
     return Inventory(tuple(checkpoints), tuple(notes))
 
 
-def _locations(
-    answers: Iterable[_Answer],
-) -> list[tuple[Location, list[Mapping[str, Any]]]]:
+def _locations(answers: Iterable[_Answer]) -> list[tuple[Location, list[Mapping[str, Any]]]]:
     """Every folder once, with all nodes that have it."""
     groups: list[tuple[Mapping[str, Any], list[NodeReport]]] = []
     for node, answer in answers:
@@ -110,9 +101,7 @@ def _locations(
     found = []
     for first, nodes in groups:
         ranks, addresses = tuple(node.rank for node in nodes), tuple(node.ip for node in nodes)
-        found.append(
-            (Location(ranks, addresses, str(first["root"]), str(first["folder"])), list(first["runs"]))
-        )
+        found.append((Location(ranks, addresses, str(first["root"]), str(first["folder"])), list(first["runs"])))
     return found
 
 
@@ -229,9 +218,7 @@ class _Run:
 
     def _newest_first(self, *keys: _Key) -> dict[str, tuple[FileCopy, ...]]:
         found = {name: copies for key in keys for name, copies in self._files.get(key, {}).items()}
-        return {
-            name: tuple(sorted(found[name], key=lambda copy: -copy.modified_at)) for name in sorted(found)
-        }
+        return {name: tuple(sorted(found[name], key=lambda copy: -copy.modified_at)) for name in sorted(found)}
 
     def _newest_tracker(self) -> _Tracker | None:
         """The one that counts."""

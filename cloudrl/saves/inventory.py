@@ -164,9 +164,7 @@ class Checkpoint:
         if DATA not in self.step_files:
             return
         ended = self.step_files[DATA][0].modified_at
-        shards = (
-            (copies[0].modified_at, name) for name, copies in self.files.items() if SHARD.fullmatch(name)
-        )
+        shards = ((copies[0].modified_at, name) for name, copies in self.files.items() if SHARD.fullmatch(name))
         newest, name = max(shards, default=(ended, ""))
         if newest - ended > _CLOCKS_S:
             yield (
@@ -225,9 +223,7 @@ class Inventory:
             ConnectionFailed: The latest is asked for, and a node is silent that may have a later one.
         """
         if step == LATEST:
-            self.refuse_silent(
-                "it may have a later step than the others", "Try again when it answers, or name a step"
-            )
+            self.refuse_silent("it may have a later step than the others", "Try again when it answers, or name a step")
         fitting = [each for each in self.checkpoints if each.role == role and run in (None, each.run)]
         if not fitting:
             known = ", ".join(sorted({each.run for each in self.checkpoints})) or "none"
@@ -243,9 +239,7 @@ class Inventory:
             raise CheckpointError(f"there is no step {step} of the {role}; there are {steps}")
         runs = sorted({each.run for each in found})
         if len(runs) > 1:
-            raise InputError(
-                f"several runs have step {step}: {', '.join(runs)}", hint=f"Choose one: --name {runs[0]}"
-            )
+            raise InputError(f"several runs have step {step}: {', '.join(runs)}", hint=f"Choose one: --name {runs[0]}")
         return max(found, key=lambda each: (each.complete, each.modified_at))
 
     def refuse_silent(self, why: str, hint: str) -> None:

@@ -39,9 +39,7 @@ class PrunePlan:
         return sum(removal.size_bytes for removal in self.removals)
 
 
-def plan_prune(
-    inventory: Inventory, keep: int, *, run: str | None = None, commands: Iterable[str] = ()
-) -> PrunePlan:
+def plan_prune(inventory: Inventory, keep: int, *, run: str | None = None, commands: Iterable[str] = ()) -> PrunePlan:
     """Keep the newest complete steps of each run, and all that is newer or that somebody may go on from or writes now.
 
     Args:
@@ -65,9 +63,7 @@ def plan_prune(
         if run in (None, each.run):
             by_run[each.run][each.step].append(each)
     for name, steps in by_run.items():
-        complete = sorted(
-            (step for step, roles in steps.items() if all(role.complete for role in roles)), reverse=True
-        )
+        complete = sorted((step for step, roles in steps.items() if all(role.complete for role in roles)), reverse=True)
         if not complete:
             notes.append(f"{name}: no step is complete, so all stay")
             continue

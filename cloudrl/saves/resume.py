@@ -44,13 +44,7 @@ class ResumePlan:
 
 
 def plan_resume(
-    inventory: Inventory,
-    run: str,
-    *,
-    world_size: int,
-    addresses: Mapping[int, str],
-    checkpoint_dir: str,
-    cluster: str,
+    inventory: Inventory, run: str, *, world_size: int, addresses: Mapping[int, str], checkpoint_dir: str, cluster: str
 ) -> ResumePlan | None:
     """The newest step that all ranks can load; None for a run without any, and for Megatron's, which are verl's matter.
 
@@ -126,9 +120,7 @@ def _misplaced_files(saved: Checkpoint, per_node: int, order: Sequence[int]) -> 
             node, name = order[rank // per_node], file.path.rpartition("/")[2]
             same = [copy for copy in saved.files[name] if file.modified_at - copy.modified_at <= _ONE_SAVE_S]
             if not any(node in copy.location.ranks for copy in same):
-                return [
-                    f"rank {rank} is going to run on node {node}, and its {name} lies on {file.location.short}"
-                ]
+                return [f"rank {rank} is going to run on node {node}, and its {name} lies on {file.location.short}"]
     return []
 
 

@@ -15,9 +15,7 @@ from typing import Any, Dict, Iterator, List, Optional
 
 from cloudrl.saves.names import RECORD, STEP, TRACKER
 
-IN_WORKING_DIR = re.compile(
-    r"session_[^/]+/runtime_resources/working_dir_files/[^/]+/checkpoints(/.*)?", re.DOTALL
-)
+IN_WORKING_DIR = re.compile(r"session_[^/]+/runtime_resources/working_dir_files/[^/]+/checkpoints(/.*)?", re.DOTALL)
 """Below Ray's folder: where a job with a relative `trainer.default_local_dir` has left its checkpoints."""
 _DEPTH = 12
 _SMALL_BYTES = 1 << 20
@@ -38,9 +36,7 @@ def scan_working_dirs(ray_root: Path) -> List[Dict[str, Any]]:
     """The same of what earlier jobs have left in their working directories below Ray's folder."""
     found = []
     for folder in sorted(ray_root.glob("session_*/runtime_resources/working_dir_files/*/checkpoints")):
-        if IN_WORKING_DIR.fullmatch(str(folder.relative_to(ray_root))) and not _passes_a_link(
-            ray_root, folder
-        ):
+        if IN_WORKING_DIR.fullmatch(str(folder.relative_to(ray_root))) and not _passes_a_link(ray_root, folder):
             prefix = folder.relative_to(ray_root)
             found += [{**run, "run": str(prefix / run["run"])} for run in scan(folder)]
     return found
@@ -78,9 +74,7 @@ def _run(root: Path, folder: Path) -> Dict[str, Any]:
     text, info = read_small(tracker), _info(tracker)
     return {
         "run": str(folder.relative_to(root)),
-        "tracker": None
-        if text is None or info is None
-        else {"text": text.strip()[:80], "modified_at": info.st_mtime},
+        "tracker": None if text is None or info is None else {"text": text.strip()[:80], "modified_at": info.st_mtime},
         "steps": sorted(steps, key=lambda step: int(step["step"])),
     }
 

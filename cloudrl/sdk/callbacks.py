@@ -50,8 +50,7 @@ def unattended(question: Question) -> bool:
     """
     if question.default is None:
         raise InputError(
-            f"{question.text} There is nobody to ask",
-            hint="Pass confirm=, for example: confirm=lambda question: True",
+            f"{question.text} There is nobody to ask", hint="Pass confirm=, for example: confirm=lambda question: True"
         )
     return question.default
 

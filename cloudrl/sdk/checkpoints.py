@@ -50,9 +50,7 @@ def find_checkpoints(
     from cloudrl.checkpoints.sources import ClusterSource, LocalSource
 
     if cluster is not None and folder is not None:
-        raise InputError(
-            f"--cluster {cluster} and --dir {folder} exclude each other", hint="Pass only one of them"
-        )
+        raise InputError(f"--cluster {cluster} and --dir {folder} exclude each other", hint="Pass only one of them")
     if folder is not None:
         return Checkpoints(LocalSource(Path(folder).expanduser()))
     none = "Name a folder, for example: cloudrl checkpoints list --dir ./checkpoints"
@@ -63,9 +61,7 @@ def find_checkpoints(
     return Checkpoints(ClusterSource(attach(name).connection, backoff, partial(notify, on_progress)))
 
 
-def plan_push(
-    checkpoint: CheckpointHandle, repo: str, *, private: bool = True, dtype: str = "bf16"
-) -> PushPlan:
+def plan_push(checkpoint: CheckpointHandle, repo: str, *, private: bool = True, dtype: str = "bf16") -> PushPlan:
     """What publishing a checkpoint on the Hugging Face Hub would do; `.render()` is the model card.
 
     Raises:
@@ -165,10 +161,7 @@ def merge(
 
 
 def merge_result(
-    job: JobHandle,
-    target: str | os.PathLike[str],
-    *,
-    on_progress: OnProgress = silent,
+    job: JobHandle, target: str | os.PathLike[str], *, on_progress: OnProgress = silent
 ) -> tuple[CheckpointHandle, Merged]:
     """Merge the newest complete checkpoint of a job into a folder that does not exist.
 

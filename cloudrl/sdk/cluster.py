@@ -112,9 +112,7 @@ def absolute_data(value: Any) -> Any:
     As in a shell, `./x`, `../x` and `~/x` are paths, and so is `x.jsonl` or the like where it exists.
     """
     if isinstance(value, Mapping):
-        return {
-            key: absolute_data(each) if key in ("name", "source") else each for key, each in value.items()
-        }
+        return {key: absolute_data(each) if key in ("name", "source") else each for key, each in value.items()}
     if not isinstance(value, str):
         return value
     path = Path(value).expanduser()

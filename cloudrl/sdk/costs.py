@@ -42,9 +42,7 @@ def current_state(provider: Provider, name: str, *, alive: str = "keeps running"
     return True, f"{alive}{costs(status)}"
 
 
-def with_state(
-    error: CloudrlError, provider: Provider, name: str, *, alive: str = "keeps running"
-) -> CloudrlError:
+def with_state(error: CloudrlError, provider: Provider, name: str, *, alive: str = "keeps running") -> CloudrlError:
     """The same error, with what becomes of a cluster, and how to end it if it goes on; see `current_state`."""
     goes_on, state = current_state(provider, name, alive=alive)
     hints = [*(error.hint or "").splitlines(), *([f"End it: cloudrl down {name}"] if goes_on else [])]
@@ -75,20 +73,14 @@ def price_difference(status: Status) -> str:
     if not counted or not real or real <= 1.005 * counted:
         return ""
     budget = status.budget.max_cost
-    end = (
-        f"; it will stop at about {money(budget * real / counted)} instead of {money(budget)}"
-        if budget
-        else ""
-    )
+    end = f"; it will stop at about {money(budget * real / counted)} instead of {money(budget)}" if budget else ""
     return f"warning: {status.name} costs {money(real)}/h, but its agents assume {money(counted)}/h{end}"
 
 
 def report_price(price: Price, together: str, on_progress: OnProgress) -> None:
     """Tell the cheapest offers, what all machines cost together (`2 nodes together`), and what else there is to say."""
     for each in price.offers[:_SHOWN_OFFERS]:
-        machine = (
-            f"{each.backend} {each.region}, {each.instance_type}: {each.resources}{', spot' * each.spot}"
-        )
+        machine = f"{each.backend} {each.region}, {each.instance_type}: {each.resources}{', spot' * each.spot}"
         on_progress(Notice(f"offer: {machine}, {money(each.price)}/h"))
     if price.total_offers > _SHOWN_OFFERS:
         on_progress(Notice(f"and {price.total_offers - _SHOWN_OFFERS} more"))

@@ -86,9 +86,7 @@ def demo(nodes: int = 2, *, keep: bool = False, on_progress: OnProgress = silent
     except CloudrlError as error:
         if keep:
             raise
-        message = (
-            "interrupted; the job ends with the demo" if isinstance(error, Interrupted) else error.message
-        )
+        message = "interrupted; the job ends with the demo" if isinstance(error, Interrupted) else error.message
         raise type(error)(message, hint=f"Its log: ls {folder / 'node-0' / 'jobs'}") from error
     finally:
         if not keep:

@@ -66,9 +66,7 @@ def ask(models: Sequence[Path], test: Path) -> list[Answered]:
                 check=False,
             )
         except subprocess.TimeoutExpired as error:
-            raise CheckpointError(
-                f"transformers has not loaded {models[-1]} within {_TIMEOUT_S:g} s"
-            ) from error
+            raise CheckpointError(f"transformers has not loaded {models[-1]} within {_TIMEOUT_S:g} s") from error
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
         raise CheckpointError(f"transformers cannot load {' or '.join(map(str, models))}: {last}")

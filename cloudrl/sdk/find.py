@@ -47,9 +47,7 @@ def find(
         ConnectionFailed: it does not answer.
     """
     if name is not None and address is not None:
-        raise InputError(
-            f"--cluster {name} and --address {address} exclude each other", hint="Pass only one of them"
-        )
+        raise InputError(f"--cluster {name} and --address {address} exclude each other", hint="Pass only one of them")
     if name is None and address is None:
         up = running_clusters()
         if not up and plain:
@@ -83,9 +81,7 @@ def only_of(names: Sequence[str], *, none: str) -> str:
     if not names:
         raise InputError("there is no cluster", hint=none)
     if len(names) > 1:
-        raise InputError(
-            f"there are several clusters: {', '.join(names)}", hint=f"Choose one: --cluster {names[0]}"
-        )
+        raise InputError(f"there are several clusters: {', '.join(names)}", hint=f"Choose one: --cluster {names[0]}")
     return names[0]
 
 
@@ -137,9 +133,7 @@ def find_job(job_id: str | None = None, name: str | None = None, address: str | 
         return newest_job(find(name, address).connection)
     if (url := _JOB_URL.fullmatch(job_id)) is not None:
         job_id, place = url["id"], url["place"]
-        if (
-            name is None and address is None
-        ):  # one of ours, also one that is over or another user's, or any Ray
+        if name is None and address is None:  # one of ours, also one that is over or another user's, or any Ray
             name = _name_at(place) if {":", "."} & set(place) else place
             address = f"http{'s' * bool(url['secure'])}://{place}" if name is None else None
     return find(name, address).job(job_id)

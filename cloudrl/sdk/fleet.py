@@ -88,11 +88,7 @@ def list_fleets(project: str | None = None) -> list[fleets.FleetState]:
 
 
 def delete_fleets(
-    names: Sequence[str],
-    project: str | None = None,
-    *,
-    confirm: Confirm = unattended,
-    on_progress: OnProgress = silent,
+    names: Sequence[str], project: str | None = None, *, confirm: Confirm = unattended, on_progress: OnProgress = silent
 ) -> None:
     """Delete fleets, give their machines back, and wait until they are gone.
 
@@ -113,9 +109,7 @@ def declared_notices(fleet: spec.Fleet) -> list[Notice]:
     """What one that is only declared is going to cost for ever."""
     if fleet.node_range is None:
         return []
-    kept = fleets.never_released(
-        fleet.name, None if fleet.idle_duration == "off" else 0, fleet.node_range.min
-    )
+    kept = fleets.never_released(fleet.name, None if fleet.idle_duration == "off" else 0, fleet.node_range.min)
     return [kept] if kept is not None else []
 
 
@@ -125,9 +119,7 @@ def _question(planned: fleets.FleetPlan, on_progress: OnProgress, *, replace: bo
         lost = _lost_with([planned.current] if planned.current else [], on_progress)
         text = f"Fleet {name} exists and cannot be changed in place. Delete and recreate it?{lost}"
         return Question(text, default=replace or None)
-    return Question(
-        f"Create fleet {name}?" if planned.action == "create" else f"Change fleet {name} in place?"
-    )
+    return Question(f"Create fleet {name}?" if planned.action == "create" else f"Change fleet {name} in place?")
 
 
 def _lost_with(states: Sequence[fleets.FleetState], on_progress: OnProgress) -> str:

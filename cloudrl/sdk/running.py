@@ -229,6 +229,4 @@ def watch_cluster(ref: ClusterRef, *, on_progress: OnProgress = silent) -> Statu
 def raise_for_status(look: Status) -> None:
     """Raise `ClusterFailed` for a cluster that has failed."""
     if look.has_failed:
-        raise ClusterFailed(
-            f"cluster {look.name!r} failed: {look.reason}", hint=f"Its logs: {look.logs_command}"
-        )
+        raise ClusterFailed(f"cluster {look.name!r} failed: {look.reason}", hint=f"Its logs: {look.logs_command}")

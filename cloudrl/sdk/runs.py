@@ -99,9 +99,7 @@ class RunRequest:
         with nothing_started():
             if to is not None:
                 refuse_existing(Path(to))
-            jobs.plan_job(
-                self.job, self.options, run_plan.expected_snapshot(self.plan, self.job, self.options)
-            )
+            jobs.plan_job(self.job, self.options, run_plan.expected_snapshot(self.plan, self.job, self.options))
             ensure_name_free(name, on)
             there = run_plan.find_running(self.cluster, self.asked, on=on)
         if there is not None:
@@ -119,9 +117,7 @@ class RunRequest:
             if not create_fleet:
                 raise
             fleet = Fleet.load(error.fleet.explicit_fields())
-        none_fits = (
-            f"no fleet has, or can get, machines for {self.cluster.name}; new fleet {fleet.name} would"
-        )
+        none_fits = f"no fleet has, or can get, machines for {self.cluster.name}; new fleet {fleet.name} would"
         on_progress(Notice(none_fits))
         with nothing_started(fleet.name):
             fleet.create(confirm=confirm, on_progress=on_progress)
@@ -248,10 +244,7 @@ def reasons_to_keep(impact: TeardownImpact, cluster: RunningCluster) -> tuple[li
 
 
 def plan_run(
-    job: Job | str,
-    options: SubmitOptions,
-    cluster: Cluster | Mapping[str, Any] | str,
-    on: str | None,
+    job: Job | str, options: SubmitOptions, cluster: Cluster | Mapping[str, Any] | str, on: str | None
 ) -> RunRequest:
     """What `run` would start: the cluster that a recipe is made for, and what is asked for in its place.
 

@@ -19,11 +19,7 @@ if TYPE_CHECKING:
 
 
 def recipe(
-    name_or_path: str | os.PathLike[str],
-    *,
-    model: str | None = None,
-    algorithm: str | None = None,
-    **changes: Any,
+    name_or_path: str | os.PathLike[str], *, model: str | None = None, algorithm: str | None = None, **changes: Any
 ) -> Job:
     """A recipe by its name, or a job of your own by the path of its file.
 

@@ -102,9 +102,7 @@ def assess(provider: Provider, name: str) -> TeardownImpact:
     return replace(lossy, checkpoints=_lines(found), newest=frozenset(newest.values()))
 
 
-def teardown(
-    provider: Provider, name: str, *, confirm: Confirm = unattended, on_progress: OnProgress = silent
-) -> bool:
+def teardown(provider: Provider, name: str, *, confirm: Confirm = unattended, on_progress: OnProgress = silent) -> bool:
     """End a cluster, after a question where another's work or checkpoints would be lost.
 
     Args:
@@ -144,9 +142,7 @@ def _ask(impact: TeardownImpact, confirm: Confirm, on_progress: OnProgress) -> N
     """Nobody has to be there for one's own jobs that are known; for what is another's, or cannot be seen, one has."""
     name, why = impact.status.name, "; ".join(impact.losses_of_others)
     is_known = impact.running_jobs is not None and not impact.status.owner
-    about_jobs = Question(
-        f"End cluster {name}? {why[:1].upper()}{why[1:]}.", default=True if is_known else None
-    )
+    about_jobs = Question(f"End cluster {name}? {why[:1].upper()}{why[1:]}.", default=True if is_known else None)
     refused = InputError(f"{name} is left as it is")
     if why and not confirm(about_jobs):
         raise refused
@@ -193,9 +189,7 @@ def ending(provider: Provider, name: str, price_per_hour: float | None = None) -
     except ConnectionFailed as error:  # its status would be asked in vain
         price = f" and costs about {money(price_per_hour)}/h" if price_per_hour else ""
         hints = [*(error.hint or "").splitlines(), f"End it: cloudrl down {name}"]
-        raise type(error)(
-            f"{error.message}; cluster {name} keeps running{price}", hint="\n".join(hints)
-        ) from error
+        raise type(error)(f"{error.message}; cluster {name} keeps running{price}", hint="\n".join(hints)) from error
     except KeyboardInterrupt:
         stopped = Interrupted("interrupted", hint=f"Look: cloudrl status {name}")
         raise with_state(stopped, provider, name, alive="may not have ended") from None

@@ -52,11 +52,7 @@ def list_volumes(project: str | None = None) -> list[volumes.VolumeState]:
 
 
 def delete_volumes(
-    names: Sequence[str],
-    project: str | None = None,
-    *,
-    confirm: Confirm = unattended,
-    on_progress: OnProgress = silent,
+    names: Sequence[str], project: str | None = None, *, confirm: Confirm = unattended, on_progress: OnProgress = silent
 ) -> None:
     """Delete network volumes and all that lies on them.
 

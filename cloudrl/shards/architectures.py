@@ -85,9 +85,7 @@ def _refuse_lora(names: Any, label: str) -> None:
         kind = "holds a LoRA adapter only" if len(lora) == len(names) else "holds a model with a LoRA adapter"
         raise CheckpointError(
             f"{label} {kind} ({len(lora)} tensors such as {lora[0]}), and adapters cannot be merged yet",
-            hint=VERL_MERGER
-            if len(lora) < len(names)
-            else "Load it with peft, over the base model it was trained on.",
+            hint=VERL_MERGER if len(lora) < len(names) else "Load it with peft, over the base model it was trained on.",
         )
 
 

@@ -43,10 +43,5 @@ class DType(Enum):
         return "float" in self.value
 
 
-WANTED: dict[str, DType | None] = {
-    "bf16": DType.BFLOAT16,
-    "fp16": DType.FLOAT16,
-    "fp32": DType.FLOAT32,
-    "keep": None,
-}
+WANTED: dict[str, DType | None] = {"bf16": DType.BFLOAT16, "fp16": DType.FLOAT16, "fp32": DType.FLOAT32, "keep": None}
 """What `--dtype` can say; None keeps what each tensor has."""

@@ -59,9 +59,7 @@ def read_layout(shards: Sequence[Shard], world_size: int | None) -> Layout:
     if len(meshes) > 1:
         raise CheckpointError(f"the tensors lie on different meshes: {sorted(meshes)}")
     if not sizes:
-        raise CheckpointError(
-            "no file says how many ranks the run had", hint="Keep fsdp_config.json with the shards."
-        )
+        raise CheckpointError("no file says how many ranks the run had", hint="Keep fsdp_config.json with the shards.")
     if not meshes:
         return Layout(sizes.pop(), 1)
     names, shape = meshes.pop()

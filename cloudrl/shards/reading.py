@@ -60,15 +60,9 @@ class PieceReader:
             CheckpointError: The file ends before, or the disk fails.
         """
         try:
-            return (
-                self._from_cache(offset, length)
-                or self._past_cache(offset, length)
-                or self._read(offset, length)
-            )
+            return self._from_cache(offset, length) or self._past_cache(offset, length) or self._read(offset, length)
         except OSError as error:
-            raise CheckpointError(
-                f"{self._path} cannot be read at byte {offset}: {error.strerror}"
-            ) from error
+            raise CheckpointError(f"{self._path} cannot be read at byte {offset}: {error.strerror}") from error
 
     def _from_cache(self, offset: int, length: int) -> memoryview | None:
         if not _NOWAIT or self._direct is None:
@@ -86,9 +80,7 @@ class PieceReader:
         end = (offset + length + _ALIGN - 1) & -_ALIGN
         try:
             got = os.preadv(self._direct, [self._memory[: end - start]], start)
-        except (
-            OSError
-        ):  # some file systems refuse it only now (EINVAL); a disk that fails does so again in `_read`
+        except OSError:  # some file systems refuse it only now (EINVAL); a disk that fails does so again in `_read`
             self._direct = None
             return None
         if got < offset + length - start:
@@ -100,8 +92,6 @@ class PieceReader:
         while got < length:
             count = os.preadv(self._cached, [self._memory[got:length]], offset + got)
             if not count:
-                raise CheckpointError(
-                    f"{self._path} ends at byte {offset + got}: it became shorter while it was read"
-                )
+                raise CheckpointError(f"{self._path} ends at byte {offset + got}: it became shorter while it was read")
             got += count
         return self._memory[:length]

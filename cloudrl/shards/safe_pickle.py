@@ -104,9 +104,7 @@ class _Machine:
             elif (operation := _OPERATIONS.get(code)) is not None:
                 operation(self)
             else:
-                raise _Malformed(
-                    f"opcode {code!r} before byte {self._pickle.tell()}" if code else "it is cut off"
-                )
+                raise _Malformed(f"opcode {code!r} before byte {self._pickle.tell()}" if code else "it is cut off")
         return stack.pop()
 
     def text(self) -> str:
@@ -185,9 +183,7 @@ class _Machine:
     def storage(self) -> Storage:
         tag, kind, key, _, elements = _expect(self._stack.pop(), tuple)
         if tag != "storage":
-            raise _Malformed(
-                f"a persistent id of kind {tag[:40] if isinstance(tag, str) else type(tag).__name__!r}"
-            )
+            raise _Malformed(f"a persistent id of kind {tag[:40] if isinstance(tag, str) else type(tag).__name__!r}")
         return Storage(_expect(kind, Name).text, str(_expect(key, str)), _expect(elements, int))
 
 

@@ -54,9 +54,7 @@ class StepConsistency:
             if sum(map(len, ranks.values())) == len(shards):
                 break
         if self.source is None and len(shards) > 1:
-            message = (
-                "nothing tells whether all ranks are from one step: no record, scheduler or optimizer state"
-            )
+            message = "nothing tells whether all ranks are from one step: no record, scheduler or optimizer state"
             self.findings.append(Finding(message, fatal=False))
 
     def _read_step(self, evidence: str, rank: int, sidecars: Sidecars) -> int | None:

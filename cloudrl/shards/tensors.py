@@ -199,9 +199,7 @@ def _sharded(value: PickledObject) -> Tensor:
     placements = spec.get("placements")
     if not isinstance(placements, tuple):
         raise Unreadable("a DTensor without placements")
-    return Tensor(
-        _numbers(args[2]), view, _mesh(spec.get("mesh")), tuple(_placement(each) for each in placements)
-    )
+    return Tensor(_numbers(args[2]), view, _mesh(spec.get("mesh")), tuple(_placement(each) for each in placements))
 
 
 def _placement(value: Any) -> Placement:

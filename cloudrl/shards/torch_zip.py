@@ -71,8 +71,7 @@ class Archive:
 def damaged(source: ShardSource, name: str, expected: int, found: int) -> CheckpointError:
     """The error for bytes that are not those that were saved."""
     return CheckpointError(
-        f"{source.label} is damaged: {name} has CRC-32 {found:08x}, and {expected:08x} was saved",
-        hint=_ANOTHER_COPY,
+        f"{source.label} is damaged: {name} has CRC-32 {found:08x}, and {expected:08x} was saved", hint=_ANOTHER_COPY
     )
 
 
@@ -89,9 +88,7 @@ def open_archive(source: ShardSource) -> Archive:
     entries = list(_entries(source, directory))
     roots = sorted({root for root, _, _, _ in entries})
     if len(roots) != 1:
-        raise CheckpointError(
-            f"{source.label} is no torch file: its members lie in {roots[:5]}, not in one folder"
-        )
+        raise CheckpointError(f"{source.label} is no torch file: its members lie in {roots[:5]}, not in one folder")
     if len({name for _, name, _, _ in entries}) != len(entries):
         raise CheckpointError(f"{source.label} is no torch file: two members have one name")
     members = _located(source, entries)

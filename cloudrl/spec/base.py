@@ -48,9 +48,7 @@ class Spec(BaseModel):
 
     def explicit_fields(self) -> dict[str, Any]:
         """Field name -> value, for the fields that were given a value."""
-        return {
-            name: getattr(self, name) for name in type(self).model_fields if name in self.model_fields_set
-        }
+        return {name: getattr(self, name) for name in type(self).model_fields if name in self.model_fields_set}
 
     def replace(self, **fields: Any) -> Self:
         """The same with other values in some fields.

@@ -12,16 +12,7 @@ from pydantic import PlainValidator, model_validator
 from cloudrl.errors import SpecError, did_you_mean
 from cloudrl.protocol.data_sets import BUILT_IN
 from cloudrl.spec.base import Spec
-from cloudrl.spec.fields import (
-    Positive,
-    absolute_path,
-    data_name,
-    matching,
-    one_line,
-    optional,
-    text,
-    unique_list_of,
-)
+from cloudrl.spec.fields import Positive, absolute_path, data_name, matching, one_line, optional, text, unique_list_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -52,9 +43,7 @@ def _source(value: object) -> str:
     if value.startswith(("./", "../", "~")) or _FILE.fullmatch(value):
         raise SpecError(f"{value!r} is not an absolute path", hint="For example '/data/mine.jsonl'")
     if not _HUB_ID.fullmatch(value):
-        raise SpecError(
-            f"{value!r} is not the name of a data set{did_you_mean(value, BUILT_IN)}", hint=_ANY_PLACE
-        )
+        raise SpecError(f"{value!r} is not the name of a data set{did_you_mean(value, BUILT_IN)}", hint=_ANY_PLACE)
     return value
 
 
@@ -69,12 +58,8 @@ def _refuse_address(value: object) -> None:
         raise SpecError(f"{value!r} is an address; did you mean {url[1]!r}?", hint=_ANY_PLACE)
 
 
-_field = matching(
-    r"[^.\x00-\x1f]+(\.[^.\x00-\x1f]+)*", "a field", "A column, or a path into one: 'answers.text.0'"
-)
-_split = matching(
-    r"\w+(\.\w+)*", "the name of a split", "For example 'train'"
-)  # datasets 5.2, splits.py: _split_re
+_field = matching(r"[^.\x00-\x1f]+(\.[^.\x00-\x1f]+)*", "a field", "A column, or a path into one: 'answers.text.0'")
+_split = matching(r"\w+(\.\w+)*", "the name of a split", "For example 'train'")  # datasets 5.2, splits.py: _split_re
 
 
 def _system(value: object) -> str:

@@ -136,17 +136,13 @@ def unique_list_of(
 def environment(value: object) -> FrozenDict[str]:
     """Variables whose names and values a process can have; numbers become text."""
     if not isinstance(value, Mapping):
-        raise SpecError(
-            f"{value!r} is not a mapping of names to values", hint="For example {'NCCL_DEBUG': 'INFO'}"
-        )
+        raise SpecError(f"{value!r} is not a mapping of names to values", hint="For example {'NCCL_DEBUG': 'INFO'}")
     return FrozenDict({env_name(name): _env_value(name, item) for name, item in value.items()})
 
 
 def _env_value(name: str, value: object) -> str:
     if isinstance(value, bool):
-        raise SpecError(
-            f"{name} is {value!r}, which could mean several texts", hint=f"Write {name}: '1' or '0'"
-        )
+        raise SpecError(f"{name} is {value!r}, which could mean several texts", hint=f"Write {name}: '1' or '0'")
     if isinstance(value, (int, float)):
         return str(value)
     if value is None:

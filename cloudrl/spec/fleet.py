@@ -124,16 +124,10 @@ class Fleet(Spec):
         Raises:
             SpecError: The number of machines is open, or a range.
         """
-        nodes = (
-            self.nodes
-            if isinstance(self.nodes, Mapping)
-            else {"max": 2 if self.nodes is None else self.nodes}
-        )
+        nodes = self.nodes if isinstance(self.nodes, Mapping) else {"max": 2 if self.nodes is None else self.nodes}
         count = str(nodes.get("max"))
         if not count.isdigit():
-            raise SpecError(
-                f"--now needs a single number of nodes, not {self.nodes!r}", hint="--now --nodes 2"
-            )
+            raise SpecError(f"--now needs a single number of nodes, not {self.nodes!r}", hint="--now --nodes 2")
         return self.replace(nodes={"min": 0, **nodes, "target": int(count), "max": int(count)})
 
     @property

@@ -21,9 +21,7 @@ _ARCH_ALIASES = {"amd64": "x86", "x86_64": "x86", "x64": "x86", "arm64": "arm", 
 _AMD = re.compile(r"mi[0-9]{2,}[a-z]*", re.IGNORECASE)
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]*")
 # No GPU is named like `H100x8`; dstack would take it for a name and find no offer.
-_COUNT_IN_NAME = re.compile(
-    r"([A-Za-z].*[0-9]|[0-9]+GB)[x*]([0-9]{1,2})|([0-9]{1,2})[x*]([A-Za-z].*|[0-9]+GB)"
-)
+_COUNT_IN_NAME = re.compile(r"([A-Za-z].*[0-9]|[0-9]+GB)[x*]([0-9]{1,2})|([0-9]{1,2})[x*]([A-Za-z].*|[0-9]+GB)")
 _GPU_EXAMPLES = "For example '80GB:8', 'H100:8', 'A100,H100:80GB:4', '24GB..40GB:2' or 'amd:MI300X:8'"
 _CPU_EXAMPLES = "For example '32', '8..' or 'x86:8..'"
 
@@ -143,7 +141,5 @@ def _names(part: str) -> tuple[str, ...]:
         if not _NAME.fullmatch(name):
             raise SpecError(f"{part!r} is not the name of a GPU", hint=_GPU_EXAMPLES)
         if name.lower() in VENDORS:
-            raise SpecError(
-                f"{part!r}: {name!r} is a vendor; it stands alone, before a colon", hint=_GPU_EXAMPLES
-            )
+            raise SpecError(f"{part!r}: {name!r} is a vendor; it stands alone, before a colon", hint=_GPU_EXAMPLES)
     return names

@@ -50,9 +50,7 @@ def hydra_text(value: Any) -> HydraText:
     if isinstance(value, str):
         return HydraText(_string(value))
     if isinstance(value, Mapping):
-        return HydraText(
-            "{" + ",".join(f"{_dict_key(key)}:{hydra_text(item)}" for key, item in value.items()) + "}"
-        )
+        return HydraText("{" + ",".join(f"{_dict_key(key)}:{hydra_text(item)}" for key, item in value.items()) + "}")
     if isinstance(value, (list, tuple)):
         return HydraText("[" + ",".join(hydra_text(item) for item in value) + "]")
     raise SpecError(f"{value!r} ({type(value).__name__}) cannot be written as a Hydra value")
@@ -107,11 +105,6 @@ def _string(value: str) -> str:
 def _dict_key(key: object) -> str:
     if key is None or isinstance(key, (bool, int, float)):
         return str(hydra_text(key))
-    if (
-        not isinstance(key, str)
-        or not _BARE_IN_KEY.fullmatch(key)
-        or key.lower() in _WORDS
-        or _NUMBER.fullmatch(key)
-    ):
+    if not isinstance(key, str) or not _BARE_IN_KEY.fullmatch(key) or key.lower() in _WORDS or _NUMBER.fullmatch(key):
         raise SpecError(f"{key!r} cannot be the key of a mapping in a Hydra override")
     return _ESCAPED_IN_KEY.sub(r"\\\1", key)

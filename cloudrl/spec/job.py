@@ -9,43 +9,28 @@ from pydantic import PlainValidator, model_validator
 
 from cloudrl.errors import SpecError
 from cloudrl.spec.base import FrozenDict, Spec
-from cloudrl.spec.fields import (
-    DataNames,
-    Environment,
-    Positive,
-    Words,
-    matching,
-    model_name,
-    optional,
-    release,
-    text,
-)
+from cloudrl.spec.fields import DataNames, Environment, Positive, Words, matching, model_name, optional, release, text
 from cloudrl.spec.gpu import Gpu
 from cloudrl.spec.hydra import HydraText, hydra_text, override_key, split_key
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-_job_name = matching(
-    r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", "the name of a job", "Letters, digits, dots, dashes and _"
-)
+_job_name = matching(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", "the name of a job", "Letters, digits, dots, dashes and _")
 
 
 def _gpu(value: object) -> str:
     gpu = Gpu.parse(value)
     if gpu.count is None or gpu.count.exact is None:
         raise SpecError(
-            f"{value!r} leaves the number of GPUs of a node open",
-            hint="A job is made for one, for example '80GB:8'",
+            f"{value!r} leaves the number of GPUs of a node open", hint="A job is made for one, for example '80GB:8'"
         )
     return str(gpu)
 
 
 def _overrides(value: object) -> FrozenDict[HydraText]:
     if not isinstance(value, Mapping):
-        raise SpecError(
-            f"{value!r} is not a mapping of keys to values", hint="For example {'trainer.nnodes': 2}"
-        )
+        raise SpecError(f"{value!r} is not a mapping of keys to values", hint="For example {'trainer.nnodes': 2}")
     return _merged(FrozenDict(), value)
 
 

@@ -27,9 +27,7 @@ _TAKEN = {
 }
 _PORT = re.compile(r"(?:([0-9]{1,5}|\*):)?([0-9]{1,5})")
 _EXAMPLES = "For example 6006, '16006:6006' (local:container) or '*:6006' (any free local port)"
-_SERVICE_EXAMPLE = (
-    "The port at which it answers, and the command that it is, for example '8000:bash launch.sh'"
-)
+_SERVICE_EXAMPLE = "The port at which it answers, and the command that it is, for example '8000:bash launch.sh'"
 
 
 @dataclass(frozen=True)
@@ -77,9 +75,7 @@ def all_ports(ports: tuple[Port, ...]) -> tuple[Port, ...]:
     return (*ours, *(port for port in ports if port not in ours))
 
 
-_port_list = unique_list_of(
-    Port.parse, by=lambda port: port.container, message="container port {} stands twice"
-)
+_port_list = unique_list_of(Port.parse, by=lambda port: port.container, message="container port {} stands twice")
 
 
 def port_texts(value: object) -> tuple[str, ...]:
@@ -117,10 +113,7 @@ def parse_service(value: object) -> Service:
 
 
 _service_list = unique_list_of(
-    parse_service,
-    by=lambda service: service.port,
-    message="two services have port {}",
-    hint="Give each one its own",
+    parse_service, by=lambda service: service.port, message="two services have port {}", hint="Give each one its own"
 )
 
 

@@ -93,9 +93,7 @@ def parse_mount(value: object) -> Mount:
     return NetworkMount(name=[source], path=path)
 
 
-mount_list = unique_list_of(
-    parse_mount, by=lambda mount: mount.path, message="{!r} is the place of two volumes"
-)
+mount_list = unique_list_of(parse_mount, by=lambda mount: mount.path, message="{!r} is the place of two volumes")
 """A check for a list of volumes, no two of which have the same place in the container."""
 
 

@@ -37,13 +37,9 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
     for key_node, _ in node.value:
         key = loader.construct_object(key_node, deep=True)
         if not isinstance(key, str):
-            raise yaml.MarkedYAMLError(
-                problem=f"the key {key!r} is not text", problem_mark=key_node.start_mark
-            )
+            raise yaml.MarkedYAMLError(problem=f"the key {key!r} is not text", problem_mark=key_node.start_mark)
         if key in seen:
-            raise yaml.MarkedYAMLError(
-                problem=f"the key {key!r} stands twice", problem_mark=key_node.start_mark
-            )
+            raise yaml.MarkedYAMLError(problem=f"the key {key!r} stands twice", problem_mark=key_node.start_mark)
         seen.add(key)
     loader.flatten_mapping(node)
     return loader.construct_mapping(node, deep=True)

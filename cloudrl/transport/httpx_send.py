@@ -65,9 +65,7 @@ class _Stream:
         connection = stream.get_extra_info("socket") if stream is not None else None
         if connection is not None:
             with suppress(OSError):  # it was closed already
-                socket.socket.shutdown(
-                    connection, socket.SHUT_RDWR
-                )  # below TLS, which the other thread is using
+                socket.socket.shutdown(connection, socket.SHUT_RDWR)  # below TLS, which the other thread is using
 
 
 @contextmanager

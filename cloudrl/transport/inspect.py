@@ -30,9 +30,7 @@ def inspect_cluster(connection: Connection) -> ClusterShape:
             hint=_again(connection.name),
         )
     if status.phase is not Phase.READY:
-        raise ClusterFailed(
-            f"cluster {cluster.name!r} is {status.phase}", hint=f"cloudrl status {cluster.name}"
-        )
+        raise ClusterFailed(f"cluster {cluster.name!r} is {status.phase}", hint=f"cloudrl status {cluster.name}")
     return ClusterShape(
         name=cluster.name,
         id=cluster.id,

@@ -83,9 +83,7 @@ def follow_log(
             return
 
 
-def _until_over(
-    find_source: Callable[[], LogSource], is_over: Callable[[], bool], offset: int
-) -> Generator[bytes]:
+def _until_over(find_source: Callable[[], LogSource], is_over: Callable[[], bool], offset: int) -> Generator[bytes]:
     """One attempt: stream until the job is over, then the rest. `b""` stands for an answer without bytes."""
     with closing(find_source().stream(offset)) as stream:
         for chunk in stream:
@@ -169,10 +167,7 @@ class RayLog:
 
 
 def choose_log(
-    ray: RayClient,
-    agent: AgentClient | None,
-    submission_id: str,
-    sleep: Callable[[float], None] = time.sleep,
+    ray: RayClient, agent: AgentClient | None, submission_id: str, sleep: Callable[[float], None] = time.sleep
 ) -> LogSource:
     """The log from whoever has it: our agent if the driver runs on the head, as it usually does, else Ray."""
     if agent is not None:

@@ -34,11 +34,7 @@ class Completion:
 
 @torch.inference_mode()
 def generate(
-    model: Any,
-    requests: Sequence[Request],
-    *,
-    raw_log_probs: bool = False,
-    generator: torch.Generator | None = None,
+    model: Any, requests: Sequence[Request], *, raw_log_probs: bool = False, generator: torch.Generator | None = None
 ) -> list[Completion]:
     """Decode all requests together until each has ended.
 
@@ -84,9 +80,7 @@ def generate(
     return completions
 
 
-def left_padded(
-    rows: Sequence[Sequence[int]], padding_id: int = _PADDING_ID
-) -> tuple[torch.Tensor, torch.Tensor]:
+def left_padded(rows: Sequence[Sequence[int]], padding_id: int = _PADDING_ID) -> tuple[torch.Tensor, torch.Tensor]:
     """Return (rows, longest) token ids and the mask of what is no padding."""
     width = max(map(len, rows))
     gaps = [width - len(row) for row in rows]

@@ -90,6 +90,4 @@ def _loss(model: Any, tokenizer: Any, texts: Sequence[tuple[str, str]]) -> torch
         position_ids=(mask.cumsum(-1) - 1).clamp(min=0),
         logits_to_keep=targets.shape[1] + 1,
     ).logits
-    return torch.nn.functional.cross_entropy(
-        logits[:, :-1].flatten(0, 1), targets.flatten(), ignore_index=_NO_TARGET
-    )
+    return torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), targets.flatten(), ignore_index=_NO_TARGET)

@@ -64,9 +64,7 @@ class SamplingParams:
         """
         settings = {key: value for key, value in params.items() if value is not None}
         if settings.pop("repetition_penalty", 1.0) != 1.0:
-            raise ValueError(
-                f"repetition_penalty={params['repetition_penalty']}: the CPU rollout knows 1.0 only"
-            )
+            raise ValueError(f"repetition_penalty={params['repetition_penalty']}: the CPU rollout knows 1.0 only")
         if "max_new_tokens" in settings:  # SGLang's name for it, which verl accepts too
             settings.setdefault("max_tokens", settings.pop("max_new_tokens"))
         unknown = sorted(settings.keys() - {field.name for field in fields(cls)})

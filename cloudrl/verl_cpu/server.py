@@ -67,9 +67,7 @@ class HfServer:
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
         self._settings = settings
         self._model = AutoModelForCausalLM.from_pretrained(
-            settings.model_path,
-            dtype=getattr(torch, settings.dtype),
-            trust_remote_code=settings.trust_remote_code,
+            settings.model_path, dtype=getattr(torch, settings.dtype), trust_remote_code=settings.trust_remote_code
         ).eval()
         self._generator = torch.Generator().manual_seed(settings.seed)
         self._end_ids = _end_ids(self._model)
@@ -116,9 +114,7 @@ class HfServer:
             missing, unexpected = self._model.load_state_dict(weights, strict=False)
             tied = set(self._model.all_tied_weights_keys) if self._model.config.tie_word_embeddings else set()
             if unexpected or set(missing) - tied:
-                raise RuntimeError(
-                    f"weights do not fit the model: missing {missing}, unexpected {unexpected}"
-                )
+                raise RuntimeError(f"weights do not fit the model: missing {missing}, unexpected {unexpected}")
             self._weights_step = step
 
     async def do_nothing(self, *_: object, **__: object) -> None:
@@ -170,9 +166,7 @@ class HfServer:
         from cloudrl.verl_cpu.generation import generate
 
         raw = self._settings.logprobs_mode == "raw_logprobs"
-        completions: list[Completion] = generate(
-            self._model, requests, raw_log_probs=raw, generator=self._generator
-        )
+        completions: list[Completion] = generate(self._model, requests, raw_log_probs=raw, generator=self._generator)
         return completions
 
 

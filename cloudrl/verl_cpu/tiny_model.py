@@ -116,21 +116,13 @@ def _tokenizer() -> dict[str, object]:
         "pre_tokenizer": byte_level,
         "post_processor": None,
         "decoder": byte_level,
-        "model": {
-            "type": "BPE",
-            "vocab": {symbol: number for number, symbol in enumerate(symbols)},
-            "merges": [],
-        },
+        "model": {"type": "BPE", "vocab": {symbol: number for number, symbol in enumerate(symbols)}, "merges": []},
     }
 
 
 def _byte_symbols() -> list[str]:
     """The printable character that byte-level BPE writes for each byte (GPT-2, encoder.py, bytes_to_unicode)."""
-    printable = {
-        *range(ord("!"), ord("~") + 1),
-        *range(ord("¡"), ord("¬") + 1),
-        *range(ord("®"), ord("ÿ") + 1),
-    }
+    printable = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
     moved = iter(range(256, 512))
     return [chr(byte) if byte in printable else chr(next(moved)) for byte in range(256)]
 

@@ -32,10 +32,7 @@ def data(tmp_path: Path) -> Path:
     (role.parent / "data.pt").write_bytes(b"x")
     for name in NAMES:
         (folder / name).write_bytes(b"tensor")
-    said = {
-        f"layer {index}": {"relative_path": name, "offset": 0, "length": 6}
-        for index, name in enumerate(NAMES)
-    }
+    said = {f"layer {index}": {"relative_path": name, "offset": 0, "length": 6} for index, name in enumerate(NAMES)}
     (folder / ".metadata").write_bytes(pickle.dumps(said))
     return folder
 

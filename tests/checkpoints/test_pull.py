@@ -124,9 +124,7 @@ def test_a_step_that_was_saved_again_is_taken_anew(origin: Shaky, tmp_path: Path
 
 def test_what_is_damaged_on_its_way_does_not_appear(origin: Shaky, tmp_path: Path) -> None:
     origin.link.flips = True
-    with pytest.raises(
-        CheckpointError, match=r"is damaged on its way: its CRC-32 is [0-9a-f]{8}, and [0-9a-f]{8}"
-    ):
+    with pytest.raises(CheckpointError, match=r"is damaged on its way: its CRC-32 is [0-9a-f]{8}, and [0-9a-f]{8}"):
         Checkpoints(origin).latest().pull(tmp_path / "here")
     assert tree(tmp_path / "here") == {}
 
@@ -136,9 +134,7 @@ def test_a_step_that_is_still_being_saved_is_not_pulled(origin: Shaky, tmp_path:
     latest = Checkpoints(origin)[0]
     shutil.copytree(step / "actor", step / "critic")
     (step / "critic" / "model_world_size_2_rank_1.pt").unlink()
-    with pytest.raises(
-        CheckpointError, match=r"step 7 of run is incomplete, .* missing: critic: rank 1\n"
-    ) as raised:
+    with pytest.raises(CheckpointError, match=r"step 7 of run is incomplete, .* missing: critic: rank 1\n") as raised:
         Checkpoints(origin).select(7).pull(tmp_path / "here")
     assert "cloudrl checkpoints list" in str(raised.value.hint)
     assert not (tmp_path / "here").exists()

@@ -49,9 +49,7 @@ def latest(tmp_path: Path) -> CheckpointHandle:
 
 
 @pytest.mark.io
-def test_a_merged_model_with_its_card(
-    latest: CheckpointHandle, server: FakeHub, api: HfApi, tmp_path: Path
-) -> None:
+def test_a_merged_model_with_its_card(latest: CheckpointHandle, server: FakeHub, api: HfApi, tmp_path: Path) -> None:
     plan = plan_push(latest, "me/tiny", tmp_path / "push")
     assert push(plan, api=api) == f"{server.url}/me/tiny"
     latest.merge(tmp_path / "model")
@@ -74,10 +72,7 @@ def test_public_only_when_asked(
 @pytest.mark.io
 @pytest.mark.parametrize(
     ("repo", "there", "hint"),
-    [
-        ("me/open", "is PUBLIC", "--public"),
-        ("me/closed", "is private", "hf repos settings me/closed --public"),
-    ],
+    [("me/open", "is PUBLIC", "--public"), ("me/closed", "is private", "hf repos settings me/closed --public")],
 )
 def test_a_repository_stays_as_visible_as_it_is(
     latest: CheckpointHandle, server: FakeHub, api: HfApi, tmp_path: Path, repo: str, there: str, hint: str
@@ -287,11 +282,7 @@ def test_a_hub_that_refuses_is_told_before_anything_is_merged(
     ("error", "kind", "hint"),
     [
         (hf_xet.XetAuthenticationError("the token is expired"), InputError, "hf auth login"),
-        (
-            RuntimeError("Data processing error: the server hangs up"),
-            ConnectionFailed,
-            "the same command again",
-        ),
+        (RuntimeError("Data processing error: the server hangs up"), ConnectionFailed, "the same command again"),
         (ConnectionResetError(104, "Connection reset by peer"), ConnectionFailed, "the same command again"),
     ],
 )
@@ -304,10 +295,7 @@ def test_what_stops_an_upload_on_its_way(error: Exception, kind: type[CloudrlErr
 
 def test_a_file_of_ours_that_stops_an_upload() -> None:
     """huggingface_hub wraps what happens to one of several files."""
-    with (
-        pytest.raises(InputError, match=r"^/s/model\.safetensors: Permission denied$"),
-        _own_errors("me/tiny"),
-    ):
+    with pytest.raises(InputError, match=r"^/s/model\.safetensors: Permission denied$"), _own_errors("me/tiny"):
         raise RuntimeError("Error while uploading") from PermissionError(
             13, "Permission denied", "/s/model.safetensors"
         )
@@ -349,9 +337,7 @@ def pushed(server: FakeHub, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.io
-def test_what_has_arrived_is_not_sent_again(
-    latest: CheckpointHandle, server: FakeHub, tmp_path: Path
-) -> None:
+def test_what_has_arrived_is_not_sent_again(latest: CheckpointHandle, server: FakeHub, tmp_path: Path) -> None:
     latest.merge(tmp_path / "model")
     names = ("model.safetensors", "tokenizer.json")
     model, arrived = (hashlib.sha256((tmp_path / "model" / name).read_bytes()).hexdigest() for name in names)

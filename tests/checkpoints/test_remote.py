@@ -141,17 +141,11 @@ def test_a_cast_over_a_cut_link(link: CutLink, clock: Clock, local: LocalShard) 
 
 
 @pytest.mark.parametrize("cut", range(5, 260, 10))
-def test_a_link_that_is_cut_in_the_head_of_an_answer(
-    link: CutLink, clock: Clock, local: LocalShard, cut: int
-) -> None:
+def test_a_link_that_is_cut_in_the_head_of_an_answer(link: CutLink, clock: Clock, local: LocalShard, cut: int) -> None:
     """What has come of it looks like a whole one without some of its lines."""
     source = shard(link, clock)
     cast = (0, 500, DType.FLOAT32, DType.BFLOAT16)
-    for read in (
-        lambda of: of.crc32(0, 10),
-        lambda of: of.read_many([(0, 3), (9, 3)]),
-        lambda of: of.read_cast(*cast),
-    ):
+    for read in (lambda of: of.crc32(0, 10), lambda of: of.read_many([(0, 3), (9, 3)]), lambda of: of.read_cast(*cast)):
         link.cut_at = [link.passed + cut]
         assert read(source) == read(local)
     link.cut_at = []
@@ -169,9 +163,7 @@ def test_a_link_that_is_away_for_a_while(link: CutLink, clock: Clock) -> None:
 
 def test_a_link_that_stays_away(link: CutLink, clock: Clock) -> None:
     link.down()
-    with pytest.raises(
-        CheckpointError, match=r"node 1 .* cannot be read: nothing has come for 6\d s"
-    ) as raised:
+    with pytest.raises(CheckpointError, match=r"node 1 .* cannot be read: nothing has come for 6\d s") as raised:
         shard(link, clock).read(5, 10)
     assert raised.value.hint is not None
     assert "cloudrl status" in raised.value.hint
@@ -215,9 +207,7 @@ def test_a_cluster_that_is_being_started_again(link: CutLink, clock: Clock) -> N
             raise ConnectionFailed("there are no new tokens yet")
         return TOKEN
 
-    client = RangeClient(
-        AgentClient(link.url, "old", refresh=renew), clock=lambda: clock.now_s, sleep=clock.sleep
-    )
+    client = RangeClient(AgentClient(link.url, "old", refresh=renew), clock=lambda: clock.now_s, sleep=clock.sleep)
     assert at(client).read(0, 5) == VALUES[:5]
     assert len(clock.slept) == 3
 

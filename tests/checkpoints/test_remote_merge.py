@@ -58,11 +58,7 @@ class Head(FakeCluster):
         link_numpy(packages)
         env = {"PYTHONPATH": str(packages), "PATH": os.environ["PATH"]}
         done = subprocess.run(
-            [base, *words],
-            cwd=place,
-            env={**env, **self.secrets[submission_id]},
-            capture_output=True,
-            timeout=60,
+            [base, *words], cwd=place, env={**env, **self.secrets[submission_id]}, capture_output=True, timeout=60
         )
         self.write(submission_id, b"(driver pid=1) warm-up\n" + done.stdout + done.stderr)
         self.end(submission_id, "SUCCEEDED" if done.returncode == 0 else "FAILED", f"exit {done.returncode}")

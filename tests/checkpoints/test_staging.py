@@ -61,9 +61,7 @@ def test_a_dangling_link_is_something_too(tmp_path: Path) -> None:
         staged(tmp_path / "model", 10).__enter__()
 
 
-def refused(
-    tmp_path: Path, words: str, size_bytes: int = 10, in_it: Callable[[Path], object] = lambda _: None
-) -> str:
+def refused(tmp_path: Path, words: str, size_bytes: int = 10, in_it: Callable[[Path], object] = lambda _: None) -> str:
     """Nothing is left behind; returns the hint."""
     failing = pytest.raises((CheckpointError, InputError), match=words)
     with failing as caught, staged(tmp_path / "model", size_bytes) as folder:
@@ -78,9 +76,7 @@ def test_no_room(tmp_path: Path) -> None:
 
 def test_what_the_file_system_refuses_is_named(tmp_path: Path) -> None:
     words = r"x{300} cannot be written: File name too long"
-    assert "Nothing is left behind" in refused(
-        tmp_path, words, in_it=lambda at: (at / ("x" * 300)).write_text("1")
-    )
+    assert "Nothing is left behind" in refused(tmp_path, words, in_it=lambda at: (at / ("x" * 300)).write_text("1"))
 
 
 def test_a_folder_that_is_removed_meanwhile(tmp_path: Path) -> None:
@@ -109,9 +105,7 @@ def test_the_disk_has_all_of_it_before_it_appears_and_its_name_afterwards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync: bool
 ) -> None:
     target, before, after = tmp_path / "model", [], []
-    monkeypatch.setattr(
-        os, "fsync", lambda file: (after if target.exists() else before).append(os.stat(file))
-    )
+    monkeypatch.setattr(os, "fsync", lambda file: (after if target.exists() else before).append(os.stat(file)))
     with staged(target, 10, sync=sync) as folder:
         (folder / "below").mkdir()
         (folder / "below" / "x").write_text("1")

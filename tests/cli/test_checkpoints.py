@@ -221,9 +221,7 @@ def test_prune_on_all_nodes(run: Run, lab: FakeLocal) -> None:
     done = run("checkpoints", "prune", "--keep-last", "1", "-y", "--json")
     assert done.code == 0
     assert [(each["run"], each["step"]) for each in json.loads(done.out)["removed"]] == [("mine", 1)]
-    left = {
-        path.name for disk in lab.cluster.disks.values() for path in (disk / "mine").glob("global_step_*")
-    }
+    left = {path.name for disk in lab.cluster.disks.values() for path in (disk / "mine").glob("global_step_*")}
     assert left == {"global_step_2"}
     assert "removed 0 steps" in run("checkpoints", "prune", "--keep-last", "1", "-y").out
 
@@ -274,8 +272,7 @@ def test_pace() -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "text"),
-    [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (1_500_000, "1.5 MB"), (15 * 10**12, "15.0 TB")],
+    ("size", "text"), [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (1_500_000, "1.5 MB"), (15 * 10**12, "15.0 TB")]
 )
 def test_sizes(size: int, text: str) -> None:
     assert gigabytes(size) == text

@@ -26,13 +26,7 @@ def test_up_shows_what_it_would_start_with_secrets_masked(run: Run, monkeypatch:
     assert shown.code == 0
     agents = [line for line in shown.out.splitlines() if not line.startswith("#")]
     assert len(agents) == 2
-    for text in (
-        "cloudrl-node.pyz run",
-        "--data=addition",
-        "--device=cpu",
-        "HF_TOKEN=***",
-        "NCCL_DEBUG=INFO",
-    ):
+    for text in ("cloudrl-node.pyz run", "--data=addition", "--device=cpu", "HF_TOKEN=***", "NCCL_DEBUG=INFO"):
         assert all(text in line for line in agents)
     assert "CLOUDRL_NODE_RANK=1" in agents[1]
     assert "hf_0123456789" not in shown.out + shown.err
@@ -105,8 +99,7 @@ def test_env_has_what_a_raw_ray_job_submit_needs(run: Run, lab: FakeLocal) -> No
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
-    [(["up", "lab"], "up already"), (["down", "nothing"], "there is no cluster 'nothing'")],
+    ("words", "said"), [(["up", "lab"], "up already"), (["down", "nothing"], "there is no cluster 'nothing'")]
 )
 def test_what_is_there_and_what_is_not(run: Run, lab: FakeLocal, words: list[str], said: str) -> None:
     done = run(*words)

@@ -61,10 +61,7 @@ def test_prepare_prints_the_overrides_that_take_the_files(run: Run) -> None:
     assert done.code == 0
     overrides = dict(parse_override(line) for line in done.out.splitlines())
     folder = Path("it's here").resolve()
-    assert overrides == {
-        "data.train_files": f'"{folder}/train.parquet"',
-        "data.val_files": f'"{folder}/test.parquet"',
-    }
+    assert overrides == {"data.train_files": f'"{folder}/train.parquet"', "data.val_files": f'"{folder}/test.parquet"'}
     assert pq.read_metadata(folder / "train.parquet").num_rows == 2400
     assert "addition: 2,400 train and 100 test rows in " in done.err
 
@@ -117,11 +114,7 @@ def test_prepare_a_file(run: Run, mine: Path, place: str) -> None:
         (["gsm9k"], "there is no data set 'gsm9k'; did you mean 'gsm8k'?", "owner/name"),
         (["none.jsonl"], "'none.jsonl' is not an absolute path", ""),
         (["./none.jsonl"], "none.jsonl does not exist", ""),
-        (
-            ["gsm8k", "--system", "S"],
-            "'gsm8k' is built in and makes its own rows, so it has no system",
-            "my-gsm8k",
-        ),
+        (["gsm8k", "--system", "S"], "'gsm8k' is built in and makes its own rows, so it has no system", "my-gsm8k"),
         (["mine.jsonl", "--test-rows", "0"], "DataSet.test_rows: 0 is not", ""),
         (["https://huggingface.co/datasets/a/b"], "did you mean 'a/b'?", ""),
     ],
@@ -144,10 +137,7 @@ def data_of(shown: str) -> list[Request]:
 def test_a_cluster_is_told_of_a_data_set_of_ones_own_by_its_file_or_by_set(run: Run, mine: Path) -> None:
     one = {"name": "./mine.jsonl", "prompt_field": "text", "system": "It's $HOME\n", "skip_bad": True}
     Path("cluster.yml").write_text(yaml.safe_dump({"nodes": 1, "data": ["addition", one]}))
-    wanted = [
-        Request("addition"),
-        Request(str(mine), prompt_field="text", system="It's $HOME\n", skip_bad=True),
-    ]
+    wanted = [Request("addition"), Request(str(mine), prompt_field="text", system="It's $HOME\n", skip_bad=True)]
     assert data_of(run("up", "-f", "cluster.yml", "--dry-run").out) == wanted
     assert data_of(run("up", "--set", f"data={json.dumps(['addition', one])}", "--dry-run").out) == wanted
     assert data_of(run("up", "-f", "cluster.yml", "--data", "math", "--dry-run").out) == [Request("math")]

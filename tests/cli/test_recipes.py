@@ -66,14 +66,8 @@ def test_show_for_programs(run):
     ("arguments", "message"),
     [
         (["recipes", "show", "gpro"], "error: there is no recipe 'gpro'; did you mean 'grpo'?"),
-        (
-            ["recipes", "show", "grpo", "--algorithm", "dap"],
-            "error: there is no algorithm 'dap'; did you mean 'dapo'?",
-        ),
-        (
-            ["submit", "grpo", "--algorithm", "dap"],
-            "error: there is no algorithm 'dap'; did you mean 'dapo'?",
-        ),
+        (["recipes", "show", "grpo", "--algorithm", "dap"], "error: there is no algorithm 'dap'; did you mean 'dapo'?"),
+        (["submit", "grpo", "--algorithm", "dap"], "error: there is no algorithm 'dap'; did you mean 'dapo'?"),
     ],
 )
 def test_what_is_not_there_is_refused_before_anything_else(run, arguments, message):

@@ -119,9 +119,7 @@ def test_one_that_is_not_ready_yet(run: Run, lab: FakeLocal) -> None:
         (["grpo-teeny"], 2, "grpo-tiny"),
     ],
 )
-def test_what_cannot_work_is_refused_before_anything_starts(
-    run: Run, words: list[str], code: int, said: str
-) -> None:
+def test_what_cannot_work_is_refused_before_anything_starts(run: Run, words: list[str], code: int, said: str) -> None:
     done = run("run", *words, "--dry-run")
     assert done.code == code, done.err
     assert said in done.err
@@ -183,9 +181,7 @@ class TestMoneyInStatus:
 
     def test_a_price_that_is_higher_than_the_agents_count_with(self) -> None:
         budget = BudgetStatus(price_per_hour=50.0, max_cost=200.0)
-        assert (
-            price_difference(Status("lab", "dstack", Phase.READY, price_per_hour=50.1, budget=budget)) == ""
-        )
+        assert price_difference(Status("lab", "dstack", Phase.READY, price_per_hour=50.1, budget=budget)) == ""
         said = price_difference(Status("lab", "dstack", Phase.READY, price_per_hour=75.0, budget=budget))
         assert "lab costs $75.00/h, but its agents assume $50.00/h" in said
         assert "will stop at about $300.00 instead of $200.00" in said
@@ -215,10 +211,7 @@ class TestCtrlC:
         lab.cluster.on_submit = lambda submission_id: lab.cluster.write(submission_id, LOG.encode())
         words = [sys.executable, "-m", "cloudrl.cli.main", *RUN, "--submission-id", "one"]
         null = subprocess.DEVNULL
-        with (
-            subprocess.Popen(words, stderr=subprocess.PIPE, stdout=null, text=True) as process,
-            ended(process),
-        ):
+        with subprocess.Popen(words, stderr=subprocess.PIPE, stdout=null, text=True) as process, ended(process):
             next(line for line in process.stderr or () if "step 2/2" in line)
             yield process
 

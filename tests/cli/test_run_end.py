@@ -124,9 +124,7 @@ class TestAClusterThatWasThere:
         assert is_up()
 
 
-def test_nobody_is_asked_about_one_that_is_over(
-    run: Run, lab: FakeLocal, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nobody_is_asked_about_one_that_is_over(run: Run, lab: FakeLocal, monkeypatch: pytest.MonkeyPatch) -> None:
     ended = {"phase": "ended", "failure": {"reason": "idle for 30m", "kind": "down", "rank": 0}}
     lab.cluster.finish_jobs(LOG, on_end=lambda: lab.cluster.status.update(ended))
     asked = answers(monkeypatch, answer=True)
@@ -186,9 +184,7 @@ class TestAServerThatIsAwayAtTheEnd:
         assert f"error: {GOES_ON}\n" in done.err
         assert done.err.endswith("  → Is it running?\n  → End it: cloudrl down lab\n")
 
-    def test_after_a_job_that_failed_which_is_what_is_said(
-        self, run: Run, started: FakeLocal, away: Away
-    ) -> None:
+    def test_after_a_job_that_failed_which_is_what_is_said(self, run: Run, started: FakeLocal, away: Away) -> None:
         started.cluster.finish_jobs(LOG, "FAILED", on_end=away.goes)
         done = run(*RUN, "--down")
         assert done.code == 4
@@ -202,9 +198,7 @@ class TestAServerThatIsAwayAtTheEnd:
         assert (done.code, away.now) == (5, 0)
         assert GOES_ON in done.err
 
-    def test_a_request_that_came_through_before(
-        self, run: Run, away: Away, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_request_that_came_through_before(self, run: Run, away: Away, monkeypatch: pytest.MonkeyPatch) -> None:
         """The cluster ends, and the answer is lost."""
         really, lost = LocalProvider.down, ["the answer"]
         away.back_at_s = 0
@@ -244,9 +238,7 @@ class TestCtrlC:
     def press(self, *_: Any, **__: Any) -> Any:
         raise KeyboardInterrupt
 
-    def test_while_a_cluster_is_being_ended(
-        self, run: Run, lab: FakeLocal, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_while_a_cluster_is_being_ended(self, run: Run, lab: FakeLocal, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(LocalProvider, "down", self.press)
         for words in (["down", "lab", "-y"], [*RUN, "--down", "-y"]):
             done = run(*words)
@@ -254,9 +246,7 @@ class TestCtrlC:
             assert "cluster lab may not have ended and costs $12.30/h, $4.50 so far" in done.err
             assert "End it: cloudrl down lab" in done.err
 
-    def test_right_after_it_was_started(
-        self, run: Run, started: FakeLocal, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_right_after_it_was_started(self, run: Run, started: FakeLocal, monkeypatch: pytest.MonkeyPatch) -> None:
         """The first look at it may take a while."""
         really, keys = LocalProvider.status, []
 
@@ -280,9 +270,7 @@ class TestCtrlC:
             HOME.down("lab")
             raise KeyboardInterrupt
 
-    def test_while_the_model_comes_home(
-        self, run: Run, lab: FakeLocal, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_while_the_model_comes_home(self, run: Run, lab: FakeLocal, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("cloudrl.sdk.runs.merge_result", self.press)
         done = run(*RUN, "--to", "model")
         assert done.code == 130

@@ -69,9 +69,7 @@ def test_what_cannot_be_seen_of_its_fleet_afterwards_is_no_failure(
     done = run("down", "mine")
     assert done.code == 0
     assert "mine is down" in done.err
-    assert (
-        "whether fleet gpu-fleet gives the machines back cannot be seen: no dstack server answers" in done.err
-    )
+    assert "whether fleet gpu-fleet gives the machines back cannot be seen: no dstack server answers" in done.err
     assert "keeps running" not in done.err
 
 

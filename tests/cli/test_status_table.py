@@ -15,12 +15,8 @@ from cloudrl.protocol.report import NodeReport
 from cloudrl.providers.model import Status
 
 NODES = (
-    NodeReport(
-        0, "10.0.0.1", phase=Phase.FETCH, detail="model owner/name", seconds={"setup": 1.5, "files": 9.0}
-    ),
-    NodeReport(
-        1, "10.0.0.2", phase=Phase.FAILED, failure=Failure(FailureKind.SETUP, 1, "`false` exited with 1")
-    ),
+    NodeReport(0, "10.0.0.1", phase=Phase.FETCH, detail="model owner/name", seconds={"setup": 1.5, "files": 9.0}),
+    NodeReport(1, "10.0.0.2", phase=Phase.FAILED, failure=Failure(FailureKind.SETUP, 1, "`false` exited with 1")),
     NodeReport(2, "10.0.0.3", phase=Phase.RAY, seen_s_ago=12.0),
 )
 ROWS = [

@@ -84,10 +84,7 @@ def test_one_that_is_down_here_does_not_hide_the_paid_one(run: Run, rented: Rent
 def test_status_shows_both(run: Run, rented: Rented, lab: FakeLocal) -> None:
     for words in (["status"], ["status", "lab"]):
         looks = json.loads(run(*words, "--json").out)
-        assert [(each["provider"], each["phase"]) for each in looks] == [
-            ("local", "ready"),
-            ("rented", "fetch"),
-        ]
+        assert [(each["provider"], each["phase"]) for each in looks] == [("local", "ready"), ("rented", "fetch")]
     assert json.loads(run("status", "rented/lab", "--json").out)["provider"] == "rented"
 
 
@@ -158,10 +155,7 @@ class TestAServerThatDoesNotAnswer:
             pass
         done = run("status", "--json")
         assert done.code == 0
-        assert [(each["name"], each["phase"]) for each in json.loads(done.out)] == [
-            ("lab", "ready"),
-            ("old", "down"),
-        ]
+        assert [(each["name"], each["phase"]) for each in json.loads(done.out)] == [("lab", "ready"), ("old", "down")]
         assert "clusters on rented are not shown: no server answers at http://nowhere\n" in done.err
 
     def test_leaves_one_that_is_down_here_to_be_used(self, run: Run, lab: FakeLocal) -> None:

@@ -30,10 +30,7 @@ def test_ctrl_c_while_a_disk_is_made(
     monkeypatch.setattr(volumes, moment, press)
     done = run(*CREATE, *where)
     assert done.code == 130
-    assert (
-        "interrupted; volume ckpt is still being created, and its disk costs money until you delete it"
-        in done.err
-    )
+    assert "interrupted; volume ckpt is still being created, and its disk costs money until you delete it" in done.err
     option = " --project research" if where else ""
     assert f"Look: cloudrl volume list{option}\n" in done.err
     assert f"Delete it: cloudrl volume delete ckpt{option}\n" in done.err

@@ -43,6 +43,4 @@ def test_how_many_test_questions_are_trained_on_the_other_way_round() -> None:
 
 def test_the_bytes_are_always_the_same(tmp_path: Path) -> None:
     first, again = (addition.prepare(tmp_path / folder) for folder in ("first", "again"))
-    assert [Path(path).read_bytes() for path in first.values()] == [
-        Path(path).read_bytes() for path in again.values()
-    ]
+    assert [Path(path).read_bytes() for path in first.values()] == [Path(path).read_bytes() for path in again.values()]

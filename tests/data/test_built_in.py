@@ -68,9 +68,7 @@ def test_rows_and_columns_are_those_of_the_script(name: str, tmp_path: Path) -> 
         [wanted] = raw(name).glob(f"{split}.*.jsonl")
         assert rows == rows_of(wanted)
         assert [list(row) for row in rows] == [list(COLUMNS[name])] * count
-        assert [(field.name, field.type) for field in pq.read_schema(paths[split])] == [
-            *COLUMNS[name].items()
-        ]
+        assert [(field.name, field.type) for field in pq.read_schema(paths[split])] == [*COLUMNS[name].items()]
 
 
 @pytest.mark.parametrize(
@@ -185,10 +183,7 @@ def test_a_failed_download_ends_the_agents_child_with_one_line_that_says_what_to
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 1
     last = done.stderr.splitlines()[-1]
-    assert (
-        "data set gsm8k: openai/gsm8k is not in the cache, and HF_HUB_OFFLINE=1 forbids to download it ("
-        in last
-    )
+    assert "data set gsm8k: openai/gsm8k is not in the cache, and HF_HUB_OFFLINE=1 forbids to download it (" in last
     assert last.endswith(") Set HF_HUB_OFFLINE=0, or give a folder of its rows as source")
     assert len(last) < 450
     assert not (tmp_path / "out").exists()

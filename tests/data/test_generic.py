@@ -209,9 +209,7 @@ def test_without_a_test_split_rows_are_held_out_always_the_same(tmp_path: Path) 
     assert made(tmp_path, source) == rows
 
 
-@pytest.mark.parametrize(
-    ("rows", "asked", "test"), [(40, 7, 7), (2, None, 1), (20_100, None, 1000), (41, None, 2)]
-)
+@pytest.mark.parametrize(("rows", "asked", "test"), [(40, 7, 7), (2, None, 1), (20_100, None, 1000), (41, None, 2)])
 def test_how_many_are_held_out(rows: int, asked: int | None, test: int, tmp_path: Path) -> None:
     source = lines(tmp_path / "x.jsonl", raw(rows))
     paths = generic.prepare(tmp_path / "out", Request("mine", str(source), test_rows=asked))
@@ -234,9 +232,7 @@ def test_splits_by_their_usual_names_or_as_told(tmp_path: Path) -> None:
     for option in ("split", "test_split"):
         with pytest.raises(InputError) as caught:
             counts(**{option: "trian_big"})
-        assert caught.value.message == (
-            f"data set mine: {option} 'trian_big' is not there; did you mean 'train_big'?"
-        )
+        assert caught.value.message == (f"data set mine: {option} 'trian_big' is not there; did you mean 'train_big'?")
         assert caught.value.hint == "It has extra, train, train_big, validation"
 
 
@@ -260,9 +256,7 @@ def test_the_data_source_decides_verls_reward_and_is_remarked_on(tmp_path: Path)
         == "mine: prompt from 'question', answer from 'answer'; training rows from 'train', test rows held out of them"
     )
     assert not [line for line in said if "reward" in line]
-    assert pq.read_table(tmp_path / "a" / "test.parquet").column("data_source").to_pylist() == [
-        "openai/gsm8k"
-    ]
+    assert pq.read_table(tmp_path / "a" / "test.parquet").column("data_source").to_pylist() == ["openai/gsm8k"]
     generic.prepare(tmp_path / "b", Request("mine", source), say=said.append)
     [note] = [line for line in said if "reward" in line]
     assert "verl has no reward function for data source 'mine'" in note
@@ -348,9 +342,7 @@ def test_verls_own_data_set_reads_it(tmp_path: Path) -> None:
         env=env, capture_output=True, timeout=240, check=True,
     )  # fmt: skip
     items = json.loads(result.read_text())
-    written = [
-        row for row in pq.read_table(paths["train"]).to_pylist() if row["prompt"][-1]["content"] != "x" * 500
-    ]
+    written = [row for row in pq.read_table(paths["train"]).to_pylist() if row["prompt"][-1]["content"] != "x" * 500]
     assert 3 <= len(items) == len(written)
     for item, row in zip(items, written, strict=True):
         assert item["raw_prompt"] == row["prompt"]

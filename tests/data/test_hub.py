@@ -29,12 +29,7 @@ except CloudrlError as error:
 
 def prepared(folder: Path, asked: DataSet, **env: str) -> list[str] | dict[str, str]:
     """Paths, or the error's kind, message and hint. In a Python of its own: `datasets` reads its variables once."""
-    env = {
-        "HF_HOME": str(folder / "hf"),
-        "PATH": "/usr/bin:/bin",
-        "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
-        **env,
-    }
+    env = {"HF_HOME": str(folder / "hf"), "PATH": "/usr/bin:/bin", "HF_DATASETS_DISABLE_PROGRESS_BARS": "1", **env}
     done = subprocess.run(
         [sys.executable, "-c", CODE, asked.argument(), str(folder / "out")],
         cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=True,
@@ -47,12 +42,7 @@ def copy(tmp_path: Path) -> Path:
     """`datasets` takes a folder owner/name in the working directory for the data set of that name."""
     card = ["---", "configs:"]
     for config, start in (("easy", 0), ("hard", 100)):
-        card += [
-            f"- config_name: {config}",
-            "  data_files:",
-            "  - split: train",
-            f"    path: {config}/train*",
-        ]
+        card += [f"- config_name: {config}", "  data_files:", "  - split: train", f"    path: {config}/train*"]
         path = tmp_path / "owner" / "name" / config / "train-00000-of-00001.parquet"
         path.parent.mkdir(parents=True)
         rows = [{"question": f"{n}?", "answers": {"text": [str(n)]}} for n in range(start, start + 30)]
@@ -62,9 +52,7 @@ def copy(tmp_path: Path) -> Path:
 
 
 def test_a_data_set_with_its_configuration(copy: Path) -> None:
-    asked = DataSet(
-        name="mine", source="owner/name", config="hard", answer_field="answers.text.0", test_rows=4
-    )
+    asked = DataSet(name="mine", source="owner/name", config="hard", answer_field="answers.text.0", test_rows=4)
     paths = prepared(copy, asked, HF_HUB_OFFLINE="1")
     assert isinstance(paths, dict)
     rows = {split: pq.read_table(path).to_pylist() for split, path in paths.items()}

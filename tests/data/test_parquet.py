@@ -31,9 +31,7 @@ def interrupted(after: int) -> Iterator[tuple[str, dict[str, Any]]]:
     raise KeyboardInterrupt
 
 
-def test_paths_are_absolute_and_files_readable_by_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_paths_are_absolute_and_files_readable_by_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for split, path in write_splits("x", "deep/here", pairs(2, 1)).items():
         assert path == str(tmp_path / "deep" / "here" / f"{split}.parquet")
@@ -118,10 +116,7 @@ def test_a_folder_that_cannot_be_is_named(tmp_path: Path) -> None:
 @pytest.mark.io
 def test_memory_does_not_grow_with_the_number_of_rows(tmp_path: Path) -> None:
     """40 MB of text in all; each text is an object of its own, as if it were read from a file."""
-    rows = (
-        ("train" if number else "test", {"text": f"{number}:" + "x" * 1000})
-        for number in range(20 * ROWS_A_GROUP)
-    )
+    rows = (("train" if number else "test", {"text": f"{number}:" + "x" * 1000}) for number in range(20 * ROWS_A_GROUP))
     tracemalloc.start()
     try:
         write_splits("x", tmp_path / "out", rows)

@@ -79,9 +79,7 @@ def test_what_is_declared_arrives(values: dict[str, object]) -> None:
     argument = declared.argument()
     assert "\n" not in argument
     arrived = parse_request(argument)
-    assert {name: getattr(arrived, name) for name in FIELDS} == {
-        name: getattr(declared, name) for name in FIELDS
-    }
+    assert {name: getattr(arrived, name) for name in FIELDS} == {name: getattr(declared, name) for name in FIELDS}
 
 
 @pytest.mark.parametrize(

@@ -54,9 +54,7 @@ DIFFERENT = {
     ("search-r1", "gpu"): "nvidia:80GB:8",  # the guide says eight, and not which
 }
 """On purpose."""
-NOTES = {
-    "search-r1": ("verl 0.1 cannot resume a run: one that is interrupted starts over from its model",),
-}
+NOTES = {"search-r1": ("verl 0.1 cannot resume a run: one that is interrupted starts over from its model",)}
 """What is said of a job on its own cluster."""
 
 

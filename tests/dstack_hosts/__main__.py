@@ -50,9 +50,7 @@ def up(arguments: argparse.Namespace) -> int:
     enter = _write_command(lab.folder / "in")
     log = lab.server.log
     print(
-        _TEXT.format(
-            folder=lab.folder, hosts=arguments.hosts, url=lab.server.url, enter=enter, home=lab.home, log=log
-        )
+        _TEXT.format(folder=lab.folder, hosts=arguments.hosts, url=lab.server.url, enter=enter, home=lab.home, log=log)
     )
     return 0
 

@@ -75,8 +75,7 @@ def _divide_defaults(part: type, faster: float) -> None:
         return
     names = spec.args[-len(spec.defaults) :]
     function.__defaults__ = tuple(
-        value / faster if name in _DIVIDED else value
-        for name, value in zip(names, spec.defaults, strict=True)
+        value / faster if name in _DIVIDED else value for name, value in zip(names, spec.defaults, strict=True)
     )
 
 

@@ -118,9 +118,7 @@ class Host:
     def run(self, *words: str, timeout_s: float = 30.0) -> subprocess.CompletedProcess[str]:
         """Run a command on the host, outside any container."""
         enter = ["nsenter", f"--target={self.pid}", "--all", "--"]
-        return subprocess.run(
-            [*enter, *words], capture_output=True, text=True, timeout=timeout_s, check=False
-        )
+        return subprocess.run([*enter, *words], capture_output=True, text=True, timeout=timeout_s, check=False)
 
     def processes(self, *, containers_only: bool = False) -> list[tuple[str, ...]]:
         """The command lines of what runs on the host, or only in its containers, but for each one's first process."""

@@ -137,9 +137,7 @@ class Lab:
     def popen(self, *words: str, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Client:
         """Start a command where the server and the hosts can be reached."""
         environment = {**self.environment, **(env or {})}
-        if (
-            words[0] in ("cloudrl", "dstack") and not env
-        ):  # some libraries read variables when they are imported
+        if words[0] in ("cloudrl", "dstack") and not env:  # some libraries read variables when they are imported
             process: Entered | Forked = Forked(self._prefork(), list(words), cwd or self.home, environment)
         else:
             process = Entered(self.first_process, list(words), cwd or self.home, environment)
@@ -148,11 +146,7 @@ class Lab:
         return client
 
     def run(
-        self,
-        *words: str,
-        cwd: Path | None = None,
-        env: Mapping[str, str] | None = None,
-        timeout_s: float = 60.0,
+        self, *words: str, cwd: Path | None = None, env: Mapping[str, str] | None = None, timeout_s: float = 60.0
     ) -> subprocess.CompletedProcess[str]:
         """Run a command there to its end. Raises TimeoutExpired, after killing it."""
         return self.popen(*words, cwd=cwd, env=env).finish(timeout_s)
@@ -161,9 +155,7 @@ class Lab:
         """Put the calling thread into the lab's network: for dstack's Python API, or a plain HTTP client."""
         return namespaces.network_of(self.first_process)
 
-    def create_fleet(
-        self, name: str = "lab", hosts: tuple[int, ...] | None = None, timeout_s: float = 120.0
-    ) -> None:
+    def create_fleet(self, name: str = "lab", hosts: tuple[int, ...] | None = None, timeout_s: float = 120.0) -> None:
         """Make an SSH fleet of some hosts, or of all, with the CLI, and wait until it is idle."""
         chosen = [self.hosts[index] for index in hosts] if hosts else self.hosts
         path = self.folder / f"{name}.fleet.dstack.yml"
@@ -187,12 +179,7 @@ class Lab:
             words = namespaces.in_folder(self.home, [sys.executable, str(_PREFORK), str(path)])
             with (self.folder / "prefork.log").open("ab") as log:
                 self._forker = namespaces.popen(
-                    self.first_process,
-                    words,
-                    env=self.environment,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
+                    self.first_process, words, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
                 )
             deadline = time.monotonic() + _START_S
             while not path.exists():
@@ -225,9 +212,7 @@ class Lab:
         self.hosts = [self._make_host(index) for index in range(self._count)]
         token = secrets.token_hex(16)
         log = self.folder / "server.log"
-        self.server = Server(
-            self.first_process, self.home, log, token, fast=self._fast, settings=self._settings
-        )
+        self.server = Server(self.first_process, self.home, log, token, fast=self._fast, settings=self._settings)
         self._servers = [self.server]
         for host in self.hosts:
             host.power_on()
@@ -250,9 +235,7 @@ class Lab:
             binds=hidden_folders(),
             **self._host_fields,
         )
-        return Host(
-            self.first_process, config, self.folder / "hosts" / name, self.folder / "disks" / name, index
-        )
+        return Host(self.first_process, config, self.folder / "hosts" / name, self.folder / "disks" / name, index)
 
 
 def _pack(python: str) -> bytes:

@@ -51,9 +51,7 @@ class Runs:
     def __init__(self, lab: Lab) -> None:
         self._lab = lab
 
-    def apply(
-        self, path: Path, *, check: bool = True, timeout_s: float = 60.0
-    ) -> subprocess.CompletedProcess[str]:
+    def apply(self, path: Path, *, check: bool = True, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
         """`dstack apply -y -d -f`. Raises AssertionError with its words when it fails."""
         words = ("dstack", "apply", "-y", "-d", "-f", path.name)
         done = self._lab.run(*words, cwd=path.parent, timeout_s=timeout_s)
@@ -87,9 +85,7 @@ class Runs:
         deadline = time.monotonic() + timeout_s
         while (status := self.status(name)) not in statuses:
             if time.monotonic() > deadline or status in ENDED:
-                raise TimeoutError(
-                    f"run {name} is {status}, not {' or '.join(statuses)}:\n{self._story(name)}"
-                )
+                raise TimeoutError(f"run {name} is {status}, not {' or '.join(statuses)}:\n{self._story(name)}")
             time.sleep(_PAUSE_S)
         return status
 
@@ -158,18 +154,10 @@ def until(look: Callable[[], Any], timeout_s: float, what: Callable[[], str]) ->
 
 
 def write_task(
-    folder: Path,
-    name: str,
-    commands: Sequence[str],
-    *,
-    nodes: int = 1,
-    image: str = "any",
-    more: str = "",
+    folder: Path, name: str, commands: Sequence[str], *, nodes: int = 1, image: str = "any", more: str = ""
 ) -> Path:
     """Write a task's file into `folder`; `more` is YAML that is added as it is."""
-    block = "".join(
-        "  - |-\n" + "".join(f"    {line}\n" for line in command.splitlines()) for command in commands
-    )
+    block = "".join("  - |-\n" + "".join(f"    {line}\n" for line in command.splitlines()) for command in commands)
     path = folder / f"{name}.dstack.yml"
     path.write_text(f"{_HEAD.format(name=name, nodes=nodes, image=image)}commands:\n{block}{more}")
     return path

@@ -88,10 +88,7 @@ class Server:
         request = urllib.request.Request(f"{self.url}{path}", json.dumps(body).encode(), method="POST")
         request.add_header("Authorization", f"Bearer {self.token}")
         request.add_header("Content-Type", "application/json")
-        with (
-            namespaces.network_of(self._lab_process),
-            urllib.request.urlopen(request, timeout=timeout_s) as answer,
-        ):
+        with namespaces.network_of(self._lab_process), urllib.request.urlopen(request, timeout=timeout_s) as answer:
             return json.loads(answer.read() or b"null")
 
     def _command(self) -> list[str]:

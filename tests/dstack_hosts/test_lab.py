@@ -70,18 +70,12 @@ def test_two_nodes_see_what_dstack_promises(lab, pair, tmp_path):
         assert variables["NODE_RANK"] == str(rank)
         assert variables["NODES_IPS"] == "\n".join(addresses)
         assert variables["MASTER_NODE_IP"] == addresses[0]
-        assert (variables["RUN_NAME"], variables["NODES_NUM"], variables["GPUS_PER_NODE"]) == (
-            "two",
-            "2",
-            "0",
-        )
+        assert (variables["RUN_NAME"], variables["NODES_NUM"], variables["GPUS_PER_NODE"]) == ("two", "2", "0")
         assert (seen["file"], seen["folder"]) == ("hello", ["a.txt", "inner"])
         assert seen["odd"] == "${HOME} $$"
         assert (seen["tty"], seen["leader"]) == (True, True)
         assert seen["shm"] == 64 << 20  # Docker's, since the task names none
-        assert (
-            seen["own"] == addresses[rank]
-        )  # not a name server that nobody reaches: Ray asks, 5 s each time
+        assert seen["own"] == addresses[rank]  # not a name server that nobody reaches: Ray asks, 5 s each time
         assert ".ray" not in seen["home"]
         assert ".bashrc" not in seen["home"]
     assert views[0]["key"].startswith("-----BEGIN")
@@ -133,9 +127,7 @@ def test_an_attached_client_gets_the_ports_the_log_and_a_shell(lab, pair, tmp_pa
     with lab.network():
         until(lambda: _answers("http://127.0.0.1:8265/"), 40, lambda: client.output)
     until(lambda: "first line" in client.output, 20, lambda: client.output)
-    control = lab.run(
-        "ssh", "-F", str(lab.home / ".dstack/ssh/config"), "web", "hostname; cat /dstack/profile"
-    )
+    control = lab.run("ssh", "-F", str(lab.home / ".dstack/ssh/config"), "web", "hostname; cat /dstack/profile")
     assert control.returncode == 0, control.stdout
     assert "node0" in control.stdout or "node1" in control.stdout
     assert "export DSTACK_RUN_NAME='web'" in control.stdout
@@ -154,9 +146,7 @@ def test_the_stream_starts_where_a_client_asks(lab, pair, tmp_path):
     with namespaces.network_of(host.pid):
         stream = websocket.create_connection("ws://127.0.0.1:10999/logs_ws?start_time=", timeout=10)
         assert stream.recv() == b"a\x1b[1mb"
-        later = websocket.create_connection(
-            "ws://127.0.0.1:10999/logs_ws?start_time=2100-01-01T00:00:00Z", timeout=10
-        )
+        later = websocket.create_connection("ws://127.0.0.1:10999/logs_ws?start_time=2100-01-01T00:00:00Z", timeout=10)
         later.settimeout(0.5)
         with pytest.raises(websocket.WebSocketTimeoutException):
             later.recv()

@@ -67,9 +67,7 @@ def test_the_exit_status_after_a_signal():
     assert Job("kill -9 $$").end() == -1
 
 
-@pytest.mark.parametrize(
-    "script", [PROGRAM, f"true && {PROGRAM.removeprefix('exec ')}"], ids=["exec", "in a shell"]
-)
+@pytest.mark.parametrize("script", [PROGRAM, f"true && {PROGRAM.removeprefix('exec ')}"], ids=["exec", "in a shell"])
 def test_the_interrupt_reaches_the_program_in_the_foreground(script):
     job = Job(script, hang_up_s=10, kill_s=20)
     job.wait_for(b"runs")

@@ -27,9 +27,7 @@ COUNT = (
     "(print('line', number, flush=True), time.sleep(0.05)), range(12000)))"
 )
 # Says how many nodes Ray has.
-PROBE = (
-    "import ray; ray.init(log_to_driver=False); print('nodes', sum(node['Alive'] for node in ray.nodes()))"
-)
+PROBE = "import ray; ray.init(log_to_driver=False); print('nodes', sum(node['Alive'] for node in ray.nodes()))"
 
 
 class User:
@@ -67,15 +65,9 @@ class User:
         """A job that is no training: a file with a cheap entry point."""
         path = self.lab.home / f"{name}.yml"
         entry = ["python3", "-c", code, *words]
-        files = (
-            "data.train_files",
-            "data.val_files",
-            "actor_rollout_ref.model.path",
-        )  # asked for, never read
+        files = ("data.train_files", "data.val_files", "actor_rollout_ref.model.path")  # asked for, never read
         overrides = json.dumps(dict.fromkeys(files, "/nowhere"))
-        path.write_text(
-            f"name: {name}\ndevice: cpu\nentrypoint: {json.dumps(entry)}\noverrides: {overrides}\n"
-        )
+        path.write_text(f"name: {name}\ndevice: cpu\nentrypoint: {json.dumps(entry)}\noverrides: {overrides}\n")
         return path
 
     def submits(self, recipe: Path, cluster: str, submission_id: str) -> str:

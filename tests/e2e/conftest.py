@@ -21,30 +21,17 @@ class Shell:
         self.home = home
         (home / "tmp").mkdir()
 
-    def run(
-        self, *words: str, timeout_s: float = 900.0, check: bool = True
-    ) -> subprocess.CompletedProcess[str]:
+    def run(self, *words: str, timeout_s: float = 900.0, check: bool = True) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
-            [str(CLOUDRL), *words],
-            env=self.env,
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-            cwd=self.home,
+            [str(CLOUDRL), *words], env=self.env, capture_output=True, text=True, timeout=timeout_s, cwd=self.home
         )
         if check and done.returncode:
-            pytest.fail(
-                f"cloudrl {' '.join(words)} exited with {done.returncode}\n{done.stdout}\n{done.stderr}"
-            )
+            pytest.fail(f"cloudrl {' '.join(words)} exited with {done.returncode}\n{done.stdout}\n{done.stderr}")
         return done
 
     @property
     def env(self) -> dict[str, str]:
-        kept = {
-            key: value
-            for key, value in os.environ.items()
-            if not key.startswith(("RAY_", "CLOUDRL_", "TORCH"))
-        }
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(("RAY_", "CLOUDRL_", "TORCH"))}
         return {**kept, "CLOUDRL_HOME": str(self.home / "home"), "TMPDIR": str(self.home / "tmp")}
 
     def states(self) -> list[dict[str, object]]:

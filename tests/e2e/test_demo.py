@@ -16,9 +16,7 @@ def test_demo_trains_on_two_nodes_and_cleans_up(shell):
     assert after > 0.6
     folder = re.search(r"checkpoint (\S+)", done.stdout)[1]
     assert folder.startswith(str(shell.home))
-    names = {
-        path.name for path in shell.home.glob("home/clusters/demo/checkpoints/*/global_step_20/actor/*.pt")
-    }
+    names = {path.name for path in shell.home.glob("home/clusters/demo/checkpoints/*/global_step_20/actor/*.pt")}
     assert names >= {f"{kind}_world_size_2_rank_{rank}.pt" for kind in ("model", "optim") for rank in (0, 1)}
     model = Path(re.search(r"model +(\S+)", done.stdout)[1])
     assert (model / "model.safetensors").stat().st_size > 200_000

@@ -94,18 +94,13 @@ def own(shell, cluster):
 @pytest.fixture(scope="module")
 def secrets(cluster):
     """Where the nodes keep the secrets of jobs."""
-    return (
-        Path("/dev/shm") / f"cloudrl-{os.getuid()}-{json.loads((cluster / 'cluster.json').read_text())['id']}"
-    )
+    return Path("/dev/shm") / f"cloudrl-{os.getuid()}-{json.loads((cluster / 'cluster.json').read_text())['id']}"
 
 
 def saved(cluster, step):
     """Shards of a step, by model."""
     folder = cluster / "checkpoints" / "run" / f"global_step_{step}"
-    return {
-        model: sorted(path.name for path in (folder / model).glob("model_*.pt"))
-        for model in ("actor", "critic")
-    }
+    return {model: sorted(path.name for path in (folder / model).glob("model_*.pt")) for model in ("actor", "critic")}
 
 
 BOTH = {

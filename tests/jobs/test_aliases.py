@@ -27,22 +27,14 @@ JOB = recipes.load("grpo-tiny").replace(data=("a",))
 
 @pytest.fixture
 def here(tmp_path: Path) -> Path:
-    files = (
-        "mine/train.parquet",
-        "mine/test.parquet",
-        "half/train.parquet",
-        "x.parquet",
-        "model/config.json",
-    )
+    files = ("mine/train.parquet", "mine/test.parquet", "half/train.parquet", "x.parquet", "model/config.json")
     for name in files:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     return tmp_path
 
 
-def plain(
-    here: Path, job: Job = JOB, overrides: dict[str, Any] | None = None, **options: Any
-) -> dict[str, str]:
+def plain(here: Path, job: Job = JOB, overrides: dict[str, Any] | None = None, **options: Any) -> dict[str, str]:
     """The overrides that verl would get if every path were one of the nodes."""
     draft = expanded(here, job, overrides=overrides or {}, **options)
     return take_cluster_defaults(draft, Snapshot(CLUSTER, LocalFiles(here))).arguments

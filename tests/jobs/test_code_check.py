@@ -10,9 +10,7 @@ from cloudrl.jobs.local_files import inspect_path
 from cloudrl.verl.path_keys import PathKind
 
 
-def check(
-    folder: Path, source: str | bytes, name: str | None = "compute_score", *, is_in_root: bool = False
-) -> None:
+def check(folder: Path, source: str | bytes, name: str | None = "compute_score", *, is_in_root: bool = False) -> None:
     (folder / "reward.py").write_bytes(source if isinstance(source, bytes) else source.encode())
     file = inspect_path(folder, "reward.py", {PathKind.CODE})
     check_code(file, name, option="--reward ./reward.py", is_in_root=is_in_root)
@@ -70,13 +68,7 @@ def test_what_verl_cannot_load(tmp_path: Path, source: str | bytes, reason: str)
 
 @pytest.mark.parametrize(
     "line",
-    [
-        "import helper",
-        "import helper.deep",
-        "from helper import x",
-        "from package import x",
-        "import os, helper",
-    ],
+    ["import helper", "import helper.deep", "from helper import x", "from package import x", "import os, helper"],
 )
 def test_a_file_beside_it_is_not_sent(tmp_path: Path, line: str):
     (tmp_path / "helper.py").touch()

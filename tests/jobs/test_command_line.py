@@ -129,12 +129,7 @@ class TestSubmit:
         (["submit", "grpo-tiny", *PATHS, "--steps", "0"], 2, "--steps 0 is less than 1", "--steps 100"),
         (["submit", "grpo-tiny", *PATHS, "--steps", "-1"], 2, "--steps -1 is less than 1", "--steps 100"),
         (["submit", "grpo-tiny", *PATHS, "--name", "a/b"], 2, "did you mean 'a-b'", "Letters"),
-        (
-            ["submit", "grpo-tiny", *PATHS, "-e", "NOT_HERE"],
-            2,
-            "this shell has no variable 'NOT_HERE'",
-            "export NOT",
-        ),
+        (["submit", "grpo-tiny", *PATHS, "-e", "NOT_HERE"], 2, "this shell has no variable 'NOT_HERE'", "export NOT"),
         (["submit", "grpo-tiny", *PATHS, "--runtime-env", "no.yaml"], 2, "No such file", ""),
         (["submit", "grpo-tiny", *PATHS, "--working-dir", "no"], 2, "--working-dir no does not exist", ""),
         (["jobs", "status", "nope"], 2, "knows no job 'nope'", "cloudrl jobs list"),
@@ -234,14 +229,9 @@ class TestJobs:
         cluster.add("one", metadata={"job_name": "mine", "cloudrl_checkpoints": "/c/mine"})
         code, out, err = run("jobs", "stop", "one", "-y")
         assert (code, out) == (0, "")
-        assert (
-            err == "one has ended: STOPPED\ncheckpoints stay in /c/mine; resume from them with --name mine\n"
-        )
+        assert err == "one has ended: STOPPED\ncheckpoints stay in /c/mine; resume from them with --name mine\n"
         assert run("jobs", "stop", "one", "-y") == (0, "", "one was not running: STOPPED\n")
-        assert json.loads(run("jobs", "stop", "one", "--json")[1]) == {
-            "submission_id": "one",
-            "status": "STOPPED",
-        }
+        assert json.loads(run("jobs", "stop", "one", "--json")[1]) == {"submission_id": "one", "status": "STOPPED"}
 
 
 class TestTerminal:

@@ -77,9 +77,5 @@ def test_mistakes_are_named_before_anything_is_sent(cluster: FakeCluster, run: R
 
 def test_help_says_whose_a_path_is(run: Run):
     _, out, _ = run("submit", "--help", address="")
-    for said in (
-        "/x is a path on the nodes",
-        "owner/name is a model on the Hub",
-        "taken from this shell",
-    ):
+    for said in ("/x is a path on the nodes", "owner/name is a model on the Hub", "taken from this shell"):
         assert said in " ".join(out.split())

@@ -102,11 +102,7 @@ def test_a_recipe_for_more_gpus_than_the_cluster_has_is_refused_where_it_cannot_
 def keys_of(job: Job, release: str | None) -> set[str]:
     view = cluster(device=job.device, verl_version=release, models={str(job.model): "/m"})
     words = plan(job, view, SubmitOptions()).argv
-    return {word.partition("=")[0] for word in words} & {
-        "trainer.nnodes",
-        "trainer.resume_mode",
-        "trainer.device",
-    }
+    return {word.partition("=")[0] for word in words} & {"trainer.nnodes", "trainer.resume_mode", "trainer.device"}
 
 
 @pytest.mark.parametrize(

@@ -103,12 +103,7 @@ class TestPlainRay:
     def test_what_is_missing_is_said_at_once(self):
         with pytest.raises(InputError, match="plain Ray cluster, which prepares nothing") as caught:
             planned(job(data=[], model=None), cluster(**PLAIN))
-        for key in (
-            "data.train_files",
-            "data.val_files",
-            "actor_rollout_ref.model.path",
-            "default_local_dir",
-        ):
+        for key in ("data.train_files", "data.val_files", "actor_rollout_ref.model.path", "default_local_dir"):
             assert key in caught.value.message
             assert key in str(caught.value.hint)
 

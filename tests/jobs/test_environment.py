@@ -5,11 +5,7 @@ from pathlib import Path
 import pytest
 
 from cloudrl.errors import InputError
-from cloudrl.jobs.environment import (
-    is_remote,
-    load_runtime_env,
-    parse_env,
-)
+from cloudrl.jobs.environment import is_remote, load_runtime_env, parse_env
 
 
 def test_variables_of_the_command_line():

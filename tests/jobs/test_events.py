@@ -80,6 +80,4 @@ def test_lines_that_name_an_error(line: str, error: str | None):
 def test_every_line_is_there_once_in_its_order(lines: list[str]):
     events = list(EventReader().read(lines))
     assert [event.text for event in events if isinstance(event, Line)] == lines
-    assert all(
-        event.step_s is None or math.isfinite(event.step_s) for event in events if isinstance(event, Progress)
-    )
+    assert all(event.step_s is None or math.isfinite(event.step_s) for event in events if isinstance(event, Progress))

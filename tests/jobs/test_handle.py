@@ -33,9 +33,7 @@ def lines(events: list[object]) -> list[str]:
 
 
 def test_a_handle_prints_as_one_word(cluster: FakeCluster, connection: Connection):
-    cluster.add(
-        "run-1", metadata={"job_name": "run", "cloudrl_checkpoints": "/c/run", "cloudrl_total_steps": "7"}
-    )
+    cluster.add("run-1", metadata={"job_name": "run", "cloudrl_checkpoints": "/c/run", "cloudrl_total_steps": "7"})
     job = find_job(connection, "run-1")
     place = "lab" if connection.cluster_id else cluster.url.removeprefix("http://")
     assert str(job) == job.url == f"ray://{place}/run-1"
@@ -144,9 +142,7 @@ def test_waiting_for_a_failure_names_the_first_error(cluster: FakeCluster, conne
     log = b"Traceback:\nKeyError: 'a'\nTraceback:\nray.exceptions.ActorDiedError: died\n"
     cluster.add("run", log)
     cluster.end("run", "FAILED", "Job entrypoint command failed with exit code 1, last available logs: ...")
-    with pytest.raises(
-        JobFailed, match=r"job run ended as FAILED: its first error was KeyError: 'a'"
-    ) as caught:
+    with pytest.raises(JobFailed, match=r"job run ended as FAILED: its first error was KeyError: 'a'") as caught:
         find_job(connection, "run").result()
     assert caught.value.exit_code == 4
     assert str(find_job(connection, "run").exception()) == str(caught.value)

@@ -109,9 +109,7 @@ def test_the_working_directory_comes_first(here: Path):
 
 
 def test_a_working_directory_that_nobody_here_knows(here: Path):
-    assert find_local_paths(
-        {TRAIN: hydra_text("data/x.parquet")}, LocalFiles(here, working_dir_is_remote=True)
-    ) == (
+    assert find_local_paths({TRAIN: hydra_text("data/x.parquet")}, LocalFiles(here, working_dir_is_remote=True)) == (
         (),
         (),
     )
@@ -143,11 +141,7 @@ def test_a_folder_as_a_file_names_what_is_in_it(here: Path):
     assert caught.value.hint == "For example ./proj/reward.py"
 
 
-@given(
-    st.lists(
-        st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=12), max_size=4
-    )
-)
+@given(st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=12), max_size=4))
 def test_a_list_is_read_back_as_hydra_reads_it(texts: list[str]):
     written = hydra_text(texts)
     read = items(written)

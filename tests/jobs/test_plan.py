@@ -41,8 +41,7 @@ class TestNames:
 
     @pytest.mark.parametrize("option", ["name", "submission_id"])
     @pytest.mark.parametrize(
-        "hostile",
-        ["", ".", "..", "../x", "a/b", "a b", "-x", "$(rm)", "a'b", "a\nb", "a" * 101, "é", "a\0"],
+        "hostile", ["", ".", "..", "../x", "a/b", "a b", "-x", "$(rm)", "a'b", "a\nb", "a" * 101, "é", "a\0"]
     )
     def test_a_name_that_is_no_file_name(self, option: str, hostile: str):
         with pytest.raises(InputError, match=r"^--(name|submission-id) .* cannot be the name of a folder"):
@@ -117,9 +116,7 @@ class TestRefusals:
             ({"data": []}, {"data": {}}, "neither recipe 'grpo' nor cluster 'lab' says: ", ""),
         ],
     )  # fmt: skip
-    def test_of_job_and_cluster(
-        self, of_job: dict[str, Any], of_cluster: dict[str, Any], says: str, hint: str
-    ):
+    def test_of_job_and_cluster(self, of_job: dict[str, Any], of_cluster: dict[str, Any], says: str, hint: str):
         with pytest.raises(InputError, match=says) as caught:
             planned(job(**of_job), cluster(**of_cluster))
         assert hint in str(caught.value.hint)
@@ -166,9 +163,7 @@ class TestPasses:
         snapshot = Snapshot(cluster(), inspect_files(job(), options, here=tmp_path), now=NOW)
         first = pipeline.plan_job(job(), options, snapshot)
         (tmp_path / "reward.py").unlink()
-        assert pipeline.plan_job(job(), options, snapshot) == first, (
-            "a pass looks at nothing but the snapshot"
-        )
+        assert pipeline.plan_job(job(), options, snapshot) == first, "a pass looks at nothing but the snapshot"
 
 
 @given(st.text(max_size=30))

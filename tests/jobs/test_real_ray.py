@@ -197,9 +197,7 @@ def test_why_the_bytes_are_read_and_not_the_text(connection: Connection, job: Jo
     """Ray's endpoint for logs gives nothing at all of a log that holds one byte which is no UTF-8."""
     job.wait()
     headers = {"Authorization": f"Bearer {TOKEN}"}
-    answer = httpx2.get(
-        f"{connection.ray_url}/api/jobs/{job.submission_id}/logs", headers=headers, trust_env=False
-    )
+    answer = httpx2.get(f"{connection.ray_url}/api/jobs/{job.submission_id}/logs", headers=headers, trust_env=False)
     assert answer.status_code == 500
     assert "UnicodeDecodeError" in answer.text
 

@@ -56,9 +56,7 @@ class Lab:
         return caught.value.message
 
 
-def resumed(
-    connection: Connection, name: str | None, named: dict[str, Any]
-) -> tuple[str | None, tuple[str, ...]]:
+def resumed(connection: Connection, name: str | None, named: dict[str, Any]) -> tuple[str | None, tuple[str, ...]]:
     options = SubmitOptions(name=name, overrides=named)
     snapshot = take_snapshot(connection, JOB, options, {})
     draft = JobDraft(job=JOB, options=options, cluster=snapshot.cluster, overrides=named)
@@ -95,9 +93,7 @@ def test_a_step_that_a_lost_machine_had_a_part_of_is_passed_over(lab: Lab) -> No
 def test_a_machine_that_was_replaced(lab: Lab) -> None:
     shutil.rmtree(lab.disks[1])
     lab.disks[1].mkdir()
-    assert lab.refused() == (
-        "run 'mine' cannot go on: step 2: the actor lacks rank 1; step 1: the actor lacks rank 1"
-    )
+    assert lab.refused() == ("run 'mine' cannot go on: step 2: the actor lacks rank 1; step 1: the actor lacks rank 1")
 
 
 def test_machines_whose_addresses_changed_places(lab: Lab) -> None:
@@ -148,11 +144,7 @@ def test_a_node_that_is_silent_may_have_the_newest(lab: Lab) -> None:
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [
-        ("resume_mode", "disable"),
-        ("resume_from_path", "/elsewhere/global_step_1"),
-        ("default_local_dir", "/elsewhere"),
-    ],
+    [("resume_mode", "disable"), ("resume_from_path", "/elsewhere/global_step_1"), ("default_local_dir", "/elsewhere")],
 )
 def test_who_says_it_decides(lab: Lab, key: str, value: str) -> None:
     shutil.rmtree(lab.disks[1])
@@ -172,9 +164,7 @@ def test_a_job_from_python_is_sent_with_it(lab: Lab) -> None:
     sent = lab.fake.jobs["again"].body["entrypoint"]
     assert "trainer.resume_mode=resume_path" in sent
     assert "trainer.resume_from_path=/vol/checkpoints/mine/global_step_2" in sent
-    with pytest.raises(
-        InputError, match="run 'mine' is still running as job again, which saves into the same folder"
-    ):
+    with pytest.raises(InputError, match="run 'mine' is still running as job again, which saves into the same folder"):
         RunningCluster(lab.connection).submit(JOB, name="mine", submission_id="twice")
     lab.fake.end("again")
     os.remove(lab.step(2, rank=0) / "actor" / "model_world_size_2_rank_0.pt")

@@ -10,11 +10,7 @@ import pytest
 from cloudrl import recipes
 from cloudrl.errors import InputError
 from cloudrl.jobs import Submission, SubmitOptions, plan_job
-from cloudrl.jobs.run_plan import (
-    cluster_for_job,
-    expected_shape,
-    expected_snapshot,
-)
+from cloudrl.jobs.run_plan import cluster_for_job, expected_shape, expected_snapshot
 from cloudrl.providers.dstack.provider import DstackProvider
 from cloudrl.providers.local.provider import LocalProvider
 from cloudrl.providers.model import Plan
@@ -52,11 +48,7 @@ def test_every_recipe_fits_the_cluster_that_is_made_for_it(name: str, tmp_path: 
     ("options", "data", "models"),
     [
         ({}, ["gsm8k"], ["Qwen/Qwen2.5-7B-Instruct"]),
-        (
-            {"model": "Qwen/Qwen3-8B", "data": ("math", "owner/name")},
-            ["math", "owner/name"],
-            ["Qwen/Qwen3-8B"],
-        ),
+        ({"model": "Qwen/Qwen3-8B", "data": ("math", "owner/name")}, ["math", "owner/name"], ["Qwen/Qwen3-8B"]),
         ({"model": "./model", "data": ("owner/here", "./mine.parquet", "/data/theirs")}, None, None),
     ],
 )

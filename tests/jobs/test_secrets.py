@@ -35,9 +35,7 @@ def shown(submission: Submission) -> str:
 
 
 def test_they_go_through_the_agents_and_nowhere_else():
-    submission = planned(
-        env={"MY_API_TOKEN": MARKER, "A": "1"}, runtime_env={"env_vars": {"DB_PASSWORD": MARKER}}
-    )
+    submission = planned(env={"MY_API_TOKEN": MARKER, "A": "1"}, runtime_env={"env_vars": {"DB_PASSWORD": MARKER}})
     assert submission.secrets == {"MY_API_TOKEN": MARKER, "DB_PASSWORD": MARKER}
     assert submission.entrypoint.startswith(f"{READER} python3 -m verl.trainer.main_ppo ")
     assert submission.argv[-1] == f"++{KEY}='{READER} python3'"
@@ -91,9 +89,7 @@ def test_a_verl_that_leaves_the_runtime_environment_alone():
 )
 def test_where_only_ray_can_pass_them(shape: ClusterShape, runtime_env: dict[str, Any], reason: str):
     shell = {"HF_TOKEN": "hf-0123456789"}
-    submission = planned(
-        shape, shell, env={"MY_API_TOKEN": MARKER}, runtime_env=runtime_env, overrides=ON_THE_HUB
-    )
+    submission = planned(shape, shell, env={"MY_API_TOKEN": MARKER}, runtime_env=runtime_env, overrides=ON_THE_HUB)
     assert submission.secrets == {}
     assert submission.runtime_env["env_vars"]["MY_API_TOKEN"] == MARKER
     assert MARKER not in submission.render()
@@ -104,12 +100,7 @@ def test_where_only_ray_can_pass_them(shape: ClusterShape, runtime_env: dict[str
     assert re.search(reason, passed)
 
 
-SHELL = {
-    "HF_TOKEN": "hf-0123456789",
-    "WANDB_API_KEY": "wb-0123456789",
-    "OTHER_TOKEN": "ot-0123456789",
-    "HOME": "/h",
-}
+SHELL = {"HF_TOKEN": "hf-0123456789", "WANDB_API_KEY": "wb-0123456789", "OTHER_TOKEN": "ot-0123456789", "HOME": "/h"}
 
 
 @pytest.mark.parametrize(
@@ -128,9 +119,7 @@ def test_what_the_job_needs_is_taken_from_the_shell(overrides: dict[str, Any], t
     notes = [note for note in submission.notes if note.startswith("passed on from this shell: ")]
     assert len(notes) == bool(taken)
     assert all(name in notes[0] for name in taken)
-    assert not [
-        value for value in SHELL.values() if len(value) > 5 and value in shown(submission) + str(notes)
-    ]
+    assert not [value for value in SHELL.values() if len(value) > 5 and value in shown(submission) + str(notes)]
 
 
 def test_what_is_given_is_not_replaced():
@@ -138,9 +127,7 @@ def test_what_is_given_is_not_replaced():
     assert submission.secrets == {"WANDB_API_KEY": "mine-0123456789"}
     assert not [note for note in submission.notes if "from this shell" in note]
     submission = planned(shell=SHELL, overrides=ON_THE_HUB, env={"HF_TOKEN": ""})
-    assert (submission.secrets, submission.runtime_env["env_vars"]["HF_TOKEN"]) == ({}, ""), (
-        "empty keeps it here"
-    )
+    assert (submission.secrets, submission.runtime_env["env_vars"]["HF_TOKEN"]) == ({}, ""), "empty keeps it here"
 
 
 @pytest.mark.parametrize(

@@ -47,9 +47,7 @@ class TestEnvironment:
         config = {"setup_timeout_seconds": 60}
         for name in ("train.py", "big.bin"):
             (tmp_path / name).touch()
-        submission = planned(
-            runtime_env={"excludes": ["*.bin"], "working_dir": str(tmp_path), "config": config}
-        )
+        submission = planned(runtime_env={"excludes": ["*.bin"], "working_dir": str(tmp_path), "config": config})
         [packed] = submission.package.entries if submission.package else ()
         assert packed.name == "train.py"
         sent = dict(submission.runtime_env)
@@ -57,9 +55,7 @@ class TestEnvironment:
         assert sent == {"config": config, "env_vars": {"HF_HUB_OFFLINE": "1"}}
 
     def test_a_working_directory_that_the_cluster_fetches(self):
-        submission = planned(
-            working_dir="s3://bucket/code.zip", runtime_env={"working_dir": "gcs://other.zip"}
-        )
+        submission = planned(working_dir="s3://bucket/code.zip", runtime_env={"working_dir": "gcs://other.zip"})
         assert submission.runtime_env["working_dir"] == "s3://bucket/code.zip"
         assert submission.package is None
 
@@ -75,9 +71,7 @@ class TestRendering:
         return planned(
             env={"HF_TOKEN": "hf_0123456789", "WANDB_API_KEY": "wandb-key-1", "MY_SECRET": "s3cr3t-value"},
             runtime_env={"pip": ["--index-url=https://me:pass-word@pypi.test/simple"]},
-            overrides=typed(
-                "+x.api_key=deep-key-1", "+y.copy='is hf_0123456789 here'", "data.prompt_key=prompt"
-            ),
+            overrides=typed("+x.api_key=deep-key-1", "+y.copy='is hf_0123456789 here'", "data.prompt_key=prompt"),
         )
 
     def test_no_secret_is_shown(self):
@@ -93,16 +87,10 @@ class TestRendering:
         assert [secret for secret in self.SECRETS if secret not in sent] == []
 
     def test_what_is_shown_is_what_is_sent(self):
-        submission = planned(
-            overrides=typed("+a.b='x y'", "+c='it\\'s'", "~d", "+e=a\nb", "+f=$(id) `id` ; \\")
-        )
+        submission = planned(overrides=typed("+a.b='x y'", "+c='it\\'s'", "~d", "+e=a\nb", "+f=$(id) `id` ; \\"))
         shown, sent = yaml.safe_load(submission.render()), submission.request()
         assert words(shown.pop("entrypoint")) == words(sent.pop("entrypoint")) == list(submission.argv[3:])
-        assert (
-            shown
-            == sent
-            == {key: value for key, value in submission.redacted_request().items() if key in sent}
-        )
+        assert shown == sent == {key: value for key, value in submission.redacted_request().items() if key in sent}
 
 
 class TestJournal:
@@ -118,11 +106,7 @@ class TestJournal:
         read = Submission.from_json(json.loads(written))
         assert "marker" not in written
         assert json.dumps(read.to_json()) == written
-        assert (read.argv, read.metadata, read.uploads) == (
-            submission.argv,
-            submission.metadata,
-            submission.uploads,
-        )
+        assert (read.argv, read.metadata, read.uploads) == (submission.argv, submission.metadata, submission.uploads)
         assert {"COPY", "MY_API_TOKEN"} >= set(read.absent) >= {"MY_API_TOKEN"}
 
     def test_without_secrets_it_is_the_same_at_once(self):
@@ -170,9 +154,7 @@ def test_a_shell_sees_what_was_meant(hostile: str):
 @pytest.mark.parametrize("hostile", HOSTILE)
 def test_hydra_reads_what_was_meant(hostile: str):
     parser = pytest.importorskip("hydra.core.override_parser.overrides_parser").OverridesParser.create()
-    submission = planned(
-        view=cluster(checkpoint_dir=f"/ckpt/{hostile}", models={}), overrides={"+note": hostile}
-    )
+    submission = planned(view=cluster(checkpoint_dir=f"/ckpt/{hostile}", models={}), overrides={"+note": hostile})
     read = {each.key_or_group: each.value() for each in parser.parse_overrides(list(submission.argv[3:]))}
     assert read["note"] == hostile
     assert read["trainer.default_local_dir"] == f"/ckpt/{hostile}/{submission.name}"

@@ -147,12 +147,9 @@ def test_a_file_that_changes_meanwhile(head: Served, item: Upload, here: Path):
 
 
 @pytest.mark.parametrize(
-    ("path", "reason"),
-    [("/nowhere/weights", "No such file or directory"), ("/proc/self/mem", "Input/output error")],
+    ("path", "reason"), [("/nowhere/weights", "No such file or directory"), ("/proc/self/mem", "Input/output error")]
 )
-def test_a_file_that_cannot_be_read_is_no_matter_of_the_connection(
-    head: Served, item: Upload, path: str, reason: str
-):
+def test_a_file_that_cannot_be_read_is_no_matter_of_the_connection(head: Served, item: Upload, path: str, reason: str):
     """One that is gone, and one whose disk fails."""
     entries = tuple(replace(each, path=Path(path)) for each in item.entries)
     with pytest.raises(InputError, match=f"^{path} cannot be read while it is sent: {reason}"):
@@ -208,9 +205,7 @@ def test_nothing_moves():
 def connection(cluster: FakeCluster, head: Served) -> Connection:
     """A cluster whose agent takes files and secrets."""
     files, secrets = head.replication.files.root, head.replication.secrets.folder
-    head.status = ClusterStatus.from_json(
-        {**cluster.status, "files_dir": str(files), "secrets_dir": str(secrets)}
-    )
+    head.status = ClusterStatus.from_json({**cluster.status, "files_dir": str(files), "secrets_dir": str(secrets)})
     return Connection("lab", cluster.url, cluster.token, f"http://127.0.0.1:{head.port}", TOKEN, "id-1")
 
 
@@ -268,9 +263,7 @@ def test_a_fork_of_verl(cluster: FakeCluster, head: Served, tmp_path: Path):
     (fork / "verl" / "__init__.py").touch()
     lab = connection(cluster, head)
     submission = prepare(lab, JOB, SubmitOptions(working_dir=str(fork)))
-    assert (
-        f"the job runs the verl in {fork} (of unknown version), not the one of the nodes" in submission.notes
-    )
+    assert f"the job runs the verl in {fork} (of unknown version), not the one of the nodes" in submission.notes
     (fork / "verl" / "version" / "version").write_text("0.5.0.dev\n")
     with pytest.raises(InputError, match=r"written for verl 0\.9\.1, and cluster 'lab' has 0\.5\.0\.dev"):
         prepare(lab, JOB, SubmitOptions(working_dir=str(fork)))

@@ -44,9 +44,7 @@ def large(path: Path, size_bytes: int) -> Path:
     return path
 
 
-def planned(
-    here: Path, cluster: ClusterShape = AGENTS, working_dir: str | None = None, **overrides: Any
-) -> JobDraft:
+def planned(here: Path, cluster: ClusterShape = AGENTS, working_dir: str | None = None, **overrides: Any) -> JobDraft:
     keys = {"train": TRAIN, "val": VAL, "model": MODEL, "critic": CRITIC, "reward": REWARD}
     named = {keys.get(key, key): value for key, value in overrides.items()}
     source = str(here / working_dir) if working_dir and "://" not in working_dir else working_dir

@@ -28,9 +28,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 VERSION = "2.60.0"
-ALIVE_ACTORS = (
-    "/api/v0/actors?filter_keys=state&filter_predicates=%3D&filter_values=ALIVE&detail=true&limit=1000"
-)
+ALIVE_ACTORS = "/api/v0/actors?filter_keys=state&filter_predicates=%3D&filter_values=ALIVE&detail=true&limit=1000"
 STARTED = "Ray runtime started."
 RAYLETS = []
 """Held here: one ends with us, as Ray's does: when its standard input, which we hold, is closed."""

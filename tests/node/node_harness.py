@@ -138,9 +138,7 @@ class Node:
     def reason(self) -> str:
         """Why it has failed, as its log and its outcome say alike; whether that is final or not."""
         marks = ("] failed: ", "CLOUDRL FAILED: ")
-        [line] = [
-            line.partition(mark)[2] for line in self.text().splitlines() for mark in marks if mark in line
-        ]
+        [line] = [line.partition(mark)[2] for line in self.text().splitlines() for mark in marks if mark in line]
         assert self.outcome()["reason"] == line
         return line
 
@@ -193,9 +191,7 @@ class Nodes:
             self.start_one(rank, *options, **changes)
         return self
 
-    def start_one(
-        self, rank: int, *options: str, image: Image | None = None, lease: bool = False, **env: str
-    ) -> Node:
+    def start_one(self, rank: int, *options: str, image: Image | None = None, lease: bool = False, **env: str) -> Node:
         folder = self.folder / f"node-{rank}"
         folder.mkdir(exist_ok=True)
         words = [*self._words(rank), *options]
@@ -216,9 +212,7 @@ class Nodes:
             )
         if reading is not None:
             os.close(reading)
-        node = Node(
-            rank, self.run_id, process, folder, self._temp(rank), output, self.agent_ports[rank], writing
-        )
+        node = Node(rank, self.run_id, process, folder, self._temp(rank), output, self.agent_ports[rank], writing)
         self.started[rank] = node
         return node
 
@@ -325,9 +319,7 @@ def making(folder: Path, image: Image) -> Iterator[Maker]:
     finally:
         for cluster in made:
             cluster.end()
-    ended = [
-        node for cluster in made for node in cluster.started.values() if node.exit_code() != -signal.SIGKILL
-    ]
+    ended = [node for cluster in made for node in cluster.started.values() if node.exit_code() != -signal.SIGKILL]
     left = [node.temp_dir for node in ended if node.temp_dir.exists()]
     assert not left, f"temporary folders were left: {left}"
 

@@ -61,23 +61,15 @@ class Served:
         self.status: ClusterStatus | None = None
         self.child: Child | None = None
         self.state = NodeState(NodeReport(rank=rank, ip="127.0.0.1", hostname=f"node-{rank}", agent_port=0))
-        self.replication = ReplicationHub(
-            self.state, nodes, Store(folder / "files"), JobSecrets(folder / "secrets")
-        )
+        self.replication = ReplicationHub(self.state, nodes, Store(folder / "files"), JobSecrets(folder / "secrets"))
         self.checkpoint_store = checkpoint_store(
-            self.checkpoints,
-            folder / "ray",
-            run_id="run",
-            rank=rank,
-            child=ShardWorkerClient(self._shard_child),
+            self.checkpoints, folder / "ray", run_id="run", rank=rank, child=ShardWorkerClient(self._shard_child)
         )
         self.context = ServerContext(
             state=self.state,
             nodes=nodes,
             token=token,
-            status=lambda: (
-                self.status or ClusterStatus(ClusterInfo("lab", "id", "local", nodes), self.state.own.phase)
-            ),
+            status=lambda: self.status or ClusterStatus(ClusterInfo("lab", "id", "local", nodes), self.state.own.phase),
             job_logs=lambda: self.job_logs,
             checkpoint_store=self.checkpoint_store,
             data_dir=self.data,
@@ -133,9 +125,7 @@ class Served:
 
     def _shard_child(self, descriptor: int) -> Child:
         command = [sys.executable, "-m", "cloudrl.node", "shards", f"--fd={descriptor}"]
-        self.child = Child(
-            command, log=self.folder / "shards.log", env=os.environ, pass_fds=(descriptor,), bound=False
-        )
+        self.child = Child(command, log=self.folder / "shards.log", env=os.environ, pass_fds=(descriptor,), bound=False)
         return self.child
 
     def close(self) -> None:

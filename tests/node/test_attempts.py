@@ -20,9 +20,7 @@ def attempts(folder: Path, run_id: str = "run") -> Attempts:
     return Attempts(folder, run_id, rank=0, clock=lambda: float(next(CLOCK)))
 
 
-def is_final(
-    folder: Path, failure: Failure = FAILURE, run_id: str = "run", *elsewhere: dict[str, float]
-) -> bool:
+def is_final(folder: Path, failure: Failure = FAILURE, run_id: str = "run", *elsewhere: dict[str, float]) -> bool:
     judged = attempts(folder, run_id).classify(failure, elsewhere=elsewhere)
     assert judged == dataclasses.replace(failure, final=judged.final)
     return judged.final
@@ -95,8 +93,7 @@ def test_what_makes_another_failure(tmp_path: Path, changes: dict[str, object], 
 def test_without_a_memory_what_comes_back_is_final_at_once(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     finals = [
-        is_final(tmp_path / "file" / "x", each)
-        for each in (FAILURE, TIMED_OUT, Failure(FailureKind.LOST, 0, ""))
+        is_final(tmp_path / "file" / "x", each) for each in (FAILURE, TIMED_OUT, Failure(FailureKind.LOST, 0, ""))
     ]
     assert finals == [True, False, False]
 

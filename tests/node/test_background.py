@@ -44,8 +44,7 @@ def test_a_failure_keeps_its_own_kind(state: NodeState) -> None:
 
 
 @pytest.mark.parametrize(
-    "error",
-    [OSError(28, "No space left on device"), KeyError("path"), ValueError("no JSON"), RuntimeError("x")],
+    "error", [OSError(28, "No space left on device"), KeyError("path"), ValueError("no JSON"), RuntimeError("x")]
 )
 def test_whatever_else_ends_it_is_a_failure_with_its_text(state: NodeState, error: Exception) -> None:
     def fail() -> None:

@@ -25,9 +25,7 @@ BUDGET = BudgetLimits(max_cost=200, price_per_hour=50)
         (BudgetLimits(), 1e9, 1e9, ""),
     ],
 )
-def test_why_a_cluster_ends(
-    limits: BudgetLimits, cost: float | None, idle_s: float | None, reason: str
-) -> None:
+def test_why_a_cluster_ends(limits: BudgetLimits, cost: float | None, idle_s: float | None, reason: str) -> None:
     assert shutdown_reason(limits, cost, idle_s) == reason
 
 
@@ -62,9 +60,7 @@ def test_which_actors_are_work(actors: list[dict[str, object]], working: bool) -
     assert budget.are_working(actors) is working
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(1800, "30m"), (7200, "2h"), (86400, "1d"), (90, "90s"), (0.5, "0.5s")]
-)
+@pytest.mark.parametrize(("seconds", "text"), [(1800, "30m"), (7200, "2h"), (86400, "1d"), (90, "90s"), (0.5, "0.5s")])
 def test_durations(seconds: float, text: str) -> None:
     assert budget.duration(seconds) == text
 

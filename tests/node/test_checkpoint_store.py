@@ -68,9 +68,7 @@ def test_it_lives_without_any_look_for_saves(checkpoint_store: CheckpointStore) 
 
 
 @pytest.mark.parametrize("run", ["run", "team/run", "."])
-def test_what_a_removal_has_left_goes_with_the_next_start(
-    checkpoint_store: CheckpointStore, run: str
-) -> None:
+def test_what_a_removal_has_left_goes_with_the_next_start(checkpoint_store: CheckpointStore, run: str) -> None:
     """Its cluster ended before the bytes had gone; the step was the last of its run."""
     step(checkpoint_store.folder, run)
     kept = step(checkpoint_store.folder, "other")

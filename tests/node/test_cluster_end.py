@@ -62,22 +62,16 @@ def a_cluster_that_is_released_lives_on(nodes: Maker) -> None:
     node = cluster.start_one(0, lease=True)
     cluster.ready()
     node.drop_lease(b"detach")
-    until(
-        lambda: not os.path.exists(f"/proc/{node.pid}/fd/{_lease_fd(node.pid)}"), "it has let go of the lease"
-    )
+    until(lambda: not os.path.exists(f"/proc/{node.pid}/fd/{_lease_fd(node.pid)}"), "it has let go of the lease")
     assert node.phase() == "ready"
 
 
 def _lease_fd(pid: int) -> int:
     with open(f"/proc/{pid}/cmdline") as file:
-        return next(
-            int(word.partition("=")[2]) for word in file.read().split("\0") if word.startswith("--lease-fd")
-        )
+        return next(int(word.partition("=")[2]) for word in file.read().split("\0") if word.startswith("--lease-fd"))
 
 
-@scenario.each(
-    ("SIGINT", "setup", 130), ("SIGTERM", "ray", 143), ("SIGTERM", "fetch", 143), ("SIGHUP", "ready", 129)
-)
+@scenario.each(("SIGINT", "setup", 130), ("SIGTERM", "ray", 143), ("SIGTERM", "fetch", 143), ("SIGHUP", "ready", 129))
 def signals(nodes: Maker, name: str, phase: str, code: int) -> None:
     """SIGHUP is what a closed terminal sends."""
     cluster = nodes(1)

@@ -37,9 +37,7 @@ def test_they_reach_every_node_and_the_secrets_go_with_the_cluster(nodes: Maker)
     assert len({cluster[rank].status()["files_dir"] for rank in (0, 1)}) == 2
     assert agent.status().secrets_dir == str(kept)
     assert stat.S_IMODE((kept / "job1").stat().st_mode) == 0o600
-    written = [
-        path for path in cluster.folder.rglob("*") if path.is_file() and path.stat().st_size < 1_000_000
-    ]
+    written = [path for path in cluster.folder.rglob("*") if path.is_file() and path.stat().st_size < 1_000_000]
     assert written
     assert not [path for path in written if b"marker-of-this-test" in path.read_bytes()]
 

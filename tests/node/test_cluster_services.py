@@ -96,14 +96,10 @@ def a_service_that_ends_later_ends_the_cluster_which_a_retry_may_cure(nodes: Mak
 @scenario
 def two_services_of_one_node_and_the_variables_of_its_processes(nodes: Maker) -> None:
     cluster, ports = nodes(1), free_ports(2)
-    cluster.start(
-        *(f"--service={port}:echo rank $CLOUDRL_NODE_RANK; {_server(port)}" for port in ports)
-    ).ready()
+    cluster.start(*(f"--service={port}:echo rank $CLOUDRL_NODE_RANK; {_server(port)}" for port in ports)).ready()
     for port in ports:
         assert (cluster[0].run_dir / f"service-{port}.log").read_text().splitlines()[0] == "rank 0"
-    assert (
-        len([line for line in cluster.processes().values() if line.startswith("python3 -m http.server")]) == 2
-    )
+    assert len([line for line in cluster.processes().values() if line.startswith("python3 -m http.server")]) == 2
 
 
 @scenario

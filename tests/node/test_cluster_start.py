@@ -23,9 +23,7 @@ pytestmark = pytest.mark.agents
 
 def _old_python() -> str | None:
     """A Python 3.9, the oldest that the agent is for."""
-    kept = sorted(
-        Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser().glob("versions/3.9.*/bin/python3.9")
-    )
+    kept = sorted(Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser().glob("versions/3.9.*/bin/python3.9"))
     return str(kept[-1]) if kept else shutil.which("python3.9")
 
 
@@ -84,9 +82,7 @@ def test_every_node_is_there(cluster: Nodes) -> None:
     assert [row["agent_port"] for row in rows] == cluster.agent_ports
     assert all(row["ray_up"] and row["fetched"] and row["seen_s_ago"] < 5 for row in rows)
     steps = {"setup", "preflight", "ray", "fetch", "files", "barrier"}
-    until(
-        lambda: all(set(n["seconds"]) == steps for n in cluster[0].status()["nodes"]), "the last heartbeats"
-    )
+    until(lambda: all(set(n["seconds"]) == steps for n in cluster[0].status()["nodes"]), "the last heartbeats")
 
 
 def test_one_ready_line_in_all(cluster: Nodes) -> None:
@@ -97,9 +93,7 @@ def test_one_ready_line_in_all(cluster: Nodes) -> None:
 
 def test_every_node_has_the_same_data(cluster: Nodes) -> None:
     for file in ("train.parquet", "test.parquet"):
-        first, *others = [
-            (node.run_dir / "data" / "addition" / file).read_bytes() for node in cluster.started.values()
-        ]
+        first, *others = [(node.run_dir / "data" / "addition" / file).read_bytes() for node in cluster.started.values()]
         assert len(first) > 1000
         assert others == [first, first]
     assert not list(cluster.folder.glob("node-*/data/addition/*.part"))

@@ -82,6 +82,4 @@ def test_on_amd_only_hip_is_left(given: dict[str, str], left: str | None) -> Non
     more = {"GPU_DEVICE_ORDINAL": "0", "ZE_AFFINITY_MASK": "0"}
     env = _env(dataclasses.replace(FACTS, gpus=Gpus("amd", 8)), **given, **more)
     names = {*more, "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"}
-    assert [(name, env[name]) for name in names & set(env)] == (
-        [("HIP_VISIBLE_DEVICES", left)] if left else []
-    )
+    assert [(name, env[name]) for name in names & set(env)] == ([("HIP_VISIBLE_DEVICES", left)] if left else [])

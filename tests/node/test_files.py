@@ -63,25 +63,12 @@ def test_the_folder_itself_may_be_a_link(root: Path, tmp_path: Path) -> None:
 
 
 # `..` and its like: test_server_files.py has every spelling of them
-ODD = [
-    "",
-    "/",
-    "a file/",
-    "step/actor",
-    "a file/inside",
-    "a file\0",
-    "\0",
-    "../secret\0.pt",
-    "x" * 300,
-    "\ud800",
-]
+ODD = ["", "/", "a file/", "step/actor", "a file/inside", "a file\0", "\0", "../secret\0.pt", "x" * 300, "\ud800"]
 LEAVING = ["link-to-file-outside", "link-to-folder-outside/secret", "link-to-folder-outside", "link-relative"]
 STAYING = ["link-to-file-inside", "link-to-folder-inside/actor/shard.pt", "link-to-root/a file"]
 
 
-@pytest.mark.parametrize(
-    "path", [*ODD, *LEAVING, *STAYING, "link-to-nothing", "link-to-itself", "fifo", "socket"]
-)
+@pytest.mark.parametrize("path", [*ODD, *LEAVING, *STAYING, "link-to-nothing", "link-to-itself", "fifo", "socket"])
 def test_everything_else_is_refused(root: Path, path: str) -> None:
     with pytest.raises(Refused):
         open_below(root, path)

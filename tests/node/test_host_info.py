@@ -36,9 +36,7 @@ H100 = "echo 'GPU 0: NVIDIA H100 (UUID: GPU-1)'"
         (f"#!/bin/sh\n{H100}\n{H100}", Gpus("nvidia", 2)),
         (
             "#!/bin/sh\necho 'NVIDIA-SMI has failed because it\ncould not communicate' >&2\nexit 9",
-            Gpus(
-                problem="nvidia-smi ended with status 9: NVIDIA-SMI has failed because it could not communicate"
-            ),
+            Gpus(problem="nvidia-smi ended with status 9: NVIDIA-SMI has failed because it could not communicate"),
         ),
         (
             f"#!/bin/sh\n{H100}\necho 'GPU is lost' >&2\nexit 15",

@@ -34,9 +34,7 @@ def read_back(path: Path, *arguments: str) -> tuple[dict[str, str], list[str]]:
 
 def test_the_shell_reads_them_and_becomes_the_command(tmp_path: Path):
     kept = JobSecrets(tmp_path / "secrets")
-    kept.write(
-        "job", script({"HF_TOKEN": "hf_1", "LINES": "a\r\nb", "PASSWORD": "a'b\"c $HOME `id` \\ \n 训练"})
-    )
+    kept.write("job", script({"HF_TOKEN": "hf_1", "LINES": "a\r\nb", "PASSWORD": "a'b\"c $HOME `id` \\ \n 训练"}))
 
     env, words = read_back(tmp_path / "secrets" / "job", "a b", "$HOME", "'")
 
@@ -57,9 +55,7 @@ def test_any_value_survives(tmp_path_factory: pytest.TempPathFactory, value: str
 BAD_NAMES = ("A B", "", "1A", "A;id", "A\n")
 
 
-@pytest.mark.parametrize(
-    "values", [None, [], "x", {"A": 1}, {"A": "x\0y"}, *({name: "x"} for name in BAD_NAMES)]
-)
+@pytest.mark.parametrize("values", [None, [], "x", {"A": 1}, {"A": "x\0y"}, *({name: "x"} for name in BAD_NAMES)])
 def test_what_are_no_secrets(values: object):
     with pytest.raises(ValueError):
         script(values)

@@ -88,9 +88,7 @@ def test_a_flood_keeps_nobody_out_who_has_the_token(served: Served) -> None:
 def test_who_has_shown_the_token_counts_no_more(served: Served) -> None:
     """Hundreds of nodes may copy something from rank 0 at once."""
     with contextlib.ExitStack() as stack:
-        ours = [
-            stack.enter_context(_connect(served, REQUEST + b"\r\n")) for _ in range(MAX_UNAUTHENTICATED + 20)
-        ]
+        ours = [stack.enter_context(_connect(served, REQUEST + b"\r\n")) for _ in range(MAX_UNAUTHENTICATED + 20)]
         for each in ours:
             assert each.recv(12) == b"HTTP/1.1 200"
         strangers = [stack.enter_context(_connect(served)) for _ in range(MAX_UNAUTHENTICATED)]
@@ -130,9 +128,7 @@ def test_who_has_shown_the_token_may_take_its_time(hasty: Served) -> None:
 
 
 @pytest.mark.parametrize("is_reset", [False, True])
-def test_strangers_write_nothing_into_the_log(
-    hasty: Served, is_reset: bool, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_strangers_write_nothing_into_the_log(hasty: Served, is_reset: bool, capfd: pytest.CaptureFixture[str]) -> None:
     """dstack ends a run after 50 MB of output in an hour; whoever scans the port must not be able to write it."""
     tls, garbage = b"\x16\x03\x01\x02\x00\x01\x00", b"\0\xff" * 999
     half, whole = b"GET / HTTP/1.1\r\nX", b"GET / HTTP/1.1\r\n\r\n"

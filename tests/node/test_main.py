@@ -14,11 +14,7 @@ from cloudrl.node.main import _cannot_listen, run
     ("env", "words", "message"),
     [
         ({"CLOUDRL_NODE_RANK": "2"}, [], "rank 2 does not fit a cluster of 1 nodes"),
-        (
-            {"CLOUDRL_NODES_NUM": "two"},
-            [],
-            "CLOUDRL_NODES_NUM/DSTACK_NODES_NUM/SLURM_JOB_NUM_NODES should be a number",
-        ),
+        ({"CLOUDRL_NODES_NUM": "two"}, [], "CLOUDRL_NODES_NUM/DSTACK_NODES_NUM/SLURM_JOB_NUM_NODES should be a number"),
         ({}, ["--key-file=/no/such/key"], "the key /no/such/key cannot be read: No such file or directory"),
         ({}, ["--run-dir=/dev/null/run"], "the folder /dev/null/run cannot be written: Not a directory"),
     ],

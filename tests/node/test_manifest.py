@@ -38,20 +38,7 @@ def test_the_address_follows_the_content():
     assert Manifest(GOOD.parts).address == GOOD.address
 
 
-ALONE = [
-    "../x",
-    "/etc/passwd",
-    "a/../../x",
-    "a/./x",
-    "a//x",
-    "",
-    ".",
-    "..",
-    "a/",
-    "a\0b",
-    "x" * 256,
-    "\udc80",
-]
+ALONE = ["../x", "/etc/passwd", "a/../../x", "a/./x", "a//x", "", ".", "..", "a/", "a\0b", "x" * 256, "\udc80"]
 TOGETHER = [("a/x", "b/x"), ("a/y", "a/x"), ("a/x", "a/x"), ("a", "a/x"), ("a/b", "a/b/c")]
 
 
@@ -63,12 +50,7 @@ def test_paths_that_do_not_pass(paths: tuple[str, ...]):
 
 MANIFESTS = [None, [], {}, {"parts": []}, {"parts": "x"}, rows(*(f"a/{n:05}" for n in range(MAX_FILES + 1)))]
 SIZES, DIGESTS = (-1, True, 1.5, "1"), (DIGEST[1:], DIGEST.upper(), None)
-PARTS = [
-    ["a", 1],
-    [1, 1, DIGEST],
-    *(["a", size, DIGEST] for size in SIZES),
-    *(["a", 1, each] for each in DIGESTS),
-]
+PARTS = [["a", 1], [1, 1, DIGEST], *(["a", size, DIGEST] for size in SIZES), *(["a", 1, each] for each in DIGESTS)]
 
 
 @pytest.mark.parametrize("value", [*MANIFESTS, *({"parts": [part]} for part in PARTS)])

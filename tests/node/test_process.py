@@ -105,9 +105,7 @@ time.sleep(600)
 
 
 def test_it_dies_when_its_parent_is_killed(tmp_path: Path) -> None:
-    parent = subprocess.Popen(
-        [sys.executable, "-c", PARENT, str(tmp_path / "log")], stdout=subprocess.PIPE, text=True
-    )
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, str(tmp_path / "log")], stdout=subprocess.PIPE, text=True)
     with parent:
         assert parent.stdout is not None
         child = int(parent.stdout.readline())
@@ -165,9 +163,7 @@ lives.end()
 """
 
 
-def test_what_a_dead_child_has_left_ends_and_what_a_living_one_has_does_not(
-    run_python, tmp_path: Path
-) -> None:
+def test_what_a_dead_child_has_left_ends_and_what_a_living_one_has_does_not(run_python, tmp_path: Path) -> None:
     code = LEFT.replace("sys.argv[0]", repr(str(tmp_path / "out")))
     assert run_python(code).strip() == "2"
 

@@ -13,13 +13,7 @@ from pathlib import Path
 import pytest
 
 from cloudrl.node.identity import Identity
-from cloudrl.node.ray import (
-    Dashboard,
-    probe,
-    ray_command,
-    start_command,
-    taken_ports,
-)
+from cloudrl.node.ray import Dashboard, probe, ray_command, start_command, taken_ports
 from cloudrl.protocol.options import AgentOptions
 
 DSTACK_PORTS = (22, 8265, 8266, 6379, 10001, 10022, 10998, 10999)
@@ -42,9 +36,7 @@ PORTS = (
 
 
 def test_head() -> None:
-    head = (
-        "start --node-ip-address=10.0.0.1 --head --port=6379 --dashboard-host=127.0.0.1 --dashboard-port=8265"
-    )
+    head = "start --node-ip-address=10.0.0.1 --head --port=6379 --dashboard-host=127.0.0.1 --dashboard-port=8265"
     assert _command(0) == f"{head} --ray-client-server-port=10001 {PORTS}".split()
 
 
@@ -154,8 +146,7 @@ def _ok(body: str) -> bytes:
 
 @pytest.mark.io
 @pytest.mark.parametrize(
-    "answer",
-    [b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n[1", b"no HTTP\r\n\r\n", b"HTTP/1.1 500 No\r\n\r\n"],
+    "answer", [b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n[1", b"no HTTP\r\n\r\n", b"HTTP/1.1 500 No\r\n\r\n"]
 )
 def test_a_dashboard_that_breaks_off_is_silent(answer: bytes) -> None:
     with answering(answer) as dashboard:

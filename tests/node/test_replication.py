@@ -26,9 +26,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.io
 
 FILES = {"my model/a b#?.bin": os.urandom(2_500_000), "my model/note": b"note", "my model/训练": b"x"}
-MODEL = Manifest(
-    tuple(Part(path, len(body), hashlib.sha256(body).hexdigest()) for path, body in sorted(FILES.items()))
-)
+MODEL = Manifest(tuple(Part(path, len(body), hashlib.sha256(body).hexdigest()) for path, body in sorted(FILES.items())))
 URL = f"/v1/files/{MODEL.address}"
 HERE, COMING = wire.to_json(Replica(complete=True)), wire.to_json(Replica())
 

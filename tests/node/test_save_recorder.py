@@ -100,9 +100,7 @@ def digest(path: Path) -> str:
         return directory_digest(file.fileno())
 
 
-def test_of_a_shard_only_its_directory_is_read(
-    tmp_path: Path, role: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_a_shard_only_its_directory_is_read(tmp_path: Path, role: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     content = shard(bytes(1 << 20))
     write(role, "model", content)
     asked: list[tuple[int, int]] = []
@@ -310,9 +308,7 @@ def flip_bit(path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_new_agent", [False, True])
-def test_a_small_file_is_no_reason_to_bless_the_shards_anew(
-    tmp_path: Path, role: Path, is_new_agent: bool
-) -> None:
+def test_a_small_file_is_no_reason_to_bless_the_shards_anew(tmp_path: Path, role: Path, is_new_agent: bool) -> None:
     name = write(role, "model", shard(), rank=0)
     (role / "huggingface").mkdir()
     (role / "huggingface" / "config.json").write_text("{}")

@@ -56,9 +56,7 @@ WRONG = {
 @pytest.mark.parametrize(("verb", "path"), ROUTES)
 def test_every_call_needs_the_token(refusing: Served, verb: str, path: str, wrong: str) -> None:
     path += f"?token={TOKEN}" if wrong == "in the query" else ""
-    answer = refusing.call(
-        verb, path, token=None, headers=WRONG[wrong], body=None if verb == "GET" else b"{}"
-    )
+    answer = refusing.call(verb, path, token=None, headers=WRONG[wrong], body=None if verb == "GET" else b"{}")
     assert answer.status == 401
     assert answer.json() == UNAUTHORIZED
 
@@ -142,8 +140,7 @@ def test_a_heartbeat_brings_a_failure(head: Served) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong",
-    [{"rank": 0}, {"rank": 3}, {"rank": -1}, {"rank": 10**30}, {"rank": "1"}, {"models": 5}, {"failure": {}}],
+    "wrong", [{"rank": 0}, {"rank": 3}, {"rank": -1}, {"rank": 10**30}, {"rank": "1"}, {"models": 5}, {"failure": {}}]
 )
 def test_what_is_no_heartbeat_of_this_cluster(
     refusing: Served, wrong: dict[str, Any], capfd: pytest.CaptureFixture[str]
@@ -244,12 +241,7 @@ def test_calls_for_another_rank_are_passed_on_to_it(head: Served, worker: Served
 
 @pytest.mark.parametrize(
     ("path", "headers", "status"),
-    [
-        ("missing", {}, 404),
-        ("..%2fsecret", {}, 403),
-        ("../a-file", {}, 403),
-        ("file", {"Range": "bytes=9-"}, 416),
-    ],
+    [("missing", {}, 404), ("..%2fsecret", {}, 403), ("../a-file", {}, 403), ("file", {"Range": "bytes=9-"}, 416)],
 )
 def test_refusals_of_another_rank_come_through_as_they_are(
     head: Served, worker: Served, path: str, headers: dict[str, str], status: int

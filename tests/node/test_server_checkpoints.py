@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.io
 
 SHARD = "run/global_step_3/actor/model_world_size_2_rank_0.pt"
-PACKAGE = (
-    "session_2025-05-28_15-53-09_958478_132003/runtime_resources/working_dir_files/_ray_pkg_c461f3378ff510ed"
-)
+PACKAGE = "session_2025-05-28_15-53-09_958478_132003/runtime_resources/working_dir_files/_ray_pkg_c461f3378ff510ed"
 IN_RAY_TMP = f"{PACKAGE}/checkpoints"
 VALUES = struct.pack("<200000f", *(index / 7 for index in range(200_000)))
 
@@ -64,9 +62,7 @@ def test_the_inventory_of_any_node(head: Served, worker: Served, rank: int) -> N
     assert ours["folder"] == str((head, worker)[rank].checkpoints)
     assert [run["run"] for run in ours["runs"]] == ["run"]
     assert [run["run"] for run in left["runs"]] == [f"{IN_RAY_TMP}/run"]
-    cast_there = head.get(
-        f"{at(rank, f'{IN_RAY_TMP}/{SHARD}', 'ray_tmp')}?cast=F32,F16", Range="bytes=8-799999"
-    )
+    cast_there = head.get(f"{at(rank, f'{IN_RAY_TMP}/{SHARD}', 'ray_tmp')}?cast=F32,F16", Range="bytes=8-799999")
     assert cast_there.body == cast(VALUES[8:], "F16")
 
 
@@ -124,9 +120,7 @@ class Unreadable(ShardWorkerClient):
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_file_that_cannot_be_read_is_no_matter_of_the_connection(
-    head: Served, worker: Served, rank: int
-) -> None:
+def test_a_file_that_cannot_be_read_is_no_matter_of_the_connection(head: Served, worker: Served, rank: int) -> None:
     """Clients asked again for ten minutes."""
     node = (head, worker)[rank]
     node.checkpoint_store.child = Unreadable(node._shard_child)
@@ -187,9 +181,7 @@ LEAVING = ["../secret", "%2e%2e/secret", "/etc/passwd", "run/../../secret", "run
 
 
 @pytest.mark.parametrize("root", ["checkpoints", "ray_tmp"])
-@pytest.mark.parametrize(
-    "path", [*LEAVING, "secret", f"{IN_RAY_TMP}/../secret", f"{IN_RAY_TMP}/../../../../secret"]
-)
+@pytest.mark.parametrize("path", [*LEAVING, "secret", f"{IN_RAY_TMP}/../secret", f"{IN_RAY_TMP}/../../../../secret"])
 def test_no_call_leaves_the_folder(head: Served, path: str, root: str) -> None:
     body = json.dumps({"ranges": [[0, 1]]}).encode()
     answers: list[Any] = [
@@ -227,8 +219,7 @@ def test_a_volume_that_does_not_let_it_go_says_why(head: Served, worker: Served,
 
 
 @pytest.mark.parametrize(
-    "path",
-    [*LEAVING[:5], SHARD, "run/global_step_3/actor", "run/global_step_3/", "./run/global_step_3", "run/link"],
+    "path", [*LEAVING[:5], SHARD, "run/global_step_3/actor", "run/global_step_3/", "./run/global_step_3", "run/link"]
 )
 def test_nothing_but_a_step_is_removed(head: Served, path: str) -> None:
     (head.checkpoints / "run" / "link").symlink_to(head.checkpoints / "run" / "global_step_3")

@@ -128,8 +128,7 @@ def spelled(path: str, encoded: dict[str, str]) -> str:
 
 
 @pytest.mark.parametrize(
-    "path",
-    sorted({spelled(path, each) for path in LEAVING for each in ({}, *DOTS, *SLASHES, *BOTH)} | set(ODD)),
+    "path", sorted({spelled(path, each) for path in LEAVING for each in ({}, *DOTS, *SLASHES, *BOTH)} | set(ODD))
 )
 def test_no_path_leaves_the_folder(node: Served, path: str) -> None:
     for root in ("/v1/nodes/0/checkpoints/", "/v1/data/", "/v1/data/step/"):

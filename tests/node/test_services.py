@@ -22,9 +22,7 @@ def test_a_port_and_a_command(text: str, service: Service) -> None:
     assert parse_service(text) == service
 
 
-@pytest.mark.parametrize(
-    "text", ["", "8000", "8000:", "8000: ", ":a", "0:a", "65536:a", "-1:a", "٨:a", "bash x"]
-)
+@pytest.mark.parametrize("text", ["", "8000", "8000:", "8000: ", ":a", "0:a", "65536:a", "-1:a", "٨:a", "bash x"])
 def test_neither_port_nor_command(text: str) -> None:
     with pytest.raises(InputError, match=r"is not PORT:COMMAND, for example '8000:bash launch.sh'"):
         parse_service(text)

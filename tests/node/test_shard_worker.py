@@ -51,9 +51,7 @@ def test_a_sign_of_life_for_each_piece(tmp_path: Path) -> None:
     ours, theirs = socket.socketpair()
     cast_of_file = {"offset": 0, "count": 5 << 10, "wanted": "BF16"}
     with ours, theirs:
-        said = asked(
-            [os.open(tmp_path / "file", os.O_RDONLY), os.dup(theirs.fileno())], do="cast", **cast_of_file
-        )
+        said = asked([os.open(tmp_path / "file", os.O_RDONLY), os.dup(theirs.fileno())], do="cast", **cast_of_file)
     assert said == b'  {"sent": 10240}'
 
 

@@ -53,9 +53,7 @@ def test_a_known_clash_has_a_remedy_which_is_its_code(reason: str, log: str, rem
     assert remedy or explained == reason
 
 
-@pytest.mark.parametrize(
-    ("words", "reason"), [("echo; echo ' x '; echo; kill -9 $$", "x"), ("kill -9 $$", "")]
-)
+@pytest.mark.parametrize(("words", "reason"), [("echo; echo ' x '; echo; kill -9 $$", "x"), ("kill -9 $$", "")])
 def test_a_child_that_crashed_is_quoted(tmp_path: Path, words: str, reason: str) -> None:
     (tmp_path / "result").write_text('{"reas')
     child = Child(["/bin/sh", "-c", words], log=tmp_path / "log", env={})
@@ -66,10 +64,7 @@ def test_a_child_that_crashed_is_quoted(tmp_path: Path, words: str, reason: str)
 
 @pytest.mark.parametrize(
     ("words", "edge"),
-    [
-        (["data", "addition"], "cloudrl.data.prepare"),
-        (["model", "owner/name"], "cloudrl.node.subcommands._download"),
-    ],
+    [(["data", "addition"], "cloudrl.data.prepare"), (["model", "owner/name"], "cloudrl.node.subcommands._download")],
 )
 def test_a_mistake_of_a_child_has_a_code_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], edge: str
@@ -117,9 +112,7 @@ def test_words_that_mean_nothing(capsys: pytest.CaptureFixture[str]) -> None:
         ({"HF_HOME": "/h", "HF_HUB_CACHE": "/c"}, "/c"),
     ],
 )
-def test_the_hub_cache(
-    env: dict[str, str], folder: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_hub_cache(env: dict[str, str], folder: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", "/home/me")
     assert str(hub_cache(env)) == folder
     assert str(models_dir("Qwen/Qwen2.5-0.5B", tmp_path, env)) == folder
@@ -130,9 +123,7 @@ def test_the_hub_cache_is_where_huggingface_hub_puts_it(tmp_path: Path) -> None:
     """Differential: the library itself, in a Python of its own since it reads its variables once."""
     env = {"HF_HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
     code = "from huggingface_hub import constants; print(constants.HF_HUB_CACHE)"
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True, timeout=60
-    )
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True, timeout=60)
     assert str(hub_cache(env)) == done.stdout.strip()
 
 
@@ -149,9 +140,7 @@ def test_prepared_files_are_described(tmp_path: Path) -> None:
     }
 
 
-def test_lines_have_time_and_rank_and_verdicts_stand_alone(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_lines_have_time_and_rank_and_verdicts_stand_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = Log(tmp_path / "deep" / "agent.log", 3)
     log.line("a\nb")
     log.verdict("CLOUDRL FAILED: x")

@@ -32,9 +32,7 @@ def test_a_ranks_own_deadline_is_within_that_of_its_phase(
     assert found.gcs_s > ray  # rank 0 knows more of its own Ray than those that wait for it
     assert found.fetch_s >= ray + fetch * max(data, models)
     assert found.ray_head_s <= ray
-    assert found.barrier_s >= join + sum(
-        limit for phase, limit in phases.items() if phase is not Phase.BARRIER
-    )
+    assert found.barrier_s >= join + sum(limit for phase, limit in phases.items() if phase is not Phase.BARRIER)
     assert phases[Phase.BARRIER] > found.barrier_s
 
 
@@ -56,12 +54,7 @@ def test_a_rank_hangs_after_the_limit_and_the_time_for_its_heartbeats() -> None:
 
 @pytest.mark.parametrize(
     ("words", "items"),
-    [
-        ([], 0),
-        (["--model=a", "--model=b"], 2),
-        (["--data=a"], 2),
-        (["--data=a", "--model=a", "--model=b"], 3),
-    ],
+    [([], 0), (["--model=a", "--model=b"], 2), (["--data=a"], 2), (["--data=a", "--model=a", "--model=b"], 3)],
 )
 def test_time_to_fetch_grows_with_what_is_fetched(words: list[str], items: int) -> None:
     """Side by side on rank 0; then the data go to the others."""

@@ -24,9 +24,7 @@ NOTE = b"note"
 
 
 def manifest_of(**files: bytes) -> Manifest:
-    parts = [
-        Part(f"model/{name}", len(body), hashlib.sha256(body).hexdigest()) for name, body in files.items()
-    ]
+    parts = [Part(f"model/{name}", len(body), hashlib.sha256(body).hexdigest()) for name, body in files.items()]
     return Manifest(tuple(sorted(parts, key=lambda part: part.path)))
 
 
@@ -66,11 +64,7 @@ def test_it_appears_with_its_last_byte(store: Store):
 
     assert store.manifest(MODEL.address) == MODEL
     folder = store.root / MODEL.address / "model"
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == {
-        "weights": BODY,
-        "note": NOTE,
-        "empty": b"",
-    }
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == {"weights": BODY, "note": NOTE, "empty": b""}
     assert sorted(path.name for path in store.root.iterdir()) == [MODEL.address, f"{MODEL.address}.json"]
 
 

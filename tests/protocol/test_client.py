@@ -68,9 +68,7 @@ CALLS: dict[str, Callable[[AgentClient], Any]] = {
 
 @pytest.mark.parametrize("call", CALLS)
 def test_a_wrong_token(head: Served, call: str) -> None:
-    with pytest.raises(
-        Unauthorized, match=f"the agent at http://127.0.0.1:{head.port} refuses the token"
-    ) as caught:
+    with pytest.raises(Unauthorized, match=f"the agent at http://127.0.0.1:{head.port} refuses the token") as caught:
         CALLS[call](_api(head, "wrong"))
     assert caught.value.exit_code == 5
     assert "wrong" not in str(caught.value)
@@ -123,9 +121,7 @@ def _answered(status: int, body: bytes | dict[str, Any]) -> AgentClient:
 def test_a_step_that_the_node_may_not_remove(code: ErrorCode) -> None:
     """A read-only volume is no matter of the connection."""
     with pytest.raises(InputError, match="Read-only file system"):
-        _answered(code.status, ApiError(code, "Read-only file system").to_json()).remove_step(
-            0, "checkpoints", "a/b"
-        )
+        _answered(code.status, ApiError(code, "Read-only file system").to_json()).remove_step(0, "checkpoints", "a/b")
 
 
 def test_a_long_refusal_keeps_its_code() -> None:

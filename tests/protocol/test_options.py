@@ -36,11 +36,7 @@ OPTIONS = st.builds(
     services=many(st.builds(Service, port=st.integers(1, 65535), command=COMMAND)),
     import_check=MODULES.map(tuple),
     ports=st.builds(
-        Ports,
-        agent=NUMBER,
-        head_agent=NUMBER | st.just(8266),
-        gcs=NUMBER,
-        worker=st.just((0, 0)) | st.just((7, 9)),
+        Ports, agent=NUMBER, head_agent=NUMBER | st.just(8266), gcs=NUMBER, worker=st.just((0, 0)) | st.just((7, 9))
     ),
     limits=LIMITS,
     **dict.fromkeys(("gpus", "cpus", "object_store_bytes", "lease_fd"), or_none(NUMBER)),

@@ -100,9 +100,7 @@ def test_volumes_need_a_backend(user: User) -> None:
 
 def test_a_cluster_that_no_fleet_can_hold(user: User) -> None:
     words = [word.replace("memory=1GB..", "memory=9000GB..") for word in SHAPE]
-    done = user.types(
-        "cloudrl", "up", "big", "--on", "dstack", "--set", "dstack.fleets=[mine]", *words, "-y", code=3
-    )
+    done = user.types("cloudrl", "up", "big", "--on", "dstack", "--set", "dstack.fleets=[mine]", *words, "-y", code=3)
     assert "no fleet has or can get such a machine" in done.stdout
 
 
@@ -111,9 +109,7 @@ def test_a_model_that_does_not_exist_ends_the_run_with_the_reason(user: User) ->
     endpoint = ("--env", "HF_ENDPOINT=http://10.77.0.1:8444")
     words = ("--set", "dstack.fleets=[mine]", "--nodes", "2", *SHAPE, "--model", "nobody/nothing", "-y")
     try:
-        done = user.types(
-            "cloudrl", "up", "wrong", "--on", "dstack", *words, *endpoint, code=4, timeout_s=400
-        )
+        done = user.types("cloudrl", "up", "wrong", "--on", "dstack", *words, *endpoint, code=4, timeout_s=400)
     finally:
         hub.close()
     assert "model nobody/nothing: RepositoryNotFoundError" in done.stdout
@@ -174,9 +170,7 @@ class TestARawApply:
             nodes = {node.node_id: node.ip for node in ray.nodes()}
             assert nodes[str(ray.get_job("raw-1").driver_node_id)] == worker.address
         shards = [
-            len(
-                list(host.path("/checkpoints").glob("raw-1/global_step_1/actor/model_world_size_2_rank_*.pt"))
-            )
+            len(list(host.path("/checkpoints").glob("raw-1/global_step_1/actor/model_world_size_2_rank_*.pt")))
             for host in user.hosts_of(raw)
         ]
         assert shards == [1, 1]

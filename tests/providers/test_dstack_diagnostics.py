@@ -45,9 +45,7 @@ class TestBeforeTheStart:
             ({"status": "terminating"}, "still ending", "Try again when it is gone"),
         ],
     )
-    def test_a_name_that_is_taken(
-        self, dstack: FakeDstack, there: dict[str, Any], said: str, hint: str
-    ) -> None:
+    def test_a_name_that_is_taken(self, dstack: FakeDstack, there: dict[str, Any], said: str, hint: str) -> None:
         dstack.held_runs, dstack.held_fleets = [run(**there)], [fleet()]
         with pytest.raises(InputError, match=said) as caught:
             make_plan(Cluster(name="lab")).priced()
@@ -90,10 +88,7 @@ class TestBeforeTheStart:
 
     def test_secrets_and_fleets_of_a_plan(self) -> None:
         section = {
-            "registry_auth": {
-                "username": "team-${{ secrets.WHO }}",
-                "password": "${{ secrets.REGISTRY_PASSWORD }}",
-            },
+            "registry_auth": {"username": "team-${{ secrets.WHO }}", "password": "${{ secrets.REGISTRY_PASSWORD }}"},
             "fleets": ["near", "team/far", {"name": "third"}],
         }
         plan = make_plan(Cluster(name="lab", secrets=["HF_TOKEN"], image="any", dstack=section))
@@ -113,16 +108,11 @@ class TestTheEnd:
     @pytest.mark.parametrize(
         ("changes", "said"),
         [
-            (
-                {"status": "failed", "code": "log_quota_exceeded"},
-                r"prints too much: 50 MB in an hour.*NCCL_DEBUG",
-            ),
+            ({"status": "failed", "code": "log_quota_exceeded"}, r"prints too much: 50 MB in an hour.*NCCL_DEBUG"),
             ({"said": "the host is gone"}, "^the host is gone$"),
         ],
     )
-    def test_is_explained_where_it_is_not_plain(
-        self, dstack: FakeDstack, changes: dict[str, Any], said: str
-    ) -> None:
+    def test_is_explained_where_it_is_not_plain(self, dstack: FakeDstack, changes: dict[str, Any], said: str) -> None:
         assert re.search(said, diagnostics.describe_failure(latest(dstack, **changes)))
 
     def test_an_image_that_cannot_be_pulled_ends_the_wait(self, dstack: FakeDstack) -> None:
@@ -130,10 +120,7 @@ class TestTheEnd:
         assert diagnostics.unrecoverable_error(held(dstack, attempt(0, **broken))) is None
         failed = diagnostics.unrecoverable_error(held(dstack, attempt(0, **broken), attempt(1, **broken)))
         assert failed is not None
-        assert (
-            "the image cannot be pulled or started (manifest unknown); image nowhere/nothing:1"
-            in failed.message
-        )
+        assert "the image cannot be pulled or started (manifest unknown); image nowhere/nothing:1" in failed.message
 
     def test_a_lost_node_does_not(self, dstack: FakeDstack) -> None:
         lost = {"status": "failed", "code": "instance_unreachable", "said": "unreachable"}
@@ -155,10 +142,7 @@ class TestRetention:
 
     @pytest.mark.parametrize(
         ("idle_s", "said"),
-        [
-            (1800, "gives the machines back when they were idle for 30m"),
-            (-1, "when fleet gpu-fleet is deleted"),
-        ],
+        [(1800, "gives the machines back when they were idle for 30m"), (-1, "when fleet gpu-fleet is deleted")],
     )
     def test_rented_machines_go_with_their_disks(self, dstack: FakeDstack, idle_s: int, said: str) -> None:
         dstack.held_fleets = [fleet(idle_s=idle_s)]
@@ -290,10 +274,7 @@ def test_how_a_run_has_ended(
 @pytest.mark.parametrize(
     ("command", "checkpoints"),
     [
-        (
-            "exec python3 /opt/cloudrl/cloudrl-node.pyz run \\\n  --device gpu \\\n  --checkpoints '/a b'",
-            "/a b",
-        ),
+        ("exec python3 /opt/cloudrl/cloudrl-node.pyz run \\\n  --device gpu \\\n  --checkpoints '/a b'", "/a b"),
         ("exec python3 /opt/cloudrl/cloudrl-node.pyz run --checkpoints=/vol --of-a-later-release 5", "/vol"),
         ("exec python3 /opt/cloudrl/cloudrl-node.pyz run --gpus-per-node none", "/checkpoints"),
         ("python3 /opt/cloudrl/cloudrl-node.pyz data addition", None),

@@ -39,9 +39,7 @@ def test_an_image_that_cannot_be_pulled(user: User) -> None:
 
 def test_a_secret_that_the_server_does_not_have(user: User) -> None:
     done = user.types("cloudrl", "up", "secretive", *ONE, "--secret", "NOT_THERE", code=2)
-    assert (
-        "secretive.dstack.yml uses dstack secrets that project 'main' does not have: NOT_THERE" in done.stdout
-    )
+    assert "secretive.dstack.yml uses dstack secrets that project 'main' does not have: NOT_THERE" in done.stdout
     assert "dstack secret set NOT_THERE" in done.stdout
     assert user.lab.runs.status("secretive") == ""
 
@@ -122,9 +120,7 @@ def test_run_does_all_of_it_and_the_cluster_ends_by_itself(user: User, dstack_pa
     addresses = ", ".join(host.address for host in hosts)
     assert f"in /checkpoints of your hosts {addresses}" in done.stdout
     for rank, host in enumerate(hosts):
-        assert list(host.path("/checkpoints").rglob("model_world_size_2_rank_*.pt")), (
-            f"rank {rank} has no shard"
-        )
+        assert list(host.path("/checkpoints").rglob("model_world_size_2_rank_*.pt")), f"rank {rank} has no shard"
     until(lambda: user.lab.runs.status("whole") == "done", 90, lambda: user.lab.runs.log("whole"))
     assert [user.lab.runs.log("whole", rank).count("CLOUDRL DOWN: idle for 25s") for rank in (0, 1)] == [1, 1]
     assert "it stopped by itself: idle for 25s" in user.types("cloudrl", "status", "whole").stdout

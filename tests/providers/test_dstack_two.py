@@ -77,9 +77,7 @@ def test_the_second_takes_other_ports_and_says_so(user: User, first: str, progra
     )
 
 
-def test_swapped_ports_are_refused_and_the_message_leads_back(
-    user: User, first: str, program: Client
-) -> None:
+def test_swapped_ports_are_refused_and_the_message_leads_back(user: User, first: str, program: Client) -> None:
     """The tunnel of the first cluster answers where that of the second is recorded: both ports, or one of them."""
     del program
     before = {name: user.jobs(name) for name in (first, "second")}

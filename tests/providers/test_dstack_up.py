@@ -10,14 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from fake_dstack import attempt, fleet, run
 
-from cloudrl.errors import (
-    CapacityError,
-    CloudrlError,
-    ClusterFailed,
-    ConnectionFailed,
-    InputError,
-    Interrupted,
-)
+from cloudrl.errors import CapacityError, CloudrlError, ClusterFailed, ConnectionFailed, InputError, Interrupted
 from cloudrl.protocol.phases import Phase
 from cloudrl.protocol.report import ClusterInfo, ClusterStatus
 from cloudrl.providers.dstack import access, provider, runs
@@ -77,16 +70,10 @@ class TestAnEarlyEnd:
         told = with_run_state(dstack.server, priced, error)
         assert type(told) is type(error)
         assert told.message == f"{error.message}; cluster lab keeps running {said}"
-        hints = [
-            *(error.hint or "").splitlines(),
-            "Look: cloudrl status lab --watch",
-            "End it: cloudrl down lab",
-        ]
+        hints = [*(error.hint or "").splitlines(), "Look: cloudrl status lab --watch", "End it: cloudrl down lab"]
         assert str(told.hint).splitlines() == hints
 
-    def test_of_a_server_that_is_gone_says_that_nobody_knows(
-        self, dstack: FakeDstack, priced: DstackPlan
-    ) -> None:
+    def test_of_a_server_that_is_gone_says_that_nobody_knows(self, dstack: FakeDstack, priced: DstackPlan) -> None:
         dstack.is_down = True
         told = with_run_state(dstack.server, priced, UNREACHED)
         assert "; cannot tell whether cluster lab keeps running: " in told.message
@@ -128,8 +115,7 @@ class TestAnEarlyEnd:
         assert "interrupted; cluster lab keeps running (submitted)" in told.message
 
     @pytest.mark.parametrize(
-        ("problem", "error"),
-        [(ConnectionFailed("no answer"), ConnectionFailed), (KeyboardInterrupt, Interrupted)],
+        ("problem", "error"), [(ConnectionFailed("no answer"), ConnectionFailed), (KeyboardInterrupt, Interrupted)]
     )
     def test_in_up(
         self,
@@ -218,9 +204,7 @@ class TestStatuses:
         assert seen[0] == seen[4]
         assert seen[0].retention is not None
         assert seen[0].teardown_summary.endswith("; checkpoints stay on network volume ckpt")
-        dstack.held_runs = [
-            run(attempt(0, status="failed"), attempt(1))
-        ]  # the tunnel finds its head by itself
+        dstack.held_runs = [run(attempt(0, status="failed"), attempt(1))]  # the tunnel finds its head by itself
         assert len(watcher.status(current(dstack)).previous_attempts) == 1
         assert (way.opened, way.closed) == ([0], 0)
         dstack.held_runs = [run(run_id="run-2")]
@@ -319,9 +303,7 @@ class TestThePrice:
         plan = DstackProvider().plan(Cluster(name="lab", nodes=2, gpu="H100:8", dstack={"regions": ["us"]}))
         with pytest.raises(NoFleet, match="has no fleet that it may run on") as caught:
             plan.priced()
-        assert caught.value.fleet == Fleet(
-            name="lab-fleet", nodes=2, gpu="H100:8", dstack={"regions": ["us"]}
-        )
+        assert caught.value.fleet == Fleet(name="lab-fleet", nodes=2, gpu="H100:8", dstack={"regions": ["us"]})
 
 
 class TestBeforeAnythingIsPaid:

@@ -41,9 +41,7 @@ def test_from_up_to_down(home: Home) -> None:
     connection = provider.up(plan, on_status=looks.append, timeout_s=60)
     assert looks[-1].is_ready
     every = list(Phase)
-    assert {each.phase for each in looks} <= set(
-        every[every.index(Phase.START) : every.index(Phase.READY) + 1]
-    )
+    assert {each.phase for each in looks} <= set(every[every.index(Phase.START) : every.index(Phase.READY) + 1])
     assert (connection.name, connection.cluster_id) == ("one", plan.state.id)
     assert [each.name for each in (*provider.list(), *provider.list("one"))] == ["one", "one"]
     assert provider.attach("one") == connection
@@ -82,9 +80,7 @@ def test_two_clusters_at_once(home: Home) -> None:
     one, two = home.up("one", nodes=1), home.up("two", nodes=1)
     first, second = (plan.state for plan in home.plans)
     assert not set(first.ports) & set(second.ports)
-    assert (
-        len({first.id, second.id, first.ray_temp_dir, second.ray_temp_dir, first.folder, second.folder}) == 6
-    )
+    assert len({first.id, second.id, first.ray_temp_dir, second.ray_temp_dir, first.folder, second.folder}) == 6
     assert one.agent_token != two.agent_token
     assert one.ray_token != two.ray_token
     assert [each.name for each in provider.list()] == ["one", "two"]
@@ -190,9 +186,7 @@ def test_a_port_that_was_taken_since_the_plan(home: Home) -> None:
     plan = home.plan(nodes=1)
     with (
         socket.create_server(("127.0.0.1", plan.state.client_port)),
-        pytest.raises(
-            InputError, match=f"port {plan.state.client_port} was taken by another program a moment ago"
-        ),
+        pytest.raises(InputError, match=f"port {plan.state.client_port} was taken by another program a moment ago"),
     ):
         provider.up(plan, timeout_s=60)
     assert provider.list() == ()
@@ -203,8 +197,7 @@ def test_one_command_at_a_time(home: Home) -> None:
     with (
         state.lock("one"),
         pytest.raises(
-            InputError,
-            match=rf"another cloudrl command \(process {os.getpid()}\) is working on cluster 'one'",
+            InputError, match=rf"another cloudrl command \(process {os.getpid()}\) is working on cluster 'one'"
         ),
     ):
         home.up()

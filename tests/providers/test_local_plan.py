@@ -67,10 +67,7 @@ def test_one_command_a_node(tmp_path: Path) -> None:
 
 def test_nodes_of_one_machine_share_the_services_of_rank_0() -> None:
     first, second = _plan(services=["8000:a", "8001:b"]).commands
-    assert [word for word in first if word.startswith("--service=")] == [
-        "--service=8000:a",
-        "--service=8001:b",
-    ]
+    assert [word for word in first if word.startswith("--service=")] == ["--service=8000:a", "--service=8001:b"]
     assert not [word for word in second if word.startswith("--service=")]
 
 
@@ -99,18 +96,14 @@ def test_ports_and_ids_of_two_clusters_are_never_the_same() -> None:
 
 def test_unix_sockets_fit_into_rays_folder() -> None:
     """Linux ends their paths at 107 bytes, and Ray adds session_<date>_<time>_<pid>/sockets/plasma_store."""
-    longest = (
-        f"{_plan().state.ray_temp_dir}/99/session_2026-11-21_10-45-22_123456_4194304/sockets/plasma_store.1"
-    )
+    longest = f"{_plan().state.ray_temp_dir}/99/session_2026-11-21_10-45-22_123456_4194304/sockets/plasma_store.1"
     assert len(longest) <= 107
 
 
 def test_no_port_is_one_that_an_outgoing_connection_may_take() -> None:
     first, last = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
     state = _plan(nodes=5).state
-    assert not [
-        port for port in (state.gcs_port, state.client_port, *state.agent_ports) if first <= port <= last
-    ]
+    assert not [port for port in (state.gcs_port, state.client_port, *state.agent_ports) if first <= port <= last]
 
 
 def test_the_default_dashboard_port_is_that_of_ray_when_it_is_free() -> None:
@@ -142,18 +135,14 @@ def test_a_port_of_a_cluster_that_is_still_coming_up_is_taken() -> None:
             for port in first.ports:
                 with pytest.raises(InputError, match=f"port {port} on this machine is in use"):
                     make_plan(other, dashboard_port=port)
-            assert (
-                _plan(dashboard_port=first.dashboard_port).state.ports[1] == first.dashboard_port
-            )  # its own name
+            assert _plan(dashboard_port=first.dashboard_port).state.ports[1] == first.dashboard_port  # its own name
         finally:
             running.kill()
 
 
 def test_gpus_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(
-        CapacityError, match="2 nodes with 80GB:8 ask for 16 GPUs; this machine has 0"
-    ) as caught:
+    with pytest.raises(CapacityError, match="2 nodes with 80GB:8 ask for 16 GPUs; this machine has 0") as caught:
         _plan(gpu="80GB:8")
     assert caught.value.exit_code == 3
 
@@ -207,11 +196,7 @@ def test_where_checkpoints_go(tmp_path: Path, fields: dict[str, object], folder:
 
 
 def test_what_has_no_effect_is_named() -> None:
-    fields = {
-        "image": "mine:1",
-        "dstack": {"fleets": ["gpus"], "max_duration": "2d"},
-        "volumes": ["ckpt:/checkpoints"],
-    }
+    fields = {"image": "mine:1", "dstack": {"fleets": ["gpus"], "max_duration": "2d"}, "volumes": ["ckpt:/checkpoints"]}
     plan = local.plan(Cluster.load({"name": "lab", "env": {"A": "1"}, **fields}))
     assert plan.notes == ("without effect on this machine: image, volumes, dstack",)
     assert f"# {plan.notes[0]}\n" in plan.render()

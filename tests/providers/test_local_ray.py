@@ -71,8 +71,7 @@ def test_two_clusters_from_up_to_down(home: Home) -> None:
 def _gpus_and_cpus(connection: Connection) -> list[tuple[float, float]]:
     """Of each node, as Ray itself counts them."""
     request = urllib.request.Request(
-        f"{connection.ray_url}/api/v0/nodes?detail=1",
-        headers={"Authorization": f"Bearer {connection.ray_token}"},
+        f"{connection.ray_url}/api/v0/nodes?detail=1", headers={"Authorization": f"Bearer {connection.ray_token}"}
     )
     with urllib.request.urlopen(request, timeout=10) as answer:
         nodes = json.load(answer)["data"]["result"]["result"]

@@ -32,9 +32,7 @@ def _kill_at(home: Home, phase: str, monkeypatch: pytest.MonkeyPatch) -> LocalSt
     return killed
 
 
-def test_the_next_up_works_whenever_the_last_one_was_killed(
-    home: Home, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_next_up_works_whenever_the_last_one_was_killed(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each starter comes right after one that was killed, and is killed a phase later."""
     killed = [_kill_at(home, phase, monkeypatch) for phase in PHASES]
     connection = home.up(nodes=1)

@@ -37,9 +37,7 @@ def core_algos() -> str:
 
 
 def job(**overrides: object) -> Job:
-    return Job(
-        name="mine", verl="0.9.1", overrides={key.replace("__", "."): each for key, each in overrides.items()}
-    )
+    return Job(name="mine", verl="0.9.1", overrides={key.replace("__", "."): each for key, each in overrides.items()})
 
 
 def by(algorithm: str, overrides: dict[str, object] | None = None) -> dict[str, str]:
@@ -52,9 +50,7 @@ def test_every_estimator_and_loss_of_verl_has_an_overlay_or_a_reason():
     source = core_algos()
     enum = source[source.index("class AdvantageEstimator") : source.index("ADV_ESTIMATOR_REGISTRY")]
     there = {f"estimator {name}" for name in re.findall(r'^    [A-Z_]+ = "(\w+)"$', enum, re.MULTILINE)}
-    there |= {
-        f"loss {name}" for name in re.findall(r'^@register_policy_loss\("(\w+)"\)', source, re.MULTILINE)
-    }
+    there |= {f"loss {name}" for name in re.findall(r'^@register_policy_loss\("(\w+)"\)', source, re.MULTILINE)}
     assert len(there) == 26
     used = set()
     for name in recipes.algorithms():
@@ -120,8 +116,7 @@ def test_a_critic_is_as_the_actor_where_the_recipe_does_not_say():
 
 
 @pytest.mark.parametrize(
-    ("given", "answers"),
-    [({}, "16"), ({ANSWERS: 1}, "16"), ({ANSWERS: 4}, "4"), ({ANSWERS: "${data.n}"}, "${data.n}")],
+    ("given", "answers"), [({}, "16"), ({ANSWERS: 1}, "16"), ({ANSWERS: 4}, "4"), ({ANSWERS: "${data.n}"}, "${data.n}")]
 )
 def test_a_group_has_several_answers_unless_the_recipe_says_how_many(given, answers):
     assert by("gspo", given)[ANSWERS] == answers

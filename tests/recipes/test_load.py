@@ -92,9 +92,7 @@ def test_an_unknown_name_lists_what_there_is(monkeypatch):
     known = recipes.names()
     error = refusal("no-such-recipe")
     assert error.message.startswith("there is no recipe 'no-such-recipe'")
-    assert error.hint == (
-        f"Recipes: {', '.join(known)}. A file of your own is given by its path: ./no-such-recipe.yml"
-    )
+    assert error.hint == (f"Recipes: {', '.join(known)}. A file of your own is given by its path: ./no-such-recipe.yml")
 
 
 def test_a_misspelt_name_gets_the_nearest():

@@ -187,9 +187,7 @@ def test_moved_keys_are_noted_beside_the_new_ones():
         written = recipes.render_recipe(name)
         for then, now in moved(name).items():
             if then in meant(name):
-                assert re.search(
-                    rf"^  {re.escape(now)}: \w+ +# formerly {re.escape(then)}$", written, re.MULTILINE
-                )
+                assert re.search(rf"^  {re.escape(now)}: \w+ +# formerly {re.escape(then)}$", written, re.MULTILINE)
 
 
 def test_the_recipe_for_amd_has_the_variables_of_its_script():
@@ -212,11 +210,7 @@ def received(tmp_path):
             (stand_in / command).chmod(0o755)
         environ = {**os.environ, "PATH": f"{stand_in}:/usr/bin:/bin"}
         subprocess.run(
-            ["bash", str(SCRIPTS / f"{name}.sh")],
-            cwd=tmp_path,
-            env=environ,
-            capture_output=True,
-            timeout=30,
+            ["bash", str(SCRIPTS / f"{name}.sh")], cwd=tmp_path, env=environ, capture_output=True, timeout=30
         )
         words = (tmp_path / "received").read_text().splitlines()
         return dict(parse_override(word) for word in words if re.match(r"\+?[a-z_.]+=", word))

@@ -20,9 +20,7 @@ from cloudrl.jobs import Submission, SubmitOptions
 from cloudrl.spec import HydraText
 
 KEYS = [
-    line
-    for line in (Path(__file__).parent / "search-r1-keys.txt").read_text().splitlines()
-    if not line.startswith("#")
+    line for line in (Path(__file__).parent / "search-r1-keys.txt").read_text().splitlines() if not line.startswith("#")
 ]
 FOLDER = "/checkpoints/run"
 
@@ -80,12 +78,8 @@ def test_what_the_cluster_gives_is_filled_in(config):
 
 def test_keys_of_a_newer_verl_are_left_out_and_it_is_said_what_that_means():
     submission = planned()
-    assert not [
-        word for word in submission.argv if word.startswith(("trainer.resume_mode", "trainer.device"))
-    ]
-    assert submission.notes == (
-        "verl 0.1 cannot resume a run: one that is interrupted starts over from its model",
-    )
+    assert not [word for word in submission.argv if word.startswith(("trainer.resume_mode", "trainer.device"))]
+    assert submission.notes == ("verl 0.1 cannot resume a run: one that is interrupted starts over from its model",)
 
 
 def test_with_such_a_key_the_forks_hydra_would_refuse_it():
@@ -94,9 +88,7 @@ def test_with_such_a_key_the_forks_hydra_would_refuse_it():
 
 
 def test_what_the_user_types_wins():
-    config = composed(
-        words_of(planned({"retriever.url": HydraText("http://10.0.0.9:8000/retrieve"), "max_turns": 2}))
-    )
+    config = composed(words_of(planned({"retriever.url": HydraText("http://10.0.0.9:8000/retrieve"), "max_turns": 2})))
     assert (config.retriever.url, config.max_turns) == ("http://10.0.0.9:8000/retrieve", 2)
 
 
@@ -109,9 +101,7 @@ def test_without_the_fork_it_is_refused_and_told_how_to_send_it():
 
 
 def test_a_recipe_for_todays_verl_does_not_run_on_the_fork():
-    with pytest.raises(
-        InputError, match=r"recipe 'ppo' is written for verl 0.9.1, and cluster 'lab' has 0.1"
-    ):
+    with pytest.raises(InputError, match=r"recipe 'ppo' is written for verl 0.9.1, and cluster 'lab' has 0.1"):
         plan(recipes.load("ppo"), cluster(verl_version="0.1"), SubmitOptions())
 
 

@@ -31,10 +31,7 @@ overrides:
 
 def test_a_recipe_is_shown_as_it_is_written():
     for name in recipes.names():
-        assert (
-            recipes.render_recipe(name).encode()
-            == Path(recipes.__file__).with_name(f"{name}.yml").read_bytes()
-        )
+        assert recipes.render_recipe(name).encode() == Path(recipes.__file__).with_name(f"{name}.yml").read_bytes()
 
 
 def test_what_is_shown_loads_as_the_same_job(tmp_path):

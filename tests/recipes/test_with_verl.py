@@ -29,17 +29,11 @@ PROBE = Path(__file__).parent / "probes" / "config.py"
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 MISSPELT = {
     "data.train_batchsize": ("8", "Could not override 'data.train_batchsize'"),
-    "critic.model.fsdp_config.param_offload": (
-        "True",
-        "Could not override 'critic.model.fsdp_config.param_offload'",
-    ),
+    "critic.model.fsdp_config.param_offload": ("True", "Could not override 'critic.model.fsdp_config.param_offload'"),
     f"{ACTOR}.loss_agg_mode": ("token", "Invalid loss_agg_mode: token"),
     f"{ACTOR}.policy_loss.loss_mode": ("gsp", "Unsupported loss mode: gsp"),
     "algorithm.adv_estimator": ("grop", "Unknown advantage estimator simply: grop"),
-    f"{ACTOR}.ppo_mini_batch_size": (
-        "2048",
-        "train_batch_size (256) must be >= actor.ppo_mini_batch_size (2048)",
-    ),
+    f"{ACTOR}.ppo_mini_batch_size": ("2048", "train_batch_size (256) must be >= actor.ppo_mini_batch_size (2048)"),
 }
 """Wrong override of `ppo` -> its value, what verl says."""
 
@@ -70,9 +64,7 @@ def answers(model) -> dict[str, Any]:
     for name in NAMES:
         job = recipes.load(name)
         cases[name] = words(job, model)
-        cases |= {
-            f"{name} {each}": words(recipes.with_algorithm(job, each), model) for each in recipes.algorithms()
-        }
+        cases |= {f"{name} {each}": words(recipes.with_algorithm(job, each), model) for each in recipes.algorithms()}
         cases |= {f"on {nodes} {name}": words(job, model, nodes) for nodes in (1, 4) if job.device == "cpu"}
     for key, (value, _) in MISSPELT.items():
         cases[f"wrong {key}"] = [*words(recipes.load("ppo"), model), f"{key}={value}"]
@@ -162,9 +154,7 @@ def test_a_run_that_can_be_resumed(taken):
     assert all(found["trainer.save_freq"] >= 1 for found in taken.values())
 
 
-@pytest.mark.parametrize(
-    "case", [f"{on}{name}" for on in ("", "on 1 ", "on 4 ") for name in ("grpo-tiny", "ppo-tiny")]
-)
+@pytest.mark.parametrize("case", [f"{on}{name}" for on in ("", "on 1 ", "on 4 ") for name in ("grpo-tiny", "ppo-tiny")])
 def test_a_recipe_for_cpus_names_what_is_there_and_saves_half_way_and_at_the_end(answers, case):
     found = answers["cases"][case]
     assert "error" not in found, found

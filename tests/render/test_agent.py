@@ -45,9 +45,7 @@ PYTHONS = _pythons()
 
 
 def _run(*words: str | Path, umask: int = -1, **more: object) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
-        list(map(str, words)), capture_output=True, timeout=120, check=True, umask=umask, **more
-    )  # type: ignore[call-overload, no-any-return]
+    return subprocess.run(list(map(str, words)), capture_output=True, timeout=120, check=True, umask=umask, **more)  # type: ignore[call-overload, no-any-return]
 
 
 def test_the_committed_copy_is_not_stale(request: pytest.FixtureRequest, repository: Path) -> None:
@@ -75,11 +73,7 @@ def test_it_is_the_program_line_by_line_without_comments(repository: Path) -> No
 def _without_strings(source: str) -> str:
     tree = ast.parse(source)
     for node in ast.walk(tree):
-        if (
-            isinstance(node, ast.Expr)
-            and isinstance(node.value, ast.Constant)
-            and isinstance(node.value.value, str)
-        ):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             node.value.value = ""
     return ast.dump(tree)
 
@@ -100,9 +94,9 @@ def test_it_holds_what_it_needs_and_nothing_else() -> None:
         "cloudrl/verl_cpu/plugin.py",
     } <= set(names)
     assert all(name.endswith(".py") for name in names)
-    assert {
-        (info.date_time, info.external_attr, info.create_system, info.compress_type) for info in infos
-    } == {((1980, 1, 1, 0, 0, 0), 0o644 << 16, 3, zipfile.ZIP_STORED)}
+    assert {(info.date_time, info.external_attr, info.create_system, info.compress_type) for info in infos} == {
+        ((1980, 1, 1, 0, 0, 0), 0o644 << 16, 3, zipfile.ZIP_STORED)
+    }
 
 
 @pytest.mark.parametrize("umask", [0o022, 0o077])
@@ -157,9 +151,7 @@ def test_it_starts_under_a_bare_python(version: str, agent: Path) -> None:
     _run(PYTHONS[version], "-I", "-S", "-W", "error", "-c", IMPORT_ALL, agent)
 
 
-def test_a_wheel_in_an_environment_that_git_ignores_gives_the_same_bytes(
-    repository: Path, tmp_path: Path
-) -> None:
+def test_a_wheel_in_an_environment_that_git_ignores_gives_the_same_bytes(repository: Path, tmp_path: Path) -> None:
     """dstack obeys .gitignore when it sends a folder, and a virtual environment's own one says `*`."""
     _run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path / "wheels", cwd=repository)
     [wheel] = (tmp_path / "wheels").glob("*.whl")

@@ -85,9 +85,7 @@ wide_clusters = st.builds(
 
 
 described = texts.filter(lambda text: text.strip() and "\0" not in text).map(
-    lambda text: DataSet(
-        name="mine", source="/data/it's.csv", prompt_field="it's $x", system=text, skip_bad=True
-    )
+    lambda text: DataSet(name="mine", source="/data/it's.csv", prompt_field="it's $x", system=text, skip_bad=True)
 )
 clusters = st.builds(
     make,
@@ -96,17 +94,14 @@ clusters = st.builds(
     image=st.sampled_from([None, "a/b:c", "localhost:5000/x@sha256:00"]),
     user=st.sampled_from([None, "root", "1000:1000", "0"]),
     setup=st.lists(texts, max_size=3),
-    services=st.lists(texts, max_size=2).map(
-        lambda each: [f"{8000 + i}:{text}" for i, text in enumerate(each)]
-    ),
+    services=st.lists(texts, max_size=2).map(lambda each: [f"{8000 + i}:{text}" for i, text in enumerate(each)]),
     env=st.dictionaries(env_names, texts, max_size=3),
     gpu=st.sampled_from([None, "0", "80GB:8", "H100", "amd:MI300X:8", "24GB..40GB:1..4", "8"]),
     cpu=st.sampled_from([None, "8", "x86:8..", "2..4"]),
     memory=st.sampled_from([None, "64GB", "1TB..", "16"]),
     disk=st.sampled_from([None, "..2TB", "512MB.."]),
     shm_size=st.sampled_from([None, "128GB", "0.5TB"]),
-    data=st.sets(st.sampled_from(["gsm8k", "math", "org/x_y.z"])).map(sorted)
-    | st.lists(described, max_size=1),
+    data=st.sets(st.sampled_from(["gsm8k", "math", "org/x_y.z"])).map(sorted) | st.lists(described, max_size=1),
     models=st.sets(st.sampled_from(["Qwen/Qwen2.5-7B-Instruct", "tiny-qwen2", "/models/a b's"])).map(sorted),
     checkpoints=folders,
 ).filter(lambda cluster: cluster is not None)
@@ -213,9 +208,7 @@ def run_words(task: TaskConfiguration, stub_path: Path) -> list[str]:
 @pytest.mark.io
 @settings(max_examples=FEW)
 @given(clusters)
-@example(
-    Cluster(name="ab", setup=["a\n\n", "-x", "é ${{ groups[0].nodes[0].IP_ADDRESS }}", "$(rm) `x` \\", "!x"])
-)
+@example(Cluster(name="ab", setup=["a\n\n", "-x", "é ${{ groups[0].nodes[0].IP_ADDRESS }}", "$(rm) `x` \\", "!x"]))
 def test_sh_gives_the_agent_exactly_its_words(stub_path, cluster):
     words = run_words(parsed(cluster), stub_path)
     assert words[:2] == [AGENT, "run"]

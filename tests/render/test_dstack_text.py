@@ -85,10 +85,7 @@ GOLDEN = {
         image="registry.example.com/mine:1",
         rollout="vllm",
         gpu="H100:8",
-        dstack={
-            "registry_auth": {"username": "me", "password": "${{ secrets.REGISTRY_PASSWORD }}"},
-            "retry": False,
-        },
+        dstack={"registry_auth": {"username": "me", "password": "${{ secrets.REGISTRY_PASSWORD }}"}, "retry": False},
     ),
 }
 
@@ -199,10 +196,7 @@ def test_the_header_says_where_ray_is():
 
 def test_a_choice_that_is_not_ours_has_no_comment_that_praises_it():
     text = to_dstack(
-        Cluster(
-            name="one",
-            dstack={"startup_order": "workers-first", "stop_criteria": "all-done", "retry": False},
-        )
+        Cluster(name="one", dstack={"startup_order": "workers-first", "stop_criteria": "all-done", "retry": False})
     )
     assert "# A lost node ends the run.\nretry: false\n" in text
     for words in ("All nodes set up", "no other node may stay"):

@@ -32,9 +32,7 @@ ssh_fleets = st.builds(
         {
             "user": st.sampled_from(["ubuntu", "no", "1000", "DOMAIN\\user", "a@b"]),
             "identity_file": keys,
-            "hosts": st.lists(
-                hosts | st.builds(lambda host: {"hostname": host, "blocks": 4}, hosts), min_size=1
-            ),
+            "hosts": st.lists(hosts | st.builds(lambda host: {"hostname": host, "blocks": 4}, hosts), min_size=1),
         },
         optional={"port": st.integers(1, 65535), "network": st.sampled_from(["10.0.0.0/24", "fd00::/8"])},
     ),
@@ -97,9 +95,7 @@ def test_a_rented_fleet_means_to_dstack_what_it_means_to_us(fleet):
 
 
 def assert_same_resources(theirs: FleetConfiguration, fleet: Fleet) -> None:
-    wanted = {
-        name: str(getattr(fleet, name)) for name in ("gpu", "cpu", "memory", "disk") if getattr(fleet, name)
-    }
+    wanted = {name: str(getattr(fleet, name)) for name in ("gpu", "cpu", "memory", "disk") if getattr(fleet, name)}
     if not wanted:
         assert theirs.resources is None
         return
@@ -176,13 +172,7 @@ GOLDEN = {
             "proxy_jump": {"hostname": "jump.example.com", "user": "me", "identity_file": "~/.ssh/jump"},
             "hosts": [
                 {"hostname": "192.168.0.10", "internal_ip": "10.0.0.10"},
-                {
-                    "hostname": "192.168.0.11",
-                    "port": 22,
-                    "user": "root",
-                    "internal_ip": "10.0.0.11",
-                    "blocks": 4,
-                },
+                {"hostname": "192.168.0.11", "port": 22, "user": "root", "internal_ip": "10.0.0.11", "blocks": 4},
             ],
         },
     ),

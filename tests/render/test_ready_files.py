@@ -131,11 +131,7 @@ GUIDE: dict[str, Any] = {
     "type": "task",
     "name": "ray-verl-cluster",
     "nodes": 2,
-    "env": [
-        "WANDB_API_KEY",
-        "PYTHONUNBUFFERED=1",
-        "CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7",
-    ],
+    "env": ["WANDB_API_KEY", "PYTHONUNBUFFERED=1", "CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7"],
     "image": "whatcanyousee/verl:ngc-cu124-vllm0.8.5-sglang0.4.6-mcore0.12.0-te2.2",
     "commands": [
         "git clone https://github.com/volcengine/verl",
@@ -182,9 +178,7 @@ DIFFERENCES = {
 
 def test_the_fields_that_differ_from_the_guide_are_these():
     ours, theirs = parsed(TASKS["ray-cluster"]), TaskConfiguration.model_validate(GUIDE)
-    differing = {
-        field for field in TaskConfiguration.model_fields if getattr(ours, field) != getattr(theirs, field)
-    }
+    differing = {field for field in TaskConfiguration.model_fields if getattr(ours, field) != getattr(theirs, field)}
     assert differing == set(DIFFERENCES)
 
 

@@ -36,9 +36,7 @@ volumes = st.one_of(
     st.fixed_dictionaries({**clouds, "size": sizes, "dstack": sections}),
     st.fixed_dictionaries({**clouds, "volume_id": words}),
     st.fixed_dictionaries(kubernetes, optional={"dstack": of_kubernetes}),
-    st.fixed_dictionaries(
-        {"name": names, "backend": st.sampled_from(["daytona", "lium"]), "volume_id": words}
-    ),
+    st.fixed_dictionaries({"name": names, "backend": st.sampled_from(["daytona", "lium"]), "volume_id": words}),
 )
 
 
@@ -76,17 +74,10 @@ GOLDEN = {
         backend="aws",
         region="us-east-1",
         size="1TB",
-        dstack={
-            "availability_zone": "us-east-1a",
-            "auto_cleanup_duration": "7d",
-            "tags": {"team": "rl"},
-        },
+        dstack={"availability_zone": "us-east-1a", "auto_cleanup_duration": "7d", "tags": {"team": "rl"}},
     ),
     "volume-kubernetes": NetworkVolume(
-        name="volume-kubernetes",
-        backend="kubernetes",
-        size="2TB",
-        dstack={"access_modes": ["ReadWriteMany"]},
+        name="volume-kubernetes", backend="kubernetes", size="2TB", dstack={"access_modes": ["ReadWriteMany"]}
     ),
 }
 
@@ -98,8 +89,6 @@ def test_rendered_bytes(name, golden, repository):
 
 
 def test_a_volume_that_is_never_cleaned_up_has_no_warning():
-    text = volume_to_dstack(
-        NetworkVolume(name="data", backend="daytona", dstack={"auto_cleanup_duration": "off"})
-    )
+    text = volume_to_dstack(NetworkVolume(name="data", backend="daytona", dstack={"auto_cleanup_duration": "off"}))
     assert "auto_cleanup_duration: 'off'\n" in text
     assert "deleted" not in text

@@ -34,23 +34,7 @@ def test_zero_and_what_is_empty_are_values():
 
 
 def test_words_that_yaml_1_1_reads_otherwise_are_quoted():
-    words = [
-        "no",
-        "on",
-        "yes",
-        "null",
-        "~",
-        "1:30",
-        "1e3",
-        "0x1",
-        "2024-01-01",
-        "",
-        "- a",
-        "a: b",
-        "#a",
-        "*a",
-        "!a",
-    ]
+    words = ["no", "on", "yes", "null", "~", "1:30", "1e3", "0x1", "2024-01-01", "", "- a", "a: b", "#a", "*a", "!a"]
     written = document("x", [Section({"w": words})])
     assert yaml.safe_load(written) == {"w": words}
 

@@ -31,9 +31,7 @@ def test_a_name_that_leaves_the_folder_is_refused(where: str, name: str) -> None
     elif where != "run":
         files = said["roles"][0]["files"] if where == "file" else said["files"]
         files.append({"path": name, "size_bytes": 1, "modified_at": 1.0})
-    with pytest.raises(
-        CheckpointError, match=r"node 0 \(10.0.0.1\) names .* which is no path below"
-    ) as raised:
+    with pytest.raises(CheckpointError, match=r"node 0 \(10.0.0.1\) names .* which is no path below") as raised:
         aggregate([node(0, run(name if where == "run" else "r", said))])
     assert "look at that node" in str(raised.value.hint)
 
@@ -71,12 +69,8 @@ def test_what_an_agent_writes_down_later_makes_a_run_no_newer() -> None:
         ((step(10, at=1000.0), step(50, at=500.0)), None, 50),
     ],
 )
-def test_which_step_is_the_latest(
-    steps: tuple[dict[str, Any], ...], tracker: str | None, latest: int
-) -> None:
-    found = aggregate(
-        [node(0, run("r", *steps, tracker=tracker, at=steps[0]["files"][0]["modified_at"] + 1))]
-    )
+def test_which_step_is_the_latest(steps: tuple[dict[str, Any], ...], tracker: str | None, latest: int) -> None:
+    found = aggregate([node(0, run("r", *steps, tracker=tracker, at=steps[0]["files"][0]["modified_at"] + 1))])
     assert found.select().step == latest
 
 
@@ -113,9 +107,7 @@ def test_clocks_of_nodes_may_be_a_minute_apart() -> None:
 
 def test_of_two_copies_the_record_beside_the_chosen_one_counts() -> None:
     saved = {at: SaveRecord(1, "actor", 0, 2, at) for at in (9.0, 5.0)}
-    newer, older = (
-        node(rank, run("r", step(1, at=at, saves=[saved[at].to_json()]))) for rank, at in enumerate(saved)
-    )
+    newer, older = (node(rank, run("r", step(1, at=at, saves=[saved[at].to_json()]))) for rank, at in enumerate(saved))
     for order in ([newer, older], [older, newer]):
         assert aggregate(order).checkpoints[0].records == {0: saved[9.0]}
 

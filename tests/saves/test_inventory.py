@@ -66,9 +66,7 @@ def test_an_optimizer_that_one_rank_has_not_saved() -> None:
 
 
 def test_a_step_that_the_tracker_has_passed_is_finished_without_its_data() -> None:
-    five, six = aggregate(
-        [node(0, run("r", step(5, data=False), step(6, data=False), tracker="5"))]
-    ).checkpoints
+    five, six = aggregate([node(0, run("r", step(5, data=False), step(6, data=False), tracker="5"))]).checkpoints
     assert five.finished
     assert not six.finished
 
@@ -93,10 +91,7 @@ def test_a_shared_folder_counts_once(how: str) -> None:
     "known",
     [
         [{"marker": "a", "markers": ("a",)}, {"marker": "b", "markers": ("b",)}],
-        [
-            {"marker": "a", "markers": ("a",)},
-            {"marker": "b", "markers": ("a", "b")},
-        ],  # a copy of the other's folder
+        [{"marker": "a", "markers": ("a",)}, {"marker": "b", "markers": ("a", "b")}],  # a copy of the other's folder
         [{"identity": ""}, {"identity": ""}],
         [{}, {}],
     ],
@@ -167,13 +162,7 @@ def test_trackers_that_differ() -> None:
 
 def test_the_latest_is_the_newest_complete_one_of_the_newest_run() -> None:
     found = aggregate(
-        [
-            node(
-                0,
-                run("new", step(2, at=50.0), step(4, at=60.0), step(6, (0,), at=70.0)),
-                run("old", step(99, at=9.0)),
-            )
-        ]
+        [node(0, run("new", step(2, at=50.0), step(4, at=60.0), step(6, (0,), at=70.0)), run("old", step(99, at=9.0)))]
     )
     assert (found.select().run, found.select().step) == ("new", 4)
     assert found.select(run="old").step == 99
@@ -223,9 +212,7 @@ def test_a_folder_at_any_depth(tmp_path: Path, name: str) -> None:
     found = local_inventory(tmp_path / name)
     assert [each.step for each in found.checkpoints] == ([3] if name.endswith("_3") else [3, 4])
     shard = found.checkpoints[0].shards("model")[0]
-    assert (
-        shard.label == f"this machine: {tmp_path}/project/r/global_step_3/actor/model_world_size_1_rank_0.pt"
-    )
+    assert shard.label == f"this machine: {tmp_path}/project/r/global_step_3/actor/model_world_size_1_rank_0.pt"
 
 
 def test_no_folder(tmp_path: Path) -> None:

@@ -30,18 +30,12 @@ def gone(pruning: PrunePlan) -> list[tuple[str, int]]:
         ((step(1), step(2), step(3), step(4)), 1, [1, 2, 3]),
         ((step(1), step(2), step(3), step(4)), 3, [1]),
         ((step(1), step(2), step(3), step(4)), 9, []),
-        (
-            (step(1), step(2), step(3, (0,)), step(4, data=False)),
-            1,
-            [1],
-        ),  # what is newer may still be written
+        ((step(1), step(2), step(3, (0,)), step(4, data=False)), 1, [1]),  # what is newer may still be written
         ((step(1), step(2, (0,)), step(3)), 1, [1, 2]),  # what is incomplete does not count, and goes
         ((step(1), step(2, (0,)), step(3)), 2, []),
     ],
 )
-def test_the_newest_complete_ones_stay(
-    steps: tuple[dict[str, object], ...], keep: int, goes: list[int]
-) -> None:
+def test_the_newest_complete_ones_stay(steps: tuple[dict[str, object], ...], keep: int, goes: list[int]) -> None:
     tracker = "2" if len(steps) == 4 and "data.pt" not in str(steps[3]) else str(len(steps))
     found = aggregate([node(0, run("r", *steps, tracker=tracker))])
     assert gone(plan_prune(found, keep)) == [("r", number) for number in goes]
@@ -64,9 +58,7 @@ def test_what_any_tracker_names_stays() -> None:
     """The tracker of the driver's node decides, and the next driver may run on another node."""
     steps = [step(number, (0,)) for number in (1, 2, 3)]
     others = [step(number, (1,)) for number in (1, 2, 3)]
-    found = aggregate(
-        [node(0, run("r", *steps, tracker="1", at=1.0)), node(1, run("r", *others, tracker="3", at=2.0))]
-    )
+    found = aggregate([node(0, run("r", *steps, tracker="1", at=1.0)), node(1, run("r", *others, tracker="3", at=2.0))])
     pruning = plan_prune(found, 1)
     assert gone(pruning) == [("r", 2)]
     assert "step 1 stays: a tracker names it" in pruning.notes[0]
@@ -96,10 +88,7 @@ def test_each_run_has_its_own() -> None:
 
 def test_it_goes_on_all_nodes_that_have_some_of_it() -> None:
     found = aggregate(
-        [
-            node(0, run("r", step(1, (0,)), step(2, (0,)))),
-            node(1, run("r", step(1, (1,), config=False), step(2, (1,)))),
-        ]
+        [node(0, run("r", step(1, (0,)), step(2, (0,)))), node(1, run("r", step(1, (1,), config=False), step(2, (1,))))]
     )
     (removal,) = plan_prune(found, 1).removals
     assert ([place.ranks for place in removal.locations], removal.path) == ([(0,), (1,)], "r/global_step_1")
@@ -109,9 +98,7 @@ def test_it_goes_on_all_nodes_that_have_some_of_it() -> None:
 def test_it_goes_on_a_node_that_has_only_the_state_of_the_data_loader() -> None:
     """The driver's, which may run where no rank does."""
     alone = {**step(1), "roles": []}
-    found = aggregate(
-        [node(0, run("r", step(1, data=False), step(2))), node(1, run("r", alone)), node(2, run("r"))]
-    )
+    found = aggregate([node(0, run("r", step(1, data=False), step(2))), node(1, run("r", alone)), node(2, run("r"))])
     (removal,) = plan_prune(found, 1).removals
     assert [place.ranks for place in removal.locations] == [(0,), (1,)]
     assert removal.size_bytes == 71

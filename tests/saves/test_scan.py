@@ -108,11 +108,7 @@ def test_one_folder_has_one_identity(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "a")
-    assert (
-        folder_identity(tmp_path / "a")
-        == folder_identity(tmp_path / "link")
-        != folder_identity(tmp_path / "b")
-    )
+    assert folder_identity(tmp_path / "a") == folder_identity(tmp_path / "link") != folder_identity(tmp_path / "b")
     assert folder_identity(tmp_path / "missing") == ""
 
 

@@ -20,9 +20,7 @@ from cloudrl.sdk.demo_generate import Answered
 
 def answered(right: int) -> Answered:
     truths = tuple("7" for _ in range(100))
-    return Answered(
-        tuple("3+4=" for _ in truths), truths, tuple("7" if i < right else "8" for i in range(100))
-    )
+    return Answered(tuple("3+4=" for _ in truths), truths, tuple("7" if i < right else "8" for i in range(100)))
 
 
 def done(before: int, after: int) -> Demo:

@@ -33,10 +33,7 @@ def test_every_model_answers_every_question(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_accuracy() -> None:
-    assert (
-        Answered(("1+1=", "2+2=", "0+0=", "1+2="), ("2", "4", "0", "3"), ("2", "5", "", "33")).accuracy
-        == 0.25
-    )
+    assert Answered(("1+1=", "2+2=", "0+0=", "1+2="), ("2", "4", "0", "3"), ("2", "5", "", "33")).accuracy == 0.25
 
 
 def test_what_is_no_model(tmp_path: Path) -> None:

@@ -22,8 +22,7 @@ PRICE = Price(2 * OFFER.price, (OFFER,), total_offers=1)
 
 def state(*hosts: str, ssh: bool = False) -> FleetState:
     machines = tuple(
-        Instance(f"gpu-fleet-{number}", "idle", host, "aws", "us-east-1", "", 98.0)
-        for number, host in enumerate(hosts)
+        Instance(f"gpu-fleet-{number}", "idle", host, "aws", "us-east-1", "", 98.0) for number, host in enumerate(hosts)
     )
     return FleetState("gpu-fleet", "active", machines, 3600, is_ssh=ssh)
 

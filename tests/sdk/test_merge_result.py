@@ -48,14 +48,9 @@ def test_the_last_step(job: JobHandle, tmp_path: Path) -> None:
 
 def test_a_node_that_is_silent(job: JobHandle, lab: FakeLocal, tmp_path: Path) -> None:
     del lab.cluster.disks[1]
-    with pytest.raises(
-        ConnectionFailed, match=r"node 1 .* says nothing of its checkpoints.*the last step"
-    ) as raised:
+    with pytest.raises(ConnectionFailed, match=r"node 1 .* says nothing of its checkpoints.*the last step") as raised:
         merge_result(job, tmp_path / "model")
-    assert (
-        raised.value.hint
-        == f"When it answers: cloudrl checkpoints merge --cluster lab --to {tmp_path / 'model'}"
-    )
+    assert raised.value.hint == f"When it answers: cloudrl checkpoints merge --cluster lab --to {tmp_path / 'model'}"
     assert not (tmp_path / "model").exists()
 
 
@@ -67,9 +62,7 @@ def test_a_last_step_that_is_incomplete(job: JobHandle, disk: Path, tmp_path: Pa
     ) as raised:
         merge_result(job, tmp_path / "my model")
     to = f"--to '{tmp_path}/my model'"
-    assert (
-        raised.value.hint == f"To take that one: cloudrl checkpoints merge 2 --cluster lab --name mine {to}"
-    )
+    assert raised.value.hint == f"To take that one: cloudrl checkpoints merge 2 --cluster lab --name mine {to}"
     assert not (tmp_path / "my model").exists()
 
 

@@ -15,9 +15,7 @@ pytestmark = pytest.mark.io
 
 
 def test_a_cluster_that_is_up_takes_the_job(lab: FakeLocal) -> None:
-    done = cloudrl.run(
-        "grpo-tiny", {"trainer.test_freq": 5}, cluster="lab", steps=2, submission_id="one", wait=False
-    )
+    done = cloudrl.run("grpo-tiny", {"trainer.test_freq": 5}, cluster="lab", steps=2, submission_id="one", wait=False)
     assert (done.cluster.provider, done.job.submission_id, done.job.total_steps) == ("local", "one", 2)
     assert "trainer.test_freq=5" in lab.cluster.jobs["one"].body["entrypoint"]
 

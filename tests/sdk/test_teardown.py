@@ -57,9 +57,7 @@ class TestWhatLiesOnDisksThatGo:
     def test_is_listed(self) -> None:
         impact = assess(LOCAL, "lab")
         assert impact.lost_with is not None
-        assert impact.checkpoints[0].startswith(
-            "grpo, step 10, actor, 2.0 kB, ranks 0 on node 0; 1 on node 1"
-        )
+        assert impact.checkpoints[0].startswith("grpo, step 10, actor, 2.0 kB, ranks 0 on node 0; 1 on node 1")
         [notice] = impact.notices()
         assert notice.text.startswith("These checkpoints exist only on the machines' own disks:\n  grpo,")
 
@@ -144,9 +142,7 @@ class TestWhatIsAsked:
 
     def test_another_users_need_somebody(self) -> None:
         [question] = self.asked(TeardownImpact(replace(READY, owner="alice"), None))
-        assert (
-            question.text == "End cluster lab? It is alice's; it is unknown whether jobs are running on it."
-        )
+        assert question.text == "End cluster lab? It is alice's; it is unknown whether jobs are running on it."
         assert question.default is None
 
 

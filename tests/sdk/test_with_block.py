@@ -56,18 +56,13 @@ class TestCheckpointsThatWouldBeLost:
         with pytest.raises(cloudrl.CheckpointError) as raised, owned:
             pass
         said = str(raised.value)
-        assert (
-            "lab was not stopped because its checkpoints would be lost; it keeps running and costs $12.30/h"
-            in said
-        )
+        assert "lab was not stopped because its checkpoints would be lost; it keeps running and costs $12.30/h" in said
         assert "mine, step 2, actor" in said
         assert "cloudrl checkpoints merge --cluster lab --to ./model" in str(raised.value.hint)
         assert "cloudrl down lab" in str(raised.value.hint)
         assert is_up()
 
-    def test_an_error_that_leaves_the_block_is_the_one_that_is_raised(
-        self, owned: cloudrl.RunningCluster
-    ) -> None:
+    def test_an_error_that_leaves_the_block_is_the_one_that_is_raised(self, owned: cloudrl.RunningCluster) -> None:
         with pytest.warns(UserWarning, match="lab was not stopped"), pytest.raises(ZeroDivisionError), owned:
             _ = 1 / 0
         assert is_up()
@@ -96,9 +91,7 @@ class TestCheckpointsThatWouldBeLost:
             pass
         assert is_up()
 
-    def test_nor_is_one_of_another_run(
-        self, owned: cloudrl.RunningCluster, rented: Path, tmp_path: Path
-    ) -> None:
+    def test_nor_is_one_of_another_run(self, owned: cloudrl.RunningCluster, rented: Path, tmp_path: Path) -> None:
         write_step(rented / "other", 7)
         with pytest.raises(cloudrl.CheckpointError), owned:
             owned.checkpoints().latest(run="mine").merge(tmp_path / "model")

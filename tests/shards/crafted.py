@@ -87,9 +87,7 @@ def changed(value: Any, place: Place, change: Callable[[Any], Any]) -> Any:
     return type(value)(items)
 
 
-NUMBERS = st.integers(-2, 9) | st.sampled_from(
-    [1 << 31, 1 << 40, (1 << 62) - 1, 1 << 62, -(1 << 63), 1 << 500]
-)
+NUMBERS = st.integers(-2, 9) | st.sampled_from([1 << 31, 1 << 40, (1 << 62) - 1, 1 << 62, -(1 << 63), 1 << 500])
 NAMES = st.sampled_from(
     [
         "torch.float32", "torch.int4", "torch.Size", "torch.FloatStorage", "torch.device", "builtins.set",

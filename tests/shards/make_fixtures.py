@@ -22,12 +22,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import (
-    FullyShardedDataParallel,
-    ShardedStateDictConfig,
-    ShardingStrategy,
-    StateDictType,
-)
+from torch.distributed.fsdp import FullyShardedDataParallel, ShardedStateDictConfig, ShardingStrategy, StateDictType
 
 HIDDEN, VOCABULARY = 6, 13  # 13 rows over two ranks: 7 and 6
 
@@ -81,10 +76,7 @@ def wrapped(kind: str, model: nn.Module, world_size: int) -> nn.Module:
     if kind == "fsdp1":
         mesh = init_device_mesh("cpu", (world_size,), mesh_dim_names=("fsdp",))
         return FullyShardedDataParallel(
-            model,
-            device_mesh=mesh,
-            sharding_strategy=ShardingStrategy.FULL_SHARD,
-            device_id=torch.device("cpu"),
+            model, device_mesh=mesh, sharding_strategy=ShardingStrategy.FULL_SHARD, device_id=torch.device("cpu")
         )
     try:
         from torch.distributed.fsdp import fully_shard
@@ -116,11 +108,7 @@ def main() -> None:
     version = torch.__version__.partition("+")[0]
     for kind in KEPT.get(version, tuple(WORLD_SIZES)):
         world_size = WORLD_SIZES[kind]
-        folder = (
-            Path(sys.argv[1] if sys.argv[1:] else Path(__file__).parent / "fixtures")
-            / f"torch-{version}"
-            / kind
-        )
+        folder = Path(sys.argv[1] if sys.argv[1:] else Path(__file__).parent / "fixtures") / f"torch-{version}" / kind
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory() as scratch:
             arguments = (kind, world_size, os.path.join(scratch, "rendezvous"), str(folder))

@@ -102,9 +102,7 @@ def test_replicas_that_differ(replicated: Path) -> None:
     become_rank(shard_path(replicated, 0, 4), 2)
 
     def change(content: dict[str, bytes]) -> None:
-        name = max(
-            (name for name in content if name.startswith("data/")), key=lambda name: len(content[name])
-        )
+        name = max((name for name in content if name.startswith("data/")), key=lambda name: len(content[name]))
         content[name] = b"\1" + content[name][1:]
 
     edit(shard_path(replicated, 2, 4), change)
@@ -293,9 +291,7 @@ def test_plain_tensors_that_differ_between_ranks(actor: Path) -> None:
     refused(actor, "model.layers.0.self_attn.positions differs from that of rank 0")
 
 
-@pytest.mark.parametrize(
-    ("only", "words"), [(True, "a LoRA adapter only"), (False, "a model with a LoRA adapter")]
-)
+@pytest.mark.parametrize(("only", "words"), [(True, "a LoRA adapter only"), (False, "a model with a LoRA adapter")])
 def test_lora_is_refused_by_name(actor: Path, only: bool, words: str) -> None:
     names = list(open_shard(LocalShard(shard_path(actor, 0)), 0).tensors)
     for name in names if only else names[:2]:
@@ -327,9 +323,7 @@ def test_megatron_is_recognised_and_refused(tmp_path: Path) -> None:
         ({"num_hidden_layers": 3}, "look at layer 1"),
     ],
 )
-def test_configs_that_are_not_covered(
-    actor: Path, tmp_path: Path, changes: dict[str, object], word: str
-) -> None:
+def test_configs_that_are_not_covered(actor: Path, tmp_path: Path, changes: dict[str, object], word: str) -> None:
     with pytest.raises(CheckpointError, match=word) as caught:
         merge_role(actor, tmp_path / "model", config_files(**changes))
     assert "architectures" not in changes or "verl.model_merger" in str(caught.value.hint)

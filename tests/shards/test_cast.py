@@ -53,9 +53,7 @@ def test_what_is_no_float_and_what_is_right_already_stay() -> None:
 def test_pieces_longer_than_a_block() -> None:
     data = f32(*range(0x3F800000, 0x3F800000 + 70_001))
     whole = cast_bytes(data, DType.FLOAT32, DType.BFLOAT16)
-    parts = [
-        cast_bytes(data[at : at + 4000], DType.FLOAT32, DType.BFLOAT16) for at in range(0, len(data), 4000)
-    ]
+    parts = [cast_bytes(data[at : at + 4000], DType.FLOAT32, DType.BFLOAT16) for at in range(0, len(data), 4000)]
     assert whole == b"".join(parts)
 
 
@@ -84,10 +82,6 @@ def test_torch_casts_the_same(stored: DType, wanted: DType, values: list[float])
     cast = there.to(getattr(torch, wanted.value))
     found = cast_bytes(there.view(torch.uint8).numpy().tobytes(), stored, wanted)
     expected = cast.view(torch.uint8).numpy().tobytes()
-    if not any(
-        math.isnan(value) for value in values
-    ):  # which NaN it is depends on how many there are at once
+    if not any(math.isnan(value) for value in values):  # which NaN it is depends on how many there are at once
         assert found == expected
-    assert torch.equal(
-        torch.frombuffer(bytearray(found), dtype=getattr(torch, wanted.value)).isnan(), cast.isnan()
-    )
+    assert torch.equal(torch.frombuffer(bytearray(found), dtype=getattr(torch, wanted.value)).isnan(), cast.isnan())

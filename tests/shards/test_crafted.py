@@ -49,9 +49,7 @@ def places_of(save: tuple[str, int], name: str) -> list[Place]:
     return found + outer * (1 + len(found) // len(outer))
 
 
-def crafted(
-    save: tuple[str, int], rank: int, name: str, place: Place, change: Callable[[Any], Any]
-) -> InMemory:
+def crafted(save: tuple[str, int], rank: int, name: str, place: Place, change: Callable[[Any], Any]) -> InMemory:
     """A rank's shard with one value within one tensor changed."""
     tensors = state(save, rank)
     return shard(save, rank, {**tensors, name: changed(tensors[name], place, change)})
@@ -86,10 +84,7 @@ def test_a_record_that_was_changed_in_one_place(
 ) -> None:
     found = places_of(save, name)
     place = found[number % len(found)]
-    shards = {
-        rank: crafted(save, rank, name, place, change) if rank in ranks else good(save, rank)
-        for rank in (0, 1)
-    }
+    shards = {rank: crafted(save, rank, name, place, change) if rank in ranks else good(save, rank) for rank in (0, 1)}
     if verify(MergeInputs(shards)).ok:
         with suppress(CheckpointError):
             plan_merge(MergeInputs(shards, config_files()))
@@ -130,10 +125,7 @@ def sharded(arguments: Any) -> PickledObject:
         (sharded(None), "a torch.*DTensor"),
         (sharded({0: 1, 1: 2, 2: 3}), "a torch.*DTensor"),
         (sharded((Name("torch.int4"),) * 3), "a tensor of the type torch.int4"),
-        (
-            PickledObject("torch._utils._rebuild_tensor_v2", None),
-            "a tensor of a form that torch does not write",
-        ),  # type: ignore[arg-type]
+        (PickledObject("torch._utils._rebuild_tensor_v2", None), "a tensor of a form that torch does not write"),  # type: ignore[arg-type]
     ],
 )
 def test_what_it_is_instead_is_said(value: PickledObject, said: str) -> None:
@@ -158,15 +150,11 @@ def test_a_run_of_more_ranks_than_there_can_be() -> None:
     """Each missing rank would be a finding."""
     tensors = {WHOLE: state(SAVES[2], 0)[WHOLE]}
     data = {**content(SAVES[2], 0), "data.pkl": dump(tensors)}
-    (finding,) = verify(
-        MergeInputs({0: InMemory(archived(data, "model_world_size_999999999_rank_0"))})
-    ).findings
+    (finding,) = verify(MergeInputs({0: InMemory(archived(data, "model_world_size_999999999_rank_0"))})).findings
     assert (finding.fatal, "from a run of 999999999 ranks" in finding.message) == (True, True)
 
 
-@pytest.mark.parametrize(
-    "step", [float("inf"), float("nan"), 1 << 2000, "x", PickledObject("torch.Size", ())]
-)
+@pytest.mark.parametrize("step", [float("inf"), float("nan"), 1 << 2000, "x", PickledObject("torch.Size", ())])
 def test_the_step_of_an_optimizer_may_be_anything(step: Any) -> None:
     data = {"data.pkl": dump({"state": {0: {"step": step}}})}
     optim = InMemory(archived(data, "optim_world_size_2_rank_1"))

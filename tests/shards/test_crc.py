@@ -19,7 +19,5 @@ def test_without_it() -> None:
     """As on a node, whose image has no such package."""
     hide = "import sys; sys.modules['zlib_ng'] = None; "
     code = hide + "from cloudrl.shards.crc import crc32; print(crc32(b'123456789'))"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert int(done.stdout) == 0xCBF43926

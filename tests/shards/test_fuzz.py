@@ -29,9 +29,7 @@ def good_model(save: str) -> dict[str, object]:
         return read_safetensors(merge_role(actor, Path(folder) / "good").path)
 
 
-def attempt(
-    save: str, world_size: int, spoil: object
-) -> tuple[dict[str, object] | None, dict[str, object], bool]:
+def attempt(save: str, world_size: int, spoil: object) -> tuple[dict[str, object] | None, dict[str, object], bool]:
     """What came out of the spoiled checkpoint (None: an error that is meant for people), what comes out of the good
     one, and whether `verify` has no complaint.
     """
@@ -58,10 +56,7 @@ def test_truncated(save: tuple[str, int], length: int) -> None:
 
 
 @settings(max_examples=CASES)
-@given(
-    st.sampled_from(SAVES),
-    st.lists(st.tuples(st.integers(0, 8000), st.integers(0, 7)), min_size=1, max_size=4),
-)
+@given(st.sampled_from(SAVES), st.lists(st.tuples(st.integers(0, 8000), st.integers(0, 7)), min_size=1, max_size=4))
 def test_flipped_bits(save: tuple[str, int], flips: list[tuple[int, int]]) -> None:
     def spoil(path: Path) -> None:
         data = bytearray(path.read_bytes())

@@ -50,9 +50,7 @@ def shard(
     path.write_bytes(b"junk" + data + b"padding of FSDP2")
     stored = data + b"padding of FSDP2"
     archive = Archive(LocalShard(path), path.stem, {"data/0": Member(4, len(stored), zlib.crc32(stored))}, "")
-    return Shard(
-        rank, None, archive, {NAME: Tensor(shape, View("0", DType.INT32, 0, local), mesh, placements)}
-    )
+    return Shard(rank, None, archive, {NAME: Tensor(shape, View("0", DType.INT32, 0, local), mesh, placements)})
 
 
 def shards(folder: Path, shape: tuple[int, ...], dim: int, parts: int) -> list[Shard]:

@@ -8,16 +8,7 @@ from pathlib import Path
 
 import pytest
 from crafted import InMemory
-from shard_files import (
-    HIDDEN,
-    VOCABULARY,
-    config_files,
-    edit,
-    merge_role,
-    opened,
-    read_safetensors,
-    shard_path,
-)
+from shard_files import HIDDEN, VOCABULARY, config_files, edit, merge_role, opened, read_safetensors, shard_path
 
 from cloudrl.checkpoints.merge import merge
 from cloudrl.errors import CheckpointError, InputError
@@ -56,9 +47,7 @@ def set_head(actor: Path, change: object) -> None:
         edit(shard_path(actor, rank), edited)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "stored"), [("bf16", "BF16"), ("fp16", "F16"), ("fp32", "F32"), ("keep", "F32")]
-)
+@pytest.mark.parametrize(("dtype", "stored"), [("bf16", "BF16"), ("fp16", "F16"), ("fp32", "F32"), ("keep", "F32")])
 def test_types(actor: Path, tmp_path: Path, dtype: str, stored: str) -> None:
     done = merge_role(actor, tmp_path / "model", dtype=dtype)
     found = read_safetensors(done.path)

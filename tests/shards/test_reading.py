@@ -31,10 +31,7 @@ def test_a_file_system_that_refuses_direct_reads_only_when_they_come(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cloudrl.shards.reading._NOWAIT", 0)
-    cached, refusing = (
-        os.open(file, os.O_RDONLY),
-        os.open(file.parent, os.O_RDONLY),
-    )  # a folder cannot be read
+    cached, refusing = (os.open(file, os.O_RDONLY), os.open(file.parent, os.O_RDONLY))  # a folder cannot be read
     try:
         reader = PieceReader(file, cached, refusing, aligned_memory())
         assert reader.read(7, 100) == CONTENT[7:107]

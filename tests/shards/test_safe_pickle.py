@@ -73,12 +73,7 @@ class Evil:
 
 def hostile(canary: Path) -> list[bytes]:
     touch = f"open({str(canary)!r}, 'w')"
-    values = [
-        Evil(os.system, f"touch {canary}"),
-        Evil(eval, touch),
-        Evil(exec, touch),
-        Evil(open, str(canary), "w"),
-    ]
+    values = [Evil(os.system, f"touch {canary}"), Evil(eval, touch), Evil(exec, touch), Evil(open, str(canary), "w")]
     plain = [pickle.dumps({"a": value}, protocol=protocol) for value in values for protocol in range(6)]
     command = f"touch {canary}".encode()
     string = b"X" + struct.pack("<I", len(command)) + command
@@ -88,9 +83,7 @@ def hostile(canary: Path) -> list[bytes]:
         b"\x80\x02(cos\nsystem\n" + string + b"o.",  # OBJ
         b"\x80\x02cos\nsystem\n" + string + b"\x85\x81.",  # NEWOBJ
         b"\x80\x02\x8c\2os\x8c\6system\x93" + string + b"\x85R.",  # STACK_GLOBAL
-        b"\x80\x02ctorch.distributed.tensor\n_api.os.system\n"
-        + string
-        + b"\x85R.",  # a dotted way out of torch
+        b"\x80\x02ctorch.distributed.tensor\n_api.os.system\n" + string + b"\x85R.",  # a dotted way out of torch
         b"\x80\x02ctorch.distributed.tensor.os\nsystem\n" + string + b"\x85R.",
         b"\x80\x02cnumpy.testing._private.utils\nrunstring\n(" + string + b"}tR.",
         b"\x80\x02ctorch.utils.cpp_extension\nload_inline\n" + string + b"\x85R.",
@@ -128,11 +121,7 @@ def test_the_name_is_said() -> None:
 def test_a_few_bytes_cannot_ask_for_much_memory_or_time() -> None:
     nested = b"\x80\x02}K\1\x85q\0" + b"h\0\x86q\0" * 60 + b"K\1s."
     assert isinstance(read(nested), dict)  # a key whose hash would take 2**60 steps
-    for huge in (
-        b"\x80\x02]r\xff\xff\xff\xff.",
-        b"\x80\x02X\xff\xff\xff\xff.",
-        b"\x80\x02\x8b\xff\xff\xff\x7f.",
-    ):
+    for huge in (b"\x80\x02]r\xff\xff\xff\xff.", b"\x80\x02X\xff\xff\xff\xff.", b"\x80\x02\x8b\xff\xff\xff\x7f."):
         with suppress(CheckpointError):
             assert read(huge) == []
 

@@ -90,9 +90,7 @@ def spoiled(name: str) -> bytes:
                 archive.writestr("x/byteorder", b"big")
                 continue
             method = zipfile.ZIP_DEFLATED if name == "compressed" else zipfile.ZIP_STORED
-            archive.writestr(
-                f"{'y' if name == 'two roots' and member == 'data/0' else 'x'}/{member}", data, method
-            )
+            archive.writestr(f"{'y' if name == 'two roots' and member == 'data/0' else 'x'}/{member}", data, method)
         if name == "no folder":
             archive.writestr("loose", b"")
         if name == "comment":

@@ -71,9 +71,7 @@ def wrapped(case: Case, model):
         model,
         auto_wrap_policy=get_fsdp_wrap_policy(model, None),
         device_mesh=mesh,
-        sharding_strategy=ShardingStrategy.FULL_SHARD
-        if case.replicas == 1
-        else ShardingStrategy.HYBRID_SHARD,
+        sharding_strategy=ShardingStrategy.FULL_SHARD if case.replicas == 1 else ShardingStrategy.HYBRID_SHARD,
         device_id=torch.device("cpu"),
     )
 

@@ -74,9 +74,7 @@ def test_all_mistakes_are_reported_together_and_all_fields_listed(fields, messag
     with pytest.raises(SpecError) as caught:
         Cluster(**fields)
     assert caught.value.message == message
-    assert caught.value.hint.startswith(
-        "Fields of Cluster: name, nodes, " if "field" in message else "For example"
-    )
+    assert caught.value.hint.startswith("Fields of Cluster: name, nodes, " if "field" in message else "For example")
     assert caught.value.exit_code == 2
 
 

@@ -8,9 +8,7 @@ from cloudrl.spec.volume import parse_mount
 
 
 def test_the_ten_lines_of_the_design():
-    cluster = Cluster(
-        name="ray-cluster", nodes=2, gpu="80GB:8", data=["gsm8k"], models=["Qwen/Qwen2.5-7B-Instruct"]
-    )
+    cluster = Cluster(name="ray-cluster", nodes=2, gpu="80GB:8", data=["gsm8k"], models=["Qwen/Qwen2.5-7B-Instruct"])
     assert cluster.gpus_per_node == 8
     assert cluster.device == "gpu"
     assert cluster.mounts == (parse_mount("/checkpoints:/checkpoints"),)
@@ -18,22 +16,14 @@ def test_the_ten_lines_of_the_design():
 
 
 def test_fields_keep_the_usual_spelling():
-    cluster = Cluster(
-        name="one", gpu="8:h100", cpu=32, memory=512, disk="1tb..", shm_size="128 GB", user=1000
-    )
+    cluster = Cluster(name="one", gpu="8:h100", cpu=32, memory=512, disk="1tb..", shm_size="128 GB", user=1000)
     assert (cluster.gpu, cluster.cpu, cluster.memory) == ("h100:8", "32", "512GB")
     assert (cluster.disk, cluster.shm_size, cluster.user) == ("1TB..", "128GB", "1000")
 
 
 @pytest.mark.parametrize(
     ("gpu", "count", "device"),
-    [
-        (None, 0, "cpu"),
-        ("0", 0, "cpu"),
-        ("H100:8", 8, "gpu"),
-        ("H100", None, "gpu"),
-        ("80GB:1..8", None, "gpu"),
-    ],
+    [(None, 0, "cpu"), ("0", 0, "cpu"), ("H100:8", 8, "gpu"), ("H100", None, "gpu"), ("80GB:1..8", None, "gpu")],
 )
 def test_gpus_per_node(gpu, count, device):
     cluster = Cluster(name="one", gpu=gpu)
@@ -50,9 +40,7 @@ def test_checkpoints_lie_on_the_host_unless_told_otherwise():
     assert moved.mounts == (parse_mount("/data/ckpt:/data/ckpt"),)
     assert moved.replace(checkpoints="/other").mounts == (parse_mount("/other:/other"),)
     assert Cluster(name="one", volumes=[]).mounts == ()  # on purpose: some clouds have no instance volumes
-    mounts = Cluster(
-        name="one", checkpoints="/scratch/ckpt", volumes=["/big:/scratch", "/hf:/root/.cache"]
-    ).mounts
+    mounts = Cluster(name="one", checkpoints="/scratch/ckpt", volumes=["/big:/scratch", "/hf:/root/.cache"]).mounts
     assert mounts == (parse_mount("/big:/scratch"), parse_mount("/hf:/root/.cache"))
 
 
@@ -128,7 +116,5 @@ def test_declaring_and_rendering_import_nothing_heavy(run_python):
         ({"gpu": "80GB"}, "128GB"), ({"gpu": "80GB:8", "shm_size": "64GB"}, "64GB"), ({"shm_size": "1GB"}, "1GB"),
     ],
 )  # fmt: skip
-def test_shared_memory_is_never_dockers_64_mb_on_a_node_with_gpus(
-    fields: dict[str, str], expected: str | None
-) -> None:
+def test_shared_memory_is_never_dockers_64_mb_on_a_node_with_gpus(fields: dict[str, str], expected: str | None) -> None:
     assert Cluster(name="shm", **fields).shared_memory == expected

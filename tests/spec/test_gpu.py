@@ -37,18 +37,12 @@ def our_meaning(gpu: Gpu) -> tuple[object, ...]:
 
 
 counts = st.tuples(st.integers(0, 9), st.integers(0, 9)).flatmap(
-    lambda pair: st.sampled_from(
-        [f"{min(pair)}", f"{min(pair)}..", f"..{max(pair)}", f"{min(pair)}..{max(pair)}"]
-    )
+    lambda pair: st.sampled_from([f"{min(pair)}", f"{min(pair)}..", f"..{max(pair)}", f"{min(pair)}..{max(pair)}"])
 )
 memories = st.tuples(st.integers(1, 99), st.integers(0, 99)).flatmap(
-    lambda pair: st.sampled_from(
-        [f"{pair[0]}GB", f"{pair[0]}GB..", f"..{pair[0]}gb", f"{pair[0]}..{sum(pair)}GB"]
-    )
+    lambda pair: st.sampled_from([f"{pair[0]}GB", f"{pair[0]}GB..", f"..{pair[0]}gb", f"{pair[0]}..{sum(pair)}GB"])
 )
-names = st.lists(st.sampled_from(["H100", "A100", "rtx4090", "MI300X", "v5p-8", "L40S"]), min_size=1).map(
-    ",".join
-)
+names = st.lists(st.sampled_from(["H100", "A100", "rtx4090", "MI300X", "v5p-8", "L40S"]), min_size=1).map(",".join)
 vendors = st.sampled_from(["nvidia", "AMD", "Google", "tpu", "intel", "tt", "tenstorrent"])
 gpus = st.permutations([vendors, names, memories, counts]).flatmap(
     lambda parts: st.lists(st.sampled_from(parts), min_size=1, max_size=4, unique_by=id).flatmap(

@@ -16,11 +16,7 @@ from cloudrl.spec.ports import all_ports, parse_service, port_texts
 numbers = st.integers(1, 65535)
 
 
-@given(
-    st.one_of(
-        numbers, numbers.map(str), st.tuples(numbers | st.just("*"), numbers).map("{0[0]}:{0[1]}".format)
-    )
-)
+@given(st.one_of(numbers, numbers.map(str), st.tuples(numbers | st.just("*"), numbers).map("{0[0]}:{0[1]}".format)))
 def test_a_port_means_to_dstack_what_it_means_to_us(value):
     ours = Port.parse(value)
     theirs = PortMapping.parse(str(ours))

@@ -10,9 +10,7 @@ from cloudrl.errors import SpecError
 from cloudrl.spec import NetworkMount, Volume
 from cloudrl.spec.volume import parse_mount
 
-paths = st.lists(st.text("ab ._-'\"$#é", min_size=1, max_size=4), max_size=3).map(
-    lambda parts: "/" + "/".join(parts)
-)
+paths = st.lists(st.text("ab ._-'\"$#é", min_size=1, max_size=4), max_size=3).map(lambda parts: "/" + "/".join(parts))
 
 
 @given(paths, paths)
@@ -32,9 +30,7 @@ def test_paths_are_kept_in_their_shortest_spelling():
     assert Volume(instance_path="/a/", path="/b") == parse_mount("/a:/b")
 
 
-@pytest.mark.parametrize(
-    ("path", "holds"), [("/b", True), ("/b/c", True), ("/bc", False), ("/", False), ("/a", False)]
-)
+@pytest.mark.parametrize(("path", "holds"), [("/b", True), ("/b/c", True), ("/bc", False), ("/", False), ("/a", False)])
 def test_a_volume_knows_what_lies_on_it(path, holds):
     assert parse_mount("/a:/b").holds(path) is holds
     assert parse_mount("/a:/").holds(path)

@@ -252,12 +252,7 @@ WRONG = {
         ("idle_duration", False, "False is not text"),
     ],
 }  # fmt: skip
-BASE = {
-    Cluster: {"name": "one"},
-    Job: {"name": "one"},
-    DataSet: {"name": "mine", "source": "owner/name"},
-    Fleet: {},
-}
+BASE = {Cluster: {"name": "one"}, Job: {"name": "one"}, DataSet: {"name": "mine", "source": "owner/name"}, Fleet: {}}
 # Messages that say by themselves what would be right.
 PLAIN = (
     "is not text", "is empty", "twice", "NUL", "surrogate", "control character", "is not a list", "'..' in it",
@@ -274,8 +269,7 @@ HINTS = {
 
 
 @pytest.mark.parametrize(
-    ("kind", "field", "value", "message"),
-    [(kind, *row) for kind, rows in WRONG.items() for row in rows],
+    ("kind", "field", "value", "message"), [(kind, *row) for kind, rows in WRONG.items() for row in rows]
 )
 def test_a_wrong_value_is_refused_with_its_field(kind, field, value, message):
     with pytest.raises(SpecError) as caught:

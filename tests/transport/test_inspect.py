@@ -34,9 +34,7 @@ def test_another_cluster_on_the_same_port(cluster: FakeCluster) -> None:
     assert caught.value.exit_code == 5
 
 
-@pytest.mark.parametrize(
-    "phase", ["start", "setup", "preflight", "ray", "fetch", "barrier", "failed", "ended"]
-)
+@pytest.mark.parametrize("phase", ["start", "setup", "preflight", "ray", "fetch", "barrier", "failed", "ended"])
 def test_a_cluster_that_is_not_ready(cluster: FakeCluster, phase: str) -> None:
     cluster.status["phase"] = phase
     with pytest.raises(ClusterFailed, match=f"cluster 'lab' is {phase}") as caught:
@@ -55,9 +53,7 @@ def test_a_cluster_that_is_not_ready(cluster: FakeCluster, phase: str) -> None:
         ([0.5, 1], 2, 0),
     ],
 )
-def test_plain_nodes_are_counted_by_their_gpus(
-    cluster: FakeCluster, gpus: list[float], nodes: int, each: int
-) -> None:
+def test_plain_nodes_are_counted_by_their_gpus(cluster: FakeCluster, gpus: list[float], nodes: int, each: int) -> None:
     cluster.nodes = [ray_node(f"10.0.0.{index + 1}", count) for index, count in enumerate(gpus)]
     plain = Connection(RAY_URL, RAY_URL, cluster.token, send=cluster.send)
     shape = ClusterShape(name=RAY_URL, id=None, nodes=nodes, gpus_per_node=each, device=None)

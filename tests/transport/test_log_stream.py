@@ -80,11 +80,7 @@ def test_pauses_have_a_limit(clock: Clock):
 def test_it_gives_up_when_nothing_answers_for_long(clock: Clock):
     log = Log([b"abc"], breaks=[0] * 1000)
     with pytest.raises(ConnectionFailed, match="cut"):
-        list(
-            follow_log(
-                lambda: log, log.is_over, clock=clock, sleep=clock.sleep, backoff=Backoff(give_up_s=60)
-            )
-        )
+        list(follow_log(lambda: log, log.is_over, clock=clock, sleep=clock.sleep, backoff=Backoff(give_up_s=60)))
     assert 60 < clock.now < 80
 
 
@@ -165,9 +161,7 @@ def test_where_the_bytes_are_cut_makes_no_difference(data: bytes, cuts: list[int
 
 
 def test_a_very_long_line_comes_whole_as_soon_as_it_is_complete():
-    lines = split_lines(
-        itertools.chain([b"x" * 10_000] * 200, [b"\n"], (pytest.fail("read on") for _ in "x"))
-    )
+    lines = split_lines(itertools.chain([b"x" * 10_000] * 200, [b"\n"], (pytest.fail("read on") for _ in "x")))
     assert len(next(lines)) == 2_000_000
 
 

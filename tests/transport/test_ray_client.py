@@ -44,19 +44,14 @@ def test_only_nodes_that_are_alive_count_and_the_head_is_first(cluster: FakeClus
     cluster.nodes.reverse()
     cluster.nodes.append({"node_id": "x", "node_ip": "10.0.0.9", "state": "DEAD", "resources_total": {}})
     nodes = api.nodes()
-    assert [(each.ip, each.is_head, each.gpus) for each in nodes] == [
-        ("10.0.0.1", True, 1.0),
-        ("10.0.0.2", False, 1.0),
-    ]
+    assert [(each.ip, each.is_head, each.gpus) for each in nodes] == [("10.0.0.1", True, 1.0), ("10.0.0.2", False, 1.0)]
 
 
 def test_a_node_without_what_we_ask_for():
     assert RayNode.read({"state": "ALIVE"}) == RayNode("", "", is_head=False, gpus=0.0)
 
 
-def test_jobs_are_listed_oldest_first_without_bare_drivers_and_an_id_is_used_once(
-    cluster: FakeCluster, api: RayClient
-):
+def test_jobs_are_listed_oldest_first_without_bare_drivers_and_an_id_is_used_once(cluster: FakeCluster, api: RayClient):
     cluster.add("first")
     cluster.add("run-1")
     assert [job.submission_id for job in api.list_jobs()] == ["first", "run-1"]
@@ -200,9 +195,7 @@ def test_the_reason_in_a_traceback():
 
 
 def test_a_job_as_a_newer_ray_might_send_it():
-    job = RayJob.read(
-        {"submission_id": "j", "status": "PAUSED", "surprise": 1, "start_time": 1500, "metadata": None}
-    )
+    job = RayJob.read({"submission_id": "j", "status": "PAUSED", "surprise": 1, "start_time": 1500, "metadata": None})
     assert (job.status, job.status.is_terminal) == (JobStatus.UNKNOWN, False)
     assert (job.start_time, job.metadata, job.runtime_env) == (1.5, {}, {})
 

@@ -99,9 +99,7 @@ def test_who_follows_waits_while_there_are_no_new_tokens_yet(provider: Provider)
     said: list[str] = []
     connection = provider.connect()
     follow = find_job(connection, "job-1").follow(
-        backoff=Backoff(give_up_s=1e9),
-        sleep=lambda _: None,
-        on_break=lambda error: said.append(error.message),
+        backoff=Backoff(give_up_s=1e9), sleep=lambda _: None, on_break=lambda error: said.append(error.message)
     )
     next(follow)
 

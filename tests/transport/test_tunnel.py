@@ -177,17 +177,13 @@ class TestTheSecondDaemon:
         assert acquire_lock(tmp_path, 0.1) is None
 
     @pytest.fixture
-    def start(
-        self, tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
-    ) -> Callable[[Any], TunnelState]:
+    def start(self, tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], TunnelState]:
         """Start a daemon that finds another one at work, and ends."""
         gave_way = SimpleNamespace(poll=lambda: 0, terminate=lambda: None)
         monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: gave_way)
         return lambda sleep: tunnel_daemon.start(tmp_path, "lab", "a:b", [], [1], clock=clock, sleep=sleep)
 
-    def test_waits_for_the_tunnel_of_the_first(
-        self, tmp_path: Path, first: Any, clock: Clock, start: Any
-    ) -> None:
+    def test_waits_for_the_tunnel_of_the_first(self, tmp_path: Path, first: Any, clock: Clock, start: Any) -> None:
         """The second gives way to the first within 2 s, and the first needs longer for its tunnel."""
         assert first
         (tmp_path / "log").write_text("words of the first\n")
@@ -201,9 +197,7 @@ class TestTheSecondDaemon:
         assert start(sleep) == opened
         assert (tmp_path / "log").read_text() == "words of the first\n"
 
-    def test_fails_with_the_words_of_the_first(
-        self, tmp_path: Path, first: Any, clock: Clock, start: Any
-    ) -> None:
+    def test_fails_with_the_words_of_the_first(self, tmp_path: Path, first: Any, clock: Clock, start: Any) -> None:
         (tmp_path / "log").write_text("words of last week\n")
 
         def sleep(seconds: float) -> None:

@@ -15,14 +15,7 @@ from cloudrl.verl.keys import _SINCE
 
 @pytest.mark.parametrize(
     ("verl", "number"),
-    [
-        ("0.9.1", (0, 9)),
-        ("0.1", (0, 1)),
-        ("0.3.0.post1", (0, 3)),
-        ("1", (1,)),
-        (None, (9999,)),
-        ("main", (9999,)),
-    ],
+    [("0.9.1", (0, 9)), ("0.1", (0, 1)), ("0.3.0.post1", (0, 3)), ("1", (1,)), (None, (9999,)), ("main", (9999,))],
 )
 def test_the_number_of_a_release(verl: str | None, number: tuple[int, ...]) -> None:
     assert release_number(verl) == number

@@ -37,9 +37,7 @@ def test_a_step_as_verl_prints_it():
 
 
 def test_the_validation_before_training_has_neither_reward_nor_time():
-    step = parse_step(
-        "(TaskRunnerV1 pid=7, ip=10.0.0.2) step:0 - val-core/toy/add/acc/mean@1:np.float64(0.072)"
-    )
+    step = parse_step("(TaskRunnerV1 pid=7, ip=10.0.0.2) step:0 - val-core/toy/add/acc/mean@1:np.float64(0.072)")
 
     assert step is not None
     assert step.step == 0
@@ -74,16 +72,7 @@ def test_not_a_number_is_a_value():
 
 @pytest.mark.parametrize(
     "line",
-    [
-        "",
-        "step:",
-        "step:1",
-        "step:1 - ",
-        "step:1 - no numbers",
-        "my_step:3 - a:1",
-        "substep:3 - a:1",
-        "step:x - a:1",
-    ],
+    ["", "step:", "step:1", "step:1 - ", "step:1 - no numbers", "my_step:3 - a:1", "substep:3 - a:1", "step:x - a:1"],
 )
 def test_other_lines_are_no_steps(line: str):
     assert parse_step(line) is None
@@ -133,11 +122,7 @@ def test_no_line_makes_it_fail(line: str):
 
 @given(
     st.integers(0, 10**9),
-    st.dictionaries(
-        st.from_regex(r"\A[a-z][a-z_/@0-9-]{0,20}\Z"),
-        st.floats(allow_nan=False),
-        min_size=1,
-    ),
+    st.dictionaries(st.from_regex(r"\A[a-z][a-z_/@0-9-]{0,20}\Z"), st.floats(allow_nan=False), min_size=1),
 )
 def test_what_verl_writes_is_read_back(number: int, metrics: dict[str, float]):
     # verl 0.9.1, utils/logger/aggregate_logger.py: concat_dict_to_str

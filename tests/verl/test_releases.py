@@ -68,7 +68,5 @@ def test_a_pair_without_an_image_is_refused_with_all_that_there_are(asked, what)
     with pytest.raises(SpecError) as caught:
         release(**asked)
     assert caught.value.message == f"no image is known for {what}"
-    assert caught.value.hint.startswith(
-        "Known: verl 0.9.1 with vllm for nvidia, 0.9.1 with sglang for nvidia, "
-    )
+    assert caught.value.hint.startswith("Known: verl 0.9.1 with vllm for nvidia, 0.9.1 with sglang for nvidia, ")
     assert caught.value.hint.endswith("; or name an image yourself: image=...")

@@ -48,9 +48,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]
         "without": start("state.py", ["trainer.device=cpu"], VERL_USE_EXTERNAL_PLUGINS="none"),
         "gpu driver": start("state.py", ["trainer.device=cuda", "trainer.nnodes=2"]),
         "cpu driver": start("state.py", ["trainer.nnodes=2", "trainer.device=cpu"]),
-        "cpu worker": start(
-            "worker.py", [make_tiny_model(str(folder / "model"))], VERL_PLATFORM="cpu", **alone
-        ),
+        "cpu worker": start("worker.py", [make_tiny_model(str(folder / "model"))], VERL_PLATFORM="cpu", **alone),
     }
     return {kind: answer(process) for kind, process in started.items()}
 

@@ -34,9 +34,7 @@ def accuracy(path: str, pairs: Sequence[tuple[int, int]], temperature: float, *,
     requests = [Request(tuple(prompt), sampling, 3, ends) for prompt in prompts]
     told = generate(AutoModelForCausalLM.from_pretrained(path), requests)
     answers = [tokenizer.decode(each.token_ids, skip_special_tokens=True) for each in told]
-    return sum(answer == str(sum(pair) + off) for answer, pair in zip(answers, pairs, strict=True)) / len(
-        pairs
-    )
+    return sum(answer == str(sum(pair) + off) for answer, pair in zip(answers, pairs, strict=True)) / len(pairs)
 
 
 def test_it_is_right_now_and_then_and_usually_one_too_high(path: str) -> None:

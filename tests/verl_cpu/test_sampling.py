@@ -50,8 +50,7 @@ def test_equals_transformers(rows: list[SamplingParams], seed: int, ties: bool) 
 
 def test_half_precision_is_computed_in_float32() -> None:
     assert (
-        filtered_log_probs(torch.randn(1, 10, dtype=torch.bfloat16), [SamplingParams(top_k=3)]).dtype
-        == torch.float32
+        filtered_log_probs(torch.randn(1, 10, dtype=torch.bfloat16), [SamplingParams(top_k=3)]).dtype == torch.float32
     )
 
 

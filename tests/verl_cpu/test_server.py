@@ -35,9 +35,7 @@ def model(path: str) -> Any:
     return model
 
 
-def request(
-    prompt: tuple[int, ...], params: SamplingParams = GREEDY, *, limit: int = 8, end: int = 2
-) -> Request:
+def request(prompt: tuple[int, ...], params: SamplingParams = GREEDY, *, limit: int = 8, end: int = 2) -> Request:
     return Request(prompt, params, limit, frozenset([end]))
 
 

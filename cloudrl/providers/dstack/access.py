@@ -136,9 +136,7 @@ class RunAccess:
         path = _KEY_OF_RUN if len(run.nodes) > 1 else _KEY_OF_NODE
         key = ssh.run(route.route(self._server, run), self._server.folder(run.name), ["cat", path])
         if not key.strip():
-            raise ConnectionFailed(
-                f"the head of {run.name!r} has an empty {path}", hint=f"cloudrl status {run.name}"
-            )
+            raise ConnectionFailed(f"the head of {run.name!r} has an empty {path}", hint=f"cloudrl status {run.name}")
         return key
 
 

@@ -55,8 +55,7 @@ def unrecoverable_error(run: RunState) -> ClusterFailed | None:
             return ClusterFailed(
                 f"cluster {run.name!r} has failed {len(failed)} times and is stopped: rank {node.rank} "
                 f"({failed[-1].hostname}): {describe_failure(failed[-1])}; image {image}",
-                hint=f"Is its name right? docker pull {image}\n"
-                "A private one needs registry_auth: docs/clusters.md",
+                hint=f"Is its name right? docker pull {image}\nA private one needs registry_auth: docs/clusters.md",
             )
     return None
 
@@ -98,9 +97,7 @@ def previous_attempts(server: Server, run: RunState) -> tuple[Mapping[str, Any],
             {
                 "attempt": number + 1,
                 "submitted_at": min(each.submitted_at for _, each in ended),
-                "ended_at": max(
-                    (each.finished_at for _, each in ended if each.finished_at is not None), default=None
-                ),
+                "ended_at": max((each.finished_at for _, each in ended if each.finished_at is not None), default=None),
                 "reason": reason or _dstack_reason(ended),
                 "nodes": [
                     {"rank": rank, "ip": each.hostname, "phase": each.status, "detail": each.reason}
@@ -137,9 +134,7 @@ def _output(server: Server, run: RunState, rank: int, attempt: int | None = None
 
     job = next(each for each in run.answer.jobs if each.job_spec.job_num == rank)
     wanted = [each for each in job.job_submissions if attempt in (None, each.submission_num)]
-    request = PollLogsRequest(
-        run_name=run.name, job_submission_id=wanted[-1].id, descending=True, limit=_PAGE
-    )
+    request = PollLogsRequest(run_name=run.name, job_submission_id=wanted[-1].id, descending=True, limit=_PAGE)
     answer = server.call(server.api.logs.poll, server.project, request)
     pieces = [base64.b64decode(event.message) for event in reversed(answer.logs)]
     return b"".join(pieces).decode("utf-8", "replace").replace("\r\n", "\n")

@@ -158,11 +158,7 @@ def check(server: Server, planned: FleetPlan, *, replace: bool) -> None:
 
 
 def wait(
-    server: Server,
-    name: str,
-    *,
-    on_look: Callable[[FleetState], None] = lambda _look: None,
-    timeout_s: float = _WAIT_S,
+    server: Server, name: str, *, on_look: Callable[[FleetState], None] = lambda _look: None, timeout_s: float = _WAIT_S
 ) -> FleetState:
     """Wait until no machine of the fleet is on its way.
 
@@ -185,9 +181,7 @@ def wait(
     fleet = wait_for(poll, timeout_s=timeout_s)
     if fleet is None:
         minutes = f"{timeout_s / 60:.0f} minutes"
-        raise CapacityError(
-            f"fleet {name!r}: not all machines are up after {minutes}; dstack keeps trying", hint=hint
-        )
+        raise CapacityError(f"fleet {name!r}: not all machines are up after {minutes}; dstack keeps trying", hint=hint)
     return fleet
 
 
@@ -197,9 +191,7 @@ def wait_deleted(server: Server, name: str, *, timeout_s: float = 600.0) -> None
     Raises:
         InputError: it is still there after `timeout_s`.
     """
-    if not wait_for(
-        lambda: None if any(each.name == name for each in list_all(server)) else True, timeout_s=timeout_s
-    ):
+    if not wait_for(lambda: None if any(each.name == name for each in list_all(server)) else True, timeout_s=timeout_s):
         raise InputError(f"fleet {name!r} is still there after {timeout_s:.0f} s", hint="cloudrl fleet list")
 
 

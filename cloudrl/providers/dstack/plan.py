@@ -86,9 +86,7 @@ class DstackPlan(Plan):
         cluster = with_price(self.cluster, per_hour)
         text = to_dstack(cluster)
         _write(server, self.name, text)
-        plan.answer.run_spec.configuration = parse(
-            text
-        )  # its commands alone differ: no offer depends on those
+        plan.answer.run_spec.configuration = parse(text)  # its commands alone differ: no offer depends on those
         return replace(plan, price=price, cluster=cluster, text=text)
 
 
@@ -132,9 +130,7 @@ def fleet_for(cluster: Cluster) -> Fleet:
     names = ("gpu", "cpu", "memory", "disk")
     declared = {name: getattr(cluster, name) for name in names if name in cluster.explicit_fields()}
     section = {name: cluster.dstack[name] for name in of_machines if name in cluster.dstack}
-    return Fleet.load(
-        {"name": f"{cluster.name[:35]}-fleet", "nodes": cluster.nodes, **declared, "dstack": section}
-    )
+    return Fleet.load({"name": f"{cluster.name[:35]}-fleet", "nodes": cluster.nodes, **declared, "dstack": section})
 
 
 def _ask(server: Server, name: str, text: str) -> Any:

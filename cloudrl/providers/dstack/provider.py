@@ -100,8 +100,7 @@ class DstackProvider(Provider):
         run = runs.get(server, name)
         if run.is_over:
             raise InputError(
-                f"run {name!r} is over: {run.status} {run.reason}".rstrip(),
-                hint=f"cloudrl up {name} --on {self.name}",
+                f"run {name!r} is over: {run.status} {run.reason}".rstrip(), hint=f"cloudrl up {name} --on {self.name}"
             )
         if keep_open:
             access.keep_tunnel(server, name)
@@ -157,9 +156,7 @@ class DstackProvider(Provider):
         return tuple(summary(server, run, user) for run in ours)
 
 
-def await_ready(
-    server: Server, run: RunState, on_status: Callable[[Status], None] | None, timeout_s: float
-) -> None:
+def await_ready(server: Server, run: RunState, on_status: Callable[[Status], None] | None, timeout_s: float) -> None:
     """Watch a run that was started until it is READY."""
     deadline = time.monotonic() + timeout_s
     with closing(RunWatcher(server, give_up_s=_UNREACHABLE_S)) as watcher:
@@ -180,9 +177,7 @@ def await_ready(
             if status.is_ready:
                 return
             if time.monotonic() > deadline:
-                raise ClusterFailed(
-                    f"cluster {run.name!r} is not ready after {timeout_s:.0f} s: {status.phase}"
-                )
+                raise ClusterFailed(f"cluster {run.name!r} is not ready after {timeout_s:.0f} s: {status.phase}")
             time.sleep(_POLL_S)
 
 
@@ -210,9 +205,7 @@ def with_run_state(server: Server, plan: DstackPlan, error: CloudrlError, **timi
         command = f"cloudrl status {plan.name}"
     else:
         if run is None:
-            return (
-                Interrupted("interrupted; nothing was started") if isinstance(error, Interrupted) else error
-            )
+            return Interrupted("interrupted; nothing was started") if isinstance(error, Interrupted) else error
         price = run.price or (plan.price.per_hour if plan.price is not None else None)
         cost = f" and costs about {dollars(price)}/h" if price else ""
         state = f"cluster {plan.name} keeps running ({run.status}){cost}"

@@ -124,9 +124,7 @@ def get(server: Server, name: str) -> RunState:
     """
     run = find(server, name)
     if run is None:
-        raise InputError(
-            f"project {server.project!r} has no run {name!r}", hint="cloudrl status, or dstack ps -a"
-        )
+        raise InputError(f"project {server.project!r} has no run {name!r}", hint="cloudrl status, or dstack ps -a")
     return run
 
 
@@ -176,9 +174,7 @@ def end(
         return run if run.is_over else None
 
     if wait_for(poll, timeout_s=timeout_s, clock=clock, sleep=sleep) is None:
-        raise InputError(
-            f"run {name!r} is still there after {timeout_s:.0f} s", hint=f"dstack stop --abort {name}"
-        )
+        raise InputError(f"run {name!r} is still there after {timeout_s:.0f} s", hint=f"dstack stop --abort {name}")
 
 
 def state_of(run: Any) -> RunState:

@@ -138,9 +138,7 @@ def _mount_adapter(api: Any, url: str, project: str) -> None:
                 if self._refused < _ATTEMPTS:
                     raise
                 self._refused = 0
-                raise ConnectionFailed(
-                    f"no dstack server answers at {url}", hint=f"Is it running? {_SETUP}"
-                ) from error
+                raise ConnectionFailed(f"no dstack server answers at {url}", hint=f"Is it running? {_SETUP}") from error
             self._refused = 0
             if answer.status_code == HTTPStatus.FORBIDDEN:
                 raise Unauthorized(
@@ -163,8 +161,7 @@ def pick(server: Server, kind: str, known: Mapping[str, T], name: str) -> T:
         from cloudrl.errors import did_you_mean
 
         raise InputError(
-            f"project {server.project!r} has no {kind} {name!r}{did_you_mean(name, known)}",
-            hint=f"cloudrl {kind} list",
+            f"project {server.project!r} has no {kind} {name!r}{did_you_mean(name, known)}", hint=f"cloudrl {kind} list"
         )
     return known[name]
 

@@ -81,8 +81,7 @@ def make_plan(cluster: Cluster, *, dashboard_port: int | None = None) -> LocalPl
     for secret in cluster.secrets:
         if not os.environ.get(secret):
             raise InputError(
-                f"secret {secret} is not set: on this machine it comes from this shell",
-                hint=f"export {secret}=...",
+                f"secret {secret} is not set: on this machine it comes from this shell", hint=f"export {secret}=..."
             )
     gpus = _gpus(cluster)
     dashboard = ports.dashboard_port(dashboard_port, cluster=cluster.name)

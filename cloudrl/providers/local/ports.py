@@ -42,9 +42,7 @@ def dashboard_port(wanted: int | None, *, cluster: str) -> int:
         default_is_taken = is_taken(DEFAULT_DASHBOARD_PORT, cluster)
         return free_ports(1, cluster=cluster)[0] if default_is_taken else DEFAULT_DASHBOARD_PORT
     if not 1 <= wanted <= 65_535:
-        raise InputError(
-            f"--dashboard-port {wanted} is not a port number", hint="A number from 1024 to 65535"
-        )
+        raise InputError(f"--dashboard-port {wanted} is not a port number", hint="A number from 1024 to 65535")
     if is_taken(wanted, cluster):
         raise InputError(
             f"port {wanted} on this machine is in use, or not for this user",

@@ -87,10 +87,7 @@ def agents(cluster_id: str) -> set[int]:
 
 
 def end(
-    cluster_id: str,
-    *,
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
+    cluster_id: str, *, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
 ) -> bool:
     """End all of them: the agents first, which end their own; what is left after a while is killed.
 

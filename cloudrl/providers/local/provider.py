@@ -96,9 +96,7 @@ class LocalProvider(Provider):
         known = state.read(name)
         if known is None or not processes.agents(known.id):
             what = "is not running" if known else "does not exist"
-            raise InputError(
-                f"local cluster {name!r} {what}", hint=f"Start it: cloudrl up {name} --on local --nodes 2"
-            )
+            raise InputError(f"local cluster {name!r} {what}", hint=f"Start it: cloudrl up {name} --on local --nodes 2")
         return connection(known)
 
     def status(self, name: str) -> Status:
@@ -157,8 +155,7 @@ def _prepare(known: LocalState) -> None:
     for port in known.ports:
         if ports.is_taken(port, known.name):
             raise InputError(
-                f"port {port} was taken by another program a moment ago",
-                hint="Try again: other ports are chosen",
+                f"port {port} was taken by another program a moment ago", hint="Try again: other ports are chosen"
             )
     known.write()
     known.key_file.unlink(missing_ok=True)
@@ -198,10 +195,7 @@ def _end(known: LocalState) -> bool:
 
 
 def _await_ready(
-    known: LocalState,
-    started: list[AgentProcess],
-    on_status: Callable[[Status], None] | None,
-    timeout_s: float,
+    known: LocalState, started: list[AgentProcess], on_status: Callable[[Status], None] | None, timeout_s: float
 ) -> None:
     deadline = time.monotonic() + timeout_s
     while True:
@@ -214,9 +208,7 @@ def _await_ready(
         if ended:
             raise _failure(known, started, ended[0])
         if time.monotonic() > deadline:
-            raise ClusterFailed(
-                f"cluster {known.name!r} is still in phase {status.phase} after {timeout_s:.0f} s"
-            )
+            raise ClusterFailed(f"cluster {known.name!r} is still in phase {status.phase} after {timeout_s:.0f} s")
         time.sleep(_POLL_S)
 
 
@@ -228,6 +220,4 @@ def _failure(known: LocalState, started: list[AgentProcess], first: int) -> Clus
     _, reason = exit_reason(known)
     if not reason:
         reason = f"the agent of rank {first} died (status {started[first].poll()})"
-    return ClusterFailed(
-        f"cluster {known.name!r} failed: {reason}", hint=f"Its logs: {known.node_dir(first)}"
-    )
+    return ClusterFailed(f"cluster {known.name!r} failed: {reason}", hint=f"Its logs: {known.node_dir(first)}")

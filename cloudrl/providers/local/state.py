@@ -120,15 +120,9 @@ def make_folder(folder: Path, hint: str = _ANOTHER_HOME) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(
-            f"the folder {folder} cannot be made: {error.strerror}",
-            hint=hint,
-        ) from error
+        raise InputError(f"the folder {folder} cannot be made: {error.strerror}", hint=hint) from error
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise InputError(
-            f"the folder {folder} cannot be written to by this user",
-            hint=hint,
-        )
+        raise InputError(f"the folder {folder} cannot be written to by this user", hint=hint)
 
 
 @contextmanager

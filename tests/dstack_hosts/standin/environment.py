@@ -21,9 +21,7 @@ def addresses(submission: Mapping[str, Any]) -> list[str]:
     return list((submission.get("cluster_info") or {}).get("job_ips") or [])
 
 
-def job_environment(
-    base: Mapping[str, str], submission: Mapping[str, Any], working_dir: str
-) -> dict[str, str]:
+def job_environment(base: Mapping[str, str], submission: Mapping[str, Any], working_dir: str) -> dict[str, str]:
     """The container's variables, dstack's, the secrets, the task's `env`, a later one over an earlier."""
     spec, run, nodes = submission["job_spec"], submission["run"], addresses(submission)
     info = submission.get("cluster_info") or {}

@@ -54,12 +54,7 @@ def extract(archive: Path, target: str) -> None:
 
 
 def _ssh_entry(address: str, port: int, key: Path) -> str:
-    options = (
-        f"Port {port}",
-        "StrictHostKeyChecking no",
-        "UserKnownHostsFile /dev/null",
-        f"IdentityFile {key}",
-    )
+    options = (f"Port {port}", "StrictHostKeyChecking no", "UserKnownHostsFile /dev/null", f"IdentityFile {key}")
     return f"\nHost {address}\n" + "".join(f"    {option}\n" for option in options)
 
 

@@ -50,11 +50,7 @@ class Runner:
     def routes(self) -> list[Route]:
         """All paths that the server and its clients call."""
         return [
-            (
-                "GET",
-                "/api/healthcheck",
-                lambda _: {"service": "dstack-runner", "version": self._host.version},
-            ),
+            ("GET", "/api/healthcheck", lambda _: {"service": "dstack-runner", "version": self._host.version}),
             ("POST", "/api/submit", self.submit),
             ("POST", "/api/upload_archive", self.upload_archive),
             ("POST", "/api/upload_code", self.upload_code),

@@ -92,12 +92,7 @@ def session_pids(session: int, proc: Path = Path("/proc")) -> list[int]:
     for entry in proc.iterdir():
         fields = _stat(entry) if entry.name.isdigit() else None
         # after the command's name: state, parent, process group, session
-        if (
-            fields
-            and fields[0] != "Z"
-            and fields[3] == str(session)
-            and int(entry.name) not in (1, os.getpid())
-        ):
+        if fields and fields[0] != "Z" and fields[3] == str(session) and int(entry.name) not in (1, os.getpid()):
             found.append(int(entry.name))
     return found
 
