@@ -17,7 +17,7 @@ from cloudrl.saves.names import DATA, SHARD, TRACKER, shard_file, step_folder
 from cloudrl.saves.records import SaveRecord
 from cloudrl.saves.scan import folder_identity, scan
 
-_Answer = tuple[NodeReport | None, Mapping[str, Any]]
+_Answer = Tuple[Optional[NodeReport], Mapping[str, Any]]
 
 
 def local_inventory(folder: Path) -> Inventory:
