@@ -5,6 +5,7 @@
 - intervals of the background pipelines that fleets and tasks go through, and delays of their fetchers, by 10, but the
   intervals of those that look after hosts and fleets by 2, since each look costs CPU time that the tests' nodes need;
 - the time until a job without connection counts as lost: 15 s instead of 2 min; SIGUSR1 makes it 5 min, SIGUSR2 15 s;
+- the time until a silent machine of a cloud is given back: 30 s instead of 20 min;
 - the delay before a run is submitted again: 2 s instead of 15 s to 10 min;
 - an empty database gets the tables of the models at once instead of all migrations one after the other.
 
@@ -18,6 +19,7 @@ import os
 import signal
 import sys
 from datetime import timedelta
+from pathlib import Path
 from types import ModuleType
 
 from dstack._internal.server import bootstrap
@@ -25,6 +27,13 @@ from dstack._internal.server import bootstrap
 bootstrap.set_up_process()  # before all other imports of dstack
 
 import uvicorn  # noqa: E402
+
+if "LAB_CLOUD" in os.environ:
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    from dstack_hosts import cloud_backend
+
+    cloud_backend.register()
+
 from dstack._internal.server import app as server_app  # noqa: E402
 from dstack._internal.server import db, models  # noqa: E402
 from dstack._internal.server.background.pipeline_tasks import (  # noqa: E402
@@ -36,11 +45,13 @@ from dstack._internal.server.background.pipeline_tasks import (  # noqa: E402
     jobs_terminating,
     runs,
 )
+from dstack._internal.server.background.pipeline_tasks.instances import check  # noqa: E402
 from dstack._internal.server.background.pipeline_tasks.runs import pending  # noqa: E402
 
 _FASTER = float(os.environ.get("LAB_FASTER", "10"))
 _HOSTS_FASTER = min(_FASTER, 2.0)
 _LOST_S = {signal.SIGUSR1: 300.0, signal.SIGUSR2: float(os.environ.get("LAB_LOST_S", "15"))}
+_GIVEN_BACK_S = float(os.environ.get("LAB_GIVEN_BACK_S", "30"))
 _AGAIN_S = float(os.environ.get("LAB_AGAIN_S", "2"))
 _DIVIDED = ("min_processing_interval", "queue_check_delay")
 
@@ -54,6 +65,7 @@ def shorten_intervals() -> None:
             if issubclass(part, base.Fetcher):
                 part._DEFAULT_FETCH_DELAYS = delays
     _change_patience(signal.SIGUSR2)
+    check.TERMINATION_DEADLINE_OFFSET = timedelta(seconds=_GIVEN_BACK_S)
     pending._PENDING_RETRY_DELAYS = [timedelta(seconds=_AGAIN_S)]
 
 

@@ -9,9 +9,11 @@ import pytest
 
 from .lab import Lab, LabUnavailable
 from .runs import until
+from .standin.config import ImageConfig
 from .user import FILES, User
 
 MISSING_IMAGE = "nowhere/nothing:1"  # cannot be pulled on the shared lab's hosts
+NOT_THERE = ImageConfig(pull_error=f"manifest for {MISSING_IMAGE} not found: manifest unknown: manifest unknown")
 
 
 def start_or_skip(lab: Lab) -> Lab:
@@ -29,7 +31,7 @@ def start_or_skip(lab: Lab) -> Lab:
 def dstack_lab() -> Iterator[Lab]:
     """Five stand-in hosts and the real dstack server with short intervals, one for all tests. Fleets: none."""
     settings = {"DSTACK_SERVER_LOG_QUOTA_PER_JOB_HOUR": "5000000"}  # a tenth of dstack's own
-    lab = start_or_skip(Lab(hosts=5, missing_images=[MISSING_IMAGE], settings=settings))
+    lab = start_or_skip(Lab(hosts=5, images={MISSING_IMAGE: NOT_THERE}, settings=settings))
     try:
         yield lab
     finally:

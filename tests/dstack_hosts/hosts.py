@@ -32,6 +32,7 @@ class Host:
         self._disk = disk
         self._index = index
         self._starts = 0
+        self._disks = 0
         self._process: subprocess.Popen[bytes] | None = None
         self.config = config
 
@@ -97,6 +98,11 @@ class Host:
         self._ip("link", "delete", self._cable)
         os.kill(pid, signal.SIGKILL)
         self._process.wait(_ANSWER_S)
+
+    def replace_disk(self) -> None:
+        """Have another machine's disk, empty, at the next start."""
+        self._disks += 1
+        self._disk = self._disk.with_name(f"{self.name}-{self._disks}")
 
     def forget(self) -> None:
         """Collect its process after the lab's end."""

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import zipfile
 from collections.abc import Mapping
@@ -21,7 +22,7 @@ from contextlib import AbstractContextManager
 from importlib import metadata
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import namespaces
 from .client import Client, Entered, Forked, client_environment
@@ -30,6 +31,9 @@ from .requirements import why_not
 from .runs import Runs, until
 from .server import Server
 from .standin.config import HostConfig
+
+if TYPE_CHECKING:
+    from .cloud import Cloud
 
 _MAIN = "import sys\n\nfrom standin.main import main\n\nsys.exit(main(sys.argv))\n"
 _GUARDIAN = Path(__file__).with_name("guardian.py")
@@ -54,7 +58,8 @@ class Lab:
         fast: the server's polling intervals divided by ten.
         settings: more environment of the server.
         guarded: False for a lab that goes on when this process ends, until `end`.
-        host: fields of `HostConfig` that all hosts share, such as `missing_images`.
+        cloud: what the server rents from; the hosts are then its machines, and have no power until they are rented.
+        host: fields of `HostConfig` that all hosts share, such as `images`.
 
     Raises:
         LabUnavailable: on `start`, where the machine cannot do it.
@@ -68,6 +73,7 @@ class Lab:
         fast: bool = True,
         settings: Mapping[str, str] | None = None,
         guarded: bool = True,
+        cloud: Cloud | None = None,
         **host: Any,
     ) -> None:
         self._count = hosts
@@ -75,6 +81,7 @@ class Lab:
         self._fast = fast
         self._settings = dict(settings or {})
         self._guarded = guarded
+        self.cloud = cloud
         self._host_fields = host
         self._guardian: subprocess.Popen[bytes] | None = None
         self._forker: subprocess.Popen[bytes] | None = None
@@ -82,6 +89,7 @@ class Lab:
         """The process whose namespaces the lab is."""
         self._servers: list[Server] = []
         self._clients: list[Client] = []
+        self._starting = threading.Lock()  # users of one lab may type at the same time
         self.hosts: list[Host] = []
 
     def __enter__(self) -> Lab:
@@ -112,6 +120,8 @@ class Lab:
         guardian, self._guardian = self._guardian, None
         if guardian is None:
             return
+        if self.cloud is not None:
+            self.cloud.stop()
         guardian.terminate()
         guardian.wait(_END_S)
         for pipe in (guardian.stdin, guardian.stdout):
@@ -138,11 +148,12 @@ class Lab:
         """Start a command where the server and the hosts can be reached."""
         environment = {**self.environment, **(env or {})}
         if words[0] in ("cloudrl", "dstack") and not env:  # some libraries read variables when they are imported
-            process: Entered | Forked = Forked(self._prefork(), list(words), cwd or self.home, environment)
+            process: Entered | Forked = Forked(self._forker_socket(), list(words), cwd or self.home, environment)
         else:
             process = Entered(self.first_process, list(words), cwd or self.home, environment)
         client = Client(list(words), process)
-        self._clients = [*(other for other in self._clients if not other.closed), client]
+        with self._starting:
+            self._clients = [*(other for other in self._clients if not other.closed), client]
         return client
 
     def run(
@@ -172,21 +183,26 @@ class Lab:
 
         until(is_idle, timeout_s, lambda: f"fleet {name} is not idle:\n{done.stdout}")
 
-    def _prefork(self) -> Path:
+    def _forker_socket(self) -> Path:
         """The socket of `prefork`, which is started when it is first needed."""
         path = self.folder / "prefork"
-        if not path.exists():
-            words = namespaces.in_folder(self.home, [sys.executable, str(_PREFORK), str(path)])
-            with (self.folder / "prefork.log").open("ab") as log:
-                self._forker = namespaces.popen(
-                    self.first_process, words, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
-                )
-            deadline = time.monotonic() + _START_S
-            while not path.exists():
-                if time.monotonic() > deadline or self._forker.poll() is not None:
-                    raise ChildProcessError((self.folder / "prefork.log").read_text())
-                time.sleep(0.05)
+        with self._starting:
+            if not path.exists():
+                self._start_forker(path)
         return path
+
+    def _start_forker(self, path: Path) -> None:
+        words = namespaces.in_folder(self.home, [sys.executable, str(_PREFORK), str(path)])
+        with (self.folder / "prefork.log").open("ab") as log:
+            self._forker = namespaces.popen(
+                self.first_process, words, env=self.environment,
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            )  # fmt: skip
+        deadline = time.monotonic() + _START_S
+        while not path.exists():
+            if time.monotonic() > deadline or self._forker.poll() is not None:
+                raise ChildProcessError((self.folder / "prefork.log").read_text())
+            time.sleep(0.05)
 
     def _start_guardian(self) -> None:
         self.home, self.fleet_key = self.folder / "home", self.folder / "fleet_key"
@@ -212,29 +228,33 @@ class Lab:
         self.hosts = [self._make_host(index) for index in range(self._count)]
         token = secrets.token_hex(16)
         log = self.folder / "server.log"
+        if self.cloud is not None:
+            self.cloud.start(self.folder, self.hosts)
+            self._settings |= self.cloud.environment
         self.server = Server(self.first_process, self.home, log, token, fast=self._fast, settings=self._settings)
         self._servers = [self.server]
-        for host in self.hosts:
+        powered = [] if self.cloud is not None else self.hosts
+        for host in powered:
             host.power_on()
         self.server.start()
-        for host in self.hosts:
+        for host in powered:
             host.wait_until_up()
 
     def _make_host(self, index: int) -> Host:
         addresses = {f"node{number}": f"{_NETWORK}.{11 + number}" for number in range(self._count)}
         name = f"node{index}"
-        config = HostConfig(
-            name=name,
-            address=addresses[name],
-            gateway=f"{_NETWORK}.1",
-            hosts=addresses,
-            admin_key=self.fleet_key.with_suffix(".pub").read_text(),
-            version=metadata.version("dstack"),
-            python=sys.executable,
-            path_first=str(Path(sys.executable).parent),
-            binds=hidden_folders(),
-            **self._host_fields,
-        )
+        fields: dict[str, Any] = {
+            "name": name,
+            "address": addresses[name],
+            "gateway": f"{_NETWORK}.1",
+            "hosts": addresses,
+            "admin_key": self.fleet_key.with_suffix(".pub").read_text(),
+            "version": metadata.version("dstack"),
+            "python": sys.executable,
+            "path_first": str(Path(sys.executable).parent),
+            "binds": hidden_folders(),
+        }
+        config = HostConfig(**{**fields, **self._host_fields})
         return Host(self.first_process, config, self.folder / "hosts" / name, self.folder / "disks" / name, index)
 
 

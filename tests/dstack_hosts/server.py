@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from . import namespaces
+from .cloud import BACKEND
 from .standin.config import PROGRAM
 
 _UP_S = 120.0
@@ -53,6 +54,7 @@ class Server:
 
     def start(self, timeout_s: float = _UP_S) -> None:
         """Start it and wait until it answers. Raises TimeoutError with the end of its log."""
+        self._write_backends()
         with self.log.open("ab") as log:
             self._process = namespaces.popen(
                 self._lab_process, namespaces.in_folder(self._home, self._command()), env=self._environment(),
@@ -90,6 +92,14 @@ class Server:
         request.add_header("Content-Type", "application/json")
         with namespaces.network_of(self._lab_process), urllib.request.urlopen(request, timeout=timeout_s) as answer:
             return json.loads(answer.read() or b"null")
+
+    def _write_backends(self) -> None:
+        """The server's own file of backends, where the lab has a cloud."""
+        if "LAB_CLOUD" in self._settings:
+            folder = self._home / ".dstack/server"
+            folder.mkdir(parents=True, exist_ok=True)
+            backend = {"type": BACKEND, "creds": {"type": "api_key", "api_key": "none"}}
+            (folder / "config.yml").write_text(json.dumps({"projects": [{"name": "main", "backends": [backend]}]}))
 
     def _command(self) -> list[str]:
         if self._fast:

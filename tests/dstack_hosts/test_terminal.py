@@ -1,6 +1,7 @@
 """A job on its terminal, and how dstack stops it. The shell is dash, as in verl's images."""
 
 import os
+import pwd
 import signal
 import threading
 import time
@@ -11,6 +12,7 @@ from dstack_hosts.standin.terminal import Terminal, session_pids
 
 pytestmark = pytest.mark.io
 
+USER = pwd.getpwuid(os.getuid())
 # Says that it runs, and how it was ended.
 PROGRAM = """exec python3 -uc '
 import signal, time
@@ -37,7 +39,7 @@ class Job:
     def __init__(self, script, **delays):
         path = os.environ["PATH"]
         command = ["dash", "-i", "-c", script]
-        self.terminal = Terminal(command, {"PATH": path, "PS1": ""}, "/", **delays)
+        self.terminal = Terminal(command, {"PATH": path, "PS1": ""}, "/", USER, **delays)
         self.output = b""
         self._thread = threading.Thread(target=self.terminal.copy_output, args=(self._write,))
         self._thread.start()

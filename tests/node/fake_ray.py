@@ -99,7 +99,10 @@ def _listed(name):
 
 def main(argv):
     options = dict(word[2:].partition("=")[::2] for word in argv[1:])
-    rank, control = os.environ["CLOUDRL_NODE_RANK"], Path(os.environ["FAKE_RAY"])
+    rank, control = (
+        os.environ.get("CLOUDRL_NODE_RANK") or os.environ["DSTACK_NODE_RANK"],
+        Path(os.environ["FAKE_RAY"]),
+    )
     with (control / f"starts-{rank}").open("a") as file:
         file.write(json.dumps(options) + "\n")
     if _fails_now(control / f"fail-{rank}"):
@@ -128,7 +131,7 @@ def _fails_now(counter):
 
 def _head(options):
     session = f"session_{os.getpid()}"
-    logs = Path(options["temp-dir"]) / session / "logs"
+    logs = Path(options.get("temp-dir", "/tmp/ray")) / session / "logs"
     logs.mkdir(parents=True)
     (logs / "job-driver-job1.log").write_text("step 1\nstep 2\n")
     Dashboard.store = Store(options["node-ip-address"], int(options["port"]))

@@ -13,6 +13,23 @@ IMAGE = Path("/opt/standin/image")  # the machine's own root file system, which 
 
 
 @dataclass(frozen=True)
+class ImageConfig:
+    """What is special about an image.
+
+    Attributes:
+        pull_s: seconds that a pull takes.
+        pull_error: why it cannot be pulled, in Docker's words; empty if it can.
+        sshd: whether it has one. The true shim installs one otherwise, which fails without a way out.
+        python3: whether there is one on its PATH.
+    """
+
+    pull_s: float = 0.0
+    pull_error: str = ""
+    sshd: bool = True
+    python3: bool = True
+
+
+@dataclass(frozen=True)
 class HostConfig:
     """One host.
 
@@ -27,7 +44,9 @@ class HostConfig:
         python: the interpreter of the stand-in.
         path_first: put before PATH in containers.
         binds: folders of the machine that an overlay would hide: home folders, other file systems. Read-only.
-        missing_images: image names that cannot be pulled.
+        images: those that are not like the machine's own root, by name.
+        keys: public keys of root, as a cloud's user data give them.
+        commands: what a cloud's user data run at the first boot.
     """
 
     name: str
@@ -43,7 +62,9 @@ class HostConfig:
     disk_bytes: int = 500 << 30
     path_first: str = ""
     binds: list[str] = field(default_factory=list)
-    missing_images: list[str] = field(default_factory=list)
+    images: dict[str, ImageConfig] = field(default_factory=dict)
+    keys: list[str] = field(default_factory=list)
+    commands: list[list[str]] = field(default_factory=list)
 
     def save(self, path: Path) -> None:
         """Write it as JSON."""
@@ -52,4 +73,6 @@ class HostConfig:
     @classmethod
     def load(cls, path: Path = PATH) -> HostConfig:
         """Read what `save` wrote."""
-        return cls(**json.loads(path.read_text()))
+        fields = json.loads(path.read_text())
+        images = {name: ImageConfig(**each) for name, each in fields.pop("images").items()}
+        return cls(images=images, **fields)

@@ -45,7 +45,8 @@ class Executor:
         self._add_key = add_key
         self._terminal: Terminal | None = None
         self._stopped = False
-        self.working_dir = home.expand(self._spec.get("working_dir") or os.getcwd(), "/")
+        self.user = home.job_user(self._spec)
+        self.working_dir = home.expand(self._spec.get("working_dir") or os.getcwd(), "/", self.user.pw_dir)
         journal.quota = Quota(int(submission.get("log_quota_hour") or 0))
 
     def stop(self) -> None:
@@ -67,12 +68,12 @@ class Executor:
     def _prepare(self) -> None:
         nodes = environment.addresses(self._submission)
         key = self._spec.get("ssh_key") or {}
-        if home.write_cluster_key(key, nodes, self._ssh_port):
+        if home.write_cluster_key(self.user, key, nodes, self._ssh_port):
             self._add_key(key["public"])
         archives = self._folder / "file_archives"
         for entry in self._spec.get("file_archives") or []:
-            target = home.expand(entry["path"], self.working_dir)
-            home.extract(archives / entry["id"], target)
+            target = home.expand(entry["path"], self.working_dir, self.user.pw_dir)
+            home.extract(archives / entry["id"], target, self.user)
         shutil.rmtree(archives, ignore_errors=True)
 
     def _execute(self) -> None:
@@ -96,8 +97,8 @@ class Executor:
         variables = environment.job_environment(os.environ, self._submission, self.working_dir)
         environment.write_profile(variables)
         os.makedirs(self.working_dir, exist_ok=True)
-        variables["HOME"] = home.HOME
-        self._terminal = Terminal(self._spec["commands"], variables, self.working_dir)
+        variables["HOME"] = self.user.pw_dir
+        self._terminal = Terminal(self._spec["commands"], variables, self.working_dir, self.user)
         if self._stopped:
             self._terminal.stop()
         with (self._folder / "job.log").open("ab", buffering=0) as log:

@@ -32,6 +32,7 @@ def host_init(words: list[str]) -> int:
     print(f"host {host.name} is up", flush=True)
     if systemctl.is_enabled("dstack-shim"):
         subprocess.run(["/usr/local/bin/systemctl", "start", "dstack-shim"], check=True, timeout=30)
+    _run_user_data(host)
     return reap_until(server)
 
 
@@ -65,6 +66,16 @@ def _write_files(host: HostConfig, agent: bytes) -> None:
     Path("/etc/resolv.conf").write_text("")  # no name is ever asked of anybody
 
 
+def _run_user_data(host: HostConfig) -> None:
+    """What cloud-init does at the first boot."""
+    environment = {"PATH": config.SYSTEM_PATH, "HOME": "/root", "LANG": "C.UTF-8"}
+    with Path("/var/log/cloud-init-output.log").open("ab") as log:
+        for words in host.commands:
+            subprocess.run(
+                words, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=True, timeout=60
+            )
+
+
 def _start_sshd(host: HostConfig) -> int:
     folder = Path("/etc/ssh/standin")
     folder.mkdir(parents=True, exist_ok=True)
@@ -74,8 +85,8 @@ def _start_sshd(host: HostConfig) -> int:
     keys.parent.mkdir(mode=0o700, exist_ok=True)
     # Kept over a reboot: the server adds its project's key once, when it provisions the host.
     known = keys.read_text() if keys.exists() else ""
-    if host.admin_key.split()[1] not in known:
-        keys.write_text(known + host.admin_key.strip() + "\n")
+    new = [key.strip() for key in (host.admin_key, *host.keys) if key.split()[1] not in known]
+    keys.write_text("".join([known, *(f"{key}\n" for key in new)]))
     keys.chmod(0o600)
     lines = [
         f"ListenAddress {host.address}", "Port 22", "UsePAM no", "UseDNS no", "PrintMotd no",

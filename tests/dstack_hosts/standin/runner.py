@@ -82,18 +82,23 @@ class Runner:
             self._need(WAIT_RUN)
             (self._folder / "code.blob").write_bytes(request.body)
 
-    def run(self, _request: Request) -> dict[str, str]:
-        """Start the job; user and directory of it."""
+    def run(self, _request: Request) -> dict[str, str] | None:
+        """Start the job; user and directory of it, nothing for an unknown user."""
         with self._lock:
             self._need(WAIT_RUN)
             self.state = SERVE_LOGS
         self.started.set()
-        self._executor = Executor(
-            self._submission, self._folder, self.journal,
-            ssh_port=self._options.ssh_port, add_key=self.add_key,
-        )  # fmt: skip
+        try:
+            self._executor = Executor(
+                self._submission, self._folder, self.journal,
+                ssh_port=self._options.ssh_port, add_key=self.add_key,
+            )  # fmt: skip
+        except KeyError as error:
+            self.journal.state("failed", "executor_error", f"Failed to set job user ({error})")
+            self._end()
+            return None
         threading.Thread(target=self._follow, args=(self._executor,), daemon=True).start()
-        return {"working_dir": self._executor.working_dir, "username": "root"}
+        return {"working_dir": self._executor.working_dir, "username": self._executor.user.pw_name}
 
     def pull(self, request: Request) -> dict[str, Any]:
         """What is new since `timestamp`."""
@@ -157,6 +162,9 @@ class Runner:
 
     def _follow(self, executor: Executor) -> None:
         executor.run()
+        self._end()
+
+    def _end(self) -> None:
         with self._lock:
             self.state = WAIT_LOGS_FINISHED
         self.finished.set()

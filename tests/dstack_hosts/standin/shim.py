@@ -13,13 +13,14 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
 from . import config
-from .config import SYSTEM_PATH, HostConfig
+from .config import SYSTEM_PATH, HostConfig, ImageConfig
 from .container import DEFAULT_SHM_BYTES, ContainerSpec
 from .http_api import ApiError, Request, Route, serve
 from .tasks import CREATING, PREPARING, PULLING, RUNNING, TERMINATED, Task, container_name, version_of
@@ -137,12 +138,18 @@ class Shim:
                 task.terminated(ended, task.last_lines() if status else "")
 
     def _pull(self, task: Task) -> bool:
-        image = task.request["image_name"]
-        if image not in self.host.missing_images:
-            return True
-        error = f"manifest for {image} not found: manifest unknown: manifest unknown"
-        task.terminated("creating_container_error", f"pullImage error: pull image: {error}")
-        return False
+        image = self._image(task)
+        deadline = time.monotonic() + image.pull_s
+        while time.monotonic() < deadline:
+            if task.status == TERMINATED:
+                return False  # the pull is cancelled, and what came of it is lost
+            time.sleep(0.05)
+        if image.pull_error:
+            task.terminated("creating_container_error", f"pullImage error: pull image: {image.pull_error}")
+        return not image.pull_error
+
+    def _image(self, task: Task) -> ImageConfig:
+        return self.host.images.get(task.request["image_name"], ImageConfig())
 
     def _container(self, task: Task) -> ContainerSpec:
         request = task.request
@@ -158,7 +165,12 @@ class Shim:
         ]  # fmt: skip
         for key in request.get("container_ssh_keys") or []:
             command += ["--ssh-authorized-key", key]
+        image = self._image(task)
+        if not image.sshd:  # what is left of `apt-get update && apt-get install -y openssh-server && ...`
+            command = ["sh", "-c", "echo 'E: Unable to locate package openssh-server' >&2; exit 100"]
         path = f"{self.host.path_first}:{SYSTEM_PATH}" if self.host.path_first else SYSTEM_PATH
+        if not image.python3:
+            path = programs_without_python(task.folder, "/tmp/runner")
         files = (self.runner, str(config.PATH), str(config.PROGRAM))
         return ContainerSpec(
             disk=f"/run/containers/{task.id}",
@@ -186,6 +198,16 @@ class Shim:
             with self.keys_lock:
                 lines = [line for line in self.keys.read_text().splitlines() if _key_of(line) not in own]
                 self.keys.write_text("".join(f"{line}\n" for line in lines))
+
+
+def programs_without_python(folder: Path, seen_as: str) -> str:
+    """A PATH of all usual programs but Python's: links in `folder`, which the container has as `seen_as`."""
+    links = folder / "programs"
+    links.mkdir(exist_ok=True)
+    for program in (each for place in ("/usr/bin", "/bin") for each in Path(place).iterdir()):
+        if not program.name.startswith("python") and not os.path.lexists(links / program.name):
+            (links / program.name).symlink_to(program)
+    return f"{seen_as}/programs"
 
 
 def _refusal(request: dict[str, Any]) -> str:

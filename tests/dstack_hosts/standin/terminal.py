@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import os
 import pty
+import pwd
 import signal
 import subprocess
 import termios
@@ -31,16 +32,18 @@ class Terminal:
         command: list[str],
         environment: dict[str, str],
         folder: str,
+        user: pwd.struct_passwd,
         *,
         hang_up_s: float = 5.0,
         kill_s: float = 10.0,
     ) -> None:
         self._hang_up_s, self._kill_s = hang_up_s, kill_s
         self._master, slave = pty.openpty()
+        os.chown(os.ttyname(slave), user.pw_uid, -1)
         try:
             self._process = subprocess.Popen(
                 command, env=environment, cwd=folder, stdin=slave, stdout=slave, stderr=slave,
-                preexec_fn=_become_leader,  # noqa: PLW1509 - only system calls
+                preexec_fn=lambda: _become_leader(user),  # noqa: PLW1509 - only system calls
             )  # fmt: skip
         finally:
             os.close(slave)
@@ -118,6 +121,10 @@ def _signal(pid: int, number: int) -> None:
         os.kill(pid, number)
 
 
-def _become_leader() -> None:
+def _become_leader(user: pwd.struct_passwd) -> None:
     os.setsid()
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    if user.pw_uid:
+        os.initgroups(user.pw_name, user.pw_gid)
+        os.setgid(user.pw_gid)
+        os.setuid(user.pw_uid)

@@ -1,0 +1,217 @@
+"""A cloud whose machines are the lab's hosts: what it offers, what is rented, and what that costs.
+
+The server's side is `cloud_backend.py`, a `Compute` of dstack's own kind, which asks here over a socket. A machine
+that is rented gets power, an empty disk and the server's user data, which install the shim as on a real machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Connection, Listener
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+if TYPE_CHECKING:
+    from .hosts import Host
+
+BACKEND = "vultr"  # a type of dstack's that needs no further package; nothing of Vultr is used
+
+
+@dataclass(frozen=True)
+class MachineType:
+    """One row of the cloud's price list.
+
+    Attributes:
+        name: as the cloud calls it.
+        price: dollars an hour on demand; None where it is not offered so.
+        spot_price: dollars an hour as spot; None where there is none.
+        gpu: name and memory in GiB; None without GPUs.
+        gpus: how many.
+        capacity: machines there are on demand at once.
+        spot_capacity: the same for spot.
+    """
+
+    name: str
+    price: float | None = 1.0
+    spot_price: float | None = None
+    gpu: tuple[str, int] | None = None
+    gpus: int = 0
+    cpus: int = 16
+    memory_gib: int = 64
+    disk_gib: int = 500
+    region: str = "east"
+    zones: tuple[str, ...] = ("east-1",)
+    capacity: int = 8
+    spot_capacity: int = 8
+
+
+@dataclass
+class Machine:
+    """A machine that is or was rented; times as `time.time()` gives them."""
+
+    id: str
+    type: MachineType
+    spot: bool
+    host: Host
+    rented_at: float
+    ended_at: float | None = None
+    interrupted: bool = False
+
+    @property
+    def price(self) -> float:
+        """Dollars an hour."""
+        price = self.type.spot_price if self.spot else self.type.price
+        assert price is not None
+        return price
+
+
+@dataclass
+class Cloud:
+    """What a lab rents from. Given to `Lab(cloud=...)`, which starts and ends it.
+
+    Attributes:
+        types: the price list. It may be changed while the lab runs, as may all other fields.
+        boot_s: from the order to power; a machine's own `pull_s` stands in `Lab(pull_s=...)`.
+        machines: all that were ever rented, in that order.
+        refused: orders that found no capacity, as (type, spot).
+    """
+
+    types: list[MachineType]
+    boot_s: float = 0.0
+    machines: list[Machine] = field(default_factory=list)
+    refused: list[tuple[str, bool]] = field(default_factory=list)
+
+    def start(self, folder: Path, hosts: list[Host]) -> None:
+        """Answer the server's backend at a socket in `folder`, until `stop`."""
+        self._all_hosts = hosts
+        self._hosts = itertools.cycle(hosts)
+        self._lock = threading.RLock()
+        self._key = secrets.token_bytes(16)
+        self._listener = Listener(str(folder / "cloud"), authkey=self._key)
+        threading.Thread(target=self._serve, name="cloud", daemon=True).start()
+
+    def stop(self) -> None:
+        """Answer nobody any more."""
+        self._listener.close()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What the server has to be told to find it."""
+        return {"LAB_CLOUD": str(self._listener.address), "LAB_CLOUD_KEY": self._key.hex()}
+
+    @property
+    def rented(self) -> list[Machine]:
+        """The machines that cost money now."""
+        with self._lock:
+            return [machine for machine in self.machines if machine.ended_at is None]
+
+    def interrupt(self, machine: Machine) -> None:
+        """Take a spot machine away, as clouds do: its power goes, it is billed no longer, the server is not told."""
+        with self._lock:
+            machine.interrupted = True
+            self._end(machine)
+
+    def limit(self, name: str, **capacities: int) -> None:
+        """Change how many machines of a type there are: `capacity`, `spot_capacity`."""
+        with self._lock:
+            self.types = [replace(each, **capacities) if each.name == name else each for each in self.types]
+
+    def bill(self, now: float | None = None) -> float:
+        """Dollars for all machines until now."""
+        now = time.time() if now is None else now
+        with self._lock:
+            hours = [((machine.ended_at or now) - machine.rented_at) / 3600 for machine in self.machines]
+            return sum(hour * machine.price for hour, machine in zip(hours, self.machines, strict=True))
+
+    def offers(self) -> list[tuple[MachineType, bool, bool]]:
+        """(type, spot, whether one is to be had) for each price."""
+        with self._lock:
+            return [
+                (each, spot, self._free(each, spot=spot) > 0)
+                for each in self.types
+                for spot, price in ((False, each.price), (True, each.spot_price))
+                if price is not None
+            ]
+
+    def create(self, name: str, spot: bool, user_data: str) -> str | None:
+        """Rent a machine; its id, or None without capacity."""
+        with self._lock:
+            chosen = next(each for each in self.types if each.name == name)
+            host = self._idle_host()
+            if self._free(chosen, spot=spot) < 1 or host is None:
+                self.refused.append((name, spot))
+                return None
+            machine = Machine(f"i-{len(self.machines)}", chosen, spot, host, time.time())
+            self.machines.append(machine)
+        data = yaml.safe_load(user_data)
+        keys, commands = data["ssh_authorized_keys"], data["runcmd"]
+        host.config = replace(host.config, keys=keys, commands=commands)
+        timer = threading.Timer(self.boot_s, self._boot, (machine,))
+        timer.daemon = True
+        timer.start()
+        return machine.id
+
+    def describe(self, machine_id: str) -> tuple[str, str]:
+        """(state, address): booting, running or ended. The address is there from the order on."""
+        with self._lock:
+            machine = self._machine(machine_id)
+            if machine.ended_at is not None:
+                return "ended", ""
+            return ("running" if machine.host.is_up else "booting"), machine.host.address
+
+    def terminate(self, machine_id: str) -> None:
+        """End a machine. One that is gone, or never was, is no error."""
+        with self._lock, contextlib.suppress(StopIteration):
+            self._end(self._machine(machine_id))
+
+    def _machine(self, machine_id: str) -> Machine:
+        return next(machine for machine in self.machines if machine.id == machine_id)
+
+    def _free(self, wanted: MachineType, *, spot: bool) -> int:
+        used = sum((m.type.name, m.spot) == (wanted.name, spot) for m in self.rented)
+        return (wanted.spot_capacity if spot else wanted.capacity) - used
+
+    def _idle_host(self) -> Host | None:
+        """The next host after the last rented one, so that a replacement has another address."""
+        busy = [machine.host for machine in self.rented]
+        if len(busy) == len(self._all_hosts):
+            return None
+        return next(host for host in self._hosts if host not in busy)
+
+    def _boot(self, machine: Machine) -> None:
+        with self._lock:
+            if machine.ended_at is None:
+                machine.host.replace_disk()
+                machine.host.power_on()
+
+    def _end(self, machine: Machine) -> None:
+        if machine.ended_at is None:
+            machine.ended_at = time.time()
+            machine.host.kill()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
+
+    def _answer(self, connection: Connection[Any, Any]) -> None:
+        verbs: dict[str, Callable[..., Any]] = {
+            "offers": self.offers,
+            "create": self.create,
+            "describe": self.describe,
+            "terminate": self.terminate,
+        }
+        with connection, contextlib.suppress(EOFError):
+            verb, *words = connection.recv()
+            connection.send(verbs[verb](*words))
