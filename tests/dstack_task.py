@@ -19,5 +19,5 @@ def parsed(cluster: Cluster) -> TaskConfiguration:
 
 
 def agent_options(task: TaskConfiguration) -> AgentOptions:
-    (command,) = task.commands
+    *_, command = task.commands
     return AgentOptions.from_argv(shlex.split(command.replace("\\\n", ""))[4:])

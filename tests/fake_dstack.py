@@ -106,16 +106,39 @@ def _offer(price: float) -> SimpleNamespace:
 
 
 def fleet(
-    name: str = "gpu-fleet", *, placement: str = "cluster", idle_s: int | None = 3600, least: int = 0, ssh: bool = False
+    name: str = "gpu-fleet",
+    *,
+    placement: str = "cluster",
+    idle_s: int | None = 3600,
+    least: int = 0,
+    ssh: bool = False,
+    spot_policy: str | None = None,
+    backends: Sequence[str] = (),
+    spots: Sequence[bool] = (),
 ) -> SimpleNamespace:
-    """A fleet without machines."""
+    """A fleet; without machines, unless `spots` says of each whether it is a spot one."""
     configuration = SimpleNamespace(
         ssh_config=SimpleNamespace() if ssh else None,
         nodes=None if ssh else SimpleNamespace(min=least),
         placement=SimpleNamespace(value=placement),
     )
-    spec = SimpleNamespace(configuration=configuration, merged_profile=SimpleNamespace(idle_duration=idle_s))
-    return SimpleNamespace(name=name, status=SimpleNamespace(value="active"), instances=[], spec=spec)
+    profile = SimpleNamespace(
+        idle_duration=idle_s,
+        spot_policy=spot_policy and SimpleNamespace(value=spot_policy),
+        backends=[SimpleNamespace(value=each) for each in backends],
+    )
+    spec = SimpleNamespace(configuration=configuration, merged_profile=profile)
+    instances = [_instance(number, spot) for number, spot in enumerate(spots)]
+    return SimpleNamespace(name=name, status=SimpleNamespace(value="active"), instances=instances, spec=spec)
+
+
+def _instance(number: int, spot: bool) -> SimpleNamespace:
+    resources = SimpleNamespace(pretty_format=lambda: "8xH100", spot=spot)
+    return SimpleNamespace(
+        name=f"gpu-{number}", unreachable=False, status=SimpleNamespace(value="idle"), hostname=f"10.0.0.{number}",
+        backend=SimpleNamespace(value="aws"), region="us", instance_type=SimpleNamespace(resources=resources),
+        price=12.5, termination_reason_message=None, termination_reason=None,
+    )  # fmt: skip
 
 
 def attempt(number: int = 0, **changes: Any) -> SimpleNamespace:

@@ -9,8 +9,8 @@ FLEETS = {
     each.name: each
     for each in (
         Fleet(
-            name="cloud-h100", nodes={"min": 0, "target": 2, "max": 2}, gpu="H100:8", disk="1TB..",
-            dstack={"spot_policy": "auto"},
+            # one more than a cluster of two needs: a lost machine counts for 20 minutes
+            name="cloud-h100", nodes={"min": 0, "target": 2, "max": 3}, gpu="H100:8", disk="1TB..",
         ),
         Fleet(name="ssh", ssh_config={"user": "ubuntu", "identity_file": "~/.ssh/id_ed25519", "hosts": HOSTS}),
     )
@@ -21,13 +21,13 @@ TASKS = {
     for each in (
         # verl's multi-node guide: PPO of a 7B model
         Cluster(
-            name="ray-cluster", nodes=2, gpu="80GB:8", shm_size="128GB", data=["gsm8k"],
+            name="ray-cluster", nodes=2, gpu="80GB..:8", shm_size="128GB", data=["gsm8k"],
             models=["Qwen/Qwen2.5-7B-Instruct"], env={"PYTHONUNBUFFERED": "1"},
         ),
         # GRPO of a 32B model on two nodes. The disk holds the model (66 GB) and checkpoints with the optimizer's
         # state, twelve bytes a parameter: 390 GB each over the nodes.
         Cluster(
-            name="grpo-qwen3-32b", nodes=2, gpu="80GB:8", disk="2TB..", shm_size="128GB", data=["gsm8k"],
+            name="grpo-qwen3-32b", nodes=2, gpu="80GB..:8", disk="2TB..", shm_size="128GB", data=["gsm8k"],
             models=["Qwen/Qwen3-32B"],
         ),
         # verl with SGLang on two nodes of eight H20 (96 GB), whose small disks share models and data sets in one folder

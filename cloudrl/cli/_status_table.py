@@ -48,4 +48,7 @@ def describe_attempt(attempt: Mapping[str, Any]) -> str:
     ended = attempt["ended_at"]
     until = f" to {datetime.fromtimestamp(ended).astimezone():%H:%M:%S}" if ended is not None else ""
     when = f"{began:%Y-%m-%d %H:%M:%S}{until}"
-    return f"attempt {attempt['attempt']} ({when}) ended and was started again: {attempt['reason']}"
+    first, last = attempt["attempt"], attempt["last_attempt"]
+    if last > first:
+        return f"attempts {first} to {last} ({when}) did not start: {attempt['reason']}"
+    return f"attempt {first} ({when}) ended and was started again: {attempt['reason']}"

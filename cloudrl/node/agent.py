@@ -18,6 +18,7 @@ from cloudrl.node.background import BackgroundTask
 from cloudrl.node.checkpoint_store import CheckpointStore
 from cloudrl.node.environment import node_environment
 from cloudrl.node.failure import NodeFailed, error_code
+from cloudrl.node.fast_network import unused_networks
 from cloudrl.node.fetch import Fetcher, self_command
 from cloudrl.node.host_info import HostInfo, probe_host
 from cloudrl.node.identity import Identity
@@ -282,6 +283,8 @@ class Agent:
             rollouts=host.rollouts, cpus=options.cpus or host.cpus,
         )  # fmt: skip
         faults, warnings = preflight.check_host(host, device=options.device, gpus=self.gpus, cpus=options.cpus)
+        if options.device == "gpu" and self.identity.nodes > 1:
+            warnings += unused_networks(self.env)
         for warning in warnings:
             self.log.line(f"warning: {warning}")
         faults += filter(None, [preflight.unwritable(options.checkpoints), preflight.missing_program(host)])

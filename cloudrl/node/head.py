@@ -20,6 +20,7 @@ from cloudrl.protocol.report import BudgetStatus, ClusterStatus, DataFile, NodeR
 
 _BEAT_IS_LATE_S = 2.5
 _TELL_WORKERS_S = 4.0
+_FINAL_WORD_S = 60.0  # then the provider ends the ranks that were never started: dstack by stop_criteria
 _HEAR_OF_ALL_S = 8.0  # less than a worker waits for the verdict
 
 
@@ -93,9 +94,9 @@ class Head(Agent):
             failure = self.attempts.classify(failure, elsewhere=elsewhere, since=self.started_at)
         self.state.judge(failure)
         if failure.kind not in (FailureKind.JOIN, FailureKind.DOWN):
-            # one that comes after a final failure and finds nobody would fail later and otherwise, and so have the
-            # whole run retried
-            limit_s = self.options.join_timeout_s if failure.final else _TELL_WORKERS_S
+            # one that starts while the provider is still ending the run, and finds nobody, would fail otherwise and
+            # have the whole run retried
+            limit_s = _FINAL_WORD_S if failure.final else _TELL_WORKERS_S
             self.stay_while(self._is_rank_missing, limit_s)
         self.stay_while(self._is_rank_uninformed, _TELL_WORKERS_S)
         return failure

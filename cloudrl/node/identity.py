@@ -77,6 +77,8 @@ def read_identity(env: Mapping[str, str]) -> Identity:
             f"a cluster of {nodes} nodes, and no address of rank 0",
             hint="export CLOUDRL_HEAD_IP=<IPv4 address of rank 0>",
         )
+    if nodes == 1 and not _is_local(head_ip):
+        head_ip = ""  # the host's, which a container on bridge networking does not have
     head_ip = head_ip or address_towards("192.0.2.1")
     ip = _first(env, "ip") or (head_ip if rank == 0 else address_towards(head_ip))
     return Identity(
@@ -106,6 +108,16 @@ def _number(env: Mapping[str, str], field: str, default: int) -> int:
     except ValueError:
         names = "/".join(_variables(field))
         raise InputError(f"{names} should be a number and is {text!r}") from None
+
+
+def _is_local(ip: str) -> bool:
+    """Whether an interface of this node has the address."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((ip, 0))
+        except OSError:
+            return False
+    return True
 
 
 def address_towards(ip: str) -> str:

@@ -27,8 +27,8 @@ from cloudrl.node.tokens import Tokens, derive, node_key
 from cloudrl.node.worker import Worker
 from cloudrl.protocol.failures import Failure, FailureKind
 from cloudrl.protocol.options import AgentOptions
+from cloudrl.protocol.outcome import FAILED, STARTED, Outcome
 from cloudrl.protocol.outcome import FILE as OUTCOME_FILE
-from cloudrl.protocol.outcome import Outcome
 from cloudrl.protocol.phases import Phase
 
 
@@ -50,8 +50,8 @@ def run(argv: Sequence[str], env: Mapping[str, str]) -> int:
     """Be this node's agent until it ends.
 
     Returns:
-        0 after a final failure (a retry would cost money and change nothing), 1 after one that a retry may
-        cure, 2 for wrong arguments, 128 + the signal's number when ended by a signal.
+        0 after a final failure (a retry would cost money and change nothing), wrong arguments included, 1 after one
+        that a retry may cure, 128 + the signal's number when ended by a signal.
     """
     try:
         options = AgentOptions.from_argv(argv).resolved
@@ -61,13 +61,19 @@ def run(argv: Sequence[str], env: Mapping[str, str]) -> int:
         log = _open_log(options, identity)
         tokens = _tokens(options, identity)
     except CloudrlError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
+        return _refuse(error)
     adopt_orphans()
     agent = (Head if identity.is_head else Worker)(options, identity, tokens, env, log)
     agent.shutdown.listen(options.lease_fd)
-    log.line(f"cloudrl node: {identity.name}, rank {identity.rank} of {identity.nodes}, {identity.ip}")
+    log.line(f"{STARTED}{identity.name}, rank {identity.rank} of {identity.nodes}, {identity.ip}")
     return _serve_and_run(agent)
+
+
+def _refuse(error: CloudrlError) -> int:
+    """Say what is wrong before there is an agent. It is final: each retry of a rented cluster would meet it again."""
+    print(f"{FAILED}{error}", flush=True)
+    print(Outcome(Phase.FAILED, error.message, final=True, at=time.time()).to_line(), flush=True)
+    return 0
 
 
 def _open_log(options: AgentOptions, identity: Identity) -> Log:
@@ -158,7 +164,7 @@ def _conclude(agent: Agent, failure: Failure) -> int:
     if failure.kind is FailureKind.DOWN:
         agent.log.verdict(f"CLOUDRL DOWN: {failure.reason}")
     elif failure.final:
-        agent.log.verdict(f"CLOUDRL FAILED: {failure.text}")
+        agent.log.verdict(f"{FAILED}{failure.text}")
     else:
         agent.log.line(f"failed: {failure.text}")
     phase = Phase.DOWN if failure.kind is FailureKind.DOWN else Phase.FAILED

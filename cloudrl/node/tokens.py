@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Optional
 
+from cloudrl.errors import InputError
+
 
 @dataclass(frozen=True)
 class Tokens:
@@ -59,16 +61,26 @@ def write_secret(path: Path, text: str) -> None:
 
 
 def node_key(nodes: int, run_dir: Path, key_file: Optional[Path]) -> bytes:
-    """This node's key: the given file, dstack's job key, or a file of its own.
+    """This node's key: the given file, dstack's job key, or, with one node, a file of its own.
 
     Args:
         nodes: size of the cluster; dstack gives its key to two or more.
         run_dir: where a single node keeps its own key, as `key`.
         key_file: the provider's, when it has one.
+
+    Raises:
+        InputError: several nodes have no key in common. dstack writes none for a user whose home is `/` (0.21.2,
+            runner/internal/runner/executor.go), and nodes with keys of their own would refuse each other for ever.
     """
     job_key = Path("~/.ssh/dstack_job").expanduser()
     if key_file is not None:
         return key_file.read_bytes()
-    if nodes > 1 and job_key.exists():
+    if nodes > 1:
+        if not job_key.exists():
+            user, home = os.getuid(), Path.home()
+            raise InputError(
+                f"a cluster of {nodes} nodes, and no key that all have: no {job_key} (user {user}, home {home})",
+                hint="Run as a user with a home folder of its own, such as user: root",
+            )
         return job_key.read_bytes()
     return read_or_make_key(run_dir / "key")

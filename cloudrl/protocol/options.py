@@ -14,6 +14,11 @@ from cloudrl.errors import InputError
 MADE_ON_NODES = ("tiny-qwen2", "tiny-adder")
 """Models that are on no hub: one with random weights, and the same after some seconds of pretraining on sums."""
 
+JOIN_TIMEOUT_S = 4500.0
+"""dstack 0.22.5 starts the first nodes while it still boots and pulls the others, and bounds both itself: 10 minutes
+for a machine (bare metal up to 55: server/background/pipeline_tasks/common.py) and 20 for its image (runner/internal/
+shim/docker.go). A head that gives up earlier has the whole run started again, and the pull with it."""
+
 
 @dataclass(frozen=True)
 class Ports:
@@ -111,7 +116,7 @@ class AgentOptions:
     key_file: Optional[Path] = None
     lease_fd: Optional[int] = None
     ports: Ports = field(default_factory=Ports)
-    join_timeout_s: float = 900.0
+    join_timeout_s: float = JOIN_TIMEOUT_S
     setup_timeout_s: float = 3600.0
     ray_timeout_s: float = 600.0
     fetch_timeout_s: float = 7200.0

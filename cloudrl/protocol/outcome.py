@@ -12,6 +12,10 @@ from cloudrl.protocol.wire import Wire
 
 FILE = "outcome.json"
 """In the agent's run folder."""
+STARTED = "cloudrl node: "
+"""Stands in the first line that an agent prints: a log without it is of a node that had none yet."""
+FAILED = "CLOUDRL FAILED: "
+"""Begins the last line of a node whose failure is final, for people; where no agent could start, it is all there is."""
 _MARK = "CLOUDRL OUTCOME "
 
 

@@ -9,11 +9,13 @@ from typing import Any
 
 from cloudrl.errors import SpecError
 from cloudrl.protocol.options import AgentOptions, BudgetLimits, parse_service
+from cloudrl.protocol.outcome import FAILED
 from cloudrl.render.agent import AGENT_FILE
 from cloudrl.render.dstack_models import check_with_dstack, refuse_rendered
 from cloudrl.render.yaml_text import Section, document, pick, plain
 from cloudrl.spec import Cluster
 from cloudrl.spec.data import data_argument
+from cloudrl.spec.disk import disk_for
 from cloudrl.spec.durations import seconds_of
 from cloudrl.spec.gpu import Gpu
 from cloudrl.spec.names import is_secret, names_a_file, secret_in
@@ -31,9 +33,9 @@ _RENDERED = (
 )  # fmt: skip
 """Keys of a task that the cluster's own fields become, or that would take their place."""
 _DEFAULTS: dict[str, Any] = {
-    # server/background/pipeline_tasks/runs/active.py: the duration counts from the last time that the run had
-    # nodes, for `no-capacity` too; without it a run that finds no replacement is over.
-    "retry": {"on_events": ["no-capacity", "interruption", "error"], "duration": "1d"},
+    # server/background/pipeline_tasks/runs/active.py: the duration counts from the last time that a rank had a
+    # machine; the machines of the other ranks are paid for meanwhile. Without it a lost node ends the run.
+    "retry": {"on_events": ["no-capacity", "interruption", "error"], "duration": "1h"},
     "startup_order": "any",
     "stop_criteria": "master-done",
 }
@@ -52,6 +54,9 @@ _OF_MACHINES = (
     "spot_policy", "max_price", "creation_policy", "idle_duration",
 )  # fmt: skip
 _OF_TIME = ("max_duration", "stop_duration", "utilization_policy", "schedule", "priority")
+
+# Exit status 0: the image has none at the next start either, and dstack starts a run again that has failed.
+_NEEDS_PYTHON = f'command -v python3 >/dev/null || {{ echo "{FAILED}no python3 in this image"; exit 0; }}'
 
 _HEADER = """\
 Ray cluster for verl, rendered by cloudrl. To start it, with {agent} beside this file:
@@ -121,7 +126,7 @@ def _container(cluster: Cluster, known: Release | None) -> list[Section]:
     container = {
         "image": known.image if known else cluster.image,
         **pick(cluster.dstack, _OF_THE_IMAGE),
-        "user": cluster.user,
+        "user": cluster.user or ("root" if known else None),  # else the server asks a registry, at each restart
         **pick(cluster.dstack, _OF_THE_CONTAINER),
         "working_dir": cluster.working_dir,
     }
@@ -139,7 +144,7 @@ def _container(cluster: Cluster, known: Release | None) -> list[Section]:
         Section(
             # server/services/jobs/configurators/base.py: dstack runs `sh -i -c "..."`; a stop interrupts that
             # process only and kills it after 10 s.
-            {"commands": [_agent_command(cluster, known)]},
+            {"commands": [_NEEDS_PYTHON, _agent_command(cluster, known)]},
             comment="exec: a stop must reach the agent, not the shell around it.",
         ),
         Section(
@@ -157,8 +162,13 @@ def _image_comment(known: Release | None) -> str:
 
 
 def _resources(cluster: Cluster, known: Release | None) -> list[Section]:
-    parts = {name: getattr(cluster, name) for name in ("cpu", "memory", "disk")}
-    wanted = {"gpu": _gpu(cluster, known), **parts, "shm_size": cluster.shared_memory}
+    wanted = {
+        "gpu": _gpu(cluster, known),
+        "cpu": _cpu(cluster, known),
+        "memory": cluster.memory,
+        "disk": cluster.disk or disk_for(cluster),
+        "shm_size": cluster.shared_memory,
+    }
     resources = {name: plain(value) for name, value in wanted.items() if value is not None}
     volumes = [_volume(mount) for mount in cluster.mounts]
     return [
@@ -177,6 +187,16 @@ def _gpu(cluster: Cluster, known: Release | None) -> str | None:
         return cluster.gpu
     gpu = Gpu.parse(cluster.gpu)
     return cluster.gpu if gpu.vendor or gpu.name else f"{known.vendor}:{cluster.gpu}"
+
+
+def _cpu(cluster: Cluster, known: Release | None) -> str | None:
+    """With an image of unknown architecture the server would ask its registry, at each restart too.
+
+    Source: server/services/jobs/configurators/base.py, _requirements. The images that we know are for x86.
+    """
+    if known is None or (cluster.cpu is not None and not cluster.cpu[0].isdigit()):
+        return cluster.cpu
+    return f"x86:{cluster.cpu or '2..'}"
 
 
 def _volume(mount: Volume | NetworkMount) -> str | dict[str, Any]:
@@ -213,7 +233,7 @@ def _retry_comment(retry: Mapping[str, Any] | bool) -> str:
     if retry is False:
         return "A lost node ends the run."
     duration = retry.get("duration") if isinstance(retry, dict) else None
-    wait = "" if duration is None else f"; wait up to {'a day' if duration == '1d' else duration} for a replacement"
+    wait = "" if duration is None else f"; wait up to {'an hour' if duration == '1h' else duration} for a replacement"
     return f"A lost node restarts the run on all nodes{wait}."
 
 

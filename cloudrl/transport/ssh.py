@@ -16,6 +16,7 @@ from cloudrl.errors import CloudrlError, ConnectionFailed
 
 _OPTIONS = {
     "BatchMode": "yes",  # never ask for a password
+    "StrictHostKeyChecking": "accept-new",  # where a route says nothing else, as that through dstack's ssh proxy
     "ConnectTimeout": "5",
     "ServerAliveInterval": "2",  # silent for 6 s is dead; a tunnel is to be reopened within 10
     "ServerAliveCountMax": "3",

@@ -77,6 +77,13 @@ def test_what_is_no_number_is_quoted(name: str, text: str) -> None:
     assert repr(text) in caught.value.message
 
 
+def test_one_node_on_bridge_networking_has_not_the_address_of_its_host() -> None:
+    """dstack names the host's; 192.0.2.0/24 is on nobody's interface (RFC 5737)."""
+    alone = {**DSTACK, "DSTACK_NODE_RANK": "0", "DSTACK_NODES_NUM": "1", "DSTACK_MASTER_NODE_IP": "192.0.2.7"}
+    found = read_identity(alone)
+    assert found.ip == found.head_ip == address_towards("192.0.2.1")
+
+
 def test_several_nodes_without_a_head() -> None:
     without = {key: value for key, value in SLURM.items() if key != "CLOUDRL_HEAD_IP"}
     with pytest.raises(InputError, match="4 nodes, and no address of rank 0") as caught:

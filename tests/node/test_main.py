@@ -1,4 +1,4 @@
-"""The agent's entry: wrong input is one message and exit code 2, before anything is started."""
+"""The agent's entry: wrong input is one message and final, before anything is started."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cloudrl.node.main import _cannot_listen, run
+from cloudrl.protocol.outcome import from_output
 
 
 @pytest.mark.parametrize(
@@ -22,8 +23,14 @@ from cloudrl.node.main import _cannot_listen, run
 def test_wrong_input(
     env: dict[str, str], words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run([f"--run-dir={tmp_path}", *words], env) == 2
-    assert capsys.readouterr().err.startswith(f"error: {message}")
+    """Exit code 0: dstack starts a run again that ends with another one, and each start costs money."""
+    assert run([f"--run-dir={tmp_path}", *words], env) == 0
+    output = capsys.readouterr().out
+    assert output.startswith(f"CLOUDRL FAILED: {message}")
+    outcome = from_output(output)
+    assert outcome is not None
+    assert outcome.final
+    assert outcome.reason.startswith(message)
 
 
 def test_why_else_the_agent_cannot_listen() -> None:

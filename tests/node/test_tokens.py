@@ -6,15 +6,13 @@ import stat
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cloudrl.errors import InputError
 from cloudrl.node.tokens import Tokens, derive, node_key, read_or_make_key, write_secret
-
-if TYPE_CHECKING:
-    import pytest
 
 
 def _hkdf(key: bytes, info: bytes) -> str:
@@ -94,3 +92,10 @@ def test_where_the_key_comes_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert node_key(2, run_dir, None) == b"of the run"
     assert node_key(1, run_dir, None) == (run_dir / "key").read_bytes()
     assert len((run_dir / "key").read_bytes()) == 64
+
+
+def test_several_nodes_without_a_common_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys of their own would let them refuse each other for ever."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(InputError, match=r"2 nodes, and no key that all have: no .*/\.ssh/dstack_job \(user \d+, home"):
+        node_key(2, tmp_path / "run", None)

@@ -107,8 +107,8 @@ def test_folders_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         ["surplus"],
     ],
 )
-def test_a_wrong_word_is_named_and_ends_with_2(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", *words]) == 2
-    err = capsys.readouterr().err
-    assert err.startswith("error: ")
-    assert any(part in err for part in words[0].split("="))
+def test_a_wrong_word_is_named_and_final(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", *words]) == 0
+    output = capsys.readouterr().out
+    assert output.startswith("CLOUDRL FAILED: ")
+    assert any(part in output for part in words[0].split("="))

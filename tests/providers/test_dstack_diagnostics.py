@@ -11,7 +11,7 @@ from fake_dstack import attempt, fleet, run, submission_id
 
 from cloudrl.errors import CapacityError, InputError
 from cloudrl.protocol import outcome
-from cloudrl.protocol.outcome import Outcome
+from cloudrl.protocol.outcome import STARTED, Outcome
 from cloudrl.protocol.phases import Phase
 from cloudrl.providers.dstack import diagnostics, fleets, runs, watcher
 from cloudrl.providers.dstack.plan import make_plan, with_price
@@ -79,6 +79,38 @@ class TestBeforeTheStart:
         assert caught.value.exit_code == 3
         assert isinstance(caught.value, NoFleet) is not bool(named)
 
+    @pytest.mark.parametrize(
+        ("there", "section", "said"),
+        [
+            (fleet(spot_policy="spot"), {}, "has spot machines and the cluster asks for on-demand ones"),
+            (fleet(), {"spot_policy": "spot"}, "has on-demand machines and the cluster asks for spot ones"),
+            (fleet(spot_policy="auto", spots=[True, True]), {}, "has spot machines and the cluster asks for on-demand"),
+            (fleet(spot_policy="auto", spots=[True, False]), {}, ""),
+            (fleet(spot_policy="spot"), {"spot_policy": "auto"}, ""),
+            (fleet(ssh=True), {"spot_policy": "spot"}, ""),
+        ],
+    )
+    def test_fleets_at_another_price(self, dstack: FakeDstack, there: Any, section: dict[str, str], said: str) -> None:
+        dstack.held_fleets, dstack.prices = [there], []
+        with pytest.raises(CapacityError) as caught:
+            make_plan(Cluster(name="lab", dstack=section)).priced()
+        assert ("machines and the cluster asks for" in caught.value.message) is bool(said)
+        assert said in caught.value.message
+        assert ("--set dstack.spot_policy=auto" in str(caught.value.hint)) is bool(said)
+
+    @pytest.mark.parametrize(
+        ("volumes", "backends", "said"),
+        [(None, ["runpod"], True), (None, ["runpod", "aws"], False), ([], ["runpod"], False), (None, [], False)],
+    )
+    def test_fleets_that_cannot_mount_a_folder_of_the_host(
+        self, dstack: FakeDstack, volumes: list[str] | None, backends: list[str], said: bool
+    ) -> None:
+        dstack.held_fleets, dstack.prices = [fleet(backends=backends)], []
+        with pytest.raises(CapacityError) as caught:
+            make_plan(Cluster(name="lab", volumes=volumes)).priced()
+        assert ("is on runpod, which cannot mount a folder of the host" in caught.value.message) is said
+        assert ("--volume NAME:/checkpoints" in str(caught.value.hint)) is said
+
     def test_a_secret_that_is_not_set_and_the_file_that_asks_for_it(self, dstack: FakeDstack) -> None:
         dstack.held_secrets, dstack.held_fleets = ["HF_TOKEN"], [fleet()]
         said = r"lab\.dstack\.yml uses dstack secrets that project 'main' does not have: WANDB_API_KEY"
@@ -115,16 +147,34 @@ class TestTheEnd:
     def test_is_explained_where_it_is_not_plain(self, dstack: FakeDstack, changes: dict[str, Any], said: str) -> None:
         assert re.search(said, diagnostics.describe_failure(latest(dstack, **changes)))
 
-    def test_an_image_that_cannot_be_pulled_ends_the_wait(self, dstack: FakeDstack) -> None:
-        broken = {"status": "failed", "code": "creating_container_error", "said": "manifest unknown"}
-        assert diagnostics.unrecoverable_error(held(dstack, attempt(0, **broken))) is None
-        failed = diagnostics.unrecoverable_error(held(dstack, attempt(0, **broken), attempt(1, **broken)))
+    @pytest.mark.parametrize(
+        ("code", "said", "enough", "hint"),
+        [
+            ("creating_container_error", "manifest unknown", 2, "docker pull nowhere/nothing:1"),
+            ("creating_container_error", "pull: context deadline exceeded", 2, "a pull 20 minutes"),
+            ("container_exited_with_error", "no sshd", 3, "needs python3, and sshd"),
+            ("executor_error", "unknown user", 3, "needs python3, and sshd"),
+        ],
+    )
+    def test_a_node_that_never_gets_to_its_agent_ends_the_wait(
+        self, dstack: FakeDstack, code: str, said: str, enough: int, hint: str
+    ) -> None:
+        broken = [attempt(n, status="failed", code=code, said=said) for n in range(enough)]
+        assert diagnostics.unrecoverable_error(dstack.server, held(dstack, *broken[1:])) is None
+        failed = diagnostics.unrecoverable_error(dstack.server, held(dstack, *broken))
         assert failed is not None
-        assert "the image cannot be pulled or started (manifest unknown); image nowhere/nothing:1" in failed.message
+        assert f"has failed {enough} times before its agent started" in failed.message
+        assert said in failed.message
+        assert failed.message.endswith("; image nowhere/nothing:1")
+        assert hint in str(failed.hint)
 
-    def test_a_lost_node_does_not(self, dstack: FakeDstack) -> None:
-        lost = {"status": "failed", "code": "instance_unreachable", "said": "unreachable"}
-        assert diagnostics.unrecoverable_error(held(dstack, *(attempt(n, **lost) for n in range(5)))) is None
+    @pytest.mark.parametrize("code", ["instance_unreachable", "container_exited_with_error"])
+    def test_others_do_not(self, dstack: FakeDstack, code: str) -> None:
+        """A lost machine; an agent, which counts its failures by itself."""
+        lost = [attempt(n, status="failed", code=code, said="ended") for n in range(5)]
+        for each in lost:
+            dstack.held_outputs[each.id] = f"[12:00:00 rank 0] {STARTED}lab, rank 0 of 1, 10.0.0.1\r\n"
+        assert diagnostics.unrecoverable_error(dstack.server, held(dstack, *lost)) is None
 
 
 MOUNT = SimpleNamespace(instance_path="/checkpoints", path="/checkpoints")
@@ -235,6 +285,22 @@ def test_the_agents_own_words_come_first(dstack: FakeDstack) -> None:
     dstack.held_outputs[submission_id(0, "10.0.0.11")] = f"{line}\r\n"
     [before] = diagnostics.previous_attempts(dstack.server, seen)
     assert before["reason"] == words
+
+
+def test_attempts_without_a_machine_for_each_rank_are_one_entry(dstack: FakeDstack) -> None:
+    """As dstack 0.22.5 lists them while a lost machine takes a place in its fleet: some of rank 1's are missing."""
+    again = {"status": "terminated", "code": "terminated_by_server", "said": "Run is to be resubmitted"}
+    full = {"status": "failed", "code": "failed_to_start_due_to_no_capacity", "said": "Fleet is at capacity"}
+    lost = {"status": "failed", "code": "interrupted_by_no_capacity", "said": "Instance is unreachable"}
+    heads = [attempt(n, **again, ended=100.0 + n) for n in range(5)]
+    workers = [attempt(0, **lost, ended=100.0), attempt(3, **full, host="0.0.0.0", ended=103.0), attempt(5)]
+    dstack.held_runs = [run(*heads, attempt(5), others=workers)]
+    first, waiting = diagnostics.previous_attempts(dstack.server, runs.get(dstack.server, "lab"))
+    assert (first["attempt"], first["last_attempt"]) == (1, 1)
+    assert "Instance is unreachable" in first["reason"]
+    assert (waiting["attempt"], waiting["last_attempt"]) == (2, 5)
+    assert waiting["reason"] == "no machine for rank 1: Fleet is at capacity"
+    assert (waiting["submitted_at"], waiting["ended_at"]) == (heads[1].submitted_at.timestamp(), 104.0)
 
 
 def test_one_attempt_has_no_past(dstack: FakeDstack) -> None:

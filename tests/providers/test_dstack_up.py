@@ -303,7 +303,7 @@ class TestThePrice:
         plan = DstackProvider().plan(Cluster(name="lab", nodes=2, gpu="H100:8", dstack={"regions": ["us"]}))
         with pytest.raises(NoFleet, match="has no fleet that it may run on") as caught:
             plan.priced()
-        assert caught.value.fleet == Fleet(name="lab-fleet", nodes=2, gpu="H100:8", dstack={"regions": ["us"]})
+        assert caught.value.fleet == Fleet(name="lab-fleet", nodes="0..3", gpu="H100:8", dstack={"regions": ["us"]})
 
 
 class TestBeforeAnythingIsPaid:
@@ -335,7 +335,7 @@ def test_a_fleet_that_fits_costs_nothing_before_and_little_after() -> None:
         dstack={"regions": ["us-east-1"], "max_price": 99.0, "spot_policy": "spot", "priority": 5},
     )
     fleet = fleet_for(cluster)
-    assert fleet.node_range == NodeRange(min=0, target=0, max=4)
+    assert fleet.node_range == NodeRange(min=0, target=0, max=5)  # room for a replacement
     assert (fleet.gpu, fleet.placed) == ("H100:8", "cluster")
     assert fleet.dstack == {"regions": ("us-east-1",), "max_price": 99.0, "spot_policy": "spot"}
     assert fleet.idle_after == "1h"

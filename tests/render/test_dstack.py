@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from cloudrl.errors import SpecError
 from cloudrl.protocol.options import AgentOptions, BudgetLimits, parse_service
 from cloudrl.spec import Cluster, DataSet, Gpu, NetworkMount, Volume, data_argument
+from cloudrl.spec.disk import disk_for
 from cloudrl.spec.names import is_secret
 from cloudrl.verl.releases import release
 
@@ -163,7 +164,8 @@ def expected_words(cluster: Cluster) -> dict[str, Any]:
 @example(Cluster(name="no", setup=HOSTILE[:9], env={"NO": "a\nb", "Y": "${{ secrets.x }} $$ $"}))
 def test_any_cluster_means_to_dstack_what_it_means_to_us(cluster):
     task = parsed(cluster)
-    assert (task.name, task.nodes, task.user) == (cluster.name, cluster.nodes, cluster.user)
+    user = cluster.user or (None if cluster.image else "root")
+    assert (task.name, task.nodes, task.user) == (cluster.name, cluster.nodes, user)
     assert task.image == (cluster.image or release(vendor=cluster.vendor).image)
     assert {name: str(value) for name, value in task.env.items()}.keys() == cluster.env.keys()
     secrets = {"secrets": {"x": "SECRET"}}
@@ -174,6 +176,10 @@ def test_any_cluster_means_to_dstack_what_it_means_to_us(cluster):
     given_resources = {
         name: str(getattr(cluster, name)) for name in ("cpu", "memory", "disk") if getattr(cluster, name)
     }
+    if cluster.image is None and ":" not in given_resources.get("cpu", ""):
+        given_resources["cpu"] = f"x86:{given_resources.get('cpu', '2..')}"  # the release's image is for x86
+    if cluster.disk is None and (disk := disk_for(cluster)) is not None:
+        given_resources["disk"] = disk
     plain = parse_apply_configuration({"type": "task", "image": "x", "resources": given_resources})
     for name in ("cpu", "memory", "disk"):
         assert getattr(task.resources, name) == getattr(plain.resources, name)

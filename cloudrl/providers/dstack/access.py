@@ -24,6 +24,8 @@ _REOPEN_S, _POLL_S = 15.0, 0.2
 # node/tokens.py: node_key. A single node has no dstack_job; the agent keeps a key of its own.
 _KEY_OF_RUN, _KEY_OF_NODE = "~/.ssh/dstack_job", "~/.cloudrl/run/key"
 
+_KEY_BEGINS = b"-----BEGIN"
+
 
 class RunAccess:
     """The way to a run's head, wherever dstack has put it, and its tokens.
@@ -134,7 +136,9 @@ class RunAccess:
         """The key of the run's present attempt, from its head; none while the agent has not started."""
         run = self._run
         path = _KEY_OF_RUN if len(run.nodes) > 1 else _KEY_OF_NODE
-        key = ssh.run(route.route(self._server, run), self._server.folder(run.name), ["cat", path])
+        output = ssh.run(route.route(self._server, run), self._server.folder(run.name), ["cat", path])
+        _, mark, rest = output.partition(_KEY_BEGINS)  # an image's ~/.bashrc may print something before it
+        key = mark + rest if len(run.nodes) > 1 else output
         if not key.strip():
             raise ConnectionFailed(f"the head of {run.name!r} has an empty {path}", hint=f"cloudrl status {run.name}")
         return key

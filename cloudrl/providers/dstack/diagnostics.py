@@ -11,12 +11,14 @@ from contextlib import suppress
 from typing import Any
 
 from cloudrl.errors import CloudrlError, ClusterFailed
-from cloudrl.protocol.outcome import from_output
+from cloudrl.protocol.outcome import FAILED, STARTED, from_output
 from cloudrl.protocol.phases import Phase
 from cloudrl.providers.dstack.runs import Attempt, RunState
 from cloudrl.providers.dstack.server import Server
 
 _NO_CONTAINER = "creating_container_error"
+_NO_CAPACITY = "failed_to_start_due_to_no_capacity"
+_EXITED = "container_exited_with_error"
 _MEANING = {
     _NO_CONTAINER: "the image cannot be pulled or started",
     "log_quota_exceeded": (
@@ -24,10 +26,13 @@ _MEANING = {
         "NCCL_DEBUG=INFO does that"
     ),
     "max_duration_exceeded": "it has run for its max_duration",
-    "failed_to_start_due_to_no_capacity": "there is no such machine to be had now",
+    _NO_CAPACITY: "there is no such machine to be had now",
     "ports_binding_failed": "one of the run's ports is taken on that machine",
 }
-_ENOUGH = 2
+_ENOUGH = {_NO_CONTAINER: 2, _EXITED: 3, "executor_error": 3, "waiting_runner_limit_exceeded": 3}
+"""How often a node may end like this before its agent has said a word; then the next attempt will end so, too."""
+_PULL_TIMED_OUT = "context deadline exceeded"
+"""Docker's words when dstack's 20 minutes for a pull are over (runner/internal/shim/docker.go)."""
 _READ_ATTEMPTS = 5
 """Of so many attempts, the latest, the output is read for the agents' own words; of older ones dstack's are shown."""
 _CONSEQUENCES = ("terminated_by_server", "terminated_by_user")
@@ -43,21 +48,43 @@ def describe_failure(attempt: Attempt) -> str:
     return f"{meaning} ({reason})" if meaning is not None else reason
 
 
-def unrecoverable_error(run: RunState) -> ClusterFailed | None:
+def unrecoverable_error(server: Server, run: RunState) -> ClusterFailed | None:
     """Why waiting for a run is in vain although dstack goes on trying; None when it is not.
 
-    Without a container there is no agent that could count failures and end the run.
+    Without an agent nobody counts failures and ends the run, and dstack's `retry.duration` does not bound errors: it
+    counts from the latest attempt that had a machine (server/background/pipeline_tasks/runs/active.py).
     """
     for node in run.nodes:
-        failed = [each for each in node.attempts if each.code == _NO_CONTAINER]
-        if len(failed) >= _ENOUGH:
+        for code, enough in _ENOUGH.items():
+            failed = [each for each in node.attempts if each.code == code]
+            if len(failed) < enough:
+                continue
+            outputs = [_output(server, run, node.rank, each.number) for each in failed[-enough:]]
+            if any(STARTED in output or from_output(output) is not None for output in outputs):
+                continue  # an agent was there: it counts
             image = run.answer.run_spec.configuration.image
+            lines = [line.strip() for line in outputs[-1].splitlines() if line.strip()]
+            last = f"; its last line: {lines[-1]}" if lines else ""
             return ClusterFailed(
-                f"cluster {run.name!r} has failed {len(failed)} times and is stopped: rank {node.rank} "
-                f"({failed[-1].hostname}): {describe_failure(failed[-1])}; image {image}",
-                hint=f"Is its name right? docker pull {image}\nA private one needs registry_auth: docs/clusters.md",
+                f"cluster {run.name!r} has failed {len(failed)} times before its agent started and is stopped: rank "
+                f"{node.rank} ({failed[-1].hostname}): {describe_failure(failed[-1])}{last}; image {image}",
+                hint=_image_hint(failed[-1], image),
             )
     return None
+
+
+def _image_hint(attempt: Attempt, image: str) -> str:
+    if attempt.code != _NO_CONTAINER:
+        return (
+            "An image needs python3, and sshd or a package manager with a way to the internet: docs/clusters.md\n"
+            f"Try it: docker run --rm {image} sh -c 'command -v python3 sshd'"
+        )
+    if _PULL_TIMED_OUT in attempt.reason:
+        return (
+            "dstack gives a pull 20 minutes. Take a smaller image, a registry that is nearer, or a machine type "
+            "with a faster network: --set dstack.instance_types=[...]"
+        )
+    return f"Is its name right? docker pull {image}\nA private one needs registry_auth: docs/clusters.md"
 
 
 def exit_reason(server: Server, run: RunState) -> tuple[Phase, str]:
@@ -73,6 +100,9 @@ def exit_reason(server: Server, run: RunState) -> tuple[Phase, str]:
     if outcomes:
         outcome = min(outcomes, key=lambda each: (each.phase != Phase.DOWN, not each.final))
         return outcome.phase, outcome.reason
+    refusals = [line for output in outputs for line in output.splitlines() if line.startswith(FAILED)]
+    if refusals:
+        return Phase.FAILED, refusals[0][len(FAILED) :]
     if run.status != "failed":
         return Phase.DOWN, ""
     for node, output in zip(ended, outputs, strict=True):
@@ -84,21 +114,28 @@ def exit_reason(server: Server, run: RunState) -> tuple[Phase, str]:
 
 
 def previous_attempts(server: Server, run: RunState) -> tuple[Mapping[str, Any], ...]:
-    """The attempts before the present one, oldest first: {attempt, submitted_at, ended_at, reason, nodes}.
+    """The attempts before the present one, oldest first.
 
-    `attempt` counts from 1, times are seconds since the epoch, `reason` is one line.
+    Each is {attempt, last_attempt, submitted_at, ended_at, reason, nodes}: numbers count from 1, times are seconds
+    since the epoch, `reason` is one line. Attempts in a row that found no machine for some rank are one entry: dstack
+    makes one every few seconds, and does not list all of their nodes.
     """
     numbers = sorted({each.number for node in run.nodes for each in node.attempts} - {run.attempt})
-    described = []
+    described: list[dict[str, Any]] = []
+    waiting = False
     for number in numbers:
         ended = [(node.rank, each) for node in run.nodes for each in node.attempts if each.number == number]
-        reason = _agent_reason(server, run, ended) if number in numbers[-_READ_ATTEMPTS:] else ""
+        waited, waiting = waiting, {each.code for _, each in ended} <= {_NO_CAPACITY, *_CONSEQUENCES}
+        reason = _agent_reason(server, run, ended) if number in numbers[-_READ_ATTEMPTS:] and not waiting else ""
+        first = described.pop() if waited and waiting else {}
         described.append(
             {
                 "attempt": number + 1,
                 "submitted_at": min(each.submitted_at for _, each in ended),
-                "ended_at": max((each.finished_at for _, each in ended if each.finished_at is not None), default=None),
-                "reason": reason or _dstack_reason(ended),
+                **first,
+                "last_attempt": number + 1,
+                "ended_at": max((each.finished_at or 0.0 for _, each in ended), default=0.0) or None,
+                "reason": reason or (_lack(ended, first) if waiting else _dstack_reason(ended)),
                 "nodes": [
                     {"rank": rank, "ip": each.hostname, "phase": each.status, "detail": each.reason}
                     for rank, each in ended
@@ -106,6 +143,14 @@ def previous_attempts(server: Server, run: RunState) -> tuple[Mapping[str, Any],
             }
         )
     return tuple(described)
+
+
+def _lack(ended: list[tuple[int, Attempt]], before: Mapping[str, Any]) -> str:
+    """What dstack says of the rank that has no machine; of an attempt that it does not list, what was said before."""
+    for rank, each in ended:
+        if each.code == _NO_CAPACITY:
+            return f"no machine for rank {rank}: {each.reason}"
+    return str(before.get("reason") or "no machine for every rank")
 
 
 def _agent_reason(server: Server, run: RunState, ended: list[tuple[int, Attempt]]) -> str:

@@ -27,6 +27,7 @@ class Instance:
     resources: str
     price: float
     reason: str = ""
+    spot: bool = False
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,10 @@ class FleetState:
     """Whether its machines are near each other; dstack runs clusters of several nodes nowhere else."""
     least: int = 0
     """So many rented machines are never given back."""
+    spot_policy: str = "on-demand"
+    """What it rents: spot, on-demand, or auto for either."""
+    backends: tuple[str, ...] = ()
+    """Whose machines it may rent; none for all."""
 
     @property
     def never_released(self) -> Notice | None:
@@ -277,6 +282,7 @@ def _offer(offer: Any) -> Offer:
 
 
 def _state(fleet: Any) -> FleetState:
+    profile = fleet.spec.merged_profile
     return FleetState(
         name=fleet.name,
         status=fleet.status.value,
@@ -285,6 +291,9 @@ def _state(fleet: Any) -> FleetState:
         is_ssh=fleet.spec.configuration.ssh_config is not None,
         is_cluster=getattr(fleet.spec.configuration.placement, "value", None) == "cluster",
         least=_least(fleet.spec),
+        # server/services/fleets.py: on-demand where nobody says
+        spot_policy=getattr(profile.spot_policy, "value", None) or "on-demand",
+        backends=tuple(each.value for each in profile.backends or ()),
     )
 
 
@@ -334,6 +343,7 @@ def _instance(instance: Any) -> Instance:
         backend=instance.backend.value if instance.backend is not None else "",
         region=instance.region or "",
         resources=kind.resources.pretty_format() if kind is not None else "",
+        spot=kind is not None and kind.resources.spot,
         price=instance.price or 0.0,
         reason=instance.termination_reason_message or instance.termination_reason or "",
     )

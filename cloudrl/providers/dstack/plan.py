@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,9 +16,10 @@ from cloudrl.render.agent import write_agent
 from cloudrl.render.dstack import release_of, to_dstack
 from cloudrl.spec import Cluster, Fleet
 from cloudrl.spec.names import secrets_in
+from cloudrl.spec.volume import Volume
 
-_NO_INSTANCE_VOLUMES = ("runpod", "vastai")
-"""Backends whose containers see no folder of the host (dstack.ai/docs/concepts/volumes, "Instance volumes")."""
+_NO_INSTANCE_VOLUMES = ("daytona", "lium", "runpod", "slurm", "vastai")
+"""Backends whose containers see no folder of the host: no ComputeWithInstanceVolumesSupport (core/backends)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,14 +124,21 @@ def with_price(cluster: Cluster, per_hour: float) -> Cluster:
 
 
 def fleet_for(cluster: Cluster) -> Fleet:
-    """A fleet of rented machines that a cluster fits on: none before it runs, none for long afterwards."""
+    """A fleet of rented machines that a cluster fits on: none before it runs, none for long afterwards.
+
+    It has room for one more: a lost machine counts for 20 minutes, and its replacement would have to wait for that
+    long (server/background/pipeline_tasks/instances/common.py: TERMINATION_DEADLINE_OFFSET).
+    """
     of_machines = (
         "backends", "regions", "availability_zones", "instance_types", "reservation", "spot_policy", "max_price",
     )  # fmt: skip
     names = ("gpu", "cpu", "memory", "disk")
     declared = {name: getattr(cluster, name) for name in names if name in cluster.explicit_fields()}
     section = {name: cluster.dstack[name] for name in of_machines if name in cluster.dstack}
-    return Fleet.load({"name": f"{cluster.name[:35]}-fleet", "nodes": cluster.nodes, **declared, "dstack": section})
+    fields = {"name": f"{cluster.name[:35]}-fleet", "nodes": f"0..{cluster.nodes + 1}", **declared, "dstack": section}
+    if cluster.nodes == 1:
+        fields["placement"] = "any"  # `cluster` would leave out backends without a network between machines
+    return Fleet.load(fields)
 
 
 def _ask(server: Server, name: str, text: str) -> Any:
@@ -198,10 +206,39 @@ def _no_machines(server: Server, plan: DstackPlan, known: Sequence[FleetState]) 
         )
     else:
         message = f"{title}: no fleet has or can get such a machine (there is: {names})"
-        hint = "What they have: cloudrl fleet list\nAnother one: cloudrl fleet create --gpu 80GB:8 --nodes 2"
+        hint = "What they have: cloudrl fleet list\nAnother one: cloudrl fleet create --gpu 80GB..:8 --nodes 0..3"
+        for reason, remedy in (*_other_prices(cluster, known), *_without_volumes(cluster, known)):
+            message, hint = f"{message}; {reason}", f"{remedy}\n{hint}"
     if plan.fleets:
         return CapacityError(message, hint=hint)
     return NoFleet(message, hint=hint, fleet=fleet_for(cluster))
+
+
+def _other_prices(cluster: Cluster, known: Sequence[FleetState]) -> Iterator[tuple[str, str]]:
+    """Fleets that rent, or have rented, spot machines for a cluster that asks for on-demand ones, or the reverse.
+
+    Neither side's `auto` is enough: a machine that is there is one or the other, and takes a place in its fleet.
+    """
+    asked = cluster.dstack.get("spot_policy") or "on-demand"  # server/services/jobs/configurators/task.py
+    for fleet in known:
+        kinds = {"spot" if each.spot else "on-demand" for each in fleet.instances if each.status != "terminated"}
+        has = fleet.spot_policy if fleet.spot_policy != "auto" else next(iter(kinds)) if len(kinds) == 1 else "auto"
+        if not fleet.is_ssh and "auto" not in (asked, has) and asked != has:
+            yield (
+                f"fleet {fleet.name} has {has} machines and the cluster asks for {asked} ones",
+                "Either will do: --set dstack.spot_policy=auto",
+            )
+
+
+def _without_volumes(cluster: Cluster, known: Sequence[FleetState]) -> Iterator[tuple[str, str]]:
+    """Fleets whose backends dstack leaves out, since the cluster mounts a folder of its hosts."""
+    mounts = [each for each in cluster.mounts if isinstance(each, Volume) and not each.optional]
+    for fleet in known:
+        used = set(fleet.backends) | {each.backend for each in fleet.instances}
+        if mounts and used and used <= set(_NO_INSTANCE_VOLUMES):
+            reason = f"fleet {fleet.name} is on {', '.join(sorted(used))}, which cannot mount a folder of the host"
+            remedy = f"Checkpoints on a network volume: --volume NAME:{mounts[0].path}"
+            yield f"{reason} as {mounts[0].path} asks for", remedy
 
 
 def _notices(offers: Sequence[Offer], known: Sequence[FleetState]) -> tuple[Notice, ...]:

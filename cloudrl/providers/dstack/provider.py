@@ -162,7 +162,7 @@ def await_ready(server: Server, run: RunState, on_status: Callable[[Status], Non
     with closing(RunWatcher(server, give_up_s=_UNREACHABLE_S)) as watcher:
         while True:
             run = _get_patiently(server, run.name)
-            hopeless = diagnostics.unrecoverable_error(run)
+            hopeless = diagnostics.unrecoverable_error(server, run)
             if hopeless is not None and not run.is_over:
                 runs.end(server, run.name)
                 raise hopeless

@@ -70,12 +70,18 @@ def _container_user(job: Any, submission: Any) -> str:
 
 
 def _identity(server: Server, run: RunState) -> Path:
-    """The user's private key, fetched from the server if need be (core/services/ssh/key_manager.py)."""
+    """The user's private key, fetched from the server if need be, or dstack's old one, as its own `attach` has it.
+
+    Source: core/services/ssh/key_manager.py, api/_public/runs.py.
+    """
     from dstack._internal.core.services.configs import ConfigManager
     from dstack._internal.core.services.ssh.key_manager import UserSSHKeyManager
 
-    key = server.call(UserSSHKeyManager(server.api, ConfigManager().dstack_ssh_dir).get_user_key)
+    config = ConfigManager()
+    key = server.call(UserSSHKeyManager(server.api, config.dstack_ssh_dir).get_user_key)
     if key.public_key.strip() != (run.answer.run_spec.ssh_key_pub or "").strip():
+        if config.dstack_key_path.exists():
+            return Path(config.dstack_key_path)
         raise ConnectionFailed(
             f"run {run.name!r} was started with another SSH key than that of user {run.answer.user!r} here",
             hint="Use the token of the user who started it: dstack project add ...",

@@ -1,0 +1,74 @@
+"""Fast networks that NCCL is not going to use, in a file system that looks like each cloud's."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from cloudrl.node.fast_network import loads, unused_networks
+
+
+def machine(root: Path, **drivers: str) -> Path:
+    """A machine with these RDMA devices, as device -> driver, and a container that has been given them."""
+    for device, driver in drivers.items():
+        folder = root / "sys/class/infiniband" / device / "device"
+        folder.mkdir(parents=True)
+        (root / "sys/bus/pci/drivers" / driver).mkdir(parents=True, exist_ok=True)
+        (folder / "driver").symlink_to(root / "sys/bus/pci/drivers" / driver)
+    if drivers:
+        (root / "dev/infiniband").mkdir(parents=True)
+        (root / "dev/infiniband/uverbs0").touch()
+    return root
+
+
+def warnings(root: Path, *libraries: str, **env: str) -> list[str]:
+    return unused_networks(env, root=root, loads=lambda name, _env: name in libraries)
+
+
+def test_a_machine_without_one(tmp_path: Path) -> None:
+    assert warnings(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("drivers", "library", "remedy"),
+    [
+        ({"mlx5_0": "mlx5_core", "mlx5_1": "mlx5_core"}, "libibverbs.so.1", "apt-get install -y libibverbs1"),
+        ({"rdmap16s27": "efa"}, "libnccl-net.so", "aws-ofi-nccl"),
+    ],
+    ids=["infiniband", "efa"],
+)
+def test_the_library_counts(tmp_path: Path, drivers: dict[str, str], library: str, remedy: str) -> None:
+    root = machine(tmp_path, **drivers)
+    [warning] = warnings(root)
+    assert warning.startswith(", ".join(drivers))
+    assert library in warning
+    assert remedy in warning
+    assert warnings(root, library) == []
+
+
+def test_efa_needs_the_plugin_that_nccl_is_told_to_load(tmp_path: Path) -> None:
+    root = machine(tmp_path, rdmap16s27="efa")
+    assert warnings(root, "libnccl-net-ofi.so", NCCL_NET_PLUGIN="ofi") == []
+    assert "libnccl-net-ofi.so" in warnings(root, "libnccl-net.so", NCCL_NET_PLUGIN="ofi")[0]
+
+
+def test_devices_that_the_container_was_not_given(tmp_path: Path) -> None:
+    root = machine(tmp_path, mlx5_0="mlx5_core")
+    (root / "dev/infiniband/uverbs0").unlink()
+    assert "no /dev/infiniband" in warnings(root, "libibverbs.so.1")[0]
+
+
+@pytest.mark.parametrize("name", ["tcpx", "tcpxo"])
+def test_google(tmp_path: Path, name: str) -> None:
+    (tmp_path / "var/lib" / name / "lib64").mkdir(parents=True)
+    [warning] = warnings(tmp_path)
+    assert f"LD_LIBRARY_PATH=/var/lib/{name}/lib64" in warning
+    assert warnings(tmp_path, "libnccl-net.so") == []
+
+
+@pytest.mark.io
+def test_the_loader_itself_is_asked() -> None:
+    assert loads("libc.so.6", os.environ)
+    assert not loads("libnccl-net-of-nobody.so", os.environ)

@@ -1,0 +1,39 @@
+"""How much disk each node needs, by its models."""
+
+from __future__ import annotations
+
+import pytest
+
+from cloudrl.spec import Cluster
+from cloudrl.spec.disk import billions, disk_for
+
+
+@pytest.mark.parametrize(
+    ("model", "size"),
+    [
+        ("Qwen/Qwen2.5-7B-Instruct", 7),
+        ("Qwen/Qwen2.5-0.5B", 0.5),
+        ("Qwen/Qwen3-30B-A3B", 30),
+        ("mistralai/Mixtral-8x7B-v0.1", 56),
+        ("meta-llama/Llama-3.2-1b", 1),
+        ("13Bteam/gpt2", None),
+        ("deepseek-ai/DeepSeek-V3", None),
+        ("a/model-4bit", None),
+    ],
+)
+def test_parameters_by_name(model: str, size: float | None) -> None:
+    assert billions(model) == size
+
+
+def test_checkpoints_are_shared_by_the_nodes_and_weights_are_not() -> None:
+    """150 GB, 2 bytes a weight on each node, and eight checkpoints of 12 bytes over all nodes."""
+    seven = {"gpu": "80GB..:8", "models": ["Qwen/Qwen2.5-7B-Instruct"]}
+    assert disk_for(Cluster(name="lab", **seven)) == "900GB.."
+    assert disk_for(Cluster(name="lab", nodes=2, **seven)) == "500GB.."
+    assert disk_for(Cluster(name="lab", nodes=8, **seven)) == "300GB.."
+
+
+def test_without_a_size_dstack_decides() -> None:
+    assert disk_for(Cluster(name="lab", models=["Qwen/Qwen2.5-7B-Instruct"])) is None  # on CPUs
+    assert disk_for(Cluster(name="lab", gpu="H100:8", models=["deepseek-ai/DeepSeek-V3"])) is None
+    assert disk_for(Cluster(name="lab", gpu="H100:8")) is None
