@@ -297,6 +297,7 @@ class Agent:
         fetching = BackgroundTask(FailureKind.DATA, self._fetch_in_thread, self.state)
         modules, result = self.options.import_check, self.options.run_dir / "imports.json"
         with self._step(Phase.RAY):
+            result.unlink(missing_ok=True)
             command = self_command("imports", *modules, f"--result={result}")
             import_check = self._child(command, "imports.log") if modules else None
             fetching.start()

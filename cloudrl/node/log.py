@@ -1,4 +1,4 @@
-"""The agent's own lines: to standard output, which dstack and Slurm keep, and to a file that HTTP can serve."""
+"""The agent's own lines: to standard output, which dstack and Slurm keep, and to a file in its run folder."""
 
 from __future__ import annotations
 

@@ -171,6 +171,8 @@ class Replicator:
         for part in manifest.parts:
             if here[part.path] < part.size_bytes:
                 self._pull_part(name, address, part, here[part.path])
+        if store.manifest(address) is None:
+            raise ConnectionResetError(f"rank 0 broke off within {address}")
 
     def _pull_part(self, name: str, address: str, part: Part, offset: int) -> None:
         store = self._hub.files

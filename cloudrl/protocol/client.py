@@ -190,7 +190,7 @@ class AgentClient:
 
         Raises:
             AgentRefused: the answer is an error.
-            OSError, http.client.HTTPException: nobody answers.
+            OSError, http.client.HTTPException: nobody answers, or the connection broke within the head of the answer.
             ConnectionFailed: of `refresh`.
         """
         token = self._token.value
@@ -204,9 +204,12 @@ class AgentClient:
     def _open(self, request: Request, token: str) -> Response:
         headers = {**request.headers, "Authorization": f"Bearer {token}"}
         answer = self._send(dataclasses.replace(request, headers=headers))
-        if answer.status < 300:
+        if answer.status < 300 and answer.header("Content-Length"):
             return answer
         with answer:
+            if answer.status < 300:
+                # http.client takes what has come of a head for all of it (CPython 3.13, http/client.py, _read_headers)
+                raise ConnectionResetError("the connection broke before the answer, or this is no agent")
             raise _refusal(answer.status, answer.stream.read(_REFUSAL_BYTES))
 
     # -- calls of a client ----------------------------------------------------------------------------------

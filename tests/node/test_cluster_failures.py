@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import socket
 
@@ -114,6 +115,17 @@ def an_image_that_is_broken_says_the_remedy(nodes: Maker) -> None:
     assert reason.startswith("rank 0, preflight: the image is broken: import clash: ImportError: mkl-service")
     assert "-> numpy's MKL clashes with libgomp: add the set-up command `pip install -U numpy`" in reason
     assert cluster[0].failure().signature == "preflight|json, clash|MKL_THREADING_LAYER"
+
+
+@scenario
+def an_import_that_ends_the_process_says_nothing_of_an_earlier_attempt(nodes: Maker) -> None:
+    cluster = nodes(1)
+    cluster.image.module("crash", "import os; print('libcrash: illegal hardware', flush=True); os._exit(6)")
+    result = cluster.folder / "node-0" / "imports.json"
+    result.parent.mkdir(parents=True)
+    result.write_text(json.dumps({"path": "."}))
+    reason = cluster.start("--import-check=crash").failed()
+    assert reason == "rank 0, preflight: the image is broken: libcrash: illegal hardware"
 
 
 @scenario

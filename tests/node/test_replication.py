@@ -7,10 +7,11 @@ import json
 import os
 import re
 import stat
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 import pytest
+from cut_link import CutLink
 from server_harness import SECRET, TOKEN, Served
 
 from cloudrl.node.manifest import Manifest, Part
@@ -19,9 +20,6 @@ from cloudrl.node.uploads import Store
 from cloudrl.protocol import wire
 from cloudrl.protocol.client import AgentClient
 from cloudrl.protocol.report import Replica
-
-if TYPE_CHECKING:
-    pass
 
 pytestmark = pytest.mark.io
 
@@ -118,6 +116,28 @@ def test_a_node_whose_disk_takes_nothing_says_so(head: Served, worker: Served):
 
     errors = [head.get(path).json()["nodes"]["1"]["error"] for path in (URL, "/v1/jobs/job1/secrets")]
     assert all(re.search(r"a-file.*: (Not a directory|File exists)", error) for error in errors)
+
+
+def test_a_connection_that_breaks_within_an_answer_leaves_nothing_half(head: Served, worker: Served):
+    """Files were said to be complete, and the secrets of a job were an empty script."""
+    put_all(head)
+    head.call("PUT", "/v1/jobs/job1/secrets", body=b'{"A_TOKEN": "x"}')
+    files, job_secrets = beat(worker, head)
+    with CutLink(head.port) as link:
+        pull = Replicator(worker.replication, AgentClient(link.url, TOKEN))
+        link.cut_at = [1_000_000, 1_000_001]
+        pull.pull(files)
+        link.cut_at = [link.passed]
+        pull.pull(job_secrets)
+        assert worker.replication.secrets.read("job1") is None
+        assert not any(each.complete for each in worker.state.own.replicas.values())
+        assert link.cut_at == []
+
+        for name in (files, job_secrets):
+            pull.pull(name)
+
+    assert all(each.complete for each in worker.state.own.replicas.values())
+    assert worker.replication.files.manifest(MODEL.address) == MODEL
 
 
 def test_rank_0_that_is_gone_for_a_moment(head: Served, worker: Served):

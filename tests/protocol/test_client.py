@@ -20,6 +20,7 @@ from cloudrl.errors import ConnectionFailed, InputError, Unauthorized
 from cloudrl.protocol.client import AgentClient, Request, Response
 from cloudrl.protocol.failures import ApiError, ErrorCode
 from cloudrl.protocol.phases import Phase
+from cloudrl.testing import respond
 
 
 @pytest.fixture(scope="module")
@@ -113,8 +114,7 @@ def test_something_else_answers(call: str, answer: str) -> None:
 
 def _answered(status: int, body: bytes | dict[str, Any]) -> AgentClient:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    response = Response(status, {}, io.BytesIO(content))
-    return AgentClient("http://localhost:8266", TOKEN, send=lambda _request: response)
+    return AgentClient("http://localhost:8266", TOKEN, send=lambda _request: respond(status, content))
 
 
 @pytest.mark.parametrize("code", [ErrorCode.FORBIDDEN, ErrorCode.NOT_FOUND, ErrorCode.CONFLICT])
@@ -144,13 +144,19 @@ def test_replicas_of_another_form_are_no_agents(value: dict[str, object]) -> Non
         _answered(200, {"files": {}, **value}).files_state("0" * 32)
 
 
+def test_an_answer_whose_head_was_cut_is_no_empty_one() -> None:
+    cut = Response(200, {"x-cloudrl-size": "10"}, io.BytesIO())
+    with pytest.raises(ConnectionFailed, match="no agent answers at http://localhost:8266: the connection broke"):
+        AgentClient("http://localhost:8266", TOKEN, send=lambda _request: cut).job_log("job1")
+    assert cut.stream.closed
+
+
 def test_what_is_sent() -> None:
     sent: list[Request] = []
 
     def send(request: Request) -> Response:
         sent.append(request)
-        headers = {"x-cloudrl-size": "0"}
-        return Response(200, headers, io.BytesIO(b'{"files": {}, "nodes": {}, "removed": "x"}'))
+        return respond(200, b'{"files": {}, "nodes": {}, "removed": "x"}', {"x-cloudrl-size": "0"})
 
     api = AgentClient("http://localhost:8266/", TOKEN, send=send)
     api.job_log("a/../b?c#d", 7)
