@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from cloudrl.checkpoints.card import Provenance, model_card
 from cloudrl.checkpoints.handle import CheckpointHandle
+from cloudrl.data.hub import http_errors
 from cloudrl.errors import ConnectionFailed, InputError
 from cloudrl.shards.progress import OnProgress, silent
 
@@ -157,13 +157,11 @@ def _own_errors(repo: str) -> Iterator[None]:
     """What the Hub says, as our own errors."""
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
-    # the HTTP client of huggingface_hub: httpx from 1.0 on, httpx2 from 2.0 on
-    http_errors = [sys.modules[name].HTTPError for name in ("httpx", "httpx2") if name in sys.modules]
     try:
         yield
     except HFValidationError as error:
         raise InputError(f"{repo!r} is no repository: {_first_line(error)}") from error
-    except (HfHubHTTPError, OSError, RuntimeError, *http_errors) as error:
+    except (HfHubHTTPError, OSError, RuntimeError, *http_errors()) as error:
         # What happens to one of several files is wrapped (huggingface_hub 1.33, _commit_api.py: _upload_lfs_files);
         # hf_xet 1.8 raises RuntimeError itself.
         cause = error.__cause__ if isinstance(error, RuntimeError) and error.__cause__ else error

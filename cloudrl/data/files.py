@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
@@ -86,25 +87,31 @@ def _nothing_in(place: Path) -> str:
 
 def _jsonl(path: Path) -> Iterator[Mapping[str, Any]]:
     # "utf-8-sig": a byte-order mark, as Windows writes it, is no part of the first row
-    with path.open(encoding="utf-8-sig", newline="\n") as file:
-        try:
-            for number, line in enumerate(file, start=1):
-                if line.strip():
-                    where = f"{path}, line {number}"
-                    yield _mapping(where, _parsed(where, line))
-        except UnicodeDecodeError as error:
-            raise InputError(f"{path} is not UTF-8: {error}") from error
+    with path.open(encoding="utf-8-sig", newline="\n") as file, _as_utf_8(path):
+        for number, line in enumerate(file, start=1):
+            if line.strip():
+                where = f"{path}, line {number}"
+                yield _mapping(where, _parsed(where, line))
 
 
 def _json(path: Path) -> Iterator[Mapping[str, Any]]:
     """One array of rows; files of the Hub that are called `.json` often hold lines instead."""
-    with path.open(encoding="utf-8-sig") as file:
+    with path.open(encoding="utf-8-sig") as file, _as_utf_8(path):
         start = next((character for character in iter(lambda: file.read(1), "") if not character.isspace()), "")
-    if start != "[":
+        text = start + file.read() if start == "[" else ""
+    if not text:
         yield from _jsonl(path)
         return
-    for number, row in enumerate(_parsed(str(path), path.read_text(encoding="utf-8-sig")), start=1):
+    for number, row in enumerate(_parsed(str(path), text), start=1):
         yield _mapping(f"{path}, row {number}", row)
+
+
+@contextmanager
+def _as_utf_8(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not UTF-8: {error}") from error
 
 
 def _parsed(where: str, text: str) -> Any:

@@ -38,7 +38,7 @@ def download(
             f"data set {name}: {hub_id} is not on {_hub()}, or may not be read ({_one_line(error)})",
             hint="Is it spelled right? If it is private or gated, set HF_TOKEN",
         ) from error
-    except (OSError, ValueError, RuntimeError, errors.DatasetsError, *_httpx_error()) as error:
+    except (OSError, ValueError, RuntimeError, errors.DatasetsError, *http_errors()) as error:
         raise _failure(name, hub_id, error) from (None if _offline() else error)
     return tables
 
@@ -67,10 +67,9 @@ def _offline() -> str:
     return ""
 
 
-def _httpx_error() -> Tuple[Type[Exception], ...]:
-    """What huggingface_hub raises from 1.0 on, which is no OSError."""
-    httpx = sys.modules.get("httpx")
-    return (httpx.HTTPError,) if httpx is not None else ()
+def http_errors() -> Tuple[Type[Exception], ...]:
+    """Of the HTTP client of huggingface_hub, which are no OSErrors: httpx from 1.0 on, httpx2 from 2.0 on."""
+    return tuple(sys.modules[name].HTTPError for name in ("httpx", "httpx2") if name in sys.modules)
 
 
 def _hub() -> str:

@@ -1,6 +1,6 @@
 """Which models can be merged by copying tensors: those whose names and shapes on disk are those in memory.
 
-Each of them is held against `save_pretrained` in tests/checkpoints/test_architectures.py (transformers 5.10). Others
+Each of them is held against `save_pretrained` in tests/shards/test_architectures.py (transformers 5.10). Others
 are renamed, fused or split when transformers saves them, or have never been tried.
 """
 

@@ -21,7 +21,7 @@ _REMOTE_PIECE_BYTES = 8 << 20  # of files on other machines: a request should ca
 _REMOTE_THREADS = 8  # they mostly wait for answers
 _LOCAL_THREADS = min(4, max(2, os.cpu_count() or 2))
 
-_Task = tuple["Output", "Piece", int]
+_Task = tuple[Output, Piece, int]
 """A piece of a tensor, and where the tensor begins in the output file."""
 
 

@@ -22,7 +22,7 @@ class ShardSource(Protocol):
 
     @property
     def label(self) -> str:
-        """For messages: `rank 1 on 10.0.0.2: /checkpoints/.../model_world_size_2_rank_1.pt`."""
+        """For messages: `node 1 (10.0.0.2): /checkpoints/.../model_world_size_2_rank_1.pt`."""
 
     def size_bytes(self) -> int:
         """Of the whole file."""

@@ -98,7 +98,7 @@ def _warpers(params: SamplingParams) -> list[Any]:
 
     if params.is_greedy:
         return []
-    chosen = [TemperatureLogitsWarper(params.temperature)]
+    chosen = [TemperatureLogitsWarper(float(params.temperature))]  # Hydra makes `temperature=1` a whole number
     if params.top_k > 0:
         chosen.append(TopKLogitsWarper(params.top_k))
     if params.top_p < 1:

@@ -48,6 +48,13 @@ def test_equals_transformers(rows: list[SamplingParams], seed: int, ties: bool) 
         torch.testing.assert_close(ours[row][kept], scaled, rtol=1e-5, atol=1e-5)
 
 
+def test_a_temperature_may_be_a_whole_number() -> None:
+    """As Hydra reads `actor_rollout_ref.rollout.temperature=2`."""
+    logits = torch.randn(1, 10)
+    log_probs = filtered_log_probs(logits, [SamplingParams.from_verl({"temperature": 2, "top_k": -1, "top_p": 1})])
+    torch.testing.assert_close(log_probs, (logits / 2).log_softmax(-1))
+
+
 def test_half_precision_is_computed_in_float32() -> None:
     assert (
         filtered_log_probs(torch.randn(1, 10, dtype=torch.bfloat16), [SamplingParams(top_k=3)]).dtype == torch.float32
