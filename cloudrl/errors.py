@@ -8,7 +8,7 @@
     │   ├── ClusterFailed            the cluster ended before or after READY
     │   └── JobFailed                the training job ended without success
     ├── ConnectionFailed          5  no answer at an address
-    │   ├── Unauthorized             an answer, but the token is refused
+    │   ├── Unauthorized             an answer, but the token or the key is refused
     │   └── WaitTimeout              what is waited for goes on; a TimeoutError
     ├── CheckpointError           6  a checkpoint is missing or not what it should be
     └── Interrupted             130  the user pressed Ctrl-C; what runs goes on
@@ -72,7 +72,7 @@ class ConnectionFailed(CloudrlError):
 
 
 class Unauthorized(ConnectionFailed):
-    """The other side answers, and refuses the token."""
+    """The other side answers, and refuses the token or the SSH key, as it would again."""
 
 
 class WaitTimeout(ConnectionFailed, TimeoutError):

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from cloudrl.errors import CloudrlError, ClusterFailed, ConnectionFailed
+from cloudrl.errors import CloudrlError, ClusterFailed, ConnectionFailed, Unauthorized
 from cloudrl.node.process import Child
 from cloudrl.transport import ssh
 from cloudrl.transport.ssh import Route
@@ -28,7 +28,7 @@ class Tunnel:
 
     Args:
         find_route: the present way to the node; `ConnectionFailed` while there is none, `ClusterFailed` when there
-            will never be one again, which ends the tunnel.
+            will never be one again, which ends the tunnel, `Unauthorized` when this user has none.
         ports: remote port -> local port.
         folder: for the ssh_config and ssh's own messages.
     """
@@ -37,23 +37,23 @@ class Tunnel:
         self.ports = dict(ports)
         self._find_route, self._folder = find_route, folder
         self._closed = threading.Event()
-        self._problem = "not tried yet"
+        self._problem = CloudrlError("not tried yet")
         self._thread = threading.Thread(target=self._keep_open, name="cloudrl-tunnel", daemon=True)
 
     def open(self, timeout_s: float = 60.0) -> None:
         """Start, and return once the ports can be reached.
 
         Raises:
-            ConnectionFailed: they cannot after `timeout_s`; the message has ssh's own last words.
+            ConnectionFailed: they cannot after `timeout_s`, or never will; the message has ssh's own last words.
         """
         self._thread.start()
         deadline = time.monotonic() + timeout_s
         while not self.is_open:
-            if not self._thread.is_alive():
-                raise ConnectionFailed(f"no tunnel: {self._problem}")
-            if time.monotonic() > deadline:
+            is_late, problem = time.monotonic() > deadline, self._problem
+            if is_late or isinstance(problem, (ClusterFailed, Unauthorized)):
                 self.close()
-                raise ConnectionFailed(f"no tunnel after {timeout_s:.0f} s: {self._problem}")
+                tried = f" after {timeout_s:.0f} s" if is_late else ""
+                raise ConnectionFailed(f"no tunnel{tried}: {problem.message}", hint=problem.hint)
             self._closed.wait(_LOOK_S)
 
     @property
@@ -72,13 +72,12 @@ class Tunnel:
         while not self._closed.is_set():
             try:
                 self._run_ssh(self._find_route())
-            except ClusterFailed as error:
-                self._problem = error.message
-                return
             except CloudrlError as error:  # never along the old one: another run may have that machine now
-                self._problem = error.message
+                self._problem = error
+                if isinstance(error, ClusterFailed):
+                    return
             except Exception as error:  # noqa: BLE001  the thread is all there is; its end would have no reason
-                self._problem = f"{type(error).__name__}: {error}"
+                self._problem = CloudrlError(f"{type(error).__name__}: {error}")
             self._closed.wait(_PAUSE_S)
 
     def _run_ssh(self, route: Route) -> None:
@@ -91,7 +90,7 @@ class Tunnel:
                 self._closed.wait(_LOOK_S)
             if not self._closed.is_set():
                 lines = [line.strip() for line in child.tail().splitlines() if line.strip()]
-                self._problem = lines[-1] if lines else f"ssh ended with status {child.poll()}"
+                self._problem = CloudrlError(lines[-1] if lines else f"ssh ended with status {child.poll()}")
         finally:
             child.end()
 

@@ -1,7 +1,7 @@
 """The process that keeps a tunnel open with no terminal (`start` has its command line).
 
-It ends when the target is gone for good, or by SIGTERM (`stop`); its ssh ends with it. Its folder holds `lock`, which
-it has for all its life, `tunnel.json` while the tunnel is there, and `log`.
+It ends when the target is gone for good, or by SIGTERM (`stop`); its ssh ends with it. Its folder holds `log`, and
+`tunnel.json`, which it has locked for all its life and which is empty until the tunnel is there.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from cloudrl.errors import CloudrlError, ConnectionFailed
 from cloudrl.transport.ssh import Route
 from cloudrl.transport.tunnel import Tunnel, free_ports
 
+_FILE = "tunnel.json"
 _ALIVE_EVERY_S = 10.0
 _OPEN_S = 60.0
 _LOCK_S = 2.0
@@ -67,32 +68,26 @@ class TunnelState:
     target: str
     ports: Mapping[int, int]
 
-    def write(self, folder: Path) -> None:
-        """Say that the tunnel is there; it counts as long as this process holds the lock."""
-        part = folder / ".tunnel.json"
-        part.write_text(json.dumps(asdict(self)), encoding="utf-8")
-        part.replace(folder / "tunnel.json")
-
 
 def read_state(folder: Path) -> TunnelState | None:
     """The tunnel that is kept open there; None while it is opening, and when its daemon is gone, however it ended."""
-    if not (folder / "lock").exists():
-        return None
-    if not is_locked(folder):
-        (folder / "tunnel.json").unlink(missing_ok=True)
+    if not (folder / _FILE).exists() or not is_locked(folder):
         return None
     try:
-        state = json.loads((folder / "tunnel.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
+        state = json.loads((folder / _FILE).read_text(encoding="utf-8"))
+    except ValueError:  # nothing, or not all of it, is there yet
         return None
     ports = {int(remote): int(local) for remote, local in state["ports"].items()}
     return TunnelState(state["pid"], state["target"], ports)
 
 
 def acquire_lock(folder: Path, timeout_s: float = 0.0) -> IO[str] | None:
-    """Take the daemon's lock for the life of the returned file; None when another process has it all the while."""
+    """Take the daemon's lock for the life of the returned file; None when another process has it all the while.
+
+    What a daemon that is gone has left in the file is no longer in it.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    file = (folder / "lock").open("a+", encoding="utf-8")
+    file = (folder / _FILE).open("a", encoding="utf-8")
     deadline = time.monotonic() + timeout_s
     while True:
         try:
@@ -103,6 +98,7 @@ def acquire_lock(folder: Path, timeout_s: float = 0.0) -> IO[str] | None:
                 return None
             time.sleep(0.05)
         else:
+            file.truncate(0)
             return file
 
 
@@ -191,14 +187,15 @@ def main(folder: Path, ports: str, finder: str, *arguments: str) -> int:
         tunnel = Tunnel(target.find, free_ports([int(port) for port in ports.split(",")]), folder)
         try:
             tunnel.open(_OPEN_S)
-            TunnelState(os.getpid(), target.target, tunnel.ports).write(folder)
+            json.dump(asdict(TunnelState(os.getpid(), target.target, tunnel.ports)), lock)
+            lock.flush()
             while True:
                 with suppress(queue.Empty):
                     stops.get(timeout=_ALIVE_EVERY_S)
                     return 0
                 target.ensure_alive()
         finally:
-            (folder / "tunnel.json").unlink(missing_ok=True)
+            lock.truncate(0)
             tunnel.close()
     except CloudrlError as error:
         sys.stderr.write(f"{error.message}\n")

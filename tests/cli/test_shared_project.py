@@ -11,8 +11,8 @@ from fake_dstack import ME, FakeDstack
 from fake_dstack import run as held
 from fake_local import FakeLocal
 
-from cloudrl.errors import ConnectionFailed
-from cloudrl.providers.dstack import access, fleets, plan, provider, server, watcher
+from cloudrl.errors import ConnectionFailed, Unauthorized
+from cloudrl.providers.dstack import access, fleets, plan, provider, server
 from cloudrl.providers.model import ClusterRef
 from cloudrl.providers.registry import locate
 from cloudrl.providers.registry import provider as provider_of
@@ -30,13 +30,12 @@ def dstack(home: Path, monkeypatch: pytest.MonkeyPatch) -> FakeDstack:
     fake.held_runs = [held(name="theirs", user="alice", run_id="run-2")]
 
     def refused(*_: Any, **__: Any) -> Any:
-        raise ConnectionFailed("run 'theirs' was started with another SSH key")
+        raise Unauthorized("run 'theirs' was started with another SSH key")
 
     monkeypatch.setenv("DSTACK_SERVER_URL", "http://server")
     for module in (server, provider, plan):
         monkeypatch.setattr(module, "connect", lambda _project=None: fake.server)
     monkeypatch.setattr(access.route, "route", refused)
-    monkeypatch.setattr(watcher, "_OPEN_S", 0.1)
     monkeypatch.setattr(provider, "open_access", refused)
     return fake
 

@@ -270,6 +270,19 @@ def test_a_run_that_was_submitted_again_is_found_where_it_is_now(
             way.find()
 
 
+def test_a_run_with_the_key_of_somebody_else_is_out_of_reach(
+    dstack: FakeDstack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = SimpleNamespace(public_key="ssh-rsa mine", private_key_path="/key")
+    manager = "dstack._internal.core.services.ssh.key_manager.UserSSHKeyManager"
+    monkeypatch.setattr(manager, lambda *_: SimpleNamespace(get_user_key=lambda: key))
+    dstack.held_runs = [run(user="alice")]
+    dstack.held_runs[0].run_spec.ssh_key_pub = "ssh-rsa theirs"
+    with pytest.raises(ConnectionFailed, match="^no tunnel: run 'lab' was started with another SSH key") as caught:
+        access.open_access(dstack.server, current(dstack))
+    assert "dstack project add" in str(caught.value.hint)
+
+
 class TestThePrice:
     def test_is_asked_once_and_is_in_what_is_sent(
         self, dstack: FakeDstack, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -16,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from fake_cluster import wait_until
 
-from cloudrl.errors import CloudrlError, ClusterFailed, ConnectionFailed
+from cloudrl.errors import CloudrlError, ClusterFailed, ConnectionFailed, Unauthorized
 from cloudrl.transport import ssh, tunnel_daemon
 from cloudrl.transport.ssh import Route
 from cloudrl.transport.tunnel import Tunnel, free_ports, listens
@@ -96,6 +98,16 @@ def test_a_tunnel_without_ssh_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.io
+def test_a_refused_key_is_not_tried_again(tmp_path: Path) -> None:
+    def refused() -> Route:
+        raise Unauthorized("run 'lab' was started with another SSH key", hint="Use the token of the user")
+
+    with pytest.raises(ConnectionFailed, match="^no tunnel: run 'lab' was started with another") as caught:
+        Tunnel(refused, {1: 1}, tmp_path).open(timeout_s=10)
+    assert caught.value.hint == "Use the token of the user"
+
+
+@pytest.mark.io
 def test_a_tunnel_whose_ssh_ends_goes_on_along_the_present_route(tmp_path: Path, fake_ssh: None) -> None:
     """The head of a run that was submitted again is elsewhere; the local ports stay."""
     routes = iter(["first", "second"])
@@ -138,6 +150,10 @@ def test_a_daemon_keeps_a_tunnel_open_until_it_is_stopped(
     with pytest.raises(ConnectionFailed, match="did not open: no tunnel: run 'lab' is over: done"):
         start()
     assert [process.wait(10) for process in started] == [0, ConnectionFailed.exit_code]
+
+
+def write(state: TunnelState, folder: Path) -> None:
+    (folder / "tunnel.json").write_text(json.dumps(asdict(state)))
 
 
 class TestLocalPorts:
@@ -192,7 +208,7 @@ class TestTheSecondDaemon:
         def sleep(seconds: float) -> None:
             clock.sleep(seconds)
             if clock.now > 30:
-                opened.write(tmp_path)
+                write(opened, tmp_path)
 
         assert start(sleep) == opened
         assert (tmp_path / "log").read_text() == "words of the first\n"
@@ -220,7 +236,7 @@ class TestTheSecondDaemon:
     def test_stop_of_one_that_has_gone_meanwhile_is_no_error(
         self, tmp_path: Path, first: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        TunnelState(1, "run-1", {}).write(tmp_path)
+        write(TunnelState(1, "run-1", {}), tmp_path)
 
         def gone(pid: int, number: int) -> None:
             assert (pid, number) == (1, signal.SIGTERM)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from cloudrl.errors import ConnectionFailed
+from cloudrl.errors import ConnectionFailed, Unauthorized
 from cloudrl.providers.dstack.runs import RunState
 from cloudrl.providers.dstack.server import Server
 from cloudrl.transport.ssh import Route
@@ -20,7 +20,8 @@ def route(server: Server, run: RunState, rank: int = 0) -> Route:
     """The route to a rank of a run.
 
     Raises:
-        ConnectionFailed: the rank has no machine yet, or the user's key is not the one that the run was made with.
+        ConnectionFailed: the rank has no machine yet.
+        Unauthorized: the user's key is not the one that the run was made with.
     """
     job = next(each for each in run.answer.jobs if each.job_spec.job_num == rank)
     submission = job.job_submissions[-1]
@@ -82,7 +83,7 @@ def _identity(server: Server, run: RunState) -> Path:
     if key.public_key.strip() != (run.answer.run_spec.ssh_key_pub or "").strip():
         if config.dstack_key_path.exists():
             return Path(config.dstack_key_path)
-        raise ConnectionFailed(
+        raise Unauthorized(
             f"run {run.name!r} was started with another SSH key than that of user {run.answer.user!r} here",
             hint="Use the token of the user who started it: dstack project add ...",
         )
