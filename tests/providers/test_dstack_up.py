@@ -271,14 +271,15 @@ def test_a_run_that_was_submitted_again_is_found_where_it_is_now(
 
 
 def test_a_run_with_the_key_of_somebody_else_is_out_of_reach(
-    dstack: FakeDstack, monkeypatch: pytest.MonkeyPatch
+    dstack: FakeDstack, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
     key = SimpleNamespace(public_key="ssh-rsa mine", private_key_path="/key")
     manager = "dstack._internal.core.services.ssh.key_manager.UserSSHKeyManager"
     monkeypatch.setattr(manager, lambda *_: SimpleNamespace(get_user_key=lambda: key))
     dstack.held_runs = [run(user="alice")]
     dstack.held_runs[0].run_spec.ssh_key_pub = "ssh-rsa theirs"
-    with pytest.raises(ConnectionFailed, match="^no tunnel: run 'lab' was started with another SSH key") as caught:
+    with pytest.raises(ConnectionFailed, match=r"^no tunnel: run 'lab' was started with another SSH key") as caught:
         access.open_access(dstack.server, current(dstack))
     assert "dstack project add" in str(caught.value.hint)
 

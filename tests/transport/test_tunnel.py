@@ -102,7 +102,7 @@ def test_a_refused_key_is_not_tried_again(tmp_path: Path) -> None:
     def refused() -> Route:
         raise Unauthorized("run 'lab' was started with another SSH key", hint="Use the token of the user")
 
-    with pytest.raises(ConnectionFailed, match="^no tunnel: run 'lab' was started with another") as caught:
+    with pytest.raises(ConnectionFailed, match=r"^no tunnel: run 'lab' was started with another") as caught:
         Tunnel(refused, {1: 1}, tmp_path).open(timeout_s=10)
     assert caught.value.hint == "Use the token of the user"
 
