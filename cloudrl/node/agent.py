@@ -221,7 +221,7 @@ class Agent:
         self.state.update(phase=phase, detail="")
         began = time.monotonic()
         yield
-        self.state.add_seconds(phase.value, time.monotonic() - began)
+        self.state.add("seconds", phase.value, round(time.monotonic() - began, 3))
 
     @contextmanager
     def _as_preflight_failure(self, subject: str, what: str) -> Iterator[None]:
@@ -317,7 +317,7 @@ class Agent:
     def _fetch_in_thread(self) -> None:
         began = time.monotonic()
         self.fetch(Fetcher(self.options, self.identity.rank, self.env))
-        self.state.add_seconds("files", time.monotonic() - began)
+        self.state.add("seconds", "files", round(time.monotonic() - began, 3))
 
     def _await_imports(self, child: Child, result: Path) -> None:
         modules, timeout_s = ", ".join(self.options.import_check), self.options.ray_timeout_s

@@ -156,7 +156,7 @@ class Head(Agent):
 
     def _fetch_models(self, fetcher: Fetcher) -> None:
         for model in self.options.models:
-            self.state.add_model(model, fetcher.fetch_model(model))
+            self.state.add("models", model, fetcher.fetch_model(model))
             self.state.publish(models=dict(self.state.own.models))
 
     def _blocked_ports(self) -> str:

@@ -7,21 +7,16 @@ import functools
 import hmac
 import http.client
 import json
-from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler
-from pathlib import Path
 from typing import Any, BinaryIO, Callable, Dict, Mapping, Optional, Tuple, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from cloudrl.node.checkpoint_store import CheckpointStore
-from cloudrl.node.listener import UNAUTHENTICATED_S, Listener
-from cloudrl.node.node_state import NodeState
+from cloudrl.node.agent import Agent
+from cloudrl.node.listener import Listener
 from cloudrl.node.ranges import Span, number, parse_range
-from cloudrl.node.replication import ReplicationHub
 from cloudrl.protocol import routes
-from cloudrl.protocol.client import LISTING_TIMEOUT_S, AgentClient, AgentRefused, Request, is_network_error
+from cloudrl.protocol.client import AgentClient, AgentRefused, Request, is_network_error
 from cloudrl.protocol.failures import ApiError, ErrorCode
-from cloudrl.protocol.report import ClusterStatus
 
 T = TypeVar("T")
 _MAX_BODY_BYTES = 1 << 20
@@ -31,34 +26,11 @@ _OWN_HEADERS = ("server", "date", "connection")
 """What an answer that is passed on does not keep of another agent's."""
 
 
-@dataclass(frozen=True)
-class ServerContext:
-    """What the server may show.
-
-    Attributes:
-        job_logs: folder of Ray's job logs, None while Ray is not up or on a worker.
-        transfer: entered by all that moves files, so that the cluster does not count as idle meanwhile.
-        unauthenticated_s: seconds in which a connection has to show the token.
-        rank_timeout_s: how long another rank may take to answer a call that is passed on to it.
-    """
-
-    state: NodeState
-    nodes: int
-    token: str
-    status: Callable[[], ClusterStatus]
-    job_logs: Callable[[], Optional[Path]]
-    checkpoint_store: CheckpointStore
-    data_dir: Path
-    replication: ReplicationHub
-    transfer: Callable[[], contextlib.AbstractContextManager[None]]
-    unauthenticated_s: float = UNAUTHENTICATED_S
-    rank_timeout_s: float = LISTING_TIMEOUT_S
-
-
 class HttpHandler(BaseHTTPRequestHandler):
     """One connection. A subclass has a method for each of `routes.ROUTES`, `_` and its name."""
 
-    context: ServerContext
+    agent: Agent
+    rank_timeout_s: float
     server: Listener
     protocol_version = "HTTP/1.1"
     timeout = 60.0
@@ -90,9 +62,9 @@ class HttpHandler(BaseHTTPRequestHandler):
         try:
             self._authorize()
             route, values = self._route(method)
-            with self.context.transfer() if route.is_transfer else contextlib.nullcontext():
-                rank = int(values.pop("rank", self.context.state.own.rank))
-                if rank == self.context.state.own.rank:
+            with self.agent.transfer() if route.is_transfer else contextlib.nullcontext():
+                rank = int(values.pop("rank", self.agent.state.own.rank))
+                if rank == self.agent.state.own.rank:
                     getattr(self, f"_{route.name}")(**values)
                 else:
                     self._pass_on(rank)
@@ -108,7 +80,7 @@ class HttpHandler(BaseHTTPRequestHandler):
 
     def _authorize(self) -> None:
         shown = self.headers.get("Authorization", "").encode("utf-8", "replace")
-        if not hmac.compare_digest(shown, f"Bearer {self.context.token}".encode()):
+        if not hmac.compare_digest(shown, f"Bearer {self.agent.tokens.agent}".encode()):
             raise ApiError(ErrorCode.UNAUTHORIZED, "wrong or missing token")
         self.server.trust(self.connection)
 
@@ -129,20 +101,20 @@ class HttpHandler(BaseHTTPRequestHandler):
 
     def _pass_on(self, rank: int) -> None:
         """On rank 0, let the agent of another rank answer."""
-        other = next((report for report in self.context.state.reports() if report.rank == rank), None)
+        other = next((report for report in self.agent.state.reports() if report.rank == rank), None)
         if other is None:
             raise ApiError(ErrorCode.UNKNOWN_RANK, f"rank {rank} is not known here")
         headers = {"Range": self.headers["Range"]} if "Range" in self.headers else {}
         body = self._body(_MAX_BODY_BYTES, "a list of ranges") if self.command == "POST" else None
-        agent, timeout_s = f"{other.ip}:{other.agent_port}", self.context.rank_timeout_s
+        at, timeout_s = f"{other.ip}:{other.agent_port}", self.rank_timeout_s
         # the path is encoded as it came
-        request = Request(self.command, f"http://{agent}{self.path}", headers, body, timeout_s, timeout_s)
+        request = Request(self.command, f"http://{at}{self.path}", headers, body, timeout_s, timeout_s)
         try:
-            answer = AgentClient(f"http://{agent}", self.context.token).open(request)
+            answer = AgentClient(f"http://{at}", self.agent.tokens.agent).open(request)
         except AgentRefused as error:
             # the token is between the two agents; anything else the client shall know
             code = None if error.code is ErrorCode.UNAUTHORIZED else error.code
-            reason = f"{agent} answered {error.status}: {error}"
+            reason = f"{at} answered {error.status}: {error}"
             raise ApiError(code or ErrorCode.BAD_GATEWAY, reason) from error
         except (OSError, http.client.HTTPException) as error:
             reason = f"rank {rank} ({other.ip}) does not answer: {error}"

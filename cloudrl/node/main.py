@@ -17,7 +17,6 @@ from cloudrl.node import shard_worker, subcommands
 from cloudrl.node.agent import Agent
 from cloudrl.node.failure import NodeFailed, error_code, unforeseen
 from cloudrl.node.head import Head
-from cloudrl.node.http_handler import ServerContext
 from cloudrl.node.identity import Identity, read_identity
 from cloudrl.node.log import Log
 from cloudrl.node.process import adopt_orphans, end_descendants
@@ -129,19 +128,8 @@ def _clean_up(agent: Agent, server: Optional[AgentServer]) -> None:
 
 def _serve(agent: Agent) -> AgentServer:
     ip, port = agent.identity.ip, agent.options.ports.agent
-    context = ServerContext(
-        state=agent.state,
-        nodes=agent.identity.nodes,
-        token=agent.tokens.agent,
-        status=agent.status,
-        job_logs=agent.job_logs,
-        checkpoint_store=agent.checkpoint_store,
-        data_dir=agent.options.data_dir,
-        replication=agent.replication,
-        transfer=agent.transfer,
-    )
     try:
-        server = AgentServer(["127.0.0.1", ip], port, context)
+        server = AgentServer(["127.0.0.1", ip], port, agent)
     except OSError as error:
         reason, code = _cannot_listen(error, ip, port), error_code(error)
         raise agent.failed(FailureKind.PREFLIGHT, reason, subject=f"port {port}", code=code) from error

@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, List, Optional
 from cloudrl.node.failure import NodeFailed
 from cloudrl.protocol.failures import Failure
 from cloudrl.protocol.phases import Phase
-from cloudrl.protocol.report import HeartbeatReply, NodeReport, Replica
+from cloudrl.protocol.report import HeartbeatReply, NodeReport
 
 
 @dataclass
@@ -48,20 +48,11 @@ class NodeState:
         with self._lock:
             self._own = dataclasses.replace(self._own, **changes)
 
-    def add_seconds(self, step: str, seconds: float) -> None:
-        """Note how long a step took."""
+    def add(self, field: str, key: str, value: Any) -> None:
+        """Put one entry into a mapping of this node's report: `seconds`, `models` or `replicas`."""
         with self._lock:
-            self._own = dataclasses.replace(self._own, seconds={**self._own.seconds, step: round(seconds, 3)})
-
-    def add_model(self, name: str, path: str) -> None:
-        """Note where a model lies on this node."""
-        with self._lock:
-            self._own = dataclasses.replace(self._own, models={**self._own.models, name: path})
-
-    def add_replica(self, name: str, replica: Replica) -> None:
-        """Note how far something that a client has sent is on this node."""
-        with self._lock:
-            self._own = dataclasses.replace(self._own, replicas={**self._own.replicas, name: replica})
+            changes: Dict[str, Any] = {field: {**getattr(self._own, field), key: value}}
+            self._own = dataclasses.replace(self._own, **changes)
 
     # -- failure --------------------------------------------------------------------------------------------
 

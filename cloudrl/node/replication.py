@@ -108,7 +108,7 @@ class ReplicationHub:
             if name not in announced:
                 kept = [each for each in announced if not each.startswith(instead_of)]
                 self.state.publish(announced=(*kept, name))
-        self.state.add_replica(name, COMPLETE)
+        self.state.add("replicas", name, COMPLETE)
 
     def _progress(self, name: str) -> Dict[str, Any]:
         known = {report.rank: report.replicas.get(name) for report in self.state.reports()}
@@ -143,9 +143,9 @@ class Replicator:
             return  # tried again as long as it is wanted; who waits sees that nothing moves
         except (ApiError, OSError) as error:  # this node's own disk, unless it is the network
             if not (isinstance(error, OSError) and is_network_error(error)):
-                self._hub.state.add_replica(name, Replica(error=str(error)))
+                self._hub.state.add("replicas", name, Replica(error=str(error)))
         else:
-            self._hub.state.add_replica(name, COMPLETE)
+            self._hub.state.add("replicas", name, COMPLETE)
 
     def _pull_for_ever(self) -> None:
         while True:
@@ -179,7 +179,7 @@ class Replicator:
 
         def report() -> None:
             here = store.here(address) or {}
-            self._hub.state.add_replica(name, Replica(size_bytes=sum(here.values())))
+            self._hub.state.add("replicas", name, Replica(size_bytes=sum(here.values())))
 
         request = self._head.request(
             routes.GIVE_FILE, address=address, path=part.path, headers={"Range": f"bytes={offset}-"}

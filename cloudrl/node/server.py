@@ -12,14 +12,16 @@ from pathlib import Path
 from typing import BinaryIO, Iterator, List, Optional, cast
 
 from cloudrl.node import job_secrets
+from cloudrl.node.agent import Agent
 from cloudrl.node.files import Refused, open_below
-from cloudrl.node.http_handler import BYTES, HttpHandler, ServerContext
-from cloudrl.node.listener import Listener
+from cloudrl.node.http_handler import BYTES, HttpHandler
+from cloudrl.node.listener import UNAUTHENTICATED_S, Listener
 from cloudrl.node.manifest import Manifest
 from cloudrl.node.ranges import Span, number, parse_ranges
 from cloudrl.node.shard_worker import CASTS
 from cloudrl.node.shard_worker_client import ShardUnreadable, ShardWorkerFailed
 from cloudrl.protocol import routes
+from cloudrl.protocol.client import LISTING_TIMEOUT_S
 from cloudrl.protocol.failures import ApiError, ErrorCode
 from cloudrl.protocol.report import NodeReport
 
@@ -28,14 +30,28 @@ _LOG_CHUNK_BYTES = 1 << 20
 
 
 class AgentServer:
-    """One listener for each address, one thread for each connection; it answers from the start."""
+    """One listener for each address, one thread for each connection; it answers from the start.
 
-    def __init__(self, addresses: List[str], port: int, context: ServerContext) -> None:
-        handler = type("Handler", (_Handler,), {"context": context})
+    Args:
+        agent: what is shown.
+        unauthenticated_s: seconds in which a connection has to show the token.
+        rank_timeout_s: how long another rank may take to answer a call that is passed on to it.
+    """
+
+    def __init__(
+        self,
+        addresses: List[str],
+        port: int,
+        agent: Agent,
+        *,
+        unauthenticated_s: float = UNAUTHENTICATED_S,
+        rank_timeout_s: float = LISTING_TIMEOUT_S,
+    ) -> None:
+        handler = type("Handler", (_Handler,), {"agent": agent, "rank_timeout_s": rank_timeout_s})
         self._servers: List[Listener] = []
         try:
             for address in dict.fromkeys(addresses):
-                self._servers.append(Listener((address, port), handler, context.unauthenticated_s))
+                self._servers.append(Listener((address, port), handler, unauthenticated_s))
         except OSError:
             for server in self._servers:
                 server.server_close()
@@ -57,22 +73,22 @@ class AgentServer:
 
 class _Handler(HttpHandler):
     def _status(self) -> None:
-        self._json(self.context.status().to_json())
+        self._json(self.agent.status().to_json())
 
     def _heartbeat(self) -> None:
         report: NodeReport = self._json_body(NodeReport.from_json, "a report")
-        if not 0 < report.rank < self.context.nodes:
-            reason = f"rank {report.rank} does not belong to this cluster of {self.context.nodes} nodes"
+        if not 0 < report.rank < self.agent.identity.nodes:
+            reason = f"rank {report.rank} does not belong to this cluster of {self.agent.identity.nodes} nodes"
             raise ApiError(ErrorCode.BAD_REQUEST, reason)
-        self.context.state.record_heartbeat(report)
-        self._json(self.context.state.heartbeat_reply(report.rank).to_json())
+        self.agent.state.record_heartbeat(report)
+        self._json(self.agent.state.heartbeat_reply(report.rank).to_json())
 
     def _transfer(self) -> None:
         """A client says that it is sending something to Ray, which this agent does not see."""
         self._json({"noted": True})
 
     def _job_log(self, job: str) -> None:
-        folder, offset = self.context.job_logs(), self._offset()
+        folder, offset = self.agent.job_logs(), self._offset()
         if folder is None:
             raise ApiError(ErrorCode.NOT_FOUND, "Ray is not up")
         try:
@@ -88,38 +104,38 @@ class _Handler(HttpHandler):
     # -- data, files and secrets ----------------------------------------------------------------------------
 
     def _data_file(self, name: str, file: str) -> None:
-        self._file(self.context.data_dir, f"{name}/{file}")
+        self._file(self.agent.options.data_dir, f"{name}/{file}")
 
     def _announce_files(self, address: str) -> None:
         manifest = self._json_body(Manifest.from_json, "a manifest", _MAX_MANIFEST_BYTES)
-        self._json(self.context.replication.begin(address, manifest))
+        self._json(self.agent.replication.begin(address, manifest))
 
     def _take_file(self, address: str, path: str) -> None:
         count = self._content_length()
         if count is None:
             raise ApiError(ErrorCode.LENGTH_REQUIRED, "a file comes with its Content-Length")
         source = cast("BinaryIO", self.rfile)
-        self._json(self.context.replication.write(address, path, self._offset(), count, source))
+        self._json(self.agent.replication.write(address, path, self._offset(), count, source))
 
     def _files_state(self, address: str) -> None:
-        self._json(self.context.replication.files_state(address))
+        self._json(self.agent.replication.files_state(address))
 
     def _manifest(self, address: str) -> None:
-        self._json(self.context.replication.manifest(address))
+        self._json(self.agent.replication.manifest(address))
 
     def _give_file(self, address: str, path: str) -> None:
-        self.context.replication.manifest(address)  # what is still coming is nobody's business
-        self._file(self.context.replication.files.root / address, path)
+        self.agent.replication.manifest(address)  # what is still coming is nobody's business
+        self._file(self.agent.replication.files.root / address, path)
 
     def _take_secrets(self, job: str) -> None:
         script = self._json_body(job_secrets.script, "the secrets of a job", job_secrets.MAX_BYTES)
-        self._json(self.context.replication.put_secrets(job, script))
+        self._json(self.agent.replication.put_secrets(job, script))
 
     def _secrets_state(self, job: str) -> None:
-        self._json(self.context.replication.secrets_state(job))
+        self._json(self.agent.replication.secrets_state(job))
 
     def _give_secrets(self, job: str) -> None:
-        self._bytes(self.context.replication.secrets_of(job).encode(), {"Content-Type": "text/plain"})
+        self._bytes(self.agent.replication.secrets_of(job).encode(), {"Content-Type": "text/plain"})
 
     def _file(self, root: Path, path: str) -> None:
         with _disk_errors(ErrorCode.CONFLICT):
@@ -130,11 +146,11 @@ class _Handler(HttpHandler):
     # -- checkpoints: a file that cannot be read is UNREADABLE, as far as that is known before the bytes begin ----
 
     def _inventory(self) -> None:
-        self._json({"rank": self.context.state.own.rank, **self.context.checkpoint_store.inventory()})
+        self._json({"rank": self.agent.state.own.rank, **self.agent.checkpoint_store.inventory()})
 
     def _remove_checkpoint(self, root: str, path: str) -> None:
         with _disk_errors(ErrorCode.CONFLICT):  # EACCES, EROFS, EBUSY: the volume does not let this node
-            self.context.checkpoint_store.remove(root, path)
+            self.agent.checkpoint_store.remove(root, path)
         self._json({"removed": path})
 
     def _checkpoint_ranges(self, root: str, path: str) -> None:
@@ -162,19 +178,19 @@ class _Handler(HttpHandler):
 
     def _open_checkpoint(self, root: str, path: str) -> BinaryIO:
         with _disk_errors(ErrorCode.CONFLICT):
-            return self.context.checkpoint_store.open(root, path)
+            return self.agent.checkpoint_store.open(root, path)
 
     def _crc32(self, file: BinaryIO, span: Span, start: Optional[int]) -> None:
         if start is None:
             raise ApiError(ErrorCode.BAD_REQUEST, "crc32 is the sum of what stands before the range, or 0")
-        child = self.context.checkpoint_store.child
+        child = self.agent.checkpoint_store.child
         with _disk_errors(ErrorCode.UNREADABLE):
             sums = child.crc32(file, offset=span.first, count=span.length, start=start)
         self._json(sums)
 
     def _cast(self, file: BinaryIO, span: Span, types: str) -> None:
         stored, _, wanted = types.partition(",")
-        width, child = CASTS.get((stored, wanted)), self.context.checkpoint_store.child
+        width, child = CASTS.get((stored, wanted)), self.agent.checkpoint_store.child
         if width is None or span.first + span.length > span.size or span.length % width:
             reason = f"{types[:40]!r} is no cast of whole values that can be done here"
             raise ApiError(ErrorCode.BAD_REQUEST, reason)

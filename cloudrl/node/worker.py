@@ -163,7 +163,7 @@ class Worker(Agent):
 
     def _fetch_models(self, fetcher: Fetcher) -> None:
         for model in self.options.models:
-            self.state.add_model(model, self._fetch_model(fetcher, model))
+            self.state.add("models", model, self._fetch_model(fetcher, model))
 
     def _fetch_model(self, fetcher: Fetcher, model: str) -> str:
         self._wait_in_thread(lambda: self.reply.markers is not None)

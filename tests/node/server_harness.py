@@ -10,10 +10,11 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from cloudrl.node.checkpoint_store import CheckpointStore
-from cloudrl.node.http_handler import ServerContext
+from cloudrl.node.identity import Identity
 from cloudrl.node.job_secrets import JobSecrets
 from cloudrl.node.listener import UNAUTHENTICATED_S
 from cloudrl.node.node_state import NodeState
@@ -21,7 +22,9 @@ from cloudrl.node.process import Child
 from cloudrl.node.replication import ReplicationHub
 from cloudrl.node.server import AgentServer
 from cloudrl.node.shard_worker_client import ShardWorkerClient
+from cloudrl.node.tokens import Tokens
 from cloudrl.node.uploads import Store
+from cloudrl.protocol.options import AgentOptions
 from cloudrl.protocol.report import ClusterInfo, ClusterStatus, NodeReport
 
 TOKEN = "right-token"
@@ -65,20 +68,19 @@ class Served:
         self.checkpoint_store = checkpoint_store(
             self.checkpoints, folder / "ray", run_id="run", rank=rank, child=ShardWorkerClient(self._shard_child)
         )
-        self.context = ServerContext(
+        self.agent: Any = SimpleNamespace(
             state=self.state,
-            nodes=nodes,
-            token=token,
+            identity=Identity("local", "lab", "id", rank, nodes, "127.0.0.1", "127.0.0.1", None),
+            tokens=Tokens(token, ""),
+            options=AgentOptions(data_dir=self.data),
             status=lambda: self.status or ClusterStatus(ClusterInfo("lab", "id", "local", nodes), self.state.own.phase),
             job_logs=lambda: self.job_logs,
             checkpoint_store=self.checkpoint_store,
-            data_dir=self.data,
             replication=self.replication,
             transfer=self._transfer,
-            unauthenticated_s=unauthenticated_s,
-            rank_timeout_s=rank_timeout_s,
         )
-        self.server = AgentServer(["127.0.0.1"], 0, self.context)
+        times = {"unauthenticated_s": unauthenticated_s, "rank_timeout_s": rank_timeout_s}
+        self.server = AgentServer(["127.0.0.1"], 0, self.agent, **times)
         self.port = self.server.port
         self.state.update(agent_port=self.port)
 

@@ -34,9 +34,9 @@ FIRST, SECOND = Failure(FailureKind.SETUP, 1, "first"), Failure(FailureKind.LOST
 def test_own_changes(state: NodeState) -> None:
     before = state.own
     state.update(phase="ray", detail="x")
-    state.add_seconds("setup", 1.23456)
-    state.add_model("m", "/m")
-    assert (state.own.phase, state.own.seconds, state.own.models) == ("ray", {"setup": 1.235}, {"m": "/m"})
+    state.add("seconds", "setup", 1.23456)
+    state.add("models", "m", "/m")
+    assert (state.own.phase, state.own.seconds, state.own.models) == ("ray", {"setup": 1.23456}, {"m": "/m"})
     assert before == _report(0)
 
 
@@ -121,7 +121,7 @@ def test_a_failure_is_told_only_once_it_is_judged(state: NodeState) -> None:
 def test_threads_lose_nothing(state: NodeState) -> None:
     def work(name: str) -> None:
         for index in range(200):
-            state.add_model(f"{name}-{index}", "/")
+            state.add("models", f"{name}-{index}", "/")
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(work, "abcd"))

@@ -82,7 +82,7 @@ def test_a_port_that_is_taken_leaves_no_listener_on_the_other_address(head: Serv
     with socket.create_server(("127.0.0.2", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(OSError, match="in use"):
-            AgentServer(["127.0.0.1", "127.0.0.2"], port, head.context)
+            AgentServer(["127.0.0.1", "127.0.0.2"], port, head.agent)
         with socket.socket() as probe:
             assert probe.connect_ex(("127.0.0.1", port)) != 0
 
