@@ -32,6 +32,7 @@ from cloudrl.protocol.failures import ApiError, ErrorCode
 from cloudrl.protocol.phases import Phase
 from cloudrl.protocol.report import ClusterInfo, ClusterStatus, NodeReport, RayInfo
 from cloudrl.protocol.routes import ROUTES, SIZE_HEADER
+from cloudrl.protocol.wire import to_json
 from cloudrl.transport import Connection
 
 RAY_URL, AGENT_URL = "http://ray.fake:8265", "http://agent.fake:8266"
@@ -355,7 +356,7 @@ def _status(cluster: ClusterInfo) -> dict[str, Any]:
         models={"tiny-adder": "/vol/models/tiny-adder"},
         nodes=tuple(NodeReport(rank, _ip(rank), phase=Phase.READY) for rank in range(cluster.nodes)),
     )  # fmt: skip
-    found: dict[str, Any] = json.loads(json.dumps(status.to_json()))
+    found: dict[str, Any] = json.loads(json.dumps(to_json(status)))
     return found
 
 

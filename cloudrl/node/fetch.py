@@ -10,7 +10,7 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Callable, Dict, List, Mapping, Sequence, Tuple
+from typing import Callable, Dict, Iterable, List, Mapping
 
 from cloudrl.data.request import folder_name, parse_request
 from cloudrl.node.failure import NodeFailed
@@ -20,7 +20,6 @@ from cloudrl.protocol import routes
 from cloudrl.protocol.client import AgentClient
 from cloudrl.protocol.failures import ApiError, ErrorCode, Failure, FailureKind
 from cloudrl.protocol.options import MADE_ON_NODES, AgentOptions
-from cloudrl.protocol.report import DataFile
 
 # what these two draw would fill a log; our own lines say how far it is (read by both when they are imported)
 _NO_BARS = {"HF_DATASETS_DISABLE_PROGRESS_BARS": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
@@ -60,12 +59,12 @@ class Fetcher:
     ) -> None:
         self._options, self._rank, self._env, self._sleep = options, rank, env, sleep
 
-    def prepare_data(self, text: str) -> Tuple[DataFile, ...]:
-        """Make {train,test}.parquet of a `--data` argument, and describe the files for the other nodes."""
+    def prepare_data(self, text: str) -> Dict[str, str]:
+        """Make {train,test}.parquet of a `--data` argument; returns the files with their SHA-256."""
         name = parse_request(text).name
         folder = self._options.data_dir / folder_name(name)
         self._run(FailureKind.DATA, name, text, folder, {**_NO_BARS, **self._env})
-        return tuple(describe_file(file) for file in sorted(folder.glob("*.parquet")))
+        return {file.name: sha256(file) for file in sorted(folder.glob("*.parquet"))}
 
     def fetch_model(self, model: str) -> str:
         """Download (or make) a model on this node and return its folder."""
@@ -98,11 +97,6 @@ class Fetcher:
         raise NodeFailed(failure)
 
 
-def describe_file(path: Path) -> DataFile:
-    """Name, size and SHA-256 of a prepared file."""
-    return DataFile(path.name, path.stat().st_size, sha256(path))
-
-
 def sha256(path: Path) -> str:
     """Hex digest of a file's content."""
     digest = hashlib.sha256()
@@ -112,8 +106,8 @@ def sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def pull(head: AgentClient, folder: str, file: DataFile, *, to: Path) -> None:
-    """Copy a prepared data file from the head; it appears whole or not at all.
+def pull(head: AgentClient, folder: str, file: str, announced: str, *, to: Path) -> None:
+    """Copy a prepared data file, of which the head has announced the SHA-256; it appears whole or not at all.
 
     Raises:
         ApiError: the bytes are not those that the head has announced, or it has none.
@@ -122,20 +116,20 @@ def pull(head: AgentClient, folder: str, file: DataFile, *, to: Path) -> None:
     to.parent.mkdir(parents=True, exist_ok=True)
     part = to.with_name(f".{to.name}.{os.getpid()}.part")
     digest = hashlib.sha256()
-    request = head.request(routes.DATA_FILE, name=folder, file=file.file)
+    request = head.request(routes.DATA_FILE, name=folder, file=file)
     try:
         with head.open(request) as answer, part.open("wb") as out:
             for chunk in iter(lambda: answer.stream.read(1 << 20), b""):
                 digest.update(chunk)
                 out.write(chunk)
-        if digest.hexdigest() != file.sha256:
-            reason = f"{folder}/{file.file} from {head.url} is damaged: its SHA-256 is not the announced one"
+        if digest.hexdigest() != announced:
+            reason = f"{folder}/{file} from {head.url} is damaged: its SHA-256 is not the announced one"
             raise ApiError(ErrorCode.DAMAGED, reason)
         part.replace(to)
     finally:
         part.unlink(missing_ok=True)
 
 
-def split_paths(data_dir: Path, name: str, files: Sequence[DataFile]) -> Dict[str, str]:
+def split_paths(data_dir: Path, name: str, files: Iterable[str]) -> Dict[str, str]:
     """{"train": path, "test": path} of one prepared data set."""
-    return {Path(each.file).stem: str(data_dir / folder_name(name) / each.file) for each in files}
+    return {Path(each).stem: str(data_dir / folder_name(name) / each) for each in files}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from pathlib import Path
-from typing import Any, ContextManager, Dict, Optional, Set, Tuple
+from typing import Any, ContextManager, Dict, Optional, Set
 
 from cloudrl.data.request import parse_request
 from cloudrl.node import budget, shared_fs
@@ -16,7 +16,7 @@ from cloudrl.node.failure import NodeFailed
 from cloudrl.node.fetch import Fetcher, models_dir, split_paths
 from cloudrl.node.process import Child
 from cloudrl.protocol.failures import Failure, FailureKind
-from cloudrl.protocol.report import BudgetStatus, ClusterStatus, DataFile, NodeReport
+from cloudrl.protocol.report import BudgetStatus, ClusterStatus, NodeReport
 
 _BEAT_IS_LATE_S = 2.5
 _TELL_WORKERS_S = 4.0
@@ -149,10 +149,7 @@ class Head(Agent):
             shared_fs.remove_marker(Path(folder), self.identity.run_id)
 
     def _prepare_data(self, fetcher: Fetcher) -> None:
-        done: Dict[str, Tuple[DataFile, ...]] = {}
-        for text in self.options.data:
-            done[parse_request(text).name] = fetcher.prepare_data(text)
-        self.state.publish(data=done)
+        self.state.publish(data={parse_request(text).name: fetcher.prepare_data(text) for text in self.options.data})
 
     def _fetch_models(self, fetcher: Fetcher) -> None:
         for model in self.options.models:

@@ -17,6 +17,7 @@ from cloudrl.node.ranges import Span, number, parse_range
 from cloudrl.protocol import routes
 from cloudrl.protocol.client import AgentClient, AgentRefused, Request, is_network_error
 from cloudrl.protocol.failures import ApiError, ErrorCode
+from cloudrl.protocol.wire import to_json
 
 T = TypeVar("T")
 _MAX_BODY_BYTES = 1 << 20
@@ -163,7 +164,7 @@ class HttpHandler(BaseHTTPRequestHandler):
     # -- answers --------------------------------------------------------------------------------------------
 
     def _json(self, value: Any, *, status: int = 200) -> None:
-        self._bytes(json.dumps(value).encode(), {"Content-Type": "application/json"}, status)
+        self._bytes(json.dumps(to_json(value)).encode(), {"Content-Type": "application/json"}, status)
 
     def _bytes(self, body: bytes, headers: Mapping[str, str] = BYTES, status: int = 200) -> None:
         self._head(status, {**headers, "Content-Length": str(len(body))})

@@ -17,7 +17,7 @@ from cloudrl.node.job_secrets import JobSecrets
 from cloudrl.node.manifest import Manifest, Part
 from cloudrl.node.node_state import NodeState
 from cloudrl.node.uploads import Store
-from cloudrl.protocol import routes, wire
+from cloudrl.protocol import routes
 from cloudrl.protocol.client import AgentClient, AgentRefused, is_network_error
 from cloudrl.protocol.failures import ApiError, ErrorCode
 from cloudrl.protocol.report import Replica
@@ -112,7 +112,7 @@ class ReplicationHub:
 
     def _progress(self, name: str) -> Dict[str, Any]:
         known = {report.rank: report.replicas.get(name) for report in self.state.reports()}
-        return {str(rank): wire.to_json(known.get(rank) or Replica()) for rank in range(self._nodes)}
+        return {str(rank): known.get(rank) or Replica() for rank in range(self._nodes)}
 
 
 class Replicator:

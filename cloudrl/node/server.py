@@ -6,6 +6,7 @@ The calls are `cloudrl.protocol.routes`; one of the handler's methods is named l
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import threading
 from pathlib import Path
@@ -24,6 +25,7 @@ from cloudrl.protocol import routes
 from cloudrl.protocol.client import LISTING_TIMEOUT_S
 from cloudrl.protocol.failures import ApiError, ErrorCode
 from cloudrl.protocol.report import NodeReport
+from cloudrl.protocol.wire import from_json
 
 _MAX_MANIFEST_BYTES = 8 << 20
 _LOG_CHUNK_BYTES = 1 << 20
@@ -73,15 +75,15 @@ class AgentServer:
 
 class _Handler(HttpHandler):
     def _status(self) -> None:
-        self._json(self.agent.status().to_json())
+        self._json(self.agent.status())
 
     def _heartbeat(self) -> None:
-        report: NodeReport = self._json_body(NodeReport.from_json, "a report")
+        report = self._json_body(functools.partial(from_json, NodeReport), "a report")
         if not 0 < report.rank < self.agent.identity.nodes:
             reason = f"rank {report.rank} does not belong to this cluster of {self.agent.identity.nodes} nodes"
             raise ApiError(ErrorCode.BAD_REQUEST, reason)
         self.agent.state.record_heartbeat(report)
-        self._json(self.agent.state.heartbeat_reply(report.rank).to_json())
+        self._json(self.agent.state.heartbeat_reply(report.rank))
 
     def _transfer(self) -> None:
         """A client says that it is sending something to Ray, which this agent does not see."""

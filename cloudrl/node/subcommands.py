@@ -19,7 +19,7 @@ from cloudrl.errors import CloudrlError
 from cloudrl.node.failure import describe, error_code, is_transient
 from cloudrl.node.process import Child
 from cloudrl.protocol.options import MADE_ON_NODES
-from cloudrl.protocol.wire import Wire
+from cloudrl.protocol.wire import from_json, to_json
 
 _REMEDIES = {
     "MKL_THREADING_LAYER": "numpy's MKL clashes with libgomp: add the set-up command `pip install -U numpy`, "
@@ -31,7 +31,7 @@ _REMEDIES = {
 
 
 @dataclass(frozen=True)
-class ChildResult(Wire):
+class ChildResult:
     """What a child leaves in its `--result` file: what it has made, or why it failed.
 
     Attributes:
@@ -49,7 +49,7 @@ class ChildResult(Wire):
     def read(cls, file: Path, child: Child) -> ChildResult:
         """What a child that has ended has left; of one that crashed, its exit status and the last line of its log."""
         try:
-            return cls.from_json(json.loads(file.read_text()))
+            return from_json(cls, json.loads(file.read_text()))
         except (OSError, ValueError):
             status, lines = child.poll(), [line.strip() for line in child.tail().splitlines()]
             last_line = next(filter(None, reversed(lines)), f"its child exited with {status}")
@@ -80,11 +80,11 @@ def main(argv: Sequence[str]) -> int:
     args = parser.parse_args(argv)
     try:
         path = WORK[args.command](args.subjects, args.to)
-        args.result.write_text(json.dumps(ChildResult(str(path)).to_json()))
+        args.result.write_text(json.dumps(to_json(ChildResult(str(path)))))
     except Exception as error:
         result = ChildResult("", describe(error), error_code(error), is_transient(error))
         with contextlib.suppress(OSError):  # a full disk may be what is to be said
-            args.result.write_text(json.dumps(result.to_json()))
+            args.result.write_text(json.dumps(to_json(result)))
         if not isinstance(error, _expected_errors()):
             raise
         print(result.reason, file=sys.stderr)

@@ -22,7 +22,7 @@ from cloudrl.node.replication import Replicator
 from cloudrl.protocol.client import AgentClient, AgentRefused, is_network_error
 from cloudrl.protocol.failures import ApiError, Failure, FailureKind
 from cloudrl.protocol.phases import Phase
-from cloudrl.protocol.report import DataFile, HeartbeatReply
+from cloudrl.protocol.report import HeartbeatReply
 
 _BEAT_S = 0.2
 _BEAT_WHEN_READY_S = 1.0
@@ -139,15 +139,15 @@ class Worker(Agent):
             self._wait_in_thread(lambda: self.reply.data is not None)
             if not self._shares(self.options.data_dir):
                 for name, files in (self.reply.data or {}).items():
-                    for file in files:
-                        self._pull(folder_name(name), file)
+                    for file, digest in files.items():
+                        self._pull(folder_name(name), file, digest)
 
-    def _pull(self, folder: str, file: DataFile) -> None:
+    def _pull(self, folder: str, file: str, digest: str) -> None:
         """Copy one file from the head; a transfer that breaks off is tried once more."""
-        name, to = f"{folder}/{file.file}", self.options.data_dir / folder / file.file
+        name, to = f"{folder}/{file}", self.options.data_dir / folder / file
         for is_last in (False, True):
             try:
-                pull(self.head, folder, file, to=to)
+                pull(self.head, folder, file, digest, to=to)
             except (ApiError, OSError, http.client.HTTPException) as error:
                 if isinstance(error, OSError) and not is_network_error(error):
                     code = error_code(error)

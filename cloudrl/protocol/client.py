@@ -13,6 +13,7 @@ import json
 import socket
 import threading
 from dataclasses import dataclass, field
+from functools import partial
 from operator import itemgetter
 from typing import Any, Callable, Dict, Iterable, Iterator, Mapping, Optional, Tuple, TypeVar, Union
 from urllib.parse import urlsplit
@@ -21,7 +22,7 @@ from cloudrl.errors import ConnectionFailed, InputError, Unauthorized
 from cloudrl.protocol import routes
 from cloudrl.protocol.failures import ApiError, ErrorCode
 from cloudrl.protocol.report import ClusterStatus, HeartbeatReply, NodeReport, Replica
-from cloudrl.protocol.wire import from_json
+from cloudrl.protocol.wire import from_json, to_json
 
 CHECK_TIMEOUT_S = 600.0
 """The agent reads a file once more when its last byte has come: a shard of 50 GB takes minutes."""
@@ -216,7 +217,7 @@ class AgentClient:
 
     def status(self) -> ClusterStatus:
         """The cluster as rank 0 sees it."""
-        return self._call(self.request(routes.STATUS), ClusterStatus.from_json)
+        return self._call(self.request(routes.STATUS), partial(from_json, ClusterStatus))
 
     def job_log(self, submission_id: str, offset: int = 0) -> Optional[Tuple[bytes, int]]:
         """A job's driver log from byte `offset`, at most 1 MiB, and its whole size; None while there is no log yet."""
@@ -295,8 +296,8 @@ class AgentClient:
             OSError, http.client.HTTPException, ValueError: nobody answers, or no agent.
             AgentRefused: wrong token, or another cluster's agent.
         """
-        with self.open(self.request(routes.HEARTBEAT, body=json.dumps(report.to_json()).encode())) as answer:
-            return HeartbeatReply.from_json(json.loads(answer.stream.read()))
+        with self.open(self.request(routes.HEARTBEAT, body=json.dumps(to_json(report)).encode())) as answer:
+            return from_json(HeartbeatReply, json.loads(answer.stream.read()))
 
     # -- inside ---------------------------------------------------------------------------------------------
 

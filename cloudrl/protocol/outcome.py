@@ -8,7 +8,7 @@ from typing import Optional
 
 from cloudrl.protocol.failures import Failure
 from cloudrl.protocol.phases import Phase
-from cloudrl.protocol.wire import Wire
+from cloudrl.protocol.wire import from_json, to_json
 
 FILE = "outcome.json"
 """In the agent's run folder."""
@@ -20,7 +20,7 @@ _MARK = "CLOUDRL OUTCOME "
 
 
 @dataclass(frozen=True)
-class Outcome(Wire):
+class Outcome:
     """The end of one agent.
 
     Attributes:
@@ -39,7 +39,7 @@ class Outcome(Wire):
 
     def to_text(self) -> str:
         """The content of the file."""
-        return json.dumps(self.to_json())
+        return json.dumps(to_json(self))
 
     def to_line(self) -> str:
         """The line that stands alone in the agent's output."""
@@ -49,7 +49,7 @@ class Outcome(Wire):
 def from_text(text: str) -> Optional[Outcome]:
     """Read the file; None where it is none, as a disk that ran full leaves one."""
     try:
-        return Outcome.from_json(json.loads(text))
+        return from_json(Outcome, json.loads(text))
     except ValueError:
         return None
 

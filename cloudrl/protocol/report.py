@@ -7,7 +7,6 @@ from typing import Dict, Optional, Tuple
 
 from cloudrl.protocol.failures import Failure
 from cloudrl.protocol.phases import Phase
-from cloudrl.protocol.wire import Wire
 
 
 @dataclass(frozen=True)
@@ -24,7 +23,7 @@ class Replica:
 
 
 @dataclass(frozen=True)
-class NodeReport(Wire):
+class NodeReport:
     """One node.
 
     Attributes:
@@ -65,16 +64,7 @@ class NodeReport(Wire):
 
 
 @dataclass(frozen=True)
-class DataFile:
-    """A prepared file of a data set, for the nodes that copy it from rank 0."""
-
-    file: str
-    size_bytes: int
-    sha256: str
-
-
-@dataclass(frozen=True)
-class HeartbeatReply(Wire):
+class HeartbeatReply:
     """What rank 0 tells every node.
 
     Attributes:
@@ -83,7 +73,7 @@ class HeartbeatReply(Wire):
         ready: whether the barrier is open.
         ray_version, python_version: of rank 0, once it has looked; all nodes need the same.
         markers: folder -> text of the marker file there, by which a shared folder is known; None before.
-        data: data set -> its prepared files; None before.
+        data: data set -> its prepared files -> their SHA-256; None before.
         models: those that rank 0 has, with their folders.
         announced: names of what clients have sent, for all nodes to copy.
         cost_before: as in `NodeReport`, the most that any rank remembers.
@@ -95,7 +85,7 @@ class HeartbeatReply(Wire):
     ray_version: Optional[str] = None
     python_version: Optional[str] = None
     markers: Optional[Dict[str, str]] = None
-    data: Optional[Dict[str, Tuple[DataFile, ...]]] = None
+    data: Optional[Dict[str, Dict[str, str]]] = None
     models: Dict[str, str] = field(default_factory=dict)
     announced: Tuple[str, ...] = ()
     cost_before: float = 0.0
@@ -135,7 +125,7 @@ class BudgetStatus:
 
 
 @dataclass(frozen=True)
-class ClusterStatus(Wire):
+class ClusterStatus:
     """The answer to a client. A worker knows itself only; rank 0 knows everybody.
 
     Attributes:

@@ -10,19 +10,6 @@ from typing import Any, Dict, Type, TypeVar, Union, get_args, get_origin, get_ty
 T = TypeVar("T")
 
 
-class Wire:
-    """What a frozen dataclass that travels inherits."""
-
-    def to_json(self) -> Any:
-        """JSON-ready form."""
-        return to_json(self)
-
-    @classmethod
-    def from_json(cls: Type[T], data: Any) -> T:
-        """Read what `to_json` wrote; see `from_json` of this module."""
-        return from_json(cls, data)
-
-
 def to_json(value: Any) -> Any:
     """Dataclasses become objects, tuples lists, enums their values."""
     if dataclasses.is_dataclass(value):

@@ -25,6 +25,7 @@ from cloudrl.node.uploads import SPARE_BYTES, Store
 from cloudrl.protocol import client
 from cloudrl.protocol.client import AgentClient, Request, Response
 from cloudrl.protocol.report import ClusterStatus, Replica
+from cloudrl.protocol.wire import from_json
 from cloudrl.spec import Job
 from cloudrl.spec.shape import ClusterShape
 from cloudrl.transport import Connection
@@ -205,7 +206,7 @@ def test_nothing_moves():
 def connection(cluster: FakeCluster, head: Served) -> Connection:
     """A cluster whose agent takes files and secrets."""
     files, secrets = head.replication.files.root, head.replication.secrets.folder
-    head.status = ClusterStatus.from_json({**cluster.status, "files_dir": str(files), "secrets_dir": str(secrets)})
+    head.status = from_json(ClusterStatus, {**cluster.status, "files_dir": str(files), "secrets_dir": str(secrets)})
     return Connection("lab", cluster.url, cluster.token, f"http://127.0.0.1:{head.port}", TOKEN, "id-1")
 
 

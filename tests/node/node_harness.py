@@ -28,7 +28,7 @@ from cloudrl.errors import ConnectionFailed
 from cloudrl.node.tokens import derive
 from cloudrl.protocol.client import AgentClient
 from cloudrl.protocol.failures import Failure
-from cloudrl.protocol.wire import from_json
+from cloudrl.protocol.wire import from_json, to_json
 from cloudrl.render.agent import write_agent
 
 MARK = "CLOUDRL_TEST_MARK"
@@ -109,7 +109,7 @@ class Node:
         return AgentClient(f"http://{IP}:{self.port}", derive(KEY).agent)
 
     def status(self) -> dict[str, Any]:
-        return dict(self.agent.status().to_json())
+        return dict(to_json(self.agent.status()))
 
     def phase(self) -> str:
         """As it says itself; "" while it does not listen."""

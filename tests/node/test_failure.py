@@ -24,6 +24,7 @@ from cloudrl.errors import ConnectionFailed, InputError
 from cloudrl.node.failure import error_code, is_transient, unforeseen
 from cloudrl.node.subcommands import ChildResult
 from cloudrl.protocol.failures import FailureKind
+from cloudrl.protocol.wire import from_json
 
 REQUEST = httpx.Request("GET", "https://hub/api")
 
@@ -182,7 +183,7 @@ def test_a_model_that_the_hub_does_not_give(hub_url: str, tmp_path: Path, place:
         text=True,
         timeout=60,
     )
-    result = ChildResult.from_json(json.loads((tmp_path / "result").read_text()))
+    result = from_json(ChildResult, json.loads((tmp_path / "result").read_text()))
     assert (done.returncode, result.path, result.transient) == (1, "", transient), done.stderr
     assert "Traceback" not in done.stderr
     assert result.code.endswith(f" {place}") or place is None

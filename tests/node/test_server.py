@@ -122,14 +122,14 @@ def test_a_refused_call_cannot_hide_a_second_one_in_its_body(head: Served) -> No
 
 
 def _report(rank: Any = 1, **changes: Any) -> bytes:
-    report = NodeReport(rank=1, ip="127.0.0.1", hostname="node-1", agent_port=1).to_json()
+    report = wire.to_json(NodeReport(rank=1, ip="127.0.0.1", hostname="node-1", agent_port=1))
     return json.dumps({**report, "rank": rank, **changes}).encode()
 
 
 def test_a_heartbeat_is_heard_and_answered(head: Served) -> None:
     head.state.publish(ready=True)
     answer = head.call("POST", "/v1/heartbeat", body=_report(phase="ray", a_newer_key=1))
-    assert (answer.status, answer.json()) == (200, HeartbeatReply(ready=True).to_json())
+    assert (answer.status, answer.json()) == (200, wire.to_json(HeartbeatReply(ready=True)))
     assert [(each.rank, each.phase) for each in head.state.reports()] == [(0, "start"), (1, "ray")]
 
 

@@ -16,7 +16,6 @@ from server_harness import SECRET, Served
 from cloudrl.node.fetch import pull
 from cloudrl.protocol.client import AgentClient, AgentRefused
 from cloudrl.protocol.failures import ApiError
-from cloudrl.protocol.report import DataFile
 
 BODY = b"0123456789"
 
@@ -165,7 +164,7 @@ def test_prepared_data(node: Served) -> None:
 
 def _pull(node: Served, file: str, to: Path, sha256: str = "0" * 64, token: str = "right-token") -> None:
     client = AgentClient(f"http://127.0.0.1:{node.port}", token, timeout_s=5.0)
-    pull(client, "step", DataFile(file, len(BODY), sha256), to=to)
+    pull(client, "step", file, sha256, to=to)
 
 
 def test_a_file_is_pulled(node: Served, tmp_path: Path) -> None:

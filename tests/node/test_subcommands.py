@@ -14,16 +14,16 @@ import pytest
 from child_processes import ended
 from node_harness import until
 
-from cloudrl.node.fetch import describe_file, hub_cache, models_dir, split_paths
+from cloudrl.node.fetch import hub_cache, models_dir, split_paths
 from cloudrl.node.log import Log
 from cloudrl.node.main import main
 from cloudrl.node.process import Child
 from cloudrl.node.subcommands import ChildResult, explain_import
-from cloudrl.protocol.report import DataFile
+from cloudrl.protocol.wire import from_json
 
 
 def left(folder: Path) -> ChildResult:
-    return ChildResult.from_json(json.loads((folder / "result").read_text()))
+    return from_json(ChildResult, json.loads((folder / "result").read_text()))
 
 
 def test_what_can_be_foreseen_is_said_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -127,16 +127,11 @@ def test_the_hub_cache_is_where_huggingface_hub_puts_it(tmp_path: Path) -> None:
     assert str(hub_cache(env)) == done.stdout.strip()
 
 
-def test_prepared_files_are_described(tmp_path: Path) -> None:
-    (tmp_path / "d").mkdir()
-    (tmp_path / "d" / "train.parquet").write_bytes(b"abc")
-    described = describe_file(tmp_path / "d" / "train.parquet")
-    digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-    assert described == DataFile("train.parquet", 3, digest)
-    assert split_paths(tmp_path, "d", [described]) == {"train": str(tmp_path / "d" / "train.parquet")}
+def test_paths_of_prepared_files(tmp_path: Path) -> None:
+    assert split_paths(tmp_path, "d", ["train.parquet"]) == {"train": str(tmp_path / "d" / "train.parquet")}
     # a name with a slash in it is one folder
-    assert split_paths(tmp_path, "owner/name", [described]) == {
-        "train": str(tmp_path / "owner--name" / "train.parquet")
+    assert split_paths(tmp_path, "owner/name", ["test.parquet"]) == {
+        "test": str(tmp_path / "owner--name" / "test.parquet")
     }
 
 
