@@ -11,23 +11,22 @@ PYTHON ?= $(shell for p in python3.12 python3.11 python3.10 python3 python; do \
 TORCH_ARGS := $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-others test-lab test-unit test-dstack test-slow check format bench-help bench-up bench-dstack bench-merge dstack-lab dstack-lab-down dstack-packages clean
+.PHONY: demo test test-unit test-dstack test-slow check format bench-help bench-up bench-dstack bench-merge dstack-lab dstack-lab-down dstack-packages clean
 
 demo: $(VENV)/.local
 	$(BIN)/cloudrl demo
 
 # The lab has a network of its own, so its tests run beside all others: either waits a good deal. What they say comes
-# when they have ended. PYTEST_ADDOPTS goes to both; 5 is pytest's status for no tests.
+# when they have ended. PYTEST_ADDOPTS goes to both; 5 is pytest's status for no tests. Ctrl-C and SIGTERM end both, and
+# each is waited for while it cleans up.
 test: dstack-packages
-	@$(MAKE) --no-print-directory --jobs 2 --keep-going test-others test-lab
-
-test-others:
-	$(BIN)/python -m pytest -m "not dstack" || test $$? = 5
-
-test-lab:
-	@mkdir -p .pytest_cache
-	@$(BIN)/python -m pytest -m dstack -o cache_dir=.pytest_cache/dstack >.pytest_cache/lab.txt 2>&1; status=$$?; \
-	cat .pytest_cache/lab.txt; test $$status = 0 || test $$status = 5
+	@mkdir -p .pytest_cache; trap 'kill $$lab $$others 2>/dev/null' INT TERM; \
+	$(BIN)/python -m pytest -m dstack -o cache_dir=.pytest_cache/dstack >.pytest_cache/lab.txt 2>&1 & lab=$$!; \
+	$(BIN)/python -m pytest -m "not dstack" & others=$$!; \
+	finish() { wait $$1; status=$$?; while kill -0 $$1 2>/dev/null; do wait $$1; status=$$?; done; }; \
+	finish $$others; others_status=$$status; finish $$lab; \
+	echo; echo "The tests in the dstack lab, which ran beside these:"; cat .pytest_cache/lab.txt; \
+	for each in $$others_status $$status; do test $$each = 0 || test $$each = 5 || exit $$each; done
 
 test-unit: $(VENV)/.dev
 	$(BIN)/python -m pytest --ignore tests/verl_cpu -m "not io and not agents and not verl and not ray and not e2e and not dstack"

@@ -29,18 +29,16 @@ settings.register_profile("repeatable", max_examples=30, derandomize=True, deadl
 settings.register_profile("explore", max_examples=2000, deadline=None, database=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
-# A shell without job control starts what runs in the background with Ctrl-C ignored, and children inherit that.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-
 
 def _interrupt(_number: int, _frame: object) -> None:
-    """SIGTERM ends the tests as Ctrl-C does: it is said where, and fixtures clean up. A second one changes nothing."""
+    """Ctrl-C and SIGTERM end the tests: it is said where, and fixtures clean up. A SIGTERM after it changes nothing."""
     signal.signal(signal.SIGTERM, lambda *_: None)
     raise KeyboardInterrupt
 
 
-signal.signal(signal.SIGTERM, _interrupt)
+# Ctrl-C also where a shell without job control has started this in the background, with Ctrl-C ignored.
+for _signal in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(_signal, _interrupt)
 
 # Where libraries look when they are imported, which is before any fixture. Theirs would be the user's own caches.
 _CACHES = tempfile.mkdtemp(prefix="cloudrl-caches-")

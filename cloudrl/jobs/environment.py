@@ -49,9 +49,6 @@ def checked_env(values: Any, where: str) -> dict[str, str]:
 def load_runtime_env(path: Path) -> dict[str, Any]:
     """Read a file as `ray job submit --runtime-env` takes it.
 
-    `working_dir`, `excludes` and `env_vars` are checked here. Other fields are passed on to Ray, after Ray's own check
-    where it has one on the client's side.
-
     Raises:
         InputError: There is no such file, it is no mapping in YAML, or a field is not what it should be.
     """
@@ -62,9 +59,20 @@ def load_runtime_env(path: Path) -> dict[str, Any]:
         raise InputError(f"{where}: {getattr(failure, 'strerror', None) or failure}") from failure
     except yaml.YAMLError as failure:
         raise InputError(f"{where} is not YAML: {failure}") from failure
-    values = {} if values is None else values
-    if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
+    return checked_runtime_env({} if values is None else values, where)
+
+
+def checked_runtime_env(values: Any, where: str) -> dict[str, Any]:
+    """A runtime environment whose `working_dir`, `excludes`, `env_vars` and `py_modules` are what they should be.
+
+    Other fields are passed on to Ray, after Ray's own check where it has one on the client's side.
+
+    Raises:
+        InputError: With `where` in front of what is wrong.
+    """
+    if not isinstance(values, Mapping) or not all(isinstance(key, str) for key in values):
         raise InputError(f"{where}: expected fields such as working_dir, excludes and env_vars")
+    values = dict(values)
     if values.get("env_vars") is not None:
         values["env_vars"] = checked_env(values["env_vars"], f"{where}: env_vars")
     if not _is_texts(values.get("excludes") or []):

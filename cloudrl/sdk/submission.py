@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from cloudrl import jobs, recipes
 from cloudrl.errors import ConnectionFailed, InputError, Interrupted
+from cloudrl.jobs.environment import checked_runtime_env
 from cloudrl.jobs.handle import raise_for_status
 from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, notify, silent, unattended
 
@@ -65,10 +66,18 @@ class JobKeywords(TypedDict, total=False):
 
 
 def submit_options(overrides: Mapping[str, Any] | None, keywords: JobKeywords) -> SubmitOptions:
-    """The same for the planning of a job."""
-    values: dict[str, Any] = {**keywords, "overrides": overrides or {}}
+    """The same for the planning of a job.
+
+    Raises:
+        InputError: `runtime_env` is none.
+    """
     data = keywords.get("data", ())
-    return jobs.SubmitOptions(**{**values, "data": (data,) if isinstance(data, str) else tuple(data)})
+    checked: dict[str, Any] = {
+        "overrides": overrides or {},
+        "data": (data,) if isinstance(data, str) else tuple(data),
+        "runtime_env": checked_runtime_env(keywords.get("runtime_env", {}), "runtime_env"),
+    }
+    return jobs.SubmitOptions(**{**keywords, **checked})
 
 
 def prepare(

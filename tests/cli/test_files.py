@@ -100,6 +100,14 @@ def test_bad_input_is_said_in_a_line(run: Run, words: list[str], said: str) -> N
     assert "hf_0123456789" not in done.err
 
 
+@pytest.mark.parametrize("provider", ["local", "dstack"])
+def test_a_data_set_that_is_in_no_list(run: Run, provider: str) -> None:
+    Path("cluster.yml").write_text("data: gsm8k\n")
+    done = run("up", "-f", "cluster.yml", "--on", provider, "--dry-run")
+    assert (done.code, done.out) == (2, "")
+    assert "data: 'gsm8k' is one text where a list is expected; write ['gsm8k']" in done.err
+
+
 def test_a_file_that_dstack_would_not_read(run: Run) -> None:
     done = run("task", "create", "-o", "task.txt")
     assert done.code == 2

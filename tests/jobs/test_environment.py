@@ -3,9 +3,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 
 from cloudrl.errors import InputError
 from cloudrl.jobs.environment import is_remote, load_runtime_env, parse_env
+from cloudrl.sdk.submission import submit_options
 
 
 def test_variables_of_the_command_line():
@@ -66,6 +68,9 @@ def test_a_file_with_a_mistake(tmp_path: Path, text: str, says: str):
     with pytest.raises(InputError, match=says) as caught:
         load_runtime_env(path)
     assert caught.value.message.startswith(f"--runtime-env {path}")
+    if "YAML" not in says:
+        with pytest.raises(InputError, match=f"^runtime_env.*{says}"):
+            submit_options(None, {"runtime_env": yaml.safe_load(text)})
 
 
 def test_a_file_that_is_not_there(tmp_path: Path):
