@@ -68,7 +68,7 @@ class JobHandle:
 
     def logs(self) -> Iterator[str]:
         """The lines of the log as it is now."""
-        return split_lines(self._find_log().rest(0))
+        return split_lines(self._find_log().read(0, follow=False))
 
     def follow(
         self,

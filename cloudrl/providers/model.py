@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from cloudrl.errors import CapacityError
@@ -17,6 +19,11 @@ if TYPE_CHECKING:
     from cloudrl.protocol.report import ClusterStatus, NodeReport
     from cloudrl.spec import Cluster, Fleet
     from cloudrl.transport import Connection
+
+
+def home() -> Path:
+    """Where this machine keeps what it knows of clusters: `$CLOUDRL_HOME`, by default `~/.cloudrl`."""
+    return Path(os.environ.get("CLOUDRL_HOME") or "~/.cloudrl").expanduser().absolute()
 
 
 WATCH_S = 0.5

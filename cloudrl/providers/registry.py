@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from cloudrl.errors import CloudrlError, InputError
-from cloudrl.providers.model import ClusterRef
+from cloudrl.providers.model import ClusterRef, home
 
 if TYPE_CHECKING:
     from cloudrl.providers.model import Provider, Status
@@ -72,8 +70,7 @@ def default_provider(*, gpus: bool) -> Provider:
 
 def known_names() -> list[str]:
     """Clusters that this machine has started or attached to, up or not. Asks nobody."""
-    home = Path(os.environ.get("CLOUDRL_HOME") or "~/.cloudrl").expanduser()
-    return sorted({folder.name for name in PROVIDERS for folder in home.glob(provider(name).state_pattern)})
+    return sorted({folder.name for name in PROVIDERS for folder in home().glob(provider(name).state_pattern)})
 
 
 def find(name: str | None = None) -> Found:

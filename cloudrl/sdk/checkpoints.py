@@ -12,6 +12,7 @@ from cloudrl.errors import CheckpointError, InputError
 from cloudrl.jobs.format import gigabytes
 from cloudrl.protocol.backoff import Backoff
 from cloudrl.providers import registry
+from cloudrl.providers.model import home
 from cloudrl.saves.prune import plan_prune
 from cloudrl.sdk.callbacks import Confirm, OnProgress, Question, notify, silent, transfer, unattended
 from cloudrl.sdk.find import only_of, running_clusters
@@ -75,8 +76,7 @@ def plan_push(checkpoint: CheckpointHandle, repo: str, *, private: bool = True, 
     known = None
     if isinstance(source, ClusterSource):
         known = provenance(source.connection, checkpoint.run, checkpoint.step)
-    staging = Path(os.environ.get("CLOUDRL_HOME") or "~/.cloudrl").expanduser().absolute() / "push"
-    return push.plan_push(checkpoint, repo, staging, private=private, dtype=dtype, known=known)
+    return push.plan_push(checkpoint, repo, home() / "push", private=private, dtype=dtype, known=known)
 
 
 def prune(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -18,7 +18,7 @@ from cloudrl.jobs.handle import newest_job
 from cloudrl.providers import registry
 from cloudrl.providers.registry import names_in_use, provider
 from cloudrl.sdk.callbacks import OnProgress, notify, silent
-from cloudrl.sdk.running import RunningCluster, attach, connect, watch_cluster
+from cloudrl.sdk.running import RunningCluster, attach, connect
 
 if TYPE_CHECKING:
     from cloudrl.jobs import JobHandle
@@ -117,9 +117,15 @@ def look(name: str | None = None, *, watch: bool = False, on_progress: OnProgres
         notify(on_progress, *notes)
     elif not refs:
         refs = [registry.locate(name)]
-    if watch and len(refs) == 1:
-        return [watch_cluster(refs[0], on_progress=on_progress)]
-    return [provider(ref.provider).status(ref.name) for ref in refs]
+    if not watch or len(refs) != 1:
+        return [provider(ref.provider).status(ref.name) for ref in refs]
+    with closing(provider(refs[0].provider).watch(refs[0].name)) as statuses:
+        status = next(statuses)
+        with suppress(KeyboardInterrupt):
+            on_progress(status)
+            for status in statuses:
+                on_progress(status)
+    return [status]
 
 
 def find_job(job_id: str | None = None, name: str | None = None, address: str | None = None) -> JobHandle:

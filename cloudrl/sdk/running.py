@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from contextlib import closing
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -211,19 +210,6 @@ def report_port(name: str, url: str, on_progress: OnProgress) -> None:
 def connect(ray_url: str, token: str | None = None) -> RunningCluster:
     """Connect to any Ray cluster by the address of its dashboard, for example `http://localhost:8265`."""
     return RunningCluster(Connection(name=ray_url, ray_url=ray_url, ray_token=token))
-
-
-def watch_cluster(ref: ClusterRef, *, on_progress: OnProgress = silent) -> Status:
-    """Look again and again until the cluster is over, or Ctrl-C; returns the last look."""
-    with closing(provider(ref.provider).watch(ref.name)) as looks:
-        look = next(looks)
-        try:
-            on_progress(look)
-            for look in looks:
-                on_progress(look)
-        except KeyboardInterrupt:
-            pass
-        return look
 
 
 def raise_for_status(look: Status) -> None:

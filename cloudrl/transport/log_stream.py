@@ -34,14 +34,12 @@ _POLL_S = (0.1, 2.0)
 class LogSource(Protocol):
     """Where the bytes of one log come from."""
 
-    def stream(self, offset: int) -> Generator[bytes]:
-        """Bytes from `offset` on, as they are written; `b""` after each pause while there are none.
+    def read(self, offset: int, *, follow: bool) -> Generator[bytes]:
+        """Bytes from `offset` to the present end; with `follow` on and on as they are written, `b""` after each pause.
 
-        Never ends by itself. Raises `ConnectionFailed` when the connection breaks.
+        Raises:
+            ConnectionFailed: the connection breaks.
         """
-
-    def rest(self, offset: int) -> Generator[bytes]:
-        """The bytes from `offset` to the present end, then it ends."""
 
 
 def follow_log(
@@ -85,14 +83,14 @@ def follow_log(
 
 def _until_over(find_source: Callable[[], LogSource], is_over: Callable[[], bool], offset: int) -> Generator[bytes]:
     """One attempt: stream until the job is over, then the rest. `b""` stands for an answer without bytes."""
-    with closing(find_source().stream(offset)) as stream:
+    with closing(find_source().read(offset, follow=True)) as stream:
         for chunk in stream:
             if chunk:
                 offset += len(chunk)
             elif is_over():
                 break
             yield chunk
-    yield from find_source().rest(offset)  # by now it is known where the driver has run
+    yield from find_source().read(offset, follow=False)  # by now it is known where the driver has run
 
 
 @dataclass(frozen=True)
@@ -104,23 +102,16 @@ class AgentLog:
     poll_s: tuple[float, float] = _POLL_S
     sleep: Callable[[float], None] = time.sleep
 
-    def stream(self, offset: int) -> Generator[bytes]:
-        """See `LogSource.stream`."""
+    def read(self, offset: int, *, follow: bool) -> Generator[bytes]:
+        """See `LogSource.read`."""
         looks = Attempts(Backoff(*self.poll_s), sleep=self.sleep)
-        while True:
-            chunk = self._read(offset)
+        while (chunk := self._read(offset)) or follow:
             offset += len(chunk)
             yield chunk
             if chunk:
                 looks.progress()
             else:
                 looks.pause()
-
-    def rest(self, offset: int) -> Generator[bytes]:
-        """See `LogSource.rest`."""
-        while chunk := self._read(offset):
-            offset += len(chunk)
-            yield chunk
 
     def _read(self, offset: int) -> bytes:
         answer = self.agent.job_log(self.submission_id, offset)
@@ -148,22 +139,22 @@ class RayLog:
     poll_s: tuple[float, float] = _POLL_S
     sleep: Callable[[float], None] = time.sleep
 
-    def stream(self, offset: int) -> Generator[bytes]:
-        """See `LogSource.stream`."""
+    def read(self, offset: int, *, follow: bool) -> Generator[bytes]:
+        """See `LogSource.read`."""
         looks = Attempts(Backoff(*self.poll_s), sleep=self.sleep)
         while (job := self.ray.get_job(self.submission_id)).driver_node_id is None:
+            if not follow:
+                return
             yield b""
             looks.pause()
-        opener = partial(self.ray.open_log, job.driver_node_id, job.log_name, follow=True)
+        opener = partial(self.ray.open_log, job.driver_node_id, job.log_name, follow=follow)
+        if not follow:
+            with opener() as response:
+                yield from _skip(iter(response.stream.read1, b""), offset)
+            return
         with closing(_ReadAhead(opener)) as ahead:
             ahead.next(None)  # until it is open: no silence before that, or nobody would ever give up
             yield from _skip(_chunks_or_silence(ahead, *self.poll_s), offset)
-
-    def rest(self, offset: int) -> Generator[bytes]:
-        """See `LogSource.rest`."""
-        job = self.ray.get_job(self.submission_id)
-        if job.driver_node_id is not None:
-            yield from _skip(self.ray.log(job.driver_node_id, job.log_name), offset)
 
 
 def choose_log(

@@ -149,13 +149,8 @@ class RayClient:
         if answer.status != 200:
             self._refuse(answer)
 
-    def log(self, node_id: str, name: str) -> Iterator[bytes]:
-        """A file of a node's log folder as it is now, in chunks, byte for byte."""
-        with self.open_log(node_id, name, follow=False) as response:
-            yield from iter(response.stream.read1, b"")
-
     def open_log(self, node_id: str, name: str, *, follow: bool) -> Response:
-        """A log file as an open response; with `follow` it goes on for ever, silent while nothing is written.
+        """A log file as an open response, byte for byte; with `follow` it goes on for ever, silent between writes.
 
         `/api/jobs/{id}/logs` and its websocket `logs/tail` decode the file strictly as text: one byte that is
         no UTF-8, or a character that is half written when it is read, ends them without an error (Ray 2.60,

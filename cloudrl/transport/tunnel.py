@@ -103,7 +103,7 @@ def free_ports(wanted: Sequence[int]) -> dict[int, int]:
     ports = {}
     with ExitStack() as held:
         for port in wanted:
-            bound = _bind(port) or _bind(0)
+            bound = bind(port) or bind(0)
             if bound is None:
                 raise ConnectionFailed("no free port on this machine")
             ports[port] = held.enter_context(bound).getsockname()[1]
@@ -117,20 +117,16 @@ def listens(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def _bind(port: int) -> socket.socket | None:
-    """Take a port of the loopback, 0 for any; None when somebody listens there on any address.
+def bind(port: int) -> socket.socket | None:
+    """Take a port, 0 for any; None when somebody listens there on any address, or this user may not.
 
     A tunnel that has just ended leaves connections in TIME_WAIT for a minute: as ssh does, they are passed over.
     """
-    for address in ("0.0.0.0", "127.0.0.1") if port else ("127.0.0.1",):  # noqa: S104  bound, never listened on
-        trial = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        try:
-            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1 if port else 0)
-            trial.bind((address, port))
-        except OSError:
-            trial.close()
-            return None
-        if address == "127.0.0.1":
-            return trial
-        trial.close()
-    return None
+    held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1 if port else 0)
+        held.bind(("0.0.0.0", port))  # noqa: S104  bound, never listened on
+    except OSError:
+        held.close()
+        return None
+    return held

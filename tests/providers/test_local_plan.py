@@ -86,10 +86,11 @@ def test_the_dry_run_shows_what_is_started() -> None:
 def test_ports_and_ids_of_two_clusters_are_never_the_same() -> None:
     chosen: list[int] = []
     plans = [_plan(nodes=3) for _ in range(10)]
-    for state in (plan.state for plan in plans):
+    for plan in plans:
+        state = plan.state
         chosen += [state.gcs_port, state.client_port, *state.agent_ports]
         assert len({state.dashboard_port, *chosen[-5:]}) == 6
-        assert all(ports.is_free(port) for port in chosen[-5:])
+        assert not any(ports.is_taken(port, plan.name) for port in chosen[-5:])
     assert len(set(chosen)) >= len(chosen) - 2  # by chance two of fifty may meet; the first to bind has it
     assert len({plan.state.id for plan in plans}) == len({plan.state.ray_temp_dir for plan in plans}) == 10
 
@@ -107,8 +108,8 @@ def test_no_port_is_one_that_an_outgoing_connection_may_take() -> None:
 
 
 def test_the_default_dashboard_port_is_that_of_ray_when_it_is_free() -> None:
-    free = ports.is_free(8265)
-    assert (_plan().state.dashboard_port == 8265) is free
+    taken = ports.is_taken(8265, "lab")
+    assert (_plan().state.dashboard_port == 8265) is not taken
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0"])

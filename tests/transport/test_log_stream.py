@@ -26,7 +26,10 @@ class Log:
         self.breaks = list(breaks or [])
         """Bytes that each connection gives before it breaks; afterwards none does."""
 
-    def stream(self, offset: int):
+    def read(self, offset: int, *, follow: bool):
+        if not follow:
+            yield self.written[offset:]
+            return
         left = self.breaks.pop(0) if self.breaks else None
         while True:
             for chunk in (self.written[offset : offset + 3], b""):
@@ -37,9 +40,6 @@ class Log:
                 left = None if left is None else left - len(chunk)
                 offset += len(chunk)
                 yield chunk
-
-    def rest(self, offset: int):
-        yield self.written[offset:]
 
     def is_over(self) -> bool:
         if self.pieces:
@@ -120,16 +120,16 @@ class Agent:
 def test_the_agent_is_asked_for_what_is_missing():
     slept: list[float] = []
     log = AgentLog(Agent(None, None, b"abc", b"abc", b"abcdefghij"), "job", sleep=slept.append)
-    stream = log.stream(0)
+    stream = log.read(0, follow=True)
     assert [next(stream) for _ in range(7)] == [b"", b"", b"abc", b"", b"defg", b"hij", b""]
     assert slept == [0.1, 0.2, 0.1]
-    assert b"".join(log.rest(2)) == b"cdefghij"
+    assert b"".join(log.read(2, follow=False)) == b"cdefghij"
 
 
 def test_a_log_that_was_replaced_is_noticed():
     log = AgentLog(Agent(b"long log", b"new"), "job-1", sleep=lambda _: None)
     with pytest.raises(FailedError, match=r"log of job-1 has 3 bytes, and 4 were read before"):
-        list(log.stream(0))
+        list(log.read(0, follow=True))
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ def test_names_stay_one_part_of_the_path(cluster: FakeCluster, api: RayClient, h
 )
 def test_a_refused_token(cluster: FakeCluster, token: str | None, says: str):
     api = client(cluster, token)
-    for call in (api.version, api.nodes, api.list_jobs, lambda: list(api.log("node", "file"))):
+    for call in (api.version, api.nodes, api.list_jobs, lambda: api.open_log("node", "file", follow=False)):
         with pytest.raises(Unauthorized, match=says) as caught:
             call()
         assert caught.value.exit_code == 5
@@ -223,7 +223,7 @@ class TestLog:
         job = cluster.add("run", b"text", status="PENDING")
         job.node_ip = None
         source, silences = RayLog(api, "run", poll_s=(0.01, 0.01), sleep=lambda _: None), 0
-        for chunk in source.stream(0):
+        for chunk in source.read(0, follow=True):
             if chunk:
                 break
             silences += 1
@@ -258,7 +258,7 @@ class TestLog:
 
     def test_giving_up_in_the_middle_leaves_no_thread(self, cluster: ServedCluster, api: RayClient):
         cluster.add("run", b"x" * 4000)
-        stream = RayLog(api, "run", poll_s=(0.01, 0.01)).stream(0)
+        stream = RayLog(api, "run", poll_s=(0.01, 0.01)).read(0, follow=True)
         assert next(chunk for chunk in stream if chunk)
         stream.close()
         wait_until(lambda: not [each for each in threading.enumerate() if each.name == "cloudrl-log"])

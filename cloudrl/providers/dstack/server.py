@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from cloudrl.errors import CloudrlError, ConnectionFailed, InputError, Unauthorized
+from cloudrl.providers.model import home
 
 T = TypeVar("T")
 
@@ -47,12 +48,8 @@ class Server:
     api: Any = field(repr=False)
 
     def folder(self, name: str) -> Path:
-        """What this machine keeps of a cluster: what `up` has sent, the ssh to it, and in `tunnel/` the one kept open.
-
-        `$CLOUDRL_HOME/dstack/PROJECT/NAME`, by default below `~/.cloudrl`.
-        """
-        root = Path(os.environ.get("CLOUDRL_HOME") or "~/.cloudrl").expanduser().absolute()
-        return root / "dstack" / self.project / name
+        """What this machine keeps of a cluster: what `up` sent, the ssh to it, and in `tunnel/` the one kept open."""
+        return home() / "dstack" / self.project / name
 
     def call(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Call a function of `api`, with dstack's errors as ours.

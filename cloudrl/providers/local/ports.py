@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import secrets
-import socket
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
 from cloudrl.errors import CapacityError, CloudrlError, InputError
 from cloudrl.providers.local import processes, state
+from cloudrl.transport.tunnel import bind
 
 DEFAULT_DASHBOARD_PORT = 8265
 _FIRST_PORT = 20_000
@@ -52,23 +52,14 @@ def dashboard_port(wanted: int | None, *, cluster: str) -> int:
 
 
 def is_taken(port: int, cluster: str) -> bool:
-    """Whether somebody listens at a port, or a cluster of another name will once it has come up."""
-    if not is_free(port):
+    """Whether this user cannot listen at a port, or a cluster of another name will once it has come up."""
+    bound = bind(port)
+    if bound is None:
         return True
+    bound.close()
     for name in state.names():
         with suppress(CloudrlError):  # a state that cannot be read has no ports to be kept free
             other = state.read(name) if name != cluster else None
             if other is not None and port in other.ports and processes.of_cluster(other.id):
                 return True
     return False
-
-
-def is_free(port: int) -> bool:
-    """Whether this user may listen at a port, and nobody does, on any address."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("0.0.0.0", port))  # noqa: S104  free on every address; nothing listens
-        except OSError:
-            return False
-    return True

@@ -20,11 +20,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from cloudrl.errors import CloudrlError, InputError
+from cloudrl.providers.model import home
 
 
 def root() -> Path:
-    """`$CLOUDRL_HOME/clusters`, by default below `~/.cloudrl`."""
-    return Path(os.environ.get("CLOUDRL_HOME") or "~/.cloudrl").expanduser().absolute() / "clusters"
+    """The folder of all local clusters."""
+    return home() / "clusters"
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
+from dataclasses import replace
 
 from cloudrl.errors import ConnectionFailed
 from cloudrl.node.tokens import derive
@@ -22,13 +21,29 @@ def read_status(known: LocalState) -> Status:
     One that has ended to save money is "down", with its reason.
     """
     coming_or_going = processes.agents(known.id)
+    saved, own = known.checkpoints, known.folder
+    stay = "checkpoints and logs stay" if own in saved.parents else f"checkpoints stay in {saved}, logs"
+    status = Status(
+        known.name,
+        "local",
+        Phase.START if coming_or_going else Phase.DOWN,
+        nodes_wanted=known.nodes,
+        checkpoint_dir=str(saved),
+        retention=CheckpointRetention(destroyed=False, location=f"in {saved}"),
+        teardown_summary=f"{stay} in {own}",
+        logs_command=str(own),
+        state_dir=str(own),
+        nodes_are_here=True,
+    )
     if coming_or_going:
         with suppress(ConnectionFailed):  # it does not listen yet, or no more: then it has left its reason
-            return _ask(known)
+            way = connection(known)
+            said = AgentClient(str(way.agent_url), str(way.agent_token), timeout_s=5.0).status()
+            budget = said.budget
+            status = replace(status, price_per_hour=budget.price_per_hour, cost=budget.cost, **agent_fields(said))
+            return replace(status, dashboard_url=way.ray_url)
     phase, reason = exit_reason(known)
-    if not reason:
-        phase = Phase.START if coming_or_going else Phase.DOWN
-    return Status(phase=phase, reason=reason, checkpoint_dir=str(known.checkpoints), **_common(known))
+    return replace(status, phase=phase, reason=reason) if reason else status
 
 
 def exit_reason(known: LocalState) -> tuple[Phase, str]:
@@ -56,30 +71,3 @@ def connection(known: LocalState) -> Connection:
         cluster_id=known.id,
         nodes_are_here=True,
     )
-
-
-def _ask(known: LocalState) -> Status:
-    way = connection(known)
-    said = AgentClient(str(way.agent_url), str(way.agent_token), timeout_s=5.0).status()
-    return Status(
-        dashboard_url=way.ray_url,
-        price_per_hour=said.budget.price_per_hour,
-        cost=said.budget.cost,
-        **agent_fields(said),
-        **_common(known),
-    )
-
-
-def _common(known: LocalState) -> Mapping[str, Any]:
-    saved, own = known.checkpoints, known.folder
-    stay = "checkpoints and logs stay" if own in saved.parents else f"checkpoints stay in {saved}, logs"
-    return {
-        "name": known.name,
-        "provider": "local",
-        "nodes_wanted": known.nodes,
-        "retention": CheckpointRetention(destroyed=False, location=f"in {saved}"),
-        "teardown_summary": f"{stay} in {own}",
-        "logs_command": str(own),
-        "state_dir": str(own),
-        "nodes_are_here": True,
-    }
