@@ -236,26 +236,6 @@ class TestLog:
         source = RayLog(api, "run", sleep=lambda _: None)
         assert b"".join(follow_log(lambda: source, lambda: True)) == b""
 
-    def test_a_cluster_that_goes_away_and_comes_back(self, cluster: ServedCluster, api: RayClient):
-        cluster.add("run", b"before\n")
-        got, breaks = b"", []
-
-        def come_back(failure: ConnectionFailed) -> None:
-            breaks.append(failure)
-            if not cluster.is_up:
-                cluster.up()
-
-        source = RayLog(api, "run", poll_s=(0.01, 0.01))
-        over = lambda: api.get_job("run").status.is_terminal  # noqa: E731
-        for chunk in follow_log(lambda: source, over, sleep=lambda _: None, on_break=come_back):
-            got += chunk
-            if got == b"before\n":
-                cluster.down()
-                cluster.jobs["run"].log += b"after\n"
-                cluster.end("run")
-        assert got == b"before\nafter\n"
-        assert breaks
-
     def test_giving_up_in_the_middle_leaves_no_thread(self, cluster: ServedCluster, api: RayClient):
         cluster.add("run", b"x" * 4000)
         stream = RayLog(api, "run", poll_s=(0.01, 0.01)).read(0, follow=True)

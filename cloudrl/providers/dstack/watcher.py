@@ -51,8 +51,9 @@ class RunWatcher:
         self._access: RunAccess | None = None
         self._run_id = ""
         self._running_since: tuple[int, float] | None = None
-        self._details: Mapping[str, Any] = {}
-        self._details_of: tuple[object, ...] = ()
+        self._described: tuple[object, ...] = ()
+        self._description: Status
+        """Of `_described`: what stays the same as long as the run has the same machines."""
 
     def status(self, run: RunState) -> Status:
         """The status of the run as the server has just described it. A new run of the name is another cluster.
@@ -65,13 +66,13 @@ class RunWatcher:
             self.close()
             self._run_id = run.id
         if run.status == "running":
-            status = self._reach(run)
+            now = self._reach(run)
         else:
-            status, self._running_since = _from_run(self._server, run), None
+            now, self._running_since = _from_run(self._server, run), None
         described = (run.id, run.attempt, run.status)
-        if self._details_of != described:  # they stay the same as long as it has the same machines
-            self._details_of, self._details = described, _details(self._server, run)
-        return replace(status, price_per_hour=run.price, cost=run.cost, **self._details)
+        if self._described != described:
+            self._description, self._described = _describe(self._server, run), described
+        return replace(self._description, price_per_hour=run.price, cost=run.cost, **now)
 
     def close(self) -> None:
         """Close the way that was opened."""
@@ -79,7 +80,7 @@ class RunWatcher:
             self._access.close()
             self._access = None
 
-    def _reach(self, run: RunState) -> Status:
+    def _reach(self, run: RunState) -> Mapping[str, Any]:
         """What its head agent says, and while that cannot be reached what dstack says and why."""
         if self._running_since is None or self._running_since[0] != run.attempt:
             self._running_since = (run.attempt, self._clock())
@@ -100,20 +101,27 @@ class RunWatcher:
             said = agent.status()
         except (ConnectionFailed, ClusterFailed) as error:
             return _from_run(self._server, run, error.message)
-        return Status(
-            run.name,
-            "dstack",
-            nodes_wanted=said.cluster.nodes,
-            dashboard_url=self._access.connection.ray_url if self._access.is_kept_open else None,
-            **agent_fields(said),
-        )
+        url = self._access.connection.ray_url if self._access.is_kept_open else None
+        return {**agent_fields(said), "nodes_wanted": said.cluster.nodes, "dashboard_url": url}
 
 
 def summary(server: Server, run: RunState, user: str) -> Status:
     """What dstack alone knows of a run, without a look at its nodes or their logs."""
     phase = Phase.FAILED if run.status == "failed" else Phase.DOWN if run.is_over else Phase(run.status)
-    status = Status(run.name, "dstack", phase, nodes_wanted=len(run.nodes), reason=run.reason)
-    return replace(status, price_per_hour=run.price, cost=run.cost, **_common(server, run, user))
+    return Status(
+        run.name,
+        "dstack",
+        phase,
+        nodes_wanted=len(run.nodes),
+        reason=run.reason,
+        price_per_hour=run.price,
+        cost=run.cost,
+        owner="" if run.user == user else run.user,
+        has_agent=run.agent_options is not None,
+        teardown_summary=_SUMMARY,
+        logs_command=f"dstack logs {run.name}",
+        state_dir=str(server.folder(run.name)),
+    )
 
 
 def retention(run: RunState, checkpoint_dir: str, fleet: FleetState | None) -> CheckpointRetention:
@@ -143,8 +151,8 @@ def retention(run: RunState, checkpoint_dir: str, fleet: FleetState | None) -> C
     return CheckpointRetention(destroyed=True, location=f"on the machines' own disks: {until}")
 
 
-def _details(server: Server, run: RunState) -> Mapping[str, Any]:
-    """Fields of a `Status` that are known of a run beside those of its agents."""
+def _describe(server: Server, run: RunState) -> Status:
+    """What is known of a run beside what its agents know: its attempts, and what becomes of its checkpoints."""
     fleet, notice = None, None
     if run.fleet is not None:
         try:
@@ -158,27 +166,16 @@ def _details(server: Server, run: RunState) -> Mapping[str, Any]:
     options = run.agent_options
     kept = retention(run, str(options.checkpoints), fleet) if options is not None else None
     stay = f"; checkpoints stay {kept.location}" if kept is not None and not kept.destroyed else ""
-    return {
-        **_common(server, run, runs.present_user(server)),
-        "previous_attempts": previous_attempts(server, run),
-        "retention": kept,
-        "teardown_summary": _SUMMARY + stay,
-        "teardown_notices": (notice,) if notice is not None else (),
-    }
+    return replace(
+        summary(server, run, runs.present_user(server)),
+        previous_attempts=previous_attempts(server, run),
+        retention=kept,
+        teardown_summary=_SUMMARY + stay,
+        teardown_notices=(notice,) if notice is not None else (),
+    )
 
 
-def _common(server: Server, run: RunState, user: str) -> Mapping[str, Any]:
-    """What is known of every run."""
-    return {
-        "owner": "" if run.user == user else run.user,
-        "has_agent": run.agent_options is not None,
-        "teardown_summary": _SUMMARY,
-        "logs_command": f"dstack logs {run.name}",
-        "state_dir": str(server.folder(run.name)),
-    }
-
-
-def _from_run(server: Server, run: RunState, detail: str = "") -> Status:
+def _from_run(server: Server, run: RunState, detail: str = "") -> Mapping[str, Any]:
     """What dstack alone knows: before the agent answers, and after the end."""
     phase, reason = exit_reason(server, run) if run.is_over else (Phase(run.status), run.reason)
     nodes = tuple(
@@ -191,4 +188,4 @@ def _from_run(server: Server, run: RunState, detail: str = "") -> Status:
         )
         for node in run.nodes
     )
-    return Status(run.name, "dstack", phase, nodes_wanted=len(run.nodes), reason=reason, nodes=nodes)
+    return {"phase": phase, "reason": reason, "nodes": nodes}
