@@ -41,45 +41,41 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_HOMES = {
-    "cloudrl.errors": (
-        "CapacityError",
-        "CheckpointError",
-        "CloudrlError",
-        "ClusterFailed",
-        "ConnectionFailed",
-        "InputError",
-        "Interrupted",
-        "JobFailed",
-        "SpecError",
-        "Unauthorized",
-        "WaitTimeout",
-    ),
-    "cloudrl.sdk": (
-        "Cluster",
-        "DataSet",
-        "Fleet",
-        "Job",
-        "NetworkVolume",
-        "Run",
-        "RunningCluster",
-        "Volume",
-        "attach",
-        "connect",
-        "recipe",
-        "run",
-    ),
-}
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-
-__all__ = sorted([*_HOME_OF, "__version__"])  # noqa: PLE0605  a test compares it with the names above
+__all__ = [
+    "CapacityError",
+    "CheckpointError",
+    "CloudrlError",
+    "Cluster",
+    "ClusterFailed",
+    "ConnectionFailed",
+    "DataSet",
+    "Fleet",
+    "InputError",
+    "Interrupted",
+    "Job",
+    "JobFailed",
+    "NetworkVolume",
+    "Run",
+    "RunningCluster",
+    "SpecError",
+    "Unauthorized",
+    "Volume",
+    "WaitTimeout",
+    "__version__",
+    "attach",
+    "connect",
+    "recipe",
+    "run",
+]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
-        raise AttributeError(f"module 'cloudrl' has no attribute {name!r}")
-    return getattr(import_module(_HOME_OF[name]), name)
+    if name in __all__:
+        for home in ("cloudrl.errors", "cloudrl.sdk"):
+            if hasattr(module := import_module(home), name):
+                return getattr(module, name)
+    raise AttributeError(f"module 'cloudrl' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return list(__all__)
+    return __all__

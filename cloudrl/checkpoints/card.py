@@ -13,8 +13,8 @@ import yaml
 from cloudrl.jobs.defaults import MODEL, TRAIN
 from cloudrl.jobs.events import EventReader
 from cloudrl.jobs.handle import job_handle
-from cloudrl.jobs.overrides import items, parse_overrides
 from cloudrl.jobs.redaction import redact_command
+from cloudrl.spec.hydra import items, parse_overrides
 from cloudrl.transport import Connection
 from cloudrl.transport.ray_job import RayJob
 from cloudrl.verl.metrics import REWARD_KEYS, Step

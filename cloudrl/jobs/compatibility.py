@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 from cloudrl.errors import InputError
 from cloudrl.jobs.draft import JobDraft, Snapshot
-from cloudrl.jobs.overrides import integer
 from cloudrl.spec import Gpu, Job
 from cloudrl.spec.cluster import ROLLOUTS
+from cloudrl.spec.hydra import integer
 from cloudrl.spec.shape import ClusterShape
 from cloudrl.verl import has_key
 
@@ -129,16 +129,9 @@ def _check_rollout(job: Job, cluster: ClusterShape) -> None:
 
 def _shape_notes(job: Job, cluster: ClusterShape) -> list[str]:
     """Batch sizes and parallelism are made for a number of GPUs; another one may fit or not."""
-    made_for = Gpu.parse(job.gpu).count if job.gpu is not None else None
-    gpus = made_for.exact if made_for is not None else None
-    if job.device == "cpu" or (job.nodes or cluster.nodes, gpus or cluster.gpus_per_node) == (
-        cluster.nodes,
-        cluster.gpus_per_node,
-    ):
+    nodes, gpus = job.nodes or cluster.nodes, Gpu.exact_count(job.gpu) or cluster.gpus_per_node
+    if job.device == "cpu" or (nodes, gpus) == (cluster.nodes, cluster.gpus_per_node):
         return []
-    note = (
-        f"recipe {job.name!r} is made for {job.nodes or cluster.nodes} nodes with "
-        f"{gpus or cluster.gpus_per_node} GPUs, and cluster {cluster.name!r} has {cluster.nodes} with "
-        f"{cluster.gpus_per_node}: look at its batch sizes and tensor_model_parallel_size"
-    )
-    return [note]
+    made = f"recipe {job.name!r} is made for {nodes} nodes with {gpus} GPUs"
+    actual = f"cluster {cluster.name!r} has {cluster.nodes} with {cluster.gpus_per_node}"
+    return [f"{made}, and {actual}: look at its batch sizes and tensor_model_parallel_size"]

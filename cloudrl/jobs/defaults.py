@@ -9,8 +9,8 @@ from cloudrl.errors import InputError, did_you_mean
 from cloudrl.jobs.compatibility import GPUS, NODES
 from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.jobs.local_files import HUB_ID
-from cloudrl.jobs.overrides import integer, one_or_many
 from cloudrl.spec import Job, hydra_text
+from cloudrl.spec.hydra import integer, one_or_many
 from cloudrl.spec.shape import ClusterShape
 from cloudrl.verl import has_key
 

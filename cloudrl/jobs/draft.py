@@ -9,12 +9,11 @@ from typing import Any
 
 from cloudrl.jobs.local_files import LocalFiles
 from cloudrl.jobs.options import SubmitOptions
-from cloudrl.jobs.overrides import parse_overrides
 from cloudrl.jobs.submission import Upload
 from cloudrl.jobs.working_dir import PackagePlan
 from cloudrl.saves.inventory import Inventory
 from cloudrl.spec import HydraText, Job
-from cloudrl.spec.hydra import split_key
+from cloudrl.spec.hydra import parse_overrides, split_key
 from cloudrl.spec.shape import ClusterShape
 
 

@@ -22,10 +22,9 @@ from pathlib import Path, PurePosixPath
 from cloudrl.errors import InputError, did_you_mean
 from cloudrl.jobs.environment import is_remote
 from cloudrl.jobs.options import SubmitOptions
-from cloudrl.jobs.overrides import items
 from cloudrl.jobs.working_dir import Entry, scan
 from cloudrl.spec import Job
-from cloudrl.spec.hydra import hydra_text, split_key
+from cloudrl.spec.hydra import hydra_text, items, split_key
 from cloudrl.verl.path_keys import PathKind, kind_of
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")

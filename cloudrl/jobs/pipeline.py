@@ -29,14 +29,13 @@ from cloudrl.jobs.defaults import LOCAL_DIR, take_cluster_defaults
 from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.jobs.environment import checked_env
 from cloudrl.jobs.options import SubmitOptions
-from cloudrl.jobs.overrides import integer, parse_overrides
 from cloudrl.jobs.redaction import is_secret_override
 from cloudrl.jobs.secrets import collect_secrets, deliver_secrets
 from cloudrl.jobs.submission import Submission
 from cloudrl.jobs.uploads import plan_uploads
 from cloudrl.saves import resume as saves
 from cloudrl.spec import Job, override_argument
-from cloudrl.spec.hydra import split_key
+from cloudrl.spec.hydra import integer, parse_overrides, split_key
 from cloudrl.spec.names import is_secret
 from cloudrl.verl import has_key
 

@@ -53,14 +53,12 @@ def expected_shape(planned: Plan, job: Job) -> ClusterShape:
 
     A number of GPUs that is left open counts as the one that the recipe is made for.
     """
-    cluster, data_dir = planned.cluster, planned.data_dir
-    made_for = Gpu.parse(job.gpu).count if job.gpu is not None else None
-    open_count = made_for.exact if made_for is not None and made_for.exact is not None else 8
+    cluster, data_dir, made_for = planned.cluster, planned.data_dir, Gpu.exact_count(job.gpu)
     return ClusterShape(
         name=cluster.name,
         id=None,
         nodes=cluster.nodes,
-        gpus_per_node=1 if cluster.device == "cpu" else cluster.gpus_per_node or open_count,
+        gpus_per_node=1 if cluster.device == "cpu" else cluster.gpus_per_node or (8 if made_for is None else made_for),
         device=cluster.device,
         checkpoint_dir=planned.checkpoint_dir,
         data={
@@ -109,12 +107,9 @@ def find_running(declared: Cluster, requested: Mapping[str, Any], *, on: str) ->
 
 def _check_same(requested: Mapping[str, Any], cluster: ClusterShape) -> None:
     """Refuse one with another number of nodes, or of GPUs on each, than the user has named."""
-    gpu = requested.get("gpu")
-    gpu_range = Gpu.parse(gpu).count if gpu is not None else None
-    gpus = gpu_range.exact if gpu_range is not None else None
     for count, available, what in (
         (requested.get("nodes"), cluster.nodes, "nodes"),
-        (gpus, cluster.gpus_per_node if cluster.device == "gpu" else 0, "GPUs a node"),
+        (Gpu.exact_count(requested.get("gpu")), cluster.gpus_per_node if cluster.device == "gpu" else 0, "GPUs a node"),
     ):
         if count is not None and count != available:
             raise InputError(

@@ -75,29 +75,28 @@ def wait_replicated(
         ConnectionFailed: Nothing moves any more.
     """
     last: Mapping[int, Replica] = {}
+    told: list[int] = []
     moved_at = clock()
     while True:
         nodes = state()
         for rank, replica in nodes.items():
             if replica.error:
                 raise InputError(f"{what}: rank {rank} cannot take it: {replica.error}")
-        waiting = _incomplete(nodes)
+        waiting = [rank for rank, replica in nodes.items() if not replica.complete]
         if not waiting:
             return
-        if waiting != _incomplete(last):
-            on_wait(f"{what}: waiting for rank {', '.join(map(str, waiting))}")
+        ranks = ", ".join(map(str, waiting))
+        if waiting != told:
+            told = waiting
+            on_wait(f"{what}: waiting for rank {ranks}")
         if nodes != last:
             last, moved_at = dict(nodes), clock()
         elif clock() - moved_at > _STANDS_STILL_S:
             raise ConnectionFailed(
-                f"{what}: rank {', '.join(map(str, waiting))} has received nothing for {_STANDS_STILL_S:.0f} s",
+                f"{what}: rank {ranks} has received nothing for {_STANDS_STILL_S:.0f} s",
                 hint="See: cloudrl status",
             )
         sleep(0.2)
-
-
-def _incomplete(nodes: Mapping[int, Replica]) -> list[int]:
-    return [rank for rank, replica in nodes.items() if not replica.complete]
 
 
 def _missing(item: Upload, here: Mapping[str, int]) -> Entry | None:

@@ -16,12 +16,11 @@ from cloudrl.jobs.code_check import check_code
 from cloudrl.jobs.defaults import PACKAGE_FOLDER
 from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.jobs.local_files import LocalFiles, LocalPath, find_local_paths
-from cloudrl.jobs.overrides import items
 from cloudrl.jobs.submission import Upload
 from cloudrl.jobs.working_dir import EXCLUDED_FOLDERS, PackagePlan, too_large
 from cloudrl.node.manifest import Manifest, Part
 from cloudrl.node.uploads import size_text
-from cloudrl.spec.hydra import HydraText, hydra_text, split_key
+from cloudrl.spec.hydra import HydraText, hydra_text, items, split_key
 from cloudrl.spec.shape import ClusterShape
 from cloudrl.transport.ray_client import PACKAGE_LIMIT_BYTES
 from cloudrl.verl.path_keys import REWARD_FUNCTION, REWARD_NAME, PathKind, name_key

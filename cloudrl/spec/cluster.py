@@ -172,7 +172,4 @@ class Cluster(Spec):
     @property
     def gpus_per_node(self) -> int | None:
         """How many GPUs each node has; None when `gpu` leaves that open."""
-        if self.gpu is None:
-            return 0
-        count = Gpu.parse(self.gpu).count
-        return count.exact if count else None
+        return 0 if self.gpu is None else Gpu.exact_count(self.gpu)

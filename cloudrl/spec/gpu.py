@@ -46,6 +46,12 @@ class Gpu:
         """
         return cls(**_parts(value, _gpu_part, _GPU_EXAMPLES))
 
+    @classmethod
+    def exact_count(cls, value: object) -> int | None:
+        """How many GPUs of each node the short form asks for; None where it leaves that open, and for None."""
+        count = cls.parse(value).count if value is not None else None
+        return count.exact if count is not None else None
+
     def __str__(self) -> str:
         return _joined(self.vendor, ",".join(self.name), self.memory, self.count)
 

@@ -1,4 +1,4 @@
-r"""Hydra overrides as text: `trainer.nnodes=2`, `+a.b=[1,'x y']`, `~a.b`.
+r"""Hydra overrides as text: `trainer.nnodes=2`, `+a.b=[1,'x y']`, `~a.b`; written, and read back as far as we need it.
 
 Source of the rules: Hydra 1.3, grammar/OverrideLexer.g4 and OverrideParser.g4. A text that Hydra would read
 as a number, a boolean, null, a list or several values is quoted, so that a Python string stays a string.
@@ -8,7 +8,7 @@ as a number, a boolean, null, a list or several values is quoted, so that a Pyth
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cloudrl.errors import SpecError
@@ -24,6 +24,9 @@ _WORDS = frozenset({"true", "false", "null"})
 _BARE = re.compile(r"[A-Za-z0-9_/.$%*@?|+-]+")
 _BARE_IN_KEY = re.compile(r"[A-Za-z0-9_/.$%*@?|+()\[\]{}:=, \t\\-]+")
 _ESCAPED_IN_KEY = re.compile(r"([\\()\[\]{}:=, \t])")
+_QUOTED = re.compile(r"""(['"])(.*)\1""", re.DOTALL)
+_ITEM = re.compile(r"""\s*("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^,'"\[\]{}]+?)\s*(,|\Z)""", re.DOTALL)
+_INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 
 
 class HydraText(str):
@@ -88,6 +91,49 @@ def split_key(key: str) -> tuple[str, str]:
 def override_argument(key: str, value: str) -> str:
     """One argument for a Hydra application: `key=value`, or `~key` for a deletion without a value."""
     return key if key.startswith("~") and not value else f"{key}={value}"
+
+
+def parse_overrides(overrides: Mapping[str, str]) -> dict[str, str]:
+    """Bare key -> value without its quotes; deletions (`~key`) are left out."""
+    split = ((*split_key(key), value) for key, value in overrides.items())
+    return {key: unquoted(value) for prefix, key, value in split if not prefix.startswith("~")}
+
+
+def items(value: str) -> tuple[str, ...]:
+    """The texts of a flat Hydra list, `[./a.parquet,'b c']`, or the one text that it is."""
+    text = value.strip()
+    if not (text.startswith("[") and text.endswith("]")):
+        return (unquoted(text),)
+    found, position, inside = [], 0, text[1:-1]
+    while position < len(inside):
+        match = _ITEM.match(inside, position)
+        if match is None:  # nested, or no list after all: nothing that is a path
+            return ()
+        found.append(unquoted(match[1]))
+        position = match.end()
+    return tuple(found)
+
+
+def one_or_many(texts: Sequence[str]) -> str | list[str]:
+    """What verl reads a single file and several from: a text, or a list."""
+    return texts[0] if len(texts) == 1 else list(texts)
+
+
+def unquoted(value: str) -> str:
+    """A quoted Hydra text as the string that it stands for; any other text as it is.
+
+    Backslashes count only before a quote, where each pair of them stands for one (Hydra 1.3, grammar).
+    """
+    match = _QUOTED.fullmatch(value.strip())
+    if match is None:
+        return value.strip()
+    quote = match[1]
+    return re.sub(rf"(\\+)({quote}|\Z)", lambda found: found[1][: len(found[1]) // 2] + found[2], match[2])
+
+
+def integer(value: str | None) -> int | None:
+    """The whole number that a Hydra text is, or None for anything else such as `${...}`."""
+    return int(value) if value is not None and _INTEGER.fullmatch(value) else None
 
 
 def _string(value: str) -> str:

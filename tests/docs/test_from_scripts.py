@@ -13,9 +13,9 @@ import yaml
 from planning import plan
 
 from cloudrl.jobs import SubmitOptions
-from cloudrl.jobs.overrides import parse_overrides
 from cloudrl.protocol.options import AgentOptions
 from cloudrl.protocol.options import Service as AgentsService
+from cloudrl.spec.hydra import parse_overrides
 from cloudrl.spec.ports import parse_service as declared_service
 from cloudrl.spec.shape import ClusterShape
 

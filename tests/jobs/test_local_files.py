@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from cloudrl.errors import InputError
 from cloudrl.jobs import SubmitOptions
 from cloudrl.jobs.local_files import LocalFiles, LocalPath, find_local_paths, inspect_files
-from cloudrl.jobs.overrides import items, unquoted
 from cloudrl.spec import Job
-from cloudrl.spec.hydra import hydra_text
+from cloudrl.spec.hydra import hydra_text, items, unquoted
 
 MODEL, TRAIN = "actor_rollout_ref.model.path", "data.train_files"
 

@@ -11,9 +11,9 @@ import pytest
 from cloudrl import recipes
 from cloudrl.errors import SpecError
 from cloudrl.jobs.defaults import needs_critic
-from cloudrl.jobs.overrides import parse_overrides
 from cloudrl.recipes.overlay import MAKES_AN_ALGORITHM
 from cloudrl.spec import HydraText, Job
+from cloudrl.spec.hydra import parse_overrides
 
 ACTOR, ANSWERS = "actor_rollout_ref.actor", "actor_rollout_ref.rollout.n"
 

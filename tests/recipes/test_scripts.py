@@ -16,8 +16,8 @@ from planning import cluster, plan
 
 from cloudrl import recipes
 from cloudrl.jobs import SubmitOptions
-from cloudrl.jobs.overrides import parse_overrides
 from cloudrl.spec import parse_override
+from cloudrl.spec.hydra import parse_overrides
 
 SCRIPTS = Path(__file__).parent / "scripts"
 NAMES = sorted(path.stem for path in SCRIPTS.glob("*.sh"))
