@@ -45,10 +45,10 @@ def send_files(
         size = manifest.by_path[entry.name].size_bytes
         pieces = _pieces(entry, offset, size, partial(on_sent, before))
         try:
-            agent.put_file(manifest.address, entry.name, pieces, offset=offset, size_bytes=size - offset)
+            here = agent.put_file(manifest.address, entry.name, pieces, offset=offset, size_bytes=size - offset)
         except ConnectionFailed as failure:
             attempts.failed(failure)
-        here = retry(lambda: agent.files_state(manifest.address)[0], _BACKOFF, clock=clock, sleep=sleep)
+            here = retry(lambda: agent.files_state(manifest.address)[0], _BACKOFF, clock=clock, sleep=sleep)
         if sum(here.values()) > before:
             attempts.progress()
 

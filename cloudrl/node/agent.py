@@ -31,7 +31,7 @@ from cloudrl.node.services import Services
 from cloudrl.node.shard_worker_client import ShardWorkerClient
 from cloudrl.node.shutdown import ShutdownRequest
 from cloudrl.node.subcommands import ChildResult, explain_import
-from cloudrl.node.timeouts import phase_timeouts
+from cloudrl.node.timeouts import PhaseTimeouts
 from cloudrl.node.tokens import Tokens, write_secret
 from cloudrl.node.uploads import Store
 from cloudrl.protocol.failures import Failure, FailureKind
@@ -58,7 +58,7 @@ class Agent:
         self.options, self.identity, self.tokens, self.log = options, identity, tokens, log
         self.gpus = options.gpus if options.gpus is not None else identity.gpus_per_node or 0
         self.env: Mapping[str, str] = env
-        self.timeouts = phase_timeouts(options)
+        self.timeouts = PhaseTimeouts(options)
         self.shutdown = ShutdownRequest()
         self.serving = False
         self.started_at, self.started_clock = time.time(), time.monotonic()

@@ -27,7 +27,6 @@ from cloudrl.protocol.failures import ApiError, ErrorCode
 
 MEMORY = Path("/dev/shm")  # noqa: S108  a file system in memory
 MAX_BYTES = 64 * 1024
-JOB = r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 

@@ -7,12 +7,11 @@ import json
 import shutil
 import socket
 import sys
-import urllib.error
-import urllib.request
 from pathlib import Path
 from typing import Any, List, Optional
 
 from cloudrl.node.identity import Identity
+from cloudrl.protocol.client import Request, send
 from cloudrl.protocol.options import AgentOptions, Ports
 
 TEMP_DIR = Path("/tmp/ray")  # noqa: S108  Ray's own default
@@ -92,9 +91,7 @@ class Dashboard:
 
     def __init__(self, port: int, token: str) -> None:
         self._url = f"http://127.0.0.1:{port}"
-        self._token = token
-        # a proxy of the environment would get the token, and cannot reach this node's loopback
-        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        self._headers = {"Authorization": f"Bearer {token}", "Connection": "close"}
 
     def session_name(self) -> Optional[str]:
         """Name of Ray's session folder, None while the dashboard does not answer."""
@@ -139,10 +136,8 @@ class Dashboard:
         return [node for node in nodes if node.get("state") == "ALIVE"]
 
     def _get(self, path: str) -> Any:
-        headers = {"Authorization": f"Bearer {self._token}"}
-        request = urllib.request.Request(self._url + path, headers=headers)  # noqa: S310  the URL is ours
         try:
-            with self._opener.open(request, timeout=5.0) as answer:
-                return json.load(answer)
+            with send(Request("GET", self._url + path, self._headers, None, 5.0, 5.0)) as answer:
+                return json.loads(answer.stream.read()) if answer.status < 300 else None
         except (OSError, ValueError, http.client.HTTPException):  # not there yet, still starting, or cut off
             return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cloudrl.errors import InputError
-from cloudrl.node.timeouts import phase_timeouts
+from cloudrl.node.timeouts import PhaseTimeouts
 from cloudrl.protocol.options import AgentOptions, Service, parse_service
 
 
@@ -32,4 +32,4 @@ def test_services_keep_their_order_and_have_time_to_load() -> None:
     options = AgentOptions.from_argv(["--service=8001:b", "--service=8000:a", "--fetch-timeout-s=7"])
     assert options.services == (Service(8001, "b"), Service(8000, "a"))
     without = AgentOptions.from_argv(["--fetch-timeout-s=7"])
-    assert phase_timeouts(options).phases["fetch"] == phase_timeouts(without).phases["fetch"] + 7
+    assert PhaseTimeouts(options).phases["fetch"] == PhaseTimeouts(without).phases["fetch"] + 7

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudrl.node.timeouts import INSPECTION_S, phase_timeouts
+from cloudrl.node.timeouts import INSPECTION_S, PhaseTimeouts
 from cloudrl.protocol.options import AgentOptions
 from cloudrl.protocol.phases import Phase
 
@@ -23,7 +23,7 @@ def test_a_ranks_own_deadline_is_within_that_of_its_phase(
     setup: int, ray: int, fetch: int, join: int, lost: int, data: int, models: int
 ) -> None:
     words = [*_words(setup, ray, fetch, join, lost), *["--data=x"] * data, *["--model=m"] * models]
-    found = phase_timeouts(AgentOptions.from_argv(words))
+    found = PhaseTimeouts(AgentOptions.from_argv(words))
     phases = found.phases
     assert phases[Phase.SETUP] == setup
     assert phases[Phase.PREFLIGHT] >= found.head_ready_s + INSPECTION_S
@@ -37,7 +37,7 @@ def test_a_ranks_own_deadline_is_within_that_of_its_phase(
 
 
 def test_every_phase_before_ready_has_an_end() -> None:
-    found = phase_timeouts(AgentOptions.from_argv([]))
+    found = PhaseTimeouts(AgentOptions.from_argv([]))
     every = list(Phase)
     agents = every[every.index(Phase.START) : every.index(Phase.ENDED) + 1]
     hangs = {each: found.hang(each, 1e9) for each in agents if each is not Phase.TERMINATING}
@@ -47,7 +47,7 @@ def test_every_phase_before_ready_has_an_end() -> None:
 
 
 def test_a_rank_hangs_after_the_limit_and_the_time_for_its_heartbeats() -> None:
-    found = phase_timeouts(AgentOptions.from_argv(["--setup-timeout-s=60", "--lost-after-s=10"]))
+    found = PhaseTimeouts(AgentOptions.from_argv(["--setup-timeout-s=60", "--lost-after-s=10"]))
     assert found.hang(Phase.SETUP, 70) == ""
     assert found.hang(Phase.SETUP, 71, "make") == "hangs in phase setup (make): 71 s, and the limit is 60 s"
 
@@ -58,5 +58,5 @@ def test_a_rank_hangs_after_the_limit_and_the_time_for_its_heartbeats() -> None:
 )
 def test_time_to_fetch_grows_with_what_is_fetched(words: list[str], items: int) -> None:
     """Side by side on rank 0; then the data go to the others."""
-    found = phase_timeouts(AgentOptions.from_argv(["--ray-timeout-s=600", "--fetch-timeout-s=7200", *words]))
+    found = PhaseTimeouts(AgentOptions.from_argv(["--ray-timeout-s=600", "--fetch-timeout-s=7200", *words]))
     assert found.fetch_s == 600 + items * 7200
