@@ -11,22 +11,22 @@ import json
 import secrets
 import shlex
 import zipfile
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from cloudrl.checkpoints.handle import CheckpointHandle
 from cloudrl.checkpoints.merge import Merged
-from cloudrl.checkpoints.remote_merge_main import MARK, TOKEN
+from cloudrl.checkpoints.remote_merge_main import MARK, TOKEN, HeadMerge
 from cloudrl.checkpoints.sources import ClusterSource
 from cloudrl.errors import CheckpointError, InputError, JobFailed
 from cloudrl.jobs import Ended, JobHandle, Line
 from cloudrl.jobs.handle import find_job, raise_for_status
 from cloudrl.protocol.backoff import Backoff
 from cloudrl.render.agent import python_sources
-from cloudrl.saves.inventory import Checkpoint
 from cloudrl.shards.progress import OnProgress, silent
-from cloudrl.transport import Connection, inspect_cluster
+from cloudrl.transport import inspect_cluster
 from cloudrl.verl.metrics import plain
 
 _PARTS = ("__init__.py", "errors.py", "protocol", "saves", "shards", "node", "checkpoints")
@@ -60,29 +60,25 @@ def merge_on_head(
         raise InputError(f"{source.name} is on this machine: there is no head to merge it", hint="Leave out --on-head")
     if not path.startswith("/"):
         raise InputError(f"--to {path} is relative, and means a folder of the head", hint="Give an absolute path")
-    options = [f"--to={path}", f"--dtype={dtype}", *(["--sync"] if sync else [])]
-    if source.backoff is not None:
-        options.append(f"--give-up-s={source.backoff.give_up_s:g}")
-    return _follow(_submit(source.connection, checkpoint.info, options), source.backoff, on_progress)
-
-
-def _submit(connection: Connection, checkpoint: Checkpoint, options: list[str]) -> JobHandle:
+    connection, info = source.connection, checkpoint.info
     cluster, agent = inspect_cluster(connection), connection.agent()
     if agent is None or cluster.secrets_dir is None:
         raise InputError(f"{connection.name} has no place where secrets of jobs can lie", hint="Leave out --on-head")
     head = next(node for node in agent.status().nodes if node.rank == 0)
     port = head.agent_port or urlsplit(agent.url).port or 80
-    world_size = [] if checkpoint.world_size is None else [f"--world-size={checkpoint.world_size}"]
+    give_up_s = (source.backoff or Backoff()).give_up_s
+    wanted = HeadMerge(
+        f"http://127.0.0.1:{port}", info.run, info.step, info.role, info.world_size, path, dtype, sync, give_up_s
+    )
     package, content = _package()
-    submission_id = f"merge-{checkpoint.step}-{secrets.token_hex(4)}"
+    submission_id = f"merge-{info.step}-{secrets.token_hex(4)}"
     agent.put_secrets(submission_id, {TOKEN: connection.agent_token or ""})
     ray = connection.ray()
     if not ray.package_exists(package):
         ray.put_package(package, iter([content]), len(content))
     command = [
         "/bin/sh", f"{cluster.secrets_dir}/{submission_id}", "python3", "-m", "cloudrl.checkpoints.remote_merge_main",
-        f"--agent-url=http://127.0.0.1:{port}", f"--run={checkpoint.run}", f"--step={checkpoint.step}",
-        f"--role={checkpoint.role}", *world_size, *options,
+        json.dumps(asdict(wanted)),
     ]  # fmt: skip
     ray.submit_job(
         {
@@ -92,7 +88,7 @@ def _submit(connection: Connection, checkpoint: Checkpoint, options: list[str]) 
             "metadata": {"job_name": submission_id, "cloudrl_recipe": "merge"},
         }
     )
-    return find_job(connection, submission_id)
+    return _follow(find_job(connection, submission_id), source.backoff, on_progress)
 
 
 def _follow(job: JobHandle, backoff: Backoff | None, on_progress: OnProgress) -> Merged:

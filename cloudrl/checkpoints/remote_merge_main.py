@@ -1,4 +1,4 @@
-"""The merge on the head: `python3 -m cloudrl.checkpoints.remote_merge_main --step N ...`, as a Ray job.
+"""The merge on the head: `python3 -m cloudrl.checkpoints.remote_merge_main '{"step": 10, ...}'`, as a Ray job.
 
 Runs under the image's Python, with its numpy and without our other packages. Shards on the head's own disk are read
 there, others through the agents. It says how far it is, and what came of it, in lines of JSON after a mark
@@ -7,12 +7,12 @@ there, others through the agents. It says how far it is, and what came of it, in
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,19 +30,23 @@ TOKEN = "CLOUDRL_AGENT_TOKEN"  # noqa: S105  the name of a variable
 _REPORT_EVERY_S = 1.0
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+@dataclass(frozen=True)
+class HeadMerge:
+    """What is to be merged, of the checkpoints of the agent's cluster, and how; `path` is one of the head."""
+
+    agent_url: str
+    run: str
+    step: int
+    role: str
+    world_size: int | None
+    path: str
+    dtype: str
+    sync: bool
+    give_up_s: float
+
+
+def main(wanted: HeadMerge) -> int:
     """Merge and say so; the exit code is that of the error."""
-    parser = argparse.ArgumentParser(prog="python3 -m cloudrl.checkpoints.remote_merge_main")
-    parser.add_argument("--agent-url", required=True)
-    parser.add_argument("--run", required=True)
-    parser.add_argument("--step", type=int, required=True)
-    parser.add_argument("--role", required=True)
-    parser.add_argument("--world-size", type=int)
-    parser.add_argument("--to", type=Path, required=True)
-    parser.add_argument("--dtype", required=True)
-    parser.add_argument("--sync", action="store_true")
-    parser.add_argument("--give-up-s", type=float, default=Backoff().give_up_s)
-    args = parser.parse_args(argv)
     reported_at = 0.0
 
     def progress(done_bytes: int, total_bytes: int) -> None:
@@ -57,12 +61,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             return LocalShard(Path(file.location.folder) / file.path, label=file.label)
         return RemoteShard(client, file)
 
-    agent = AgentClient(args.agent_url, os.environ[TOKEN], timeout_s=READ_TIMEOUT_S)
-    backoff = Backoff(give_up_s=args.give_up_s)
+    agent = AgentClient(wanted.agent_url, os.environ[TOKEN], timeout_s=READ_TIMEOUT_S)
+    backoff = Backoff(give_up_s=wanted.give_up_s)
     client = RangeClient(agent, backoff=backoff, on_break=lambda sentence: _report(note=sentence))
     try:
-        inputs = merge_inputs(_find(agent, args, backoff), open_file)
-        merged = merge(inputs, args.to, dtype=args.dtype, sync=args.sync, on_progress=progress)
+        inputs = merge_inputs(_find(agent, wanted, backoff), open_file)
+        merged = merge(inputs, Path(wanted.path), dtype=wanted.dtype, sync=wanted.sync, on_progress=progress)
     except CloudrlError as error:
         _report(error=error.message, hint=error.hint)
         return error.exit_code
@@ -72,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _find(
     agent: AgentClient,
-    args: argparse.Namespace,
+    wanted: HeadMerge,
     backoff: Backoff | None = None,
     *,
     sleep: Callable[[float], None] = time.sleep,
@@ -90,11 +94,11 @@ def _find(
         return inventory
 
     inventory = retry(ask, backoff, on_break=lambda failure: _report(note=failure.message), sleep=sleep)
-    wanted = (args.run, args.step, args.role, args.world_size)
+    key = (wanted.run, wanted.step, wanted.role, wanted.world_size)
     for each in inventory.checkpoints:
-        if (each.run, each.step, each.role, each.world_size) == wanted:
+        if (each.run, each.step, each.role, each.world_size) == key:
             return each
-    raise CheckpointError(f"step {args.step} of {args.run} is not there any more", hint="cloudrl checkpoints list")
+    raise CheckpointError(f"step {wanted.step} of {wanted.run} is not there any more", hint="cloudrl checkpoints list")
 
 
 def _report(**what: Any) -> None:
@@ -103,4 +107,4 @@ def _report(**what: Any) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(HeadMerge(**json.loads(sys.argv[1]))))

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
 
 from cloudrl.checkpoints.remote import RangeClient, RemoteShard
 from cloudrl.errors import CheckpointError, InputError
@@ -19,34 +18,6 @@ from cloudrl.shards.source import LocalShard, ShardSource
 from cloudrl.transport import AgentClient, Connection
 
 
-class CheckpointSource(Protocol):
-    """One collection of checkpoints. `name` is how a user calls it."""
-
-    @property
-    def name(self) -> str:
-        """A folder, or the name of a cluster."""
-
-    def inventory(self) -> Inventory:
-        """All that there is.
-
-        Raises:
-            InputError: There is no such folder, or the cluster has no agents.
-            ConnectionFailed: The cluster does not answer.
-            CheckpointError: A node gives a name that is no path below a folder.
-        """
-
-    def open(self, file: FileCopy) -> ShardSource:
-        """The bytes of a file that the inventory names; nothing is read yet."""
-
-    def remove(self, location: Location, path: str) -> None:
-        """Remove one step, `RUN/global_step_10` below the location's folder.
-
-        Raises:
-            CheckpointError: It is not there any more.
-            ConnectionFailed: The node does not answer.
-        """
-
-
 @dataclass(frozen=True)
 class LocalSource:
     """A folder of this machine: one with runs, a run, or one step."""
@@ -55,19 +26,27 @@ class LocalSource:
 
     @property
     def name(self) -> str:
-        """See `CheckpointSource`."""
+        """How a user calls it."""
         return str(self.folder)
 
     def inventory(self) -> Inventory:
-        """See `CheckpointSource`."""
+        """All that there is.
+
+        Raises:
+            InputError: There is no such folder.
+        """
         return local_inventory(self.folder)
 
     def open(self, file: FileCopy) -> ShardSource:
-        """See `CheckpointSource`."""
+        """The bytes of a file that the inventory names; nothing is read yet."""
         return LocalShard(Path(file.location.folder) / file.path, label=file.label)
 
     def remove(self, location: Location, path: str) -> None:
-        """See `CheckpointSource`."""
+        """Remove one step, `RUN/global_step_10` below the location's folder.
+
+        Raises:
+            CheckpointError: It is not there any more.
+        """
         try:
             remove_step(Path(location.folder), path)
         except (OSError, Refused) as error:
@@ -90,19 +69,30 @@ class ClusterSource:
 
     @property
     def name(self) -> str:
-        """See `CheckpointSource`."""
+        """See `LocalSource`."""
         return self.connection.name
 
     def inventory(self) -> Inventory:
-        """See `CheckpointSource`. A node that does not answer is told in a note."""
+        """All that there is; a node that does not answer is told in a note.
+
+        Raises:
+            InputError: The cluster has no agents.
+            ConnectionFailed: The cluster does not answer.
+            CheckpointError: A node gives a name that is no path below a folder.
+        """
         return cluster_inventory(self._agent.status().nodes, self._agent.inventory)
 
     def open(self, file: FileCopy) -> ShardSource:
-        """See `CheckpointSource`."""
+        """See `LocalSource`."""
         return RemoteShard(self._client, file)
 
     def remove(self, location: Location, path: str) -> None:
-        """See `CheckpointSource`."""
+        """See `LocalSource`.
+
+        Raises:
+            CheckpointError: It is not there any more.
+            ConnectionFailed: The node does not answer.
+        """
         try:
             self._agent.remove_step(location.ranks[0], location.root, path)
         except InputError as error:
@@ -121,3 +111,7 @@ class ClusterSource:
     @cached_property
     def _client(self) -> RangeClient:
         return RangeClient(self._agent, backoff=self.backoff, on_break=self.on_break)
+
+
+CheckpointSource = LocalSource | ClusterSource
+"""One collection of checkpoints."""

@@ -14,7 +14,7 @@ from cloudrl.jobs.environment import is_remote
 from cloudrl.jobs.local_files import PARTS, LocalFiles, is_of_this_machine, missing_path, split_reward
 from cloudrl.spec.hydra import hydra_text, one_or_many, parse_overrides, unquoted
 from cloudrl.spec.shape import ClusterShape
-from cloudrl.verl.path_keys import REWARD_FUNCTION, REWARD_NAME, REWARD_PATH, PathKind
+from cloudrl.verl.keys import REWARD_FUNCTION, REWARD_NAME, REWARD_PATH, PathKind
 
 _LEGACY_REWARD = ("custom_reward_function.path", "custom_reward_function.name")
 """verl up to 0.7; where 0.9.1 finds one of them, it wins (verl 0.9.1, experimental/reward_loop/reward_loop.py)."""

@@ -1,6 +1,6 @@
 """Which values of a job are paths of this machine, and what lies there: inspected once, before anything is planned.
 
-The rule, for keys under which verl reads (`cloudrl.verl.path_keys`):
+The rule, for keys under which verl reads (`cloudrl.verl.keys`):
 
 - `./x`, `../x` and `~/x` are of this machine, and have to exist.
 - `x/y` is of the working directory that is sent along, if it is in there; otherwise of this machine, if it is here.
@@ -25,7 +25,7 @@ from cloudrl.jobs.options import SubmitOptions
 from cloudrl.jobs.working_dir import Entry, scan
 from cloudrl.spec import Job
 from cloudrl.spec.hydra import hydra_text, items, split_key
-from cloudrl.verl.path_keys import PathKind, kind_of
+from cloudrl.verl.keys import PathKind, kind_of
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _WHOLE_MODELS = ("actor_rollout_ref.model.path", "critic.model.path", "reward.reward_model.model_path")

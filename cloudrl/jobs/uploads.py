@@ -23,7 +23,7 @@ from cloudrl.node.uploads import size_text
 from cloudrl.spec.hydra import HydraText, hydra_text, items, split_key
 from cloudrl.spec.shape import ClusterShape
 from cloudrl.transport.ray_client import PACKAGE_LIMIT_BYTES
-from cloudrl.verl.path_keys import REWARD_FUNCTION, REWARD_NAME, PathKind, name_key
+from cloudrl.verl.keys import REWARD_FUNCTION, REWARD_NAME, PathKind, name_key
 
 SMALL_BYTES = 10 * 2**20
 """What is larger goes through the agents where there are some: a package is sent again whenever a line of code in

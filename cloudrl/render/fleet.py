@@ -8,6 +8,7 @@ from cloudrl.spec import Fleet
 
 _RENDERED = ("type", "name", "placement", "nodes", "idle_duration", "resources", "ssh_config")
 _LAST = ("blocks", "tags")
+_ONE_PLACE = "One place and the fastest network there; dstack runs tasks of several nodes nowhere else."
 
 _CLOUD_HEADER = """\
 Fleet for cloudrl clusters: machines that dstack rents. To create it:
@@ -37,7 +38,7 @@ def fleet_to_dstack(fleet: Fleet) -> str:
         header,
         [
             Section({"type": "fleet", "name": fleet.name}),
-            Section({"placement": fleet.placed}, comment=_placement_comment(fleet)),
+            Section({"placement": fleet.placed}, comment=_ONE_PLACE if fleet.placed == "cluster" else ""),
             *machines,
             Section({name: value for name, value in fleet.dstack.items() if name not in _LAST}),
             Section(
@@ -49,12 +50,6 @@ def fleet_to_dstack(fleet: Fleet) -> str:
     )
     check_with_dstack(text, fleet.dstack)
     return text
-
-
-def _placement_comment(fleet: Fleet) -> str:
-    if fleet.placed != "cluster":
-        return ""
-    return "One place and the fastest network there; dstack runs tasks of several nodes nowhere else."
 
 
 def _rented(fleet: Fleet) -> list[Section]:

@@ -8,6 +8,9 @@ from enum import Enum
 class DType(Enum):
     """An element type; the value is its name in torch, without `torch.`.
 
+    In the order in which they lie in a safetensors file: larger ones first, so that all are aligned (safetensors 0.8,
+    tensor.rs, `prepare`).
+
     Attributes:
         safetensors: The name in the header of a safetensors file (safetensors 0.8, `Dtype`).
         size_bytes: Of one element.
@@ -15,14 +18,14 @@ class DType(Enum):
     """
 
     FLOAT64 = "float64", "F64", 8, "torch.DoubleStorage"
+    INT64 = "int64", "I64", 8, "torch.LongStorage"
     FLOAT32 = "float32", "F32", 4, "torch.FloatStorage"
+    INT32 = "int32", "I32", 4, "torch.IntStorage"
     BFLOAT16 = "bfloat16", "BF16", 2, "torch.BFloat16Storage"
     FLOAT16 = "float16", "F16", 2, "torch.HalfStorage"
-    INT64 = "int64", "I64", 8, "torch.LongStorage"
-    INT32 = "int32", "I32", 4, "torch.IntStorage"
     INT16 = "int16", "I16", 2, "torch.ShortStorage"
-    INT8 = "int8", "I8", 1, "torch.CharStorage"
     UINT8 = "uint8", "U8", 1, "torch.ByteStorage"
+    INT8 = "int8", "I8", 1, "torch.CharStorage"
     BOOL = "bool", "BOOL", 1, "torch.BoolStorage"
 
     _value_: str

@@ -11,15 +11,11 @@ from cloudrl.shards.plan import Output
 
 INDEX = "model.safetensors.index.json"
 _ALIGN_BYTES = 8
-# Larger elements first, so that all are aligned; then by name (safetensors 0.8, tensor.rs, `prepare`).
-_ORDER = [
-    DType.FLOAT64, DType.INT64, DType.FLOAT32, DType.INT32, DType.BFLOAT16, DType.FLOAT16, DType.INT16, DType.UINT8,
-    DType.INT8, DType.BOOL,
-]  # fmt: skip
+_ORDER = list(DType)
 
 
 def in_file_order(outputs: Sequence[Output]) -> list[Output]:
-    """The order in which the tensors of one file lie in it."""
+    """The order in which the tensors of one file lie in it: by type, then by name."""
     return sorted(outputs, key=lambda output: (_ORDER.index(output.dtype), output.name))
 
 

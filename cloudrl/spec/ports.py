@@ -48,10 +48,10 @@ class Port:
         match = _PORT.fullmatch(written) if isinstance(written, str) else None
         if match is None:
             raise SpecError(f"{value!r} is not a port", hint=_EXAMPLES)
-        container = port_number(int(match[2]))
+        container = _port_number(match[2])
         if match[1] == "*":
             return cls(None, container)
-        return cls(port_number(int(match[1])) if match[1] else container, container)
+        return cls(_port_number(match[1]) if match[1] else container, container)
 
     def __str__(self) -> str:
         if self.local == self.container:
@@ -59,11 +59,10 @@ class Port:
         return f"{'*' if self.local is None else self.local}:{self.container}"
 
 
-def port_number(value: object) -> int:
-    """A TCP port."""
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 65535:
-        raise SpecError(f"{value!r} is not a port", hint="A whole number from 1 to 65535")
-    return value
+def _port_number(digits: str) -> int:
+    if not 1 <= int(digits) <= 65535:
+        raise SpecError(f"{int(digits)} is not a port", hint="A whole number from 1 to 65535")
+    return int(digits)
 
 
 def all_ports(ports: tuple[Port, ...]) -> tuple[Port, ...]:
@@ -105,7 +104,7 @@ def parse_service(value: object) -> Service:
     match = re.fullmatch(r"\s*([0-9]{1,5})\s*:(.*)", value, re.DOTALL) if isinstance(value, str) else None
     if match is None:
         raise SpecError(f"{value!r} is not a service", hint=_SERVICE_EXAMPLE)
-    port = port_number(int(match[1]))
+    port = _port_number(match[1])
     holder = "Ray's workers" if 20000 <= port < 30000 else _TAKEN.get(port)
     if holder is not None:
         raise SpecError(f"{value!r}: port {port} belongs to {holder}", hint="Another one, for example 8000")

@@ -9,13 +9,12 @@ import asyncio
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from cloudrl.verl_cpu.generation import Completion, Request
+import torch
+
+from cloudrl.verl_cpu.generation import Completion, Request, generate
 from cloudrl.verl_cpu.sampling import SamplingParams
-
-if TYPE_CHECKING:
-    import torch
 
 # Requests reach the server one by one; those that arrive within this time are decoded together.
 _GATHER_S = 0.01
@@ -61,7 +60,6 @@ class HfServer:
     """
 
     def __init__(self, settings: ServerSettings) -> None:
-        import torch
         from transformers import AutoModelForCausalLM
 
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
@@ -125,8 +123,6 @@ class HfServer:
     abort_all_requests = resume_generation = start_profile = stop_profile = do_nothing
 
     def _request(self, prompt_ids: Sequence[int], params: SamplingParams) -> Request:
-        from cloudrl.verl_cpu.generation import Request
-
         settings = self._settings
         room = settings.prompt_length + settings.response_length - len(prompt_ids)
         limit = params.max_tokens if params.max_tokens is not None else min(settings.response_length, room)
@@ -163,8 +159,6 @@ class HfServer:
                     answer.set_result(decoding.result()[row])
 
     def _decode(self, requests: Sequence[Request]) -> list[Completion]:
-        from cloudrl.verl_cpu.generation import generate
-
         raw = self._settings.logprobs_mode == "raw_logprobs"
         completions: list[Completion] = generate(self._model, requests, raw_log_probs=raw, generator=self._generator)
         return completions

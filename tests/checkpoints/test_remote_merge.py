@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import io
+import json
 import os
 import shlex
 import shutil
@@ -22,7 +22,7 @@ from small_step import write_step
 
 from cloudrl.checkpoints.handle import Checkpoints
 from cloudrl.checkpoints.remote_merge import merge_on_head
-from cloudrl.checkpoints.remote_merge_main import TOKEN, _find
+from cloudrl.checkpoints.remote_merge_main import TOKEN, HeadMerge, _find
 from cloudrl.checkpoints.sources import ClusterSource, LocalSource
 from cloudrl.errors import CheckpointError, ConnectionFailed, JobFailed
 from cloudrl.protocol.backoff import Backoff
@@ -90,9 +90,9 @@ def test_the_same_model_as_here(head: Head, tmp_path: Path) -> None:
 def test_it_waits_for_the_disk_if_asked(head: Head, tmp_path: Path) -> None:
     merge_on_head(latest(head), str(tmp_path / "out"), sync=True)
     merge_on_head(latest(head), str(tmp_path / "again"))
-    one, other = (shlex.split(job.body["entrypoint"])[-3:] for job in head.jobs.values())
-    assert one == [f"--to={tmp_path}/out", "--dtype=bf16", "--sync"]
-    assert other == ["--world-size=2", f"--to={tmp_path}/again", "--dtype=bf16"]
+    one, other = (json.loads(shlex.split(job.body["entrypoint"])[-1]) for job in head.jobs.values())
+    assert (one["path"], one["dtype"], one["sync"]) == (f"{tmp_path}/out", "bf16", True)
+    assert (other["world_size"], other["path"], other["sync"]) == (2, f"{tmp_path}/again", False)
     assert (tmp_path / "out" / "model.safetensors").exists()
 
 
@@ -135,7 +135,7 @@ def test_a_step_that_has_gone_meanwhile(head: Head, tmp_path: Path) -> None:
         merge_on_head(checkpoint, str(tmp_path / "out"))
 
 
-WANTED = argparse.Namespace(run="mine", step=7, role="actor", world_size=2)
+WANTED = HeadMerge("", "mine", 7, "actor", 2, "/out", "bf16", sync=False, give_up_s=60.0)
 
 
 def test_a_node_that_is_silent_for_a_moment_is_waited_for(head: Head) -> None:

@@ -7,7 +7,7 @@ import pytest
 from cloudrl.errors import InputError
 from cloudrl.jobs.code_check import check_code
 from cloudrl.jobs.local_files import inspect_path
-from cloudrl.verl.path_keys import PathKind
+from cloudrl.verl.keys import PathKind
 
 
 def check(folder: Path, source: str | bytes, name: str | None = "compute_score", *, is_in_root: bool = False) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cloudrl.verl.path_keys import REWARD_FUNCTION, REWARD_NAME, REWARD_PATH, PathKind, kind_of, name_key
+from cloudrl.verl.keys import REWARD_FUNCTION, REWARD_NAME, REWARD_PATH, PathKind, kind_of, name_key
 
 LOOKS_LIKE_A_PATH = ("path", "paths", "file", "files", "dir")
 LEFT_OUT = {
