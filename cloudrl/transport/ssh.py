@@ -69,7 +69,7 @@ def ensure_installed() -> None:
         raise CloudrlError("there is no ssh on this machine", hint="apt-get install openssh-client")
 
 
-def run(route: Route, folder: Path, command: Sequence[str], *, timeout_s: float = _TIMEOUT_S) -> bytes:
+def run(route: Route, folder: Path, command: Sequence[str]) -> bytes:
     """The standard output of a command on the node.
 
     Raises:
@@ -79,12 +79,12 @@ def run(route: Route, folder: Path, command: Sequence[str], *, timeout_s: float 
     words = route.command(folder, route.name, *command)
     try:
         done = subprocess.run(
-            words, capture_output=True, check=False, stdin=subprocess.DEVNULL, timeout=timeout_s,
+            words, capture_output=True, check=False, stdin=subprocess.DEVNULL, timeout=_TIMEOUT_S,
             env=environment(),
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise ConnectionFailed(
-            f"the head of {route.name!r} does not answer through SSH within {timeout_s:.0f} s"
+            f"the head of {route.name!r} does not answer through SSH within {_TIMEOUT_S:.0f} s"
         ) from None
     if done.returncode != 0:
         said = done.stderr.decode("utf-8", "replace").strip().splitlines()

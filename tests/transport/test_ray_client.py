@@ -183,6 +183,14 @@ def test_what_ray_says_of_its_own_failure(jobs: Response):
     assert caught.value.exit_code == 1
 
 
+def test_a_package_that_is_too_large_for_the_server(cluster: FakeCluster, api: RayClient):
+    cluster.package_limit_bytes = 3
+    api.put_package("small.zip", [b"ab", b"c"], 3)
+    assert cluster.packages == {"small.zip": b"abc"}
+    with pytest.raises(InputError, match=r"refuses a package of 4 bytes: Maximum request body size 3 exceeded"):
+        api.put_package("large.zip", [b"abcd"], 4)
+
+
 def test_the_reason_in_a_traceback():
     head = "Traceback (most recent call last):\n"
     inner = f"{head}ValueError: Job with submission_id j1 exists. Take another.\n"

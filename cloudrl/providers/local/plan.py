@@ -109,7 +109,6 @@ def make_plan(cluster: Cluster, *, dashboard_port: int | None = None) -> LocalPl
         data_dir=str(state.data),
         secrets_dir=str(folder_of("RUN-ID")),
         ray_version=version("ray"),
-        nodes_are_here=True,
         notes=notes,
         state=state,
         commands=commands,
