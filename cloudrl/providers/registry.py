@@ -8,10 +8,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
 from cloudrl.errors import CloudrlError, InputError
-from cloudrl.providers.model import ClusterRef, home
 
 if TYPE_CHECKING:
-    from cloudrl.providers.model import Provider, Status
+    from cloudrl.providers.model import ClusterRef, Provider, Status
 
 PROVIDERS = {
     "local": "cloudrl.providers.local.provider:LocalProvider",
@@ -70,6 +69,8 @@ def default_provider(*, gpus: bool) -> Provider:
 
 def known_names() -> list[str]:
     """Clusters that this machine has started or attached to, up or not. Asks nobody."""
+    from cloudrl.providers.model import home
+
     return sorted({folder.name for name in PROVIDERS for folder in home().glob(provider(name).state_pattern)})
 
 
@@ -105,6 +106,8 @@ def locate(name: str) -> ClusterRef:
         ConnectionFailed: there is none, as far as the providers that answer know.
     """
     if "/" in name:
+        from cloudrl.providers.model import ClusterRef
+
         of_provider, _, plain = name.partition("/")
         return ClusterRef(provider(of_provider).name, plain)
     found = find(name)
