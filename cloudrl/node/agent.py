@@ -14,7 +14,7 @@ from typing import Callable, ContextManager, Iterator, List, Mapping, Optional
 from cloudrl.node import preflight
 from cloudrl.node import ray as ray_node
 from cloudrl.node.attempts import Attempts
-from cloudrl.node.background import BackgroundTask
+from cloudrl.node.background import start_thread
 from cloudrl.node.checkpoint_store import CheckpointStore
 from cloudrl.node.environment import node_environment
 from cloudrl.node.failure import NodeFailed, error_code
@@ -294,13 +294,12 @@ class Agent:
         return host
 
     def _ray_and_fetch(self) -> None:
-        fetching = BackgroundTask(FailureKind.DATA, self._fetch_in_thread, self.state)
         modules, result = self.options.import_check, self.options.run_dir / "imports.json"
         with self._step(Phase.RAY):
             result.unlink(missing_ok=True)
             command = self_command("imports", *modules, f"--result={result}")
             import_check = self._child(command, "imports.log") if modules else None
-            fetching.start()
+            fetching = start_thread(FailureKind.DATA, self._fetch_in_thread, self.state)
             self._start_ray()
         with self._step(Phase.FETCH):
             if not self.wait_for(lambda: not fetching.is_alive(), self.timeouts.fetch_s):
@@ -308,7 +307,7 @@ class Agent:
                 reason = f"data and models are not ready after {self.timeouts.fetch_s:g} s{detail}"
                 rank = self.identity.rank
                 raise NodeFailed(Failure(FailureKind.DATA, rank, reason, transient=True, code="timeout"))
-            fetching.result()
+            self.state.raise_failure()
             if import_check is not None:
                 self._await_imports(import_check, result)
             self._services.wait(self.options.fetch_timeout_s)

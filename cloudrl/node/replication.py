@@ -11,7 +11,7 @@ import json
 import secrets
 import threading
 import time
-from typing import Any, BinaryIO, Callable, Dict, List, Sequence
+from typing import Any, BinaryIO, Dict, List, Sequence
 
 from cloudrl.node.job_secrets import JobSecrets
 from cloudrl.node.manifest import Manifest, Part
@@ -26,6 +26,7 @@ FILES = "user-files"
 """The folder below `data_dir`."""
 COMPLETE = Replica(complete=True)
 _RETRY_S = 2.0
+_REPORT_EVERY_BYTES = 32 << 20
 
 
 class ReplicationHub:
@@ -175,29 +176,16 @@ class Replicator:
             raise ConnectionResetError(f"rank 0 broke off within {address}")
 
     def _pull_part(self, name: str, address: str, part: Part, offset: int) -> None:
-        store = self._hub.files
-
-        def report() -> None:
-            here = store.here(address) or {}
-            self._hub.state.add("replicas", name, Replica(size_bytes=sum(here.values())))
-
-        request = self._head.request(
-            routes.GIVE_FILE, address=address, path=part.path, headers={"Range": f"bytes={offset}-"}
-        )
+        """Copy the rest of a file, or less when rank 0 breaks off, and report now and then how much has come."""
+        store, headers = self._hub.files, {"Range": f"bytes={offset}-"}
+        request = self._head.request(routes.GIVE_FILE, address=address, path=part.path, headers=headers)
         with self._head.open(request) as answer:
-            source: Any = _Counted(answer.stream, report)
-            store.write(address, part.path, offset, part.size_bytes - offset, source)
-
-
-class _Counted:
-    """A stream that reports now and then that it was read from."""
-
-    def __init__(self, source: BinaryIO, report: Callable[[], None]) -> None:
-        self._source, self._report = source, report
-        self._reads = 0
-
-    def read(self, count: int) -> bytes:
-        self._reads += 1
-        if self._reads % 32 == 0:
-            self._report()
-        return self._source.read(count)
+            while offset < part.size_bytes:
+                count = min(_REPORT_EVERY_BYTES, part.size_bytes - offset)
+                store.write(address, part.path, offset, count, answer.stream)
+                offset += count
+                if offset < part.size_bytes:
+                    here = store.here(address) or {}
+                    self._hub.state.add("replicas", name, Replica(size_bytes=sum(here.values())))
+                    if here.get(part.path, 0) < offset:
+                        return

@@ -57,6 +57,7 @@ class Store:
             ApiError: NO_SPACE, the disk has no room for it, or cannot be written.
         """
         with self._blamed_on_the_disk(), self._lock:
+            self._drop_unchecked(manifest)
             here = self._here(manifest)
             if self.manifest(manifest.address) is None:
                 self._make_room(manifest, sum(here.values()))
@@ -132,6 +133,14 @@ class Store:
             if part.size_bytes == 0:
                 self._take(manifest, part)
         self._appear(manifest)  # also what the last agent has checked and not got to
+
+    def _drop_unchecked(self, manifest: Manifest) -> None:
+        """Remove parts that have all their bytes, and that an earlier agent has not got to check: they come again."""
+        arriving = self._coming(manifest.address) / "arriving"
+        for path, size in list(_sizes_below(arriving)):
+            part = manifest.by_path.get(path)
+            if (manifest.address, path) not in self._turns and (part is None or size >= part.size_bytes):
+                (arriving / path).unlink()
 
     def _here(self, manifest: Manifest) -> Dict[str, int]:
         """Folders are listed for it: to ask for each file would take seconds for thousands, at each call."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from cloudrl.node.background import BackgroundTask
+from cloudrl.node.background import run_parallel, start_thread
 from cloudrl.node.failure import NodeFailed
 from cloudrl.node.node_state import NodeState
 from cloudrl.protocol.failures import Failure, FailureKind
@@ -19,18 +19,16 @@ def state() -> NodeState:
     return NodeState(NodeReport(rank=1, ip="10.0.0.2", hostname="node-1", agent_port=8266))
 
 
-def _do(state: NodeState, work: Callable[[], object]) -> BackgroundTask:
-    thread = BackgroundTask(FailureKind.MODEL, work, state)
-    thread.start()
+def _do(state: NodeState, work: Callable[[], object]) -> None:
+    thread = start_thread(FailureKind.MODEL, work, state)
     thread.join(10)
     assert not thread.is_alive()
-    return thread
 
 
 def test_work_that_is_done(state: NodeState) -> None:
     done: list[str] = []
-    _do(state, lambda: done.append("x")).result()
-    assert (done, state.failure) == (["x"], None)
+    run_parallel({FailureKind.MODEL: lambda: done.append("m"), FailureKind.DATA: lambda: done.append("d")}, state)
+    assert (sorted(done), state.failure) == (["d", "m"], None)
 
 
 def test_a_failure_keeps_its_own_kind(state: NodeState) -> None:
@@ -50,24 +48,21 @@ def test_whatever_else_ends_it_is_a_failure_with_its_text(state: NodeState, erro
     def fail() -> None:
         raise error
 
-    work = _do(state, fail)
+    _do(state, fail)
     assert state.failure is not None
     assert (state.failure.kind, state.failure.rank) == ("model", 1)
     assert state.failure.reason == f"{type(error).__name__}: {error}"
     assert "in fail" in state.failure.tail
-    with pytest.raises(NodeFailed):
-        work.result()
 
 
 def test_an_end_without_a_reason_is_a_failure_too(state: NodeState) -> None:
     with pytest.raises(NodeFailed) as caught:
-        _do(state, sys.exit).result()
+        run_parallel({FailureKind.MODEL: sys.exit}, state)
     failure = caught.value.failure
     assert (failure.kind, failure.rank, failure.reason) == ("model", 1, "SystemExit")
 
 
 def test_waiting_ends_with_what_another_has_met(state: NodeState) -> None:
-    work = _do(state, lambda: None)
     state.fail(Failure(FailureKind.DATA, 1, "first"))
     with pytest.raises(NodeFailed, match="first"):
-        work.result()
+        run_parallel({FailureKind.MODEL: lambda: None}, state)

@@ -118,19 +118,25 @@ def test_a_node_whose_disk_takes_nothing_says_so(head: Served, worker: Served):
     assert all(re.search(r"a-file.*: (Not a directory|File exists)", error) for error in errors)
 
 
-def test_a_connection_that_breaks_within_an_answer_leaves_nothing_half(head: Served, worker: Served):
+@pytest.mark.parametrize("every", [32 << 20, 100_000])
+def test_a_connection_that_breaks_within_an_answer_leaves_nothing_half(
+    head: Served, worker: Served, monkeypatch: pytest.MonkeyPatch, every: int
+):
     """Files were said to be complete, and the secrets of a job were an empty script."""
     put_all(head)
     head.call("PUT", "/v1/jobs/job1/secrets", body=b'{"A_TOKEN": "x"}')
     files, job_secrets = beat(worker, head)
+    monkeypatch.setattr("cloudrl.node.replication._REPORT_EVERY_BYTES", every)
     with CutLink(head.port) as link:
         pull = Replicator(worker.replication, AgentClient(link.url, TOKEN))
-        link.cut_at = [1_000_000, 1_000_001]
-        pull.pull(files)
+        for _ in range(2):
+            link.cut_at = [link.passed + 500_000]
+            pull.pull(files)
         link.cut_at = [link.passed]
         pull.pull(job_secrets)
         assert worker.replication.secrets.read("job1") is None
-        assert not any(each.complete for each in worker.state.own.replicas.values())
+        assert not any(each.complete or each.error for each in worker.state.own.replicas.values())
+        assert (files in worker.state.own.replicas) == (every == 100_000), "it reports how much has come"
         assert link.cut_at == []
 
         for name in (files, job_secrets):

@@ -214,6 +214,20 @@ def test_a_machine_that_went_down_at_the_last_moment(store: Store):
     assert (store.root / MODEL.address / "model" / "weights").read_bytes() == BODY
 
 
+def test_a_machine_that_went_down_while_it_checked(store: Store):
+    """All bytes were there, so nobody sent any, and nobody checked them."""
+    store.begin(MODEL)
+    send(store, "note", NOTE)
+    arriving = store.root / f".{MODEL.address}.part" / "arriving" / "model" / "weights"
+    arriving.write_bytes(BODY[:-1] + b"?")
+
+    again = Store(store.root)
+
+    assert again.begin(MODEL) == {"model/empty": 0, "model/note": 4, "model/weights": 0}
+    send(again, "weights", BODY)
+    assert again.manifest(MODEL.address) == MODEL
+
+
 def test_a_machine_that_went_down_before_the_last_moment(store: Store):
     """All parts were checked, and none was in its place yet."""
     store.begin(MODEL)
