@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ import yaml
 from cloudrl.jobs.defaults import MODEL, TRAIN
 from cloudrl.jobs.events import EventReader
 from cloudrl.jobs.handle import job_handle
+from cloudrl.jobs.local_files import HUB_ID
 from cloudrl.jobs.redaction import redact_command
 from cloudrl.spec.hydra import items, parse_overrides
 from cloudrl.transport import Connection
@@ -21,7 +21,6 @@ from cloudrl.verl.metrics import REWARD_KEYS, Step
 
 _SHOWN = (*REWARD_KEYS, "response_length/mean", "actor/entropy", "actor/ppo_kl", "actor/kl_loss")
 _VALIDATION = "val-"
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ def provenance(connection: Connection, run: str, step: int) -> Provenance:
             metrics |= {key: value for key, value in shown.items() if math.isfinite(value)}
             last = event.step
     model = overrides.get(MODEL)
-    if model is not None and not _HUB_ID.fullmatch(model):
+    if model is not None and not HUB_ID.fullmatch(model):
         model = model.rstrip("/").rpartition("/")[2]
     # the folders in which prepared data lies are named after their data sets
     files = [path for path in items(overrides.get(TRAIN, "")) if path]
@@ -82,7 +81,7 @@ def provenance(connection: Connection, run: str, step: int) -> Provenance:
 def model_card(name: str, step: int, dtype: str, known: Provenance) -> str:
     """README.md of the repository, with the header that the Hub reads."""
     header: dict[str, object] = {"library_name": "transformers", "pipeline_tag": "text-generation"}
-    if known.base_model is not None and _HUB_ID.fullmatch(known.base_model):
+    if known.base_model is not None and HUB_ID.fullmatch(known.base_model):
         header["base_model"] = known.base_model
     header["tags"] = ["reinforcement-learning", "verl", "cloudrl"]
     total = f" of {known.total_steps}" if known.total_steps is not None else ""

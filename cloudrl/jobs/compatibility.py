@@ -11,7 +11,7 @@ from cloudrl.spec import Gpu, Job
 from cloudrl.spec.cluster import ROLLOUTS
 from cloudrl.spec.hydra import integer
 from cloudrl.spec.shape import ClusterShape
-from cloudrl.verl import has_key
+from cloudrl.verl.keys import has_key
 
 NODES, GPUS = "trainer.nnodes", "trainer.n_gpus_per_node"
 _ROLLOUT = "actor_rollout_ref.rollout"

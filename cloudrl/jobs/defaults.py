@@ -12,7 +12,7 @@ from cloudrl.jobs.local_files import HUB_ID
 from cloudrl.spec import Job, hydra_text
 from cloudrl.spec.hydra import integer, one_or_many
 from cloudrl.spec.shape import ClusterShape
-from cloudrl.verl import has_key
+from cloudrl.verl.keys import has_key
 
 SAVE_FREQ = 20
 """Steps between checkpoints when nobody says, so the most that a failure costs. It is what multi-node runs of

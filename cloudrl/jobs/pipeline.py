@@ -37,7 +37,7 @@ from cloudrl.saves import resume as saves
 from cloudrl.spec import Job, override_argument
 from cloudrl.spec.hydra import integer, parse_overrides, split_key
 from cloudrl.spec.names import is_secret
-from cloudrl.verl import has_key
+from cloudrl.verl.keys import has_key
 
 STEPS, EPOCHS = "trainer.total_training_steps", "trainer.total_epochs"
 _RESUME_DECIDED_BY = {saves.RESUME_MODE, saves.RESUME_FROM, LOCAL_DIR}

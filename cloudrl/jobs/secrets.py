@@ -20,7 +20,7 @@ from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.spec.hydra import split_key
 from cloudrl.spec.names import is_secret
 from cloudrl.spec.shape import ClusterShape
-from cloudrl.verl import release_number
+from cloudrl.verl.keys import release_number
 
 _OF_LOGGERS = {
     "wandb": ("WANDB_API_KEY",),

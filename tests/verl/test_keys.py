@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cloudrl.verl import has_key, release_number
-from cloudrl.verl.keys import _SINCE
+from cloudrl.verl.keys import _SINCE, has_key, release_number
 
 
 @pytest.mark.parametrize(

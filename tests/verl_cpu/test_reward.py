@@ -22,8 +22,9 @@ from cloudrl.verl_cpu.reward import compute_score
     ],
 )
 def test_only_the_right_answer_scores(answer: str, score: float) -> None:
-    assert compute_score("cloudrl/addition", answer, "23") == {"score": score, "acc": score}
+    assert compute_score(solution_str=answer, ground_truth="23") == {"score": score, "acc": score}
 
 
 def test_verl_may_pass_more() -> None:
-    assert compute_score("any", "1", "1", extra_info={"index": 0}, reward_router_address=None)["score"] == 1.0
+    more = {"data_source": "any", "extra_info": {"index": 0}, "reward_router_address": None}
+    assert compute_score(solution_str="1", ground_truth="1", **more)["score"] == 1.0

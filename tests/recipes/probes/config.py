@@ -138,7 +138,7 @@ def accepted(config: Any) -> dict[str, Any]:
     answer = {"critic": critic, "reference": reference, **trained(config, actor)}
     answer |= {key: OmegaConf.select(config, key) for key in SHOWN}
     if reward := get_custom_reward_fn(config):
-        answer["score of a right answer"] = reward("", "23", "23")["score"]
+        answer["score of a right answer"] = reward(solution_str="23", ground_truth="23")["score"]
     if (sampler := config.trainer.v1.sampler.custom_sampler).path:
         answer["sampler"] = load_extern_type(sampler.path, sampler.name).__module__
     if reference:
