@@ -29,6 +29,7 @@ _Arrived: TypeAlias = bytes | Exception
 
 _CHUNKS_AHEAD = 64
 _POLL_S = (0.1, 2.0)
+"""The shortest and the longest pause between two looks at a log that does not grow."""
 
 
 class LogSource(Protocol):
@@ -95,16 +96,15 @@ def _until_over(find_source: Callable[[], LogSource], is_over: Callable[[], bool
 
 @dataclass(frozen=True)
 class AgentLog:
-    """The log as our agent serves it, piece by piece, after pauses of `poll_s`: the shortest and the longest."""
+    """The log as our agent serves it, piece by piece."""
 
     agent: AgentClient
     submission_id: str
-    poll_s: tuple[float, float] = _POLL_S
     sleep: Callable[[float], None] = time.sleep
 
     def read(self, offset: int, *, follow: bool) -> Generator[bytes]:
         """See `LogSource.read`."""
-        looks = Attempts(Backoff(*self.poll_s), sleep=self.sleep)
+        looks = Attempts(Backoff(*_POLL_S), sleep=self.sleep)
         while (chunk := self._read(offset)) or follow:
             offset += len(chunk)
             yield chunk

@@ -146,10 +146,15 @@ def test_a_daemon_keeps_a_tunnel_open_until_it_is_stopped(
     assert tunnel_daemon.stop(place)
     assert not any(listens(port) for port in state.ports.values())
     assert not tunnel_daemon.stop(place)
+    os.kill(start().pid, signal.SIGKILL)
+    started[-1].wait(10)
+    assert tunnel_daemon.read_state(place) is None
+    assert not tunnel_daemon.stop(place)
+    assert (place / "tunnel.json").read_text() == "", "nobody takes what it has left for another's"
     (tmp_path / "over").touch()
     with pytest.raises(ConnectionFailed, match="did not open: no tunnel: run 'lab' is over: done"):
         start()
-    assert [process.wait(10) for process in started] == [0, ConnectionFailed.exit_code]
+    assert [process.wait(10) for process in started] == [0, -signal.SIGKILL, ConnectionFailed.exit_code]
 
 
 def write(state: TunnelState, folder: Path) -> None:
