@@ -31,8 +31,11 @@ if TYPE_CHECKING:
     from cloudrl.sdk import Fleet as Fleet
     from cloudrl.sdk import Job as Job
     from cloudrl.sdk import NetworkVolume as NetworkVolume
+    from cloudrl.sdk import Notice as Notice
+    from cloudrl.sdk import Question as Question
     from cloudrl.sdk import Run as Run
     from cloudrl.sdk import RunningCluster as RunningCluster
+    from cloudrl.sdk import Transfer as Transfer
     from cloudrl.sdk import Volume as Volume
     from cloudrl.sdk import attach as attach
     from cloudrl.sdk import connect as connect
@@ -55,9 +58,12 @@ __all__ = [
     "Job",
     "JobFailed",
     "NetworkVolume",
+    "Notice",
+    "Question",
     "Run",
     "RunningCluster",
     "SpecError",
+    "Transfer",
     "Unauthorized",
     "Volume",
     "WaitTimeout",
