@@ -17,7 +17,7 @@ from cloudrl.checkpoints.merge import Merged, merge, merge_inputs
 from cloudrl.checkpoints.sources import LocalSource
 
 if TYPE_CHECKING:
-    from cloudrl.shards.inputs import MergeInputs
+    from cloudrl.shards.source import MergeInputs
 
 FIXTURES = Path(__file__).parent / "shards" / "fixtures"
 HIDDEN, VOCABULARY = CONFIG["hidden_size"], CONFIG["vocab_size"]

@@ -11,10 +11,9 @@ from cloudrl.checkpoints.staging import refuse_existing, staged
 from cloudrl.errors import CheckpointError
 from cloudrl.saves.inventory import Checkpoint, FileCopy
 from cloudrl.saves.names import is_small
-from cloudrl.shards.inputs import MergeInputs, Sidecars
 from cloudrl.shards.merge import plan_merge, write_model
 from cloudrl.shards.progress import OnProgress, silent
-from cloudrl.shards.source import ShardSource
+from cloudrl.shards.source import MergeInputs, ShardSource, Sidecars
 
 OpenFile = Callable[[FileCopy], ShardSource]
 

@@ -12,10 +12,10 @@ from cloudrl.shards.architectures import check_architecture
 from cloudrl.shards.config import output_files, read_config
 from cloudrl.shards.copying import copy
 from cloudrl.shards.dtypes import WANTED, DType
-from cloudrl.shards.inputs import MergeInputs
 from cloudrl.shards.plan import HEAD, MAX_FILE_BYTES, Output, is_tied, make_outputs, split_files
 from cloudrl.shards.progress import Meter, OnProgress, silent
 from cloudrl.shards.safetensors import INDEX, file_names, header, in_file_order, index
+from cloudrl.shards.source import MergeInputs
 from cloudrl.shards.validate import validate
 
 

@@ -1,12 +1,17 @@
-"""One file of a checkpoint, wherever it lies: read by byte range, cast and checked where its bytes are."""
+"""The files of a checkpoint, wherever each of them lies: what a merge and a check take.
+
+A file is read by byte range, cast and checked where its bytes are.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from cloudrl.errors import CheckpointError
+from cloudrl.saves.records import SaveRecord
 from cloudrl.shards.cast import cast_bytes
 from cloudrl.shards.crc import crc32
 from cloudrl.shards.dtypes import DType
@@ -95,3 +100,29 @@ class LocalShard:
 
     def _unreadable(self, error: OSError) -> CheckpointError:
         return CheckpointError(f"{self.label} cannot be read: {error.strerror or error}")
+
+
+@dataclass(frozen=True)
+class Sidecars:
+    """What lies beside a rank's model shard and tells which step it is from; any of it may be missing."""
+
+    optim: ShardSource | None = None
+    extra: ShardSource | None = None
+    record: SaveRecord | None = None
+
+
+@dataclass(frozen=True)
+class MergeInputs:
+    """The files of one role (actor, critic) of one step.
+
+    Attributes:
+        shards: The model file of each rank; with replicas (HSDP), at least one rank of each part.
+        config_files: What lies in `huggingface/`, by its path in there.
+        world_size: Ranks of the run; without it, what the files say.
+        sidecars: What else is there of each rank, to make sure that all are from one step.
+    """
+
+    shards: Mapping[int, ShardSource]
+    config_files: Mapping[str, bytes] = field(default_factory=dict)
+    world_size: int | None = None
+    sidecars: Mapping[int, Sidecars] = field(default_factory=dict)

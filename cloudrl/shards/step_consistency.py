@@ -12,11 +12,10 @@ from cloudrl.errors import CheckpointError
 from cloudrl.saves.names import record_file, shard_file
 from cloudrl.saves.records import SaveRecord
 from cloudrl.shards.dtypes import DType
-from cloudrl.shards.inputs import Sidecars
 from cloudrl.shards.report import Finding
 from cloudrl.shards.safe_pickle import PickledObject, read_pickle
 from cloudrl.shards.shard import Shard, saved_as
-from cloudrl.shards.source import ShardSource
+from cloudrl.shards.source import ShardSource, Sidecars
 from cloudrl.shards.tensors import Unreadable, is_allowed, read_view
 from cloudrl.shards.torch_zip import Archive, open_archive
 

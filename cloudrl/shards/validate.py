@@ -6,11 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from cloudrl.errors import CheckpointError
-from cloudrl.shards.inputs import MergeInputs
 from cloudrl.shards.layout import Layout, check_together, read_layout, shard_dim
 from cloudrl.shards.report import Finding, Report
 from cloudrl.shards.shard import Shard, open_shard
-from cloudrl.shards.source import ShardSource
+from cloudrl.shards.source import MergeInputs, ShardSource
 from cloudrl.shards.step_consistency import StepConsistency
 
 

@@ -8,9 +8,9 @@ from hashlib import sha256
 
 from cloudrl.errors import CheckpointError
 from cloudrl.shards.cancellation import check, workers
-from cloudrl.shards.inputs import MergeInputs, Sidecars
 from cloudrl.shards.progress import Meter, OnProgress, silent
 from cloudrl.shards.report import Finding, Report
+from cloudrl.shards.source import MergeInputs, Sidecars
 from cloudrl.shards.step_consistency import check_record
 from cloudrl.shards.torch_zip import Archive, damaged, open_archive
 from cloudrl.shards.validate import validate

@@ -32,10 +32,9 @@ from cloudrl.errors import CheckpointError
 from cloudrl.saves.names import record_file
 from cloudrl.saves.records import FileRecord, SaveRecord
 from cloudrl.saves.zip_directory import directory_digest
-from cloudrl.shards.inputs import MergeInputs, Sidecars
 from cloudrl.shards.report import Finding
 from cloudrl.shards.shard import open_shard
-from cloudrl.shards.source import LocalShard
+from cloudrl.shards.source import LocalShard, MergeInputs, Sidecars
 from cloudrl.shards.validate import validate
 from cloudrl.shards.verify import verify
 

@@ -17,7 +17,7 @@ from cloudrl.protocol.backoff import Backoff
 from cloudrl.protocol.client import AgentClient
 from cloudrl.saves.inventory import FileCopy, Location
 from cloudrl.shards import cancellation
-from cloudrl.shards.inputs import MergeInputs
+from cloudrl.shards.source import MergeInputs
 from cloudrl.shards.verify import verify
 
 if TYPE_CHECKING:

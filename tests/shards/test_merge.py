@@ -14,9 +14,8 @@ from cloudrl.checkpoints.merge import merge
 from cloudrl.errors import CheckpointError, InputError
 from cloudrl.shards.cast import cast_bytes
 from cloudrl.shards.dtypes import DType
-from cloudrl.shards.inputs import MergeInputs
 from cloudrl.shards.merge import plan_merge, write_model
-from cloudrl.shards.source import LocalShard
+from cloudrl.shards.source import LocalShard, MergeInputs
 from cloudrl.shards.torch_zip import open_archive
 from cloudrl.shards.verify import verify
 
