@@ -21,8 +21,8 @@ from cloudrl.protocol.client import AgentClient, AgentRefused, Response
 from cloudrl.protocol.failures import ErrorCode
 from cloudrl.saves.inventory import FileCopy
 from cloudrl.shards import cancellation
-from cloudrl.shards.cast import cast_bytes
 from cloudrl.shards.dtypes import DType
+from cloudrl.shards.source import ShardSource
 
 _CHUNK_BYTES = 256 << 10
 READ_TIMEOUT_S = 30.0
@@ -116,7 +116,7 @@ def _raise_if_final(refusal: AgentRefused, label: str) -> None:
         raise PermanentError(f"{label}: {refusal}", code=refusal.code) from refusal
 
 
-class RemoteShard:
+class RemoteShard(ShardSource):
     """See `ShardSource`; every read is a request of its own.
 
     Args:
@@ -161,7 +161,7 @@ class RemoteShard:
                 if error.code not in _LEFT_TO_THE_READER:
                     raise
                 self._casts = False
-        return cast_bytes(self.read(offset, count * stored.size_bytes), stored, wanted)
+        return super().read_cast(offset, count, stored, wanted)
 
     def crc32(self, offset: int, length: int) -> int:
         """See `ShardSource.crc32`; the node sums, and only the sum travels."""

@@ -25,27 +25,28 @@ class ShardSource(Protocol):
     Everything raises `CheckpointError`. Callers never retry: a source that can go on after a break does so by itself.
     """
 
-    @property
-    def label(self) -> str:
-        """For messages: `node 1 (10.0.0.2): /checkpoints/.../model_world_size_2_rank_1.pt`."""
+    label: str
+    """For messages: `node 1 (10.0.0.2): /checkpoints/.../model_world_size_2_rank_1.pt`."""
 
     def size_bytes(self) -> int:
         """Of the whole file."""
 
     def read(self, offset: int, length: int) -> bytes:
         """Exactly `length` bytes, or an error."""
+        return self.read_many([(offset, length)])[0]
 
     def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         """Several short ranges `(offset, length)`: hundreds of headers should cost one round trip, not hundreds."""
 
     def read_cast(self, offset: int, count: int, stored: DType, wanted: DType) -> bytes:
         """`count` elements of type `stored` from the byte `offset` on, as little-endian `wanted` (`cast_bytes`)."""
+        return cast_bytes(self.read(offset, count * stored.size_bytes), stored, wanted)
 
     def crc32(self, offset: int, length: int) -> int:
         """CRC-32 (zlib) of these bytes, calculated where they lie."""
 
 
-class LocalShard:
+class LocalShard(ShardSource):
     """A file on this machine.
 
     Args:
@@ -64,10 +65,6 @@ class LocalShard:
         except OSError as error:
             raise self._unreadable(error) from error
 
-    def read(self, offset: int, length: int) -> bytes:
-        """See `ShardSource.read`."""
-        return self.read_many([(offset, length)])[0]
-
     def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         """See `ShardSource.read_many`."""
         try:
@@ -75,10 +72,6 @@ class LocalShard:
                 return [self._read_exactly(file, offset, length) for offset, length in ranges]
         except OSError as error:
             raise self._unreadable(error) from error
-
-    def read_cast(self, offset: int, count: int, stored: DType, wanted: DType) -> bytes:
-        """See `ShardSource.read_cast`."""
-        return cast_bytes(self.read(offset, count * stored.size_bytes), stored, wanted)
 
     def crc32(self, offset: int, length: int) -> int:
         """See `ShardSource.crc32`."""

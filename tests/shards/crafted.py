@@ -8,16 +8,13 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hypothesis import strategies as st
 
 from cloudrl.errors import CheckpointError
-from cloudrl.shards.cast import cast_bytes
 from cloudrl.shards.safe_pickle import Name, PickledObject, Storage
-
-if TYPE_CHECKING:
-    from cloudrl.shards.dtypes import DType
+from cloudrl.shards.source import ShardSource
 
 Place = tuple[Any, ...]
 """How to get from a value to one within it: ("args", 2), ("state", "_spec"), 0, "key", ..."""
@@ -133,8 +130,8 @@ def archived(content: Mapping[str, bytes], root: str) -> bytes:
     return file.getvalue()
 
 
-class InMemory:
-    """A `ShardSource` of bytes."""
+class InMemory(ShardSource):
+    """Bytes as a file of a checkpoint."""
 
     def __init__(self, data: bytes, label: str = "x.pt") -> None:
         self.label, self._data = label, data
@@ -149,9 +146,6 @@ class InMemory:
 
     def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         return [self.read(*each) for each in ranges]
-
-    def read_cast(self, offset: int, count: int, stored: DType, wanted: DType) -> bytes:
-        return cast_bytes(self.read(offset, count * stored.size_bytes), stored, wanted)
 
     def crc32(self, offset: int, length: int) -> int:
         return zlib.crc32(self.read(offset, length))
