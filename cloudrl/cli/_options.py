@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,18 +14,15 @@ from cloudrl.errors import InputError
 from cloudrl.providers.registry import PROVIDERS, known_names
 
 
-def _cluster_names(incomplete: str) -> list[str]:
-    return [name for name in known_names() if name.startswith(incomplete)]
-
-
-def _recipe_names(incomplete: str) -> list[str]:
+def _recipe_names() -> list[str]:
     from cloudrl import recipes
 
-    return [name for name in recipes.names() if name.startswith(incomplete)]
+    return recipes.names()
 
 
-def _provider_names(incomplete: str) -> list[str]:
-    return [name for name in PROVIDERS if name.startswith(incomplete)]
+def _complete(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
+    """What the shell is offered for a word that has only begun."""
+    return lambda incomplete: [name for name in names() if name.startswith(incomplete)]
 
 
 def option(metavar: str, text: str, *names: str) -> Any:
@@ -36,12 +33,12 @@ def option(metavar: str, text: str, *names: str) -> Any:
 ClusterOption = Annotated[
     str | None,
     typer.Option(
-        "--cluster", "-c", metavar="NAME", autocompletion=_cluster_names,
+        "--cluster", "-c", metavar="NAME", autocompletion=_complete(known_names),
         help="Cluster to use; not needed if there is only one. PROVIDER/NAME if two providers have one of that name.",
     ),
 ]  # fmt: skip
 ClusterArgument = Annotated[
-    str | None, typer.Argument(metavar="CLUSTER", autocompletion=_cluster_names, help="Same as --cluster.")
+    str | None, typer.Argument(metavar="CLUSTER", autocompletion=_complete(known_names), help="Same as --cluster.")
 ]
 AddressOption = Annotated[
     str | None, option("URL", "Dashboard of any Ray cluster, such as http://localhost:8265.", "--address")
@@ -49,12 +46,12 @@ AddressOption = Annotated[
 OnOption = Annotated[
     str | None,
     typer.Option(
-        "--on", metavar="PROVIDER", autocompletion=_provider_names,
+        "--on", metavar="PROVIDER", autocompletion=_complete(lambda: PROVIDERS),
         help=f"Where to start the cluster: {' or '.join(PROVIDERS)}.",
     ),
 ]  # fmt: skip
 RecipeArgument = Annotated[
-    str, typer.Argument(metavar="RECIPE", autocompletion=_recipe_names, help="Recipe name, or a YAML file.")
+    str, typer.Argument(metavar="RECIPE", autocompletion=_complete(_recipe_names), help="Recipe name, or a YAML file.")
 ]
 AlgorithmOption = Annotated[str | None, option("NAME", "Use another algorithm: dapo, rloo, gspo, ...")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from cloudrl.errors import InputError
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import RenderableType
 
     from cloudrl.sdk.callbacks import Confirm
 
@@ -55,11 +55,11 @@ def is_interactive() -> bool:
     return sys.stderr.isatty() and sys.stdin.isatty()
 
 
-def console(*, stderr: bool = True) -> Console:
-    """A rich console; on standard error, where progress belongs, unless told otherwise."""
+def show(view: RenderableType) -> None:
+    """A result with colours; its lines are wrapped where they are seen, and never in a file."""
     from rich.console import Console
 
-    return Console(stderr=stderr, highlight=False, soft_wrap=not sys.stdout.isatty() if not stderr else False)
+    Console(highlight=False, soft_wrap=not sys.stdout.isatty()).print(view)
 
 
 def listing(
@@ -96,7 +96,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     view = Table(*columns, box=None, pad_edge=False, header_style="bold")
     for row in listed:
         view.add_row(*(Text(cell) for cell in row))
-    console(stderr=False).print(view)
+    show(view)
 
 
 def print_or_write(text: str, path: Path | None, *, dry_run: bool, confirm: Confirm) -> bool:

@@ -169,9 +169,10 @@ class _Nodes:
 
         if _output.is_interactive():
             if self._live is None:
+                from rich.console import Console
                 from rich.live import Live
 
-                self._live = Live(console=_output.console(), refresh_per_second=8, transient=False)
+                self._live = Live(console=Console(stderr=True, highlight=False), refresh_per_second=8, transient=False)
                 self._live.start()
             self._live.update(node_table(status))
             return

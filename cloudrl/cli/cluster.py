@@ -122,7 +122,7 @@ def _show(cluster: Status) -> None:
     if not cluster.nodes:
         _output.data(f"{cluster.name} on {cluster.provider}: {cluster.phase}")
     elif _output.is_interactive():
-        _output.console(stderr=False).print(node_table(cluster))
+        _output.show(node_table(cluster))
     else:
         _output.table(HEADS, [cells_of(each) for each in cluster.nodes])
     for line in [*map(describe_attempt, cluster.previous_attempts), *describe(cluster)]:
