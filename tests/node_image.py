@@ -49,6 +49,29 @@ def link_numpy(packages: Path) -> None:
             (packages / each.name).symlink_to(each)
 
 
+_NVIDIA_SMI = """\
+#!/bin/sh
+for n in 0 1 2 3 4 5 6 7; do echo "GPU $n: NVIDIA H100 80GB HBM3 (UUID: GPU-$n)"; done
+"""
+_HUB = """\
+import pathlib
+def snapshot_download(name, ignore_patterns=()):
+    folder = pathlib.Path("/tmp/hub") / name
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text("{}")
+    return str(folder)
+"""
+_DATASETS = """\
+import json, pathlib
+def load_dataset(hub_id, config):
+    name = "gsm8k" if "gsm8k" in hub_id else "math"
+    folder = pathlib.Path("RAW") / name
+    return {split: [json.loads(line) for line in (folder / f"{split}.jsonl").open()] for split in ("train", "test")}
+"""
+_ERRORS = "class DatasetNotFoundError(Exception): pass\nclass DatasetsError(Exception): pass\n"
+_CPUS = "import os\nos.sched_getaffinity = lambda pid: set(range(208))\n"
+
+
 @dataclass(frozen=True)
 class Image:
     """A Python with a stand-in `ray` beside it, and its own packages."""
@@ -64,6 +87,23 @@ class Image:
         folder = self.packages / f"{package}-{version}.dist-info"
         folder.mkdir()
         (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n")
+
+    def look_like_verls(self, *, vendor: str = "nvidia") -> None:
+        """Have what the agent looks for in an image of verl, on a machine with eight GPUs and many CPUs.
+
+        Packages are installed at once, models and data sets come from this repository.
+        """
+        programs = {"pip": "#!/bin/sh\n", **({"nvidia-smi": _NVIDIA_SMI} if vendor == "nvidia" else {})}
+        for name, text in programs.items():
+            (self.python.parent / name).write_text(text)
+            (self.python.parent / name).chmod(0o755)
+        self.have("huggingface_hub", "1.33.0")
+        self.have("verl", "0.9.1")
+        datasets = _DATASETS.replace("RAW", str(Path(__file__).parent / "data"))
+        sources = {"huggingface_hub": _HUB, "datasets.__init__": datasets, "datasets.exceptions": _ERRORS,
+                   "sitecustomize": _CPUS, "numpy": "", "torch": "", "vllm": "", "sglang": ""}  # fmt: skip
+        for name, source in sources.items():
+            self.module(name, source)
 
     def module(self, name: str, source: str) -> None:
         path = self.packages.joinpath(*name.split(".")).with_suffix(".py")
@@ -90,3 +130,22 @@ def make_image(folder: Path, base: str = "") -> Image:
     image.module("pyarrow.parquet", _PARQUET)
     image.module("gate", _GATE)
     return image
+
+
+_UV = """\
+#!/bin/sh
+for last; do :; done
+mkdir -p "$last/bin"
+echo "export PATH=$(dirname "$0"):$PATH" >"$last/bin/activate"
+"""
+
+
+def real_python(folder: Path) -> Path:
+    """Programs of dstack's own image, with this Python, Ray and verl; packages that are asked for are there."""
+    programs = {"pip": "", "sudo": 'exec "$@"\n', "python3": f'exec {sys.executable} "$@"\n'}
+    for name, text in programs.items():
+        (folder / name).write_text(f"#!/bin/sh\n{text}")
+    (folder / "uv").write_text(_UV)
+    for each in folder.iterdir():
+        each.chmod(0o755)
+    return folder

@@ -34,6 +34,7 @@ class MachineType:
         price: dollars an hour on demand; None where it is not offered so.
         spot_price: dollars an hour as spot; None where there is none.
         gpu: name and memory in GiB; None without GPUs.
+        amd: whether the GPUs are AMD's.
         gpus: how many.
         capacity: machines there are on demand at once.
         spot_capacity: the same for spot.
@@ -43,6 +44,7 @@ class MachineType:
     price: float | None = 1.0
     spot_price: float | None = None
     gpu: tuple[str, int] | None = None
+    amd: bool = False
     gpus: int = 0
     cpus: int = 16
     memory_gib: int = 64
@@ -153,7 +155,8 @@ class Cloud:
             self.machines.append(machine)
         data = yaml.safe_load(user_data)
         keys, commands = data["ssh_authorized_keys"], data["runcmd"]
-        host.config = replace(host.config, keys=keys, commands=commands)
+        amd_gpus = chosen.gpus if chosen.amd else 0
+        host.config = replace(host.config, keys=keys, commands=commands, amd_gpus=amd_gpus)
         timer = threading.Timer(self.boot_s, self._boot, (machine,))
         timer.daemon = True
         timer.start()

@@ -49,7 +49,8 @@ def ask(*words: Any) -> Any:
 
 def offer(kind: MachineType, *, spot: bool, available: bool) -> InstanceOfferWithAvailability:
     """A row of the price list in dstack's words."""
-    gpus = [Gpu(name=kind.gpu[0], memory_mib=kind.gpu[1] << 10)] * kind.gpus if kind.gpu else []
+    vendor = gpuhunt.AcceleratorVendor.AMD if kind.amd else gpuhunt.AcceleratorVendor.NVIDIA
+    gpus = [Gpu(vendor=vendor, name=kind.gpu[0], memory_mib=kind.gpu[1] << 10)] * kind.gpus if kind.gpu else []
     return InstanceOfferWithAvailability(
         backend=BackendType(BACKEND),
         instance=InstanceType(

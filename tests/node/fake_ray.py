@@ -28,6 +28,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 VERSION = "2.60.0"
+CONTROL = Path(os.environ.get("FAKE_RAY", "/tmp/fake-ray"))
 ALIVE_ACTORS = "/api/v0/actors?filter_keys=state&filter_predicates=%3D&filter_values=ALIVE&detail=true&limit=1000"
 STARTED = "Ray runtime started."
 RAYLETS = []
@@ -69,7 +70,7 @@ class Dashboard(BaseHTTPRequestHandler):
     def do_GET(self):
         head = {"nodeId": "0head", "state": "ALIVE", "isHeadNode": True}
         others = [{"nodeId": f"{index}node", "state": "ALIVE"} for index in range(1, self.store.members)]
-        if (Path(os.environ["FAKE_RAY"]) / "alone").exists():
+        if (CONTROL / "alone").exists():
             others = []
         nodes = [{"raylet": node} for node in (head, *others, {"nodeId": "9gone", "state": "DEAD"})]
         answers = {
@@ -93,16 +94,14 @@ class Dashboard(BaseHTTPRequestHandler):
 
 
 def _listed(name):
-    file = Path(os.environ["FAKE_RAY"]) / name
+    file = CONTROL / name
     return json.loads(file.read_text()) if file.exists() else []
 
 
 def main(argv):
     options = dict(word[2:].partition("=")[::2] for word in argv[1:])
-    rank, control = (
-        os.environ.get("CLOUDRL_NODE_RANK") or os.environ["DSTACK_NODE_RANK"],
-        Path(os.environ["FAKE_RAY"]),
-    )
+    rank, control = os.environ.get("CLOUDRL_NODE_RANK") or os.environ["DSTACK_NODE_RANK"], CONTROL
+    control.mkdir(parents=True, exist_ok=True)
     with (control / f"starts-{rank}").open("a") as file:
         file.write(json.dumps(options) + "\n")
     if _fails_now(control / f"fail-{rank}"):

@@ -5,22 +5,25 @@ All scripts run side by side in one lab with a cloud and a stand-in for Ray; eac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from pathlib import Path
+from typing import Any
 
 import pytest
-from dstack_hosts.cloud import Cloud, MachineType
+from dstack._internal.server.services.jobs.configurators.base import get_default_image
+from dstack_hosts.cloud import Cloud, Machine, MachineType
 from dstack_hosts.fixtures import start_or_skip
 from dstack_hosts.lab import Lab, hidden_folders
 from dstack_hosts.runs import until
 from dstack_hosts.standin.config import ImageConfig
 from dstack_hosts.user import SHAPE, User
-from node_image import make_image
+from node_image import make_image, real_python
 
-if TYPE_CHECKING:
-    from dstack_hosts.cloud import Machine
+from cloudrl.render.agent import write_agent
+from cloudrl.verl.releases import release
 
 pytestmark = pytest.mark.dstack
 
@@ -46,7 +49,7 @@ class Script:
     spare: int = 1
     spot: bool = False
     output: str = ""
-    seen: dict[str, Any] = field(default_factory=dict)
+    status: dict[str, Any] = field(default_factory=dict)
 
     @property
     def lab(self) -> Lab:
@@ -93,8 +96,20 @@ class Script:
         """Wait until the run is over and all its machines are given back."""
         over = ("done", "failed", "terminated")
         until(lambda: self.lab.runs.status(self.name) in over, timeout_s, lambda: str(self.user.status(self.name)))
-        self.seen = self.user.status(self.name)
+        self.status = self.user.status(self.name)
         until(lambda: not self.rented(), timeout_s, lambda: f"still rented: {self.rented()}")
+
+    def applies(self, path: Path, name: str, timeout_s: float = 200) -> None:
+        """`dstack apply` of a file as it is; until READY, then `dstack stop`."""
+        self.lab.runs.apply(path)
+        self.lab.runs.wait_for_line(name, "READY", timeout_s=timeout_s)
+        self.lab.runs.stop(name)
+
+    def server_cost(self) -> float:
+        """Dollars, from the server's own prices and times of each node's attempts."""
+        found = self.lab.server.call("/api/project/main/runs/get", {"run_name": self.name})
+        submissions = [each for job in found["jobs"] for each in job["job_submissions"]]
+        return sum(map(_dollars, submissions))
 
     def down(self) -> None:
         self.user.types("cloudrl", "down", self.name, "-y")
@@ -137,53 +152,145 @@ def forgotten(script: Script) -> None:
     client.kill()
 
 
-SCRIPTS: dict[str, tuple[Callable[[Script], None], dict[str, Any]]] = {
-    "lost-once": (lost_once, {"spot": True}),
-    "lost-twice": (lost_twice, {"spot": True}),
-    "no-replacement": (no_replacement, {"spot": True}),
-    "slow-pull": (slow_pull, {}),
-    "failed-pull": (lambda script: script.up(image="gone", code=4), {"nodes": 1}),
-    "no-sshd": (lambda script: script.up(image="no-sshd", code=4), {"nodes": 1}),
-    "no-python": (lambda script: script.up(image="no-python", code=4), {"nodes": 1}),
-    "unknown-user": (lambda script: script.up("--set", "user='12345'", code=4), {}),
-    "idle": (lambda script: script.up("--down-when-idle", "15s"), {"nodes": 1}),
-    "cost-cap": (lambda script: script.up("--max-cost", "0.3"), {"nodes": 1}),
-    "forgotten": (forgotten, {"nodes": 1}),
+def no_python(script: Script) -> None:
+    """A raw `dstack apply`, which nobody watches."""
+    text = script.user.types(*script.words("--dry-run", image="no-python")[:-1]).stdout
+    path = script.lab.home / f"{script.name}.dstack.yml"
+    path.write_text(text[text.index("type: task") :])
+    write_agent(script.lab.home)
+    script.lab.runs.apply(path)
+
+
+def _dollars(submission: Mapping[str, Any]) -> float:
+    machine = submission["job_provisioning_data"]
+    if machine is None:
+        return 0.0
+    begin, end = (datetime.fromisoformat(submission[name]) for name in ("submitted_at", "finished_at"))
+    return float(machine["price"]) * (end - begin).total_seconds() / 3600
+
+
+@dataclass(frozen=True)
+class Play:
+    """What is done, on which fleet, and what `status` says in the end."""
+
+    act: Callable[[Script], None]
+    phase: str
+    reason: str = ""
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    output: str = ""
+    attempts: int = 1
+
+
+ONE, SPOT = {"nodes": 1}, {"spot": True}
+PLAYS = {
+    "lost-once": Play(lost_once, "down", fields=SPOT, attempts=2),
+    "lost-twice": Play(lost_twice, "down", fields=SPOT, attempts=3),
+    "no-replacement": Play(no_replacement, "failed", "there is no such machine to be had now", SPOT, attempts=2),
+    "slow-pull": Play(slow_pull, "down"),
+    "failed-pull": Play(
+        lambda script: script.up(image="gone", code=4), "down", "", ONE, "docker pull gone", attempts=2
+    ),
+    "no-sshd": Play(
+        lambda script: script.up(image="no-sshd", code=4), "down", "", ONE, "before its agent started", attempts=3
+    ),
+    "no-python": Play(no_python, "failed", "no python3 in this image", ONE),
+    "unknown-user": Play(
+        lambda script: script.up("--set", "user='12345'", code=4),
+        "failed",
+        "cannot be written",
+        {},
+        "cannot be written",
+    ),
+    "idle": Play(lambda script: script.up("--down-when-idle", "40s"), "down", "idle for 40s", ONE),
+    "cost-cap": Play(lambda script: script.up("--max-cost", "0.3"), "down", "cost $0.30 of $0.30", ONE),
+    "forgotten": Play(forgotten, "down", "idle for 5s", ONE),
 }
+REPOSITORY = Path(__file__).parents[2]
+FLEETS = {
+    # fleet -> (its file, the tasks whose files docs name with it)
+    "cloud-h100": ("fleets/cloud-h100.dstack.yml", ("ray-cluster", "grpo-qwen3-32b", "ppo-sglang-7b")),
+    "amd": ("", ("ppo-rocm",)),
+    "cpu": ("", ("ray-cluster-cpu",)),
+}
+MACHINES = [
+    MachineType(
+        "h100", price=98.0, spot_price=30.0, gpu=("H100", 80), gpus=8, cpus=208, memory_gib=1900, disk_gib=4000
+    ),
+    MachineType("amd", price=40.0, gpu=("MI300X", 192), gpus=8, amd=True, cpus=208, memory_gib=1900, disk_gib=4000),
+    MachineType("cpu", price=1.0),
+]
+
+
+def files(script: Script) -> None:
+    """Each task's file on its fleet, one after the other."""
+    path, tasks = FLEETS[script.name]
+    if path:
+        done = script.lab.run("dstack", "apply", "-y", "-d", "-f", path, cwd=REPOSITORY)
+        assert done.returncode == 0, done.stdout
+    else:
+        script.fleet()
+    for task in tasks:
+        script.applies(REPOSITORY / "tasks" / f"{task}.dstack.yml", task)
+    assert script.lab.run("dstack", "fleet", "delete", "-y", script.name).returncode == 0
 
 
 @pytest.fixture(scope="module")
 def scripts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[Script]]]:
     """All scripts, started at once, each in a thread."""
-    image = make_image(tmp_path_factory.mktemp("image"))
-    folder = image.python.parent.parent
-    cloud = Cloud([MachineType(name, price=PRICE, spot_price=SPOT_PRICE) for name in SCRIPTS])
+    nvidia, amd = (make_image(tmp_path_factory.mktemp(name)) for name in ("nvidia", "amd"))
+    nvidia.look_like_verls()
+    amd.look_like_verls(vendor="amd")
+    cloud = Cloud([*MACHINES, *(MachineType(name, price=PRICE, spot_price=SPOT_PRICE) for name in PLAYS)])
+    real = real_python(tmp_path_factory.mktemp("cpu"))
+    folders = [str(each.python.parent.parent) for each in (nvidia, amd)] + [str(real)]
+    images = {
+        **IMAGES,
+        release(vendor="amd").image: ImageConfig(path_first=str(amd.python.parent)),
+        get_default_image(): ImageConfig(path_first=str(real)),
+    }
     lab = start_or_skip(
         Lab(
-            hosts=24, cloud=cloud, images=IMAGES, path_first=str(image.python.parent),
-            binds=[*hidden_folders(), str(folder)],
+            hosts=28, cloud=cloud, images=images, path_first=str(nvidia.python.parent),
+            binds=[*hidden_folders(), *folders],
         )
     )  # fmt: skip
     try:
         user = User(lab)
-        with ThreadPoolExecutor(len(SCRIPTS)) as threads:
 
-            def play(name: str) -> Script:
-                act, fields = SCRIPTS[name]
-                script = Script(user, name, **fields)
-                script.fleet()
-                act(script)
-                script.ends()
-                return script
+        def play(name: str) -> Script:
+            script = Script(user, name, **PLAYS[name].fields)
+            script.fleet()
+            PLAYS[name].act(script)
+            script.ends()
+            return script
 
-            yield {name: threads.submit(play, name) for name in SCRIPTS}
+        def apply_files(name: str) -> Script:
+            script = Script(user, name)
+            files(script)
+            return script
+
+        with ThreadPoolExecutor(len(PLAYS) + len(FLEETS)) as threads:
+            plays = {name: threads.submit(play, name) for name in PLAYS}
+            yield plays | {name: threads.submit(apply_files, name) for name in FLEETS}
     finally:
         lab.stop()
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize("name", PLAYS)
 def test_nothing_is_paid_for_without_work(scripts: dict[str, Future[Script]], name: str) -> None:
-    script = scripts[name].result(timeout=400)
+    script, play = scripts[name].result(timeout=400), PLAYS[name]
+    status = script.status
+    assert (status["phase"], play.reason in status["reason"]) == (play.phase, True), status
+    assert script.lab.runs.attempts(name) >= play.attempts
+    assert play.output in script.output
     assert script.rented() == []
-    spent = sum((each.ended_at - each.rented_at) / 3600 * each.price for each in script.machines if each.ended_at)
-    print(name, script.seen["phase"], script.seen["reason"], script.seen["cost"], spent, len(script.machines))
+    assert status["cost"] == pytest.approx(script.server_cost(), rel=0.01)
+    paid = sum(each.price * ((each.ended_at or 0.0) - each.rented_at) / 3600 for each in script.machines)
+    idle_s = (paid - status["cost"]) * 3600 / script.machines[0].price / len(script.machines)
+    assert idle_s < IDLE_S + 60, "a machine's boot, its last minute without a run, and the server's slow looks"
+
+
+@pytest.mark.parametrize("name", FLEETS)
+def test_files_of_the_repository_start_as_they_are(scripts: dict[str, Future[Script]], name: str) -> None:
+    """On machines that say to have the GPUs; image, models and data sets are stand-ins."""
+    scripts[name].result(timeout=400)

@@ -21,12 +21,14 @@ class ImageConfig:
         pull_error: why it cannot be pulled, in Docker's words; empty if it can.
         sshd: whether it has one. The true shim installs one otherwise, which fails without a way out.
         python3: whether there is one on its PATH.
+        path_first: put before PATH, instead of the host's own.
     """
 
     pull_s: float = 0.0
     pull_error: str = ""
     sshd: bool = True
     python3: bool = True
+    path_first: str = ""
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,7 @@ class HostConfig:
         cpus: declared to the server, as are the next two; the machine need not have them.
         python: the interpreter of the stand-in.
         path_first: put before PATH in containers.
+        amd_gpus: what a container finds in /dev/dri beside /dev/kfd.
         binds: folders of the machine that an overlay would hide: home folders, other file systems. Read-only.
         images: those that are not like the machine's own root, by name.
         keys: public keys of root, as a cloud's user data give them.
@@ -61,6 +64,7 @@ class HostConfig:
     memory_bytes: int = 32 << 30
     disk_bytes: int = 500 << 30
     path_first: str = ""
+    amd_gpus: int = 0
     binds: list[str] = field(default_factory=list)
     images: dict[str, ImageConfig] = field(default_factory=dict)
     keys: list[str] = field(default_factory=list)

@@ -43,8 +43,8 @@ def start(spec: ContainerSpec, folder: Path) -> subprocess.Popen[bytes]:
                 "unshare", "--mount", "--pid", "--ipc", "--fork", "--propagation", "private", "--",
                 sys.executable, "-IS", str(config.PROGRAM), "container-init", str(path),
             ],
-            env=spec.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/",
-            start_new_session=True,
+            env={**spec.environment, "PATH": config.SYSTEM_PATH}, cwd="/", start_new_session=True,
+            stdin=subprocess.DEVNULL, stdout=log, stderr=log,
         )  # fmt: skip
 
 
@@ -60,7 +60,7 @@ def container_init(words: list[str]) -> int:
     folders = [(folder, folder) for folder in spec.read_only]
     binds = [(source, target) for source, target in spec.binds]  # JSON has made lists of them
     enter_root(disk, config.IMAGE, read_only=folders, binds=binds, shm_bytes=spec.shm_bytes)
-    command = subprocess.Popen(spec.command, cwd="/", preexec_fn=_default_signals)  # noqa: PLW1509
+    command = subprocess.Popen(spec.command, cwd="/", env=spec.environment, preexec_fn=_default_signals)  # noqa: PLW1509
     return reap_until(command.pid)
 
 

@@ -168,10 +168,12 @@ class Shim:
         image = self._image(task)
         if not image.sshd:  # what is left of `apt-get update && apt-get install -y openssh-server && ...`
             command = ["sh", "-c", "echo 'E: Unable to locate package openssh-server' >&2; exit 100"]
-        path = f"{self.host.path_first}:{SYSTEM_PATH}" if self.host.path_first else SYSTEM_PATH
+        path_first = image.path_first or self.host.path_first
+        path = f"{path_first}:{SYSTEM_PATH}" if path_first else SYSTEM_PATH
         if not image.python3:
             path = programs_without_python(task.folder, "/tmp/runner")
         files = (self.runner, str(config.PATH), str(config.PROGRAM))
+        mounts += _amd_devices(task.folder, self.host.amd_gpus)
         return ContainerSpec(
             disk=f"/run/containers/{task.id}",
             command=command,
@@ -198,6 +200,16 @@ class Shim:
             with self.keys_lock:
                 lines = [line for line in self.keys.read_text().splitlines() if _key_of(line) not in own]
                 self.keys.write_text("".join(f"{line}\n" for line in lines))
+
+
+def _amd_devices(folder: Path, count: int) -> list[tuple[str, str]]:
+    """What a container sees of AMD's GPUs: names in /dev."""
+    if not count:
+        return []
+    (folder / "device").touch()
+    return [
+        (str(folder / "device"), f"/dev/{name}") for name in ("kfd", *(f"dri/renderD{128 + n}" for n in range(count)))
+    ]
 
 
 def programs_without_python(folder: Path, seen_as: str) -> str:
