@@ -61,7 +61,7 @@ DryRunOption = Annotated[
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Answer yes to questions.")]
 OutputOption = Annotated[Path | None, option("FILE", "Write YAML for `dstack apply`.", "--output", "-o")]
 ProjectOption = Annotated[str | None, option("NAME", "dstack project, if not the default one.")]
-GpuOption = Annotated[str | None, option("SPEC", "GPUs per node: 80GB:8, amd:MI300X:8, none.")]
+GpuOption = Annotated[str | None, option("SPEC", "GPUs per node: 80GB..:8, amd:MI300X:8, none.")]
 FileOption = Annotated[
     Path | None, option("FILE", "Read fields from a YAML file; options override them.", "--file", "-f")
 ]

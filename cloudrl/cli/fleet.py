@@ -89,7 +89,7 @@ def list_(as_json: JsonOption = False, project: ProjectOption = None) -> None:
         [row for each in states for row in _rows(each)],
         is_json=as_json,
         empty="There is no fleet.",
-        next_command="cloudrl fleet create --gpu 80GB:8 --nodes 2",
+        next_command="cloudrl fleet create --gpu 80GB..:8 --nodes 0..3",
     )
 
 

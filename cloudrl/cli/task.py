@@ -32,12 +32,12 @@ def create(
 ) -> None:
     """Write CLUSTER.dstack.yml and the node agent beside it. `dstack apply -f` needs nothing else.
 
-    Defaults to two nodes with 80GB:8.
+    Defaults to two nodes with 80GB..:8.
     """
     from cloudrl.render.agent import write_agent
     from cloudrl.sdk import Cluster
 
-    cluster = Cluster.load({"name": "ray-cluster", "nodes": 2, "gpu": "80GB:8", **fields})
+    cluster = Cluster.load({"name": "ray-cluster", "nodes": 2, "gpu": "80GB..:8", **fields})
     path = output or Path(f"{cluster.name}.dstack.yml")
     _output.print_or_write(cluster.to_dstack(), path, dry_run=dry_run, confirm=Terminal(yes=yes).confirm)
     if not dry_run:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Union
+from typing import Union
 
 from cloudrl.errors import InputError
+from cloudrl.jobs import Event, JobHandle
 from cloudrl.providers.model import Notice as Notice  # noqa: PLC0414  offered here, too
+from cloudrl.providers.model import Status
 from cloudrl.providers.model import Transfer as Transfer  # noqa: PLC0414
-
-if TYPE_CHECKING:
-    from cloudrl.jobs import Event, JobHandle
-    from cloudrl.providers.model import Status
-    from cloudrl.shards.progress import OnProgress as OnBytes
+from cloudrl.shards.progress import OnProgress as OnBytes
 
 
 @dataclass(frozen=True)

@@ -6,24 +6,20 @@ import os
 import shlex
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from cloudrl.checkpoints.handle import CheckpointHandle, Checkpoints
+from cloudrl.checkpoints.merge import Merged
+from cloudrl.checkpoints.push import PushPlan
 from cloudrl.errors import CheckpointError, InputError
+from cloudrl.jobs import JobHandle
 from cloudrl.jobs.format import gigabytes
 from cloudrl.protocol.backoff import Backoff
 from cloudrl.providers import registry
 from cloudrl.providers.model import home
-from cloudrl.saves.prune import plan_prune
+from cloudrl.saves.prune import PrunePlan, Removal, plan_prune
 from cloudrl.sdk.callbacks import Confirm, OnProgress, Question, notify, silent, transfer, unattended
 from cloudrl.sdk.find import only_of, running_clusters
 from cloudrl.sdk.running import attach
-
-if TYPE_CHECKING:
-    from cloudrl.checkpoints.handle import CheckpointHandle, Checkpoints
-    from cloudrl.checkpoints.merge import Merged
-    from cloudrl.checkpoints.push import PushPlan
-    from cloudrl.jobs import JobHandle
-    from cloudrl.saves.prune import PrunePlan, Removal
 
 
 def find_checkpoints(

@@ -5,20 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cloudrl import spec
 from cloudrl.errors import CloudrlError, InputError, Interrupted
 from cloudrl.jobs.format import money
 from cloudrl.jobs.local_files import is_marked
+from cloudrl.providers.model import Plan, Provider
 from cloudrl.providers.registry import DEFAULT, default_provider, ensure_name_free, provider
 from cloudrl.render.dstack import to_dstack
 from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, notify, silent, unattended
 from cloudrl.sdk.costs import price_difference, report_price, with_state
 from cloudrl.sdk.running import RunningCluster, report_port
-
-if TYPE_CHECKING:
-    from cloudrl.providers.model import Plan, Provider
 
 _DATA_SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
 

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from cloudrl.errors import CloudrlError
 from cloudrl.jobs.format import money
 from cloudrl.node.budget import duration
 from cloudrl.protocol.phases import Phase
-from cloudrl.providers.model import Notice
-
-if TYPE_CHECKING:
-    from cloudrl.providers.model import Price, Provider, Status
-    from cloudrl.sdk.callbacks import OnProgress
+from cloudrl.providers.model import Notice, Price, Provider, Status
+from cloudrl.sdk.callbacks import OnProgress
 
 _SHOWN_OFFERS = 3
 

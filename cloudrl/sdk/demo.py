@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from cloudrl.checkpoints.merge import Merged
 from cloudrl.errors import CloudrlError, Interrupted, JobFailed
 from cloudrl.jobs import Progress
 from cloudrl.sdk.callbacks import Notice, OnProgress, Update, silent
 from cloudrl.sdk.checkpoints import merge_result
 from cloudrl.sdk.cluster import Cluster
 from cloudrl.sdk.demo_generate import Answered, ask
+from cloudrl.sdk.running import RunningCluster
 from cloudrl.sdk.submission import follow
-
-if TYPE_CHECKING:
-    from cloudrl.checkpoints.merge import Merged
-    from cloudrl.sdk.running import RunningCluster
 
 NAME = "demo"
 RECIPE = "grpo-tiny"

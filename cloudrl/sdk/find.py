@@ -10,19 +10,16 @@ import re
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from cloudrl.errors import CloudrlError, InputError
+from cloudrl.jobs import JobHandle
 from cloudrl.jobs.handle import newest_job
 from cloudrl.providers import registry
+from cloudrl.providers.model import Status
 from cloudrl.providers.registry import names_in_use, provider
 from cloudrl.sdk.callbacks import OnProgress, notify, silent
 from cloudrl.sdk.running import RunningCluster, attach, connect
-
-if TYPE_CHECKING:
-    from cloudrl.jobs import JobHandle
-    from cloudrl.providers.model import Status
 
 PLAIN_URL = "http://localhost:8265"
 _LOOPBACK = ("127.0.0.1", "localhost")

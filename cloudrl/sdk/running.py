@@ -9,26 +9,24 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from cloudrl import jobs, recipes
+from cloudrl.checkpoints.handle import Checkpoints
 from cloudrl.errors import CheckpointError, ClusterFailed, InputError
 from cloudrl.jobs import JobHandle, find_job
-from cloudrl.providers.model import ClusterRef
+from cloudrl.providers.model import ClusterRef, Provider, Status
 from cloudrl.providers.registry import locate, provider
+from cloudrl.saves.inventory import SaveVersion
 from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, silent, unattended
 from cloudrl.sdk.costs import costs
 from cloudrl.sdk.submission import JobKeywords, prepare, submit_options
 from cloudrl.sdk.teardown import assess, end, ending, teardown
+from cloudrl.spec import Job
 from cloudrl.spec.ports import RAY_PORT
+from cloudrl.spec.shape import ClusterShape
 from cloudrl.transport import Connection, inspect_cluster
+from cloudrl.transport.ray_job import RayJob
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
-
-    from cloudrl.checkpoints.handle import Checkpoints
-    from cloudrl.providers.model import Provider, Status
-    from cloudrl.saves.inventory import SaveVersion
-    from cloudrl.spec import Job
-    from cloudrl.spec.shape import ClusterShape
-    from cloudrl.transport.ray_job import RayJob
 
 
 @dataclass(frozen=True)

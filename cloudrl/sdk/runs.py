@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloudrl import jobs, recipes
-from cloudrl.errors import CheckpointError, CloudrlError, InputError, Interrupted, JobFailed
-from cloudrl.jobs import run_plan
+from cloudrl.errors import CheckpointError, CloudrlError, ConnectionFailed, InputError, Interrupted, JobFailed
+from cloudrl.jobs import JobHandle, Progress, SubmitOptions, run_plan
 from cloudrl.protocol.backoff import Backoff, retry
-from cloudrl.providers.model import NoFleet
+from cloudrl.providers.model import NoFleet, Plan, Status
 from cloudrl.providers.registry import ensure_name_free
 from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, silent, unattended
 from cloudrl.sdk.checkpoints import merge_result
@@ -24,16 +24,11 @@ from cloudrl.sdk.costs import costs, with_state
 from cloudrl.sdk.fleet import Fleet
 from cloudrl.sdk.running import RunningCluster
 from cloudrl.sdk.submission import JobKeywords, follow, prepare, submit_options
-from cloudrl.sdk.teardown import assess, end, ending, report_state
+from cloudrl.sdk.teardown import TeardownImpact, assess, end, ending, report_state
+from cloudrl.spec import Job
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-    from cloudrl.errors import ConnectionFailed
-    from cloudrl.jobs import JobHandle, Progress, SubmitOptions
-    from cloudrl.providers.model import Plan, Status
-    from cloudrl.sdk.teardown import TeardownImpact
-    from cloudrl.spec import Job
 
 _BACKOFF = Backoff(first_s=5.0, longest_s=5.0, give_up_s=300.0)
 """A server that is restarted, or a laptop that has just woken, is back within minutes."""

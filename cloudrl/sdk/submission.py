@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import Any, TypedDict
 
 from cloudrl import jobs, recipes
 from cloudrl.errors import ConnectionFailed, InputError, Interrupted
+from cloudrl.jobs import JobHandle, Progress, Submission, SubmitOptions
 from cloudrl.jobs.environment import checked_runtime_env
 from cloudrl.jobs.handle import raise_for_status
 from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, notify, silent, unattended
-
-if TYPE_CHECKING:
-    from cloudrl.jobs import JobHandle, Progress, Submission, SubmitOptions
-    from cloudrl.spec import Job
-    from cloudrl.transport import Connection
-    from cloudrl.transport.ray_job import JobStatus
+from cloudrl.spec import Job
+from cloudrl.transport import Connection
+from cloudrl.transport.ray_job import JobStatus
 
 
 def recipe(

@@ -6,21 +6,16 @@ from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 from cloudrl.errors import CloudrlError, ConnectionFailed, InputError, Interrupted
 from cloudrl.jobs.format import gigabytes, money
 from cloudrl.protocol.phases import Phase
-from cloudrl.providers.model import ClusterRef
+from cloudrl.providers.model import ClusterRef, Provider, Status
 from cloudrl.providers.registry import find, locate
 from cloudrl.providers.registry import provider as get_provider
-from cloudrl.saves.inventory import spans
+from cloudrl.saves.inventory import Inventory, SaveVersion, spans
 from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, silent, unattended
 from cloudrl.sdk.costs import current_state, with_state
-
-if TYPE_CHECKING:
-    from cloudrl.providers.model import Provider, Status
-    from cloudrl.saves.inventory import Inventory, SaveVersion
 
 _SHOWN = 20
 

@@ -72,7 +72,7 @@ class Cluster(Spec):
     ports: Annotated[Sequence[str | int], PlainValidator(port_texts)] = ()
     """Forwarded besides Ray's dashboard (8265) and the agent (8266); `9265:8265` moves one of those."""
     gpu: Annotated[str | None, spelled(image_gpu)] = None
-    """GPUs of each node, for example `80GB:8`; None means a cluster without GPUs."""
+    """GPUs of each node, for example `80GB..:8`; None means a cluster without GPUs."""
     cpu: Annotated[str | None, spelled(parse_cpu)] = None
     memory: Annotated[str | None, spelled(size_range)] = None
     disk: Annotated[str | None, spelled(size_range)] = None

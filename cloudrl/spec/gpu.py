@@ -1,4 +1,4 @@
-"""GPUs and CPUs of a node: `80GB:8`, `A100,H100:80GB:4`, `amd:MI300X:8`, `x86:8..`.
+"""GPUs and CPUs of a node: `80GB..:8`, `A100,H100:80GB:4`, `amd:MI300X:8`, `x86:8..`.
 
 The spelling is dstack 0.22.5's (core/models/resources.py: GPUSpec.parse, CPUSpec.parse; gpuhunt: AcceleratorVendor,
 CPUArchitecture). Parts stand between colons in any order; a part is told by its look.
@@ -22,7 +22,7 @@ _AMD = re.compile(r"mi[0-9]{2,}[a-z]*", re.IGNORECASE)
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]*")
 # No GPU is named like `H100x8`; dstack would take it for a name and find no offer.
 _COUNT_IN_NAME = re.compile(r"([A-Za-z].*[0-9]|[0-9]+GB)[x*]([0-9]{1,2})|([0-9]{1,2})[x*]([A-Za-z].*|[0-9]+GB)")
-_GPU_EXAMPLES = "For example '80GB:8', 'H100:8', 'A100,H100:80GB:4', '24GB..40GB:2' or 'amd:MI300X:8'"
+_GPU_EXAMPLES = "For example '80GB..:8', 'H100:8', 'A100,H100:80GB:4', '24GB..40GB:2' or 'amd:MI300X:8'"
 _CPU_EXAMPLES = "For example '32', '8..' or 'x86:8..'"
 
 

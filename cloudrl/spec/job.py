@@ -23,7 +23,7 @@ def _gpu(value: object) -> str:
     gpu = Gpu.parse(value)
     if gpu.count is None or gpu.count.exact is None:
         raise SpecError(
-            f"{value!r} leaves the number of GPUs of a node open", hint="A job is made for one, for example '80GB:8'"
+            f"{value!r} leaves the number of GPUs of a node open", hint="A job is made for one, for example '80GB..:8'"
         )
     return str(gpu)
 

@@ -177,12 +177,14 @@ def test_a_missing_split_is_named(tmp_path: Path) -> None:
 @pytest.mark.io
 def test_a_failed_download_ends_the_agents_child_with_one_line_that_says_what_to_do(tmp_path: Path) -> None:
     """The real `datasets`, told not to use the network: as a node without a way out, but at once."""
+    result = tmp_path / "result.json"
     command = [sys.executable, "-m", "cloudrl.node", "data", "gsm8k", "--to", str(tmp_path / "out")]
+    command.append(f"--result={result}")
     env = {**os.environ, "HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "1"}
     env.pop("HF_ENDPOINT", None)
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 1
-    last = done.stderr.splitlines()[-1]
+    last = json.loads(result.read_text())["reason"]
     assert "data set gsm8k: openai/gsm8k is not in the cache, and HF_HUB_OFFLINE=1 forbids to download it (" in last
     assert last.endswith(") Set HF_HUB_OFFLINE=0, or give a folder of its rows as source")
     assert len(last) < 450

@@ -8,12 +8,14 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from dstack._internal.core.services.ssh.key_manager import UserSSHKeyManager
 from fake_dstack import attempt, fleet, run
 
 from cloudrl.errors import CapacityError, CloudrlError, ClusterFailed, ConnectionFailed, InputError, Interrupted
+from cloudrl.node.tokens import derive
 from cloudrl.protocol.phases import Phase
 from cloudrl.protocol.report import ClusterInfo, ClusterStatus
-from cloudrl.providers.dstack import access, provider, runs
+from cloudrl.providers.dstack import access, provider, route, runs
 from cloudrl.providers.dstack.plan import fleet_for, make_plan
 from cloudrl.providers.dstack.provider import DstackProvider, with_run_state
 from cloudrl.providers.dstack.watcher import RunWatcher
@@ -282,6 +284,38 @@ def test_a_run_with_the_key_of_somebody_else_is_out_of_reach(
     with pytest.raises(ConnectionFailed, match=r"^no tunnel: run 'lab' was started with another SSH key") as caught:
         access.open_access(dstack.server, current(dstack))
     assert "dstack project add" in str(caught.value.hint)
+
+
+def test_what_an_image_prints_before_the_key_is_no_part_of_it(
+    dstack: FakeDstack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`cat KEY` through ssh runs the image's ~/.bashrc first."""
+    key = b"-----BEGIN RSA PRIVATE KEY-----\nabc\n-----END RSA PRIVATE KEY-----\n"
+    monkeypatch.setattr(access.route, "route", lambda *_: Route("lab", {}))
+    monkeypatch.setattr(access.ssh, "run", lambda *_: b"Welcome to CUDA\n" + key)
+    monkeypatch.setattr(access.Tunnel, "open", lambda *_: None)
+    dstack.held_runs = [run(attempt(), others=[attempt(host="10.0.0.2")])]
+    assert access.open_access(dstack.server, current(dstack)).connection.ray_token == derive(key).ray
+
+
+def test_a_run_with_another_key_is_reached_with_dstacks_old_one(
+    dstack: FakeDstack, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As `dstack attach` does (0.22.5, api/_public/runs.py)."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    theirs = SimpleNamespace(public_key="ssh-ed25519 A", private_key_path=str(tmp_path / "new"))
+    monkeypatch.setattr(UserSSHKeyManager, "__init__", lambda *_: None)
+    monkeypatch.setattr(UserSSHKeyManager, "get_user_key", lambda _: theirs)
+    dstack.held_runs = [run()]
+    dstack.held_runs[0].run_spec.ssh_key_pub = "ssh-rsa B"
+    with pytest.raises(ConnectionFailed, match="was started with another SSH key"):
+        route._identity(dstack.server, current(dstack))
+    old = tmp_path / ".dstack" / "ssh" / "id_rsa"
+    old.parent.mkdir(parents=True, exist_ok=True)
+    old.touch()
+    assert route._identity(dstack.server, current(dstack)) == old
+    dstack.held_runs[0].run_spec.ssh_key_pub = "ssh-ed25519 A"
+    assert route._identity(dstack.server, current(dstack)) == tmp_path / "new"
 
 
 class TestThePrice:

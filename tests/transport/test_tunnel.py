@@ -75,6 +75,18 @@ def test_a_route_is_an_ssh_config_for_this_user_alone(tmp_path: Path) -> None:
     )
 
 
+def test_a_host_that_the_route_says_nothing_of_is_learned_and_then_kept() -> None:
+    """As dstack's ssh proxy, whose route has no StrictHostKeyChecking; ssh would ask, and nobody answers."""
+    text = Route("lab", {"lab": {"StrictHostKeyChecking": "no"}, "proxy": {}}).config()
+    asked = ["ssh", "-G", "-F", "/dev/stdin"]
+    found = {
+        host: subprocess.run([*asked, host], input=text, capture_output=True, text=True, check=True, timeout=20).stdout
+        for host in ("lab", "proxy")
+    }
+    assert "stricthostkeychecking false" in found["lab"]
+    assert "stricthostkeychecking accept-new" in found["proxy"]
+
+
 @pytest.mark.io
 def test_a_command_that_fails_has_sshs_last_words(tmp_path: Path, fake_ssh: None) -> None:
     with pytest.raises(ConnectionFailed, match="ssh to the head of 'lab': no such host: lab"):
@@ -144,7 +156,7 @@ def test_a_daemon_keeps_a_tunnel_open_until_it_is_stopped(
     assert all(listens(port) for port in state.ports.values())
     assert start() == state
     assert tunnel_daemon.stop(place)
-    assert not any(listens(port) for port in state.ports.values())
+    wait_until(lambda: not any(listens(port) for port in state.ports.values()))  # its ssh ends with it
     assert not tunnel_daemon.stop(place)
     os.kill(start().pid, signal.SIGKILL)
     started[-1].wait(10)

@@ -158,7 +158,7 @@ def check(server: Server, planned: FleetPlan, *, replace: bool) -> None:
     if planned.price is not None and planned.price.total_offers == 0:
         raise CapacityError(
             f"fleet {name!r}: no backend of project {server.project!r} offers such a machine",
-            hint="What there is: dstack offer --gpu 80GB:8\nBackends are set up in ~/.dstack/server/config.yml",
+            hint="What there is: dstack offer --gpu 80GB..:8\nBackends are set up in ~/.dstack/server/config.yml",
         )
 
 

@@ -194,7 +194,7 @@ def _no_machines(server: Server, plan: DstackPlan, known: Sequence[FleetState]) 
     apart = [each.name for each in known if not each.is_cluster] if cluster.nodes > 1 else []
     if not known:
         message = f"{title}: project {server.project!r} has no fleet that it may run on"
-        hint = "cloudrl fleet create --gpu 80GB:8 --nodes 2"
+        hint = "cloudrl fleet create --gpu 80GB..:8 --nodes 0..3"
     elif apart:
         message = (
             f"{title} has {cluster.nodes} nodes, and dstack runs those only on fleets with placement: cluster, "
