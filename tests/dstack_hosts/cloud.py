@@ -65,7 +65,12 @@ class Machine:
     host: Host
     rented_at: float
     ended_at: float | None = None
-    interrupted: bool = False
+
+    @property
+    def dollars(self) -> float:
+        """What it has cost until its end, or until now."""
+        hours = ((self.ended_at or time.time()) - self.rented_at) / 3600
+        return hours * self.price
 
     @property
     def price(self) -> float:
@@ -83,13 +88,11 @@ class Cloud:
         types: the price list. It may be changed while the lab runs, as may all other fields.
         boot_s: from the order to power; a machine's own `pull_s` stands in `Lab(pull_s=...)`.
         machines: all that were ever rented, in that order.
-        refused: orders that found no capacity, as (type, spot).
     """
 
     types: list[MachineType]
     boot_s: float = 0.0
     machines: list[Machine] = field(default_factory=list)
-    refused: list[tuple[str, bool]] = field(default_factory=list)
 
     def start(self, folder: Path, hosts: list[Host]) -> None:
         """Answer the server's backend at a socket in `folder`, until `stop`."""
@@ -118,20 +121,12 @@ class Cloud:
     def interrupt(self, machine: Machine) -> None:
         """Take a spot machine away, as clouds do: its power goes, it is billed no longer, the server is not told."""
         with self._lock:
-            machine.interrupted = True
             self._end(machine)
 
     def limit(self, name: str, **capacities: int) -> None:
         """Change how many machines of a type there are: `capacity`, `spot_capacity`."""
         with self._lock:
             self.types = [replace(each, **capacities) if each.name == name else each for each in self.types]
-
-    def bill(self, now: float | None = None) -> float:
-        """Dollars for all machines until now."""
-        now = time.time() if now is None else now
-        with self._lock:
-            hours = [((machine.ended_at or now) - machine.rented_at) / 3600 for machine in self.machines]
-            return sum(hour * machine.price for hour, machine in zip(hours, self.machines, strict=True))
 
     def offers(self) -> list[tuple[MachineType, bool, bool]]:
         """(type, spot, whether one is to be had) for each price."""
@@ -149,7 +144,6 @@ class Cloud:
             chosen = next(each for each in self.types if each.name == name)
             host = self._idle_host()
             if self._free(chosen, spot=spot) < 1 or host is None:
-                self.refused.append((name, spot))
                 return None
             machine = Machine(f"i-{len(self.machines)}", chosen, spot, host, time.time())
             self.machines.append(machine)
