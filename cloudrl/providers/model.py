@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from cloudrl.errors import CapacityError
 from cloudrl.protocol.phases import Phase
-from cloudrl.protocol.report import BudgetStatus
+from cloudrl.protocol.report import BudgetStatus, ClusterStatus, NodeReport
+from cloudrl.spec import Cluster, Fleet
+from cloudrl.transport import Connection
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-    from cloudrl.protocol.report import ClusterStatus, NodeReport
-    from cloudrl.spec import Cluster, Fleet
-    from cloudrl.transport import Connection
 
 
 def home() -> Path:
