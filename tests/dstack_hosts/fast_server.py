@@ -5,6 +5,7 @@
 - intervals of the background pipelines that fleets and tasks go through, and delays of their fetchers, by 10, but the
   intervals of those that look after hosts and fleets by 2, since each look costs CPU time that the tests' nodes need;
 - the time until a job without connection counts as lost: 15 s instead of 2 min; SIGUSR1 makes it 5 min, SIGUSR2 15 s;
+- the time within which a machine of a cloud has to be up: 90 s instead of 10 min and more;
 - the time until a silent machine of a cloud is given back: 30 s instead of 20 min;
 - the delay before a run is submitted again: 2 s instead of 15 s to 10 min;
 - an empty database gets the tables of the models at once instead of all migrations one after the other.
@@ -45,13 +46,12 @@ from dstack._internal.server.background.pipeline_tasks import (  # noqa: E402
     jobs_terminating,
     runs,
 )
-from dstack._internal.server.background.pipeline_tasks.instances import check  # noqa: E402
+from dstack._internal.server.background.pipeline_tasks.instances import check, common  # noqa: E402
 from dstack._internal.server.background.pipeline_tasks.runs import pending  # noqa: E402
 
 _FASTER = float(os.environ.get("LAB_FASTER", "10"))
 _HOSTS_FASTER = min(_FASTER, 2.0)
 _LOST_S = {signal.SIGUSR1: 300.0, signal.SIGUSR2: float(os.environ.get("LAB_LOST_S", "15"))}
-_GIVEN_BACK_S = float(os.environ.get("LAB_GIVEN_BACK_S", "30"))
 _AGAIN_S = float(os.environ.get("LAB_AGAIN_S", "2"))
 _DIVIDED = ("min_processing_interval", "queue_check_delay")
 
@@ -65,7 +65,8 @@ def shorten_intervals() -> None:
             if issubclass(part, base.Fetcher):
                 part._DEFAULT_FETCH_DELAYS = delays
     _change_patience(signal.SIGUSR2)
-    check.TERMINATION_DEADLINE_OFFSET = timedelta(seconds=_GIVEN_BACK_S)
+    common.get_provisioning_timeout = lambda *_, **__: timedelta(seconds=90)
+    check.TERMINATION_DEADLINE_OFFSET = timedelta(seconds=30)
     pending._PENDING_RETRY_DELAYS = [timedelta(seconds=_AGAIN_S)]
 
 

@@ -174,7 +174,7 @@ def test_a_log_taken_up_in_the_middle_of_a_character(connection: Connection, job
     source = RayLog(RayClient(connection.ray_url, TOKEN), job.submission_id, poll_s=(0.1, 0.1))
     whole = b"".join(follow_log(lambda: source, lambda: True))
     middle = whole.index("训".encode()) + 1
-    stream = source.stream(middle)
+    stream = source.read(middle, follow=True)
     got = b""
     while len(got) < len(whole) - middle:
         got += next(stream)

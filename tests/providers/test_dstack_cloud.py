@@ -25,10 +25,9 @@ from node_image import make_image, real_python
 from cloudrl.render.agent import write_agent
 from cloudrl.verl.releases import release
 
-pytestmark = pytest.mark.dstack
+pytestmark = [pytest.mark.dstack, pytest.mark.slow]  # three minutes, and the machine to themselves
 
-IDLE_S = 10
-"""After which a fleet gives an idle machine back."""
+IDLE_S = 10  # after which a fleet gives an idle machine back
 PRICE, SPOT_PRICE = 36.0, 9.0
 FAKE_RAY = ("--env", "FAKE_RAY=/checkpoints/ray", "--setup", "mkdir -p /checkpoints/ray")
 IMAGES = {
