@@ -171,9 +171,9 @@ def _guide(folder: Path, agent: Path) -> Reading:
         data, models = folder / DATA, folder / "models"
         began = time.monotonic()
         python = [sys.executable, str(agent)]
-        _finish(ray.run([*python, "data", DATA, "--to", str(data)], "data.log"))
-        result = str(folder / "model.json")
-        _finish(ray.run([*python, "model", MODEL, "--to", str(models), "--result", result], "model.log"))
+        result = f"--result={folder / 'result.json'}"
+        _finish(ray.run([*python, "data", DATA, "--to", str(data), result], "data.log"))
+        _finish(ray.run([*python, "model", MODEL, "--to", str(models), result], "model.log"))
         head = ray.run(ray.head, "head.log")
         _until(ray.answers, [head], 1.0)
         worker = ray.run(ray.worker, "worker.log")
@@ -185,7 +185,7 @@ def _guide(folder: Path, agent: Path) -> Reading:
 
 def _finish(child: Child) -> None:
     if child.wait(TIMEOUT_S) != 0:
-        raise Failed(f"{shlex.join(child.command)}: {child.tail()}")
+        raise Failed(child.tail())
 
 
 def _until(condition: Callable[[], bool], children: Sequence[Child], poll_s: float) -> None:
@@ -194,7 +194,7 @@ def _until(condition: Callable[[], bool], children: Sequence[Child], poll_s: flo
     while not condition():
         for child in children:
             if child.poll() is not None or time.monotonic() > deadline:
-                raise Failed(f"{shlex.join(child.command)}: {child.tail()}")
+                raise Failed(child.tail())
         time.sleep(poll_s)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cloudrl.checkpoints.remote import RangeClient, RemoteShard
 from cloudrl.errors import CheckpointError, InputError
@@ -15,7 +16,9 @@ from cloudrl.protocol.backoff import Backoff
 from cloudrl.saves.aggregate import cluster_inventory, local_inventory
 from cloudrl.saves.inventory import FileCopy, Inventory, Location
 from cloudrl.shards.source import LocalShard, ShardSource
-from cloudrl.transport import AgentClient, Connection
+
+if TYPE_CHECKING:  # a merge of files here needs neither pydantic nor a connection
+    from cloudrl.transport import AgentClient, Connection
 
 
 @dataclass(frozen=True)
