@@ -89,9 +89,12 @@ class FakeDstack:
             each for each in self._answer(self.held_runs) if each.user == username and each.status.value not in OVER
         ]
 
-    def _poll(self, _project: str, request: Any) -> SimpleNamespace:
-        text = self.held_outputs.get(str(request.job_submission_id), "")
-        return self._answer(SimpleNamespace(logs=[SimpleNamespace(message=base64.b64encode(text.encode()))]))  # type: ignore[no-any-return]
+    def _poll(self, _project: str, request: Any) -> Any:
+        """A line an event; the newest first where it is asked so, and no more than `limit`."""
+        lines = self.held_outputs.get(str(request.job_submission_id), "").splitlines(keepends=True)
+        asked = (lines[::-1] if request.descending else lines)[: request.limit]
+        logs = [SimpleNamespace(message=base64.b64encode(line.encode())) for line in asked]
+        return self._answer(SimpleNamespace(logs=logs))
 
     def _stop(self, _project: str, names: list[str], _abort: bool) -> None:
         for each in self._answer(self.held_runs):

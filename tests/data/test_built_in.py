@@ -251,14 +251,8 @@ def solutions() -> list[str]:
 
 @pytest.mark.verl
 def test_verls_own_functions_find_the_same_answers(solutions: list[str]) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", VERL],
-        input=json.dumps(solutions),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
+    command = [sys.executable, "-c", VERL]
+    done = subprocess.run(command, input=json.dumps(solutions), capture_output=True, text=True, timeout=120, check=True)
     verls = json.loads(done.stdout)
     assert [math.final_answer(each) for each in solutions] == verls
     assert 200 < sum(answer is not None for answer in verls) < len(verls) - 200

@@ -43,14 +43,8 @@ def test_verl_takes_the_same_function() -> None:
     """For all sources that we know, and for all texts that stand in verl's own function."""
     others = ["aime", "aime_2024", "aime25", "mine", "owner/name", "openai/GSM8K", "cloudrl/addition", ""]
     asked = [*(source for sources in BY_FUNCTION.values() for source in sources), *others]
-    done = subprocess.run(
-        [sys.executable, "-c", ASK_VERL],
-        input=json.dumps(asked),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
+    command = [sys.executable, "-c", ASK_VERL]
+    done = subprocess.run(command, input=json.dumps(asked), capture_output=True, text=True, timeout=120, check=True)
     verls = json.loads(done.stdout)
     assert len(verls) > len(asked)
     assert {source: reward_of(source) for source in verls} == verls

@@ -173,7 +173,8 @@ class TestTheEnd:
         """A lost machine; an agent, which counts its failures by itself."""
         lost = [attempt(n, status="failed", code=code, said="ended") for n in range(5)]
         for each in lost:
-            dstack.held_outputs[each.id] = f"[12:00:00 rank 0] {STARTED}lab, rank 0 of 1, 10.0.0.1\r\n"
+            lines = [f"[12:00:00 rank 0] {STARTED}lab, rank 0 of 1, 10.0.0.1", *("set-up" for _ in range(2000))]
+            dstack.held_outputs[each.id] = "".join(f"{line}\r\n" for line in lines)
         assert diagnostics.unrecoverable_error(dstack.server, held(dstack, *lost)) is None
 
 

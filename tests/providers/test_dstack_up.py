@@ -286,15 +286,19 @@ def test_a_run_with_the_key_of_somebody_else_is_out_of_reach(
     assert "dstack project add" in str(caught.value.hint)
 
 
+@pytest.mark.parametrize(
+    ("key", "others"),
+    [(b"-----BEGIN RSA PRIVATE KEY-----\nabc\n-----END RSA PRIVATE KEY-----\n", ["10.0.0.2"]), (b"0f" * 32, [])],
+    ids=["of the run", "of a single node"],
+)
 def test_what_an_image_prints_before_the_key_is_no_part_of_it(
-    dstack: FakeDstack, monkeypatch: pytest.MonkeyPatch
+    dstack: FakeDstack, monkeypatch: pytest.MonkeyPatch, key: bytes, others: list[str]
 ) -> None:
     """`cat KEY` through ssh runs the image's ~/.bashrc first."""
-    key = b"-----BEGIN RSA PRIVATE KEY-----\nabc\n-----END RSA PRIVATE KEY-----\n"
     monkeypatch.setattr(access.route, "route", lambda *_: Route("lab", {}))
     monkeypatch.setattr(access.ssh, "run", lambda *_: b"Welcome to CUDA\n" + key)
     monkeypatch.setattr(access.Tunnel, "open", lambda *_: None)
-    dstack.held_runs = [run(attempt(), others=[attempt(host="10.0.0.2")])]
+    dstack.held_runs = [run(attempt(), others=[attempt(host=host) for host in others])]
     assert access.open_access(dstack.server, current(dstack)).connection.ray_token == derive(key).ray
 
 

@@ -24,7 +24,7 @@ _REOPEN_S, _POLL_S = 15.0, 0.2
 # node/tokens.py: node_key. A single node has no dstack_job; the agent keeps a key of its own.
 _KEY_OF_RUN, _KEY_OF_NODE = "~/.ssh/dstack_job", "~/.cloudrl/run/key"
 
-_KEY_BEGINS = b"-----BEGIN"
+_KEY_BEGINS, _NODE_KEY_BYTES = b"-----BEGIN", 64
 
 
 class RunAccess:
@@ -137,8 +137,8 @@ class RunAccess:
         run = self._run
         path = _KEY_OF_RUN if len(run.nodes) > 1 else _KEY_OF_NODE
         output = ssh.run(route.route(self._server, run), self._server.folder(run.name), ["cat", path])
-        _, mark, rest = output.partition(_KEY_BEGINS)  # an image's ~/.bashrc may print something before it
-        key = mark + rest if len(run.nodes) > 1 else output
+        # an image's ~/.bashrc may print something before it
+        key = output[max(0, output.find(_KEY_BEGINS)) :] if len(run.nodes) > 1 else output[-_NODE_KEY_BYTES:]
         if not key.strip():
             raise ConnectionFailed(f"the head of {run.name!r} has an empty {path}", hint=f"cloudrl status {run.name}")
         return key

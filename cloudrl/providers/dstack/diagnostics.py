@@ -59,8 +59,8 @@ def unrecoverable_error(server: Server, run: RunState) -> ClusterFailed | None:
             failed = [each for each in node.attempts if each.code == code]
             if len(failed) < enough:
                 continue
-            outputs = [_output(server, run, node.rank, each.number) for each in failed[-enough:]]
-            if any(STARTED in output or from_output(output) is not None for output in outputs):
+            outputs = [_output(server, run, node.rank, each.number, first=True) for each in failed[-enough:]]
+            if any(STARTED in output for output in outputs):
                 continue  # an agent was there: it counts
             image = run.answer.run_spec.configuration.image
             lines = [line.strip() for line in outputs[-1].splitlines() if line.strip()]
@@ -173,13 +173,13 @@ def _dstack_reason(ended: list[tuple[int, Attempt]]) -> str:
     return f"rank {rank}{place}: {each.reason}"
 
 
-def _output(server: Server, run: RunState, rank: int, attempt: int | None = None) -> str:
-    """The last lines of one node's output, oldest first, in the latest attempt or the one of that number."""
+def _output(server: Server, run: RunState, rank: int, attempt: int | None = None, *, first: bool = False) -> str:
+    """The last lines of one node's output, or the first, in the latest attempt or the one of that number."""
     from dstack._internal.server.schemas.logs import PollLogsRequest
 
     job = next(each for each in run.answer.jobs if each.job_spec.job_num == rank)
     wanted = [each for each in job.job_submissions if attempt in (None, each.submission_num)]
-    request = PollLogsRequest(run_name=run.name, job_submission_id=wanted[-1].id, descending=True, limit=_PAGE)
-    answer = server.call(server.api.logs.poll, server.project, request)
-    pieces = [base64.b64decode(event.message) for event in reversed(answer.logs)]
+    request = PollLogsRequest(run_name=run.name, job_submission_id=wanted[-1].id, descending=not first, limit=_PAGE)
+    events = server.call(server.api.logs.poll, server.project, request).logs
+    pieces = [base64.b64decode(event.message) for event in (events if first else reversed(events))]
     return b"".join(pieces).decode("utf-8", "replace").replace("\r\n", "\n")
