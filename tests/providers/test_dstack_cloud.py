@@ -9,21 +9,18 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
-from dstack._internal.server.services.jobs.configurators.base import get_default_image
 from dstack_hosts.cloud import Cloud, Machine, MachineType
 from dstack_hosts.fixtures import start_or_skip
 from dstack_hosts.lab import Lab, hidden_folders
 from dstack_hosts.runs import until
 from dstack_hosts.standin.config import ImageConfig
 from dstack_hosts.user import SHAPE, User
-from node_image import make_image, real_python
+from node_image import make_image
 
 from cloudrl.render.agent import write_agent
-from cloudrl.verl.releases import release
 
 pytestmark = [pytest.mark.dstack, pytest.mark.slow]  # three minutes, and the machine to themselves
 
@@ -96,12 +93,6 @@ class Script:
         until(lambda: self.lab.runs.status(self.name) in over, timeout_s, lambda: str(self.user.status(self.name)))
         self.status = self.user.status(self.name)
         until(lambda: not self.rented(), timeout_s, lambda: f"still rented: {self.rented()}")
-
-    def applies(self, path: Path, name: str, timeout_s: float = 200) -> None:
-        """`dstack apply` of a file as it is; until READY, then `dstack stop`."""
-        self.lab.runs.apply(path)
-        self.lab.runs.wait_for_line(name, "READY", timeout_s=timeout_s)
-        self.lab.runs.stop(name)
 
     def server_cost(self) -> float:
         """Dollars, from the server's own prices and times of each node's attempts."""
@@ -193,53 +184,17 @@ PLAYS = {
     "cost-cap": Play(lambda script: script.up("--max-cost", "0.3"), "down", "cost $0.30 of $0.30", ONE),
     "forgotten": Play(forgotten, "down", "idle for 5s", ONE),
 }
-REPOSITORY = Path(__file__).parents[2]
-FLEETS = {
-    # fleet -> (its file, the tasks whose files docs name with it)
-    "cloud-h100": ("fleets/cloud-h100.dstack.yml", ("ray-cluster", "grpo-qwen3-32b", "ppo-sglang-7b")),
-    "amd": ("", ("ppo-rocm",)),
-    "cpu": ("", ("ray-cluster-cpu",)),
-}
-MACHINES = [
-    MachineType(
-        "h100", price=98.0, spot_price=30.0, gpu=("H100", 80), gpus=8, cpus=208, memory_gib=1900, disk_gib=4000
-    ),
-    MachineType("amd", price=40.0, gpu=("MI300X", 192), gpus=8, amd=True, cpus=208, memory_gib=1900, disk_gib=4000),
-    MachineType("cpu", price=1.0),
-]
-
-
-def files(script: Script) -> None:
-    """Each task's file on its fleet, one after the other."""
-    path, tasks = FLEETS[script.name]
-    if path:
-        done = script.lab.run("dstack", "apply", "-y", "-d", "-f", path, cwd=REPOSITORY)
-        assert done.returncode == 0, done.stdout
-    else:
-        script.fleet()
-    for task in tasks:
-        script.applies(REPOSITORY / "tasks" / f"{task}.dstack.yml", task)
-    assert script.lab.run("dstack", "fleet", "delete", "-y", script.name).returncode == 0
 
 
 @pytest.fixture(scope="module")
 def scripts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[Script]]]:
     """All scripts, started at once, each in a thread."""
-    nvidia, amd = (make_image(tmp_path_factory.mktemp(name)) for name in ("nvidia", "amd"))
-    nvidia.look_like_verls()
-    amd.look_like_verls(vendor="amd")
-    cloud = Cloud([*MACHINES, *(MachineType(name, price=PRICE, spot_price=SPOT_PRICE) for name in PLAYS)])
-    real = real_python(tmp_path_factory.mktemp("cpu"))
-    folders = [str(each.python.parent.parent) for each in (nvidia, amd)] + [str(real)]
-    images = {
-        **IMAGES,
-        release(vendor="amd").image: ImageConfig(path_first=str(amd.python.parent)),
-        get_default_image(): ImageConfig(path_first=str(real)),
-    }
+    cloud = Cloud([MachineType(name, price=PRICE, spot_price=SPOT_PRICE) for name in PLAYS])
+    image = make_image(tmp_path_factory.mktemp("image"))
     lab = start_or_skip(
         Lab(
-            hosts=28, cloud=cloud, images=images, path_first=str(nvidia.python.parent),
-            binds=[*hidden_folders(), *folders],
+            hosts=24, cloud=cloud, images=IMAGES, path_first=str(image.python.parent),
+            binds=[*hidden_folders(), str(image.python.parent.parent)],
         )
     )  # fmt: skip
     try:
@@ -252,14 +207,8 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Futu
             script.ends()
             return script
 
-        def apply_files(name: str) -> Script:
-            script = Script(user, name)
-            files(script)
-            return script
-
-        with ThreadPoolExecutor(len(PLAYS) + len(FLEETS)) as threads:
-            plays = {name: threads.submit(play, name) for name in PLAYS}
-            yield plays | {name: threads.submit(apply_files, name) for name in FLEETS}
+        with ThreadPoolExecutor(len(PLAYS)) as threads:
+            yield {name: threads.submit(play, name) for name in PLAYS}
     finally:
         lab.stop()
 
@@ -276,9 +225,3 @@ def test_nothing_is_paid_for_without_work(scripts: dict[str, Future[Script]], na
     idle = sum(each.dollars for each in script.machines) - status["cost"]
     idle_s = idle / script.machines[0].price * 3600 / len(script.machines)
     assert idle_s < IDLE_S + 60, "a machine's boot, its last minute without a run, and the server's slow looks"
-
-
-@pytest.mark.parametrize("name", FLEETS)
-def test_files_of_the_repository_start_as_they_are(scripts: dict[str, Future[Script]], name: str) -> None:
-    """On machines that say to have the GPUs; image, models and data sets are stand-ins."""
-    scripts[name].result(timeout=400)

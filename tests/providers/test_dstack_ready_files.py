@@ -1,0 +1,86 @@
+"""The files in `fleets/` and `tasks/`, applied as they are, on machines that say to have the GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from dstack_hosts.cloud import Cloud, MachineType
+from dstack_hosts.fixtures import start_or_skip
+from dstack_hosts.lab import Lab, hidden_folders
+from dstack_hosts.standin.config import ImageConfig
+from node_image import make_image, real_python
+
+from cloudrl.verl.releases import release
+
+pytestmark = [pytest.mark.dstack, pytest.mark.slow]
+
+REPOSITORY = Path(__file__).parents[2]
+FLEETS = {
+    # fleet -> (its file, the tasks whose files docs name with it)
+    "cloud-h100": ("fleets/cloud-h100.dstack.yml", ("ray-cluster", "grpo-qwen3-32b", "ppo-sglang-7b")),
+    "amd": ("", ("ppo-rocm",)),
+    "cpu": ("", ("ray-cluster-cpu",)),
+}
+MACHINES = [
+    MachineType(
+        "h100", price=98.0, spot_price=30.0, gpu=("H100", 80), gpus=8, cpus=208, memory_gib=1900, disk_gib=4000
+    ),
+    MachineType("amd", price=40.0, gpu=("MI300X", 192), gpus=8, amd=True, cpus=208, memory_gib=1900, disk_gib=4000),
+    MachineType("cpu", price=1.0),
+]
+
+
+def apply_fleet(lab: Lab, name: str, path: str) -> None:
+    """The fleet of a file, or one of the machines with its name."""
+    file = REPOSITORY / path
+    if not path:
+        file = lab.home / f"{name}.fleet.dstack.yml"
+        file.write_text(f"type: fleet\nname: {name}\nplacement: cluster\nnodes: 0..3\ninstance_types: [{name}]\n")
+    lab.runs.apply(file)
+
+
+def apply_files(lab: Lab, name: str) -> None:
+    """Each task's file on its fleet until READY, one after the other."""
+    path, tasks = FLEETS[name]
+    apply_fleet(lab, name, path)
+    for task in tasks:
+        lab.runs.apply(REPOSITORY / "tasks" / f"{task}.dstack.yml")
+        lab.runs.wait_for_line(task, "READY", timeout_s=200)
+        lab.runs.stop(task)
+    assert lab.run("dstack", "fleet", "delete", "-y", name).returncode == 0
+
+
+@pytest.fixture(scope="module")
+def applied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[None]]]:
+    """All fleets with their tasks, started at once, each in a thread."""
+    from dstack._internal.server.services.jobs.configurators.base import get_default_image  # 3 s, if selected
+
+    nvidia, amd = (make_image(tmp_path_factory.mktemp(name)) for name in ("nvidia", "amd"))
+    nvidia.look_like_verls()
+    amd.look_like_verls(vendor="amd")
+    real = real_python(tmp_path_factory.mktemp("cpu"))
+    folders = [str(each.python.parent.parent) for each in (nvidia, amd)] + [str(real)]
+    images = {
+        release(vendor="amd").image: ImageConfig(path_first=str(amd.python.parent)),
+        get_default_image(): ImageConfig(path_first=str(real)),
+    }
+    lab = start_or_skip(
+        Lab(
+            hosts=9, cloud=Cloud(MACHINES), images=images, path_first=str(nvidia.python.parent),
+            binds=[*hidden_folders(), *folders],
+        )
+    )  # fmt: skip
+    try:
+        with ThreadPoolExecutor(len(FLEETS)) as threads:
+            yield {name: threads.submit(apply_files, lab, name) for name in FLEETS}
+    finally:
+        lab.stop()
+
+
+@pytest.mark.parametrize("name", FLEETS)
+def test_files_of_the_repository_start_as_they_are(applied: dict[str, Future[None]], name: str) -> None:
+    """On machines that say to have the GPUs; image, models and data sets are stand-ins."""
+    applied[name].result(timeout=400)
