@@ -1,4 +1,4 @@
-"""Attempts are recorded on the volumes: a permanent failure must not be retried for ever at the user's cost.
+"""Attempts are recorded on the volumes: no failure before READY must be retried for ever at the user's cost.
 
 What they have cost is recorded, too. Every node keeps the record on its own volume: the next attempt may have other
 machines of the fleet, in another order.
@@ -16,10 +16,12 @@ import time
 from pathlib import Path
 from typing import Callable, Dict, Iterable, Mapping, Sequence
 
-from cloudrl.protocol.failures import Failure
+from cloudrl.protocol.failures import Failure, FailureKind, PastFailure
 
 _READY = ""
 """In the place of a signature: the run was ready at this time."""
+_ENOUGH = 5
+"""So many attempts that end alike end the run, whatever the failure: what may pass with a retry has not passed."""
 
 
 class Attempts:
@@ -37,21 +39,22 @@ class Attempts:
         self._cost_path = folder / ".cloudrl" / "cost" / f"{file_name(run_id)}.json"
         self._rank, self._clock = rank, clock
 
-    def known(self) -> Dict[str, float]:
-        """The failures: signature -> seconds since the epoch. None where the record cannot be read."""
+    def known(self) -> Dict[str, PastFailure]:
+        """The failures by their signatures. None where the record cannot be read."""
         try:
             return self._read()
         except OSError:
             return {}
 
     def classify(
-        self, failure: Failure, *, elsewhere: Sequence[Mapping[str, float]] = (), since: float = float("inf")
+        self, failure: Failure, *, elsewhere: Sequence[Mapping[str, PastFailure]] = (), since: float = float("inf")
     ) -> Failure:
-        """Record a failure, and make it final when the run has met the same one since it was ready last.
+        """Record a failure, and make it final when the run has met the same one often since it was ready last.
 
-        A failure that a retry may cure is recorded and never final; that of a network is final when the attempt right
-        before this one has ended in the same way, since a node without a way to the hub would be tried for ever. A
-        permanent one that cannot be recorded is final at once: without a memory the run could go round for ever.
+        A permanent one is final at its second time. That of a network is when the attempt right before this one has
+        ended in the same way, since a node without a way to the hub would be tried for ever. Any other is at its fifth
+        time, a lost node excepted: that is no fault of the run, and the next attempt has another one. A permanent one
+        that cannot be recorded is final at once: without a memory the run could go round for ever.
 
         Args:
             failure: what happened before the barrier.
@@ -59,17 +62,22 @@ class Attempts:
             since: when this attempt has begun: what is recorded from then on is this failure, seen by another node.
 
         Returns:
-            The failure, with `final` set.
+            The failure, with `final` and `times` set.
         """
         try:
-            own = self._read()
+            known = _latest([self._read(), *elsewhere])
+            past = known.get(failure.signature, PastFailure(since, 1))
+            failure = dataclasses.replace(failure, times=past.times + (past.at < since))
             self.record(failure)
         except OSError:
             return dataclasses.replace(failure, final=failure.permanent)
-        earlier = {signature: at for signature, at in _latest([own, *elsewhere]).items() if at < since}
-        before = [max(earlier, key=earlier.__getitem__)] if failure.transient and earlier else list(earlier)
-        may_end = failure.permanent or failure.transient
-        return dataclasses.replace(failure, final=may_end and failure.signature in before)
+        if failure.kind is FailureKind.LOST:
+            return failure
+        earlier = {signature: each.at for signature, each in known.items() if each.at < since}
+        again = failure.transient and failure.signature == max(earlier, key=earlier.__getitem__, default=None)
+        if failure.times >= _ENOUGH:
+            failure = dataclasses.replace(failure, reason=f"{failure.reason}; so have {failure.times} attempts ended")
+        return dataclasses.replace(failure, final=again or failure.times >= (2 if failure.permanent else _ENOUGH))
 
     def record(self, failure: Failure) -> None:
         """Remember a failure that somebody else has judged.
@@ -77,10 +85,11 @@ class Attempts:
         Raises:
             OSError: it cannot be written.
         """
+        line = {"at": self._clock(), "signature": failure.signature, "times": failure.times}
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("a", encoding="utf-8") as file:
             # on a line of its own, also after one that broke off
-            file.write("\n" + json.dumps({"at": self._clock(), "signature": failure.signature}) + "\n")
+            file.write("\n" + json.dumps(line) + "\n")
             file.flush()
             os.fsync(file.fileno())
 
@@ -113,27 +122,27 @@ class Attempts:
         part.write_text(json.dumps({"cost_before": round(amount, 4), "at": self._clock()}))
         part.replace(self._cost_path)
 
-    def _read(self) -> Dict[str, float]:
+    def _read(self) -> Dict[str, PastFailure]:
         if not self._path.exists():
             return {}
-        found: Dict[str, float] = {}
+        found: Dict[str, PastFailure] = {}
         for line in self._path.read_text(encoding="utf-8", errors="replace").splitlines():
             try:
                 value = json.loads(line)
-                found[str(value["signature"])] = float(value["at"])
+                found[str(value["signature"])] = PastFailure(float(value["at"]), int(value.get("times", 1)))
             except (ValueError, KeyError, TypeError):
                 continue  # the node died while it wrote this line
         return found
 
 
-def _latest(records: Iterable[Mapping[str, float]]) -> Dict[str, float]:
-    """Each failure since the run was ready last with the last time that anybody has met it."""
-    merged: Dict[str, float] = {}
-    for each in records:
-        for signature, at in each.items():
-            merged[signature] = max(at, merged.get(signature, at))
-    ready_at = merged.pop(_READY, float("-inf"))
-    return {signature: at for signature, at in merged.items() if at > ready_at}
+def _latest(records: Iterable[Mapping[str, PastFailure]]) -> Dict[str, PastFailure]:
+    """Each failure since the run was ready last, as whoever has met it last remembers it."""
+    merged: Dict[str, PastFailure] = {}
+    for record in records:
+        for signature, each in record.items():
+            merged[signature] = max(each, merged.get(signature, each), key=lambda past: past.at)
+    ready_at = merged.pop(_READY, PastFailure(float("-inf"))).at
+    return {signature: each for signature, each in merged.items() if each.at > ready_at}
 
 
 def file_name(run_id: str) -> str:

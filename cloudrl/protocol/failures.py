@@ -53,6 +53,7 @@ class Failure:
             permanent.
         subject: what it is about, in words that another machine would use, too: a data set, a model, a command, a port.
         code: what happened to it: an error's name, an HTTP status, "timeout"; empty where there is one way only.
+        times: how many attempts have ended with it since the run was ready last, this one included.
     """
 
     kind: FailureKind
@@ -63,6 +64,7 @@ class Failure:
     transient: bool = False
     subject: str = ""
     code: str = ""
+    times: int = 1
 
     @property
     def permanent(self) -> bool:
@@ -83,6 +85,14 @@ class Failure:
         request ids and temporary names change from attempt to attempt.
         """
         return f"{self.kind}|{self.subject}|{self.code}"
+
+
+@dataclass(frozen=True)
+class PastFailure:
+    """A failure that has ended attempts of a run: when it did last, in seconds since the epoch, and how many."""
+
+    at: float
+    times: int = 1
 
 
 class ErrorCode(str, enum.Enum):

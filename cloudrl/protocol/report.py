@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Dict, Optional, Tuple
 
-from cloudrl.protocol.failures import Failure
+from cloudrl.protocol.failures import Failure, PastFailure
 from cloudrl.protocol.phases import Phase
 
 
@@ -35,7 +35,7 @@ class NodeReport:
         blocked: ports of rank 0's Ray that this node cannot reach, though Ray is up here.
         replicas: what clients have sent for their jobs -> how far it is here.
         cost_before: US dollars that earlier attempts of the run have cost, as this node's volume remembers.
-        known_failures: failures that ended earlier attempts, likewise: signature -> seconds since the epoch.
+        known_failures: failures that ended earlier attempts, likewise, by signature.
         seen_s_ago: since its last heartbeat; only in the status.
     """
 
@@ -58,7 +58,7 @@ class NodeReport:
     blocked: Tuple[str, ...] = ()
     replicas: Dict[str, Replica] = field(default_factory=dict)
     cost_before: float = 0.0
-    known_failures: Dict[str, float] = field(default_factory=dict)
+    known_failures: Dict[str, PastFailure] = field(default_factory=dict)
     failure: Optional[Failure] = None
     seen_s_ago: float = 0.0
 

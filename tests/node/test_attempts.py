@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cloudrl.node.attempts import Attempts
-from cloudrl.protocol.failures import Failure, FailureKind
+from cloudrl.protocol.failures import Failure, FailureKind, PastFailure
 
 FAILURE = Failure(FailureKind.PREFLIGHT, 1, "no Ray in this Python", "a line of log", subject="ray")
 CLOCK = itertools.count()
@@ -20,9 +20,9 @@ def attempts(folder: Path, run_id: str = "run") -> Attempts:
     return Attempts(folder, run_id, rank=0, clock=lambda: float(next(CLOCK)))
 
 
-def is_final(folder: Path, failure: Failure = FAILURE, run_id: str = "run", *elsewhere: dict[str, float]) -> bool:
-    judged = attempts(folder, run_id).classify(failure, elsewhere=elsewhere)
-    assert judged == dataclasses.replace(failure, final=judged.final)
+def is_final(folder: Path, failure: Failure = FAILURE, run_id: str = "run", *elsewhere: dict[str, PastFailure]) -> bool:
+    judged = attempts(folder, run_id).classify(failure, elsewhere=elsewhere, since=float(next(CLOCK)))
+    assert judged == dataclasses.replace(failure, final=judged.final, times=judged.times, reason=judged.reason)
     return judged.final
 
 
@@ -35,6 +35,46 @@ def record_of(folder: Path) -> Path:
 def test_only_what_comes_back_is_final_at_its_second_time(tmp_path: Path, kind: FailureKind) -> None:
     failure = Failure(kind, 0, "reason")
     assert [is_final(tmp_path, failure) for _ in range(3)] == [False, failure.permanent, failure.permanent]
+
+
+RAY = Failure(FailureKind.RAY, 0, "`ray start` exited with 1", subject="ray start")
+
+
+@pytest.mark.parametrize("kind", list(FailureKind))
+def test_whatever_it_is_its_fifth_time_is_final_unless_a_node_was_lost(tmp_path: Path, kind: FailureKind) -> None:
+    """It was retried without end, at the user's cost. A lost spot node is no fault, and there will be another one."""
+    for _ in range(4):
+        judged = attempts(tmp_path).classify(Failure(kind, 0, "reason"), since=float(next(CLOCK)))
+        assert judged.reason == "reason"
+    judged = attempts(tmp_path).classify(Failure(kind, 0, "reason"), since=float(next(CLOCK)))
+    if kind is FailureKind.LOST:
+        assert (judged.final, judged.reason) == (False, "reason")
+    else:
+        assert (judged.final, judged.reason) == (True, "reason; so have 5 attempts ended")
+
+
+def test_failures_between_do_not_start_the_count_anew_and_a_ready_cluster_does(tmp_path: Path) -> None:
+    lost = Failure(FailureKind.LOST, 1, "no heartbeat")
+    for _ in range(2):
+        assert not any(is_final(tmp_path, each) for each in (RAY, lost, RAY, lost, RAY, lost, RAY))
+        attempts(tmp_path).clear()
+    assert [is_final(tmp_path, RAY) for _ in range(5)] == [False] * 4 + [True]
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_an_attempt_counts_once_however_many_nodes_record_it(tmp_path: Path, shared: bool) -> None:
+    """Rank 0 judges, and each worker records the verdict; on one machine or share they write the same file."""
+    folders = [tmp_path / ("all" if shared else f"node-{rank}") for rank in range(4)]
+    for number in range(1, 6):
+        began = float(next(CLOCK))
+        memory = [attempts(folder).known() for folder in folders]
+        judged = attempts(folders[0]).classify(RAY, elsewhere=memory, since=began)
+        for folder in folders[1:]:
+            attempts(folder).record(judged)
+        # and a worker whom the head could not tell judges alone
+        alone = attempts(folders[3]).classify(RAY, since=began)
+        assert (judged.times, alone.times, judged.final, alone.final) == (number, number, number == 5, number == 5)
+        folders = [*folders[1:], folders[0]]  # the next attempt has other machines
 
 
 def network_error(code: str, reason: str = "") -> Failure:
@@ -132,8 +172,9 @@ def test_other_machines_remember(tmp_path: Path) -> None:
 
 def test_the_last_failure_of_all_machines_counts(tmp_path: Path) -> None:
     signature, now = TIMED_OUT.signature, float(next(CLOCK))
-    assert is_final(tmp_path / "a", TIMED_OUT, "run", {"model|older": now - 2, signature: now - 1})
-    assert not is_final(tmp_path / "b", TIMED_OUT, "run", {signature: now - 2}, {"lost|newer": now - 1})
+    before, last = PastFailure(now - 2), PastFailure(now - 1)
+    assert is_final(tmp_path / "a", TIMED_OUT, "run", {"model|older": before, signature: last})
+    assert not is_final(tmp_path / "b", TIMED_OUT, "run", {signature: before}, {"lost|newer": last})
 
 
 def test_what_was_before_the_run_was_ready_counts_nowhere(tmp_path: Path) -> None:
@@ -142,6 +183,8 @@ def test_what_was_before_the_run_was_ready_counts_nowhere(tmp_path: Path) -> Non
         is_final(tmp_path / node)
     attempts(tmp_path / "b").clear()
     assert not is_final(tmp_path / "a", FAILURE, "run", attempts(tmp_path / "b").known())
+    old = {FAILURE.signature: PastFailure(0, 4)}
+    assert [attempts(tmp_path / "b").classify(FAILURE, elsewhere=[old]).times for _ in range(2)] == [1, 2]
     attempts(tmp_path / "c").clear()
     assert not (tmp_path / "c").exists()  # nothing is written down where nothing was
 

@@ -32,6 +32,18 @@ def a_run_that_was_ready_in_between_is_not_ended(nodes: Maker) -> None:
         assert cluster.exit_codes() == codes
 
 
+@scenario
+def a_ray_that_comes_up_in_no_attempt_ends_the_run_at_the_fifth(nodes: Maker) -> None:
+    """Rank 0 is on another machine each time; rank 1 remembers, and what it remembers travels."""
+    cluster = nodes(2)
+    (cluster.control / "hold-1").touch()
+    for number in range(1, 6):
+        cluster.start_one(0, f"--checkpoints={cluster.folder}/spare-{number}")
+        cluster.start_one(1, "--ray-timeout-s=1")
+        reason = "rank 1, ray: Ray is not up 1 s after `ray start`"
+        assert cluster.failed(int(number < 5)) == reason + ("" if number < 5 else "; so have 5 attempts ended")
+
+
 # -- threads that fetch ---------------------------------------------------------------------------------------------
 
 
