@@ -35,24 +35,24 @@ GUIDES: dict[str, dict[str, Any]] = {
     },
     "verl-sglang": {
         "nodes": 2, "gpu": "80GB..:8", "data": ["gsm8k", "math"], "model": "Qwen/Qwen2-7B-Instruct",
-        "env": {
+        "env": {  # the guide writes .cached for one of the two, which would be two caches
             "HF_DATASETS_CACHE": "/model/shared/.cache/huggingface/datasets",
             "HF_HOME": "/model/shared/.cache/huggingface",
         },
     },
-    "qwen3-32b": {"nodes": 2, "gpu": "80GB:8", "data": ["gsm8k"], "model": "Qwen/Qwen3-32B"},
+    "qwen3-32b": {"nodes": 2, "gpu": "8", "data": ["gsm8k"], "model": "Qwen/Qwen3-32B"},
     "search-r1": {
         "nodes": 2, "gpu": "8", "data": ["nq_search"], "model": "Qwen/Qwen2.5-7B",
         "service": "retrieval_launch.sh", "url": "http://127.0.0.1:8000/retrieve",
     },
 }  # fmt: skip
 DIFFERENT = {
-    ("ray-verl-cluster", "gpu"): "nvidia:80GB:8",  # the image is for NVIDIA, and dstack would take others too
+    # the image is for NVIDIA, and dstack would take others too; exactly 80 GB would shut out H200 and B200
+    ("ray-verl-cluster", "gpu"): "nvidia:80GB..:8",
     ("verl-rocm", "cpu"): "x86:28..",  # else the server asks an image registry for the architecture, at each restart
     ("verl-sglang", "gpu"): "nvidia:80GB..:8",
-    ("qwen3-32b", "gpu"): "nvidia:80GB:8",
-    # the guide writes .cached for one of the two, which would be two caches
-    ("search-r1", "gpu"): "nvidia:80GB:8",  # the guide says eight, and not which
+    ("qwen3-32b", "gpu"): "nvidia:80GB..:8",  # the guide says eight, and not which
+    ("search-r1", "gpu"): "nvidia:80GB..:8",  # likewise
 }
 """On purpose."""
 NOTES = {"search-r1": ("verl 0.1 cannot resume a run: one that is interrupted starts over from its model",)}
