@@ -9,8 +9,9 @@ FLEETS = {
     each.name: each
     for each in (
         Fleet(
-            # one more than a cluster of two needs: a lost machine counts for 20 minutes
-            name="cloud-h100", nodes={"min": 0, "target": 2, "max": 3}, gpu="H100:8", disk="1TB..",
+            # one more than a cluster of two needs: a lost machine counts for 20 minutes. Of disks that can be of any
+            # size, dstack rents the smallest: it has to do for the largest of the tasks.
+            name="cloud-h100", nodes={"min": 0, "target": 2, "max": 3}, gpu="H100:8", disk="2TB..",
         ),
         Fleet(name="ssh", ssh_config={"user": "ubuntu", "identity_file": "~/.ssh/id_ed25519", "hosts": HOSTS}),
     )

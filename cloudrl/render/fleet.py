@@ -53,7 +53,7 @@ def fleet_to_dstack(fleet: Fleet) -> str:
 
 
 def _rented(fleet: Fleet) -> list[Section]:
-    parts = {name: getattr(fleet, name) for name in ("gpu", "cpu", "memory", "disk")}
+    parts = {"gpu": fleet.gpu, "cpu": fleet.cpu, "memory": fleet.memory, "disk": fleet.disk_asked}
     resources = {name: plain(str(value)) for name, value in parts.items() if value is not None}
     return [
         Section({"nodes": _nodes(fleet)}, comment=_nodes_comment(fleet)),

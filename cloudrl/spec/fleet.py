@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 IDLE_DURATION = "1h"
+_DISK_BEFORE_RUNS = "2TB.."
+"""Enough for a 32B model on two nodes. dstack's own default is 100 GB: too small for any task of ours with GPUs, so
+that dstack would pass the machine by (0.22.5, server/services/instances.py, instance_matches_constraints)."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,7 @@ class Fleet(Spec):
     cpu: PlainText = None
     memory: PlainText = None
     disk: PlainText = None
+    """None leaves it to the runs; GPU machines that are rented before there is one get `2TB..`."""
     idle_duration: PlainText = None
     """Rented machines are given back when idle for so long; None means `1h`, where dstack has three days."""
     dstack: Section = FrozenDict()
@@ -136,6 +140,13 @@ class Fleet(Spec):
         if self.ssh_config is not None:
             return None
         return NodeRange() if self.nodes is None else NodeRange.parse(self.nodes)
+
+    @property
+    def disk_asked(self) -> str | None:
+        """The disk that is asked for, or is needed since no run can ask for one."""
+        nodes = self.node_range
+        before_runs = nodes is not None and max(nodes.min, nodes.target) > 0 and str(self.gpu or 0) != "0"
+        return self.disk or (_DISK_BEFORE_RUNS if before_runs else None)
 
     @property
     def idle_after(self) -> str | None:

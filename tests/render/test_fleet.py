@@ -95,7 +95,8 @@ def test_a_rented_fleet_means_to_dstack_what_it_means_to_us(fleet):
 
 
 def assert_same_resources(theirs: FleetConfiguration, fleet: Fleet) -> None:
-    wanted = {name: str(getattr(fleet, name)) for name in ("gpu", "cpu", "memory", "disk") if getattr(fleet, name)}
+    parts = {"gpu": fleet.gpu, "cpu": fleet.cpu, "memory": fleet.memory, "disk": fleet.disk_asked}
+    wanted = {name: str(value) for name, value in parts.items() if value}
     if not wanted:
         assert theirs.resources is None
         return

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import shlex
 from typing import Any
 
+import dstack._internal.server.services.backends  # noqa: F401  first: dstack's modules import each other in a circle
+import gpuhunt
 import pytest
 import yaml
+from dstack._internal.core.backends.base.offers import requirements_to_query_filter
 from dstack._internal.core.models.configurations import TaskConfiguration, parse_apply_configuration
-from dstack._internal.core.models.fleets import FleetConfiguration
+from dstack._internal.core.models.fleets import FleetConfiguration, FleetSpec
+from dstack._internal.core.models.profiles import Profile
+from dstack._internal.core.models.runs import Requirements, RunSpec
+from dstack._internal.server.services.fleets import get_fleet_requirements
+from dstack._internal.server.services.jobs import get_job_specs_from_run_spec
+from dstack._internal.server.services.requirements.combine import combine_fleet_and_run_requirements
 from dstack_task import agent_options, parsed
 from ready_files import FLEETS, TASKS
 
 from cloudrl.recipes import load
 from cloudrl.render import fleet_to_dstack, to_dstack
+from cloudrl.spec import Fleet
 from cloudrl.verl.releases import release
 
 FILES = [f"fleets/{name}" for name in FLEETS] + [f"tasks/{name}" for name in TASKS]
@@ -124,6 +134,46 @@ def test_the_ssh_fleet_asks_for_nothing_that_dstack_refuses_there():
     assert {name for name in FleetConfiguration.model_fields if name in fleet.model_fields_set} == {
         "type", "name", "placement", "ssh_config",
     }  # fmt: skip
+
+
+GPUS: dict[str, dict[str, Any]] = {
+    "ppo-rocm": {"gpu_vendor": gpuhunt.AcceleratorVendor.AMD, "gpu_name": "MI300X", "gpu_memory": 192},
+    "ray-cluster-cpu": {"gpu_count": 0, "gpu_vendor": None, "gpu_name": None, "gpu_memory": None},
+}
+"""Of the machines that a task is made for; those of all others are H100."""
+AT_ONCE = Fleet(name="at-once", gpu="80GB..:8").rented_now()
+PAIRS = [
+    (fleet, task) for fleet in (*FLEETS.values(), AT_ONCE) for task in TASKS if fleet.ssh_config or task not in GPUS
+]
+
+
+def machine(task: str, disk_gb: float, spot: bool) -> gpuhunt.CatalogItem:
+    """A machine for a task, as clouds list it."""
+    h100 = {"gpu_vendor": gpuhunt.AcceleratorVendor.NVIDIA, "gpu_name": "H100", "gpu_memory": 80, "gpu_count": 8}
+    return gpuhunt.CatalogItem(
+        provider="aws", instance_name="any", location="any", price=1.0, cpu=192, memory=2000, disk_size=disk_gb,
+        spot=spot, cpu_arch=gpuhunt.CPUArchitecture.X86, **{**h100, **GPUS.get(task, {})},
+    )  # fmt: skip
+
+
+def asked_by(task: str) -> Requirements:
+    """What dstack's server looks for; it asks no image registry for it, which these tests could not reach."""
+    spec = RunSpec(configuration=parsed(TASKS[task]), profile=Profile(name="any"))
+    first, *_ = asyncio.run(get_job_specs_from_run_spec(run_spec=spec, secrets={}, replica_num=0))
+    return first.requirements
+
+
+@pytest.mark.parametrize(("fleet", "task"), PAIRS, ids=lambda each: getattr(each, "name", each))
+def test_the_machines_of_a_fleet_are_those_that_a_task_takes(fleet, task):
+    """On demand and not spot, as both ask; a cloud's disks are as small as the fleet allows. By dstack's own rules."""
+    configuration = parse_apply_configuration(yaml.safe_load(fleet_to_dstack(fleet)))
+    has = get_fleet_requirements(FleetSpec(configuration=configuration, profile=Profile(name="any")))
+    asked, disk = asked_by(task), has.resources.disk
+    together = combine_fleet_and_run_requirements(has, asked)
+    for spot in (False, True):
+        each = machine(task, disk.size.min if disk else 4000, spot)
+        fits = [gpuhunt.matches(each, requirements_to_query_filter(rules)) for rules in (has, asked, together)]
+        assert fits == [not spot] * 3
 
 
 # The dstack task of verl's multi-node guide (June 2025), as it stands there.
