@@ -34,6 +34,8 @@ class FakeDstack:
         )
         self.runs = SimpleNamespace(get=self._run, list=self._list, stop=self._stop)
         self.held_outputs: dict[str, str] = {}
+        self.polls = 0
+        """How often it was asked for an output."""
         self.logs = SimpleNamespace(poll=self._poll)
         self.users = SimpleNamespace(get_my_user=lambda: self._answer(SimpleNamespace(username=ME)))
         self.prices = [98.32, 120.0]
@@ -91,6 +93,7 @@ class FakeDstack:
 
     def _poll(self, _project: str, request: Any) -> Any:
         """A line an event; the newest first where it is asked so, and no more than `limit`."""
+        self.polls += 1
         lines = self.held_outputs.get(str(request.job_submission_id), "").splitlines(keepends=True)
         asked = (lines[::-1] if request.descending else lines)[: request.limit]
         logs = [SimpleNamespace(message=base64.b64encode(line.encode())) for line in asked]

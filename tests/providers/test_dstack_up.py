@@ -13,6 +13,7 @@ from fake_dstack import attempt, fleet, run
 
 from cloudrl.errors import CapacityError, CloudrlError, ClusterFailed, ConnectionFailed, InputError, Interrupted
 from cloudrl.node.tokens import derive
+from cloudrl.protocol.outcome import STARTED
 from cloudrl.protocol.phases import Phase
 from cloudrl.protocol.report import ClusterInfo, ClusterStatus
 from cloudrl.providers.dstack import access, provider, route, runs
@@ -165,6 +166,26 @@ class TestAClusterThatCannotBeReached:
         with pytest.raises(ClusterFailed, match="not ready"):
             provider.await_ready(dstack.server, current(dstack), statuses.append, -1.0)
         assert "Permission denied (publickey)" in statuses[0].nodes[0].detail
+
+    def test_the_logs_of_failed_attempts_are_asked_for_once_for_each_new_one(
+        self, dstack: FakeDstack, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Before, it was once a second, for as long as `up` waited."""
+        ended = [attempt(n, status="failed", code="container_exited_with_error") for n in range(6)]
+        dstack.held_outputs = {each.id: f"{STARTED}lab\n" for each in ended[:3]}
+        dstack.held_runs = [run(*ended[:3], attempt(3), status="provisioning")]
+        polls: list[int] = []
+
+        def on_status(_: Status) -> None:
+            polls.append(dstack.polls)
+            if len(polls) == 3:
+                dstack.held_runs = [run(*ended, status="pending")]
+
+        monkeypatch.setattr(provider, "_POLL_S", 0)
+        with pytest.raises(ClusterFailed, match="has failed 6 times before its agent started"):
+            provider.await_ready(dstack.server, current(dstack), on_status, 60)
+        assert polls == [polls[0]] * 3
+        assert [each.status.value for each in dstack.held_runs] == ["terminated"]
 
     def test_counts_from_running_and_anew_after_a_restart(self, dstack: FakeDstack, clock: Clock) -> None:
         watcher = RunWatcher(dstack.server, give_up_s=600, opener=refused, clock=clock)

@@ -159,10 +159,14 @@ class DstackProvider(Provider):
 def await_ready(server: Server, run: RunState, on_status: Callable[[Status], None] | None, timeout_s: float) -> None:
     """Watch a run that was started until it is READY."""
     deadline = time.monotonic() + timeout_s
+    judged: list[str] = []
     with closing(RunWatcher(server, give_up_s=_UNREACHABLE_S)) as watcher:
         while True:
             run = _get_patiently(server, run.name)
-            hopeless = diagnostics.unrecoverable_error(server, run)
+            ends = [each.code for node in run.nodes for each in node.attempts]
+            # asks for their logs: once for each new end
+            hopeless = diagnostics.unrecoverable_error(server, run) if ends != judged else None
+            judged = ends
             if hopeless is not None and not run.is_over:
                 runs.end(server, run.name)
                 raise hopeless
