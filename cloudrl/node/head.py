@@ -98,16 +98,18 @@ class Head(Agent):
             # have the whole run retried
             limit_s = _FINAL_WORD_S if failure.final else _TELL_WORKERS_S
             self.stay_while(self._is_rank_missing, limit_s)
-        self.stay_while(self._is_rank_uninformed, _TELL_WORKERS_S)
+        # a rank that is silent for a moment, and finds nobody then, would have the finished run submitted again
+        silent_s = self.options.lost_after_s if failure.final else _BEAT_IS_LATE_S
+        self.stay_while(lambda: self._is_rank_uninformed(silent_s), max(_TELL_WORKERS_S, silent_s))
         return failure
 
     def _is_rank_missing(self) -> bool:
         return self.serving and len(self.state.reports()) < self.identity.nodes
 
-    def _is_rank_uninformed(self) -> bool:
-        """Whether a rank lives that does not know."""
+    def _is_rank_uninformed(self, silent_s: float) -> bool:
+        """Whether a rank does not know that was heard so many seconds ago."""
         ranks = self.state.uninformed_ranks()
-        return self.serving and any(self.state.heartbeat_age_s(rank) < _BEAT_IS_LATE_S for rank in ranks)
+        return self.serving and any(self.state.heartbeat_age_s(rank) < silent_s for rank in ranks)
 
     def status(self) -> ClusterStatus:
         """See `Agent`."""

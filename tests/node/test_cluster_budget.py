@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import time
 
 import pytest
@@ -40,6 +42,17 @@ def _stays_up(node: Node, seconds: float) -> None:
 @scenario
 def without_a_job_all_ranks_end(nodes: Maker) -> None:
     assert _down(nodes(2).start("--down-when-idle-s=2")) == "idle for 2s"
+
+
+@scenario
+def a_rank_that_is_silent_just_then_is_told_when_it_is_back(nodes: Maker) -> None:
+    """It would find nobody and exit with 1, and dstack would start the run again, whose head is done."""
+    cluster = nodes(2).start("--down-when-idle-s=3").ready()
+    os.kill(cluster[1].pid, signal.SIGSTOP)
+    until(lambda: cluster[0].process.poll() is not None or cluster[0].phase() == "ended", "the head ends it")
+    time.sleep(5)
+    os.kill(cluster[1].pid, signal.SIGCONT)
+    assert _down(cluster) == "idle for 3s"
 
 
 @scenario
