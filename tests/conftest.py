@@ -11,18 +11,16 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import pytest
 from dstack_hosts.fixtures import dstack_lab, dstack_pair  # noqa: F401 - fixtures
 from fake_clock import Clock
 from fake_local import FakeLocal
 from hypothesis import settings
+from typed_command import Run, Typed
 
 from cloudrl.cli.main import main
-
-if TYPE_CHECKING:
-    Run = Callable[..., "Typed"]
 
 # The same examples in every run; HYPOTHESIS_PROFILE=explore looks for new ones.
 settings.register_profile("repeatable", max_examples=30, derandomize=True, deadline=None, database=None)
@@ -104,14 +102,6 @@ def run_python() -> Callable[[str], str]:
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
-
-
-class Typed(NamedTuple):
-    """What a command did."""
-
-    code: int
-    out: str
-    err: str
 
 
 @pytest.fixture

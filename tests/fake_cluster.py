@@ -12,19 +12,17 @@ import time
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fake_http import Server
 from spread_checkpoint import spread
 
 from cloudrl import testing
+from cloudrl.protocol.client import Response
 from cloudrl.protocol.failures import ApiError, ErrorCode
 from cloudrl.saves.scan import scan
 from cloudrl.testing import Call, as_json, respond
 from cloudrl.transport import Connection
-
-if TYPE_CHECKING:
-    from cloudrl.protocol.client import Response
 
 TOKEN = "right-token"
 

@@ -6,13 +6,10 @@ import contextlib
 import socket
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cloudrl.errors import ConnectionFailed
-from cloudrl.protocol.client import Request
-
-if TYPE_CHECKING:
-    from cloudrl.protocol.client import Response
+from cloudrl.protocol.client import Request, Response
 
 
 class Server(ThreadingHTTPServer):

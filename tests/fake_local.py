@@ -10,18 +10,16 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
+import pytest
 from fake_cluster import FakeCluster
 
 from cloudrl.node.tokens import derive
 from cloudrl.providers.local.provider import LocalProvider
 from cloudrl.providers.local.state import LocalState
 from cloudrl.providers.model import CheckpointRetention
-
-if TYPE_CHECKING:
-    import pytest
 
 KEY = b"0" * 64
 

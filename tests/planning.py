@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cloudrl import jobs
 from cloudrl.jobs import JobHandle, Submission, SubmitOptions, plan_job
@@ -15,9 +15,7 @@ from cloudrl.jobs.local_files import digests_of, inspect_files
 from cloudrl.jobs.uploads import plan_uploads
 from cloudrl.spec import Job, parse_override
 from cloudrl.spec.shape import ClusterShape
-
-if TYPE_CHECKING:
-    from cloudrl.transport import Connection
+from cloudrl.transport import Connection
 
 NOW = datetime(2026, 11, 21, 10, 5, 9, tzinfo=timezone.utc)
 

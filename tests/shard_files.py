@@ -9,15 +9,13 @@ import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from small_step import CONFIG
 
 from cloudrl.checkpoints.merge import Merged, merge, merge_inputs
 from cloudrl.checkpoints.sources import LocalSource
-
-if TYPE_CHECKING:
-    from cloudrl.shards.source import MergeInputs
+from cloudrl.shards.source import MergeInputs
 
 FIXTURES = Path(__file__).parent / "shards" / "fixtures"
 HIDDEN, VOCABULARY = CONFIG["hidden_size"], CONFIG["vocab_size"]

@@ -6,17 +6,13 @@ import os
 import pickle
 import random
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-from cloudrl.checkpoints.handle import Checkpoints
+from cloudrl.checkpoints.handle import CheckpointHandle, Checkpoints
 from cloudrl.checkpoints.megatron import named_files
 from cloudrl.checkpoints.sources import LocalSource
 from cloudrl.errors import CheckpointError
-
-if TYPE_CHECKING:
-    from cloudrl.checkpoints.handle import CheckpointHandle
 
 NAMES = ["__0_0.distcp", "__0_1.distcp", "__1_0.distcp"]
 

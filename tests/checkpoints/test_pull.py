@@ -6,7 +6,6 @@ import shutil
 import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from small_step import write_step
@@ -14,10 +13,8 @@ from small_step import write_step
 from cloudrl.checkpoints.handle import Checkpoints
 from cloudrl.checkpoints.sources import LocalSource
 from cloudrl.errors import CheckpointError, InputError
+from cloudrl.saves.inventory import FileCopy
 from cloudrl.shards.source import LocalShard
-
-if TYPE_CHECKING:
-    from cloudrl.saves.inventory import FileCopy
 
 SHARD = "actor/model_world_size_2_rank_1.pt"
 

@@ -11,7 +11,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import hf_xet
 import pytest
@@ -22,13 +21,10 @@ from huggingface_hub import HfApi
 from small_step import write_step
 
 from cloudrl.checkpoints.card import Provenance, model_card, provenance
-from cloudrl.checkpoints.handle import Checkpoints
+from cloudrl.checkpoints.handle import CheckpointHandle, Checkpoints
 from cloudrl.checkpoints.push import _own_errors, plan_push, push
 from cloudrl.checkpoints.sources import LocalSource
 from cloudrl.errors import CloudrlError, ConnectionFailed, InputError
-
-if TYPE_CHECKING:
-    from cloudrl.checkpoints.handle import CheckpointHandle
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import pytest
@@ -20,16 +19,13 @@ from fake_cluster import FakeCluster
 from node_image import link_numpy
 from small_step import write_step
 
-from cloudrl.checkpoints.handle import Checkpoints
+from cloudrl.checkpoints.handle import CheckpointHandle, Checkpoints
 from cloudrl.checkpoints.remote_merge import merge_on_head
 from cloudrl.checkpoints.remote_merge_main import TOKEN, HeadMerge, _find
 from cloudrl.checkpoints.sources import ClusterSource, LocalSource
 from cloudrl.errors import CheckpointError, ConnectionFailed, JobFailed
 from cloudrl.protocol.backoff import Backoff
 from cloudrl.protocol.client import AgentClient
-
-if TYPE_CHECKING:
-    from cloudrl.checkpoints.handle import CheckpointHandle
 
 pytestmark = pytest.mark.io
 

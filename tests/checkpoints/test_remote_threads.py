@@ -9,7 +9,6 @@ import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
@@ -17,7 +16,7 @@ from fake_cluster import FakeCluster
 from shard_files import edit, shard_path
 from small_step import write_step
 
-from cloudrl.checkpoints.handle import Checkpoints
+from cloudrl.checkpoints.handle import CheckpointHandle, Checkpoints
 from cloudrl.checkpoints.remote import RangeClient, RemoteShard
 from cloudrl.checkpoints.sources import ClusterSource
 from cloudrl.errors import CheckpointError
@@ -27,9 +26,6 @@ from cloudrl.saves.inventory import FileCopy, Location
 from cloudrl.shards.dtypes import DType
 from cloudrl.shards.source import LocalShard
 from cloudrl.shards.torch_zip import open_archive
-
-if TYPE_CHECKING:
-    from cloudrl.checkpoints.handle import CheckpointHandle
 
 pytestmark = pytest.mark.io
 

@@ -7,18 +7,15 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from fake_local import FakeLocal
 from small_step import write_step
+from typed_command import Run
 
 from cloudrl.cli._terminal import Pace, Terminal
 from cloudrl.jobs.format import gigabytes
 from cloudrl.sdk.callbacks import Transfer
-
-if TYPE_CHECKING:
-    from conftest import Run
 
 pytestmark = pytest.mark.io
 

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from fake_local import KEY, FakeLocal
+from typed_command import Run
 
 from cloudrl.node.tokens import derive
 from cloudrl.protocol.outcome import Outcome
 from cloudrl.protocol.phases import Phase
-
-if TYPE_CHECKING:
-    from conftest import Run
 
 pytestmark = pytest.mark.io
 

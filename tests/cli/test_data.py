@@ -6,18 +6,15 @@ import json
 import re
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 import pytest
 import yaml
 from fake_local import FakeLocal
+from typed_command import Run
 
 from cloudrl.data.request import Request, parse_request
 from cloudrl.spec import DataSet, parse_override
-
-if TYPE_CHECKING:
-    from conftest import Run
 
 pytestmark = pytest.mark.io
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 import yaml
+from typed_command import Run
 
 from cloudrl.render.agent import build_agent
-
-if TYPE_CHECKING:
-    from conftest import Run
 
 pytestmark = pytest.mark.io
 

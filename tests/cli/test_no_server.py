@@ -10,13 +10,10 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from child_processes import ended
-
-if TYPE_CHECKING:
-    from conftest import Run
+from typed_command import Run
 
 pytestmark = pytest.mark.io
 

@@ -9,21 +9,18 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from child_processes import ended
 from fake_local import FakeLocal
 from small_step import write_step
+from typed_command import Run
 
 from cloudrl.protocol.outcome import Outcome
 from cloudrl.protocol.phases import Phase
 from cloudrl.protocol.report import BudgetStatus
 from cloudrl.providers.model import Status
 from cloudrl.sdk.costs import price_difference
-
-if TYPE_CHECKING:
-    from conftest import Run
 
 pytestmark = pytest.mark.io
 

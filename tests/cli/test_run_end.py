@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from fake_local import FakeLocal, rent_disks
+from typed_command import Run
 
 from cloudrl.cli import _output
 from cloudrl.errors import ConnectionFailed, Interrupted, Unauthorized
 from cloudrl.protocol import backoff
 from cloudrl.providers.local.provider import LocalProvider
 from cloudrl.sdk.teardown import ending
-
-if TYPE_CHECKING:
-    from conftest import Run
 
 pytestmark = pytest.mark.io
 

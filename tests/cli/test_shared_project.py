@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from fake_dstack import ME, FakeDstack
 from fake_dstack import run as held
 from fake_local import FakeLocal
+from typed_command import Run
 
 from cloudrl.errors import ConnectionFailed, Unauthorized
 from cloudrl.providers.dstack import access, fleets, plan, provider, server
 from cloudrl.providers.model import ClusterRef
 from cloudrl.providers.registry import locate
 from cloudrl.providers.registry import provider as provider_of
-
-if TYPE_CHECKING:
-    from conftest import Run
 
 pytestmark = pytest.mark.io
 

@@ -6,11 +6,12 @@ import json
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from fake_local import FakeLocal
 from small_step import write_step
+from typed_command import Run
 
 import cloudrl
 from cloudrl.errors import ConnectionFailed, InputError
@@ -18,9 +19,6 @@ from cloudrl.protocol.phases import Phase
 from cloudrl.providers.dstack.plan import make_plan
 from cloudrl.providers.model import CheckpointRetention, Status
 from cloudrl.providers.registry import PROVIDERS
-
-if TYPE_CHECKING:
-    from conftest import Run
 
 pytestmark = pytest.mark.io
 

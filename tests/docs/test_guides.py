@@ -10,14 +10,11 @@ import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from fake_local import FakeLocal
 from small_step import write_step
-
-if TYPE_CHECKING:
-    from conftest import Run
+from typed_command import Run
 
 pytestmark = pytest.mark.io
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from pydantic_core import PydanticUndefined
@@ -16,11 +16,9 @@ from cloudrl.node.job_secrets import MAX_BYTES
 from cloudrl.protocol.backoff import Backoff
 from cloudrl.protocol.options import AgentOptions
 from cloudrl.providers.model import UP_TIMEOUT_S
+from cloudrl.spec.base import Spec
 from cloudrl.spec.fleet import IDLE_DURATION
 from cloudrl.transport.ray_client import PACKAGE_LIMIT_BYTES
-
-if TYPE_CHECKING:
-    from cloudrl.spec.base import Spec
 
 PAGE = (Path(__file__).parents[2] / "docs/reference.md").read_text()
 SPECS = (cloudrl.Cluster, cloudrl.Fleet, cloudrl.Job)

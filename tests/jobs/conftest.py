@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from conftest import Run, Typed
-
 from fake_cluster import FakeCluster
+from typed_command import Run, Typed
 
 
 @pytest.fixture

@@ -11,15 +11,13 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import yaml
 from child_processes import ended
-
-if TYPE_CHECKING:
-    from conftest import Run
-    from fake_cluster import FakeCluster
+from fake_cluster import FakeCluster
+from typed_command import Run
 
 pytestmark = pytest.mark.io
 

@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 import yaml
+from fake_cluster import FakeCluster
 
-if TYPE_CHECKING:
-    from fake_cluster import FakeCluster
-
-    Run = Callable[..., tuple[int, str, str]]
+Run = Callable[..., tuple[int, str, str]]
 
 FOLDER = "trainer.default_local_dir=/c/run"
 OWN = ["--reward", "./reward.py:mine", "--data", "mine", "--model", "./model"]

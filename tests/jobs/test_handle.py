@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
+from fake_cluster import FakeCluster
 
 from cloudrl.errors import ConnectionFailed, FailedError, InputError, JobFailed, Unauthorized
 from cloudrl.jobs import Ended, JobHandle, Line, Progress, find_job
@@ -10,9 +9,6 @@ from cloudrl.jobs.handle import newest_job
 from cloudrl.protocol.backoff import Backoff
 from cloudrl.transport import Connection
 from cloudrl.transport.ray_job import JobStatus
-
-if TYPE_CHECKING:
-    from fake_cluster import FakeCluster
 
 pytestmark = pytest.mark.io
 

@@ -7,7 +7,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import yaml
@@ -15,9 +15,7 @@ from planning import cluster, job, overrides, plan, planned, typed
 
 from cloudrl.errors import InputError
 from cloudrl.jobs import Submission, SubmitOptions
-
-if TYPE_CHECKING:
-    from cloudrl.spec.shape import ClusterShape
+from cloudrl.spec.shape import ClusterShape
 
 
 class TestEnvironment:

@@ -3,18 +3,16 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from fake_cluster import FakeCluster
 from planning import prepare, submit
 
 from cloudrl import jobs, recipes
 from cloudrl.errors import ConnectionFailed, InputError
 from cloudrl.jobs import Submission, SubmitOptions, send
 from cloudrl.transport import Connection
-
-if TYPE_CHECKING:
-    from fake_cluster import FakeCluster
 
 JOB = recipes.load("grpo-tiny")
 PATHS = {

@@ -7,7 +7,7 @@ import sys
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import pytest
 from planning import planned_uploads, prepare
@@ -15,6 +15,7 @@ from planning import planned_uploads, prepare
 sys.path.insert(0, str(Path(__file__).parents[1] / "node"))
 from collections.abc import Iterable, Iterator
 
+from fake_cluster import FakeCluster
 from server_harness import TOKEN, Served
 
 from cloudrl.errors import ConnectionFailed, InputError, Unauthorized
@@ -29,9 +30,6 @@ from cloudrl.protocol.wire import from_json
 from cloudrl.spec import Job
 from cloudrl.spec.shape import ClusterShape
 from cloudrl.transport import Connection
-
-if TYPE_CHECKING:
-    from fake_cluster import FakeCluster
 
 pytestmark = pytest.mark.io
 

@@ -6,16 +6,13 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from node_harness import until
 
 from cloudrl.node.checkpoint_store import _ASIDE, CheckpointStore, purge, remove_step, tombstone
+from cloudrl.node.process import Child
 from cloudrl.node.shard_worker_client import ShardWorkerClient
-
-if TYPE_CHECKING:
-    from cloudrl.node.process import Child
 
 pytestmark = pytest.mark.io
 

@@ -8,15 +8,12 @@ import shutil
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from node_harness import IP, KEY, MARK, Nodes, make_image, marked, processes_with, until
+from node_harness import IP, KEY, MARK, Image, Nodes, make_image, marked, processes_with, until
 
 from cloudrl.node.tokens import derive
-
-if TYPE_CHECKING:
-    from node_harness import Image
 
 pytestmark = pytest.mark.agents
 

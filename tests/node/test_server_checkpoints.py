@@ -7,7 +7,7 @@ import os
 import struct
 import zlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import pytest
 from server_harness import SECRET, Answer, Served
@@ -15,9 +15,6 @@ from server_harness import SECRET, Answer, Served
 from cloudrl.node.checkpoint_store import CheckpointStore
 from cloudrl.node.shard_worker import cast
 from cloudrl.node.shard_worker_client import ShardWorkerClient, ShardWorkerFailed
-
-if TYPE_CHECKING:
-    pass
 
 pytestmark = pytest.mark.io
 

@@ -9,7 +9,7 @@ import sys
 import uuid
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from child_processes import ended
@@ -23,14 +23,11 @@ from node_harness import Image, make_image, marked
 
 from cloudrl.providers.dstack import plan, provider
 from cloudrl.providers.local import ports, processes
+from cloudrl.providers.local.plan import LocalPlan
 from cloudrl.providers.local.provider import LocalProvider
 from cloudrl.providers.local.state import LocalState
 from cloudrl.spec import Cluster
-
-if TYPE_CHECKING:
-    from cloudrl.providers.local.plan import LocalPlan
-    from cloudrl.transport import Connection
-
+from cloudrl.transport import Connection
 
 # A starter that stops at the first look at a given phase, and says so. "start" is the first look of all.
 STARTER = """

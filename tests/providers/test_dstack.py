@@ -8,17 +8,13 @@ import socket
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import pytest
 from dstack_hosts.fixtures import fleet_words
 from dstack_hosts.runs import until
-from dstack_hosts.user import FILES, MODEL, PROBE, SHAPE
+from dstack_hosts.user import FILES, MODEL, PROBE, SHAPE, User
 
 from cloudrl.transport import RayClient
-
-if TYPE_CHECKING:
-    from dstack_hosts.user import User
 
 pytestmark = [pytest.mark.dstack, pytest.mark.ray]
 

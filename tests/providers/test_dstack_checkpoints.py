@@ -8,17 +8,14 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from dstack_hosts.runs import until
+from dstack_hosts.user import User
 from spread_checkpoint import spread
 
 from cloudrl.checkpoints.handle import Checkpoints
 from cloudrl.checkpoints.sources import LocalSource
-
-if TYPE_CHECKING:
-    from dstack_hosts.user import User
 
 pytestmark = [pytest.mark.dstack, pytest.mark.ray]
 

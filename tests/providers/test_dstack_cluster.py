@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING
 
 import pytest
 from dstack_hosts.runs import until
-from dstack_hosts.user import MODEL, SHAPE
-
-if TYPE_CHECKING:
-    from dstack_hosts.user import User
+from dstack_hosts.user import MODEL, SHAPE, User
 
 pytestmark = [pytest.mark.dstack, pytest.mark.ray]
 

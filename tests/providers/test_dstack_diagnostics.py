@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from fake_dstack import attempt, fleet, run, submission_id
+from fake_clock import Clock
+from fake_dstack import FakeDstack, attempt, fleet, run, submission_id
 
 from cloudrl.errors import CapacityError, InputError
 from cloudrl.protocol import outcome
@@ -15,15 +16,9 @@ from cloudrl.protocol.outcome import STARTED, Outcome
 from cloudrl.protocol.phases import Phase
 from cloudrl.providers.dstack import diagnostics, fleets, runs, watcher
 from cloudrl.providers.dstack.plan import make_plan, with_price
-from cloudrl.providers.model import NoFleet
+from cloudrl.providers.dstack.runs import Attempt, RunState
+from cloudrl.providers.model import CheckpointRetention, NoFleet
 from cloudrl.spec import Cluster
-
-if TYPE_CHECKING:
-    from fake_clock import Clock
-    from fake_dstack import FakeDstack
-
-    from cloudrl.providers.dstack.runs import Attempt, RunState
-    from cloudrl.providers.model import CheckpointRetention
 
 
 def held(dstack: FakeDstack, *attempts: Any, **changes: Any) -> RunState:

@@ -8,16 +8,13 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import pytest
+from dstack_hosts.client import Client
 from dstack_hosts.fixtures import start_or_skip
 from dstack_hosts.lab import Lab
 from dstack_hosts.runs import until
 from dstack_hosts.user import COUNT_END, User
-
-if TYPE_CHECKING:
-    from dstack_hosts.client import Client
 
 pytestmark = [pytest.mark.dstack, pytest.mark.ray]
 

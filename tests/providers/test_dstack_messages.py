@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from dstack_hosts.fixtures import MISSING_IMAGE
+from dstack_hosts.lab import Lab
 from dstack_hosts.runs import until, write_task
-from dstack_hosts.user import SHAPE
-
-if TYPE_CHECKING:
-    from dstack_hosts.lab import Lab
-    from dstack_hosts.user import User
+from dstack_hosts.user import SHAPE, User
 
 pytestmark = [pytest.mark.dstack, pytest.mark.ray]
 

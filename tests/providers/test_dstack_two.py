@@ -5,16 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from dstack_hosts.client import Client
+from dstack_hosts.lab import Lab
 from dstack_hosts.runs import ENDED, until
-from dstack_hosts.user import PROBE
-
-if TYPE_CHECKING:
-    from dstack_hosts.client import Client
-    from dstack_hosts.lab import Lab
-    from dstack_hosts.user import User
+from dstack_hosts.user import PROBE, User
 
 pytestmark = [pytest.mark.dstack, pytest.mark.ray]
 

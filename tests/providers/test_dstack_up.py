@@ -5,11 +5,12 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from dstack._internal.core.services.ssh.key_manager import UserSSHKeyManager
-from fake_dstack import attempt, fleet, run
+from fake_clock import Clock
+from fake_dstack import FakeDstack, attempt, fleet, run
 
 from cloudrl.errors import CapacityError, CloudrlError, ClusterFailed, ConnectionFailed, InputError, Interrupted
 from cloudrl.node.tokens import derive
@@ -17,20 +18,13 @@ from cloudrl.protocol.outcome import STARTED
 from cloudrl.protocol.phases import Phase
 from cloudrl.protocol.report import ClusterInfo, ClusterStatus
 from cloudrl.providers.dstack import access, provider, route, runs
-from cloudrl.providers.dstack.plan import fleet_for, make_plan
+from cloudrl.providers.dstack.plan import DstackPlan, fleet_for, make_plan
 from cloudrl.providers.dstack.provider import DstackProvider, with_run_state
+from cloudrl.providers.dstack.runs import RunState
 from cloudrl.providers.dstack.watcher import RunWatcher
-from cloudrl.providers.model import NoFleet
+from cloudrl.providers.model import NoFleet, Status
 from cloudrl.spec import Cluster, Fleet, NodeRange
 from cloudrl.transport.ssh import Route
-
-if TYPE_CHECKING:
-    from fake_clock import Clock
-    from fake_dstack import FakeDstack
-
-    from cloudrl.providers.dstack.plan import DstackPlan
-    from cloudrl.providers.dstack.runs import RunState
-    from cloudrl.providers.model import Status
 
 LAB = Cluster(name="lab", nodes=2)
 

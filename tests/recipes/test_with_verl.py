@@ -9,18 +9,15 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from planning import cluster, plan
 
 from cloudrl import recipes
 from cloudrl.jobs import SubmitOptions
-from cloudrl.spec import Gpu
+from cloudrl.spec import Gpu, Job
 from cloudrl.verl_cpu.tiny_model import make_tiny_model
-
-if TYPE_CHECKING:
-    from cloudrl.spec import Job
 
 pytestmark = pytest.mark.verl
 

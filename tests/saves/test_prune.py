@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -14,10 +13,7 @@ from small_step import write_names
 from cloudrl.checkpoints.sources import LocalSource
 from cloudrl.errors import CheckpointError, InputError
 from cloudrl.saves.aggregate import aggregate
-from cloudrl.saves.prune import plan_prune
-
-if TYPE_CHECKING:
-    from cloudrl.saves.prune import PrunePlan
+from cloudrl.saves.prune import PrunePlan, plan_prune
 
 
 def gone(pruning: PrunePlan) -> list[tuple[str, int]]:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import pytest
 from fake_cluster import FakeCluster
+from fake_local import FakeLocal
 
 from cloudrl.sdk.find import find_job
-
-if TYPE_CHECKING:
-    from fake_local import FakeLocal
 
 pytestmark = pytest.mark.io
 

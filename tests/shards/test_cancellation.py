@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from shard_files import config_files, opened
@@ -17,11 +17,8 @@ from cloudrl.protocol.backoff import Backoff
 from cloudrl.protocol.client import AgentClient
 from cloudrl.saves.inventory import FileCopy, Location
 from cloudrl.shards import cancellation
-from cloudrl.shards.source import MergeInputs
+from cloudrl.shards.source import LocalShard, MergeInputs
 from cloudrl.shards.verify import verify
-
-if TYPE_CHECKING:
-    from cloudrl.shards.source import LocalShard
 
 pytestmark = pytest.mark.io
 

@@ -6,10 +6,10 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from crafted import InMemory, archived, changed, changes, dump, places
+from crafted import InMemory, Place, archived, changed, changes, dump, places
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from shard_files import FIXTURES, config_files, members, shard_path
@@ -21,9 +21,6 @@ from cloudrl.shards.shard import open_shard
 from cloudrl.shards.source import MergeInputs, Sidecars
 from cloudrl.shards.tensors import Unreadable, is_allowed, read_tensor
 from cloudrl.shards.verify import verify
-
-if TYPE_CHECKING:
-    from crafted import Place
 
 CASES = 5_000 if os.environ.get("CLOUDRL_SLOW") == "1" else 150
 SAVES = [("torch-2.4.1/fsdp1", 2), ("torch-2.6.0/hsdp", 4), ("torch-2.13.0/fsdp2", 2)]

@@ -3,18 +3,15 @@ from __future__ import annotations
 import itertools
 import subprocess
 import sys
-from typing import TYPE_CHECKING
 
 import pytest
+from fake_clock import Clock
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudrl.errors import ConnectionFailed, FailedError, Unauthorized
 from cloudrl.protocol.backoff import Attempts, Backoff
 from cloudrl.transport.log_stream import AgentLog, follow_log, split_lines
-
-if TYPE_CHECKING:
-    from fake_clock import Clock
 
 
 class Log:

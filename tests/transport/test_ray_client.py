@@ -3,25 +3,19 @@ from __future__ import annotations
 import json
 import socket
 import threading
-from typing import TYPE_CHECKING
 
 import pytest
+from fake_cluster import FakeCluster as ServedCluster
 from fake_cluster import wait_until
 from fake_http import Server
 
 from cloudrl.errors import CloudrlError, ConnectionFailed, InputError, Unauthorized
-from cloudrl.protocol.client import Request
-from cloudrl.testing import RAY_URL, as_json, respond
+from cloudrl.protocol.client import Request, Response
+from cloudrl.testing import RAY_URL, FakeCluster, as_json, respond
 from cloudrl.transport import httpx_send
 from cloudrl.transport.log_stream import RayLog, follow_log
 from cloudrl.transport.ray_client import RayClient, ray_reason
 from cloudrl.transport.ray_job import JobStatus, RayJob, RayNode
-
-if TYPE_CHECKING:
-    from fake_cluster import FakeCluster as ServedCluster
-
-    from cloudrl.protocol.client import Response
-    from cloudrl.testing import FakeCluster
 
 
 @pytest.fixture

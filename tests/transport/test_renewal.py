@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 
 from cloudrl.errors import ClusterFailed, ConnectionFailed, FailedError, Unauthorized
 from cloudrl.jobs import find_job
 from cloudrl.protocol.backoff import Backoff
+from cloudrl.testing import FakeCluster
 from cloudrl.transport import Connection, inspect_cluster
-
-if TYPE_CHECKING:
-    from cloudrl.testing import FakeCluster
 
 
 class Provider:

@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from fake_clock import Clock
 from fake_cluster import wait_until
 
 from cloudrl.errors import CloudrlError, ClusterFailed, ConnectionFailed, Unauthorized
@@ -23,9 +24,6 @@ from cloudrl.transport import ssh, tunnel_daemon
 from cloudrl.transport.ssh import Route
 from cloudrl.transport.tunnel import Tunnel, free_ports, listens
 from cloudrl.transport.tunnel_daemon import TunnelState, acquire_lock
-
-if TYPE_CHECKING:
-    from fake_clock import Clock
 
 SSH = f"""#!{sys.executable}
 import os, re, socket, sys, time
