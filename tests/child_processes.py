@@ -1,7 +1,5 @@
 """Processes that a test has started and talks to."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """A cluster's YAML, as dstack and the agent read it."""
 
-from __future__ import annotations
-
 import shlex
 
 import yaml

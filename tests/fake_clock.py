@@ -1,7 +1,5 @@
 """Time that passes only when somebody sleeps."""
 
-from __future__ import annotations
-
 
 class Clock:
     """Seconds that never go back."""

@@ -1,7 +1,5 @@
 """A stand-in for dstack's low-level client: it holds fleets, runs and secrets, and answers in the server's shape."""
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Sequence
 from datetime import datetime, timezone

@@ -1,7 +1,5 @@
 """The stand-in cluster of `cloudrl.testing` behind real sockets, which can be cut."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 from collections.abc import Callable

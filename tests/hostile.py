@@ -1,7 +1,5 @@
 """Texts that YAML, a shell, Hydra or dstack could read as something else."""
 
-from __future__ import annotations
-
 from hypothesis import strategies as st
 
 HOSTILE = [

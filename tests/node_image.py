@@ -3,8 +3,6 @@
 It has `ray` beside its Python and the metadata that preflight reads.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from dataclasses import dataclass

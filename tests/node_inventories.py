@@ -1,7 +1,5 @@
 """What nodes say of their checkpoints, made up: answers as `cloudrl.node.checkpoint_store` gives them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from cloudrl.protocol.report import NodeReport

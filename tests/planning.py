@@ -1,7 +1,5 @@
 """A cluster and a job for tests of planning, and the overrides that come out."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timezone

@@ -1,7 +1,5 @@
 """Shard files for tests: made by torch's own `torch.save` under a stand-in process group, and changed by hand."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import struct

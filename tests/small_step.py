@@ -1,7 +1,5 @@
 """Steps of a run, for tests; nothing is imported to have them."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Lays a run out over nodes with disks of their own, as multi-node training leaves it."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The fake cluster that users get for their own tests, through the SDK as they use it."""
 
-from __future__ import annotations
-
 import re
 import textwrap
 from pathlib import Path

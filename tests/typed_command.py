@@ -1,7 +1,5 @@
 """What the fixture `run` is and returns."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """What Python sees: a sequence of checkpoints, each with its verbs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Megatron's checkpoints: what is there, whether it is all, and no more."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import random

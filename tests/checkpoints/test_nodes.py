@@ -1,7 +1,5 @@
 """Two real agents with disks of their own: list, verify, merge, pull and prune, also over a link that is cut."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Raw shards are copied whole, or go on where they stopped."""
 
-from __future__ import annotations
-
 import shutil
 import zlib
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Publishing: a card that says what is known, private unless asked otherwise, and a call that can be repeated."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import os

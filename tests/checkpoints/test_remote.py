@@ -1,7 +1,5 @@
 """A shard on another node: the same bytes as a local one, also over a link that is cut again and again."""
 
-from __future__ import annotations
-
 import os
 import struct
 import zlib

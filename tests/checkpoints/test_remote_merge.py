@@ -1,7 +1,5 @@
 """The merge on the head: what is sent runs under a Python that has numpy and nothing else."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """Several threads over one client: new tokens, files that cannot be read, requests side by side."""
 
-from __future__ import annotations
-
 import io
 import json
 import threading

@@ -1,7 +1,5 @@
 """Commands as they are typed, in a folder and a home of their own."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

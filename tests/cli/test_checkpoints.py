@@ -1,7 +1,5 @@
 """`cloudrl checkpoints`, as it is typed: on a folder, and on a cluster of two nodes."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

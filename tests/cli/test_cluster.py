@@ -1,7 +1,5 @@
 """`cloudrl up`, `status`, `down` and `env`, as they are typed."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

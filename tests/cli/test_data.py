@@ -1,7 +1,5 @@
 """`cloudrl data`, and how a cluster is told of a data set."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

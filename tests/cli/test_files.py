@@ -1,7 +1,5 @@
 """`cloudrl fleet|volume|task create`, as far as they need no dstack server: what they print and write."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

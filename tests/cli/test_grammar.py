@@ -1,7 +1,5 @@
 """One grammar: a cluster is named the same way everywhere, and an option has one meaning."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Commands for dstack where its server is not configured, not there, or silent."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

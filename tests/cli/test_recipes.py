@@ -1,7 +1,5 @@
 """`cloudrl recipes`, as it is typed, and `--algorithm` in `cloudrl submit` and the SDK."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """`cloudrl run`, towards a stand-in cluster that is up."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """What becomes of the cluster when `cloudrl run` is through, one way or the other."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path

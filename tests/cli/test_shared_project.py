@@ -1,7 +1,5 @@
 """A dstack project with several users: whose clusters commands mean, and what is asked before one ends."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

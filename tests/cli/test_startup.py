@@ -1,7 +1,5 @@
 """`cloudrl --help` imports nothing that is not needed; `make bench-help` has its CPU time."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """One list of columns for a terminal and for a pipe."""
 
-from __future__ import annotations
-
 import io
 
 import pytest

@@ -1,7 +1,5 @@
 """A name that is a cluster on this machine and one of another provider."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

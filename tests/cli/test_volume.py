@@ -1,7 +1,5 @@
 """`cloudrl volume`, towards a stand-in for what dstack answers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

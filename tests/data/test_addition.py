@@ -1,7 +1,5 @@
 """The `addition` data set."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pyarrow.parquet

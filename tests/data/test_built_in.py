@@ -5,8 +5,6 @@ with `--local_dataset_path`; *.search-r1.jsonl what scripts/data_process/nq_sear
 a14dc3a does. Read row by row; questions and problems are ours.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Raw rows from files: what they say is what comes out, and what is wrong is named with its place."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

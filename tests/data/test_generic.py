@@ -1,7 +1,5 @@
 """Any data set: its fields, its splits, its rows; and verl's own reader on what comes out."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The Hub: the real `datasets`, on a copy that it takes for the Hub's, and against a stand-in that refuses."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Both files whole and together, or none; and not more in memory than a row group."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import tracemalloc

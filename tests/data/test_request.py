@@ -1,7 +1,5 @@
 """What a `--data` argument says, and which data sets there are."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 

@@ -1,7 +1,5 @@
 """Which reward function verl takes, against verl itself."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

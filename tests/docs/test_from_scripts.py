@@ -1,7 +1,5 @@
 """The ten lines for each guide say what the guide says: its cluster, and that its job fits on it."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path

@@ -4,8 +4,6 @@ The guides are written so that nothing in them rents or sends anything: a comman
 `--dry-run`. What they talk to is a stand-in for a local cluster of two nodes with GPUs.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator

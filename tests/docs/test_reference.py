@@ -1,7 +1,5 @@
 """The reference has every public name and every field, with the defaults, exit codes and limits of the code."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The stand-in cluster, for what talks to one, and the command line towards it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

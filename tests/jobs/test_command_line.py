@@ -1,7 +1,5 @@
 """`cloudrl submit` and `cloudrl jobs`, as they are typed, against the stand-in cluster."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty

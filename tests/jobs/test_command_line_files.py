@@ -1,7 +1,5 @@
 """`cloudrl submit` with the user's own files, as it is typed."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

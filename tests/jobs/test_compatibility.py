@@ -1,7 +1,5 @@
 """Whether the image and the shape of a cluster are what a recipe was made for."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

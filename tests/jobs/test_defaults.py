@@ -1,7 +1,5 @@
 """What a job takes from its cluster, and what it says itself."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """From a job, a cluster and options to a submission: names, steps, refusals, notes."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path

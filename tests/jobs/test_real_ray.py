@@ -1,7 +1,5 @@
 """The same calls against a real Ray: what the stand-in cluster claims, Ray does."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import shutil

@@ -1,7 +1,5 @@
 """No secret is seen in a command, however it was given; what is none stays."""
 
-from __future__ import annotations
-
 import shlex
 from typing import Any
 

@@ -1,7 +1,5 @@
 """From which step a job of a run's name goes on, on two nodes with disks of their own."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The cluster that a job needs, and whether the two go together."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

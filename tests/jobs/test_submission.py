@@ -1,7 +1,5 @@
 """What is sent: variables, runtime environment, the command, and how it looks with secrets masked."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import subprocess

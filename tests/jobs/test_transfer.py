@@ -1,7 +1,5 @@
 """Files and secrets on their way through a real agent's server, over connections that break."""
 
-from __future__ import annotations
-
 import os
 import sys
 from dataclasses import replace

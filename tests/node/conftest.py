@@ -1,7 +1,5 @@
 """Agents as real processes, and the promise that nothing of them is left."""
 
-from __future__ import annotations
-
 import sys
 import uuid
 from concurrent.futures import Future, ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """The agent's HTTP server on real sockets, without an agent behind it; and a client that sends what it is told."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import json

@@ -1,7 +1,5 @@
 """Threads that fetch: none ends unnoticed."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 

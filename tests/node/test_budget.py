@@ -1,7 +1,5 @@
 """When a cluster ends by itself to save money."""
 
-from __future__ import annotations
-
 import pytest
 
 from cloudrl.node import budget

@@ -1,7 +1,5 @@
 """A node's checkpoint store: its sign of life, and what removals leave."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Described data sets on real agents: rank 0 prepares them, the others pull them, jobs see them by their names."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

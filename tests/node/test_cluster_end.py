@@ -1,7 +1,5 @@
 """Whoever ends an agent, by a signal or by dying as its starter: everything goes with it, within seconds."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

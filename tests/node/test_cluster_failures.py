@@ -1,7 +1,5 @@
 """What fails before the barrier: said on every rank with its cause, and not retried for ever."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import socket

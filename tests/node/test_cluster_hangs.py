@@ -1,7 +1,5 @@
 """What hangs before the barrier: no cluster waits for ever, and the rank and its phase are named."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -1,7 +1,5 @@
 """A node or its Ray is lost: it is named, and all others end with a clear line."""
 
-from __future__ import annotations
-
 import os
 import signal
 

@@ -1,7 +1,5 @@
 """What a retry may cure is retried, what comes back ends the run, and a crash of the agent is judged like all else."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Files and secrets on a cluster of real agents, each with folders of its own."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import stat

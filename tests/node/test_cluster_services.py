@@ -1,7 +1,5 @@
 """Services beside Ray: READY waits for them, their end is the node's end, and nothing of them is left."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

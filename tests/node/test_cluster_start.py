@@ -1,7 +1,5 @@
 """Agents come up: READY with one, two and three nodes, with data and models on each."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

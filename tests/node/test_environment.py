@@ -1,7 +1,5 @@
 """The variables that Ray and all jobs inherit."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import sys

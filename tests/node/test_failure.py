@@ -1,7 +1,5 @@
 """What errors mean: the failure that one is, its code, and whether the network is to blame or it will come back."""
 
-from __future__ import annotations
-
 import errno
 import http.client
 import json

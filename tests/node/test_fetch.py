@@ -1,7 +1,5 @@
 """Children that fetch: one that blames the network gets a second try."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """Nothing outside the folder is ever opened."""
 
-from __future__ import annotations
-
 import os
 import socket
 from pathlib import Path

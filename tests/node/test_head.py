@@ -1,7 +1,5 @@
 """Rank 0, without a cluster."""
 
-from __future__ import annotations
-
 import time
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """What a machine says of itself. The machine of the tests is whatever it is."""
 
-from __future__ import annotations
-
 import os
 import platform
 from pathlib import Path

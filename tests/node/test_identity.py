@@ -1,7 +1,5 @@
 """Which node this is, from the variables of each provider."""
 
-from __future__ import annotations
-
 import pytest
 
 from cloudrl.errors import InputError

@@ -1,7 +1,5 @@
 """Secrets of jobs on a node: in a file of its owner's, and read by a shell without a change."""
 
-from __future__ import annotations
-
 import json
 import os
 import stat

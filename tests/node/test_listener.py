@@ -1,7 +1,5 @@
 """Strangers at the agent's port: they cannot use it up, and learn nothing from it."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import struct

@@ -1,7 +1,5 @@
 """The agent's entry: wrong input is one message and final, before anything is started."""
 
-from __future__ import annotations
-
 import errno
 from pathlib import Path
 

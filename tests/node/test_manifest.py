@@ -1,7 +1,5 @@
 """The manifest of a user's file or folder: its address, and paths that must not pass."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

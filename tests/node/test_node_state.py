@@ -1,7 +1,5 @@
 """What is known of this node and, on rank 0, of all of them."""
 
-from __future__ import annotations
-
 import dataclasses
 from concurrent.futures import ThreadPoolExecutor
 

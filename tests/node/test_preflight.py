@@ -1,7 +1,5 @@
 """Is this machine good enough?"""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from pathlib import Path

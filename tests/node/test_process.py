@@ -1,7 +1,5 @@
 """Children die with the agent, and are ended by process id with all that they have started."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Ray's command line, exactly; and what the agent asks of it."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import socket

@@ -1,7 +1,5 @@
 """Files and secrets over HTTP: taken in by rank 0, pulled by the others, seen by nobody else."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Finished saves are noticed and written down; others are not."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

@@ -1,7 +1,5 @@
 """The agent's HTTP: who may call, heartbeats, logs, and calls that are passed on to another rank."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import json

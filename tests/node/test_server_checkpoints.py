@@ -1,7 +1,5 @@
 """Checkpoints over HTTP: what there is, ranges, casts and sums of them, and the removal of a step."""
 
-from __future__ import annotations
-
 import json
 import os
 import struct

@@ -1,7 +1,5 @@
 """Files over HTTP: ranges, and never a byte from outside the folder."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Reading `PORT:COMMAND`; whole nodes with services are in `test_cluster_services.py`."""
 
-from __future__ import annotations
-
 import pytest
 
 from cloudrl.errors import InputError

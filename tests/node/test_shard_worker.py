@@ -1,7 +1,5 @@
 """Sums and casts of shards, against zlib and torch."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

@@ -1,7 +1,5 @@
 """The agent's side of the child for shards: how long it waits, and what it does with a child that hangs."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

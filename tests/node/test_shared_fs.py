@@ -1,7 +1,5 @@
 """Do two nodes see the same folder?"""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from cloudrl.node.shared_fs import has_marker, remove_marker, write_marker

@@ -1,7 +1,5 @@
 """How an agent is told to end."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

@@ -1,7 +1,5 @@
 """What runs beside the agent: imports, one data set, one model; and the agent's own lines."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

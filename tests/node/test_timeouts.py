@@ -1,7 +1,5 @@
 """Deadlines follow from the times that were asked for, and the one that says most comes first."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Two secrets from one key."""
 
-from __future__ import annotations
-
 import stat
 import threading
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """The folder of users' files: piece by piece, whole or not at all, and nothing twice."""
 
-from __future__ import annotations
-
 import contextlib
 import cProfile
 import errno

@@ -1,7 +1,5 @@
 """Calls to the agent: what it answers, and what else may answer at its address."""
 
-from __future__ import annotations
-
 import io
 import json
 import socket

@@ -1,7 +1,5 @@
 """Failures, the line in which an agent says why it ends, and codes of refused calls."""
 
-from __future__ import annotations
-
 import http.client
 import json
 

@@ -1,7 +1,5 @@
 """The agent's command line, both ways."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Phases: every source's words, and which are the end."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """What travels between the agents, and to the client, comes back as it was."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Local clusters in a home of their own, with a stand-in for Ray."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

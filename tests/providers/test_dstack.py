@@ -1,7 +1,5 @@
 """Provider `dstack`, with the real server, CLI and ssh, on stand-in hosts. Commands are typed as a user types them."""
 
-from __future__ import annotations
-
 import json
 import re
 import socket

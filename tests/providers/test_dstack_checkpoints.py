@@ -1,7 +1,5 @@
 """A checkpoint whose shards lie on the disks of two hosts, on the way home. Commands as a user types them."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A cluster by `cloudrl up --on dstack`: status, secrets, tunnel, training."""
 
-from __future__ import annotations
-
 import json
 import re
 

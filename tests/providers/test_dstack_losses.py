@@ -3,8 +3,6 @@
 Commands are typed as a user types them.
 """
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Iterator

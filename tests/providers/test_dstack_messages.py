@@ -1,7 +1,5 @@
 """What a user of dstack is told when something goes wrong, costs money or is cut short; the real server answers."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Two clusters on dstack at once, one by `cloudrl up`, one from Python: neither ever gets the other's jobs."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A cluster on dstack on its way up, told from a server's answers: what is said when something is in the way."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """What `up` would do on this machine, without doing it."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import socket

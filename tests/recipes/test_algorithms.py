@@ -1,7 +1,5 @@
 """Algorithms as overlays: what they replace, what they leave, and that none of verl's is forgotten."""
 
-from __future__ import annotations
-
 import re
 from importlib.util import find_spec
 from pathlib import Path

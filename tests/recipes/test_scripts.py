@@ -1,7 +1,5 @@
 """Each recipe that comes from somebody's script gives what the script gives, but for the differences listed here."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """The recipe for Search-R1's fork of verl 0.1: Hydra takes it with the fork's own keys, and nothing newer is added."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A recipe as text: the file as it is, or one that loads as the recipe by another algorithm."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

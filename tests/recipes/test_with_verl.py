@@ -3,8 +3,6 @@
 The one for Search-R1's fork is in `test_search_r1.py`.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The node agent as one file: the same bytes everywhere, small, and in need of nothing."""
 
-from __future__ import annotations
-
 import ast
 import io
 import os

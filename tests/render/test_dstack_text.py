@@ -1,7 +1,5 @@
 """What a cluster's YAML says: its bytes, its image, its comments, and what is refused."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

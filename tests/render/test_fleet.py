@@ -1,7 +1,5 @@
 """Fleets as YAML, read by dstack's own models and judged by its server's rules."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

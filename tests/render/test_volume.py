@@ -1,7 +1,5 @@
 """Network volumes as YAML, read by dstack's own models."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

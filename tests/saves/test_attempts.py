@@ -1,7 +1,5 @@
 """What several attempts of one run have left, on several nodes: which of it counts."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What nodes say, put together."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

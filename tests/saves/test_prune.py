@@ -1,7 +1,5 @@
 """What may go: never the newest complete step, nor one that somebody would go on from."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Records of saves: what is written is read, and what is none is refused."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

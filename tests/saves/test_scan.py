@@ -1,7 +1,5 @@
 """What a node says of its checkpoints."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """When the demo has shown that the training works, and how its errors are told."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Models are loaded by transformers in a process of its own, and answer a test split."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Which cluster is meant."""
 
-from __future__ import annotations
-
 from urllib.parse import urlsplit
 
 import pytest

@@ -1,7 +1,5 @@
 """Fleets, towards a stand-in for what dstack answers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """What a job has trained is brought home whole, or the user is told which step is not."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path

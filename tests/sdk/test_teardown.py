@@ -1,7 +1,5 @@
 """What is found out about a cluster before it is ended, and what has to be asked."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What becomes of a cluster when a `with` block is left, above all if its disks go with it."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Checkpoints to merge and to spoil."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

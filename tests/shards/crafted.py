@@ -1,7 +1,5 @@
 """Pickles as an attacker would craft them: read from a good file, changed in one place, and written again."""
 
-from __future__ import annotations
-
 import copy
 import io
 import struct

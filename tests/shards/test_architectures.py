@@ -1,7 +1,5 @@
 """Every architecture that is claimed, against what transformers itself saves of it."""
 
-from __future__ import annotations
-
 import json
 import warnings
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Each way in which a checkpoint can be bad, and that it never becomes a model."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import pickle

@@ -1,7 +1,5 @@
 """Ctrl-C ends a merge or a check at once, though a node stays silent."""
 
-from __future__ import annotations
-
 import signal
 import threading
 import time

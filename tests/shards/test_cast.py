@@ -1,7 +1,5 @@
 """Casts against numbers that are known, and against torch."""
 
-from __future__ import annotations
-
 import math
 import struct
 

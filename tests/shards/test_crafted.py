@@ -1,7 +1,5 @@
 """Files whose pickles are valid and whose records are not: each is refused, and none ends in a traceback."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """The fast CRC-32 is zlib's, and zlib's own stands in where the fast one is not installed."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import zlib

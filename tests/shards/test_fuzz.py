@@ -3,8 +3,6 @@
 30 cases of each of the four kinds; with CLOUDRL_SLOW=1 they are 10,000 together.
 """
 
-from __future__ import annotations
-
 import os
 import tempfile
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Cutting a tensor over ranks, along any dimension, and putting it together again."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import os

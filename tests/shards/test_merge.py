@@ -1,7 +1,5 @@
 """What a merge writes besides the tensors' values, and how it goes about it."""
 
-from __future__ import annotations
-
 import json
 import struct
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Pieces of a file, also where reads past the cache are refused."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Pickles that would run code, and pickles that are none."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import pickletools

@@ -1,7 +1,5 @@
 """Files of several torch versions give the same model; tests/shards/make_fixtures.py has made them."""
 
-from __future__ import annotations
-
 import struct
 from pathlib import Path
 

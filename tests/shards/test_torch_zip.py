@@ -1,7 +1,5 @@
 """The zip file that torch writes: small, large (zip64), and what is none."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import struct

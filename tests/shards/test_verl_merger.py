@@ -1,7 +1,5 @@
 """Ours against verl's own merger, over checkpoints that verl's own manager wrote under real gloo."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

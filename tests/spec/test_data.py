@@ -1,7 +1,5 @@
 """Data sets as they are declared: every wrong value has a message that names field, value and the nearest right one."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """How much disk each node needs, by its models."""
 
-from __future__ import annotations
-
 import pytest
 
 from cloudrl.spec import Cluster

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 from dstack._internal.core.models.fleets import FleetConfiguration
 

@@ -1,7 +1,5 @@
 """GPU and CPU strings, and the same text read by dstack's own models."""
 
-from __future__ import annotations
-
 import gpuhunt
 import pytest
 from dstack._internal.core.models.resources import CPUSpec, GPUSpec, Memory, Range

@@ -1,7 +1,5 @@
 """Hydra text, read back by Hydra's own parser (it comes with verl)."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

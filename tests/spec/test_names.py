@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import re
 
 from dstack._internal.core.services import is_valid_dstack_resource_name

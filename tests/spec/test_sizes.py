@@ -1,7 +1,5 @@
 """Sizes, ranges and durations, and the same text read by dstack's own models."""
 
-from __future__ import annotations
-
 import pytest
 from dstack._internal.core.models.duration import Duration as DstackDuration
 from dstack._internal.core.models.resources import Memory, Range

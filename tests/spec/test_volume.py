@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 from dstack._internal.core.models.volumes import InstanceMountPoint, VolumeMountPoint, parse_mount_point
 from dstack._internal.server.services.jobs.configurators.base import interpolate_job_volumes

@@ -1,7 +1,5 @@
 """Every field of what is declared refuses a wrong value: it names the field, the value and the nearest right one."""
 
-from __future__ import annotations
-
 import pytest
 
 from cloudrl.errors import SpecError

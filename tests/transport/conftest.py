@@ -1,7 +1,5 @@
 """The stand-in cluster, in memory and on sockets, and time that passes by sleeping."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """A cluster that was started again has new tokens; who holds the old ones reads them again."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Forwarded ports, and the process that keeps them open. A script stands in for ssh."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

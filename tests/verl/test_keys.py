@@ -1,7 +1,5 @@
 """Which release has which of the keys that are filled in; the installed one has them all."""
 
-from __future__ import annotations
-
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path

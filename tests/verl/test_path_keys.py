@@ -1,7 +1,5 @@
 """The list of keys under which verl reads, against the verl that is installed."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The plug-in leaves verl as it is, except in the processes of a CPU job. Real verl, in processes of their own."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The model that has read sums. Training it for this takes some 15 seconds of CPU, so it is done once."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The score of the `addition` data set, as a table of answers."""
 
-from __future__ import annotations
-
 import pytest
 
 from cloudrl.verl_cpu.reward import compute_score

@@ -1,7 +1,5 @@
 """Temperature, top-k and top-p, against transformers' own warpers and against frequencies."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Batched decoding and the server around it, with the tiny model and against transformers' own `generate`."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Coroutine
 from typing import Any
