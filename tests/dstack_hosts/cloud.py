@@ -118,10 +118,17 @@ class Cloud:
         with self._lock:
             return [machine for machine in self.machines if machine.ended_at is None]
 
-    def interrupt(self, machine: Machine) -> None:
-        """Take a spot machine away, as clouds do: its power goes, it is billed no longer, the server is not told."""
-        with self._lock:
-            self._end(machine)
+    def interrupt(self, machine: Machine, *, notice_s: float = 0.0) -> None:
+        """Take a spot machine away, as clouds do: its power goes, it is billed no longer, the server is not told.
+
+        With notice its system is asked to shut down so many seconds before; nothing of dstack listens to what a cloud
+        announces (dstack 0.22.5; its issue 2732).
+        """
+        if notice_s:
+            machine.host.shut_down()
+            _later(notice_s, self.terminate, machine.id)
+        else:
+            self.terminate(machine.id)
 
     def limit(self, name: str, **capacities: int) -> None:
         """Change how many machines of a type there are: `capacity`, `spot_capacity`."""
@@ -151,9 +158,7 @@ class Cloud:
         keys, commands = data["ssh_authorized_keys"], data["runcmd"]
         amd_gpus = chosen.gpus if chosen.amd else 0
         host.config = replace(host.config, keys=keys, commands=commands, amd_gpus=amd_gpus)
-        timer = threading.Timer(self.boot_s, self._boot, (machine,))
-        timer.daemon = True
-        timer.start()
+        _later(self.boot_s, self._boot, machine)
         return machine.id
 
     def describe(self, machine_id: str) -> tuple[str, str]:
@@ -212,3 +217,9 @@ class Cloud:
         with connection, contextlib.suppress(EOFError):
             verb, *words = connection.recv()
             connection.send(verbs[verb](*words))
+
+
+def _later(seconds: float, action: Callable[..., None], *words: Any) -> None:
+    timer = threading.Timer(seconds, action, words)
+    timer.daemon = True
+    timer.start()

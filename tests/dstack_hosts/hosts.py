@@ -99,6 +99,10 @@ class Host:
         os.kill(pid, signal.SIGKILL)
         self._process.wait(_ANSWER_S)
 
+    def shut_down(self) -> None:
+        """Press its power button: its system ends all that runs, and the power stays until `kill`."""
+        os.kill(self.pid, signal.SIGTERM)
+
     def replace_disk(self) -> None:
         """Have another machine's disk, empty, at the next start."""
         self._disks += 1

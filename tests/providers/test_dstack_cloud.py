@@ -77,12 +77,12 @@ class Script:
     def up(self, *words: str, image: str = "any", code: int = 0) -> None:
         self.output = self.user.types(*self.words(*words, image=image), code=code, timeout_s=300).stdout
 
-    def loses(self, rank: int) -> None:
+    def loses(self, rank: int, *, notice_s: float = 0.0) -> None:
         """The cloud takes the machine of a rank, and dstack starts the run again; until it is READY."""
         attempts = self.lab.runs.attempts(self.name)
         [address] = [str(each.address) for each in self.lab.runs.submissions(self.name) if each.rank == rank]
         [machine] = [each for each in self.rented() if each.host.address == address]
-        cloud_of(self.lab).interrupt(machine)
+        cloud_of(self.lab).interrupt(machine, notice_s=notice_s)
         until(lambda: self.lab.runs.attempts(self.name) > attempts, 120, lambda: self.lab.runs.status(self.name))
         until(lambda: self.lab.runs.status(self.name) == "running", 120, lambda: self.lab.runs.status(self.name))
         self.user.wait_ready(self.name)
@@ -111,6 +111,13 @@ def cloud_of(lab: Lab) -> Cloud:
 def lost_once(script: Script) -> None:
     script.up()
     script.loses(1)
+    script.down()
+
+
+def lost_with_notice(script: Script) -> None:
+    """Its system shuts down before the power goes: its agent is gone, which the head sees without waiting."""
+    script.up()
+    script.loses(1, notice_s=30)
     script.down()
 
 
@@ -162,11 +169,15 @@ class Play:
     fields: Mapping[str, Any] = field(default_factory=dict)
     output: str = ""
     attempts: int = 1
+    earlier: str = ""
 
 
 ONE, SPOT = {"nodes": 1}, {"spot": True}
 PLAYS = {
     "lost-once": Play(lost_once, "down", fields=SPOT, attempts=2),
+    "lost-with-notice": Play(
+        lost_with_notice, "down", fields=SPOT, attempts=2, earlier=", and its agent is gone"
+    ),
     "lost-twice": Play(lost_twice, "down", fields=SPOT, attempts=3),
     "no-replacement": Play(no_replacement, "failed", "there is no such machine to be had now", SPOT, attempts=2),
     "slow-pull": Play(lambda script: (script.up(image="slow"), script.down()), "down"),
@@ -193,7 +204,7 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Futu
     image = make_image(tmp_path_factory.mktemp("image"))
     lab = start_or_skip(
         Lab(
-            hosts=24, cloud=cloud, images=IMAGES, path_first=str(image.python.parent),
+            hosts=27, cloud=cloud, images=IMAGES, path_first=str(image.python.parent),
             binds=[*hidden_folders(), str(image.python.parent.parent)],
         )
     )  # fmt: skip
@@ -220,6 +231,7 @@ def test_nothing_is_paid_for_without_work(scripts: dict[str, Future[Script]], na
     assert (status["phase"], play.reason in status["reason"]) == (play.phase, True), status
     assert script.lab.runs.attempts(name) >= play.attempts
     assert play.output in script.output
+    assert play.earlier in "".join(each["reason"] for each in status["previous_attempts"])
     assert script.rented() == []
     assert status["cost"] == pytest.approx(script.server_cost(), rel=0.01)
     idle = sum(each.dollars for each in script.machines) - status["cost"]

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import socket
 import subprocess
 import time
 from pathlib import Path
+from typing import NoReturn
 
 from . import config, sshd, systemctl
 from .config import HostConfig
 from .root import enter_root, reap_until, run
 
 _WAIT_FOR_LINK_S = 20.0
+_DOCKER_GRACE_S = 10.0
 _SUDO = """#!/bin/sh
 while [ "${1#-}" != "$1" ]; do shift; done
 exec "$@"
@@ -33,7 +38,25 @@ def host_init(words: list[str]) -> int:
     if systemctl.is_enabled("dstack-shim"):
         subprocess.run(["/usr/local/bin/systemctl", "start", "dstack-shim"], check=True, timeout=30)
     _run_user_data(host)
+    signal.signal(signal.SIGTERM, lambda *_: _shut_down())
     return reap_until(server)
+
+
+def _shut_down() -> NoReturn:
+    """What systemd and Docker do when a cloud presses the power button: ssh ends at once, containers later.
+
+    Docker sends SIGTERM to their first process, which ignores it (see `container.py`), waits and kills. Then the
+    network is still there: who asks at a port of theirs is refused, until the power is gone.
+    """
+    own = os.readlink("/proc/self/ns/pid")
+    for each in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if (each / "comm").read_text().startswith("sshd") and os.readlink(each / "ns/pid") == own:
+                os.kill(int(each.name), signal.SIGKILL)
+    time.sleep(_DOCKER_GRACE_S)
+    os.kill(-1, signal.SIGKILL)  # all but this process
+    while True:
+        signal.pause()
 
 
 def _network(host: HostConfig) -> None:
