@@ -52,7 +52,7 @@ def take_snapshot(connection: Connection, job: Job, options: SubmitOptions, shel
     if agent is None:
         return Snapshot(cluster, files, shell=shell)
     nodes = agent.status().nodes
-    addresses = {node.rank: node.ip for node in nodes}
+    addresses = {node.rank: node.ip for node in nodes if node.gpus > 0}
     return Snapshot(cluster, files, cluster_inventory(nodes, agent.inventory), addresses, shell)
 
 

@@ -31,11 +31,12 @@ def inspect_cluster(connection: Connection) -> ClusterShape:
         )
     if status.phase is not Phase.READY:
         raise ClusterFailed(f"cluster {cluster.name!r} is {status.phase}", hint=f"cloudrl status {cluster.name}")
+    gpus = [node.gpus for node in status.nodes if node.gpus > 0]
     return ClusterShape(
         name=cluster.name,
         id=cluster.id,
-        nodes=cluster.nodes,
-        gpus_per_node=cluster.gpus_per_node,
+        nodes=len(gpus) or cluster.nodes,  # the head of dstack's node groups may have none, and verl uses none of it
+        gpus_per_node=min(gpus, default=0),
         device=cluster.device,
         checkpoint_dir=status.checkpoint_dir,
         data=status.data,

@@ -122,10 +122,19 @@ def test_a_copy_of_another_save_is_not_the_rank_s_own(lab: Lab) -> None:
 
 
 def test_another_number_of_ranks(lab: Lab) -> None:
-    lab.fake.status["cluster"]["gpus_per_node"] = 2
+    for node in lab.fake.status["nodes"]:
+        node["gpus"] = 2
     assert "step 2: 2 ranks have saved the actor, and 4 would load it" in lab.refused()
     assert lab.resume(n_gpus_per_node=1)[0] == "/vol/checkpoints/mine/global_step_2"
     assert lab.resume(nnodes=1) == (None, ())
+
+
+def test_a_node_without_gpus_is_no_place_for_a_rank(lab: Lab, tmp_path: Path) -> None:
+    """The head of dstack's node groups; its address comes before all others."""
+    head = {**lab.fake.status["nodes"][0], "rank": 2, "ip": "10.0.0.0", "gpus": 0}
+    lab.fake.status["nodes"] = [*lab.fake.status["nodes"], head]
+    lab.fake.disks[2] = tmp_path / "head"
+    assert lab.resume()[0] == "/vol/checkpoints/mine/global_step_2"
 
 
 def test_a_folder_that_all_nodes_share_has_all_of_it(lab: Lab, tmp_path: Path) -> None:

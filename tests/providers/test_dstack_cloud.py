@@ -175,9 +175,7 @@ class Play:
 ONE, SPOT = {"nodes": 1}, {"spot": True}
 PLAYS = {
     "lost-once": Play(lost_once, "down", fields=SPOT, attempts=2),
-    "lost-with-notice": Play(
-        lost_with_notice, "down", fields=SPOT, attempts=2, earlier=", and its agent is gone"
-    ),
+    "lost-with-notice": Play(lost_with_notice, "down", fields=SPOT, attempts=2, earlier=", and its agent is gone"),
     "lost-twice": Play(lost_twice, "down", fields=SPOT, attempts=3),
     "no-replacement": Play(no_replacement, "failed", "there is no such machine to be had now", SPOT, attempts=2),
     "slow-pull": Play(lambda script: (script.up(image="slow"), script.down()), "down"),

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from dstack._internal.core.models.configurations import TaskConfiguration
 from fake_clock import Clock
 from fake_dstack import FakeDstack, attempt, fleet, run, submission_id
 
@@ -348,6 +349,15 @@ def test_what_the_nodes_of_a_run_were_told(dstack: FakeDstack, command: str, che
     dstack.held_runs[0].run_spec.configuration.commands = ["pip list", command]
     options = runs.get(dstack.server, "lab").agent_options
     assert (options and str(options.checkpoints)) == checkpoints
+
+
+def test_what_the_nodes_of_groups_were_told(dstack: FakeDstack) -> None:
+    told = "exec python3 /opt/cloudrl/cloudrl-node.pyz run --checkpoints=/{}"
+    groups = [{"nodes": nodes, "commands": ["pip list", told.format(nodes)]} for nodes in (1, 2)]
+    dstack.held_runs = [run()]
+    dstack.held_runs[0].run_spec.configuration = TaskConfiguration.model_validate({"groups": groups})
+    options = runs.get(dstack.server, "lab").agent_options
+    assert (options and str(options.checkpoints)) == "/1"
 
 
 @pytest.mark.parametrize(

@@ -1,18 +1,21 @@
-"""The files in `fleets/` and `tasks/`, applied as they are, on machines that say to have the GPUs."""
+"""The files in `fleets/` and `tasks/`, applied as they are, on machines that say to have the GPUs; and node groups."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import yaml
 from dstack_hosts.cloud import Cloud, MachineType
 from dstack_hosts.fixtures import start_or_skip
 from dstack_hosts.lab import Lab, hidden_folders
 from dstack_hosts.standin.config import ImageConfig
 from node_image import make_image, real_python
 
+from cloudrl.render.agent import write_agent
 from cloudrl.verl.releases import release
 
 pytestmark = [pytest.mark.dstack, pytest.mark.slow]
@@ -23,6 +26,7 @@ FLEETS = {
     "cloud-h100": ("fleets/cloud-h100.dstack.yml", ("ray-cluster", "grpo-qwen3-32b", "ppo-sglang-7b")),
     "amd": ("", ("ppo-rocm",)),
     "cpu": ("", ("ray-cluster-cpu",)),
+    "cpu-h100": ("", ("groups",)),
 }
 MACHINES = [
     MachineType(
@@ -38,8 +42,36 @@ def apply_fleet(lab: Lab, name: str, path: str) -> None:
     file = REPOSITORY / path
     if not path:
         file = lab.home / f"{name}.fleet.dstack.yml"
-        file.write_text(f"type: fleet\nname: {name}\nplacement: cluster\nnodes: 0..3\ninstance_types: [{name}]\n")
+        types = name.replace("-", ", ")
+        file.write_text(f"type: fleet\nname: {name}\nplacement: cluster\nnodes: 0..3\ninstance_types: [{types}]\n")
     lab.runs.apply(file)
+
+
+def groups_file(lab: Lab, fleet: str) -> Path:
+    """The file of `ray-cluster` as a task of two node groups: a head on a CPU machine, and one node with GPUs."""
+    task = yaml.safe_load((REPOSITORY / "tasks" / "ray-cluster.dstack.yml").read_text())
+    moved = {key: task.pop(key) for key in ("commands", "ports", "resources")}
+    cpu = {**moved["resources"], "gpu": 0, "shm_size": "2GB"}
+    commands = [each.replace("--gpus-per-node 8", "--gpus-per-node 0") for each in moved["commands"]]
+    head = {"name": "head", "nodes": 1, **moved, "commands": commands, "resources": cpu}
+    groups = [head, {"name": "workers", "nodes": 1, **moved}]
+    del task["nodes"]
+    path = lab.home / "groups.dstack.yml"
+    path.write_text(yaml.safe_dump({**task, "name": "groups", "groups": groups, "fleets": [fleet]}))
+    write_agent(lab.home)
+    return path
+
+
+def check_groups(lab: Lab, name: str) -> None:
+    """What `cloudrl` sees of a run with node groups: it is ours, has a way in, and a folder of checkpoints."""
+    listed = lab.run("cloudrl", "status", "--json")
+    status = json.loads(lab.run("cloudrl", "status", name, "--json").stdout)
+    assert name in listed.stdout
+    assert (status["phase"], [node["gpus"] for node in status["nodes"]]) == ("ready", [0, 8]), status
+    assert "on the machines' own disks" in status["retention"]["location"]
+    dry = lab.run("cloudrl", "submit", "grpo", "--cluster", name, "--dry-run")
+    assert "trainer.nnodes=1" in dry.stdout, dry.stdout
+    assert "trainer.n_gpus_per_node=8" in dry.stdout, dry.stdout
 
 
 def apply_files(lab: Lab, name: str) -> None:
@@ -47,8 +79,11 @@ def apply_files(lab: Lab, name: str) -> None:
     path, tasks = FLEETS[name]
     apply_fleet(lab, name, path)
     for task in tasks:
-        lab.runs.apply(REPOSITORY / "tasks" / f"{task}.dstack.yml")
+        file = REPOSITORY / "tasks" / f"{task}.dstack.yml"
+        lab.runs.apply(file if file.exists() else groups_file(lab, name))
         lab.runs.wait_for_line(task, "READY", timeout_s=200)
+        if not file.exists():
+            check_groups(lab, task)
         lab.runs.stop(task)
     assert lab.run("dstack", "fleet", "delete", "-y", name).returncode == 0
 
@@ -69,7 +104,7 @@ def applied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Futu
     }
     lab = start_or_skip(
         Lab(
-            hosts=9, cloud=Cloud(MACHINES), images=images, path_first=str(nvidia.python.parent),
+            hosts=11, cloud=Cloud(MACHINES), images=images, path_first=str(nvidia.python.parent),
             binds=[*hidden_folders(), *folders],
         )
     )  # fmt: skip

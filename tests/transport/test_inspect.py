@@ -21,6 +21,15 @@ def test_a_cluster_with_agents(cluster: FakeCluster) -> None:
     assert inspect_cluster(replace(cluster.connection(), cluster_id=None)).id == "id-1", "nobody knows it yet"
 
 
+def test_nodes_without_gpus_are_no_place_for_verl(cluster: FakeCluster) -> None:
+    """A head on a CPU machine and unequal workers: node groups of dstack's."""
+    head, worker = cluster.status["nodes"]
+    cluster.status["nodes"] = [{**head, "gpus": 0}, {**worker, "gpus": 8}, {**worker, "rank": 2, "gpus": 4}]
+    cluster.status["cluster"] = {**cluster.status["cluster"], "nodes": 3, "gpus_per_node": 0}
+    shape = inspect_cluster(cluster.connection())
+    assert (shape.nodes, shape.gpus_per_node) == (2, 4)
+
+
 def test_another_cluster_on_the_same_port(cluster: FakeCluster) -> None:
     """A tunnel that was opened again, and leads elsewhere: no job must ever go there."""
     connection = cluster.connection()

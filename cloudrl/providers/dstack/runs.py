@@ -91,8 +91,13 @@ class RunState:
 
     @property
     def agent_options(self) -> AgentOptions | None:
-        """What the agents on its nodes were told; None where it is no task with the node agent in it."""
-        for command in getattr(self.answer.run_spec.configuration, "commands", None) or []:
+        """What the agents on its nodes were told; None where it is no task with the node agent in it.
+
+        Of node groups, which have commands of their own, the first counts: rank 0 belongs to it.
+        """
+        configuration = self.answer.run_spec.configuration
+        groups = getattr(configuration, "groups", None) or [configuration]
+        for command in (each for group in groups for each in getattr(group, "commands", None) or []):
             words = shlex.split(command) if AGENT_FILE in command else []
             at = next((n for n, word in enumerate(words) if word.endswith(AGENT_FILE)), len(words))
             if words[at + 1 : at + 2] == ["run"]:
