@@ -28,7 +28,8 @@ resources:
   memory: 1GB..
   disk: 1GB..
 """
-_PAUSE_S = 0.3  # the server needs 30 ms of CPU time for an answer
+_PAUSE_S = 0.1
+_LONGEST_PAUSE_S = 1.0  # the server needs 30 ms of CPU time for an answer
 
 
 @dataclass(frozen=True)
@@ -82,23 +83,29 @@ class Runs:
 
     def wait(self, name: str, *statuses: str, timeout_s: float = 60.0) -> str:
         """Wait for one of some statuses. Raises TimeoutError, also at another last one."""
-        deadline = time.monotonic() + timeout_s
-        while (status := self.status(name)) not in statuses:
-            if time.monotonic() > deadline or status in ENDED:
-                raise TimeoutError(f"run {name} is {status}, not {' or '.join(statuses)}:\n{self._story(name)}")
-            time.sleep(_PAUSE_S)
-        return status
+
+        def found() -> str:
+            status = self.status(name)
+            if status in ENDED and status not in statuses:
+                raise TimeoutError(what())
+            return status if status in statuses else ""
+
+        def what() -> str:
+            return f"run {name} is {self.status(name)}, not {' or '.join(statuses)}:\n{self._story(name)}"
+
+        return str(until(found, timeout_s, what))
 
     def wait_for_line(self, name: str, text: str, *, rank: int = 0, timeout_s: float = 60.0) -> str:
         """Wait until the job's log has `text`; the log. Raises TimeoutError with the log."""
 
         def found() -> str:
-            log = self.log(name, rank)
-            if text not in log and self.status(name) in ENDED:
+            run = self._get(name)
+            log = self._log(name, run["jobs"][rank]["job_submissions"][-1]["id"])
+            if text not in log and run["status"] in ENDED:
                 raise TimeoutError(f"run {name} has ended without {text!r} in its log:\n{self._story(name)}")
             return log if text in log else ""
 
-        return until(found, timeout_s, lambda: f"no {text!r} in the log of {name}:\n{self._story(name)}")
+        return str(until(found, timeout_s, lambda: f"no {text!r} in the log of {name}:\n{self._story(name)}"))
 
     def log(self, name: str, rank: int = 0) -> str:
         """What the newest attempt of a rank has printed, as the server stores it."""
@@ -111,14 +118,14 @@ class Runs:
         that comes while the server changes the run's status may be overwritten by that change and be lost (0.22.5,
         services/runs/__init__.py: stop_runs; pipeline_tasks/runs: _apply_active_result): then it is asked again.
         """
-        deadline = time.monotonic() + timeout_s
-        while (status := self.status(name)) not in ENDED:
-            if status != "terminating":
+
+        def ended() -> str:
+            status = self.status(name)
+            if status not in (*ENDED, "terminating"):
                 self._lab.server.call(f"{_PROJECT}/runs/stop", {"runs_names": [name], "abort": False})
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"run {name} is {status} after its stop:\n{self._story(name)}")
-            time.sleep(_PAUSE_S)
-        return status
+            return status if status in ENDED else ""
+
+        return str(until(ended, timeout_s, lambda: f"run {name} has not ended after its stop:\n{self._story(name)}"))
 
     def _get(self, name: str) -> dict[str, Any]:
         found: dict[str, Any] = self._lab.server.call(f"{_PROJECT}/runs/get", {"run_name": name})
@@ -144,12 +151,13 @@ class Runs:
 
 
 def until(look: Callable[[], Any], timeout_s: float, what: Callable[[], str]) -> Any:
-    """Look until there is something. Raises TimeoutError with the words of `what`."""
-    deadline = time.monotonic() + timeout_s
+    """Look until there is something, less often the longer it takes. Raises TimeoutError with the words of `what`."""
+    start = time.monotonic()
     while not (found := look()):
-        if time.monotonic() > deadline:
+        waited_s = time.monotonic() - start
+        if waited_s > timeout_s:
             raise TimeoutError(what())
-        time.sleep(_PAUSE_S)
+        time.sleep(min(_LONGEST_PAUSE_S, _PAUSE_S + waited_s / 10))
     return found
 
 
