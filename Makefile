@@ -16,24 +16,15 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 demo: $(VENV)/.local
 	$(BIN)/cloudrl demo
 
-# The lab has a network of its own, so its tests run beside all others: either waits a good deal. What they say comes
-# when they have ended. PYTEST_ADDOPTS goes to both; 5 is pytest's status for no tests. Ctrl-C and SIGTERM end both, and
-# each is waited for while it cleans up.
 test: dstack-packages
-	@mkdir -p .pytest_cache; trap 'kill $$lab $$others 2>/dev/null' INT TERM; \
-	$(BIN)/python -m pytest -m dstack -o cache_dir=.pytest_cache/dstack >.pytest_cache/lab.txt 2>&1 & lab=$$!; \
-	$(BIN)/python -m pytest -m "not dstack" & others=$$!; \
-	finish() { wait $$1; status=$$?; while kill -0 $$1 2>/dev/null; do wait $$1; status=$$?; done; }; \
-	finish $$others; others_status=$$status; finish $$lab; \
-	echo; echo "The tests in the dstack lab, which ran beside these:"; cat .pytest_cache/lab.txt; \
-	for each in $$others_status $$status; do test $$each = 0 || test $$each = 5 || exit $$each; done
+	@$(BIN)/python tests/parts.py
 
 test-unit: $(VENV)/.dev
 	$(BIN)/python -m pytest --ignore tests/verl_cpu -m "not io and not agents and not verl and not ray and not e2e and not dstack"
 
 # the real dstack server with stand-in hosts
 test-dstack: dstack-packages
-	$(BIN)/python -m pytest -m dstack
+	@$(BIN)/python tests/parts.py lab cloud
 
 test-slow: dstack-packages
 	CLOUDRL_SLOW=1 HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest

@@ -18,6 +18,7 @@ from dstack_hosts.fixtures import dstack_lab, dstack_pair  # noqa: F401 - fixtur
 from fake_clock import Clock
 from fake_local import FakeLocal
 from hypothesis import settings
+from parts import LAB_FOLDERS
 from typed_command import Run, Typed
 
 from cloudrl.cli.main import main
@@ -50,7 +51,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What repeats another test at length runs with CLOUDRL_SLOW=1, as `make test-slow` sets it."""
+    """What repeats another test at length runs with CLOUDRL_SLOW=1, as `make test-slow` sets it.
+
+    Tests of the lab lie where `make test` looks for them.
+    """
+    for item in items:
+        if item.get_closest_marker("dstack") and not item.nodeid.startswith(LAB_FOLDERS):
+            raise pytest.UsageError(f"{item.nodeid} is marked dstack, and lies in none of {', '.join(LAB_FOLDERS)}")
     if not os.environ.get("CLOUDRL_SLOW"):
         for item in items:
             if item.get_closest_marker("slow"):

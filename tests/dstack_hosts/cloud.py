@@ -104,8 +104,11 @@ class Cloud:
         threading.Thread(target=self._serve, name="cloud", daemon=True).start()
 
     def stop(self) -> None:
-        """Answer nobody any more."""
+        """Answer nobody any more, and leave the hosts alone: they end with the lab."""
         self._listener.close()
+        with self._lock:
+            for machine in self.rented:
+                machine.ended_at = time.time()
 
     @property
     def environment(self) -> dict[str, str]:

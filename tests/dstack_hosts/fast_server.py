@@ -5,7 +5,7 @@
 - intervals of the background pipelines that fleets and tasks go through, and delays of their fetchers, by 10, but the
   intervals of those that look after hosts and fleets by 2, since each look costs CPU time that the tests' nodes need;
 - the time until a job without connection counts as lost: 15 s instead of 2 min; SIGUSR1 makes it 5 min, SIGUSR2 15 s;
-- the time within which a machine of a cloud has to be up: 90 s instead of 10 min and more;
+- the time within which a machine of a cloud has to be up: 5 min instead of 10 and more;
 - the time until a silent machine of a cloud is given back: 30 s instead of 20 min;
 - the delay before a run is submitted again: 2 s instead of 15 s to 10 min;
 - an empty database gets the tables of the models at once instead of all migrations one after the other.
@@ -65,7 +65,7 @@ def shorten_intervals() -> None:
             if issubclass(part, base.Fetcher):
                 part._DEFAULT_FETCH_DELAYS = delays
     _change_patience(signal.SIGUSR2)
-    common.get_provisioning_timeout = lambda *_, **__: timedelta(seconds=90)
+    common.get_provisioning_timeout = lambda *_, **__: timedelta(minutes=5)
     check.TERMINATION_DEADLINE_OFFSET = timedelta(seconds=30)
     pending._PENDING_RETRY_DELAYS = [timedelta(seconds=_AGAIN_S)]
 

@@ -1,10 +1,11 @@
 """Clusters on rented machines: lost, slow, broken and forgotten ones. None may cost money without work.
 
-All scripts run side by side in one lab with a cloud and a stand-in for Ray; each test looks at what became of one.
+Scripts run side by side in one lab with a cloud and a stand-in for Ray; each test looks at what became of one.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -22,8 +23,9 @@ from node_image import make_image
 
 from cloudrl.render.agent import write_agent
 
-pytestmark = [pytest.mark.dstack, pytest.mark.slow]  # three minutes, and the machine to themselves
+pytestmark = [pytest.mark.dstack, pytest.mark.cloud]
 
+AT_ONCE = 6  # scripts; a server has one thread, of which each takes a tenth by looking at its run
 IDLE_S = 10  # after which a fleet gives an idle machine back
 PRICE, SPOT_PRICE = 36.0, 9.0
 FAKE_RAY = ("--env", "FAKE_RAY=/checkpoints/ray", "--setup", "mkdir -p /checkpoints/ray")
@@ -75,7 +77,7 @@ class Script:
         return ["cloudrl", "up", self.name, *at, *shape, *policy, *FAKE_RAY, *words, "-y"]
 
     def up(self, *words: str, image: str = "any", code: int = 0) -> None:
-        self.output = self.user.types(*self.words(*words, image=image), code=code, timeout_s=300).stdout
+        self.output = self.user.types(*self.words(*words, image=image), code=code, timeout_s=400).stdout
 
     def loses(self, rank: int, *, notice_s: float = 0.0) -> None:
         """The cloud takes the machine of a rank, and dstack starts the run again; until it is READY."""
@@ -83,11 +85,11 @@ class Script:
         [address] = [str(each.address) for each in self.lab.runs.submissions(self.name) if each.rank == rank]
         [machine] = [each for each in self.rented() if each.host.address == address]
         cloud_of(self.lab).interrupt(machine, notice_s=notice_s)
-        until(lambda: self.lab.runs.attempts(self.name) > attempts, 120, lambda: self.lab.runs.status(self.name))
-        until(lambda: self.lab.runs.status(self.name) == "running", 120, lambda: self.lab.runs.status(self.name))
+        until(lambda: self.lab.runs.attempts(self.name) > attempts, 240, lambda: self.lab.runs.status(self.name))
+        until(lambda: self.lab.runs.status(self.name) == "running", 240, lambda: self.lab.runs.status(self.name))
         self.user.wait_ready(self.name)
 
-    def ends(self, timeout_s: float = 150) -> None:
+    def ends(self, timeout_s: float = 300) -> None:
         """Wait until the run is over and all its machines are given back."""
         over = ("done", "failed", "terminated")
         until(lambda: self.lab.runs.status(self.name) in over, timeout_s, lambda: str(self.user.status(self.name)))
@@ -161,7 +163,7 @@ def _dollars(submission: Mapping[str, Any]) -> float:
 
 @dataclass(frozen=True)
 class Play:
-    """What is done, on which fleet, and what `status` says in the end."""
+    """What is done, on which fleet, and what `status` says in the end; its reason is a pattern."""
 
     act: Callable[[Script], None]
     phase: str
@@ -190,14 +192,14 @@ PLAYS = {
         "cannot be written",
     ),
     "idle": Play(lambda script: script.up("--down-when-idle", "40s"), "down", "idle for 40s", ONE),
-    "cost-cap": Play(lambda script: script.up("--max-cost", "0.3"), "down", "cost $0.30 of $0.30", ONE),
+    "cost-cap": Play(lambda script: script.up("--max-cost", "0.9"), "down", r"cost \$0\.9\d of \$0\.90", ONE),
     "forgotten": Play(forgotten, "down", "idle for 5s", ONE),
 }
 
 
 @pytest.fixture(scope="module")
 def scripts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[Script]]]:
-    """All scripts, started at once, each in a thread."""
+    """All scripts, each in a thread."""
     cloud = Cloud([MachineType(name, price=PRICE, spot_price=SPOT_PRICE) for name in PLAYS])
     image = make_image(tmp_path_factory.mktemp("image"))
     lab = start_or_skip(
@@ -206,6 +208,7 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Futu
             binds=[*hidden_folders(), str(image.python.parent.parent)],
         )
     )  # fmt: skip
+    threads = ThreadPoolExecutor(AT_ONCE)
     try:
         user = User(lab)
 
@@ -216,17 +219,18 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Futu
             script.ends()
             return script
 
-        with ThreadPoolExecutor(len(PLAYS)) as threads:
-            yield {name: threads.submit(play, name) for name in PLAYS}
+        yield {name: threads.submit(play, name) for name in PLAYS}
     finally:
-        lab.stop()
+        threads.shutdown(wait=False, cancel_futures=True)
+        lab.stop()  # which ends what still waits, after Ctrl-C
 
 
 @pytest.mark.parametrize("name", PLAYS)
 def test_nothing_is_paid_for_without_work(scripts: dict[str, Future[Script]], name: str) -> None:
-    script, play = scripts[name].result(timeout=400), PLAYS[name]
+    script, play = scripts[name].result(), PLAYS[name]
     status = script.status
-    assert (status["phase"], play.reason in status["reason"]) == (play.phase, True), status
+    assert status["phase"] == play.phase, status
+    assert re.search(play.reason, status["reason"]), status
     assert script.lab.runs.attempts(name) >= play.attempts
     assert play.output in script.output
     assert play.earlier in "".join(each["reason"] for each in status["previous_attempts"])
