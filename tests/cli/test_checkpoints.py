@@ -47,8 +47,7 @@ def tree(folder: Path) -> dict[str, bytes]:
 
 
 def test_list_a_folder(run: Run, folder: Path) -> None:
-    listed = run("checkpoints", "list", "--dir", "./ck")
-    assert listed.code == 0
+    listed = run("checkpoints", "list", "--dir", "./ck").ended(0)
     head, one, two = listed.out.splitlines()
     assert head.split() == ["run", "step", "role", "ranks", "where", "size", "age", "state"]
     assert one.split()[:7] == ["mine", "1", "actor", "2", "of", "2", "0-1"]
@@ -66,18 +65,13 @@ def test_list_a_cluster(run: Run, lab: FakeLocal) -> None:
 def test_of_several_clusters_one_has_to_be_named_as_an_argument(run: Run, lab: FakeLocal) -> None:
     with FakeLocal("a1"):
         for words in (["list"], ["merge", "--to", "out"], ["prune", "--keep-last", "1", "-y"]):
-            done = run("checkpoints", *words)
-            assert done.code == 2
-            assert "there are several clusters: a1, lab" in done.err
-            assert "Choose one: --cluster a1\n" in done.err
+            run("checkpoints", *words).ended(2, "there are several clusters: a1, lab", "Choose one: --cluster a1\n")
         assert "complete; resume point" in run("checkpoints", "list", "-c", "lab").out
 
 
 def test_an_unsound_step_of_a_cluster_hints_at_the_others_there(run: Run, lab: FakeLocal) -> None:
     (lab.cluster.disks[1] / "mine/global_step_2" / SHARD).write_bytes(b"x")
-    done = run("checkpoints", "verify", "2", "--cluster", "lab")
-    assert done.code == 6
-    assert "Other steps: cloudrl checkpoints list\n" in done.err
+    run("checkpoints", "verify", "2", "--cluster", "lab").ended(6, "Other steps: cloudrl checkpoints list\n")
 
 
 def test_list_as_json(run: Run, lab: FakeLocal) -> None:
@@ -98,15 +92,10 @@ def test_a_node_that_says_nothing(run: Run, lab: FakeLocal) -> None:
     listed = run("checkpoints", "list")
     assert "note: node 1 (10.0.0.2) says nothing of its checkpoints" in listed.err
     assert "missing: rank 1" in listed.out
-    merged = run("checkpoints", "merge", "--to", "out")
-    assert merged.code == 5, "node 1 may have a later step"
+    merged = run("checkpoints", "merge", "--to", "out").ended(5)  # node 1 may have a later step
     assert merged.err.count("node 1 (10.0.0.2) says nothing of its checkpoints") == 1
-    named = run("checkpoints", "merge", "2", "--to", "out")
-    assert named.code == 6
-    assert "note: node 1 (10.0.0.2) says nothing of its checkpoints" in named.err
-    pruned = run("checkpoints", "prune", "--keep-last", "1", "-y")
-    assert pruned.code == 5
-    assert "half-removed" in pruned.err
+    run("checkpoints", "merge", "2", "--to", "out").ended(6, "note: node 1 (10.0.0.2) says nothing of its checkpoints")
+    run("checkpoints", "prune", "--keep-last", "1", "-y").ended(5, "half-removed")
     assert (lab.cluster.disks[0] / "mine/global_step_1").exists()
 
 
@@ -115,25 +104,21 @@ def test_nothing_there(run: Run, home: Path) -> None:
     assert "There are no checkpoints in empty" in run("checkpoints", "list", "--dir", "empty").err
     missing = run("checkpoints", "list", "--dir", "./missing")
     assert (missing.code, "missing cannot be read: No such file" in missing.err) == (2, True)
-    alone = run("checkpoints", "list")
-    assert alone.code == 2
-    assert "cloudrl checkpoints list --dir ./checkpoints" in alone.err
+    run("checkpoints", "list").ended(2, "cloudrl checkpoints list --dir ./checkpoints")
 
 
 # -- verify and merge --------------------------------------------------------------------------------------------
 
 
 def test_verify(run: Run, folder: Path) -> None:
-    sound = run("checkpoints", "verify", "2", "--dir", "./ck")
-    assert sound.code == 0
+    sound = run("checkpoints", "verify", "2", "--dir", "./ck").ended(0)
     assert "intact      yes" in sound.out
 
     shard = folder / "mine" / "global_step_2" / SHARD
     content = bytearray(shard.read_bytes())
     content[content.index(b"data/0") + 120] ^= 1
     shard.write_bytes(content)
-    rotten = run("checkpoints", "verify", "--dir", "./ck", "--json")
-    assert rotten.code == 6
+    rotten = run("checkpoints", "verify", "--dir", "./ck", "--json").ended(6)
     said = json.loads(rotten.out)
     assert not said["ok"]
     assert any(finding["fatal"] and finding["rank"] == 1 for finding in said["findings"])
@@ -144,8 +129,7 @@ def test_verify(run: Run, folder: Path) -> None:
 
 def test_nodes_give_what_the_folder_gives(run: Run, lab: FakeLocal, tmp_path: Path) -> None:
     assert run("checkpoints", "merge", "2", "--dir", str(tmp_path / "whole"), "--to", "from-folder").code == 0
-    merged = run("checkpoints", "merge", "--to", "from-nodes", "--json")
-    assert merged.code == 0
+    merged = run("checkpoints", "merge", "--to", "from-nodes", "--json").ended(0)
     again = run("checkpoints", "merge", "--to", "once-more")
     assert again.out.endswith("step 2 of run mine\n")
     assert tree(tmp_path / "here" / "from-nodes") == tree(tmp_path / "here" / "from-folder")
@@ -177,9 +161,7 @@ def test_merge_waits_for_the_disk_if_asked(run: Run, folder: Path, monkeypatch: 
 )
 def test_bad_input_to_merge(run: Run, folder: Path, words: list[str], code: int, said: str) -> None:
     step = [words[0]] if words[0].isdecimal() else []
-    done = run("checkpoints", "merge", *step, "--dir", "./ck", *words[len(step) :])
-    assert done.code == code
-    assert said in done.err
+    run("checkpoints", "merge", *step, "--dir", "./ck", *words[len(step) :]).ended(code, said)
     assert not os.path.exists("x")
 
 
@@ -197,24 +179,19 @@ def test_merge_on_the_head_is_for_clusters_and_absolute_paths(run: Run, lab: Fak
 
 
 def test_pull(run: Run, lab: FakeLocal, tmp_path: Path) -> None:
-    pulled = run("checkpoints", "pull", "--to", "here")
-    assert pulled.code == 0
+    pulled = run("checkpoints", "pull", "--to", "here").ended(0)
     assert "here/global_step_2: 5 files, " in pulled.out
     shutil.rmtree(tmp_path / "whole" / "mine" / "global_step_1")
     assert tree(tmp_path / "here" / "here") == tree(tmp_path / "whole" / "mine")
 
 
 def test_prune_asks(run: Run, folder: Path) -> None:
-    asked = run("checkpoints", "prune", "--keep-last", "1", "--dir", "./ck")
-    assert asked.code == 2
-    assert "mine: step 1, " in asked.err
-    assert "Remove 1 steps" in asked.err
+    run("checkpoints", "prune", "--keep-last", "1", "--dir", "./ck").ended(2, "mine: step 1, ", "Remove 1 steps")
     assert (folder / "mine" / "global_step_1").exists()
 
 
 def test_prune_on_all_nodes(run: Run, lab: FakeLocal) -> None:
-    done = run("checkpoints", "prune", "--keep-last", "1", "-y", "--json")
-    assert done.code == 0
+    done = run("checkpoints", "prune", "--keep-last", "1", "-y", "--json").ended(0)
     assert [(each["run"], each["step"]) for each in json.loads(done.out)["removed"]] == [("mine", 1)]
     left = {path.name for disk in lab.cluster.disks.values() for path in (disk / "mine").glob("global_step_*")}
     assert left == {"global_step_2"}
@@ -234,8 +211,7 @@ def test_what_a_running_job_resumes_from_stays(run: Run, lab: FakeLocal) -> None
 
 def test_push_shows_its_card(run: Run, lab: FakeLocal, home: Path) -> None:
     lab.cluster.add("job", metadata={"job_name": "mine", "cloudrl_recipe": "grpo"})
-    shown = run("checkpoints", "push", "--to", "me/tiny", "--dry-run")
-    assert shown.code == 0
+    shown = run("checkpoints", "push", "--to", "me/tiny", "--dry-run").ended(0)
     assert "me/tiny (private, bf16)" in shown.out
     assert "| Recipe | grpo |" in shown.out
     assert not (home / "push").exists()

@@ -34,8 +34,7 @@ def mine(home: Path) -> Path:
 
 
 def test_list_names_source_rows_and_reward(run: Run) -> None:
-    shown = run("data", "list")
-    assert shown.code == 0
+    shown = run("data", "list").ended(0)
     assert [re.split(r"  +", line) for line in shown.out.splitlines()] == [
         ["name", "source", "rows", "verl's reward"],
         ["addition", "generated", "2400 train + 100 test", "pkg://cloudrl.verl_cpu.reward"],
@@ -52,8 +51,7 @@ def test_list_names_source_rows_and_reward(run: Run) -> None:
 
 
 def test_prepare_prints_the_overrides_that_take_the_files(run: Run) -> None:
-    done = run("data", "prepare", "addition", "--to", "it's here")
-    assert done.code == 0
+    done = run("data", "prepare", "addition", "--to", "it's here").ended(0)
     overrides = dict(parse_override(line) for line in done.out.splitlines())
     folder = Path("it's here").resolve()
     assert overrides == {"data.train_files": f'"{folder}/train.parquet"', "data.val_files": f'"{folder}/test.parquet"'}

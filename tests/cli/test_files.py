@@ -28,15 +28,11 @@ def test_task_create_again_refreshes_both_files_but_asks_about_edits(run: Run) -
     task, agent = Path("lab.dstack.yml"), Path("cloudrl-node.pyz")
     rendered = task.read_text()
     agent.write_bytes(b"an older one")
-    again = run("task", "create", "lab")
-    assert again.code == 0
-    assert "up to date" in again.err
+    run("task", "create", "lab").ended(0, "up to date")
     assert agent.read_bytes() == build_agent()
 
     task.write_text(f"{rendered}# mine\n")
-    again = run("task", "create", "lab")
-    assert again.code == 2
-    assert "lab.dstack.yml has other content. Replace it? There is nobody to ask" in again.err
+    run("task", "create", "lab").ended(2, "lab.dstack.yml has other content. Replace it? There is nobody to ask")
     assert task.read_text().endswith("# mine\n")
     assert run("task", "create", "lab", "-y").code == 0
     assert task.read_text() == rendered
@@ -58,8 +54,7 @@ def test_dry_run_prints_what_would_be_written(run: Run) -> None:
 
 def test_a_described_data_set_travels_in_the_task(run: Run) -> None:
     data = "data=[{name: my/set, prompt_field: q, answer_field: a}]"
-    done = run("task", "create", "--set", data, "--dry-run")
-    assert done.code == 0
+    done = run("task", "create", "--set", data, "--dry-run").ended(0)
     assert '"prompt_field"' in done.out
 
 
@@ -104,9 +99,7 @@ def test_a_data_set_that_is_in_no_list(run: Run, provider: str) -> None:
 
 
 def test_a_file_that_dstack_would_not_read(run: Run) -> None:
-    done = run("task", "create", "-o", "task.txt")
-    assert done.code == 2
-    assert "-o task.txt.dstack.yml" in done.err
+    run("task", "create", "-o", "task.txt").ended(2, "-o task.txt.dstack.yml")
 
 
 @pytest.mark.parametrize(
@@ -138,8 +131,7 @@ def test_fleet_create_now_needs_a_number(run: Run) -> None:
 
 
 def test_a_fleet_of_own_machines(run: Run) -> None:
-    done = run("fleet", "create", "rack", *HOSTS, "-o", "rack.yml")
-    assert done.code == 0
+    run("fleet", "create", "rack", *HOSTS, "-o", "rack.yml").ended(0)
     fleet = yaml.safe_load(Path("rack.yml").read_text())
     assert fleet["ssh_config"] == {
         "user": "ubuntu", "identity_file": "~/.ssh/id", "hosts": ["10.0.0.1", "10.0.0.2"],
@@ -164,7 +156,6 @@ def test_a_volume(run: Run) -> None:
     ],
 )
 def test_a_fleet_that_never_idles_out_is_warned_of(run: Run, words: list[str], said: str) -> None:
-    done = run("fleet", "create", *words, "--dry-run")
-    assert done.code == 0
+    done = run("fleet", "create", *words, "--dry-run").ended(0)
     assert ("never gives all of its machines back" in done.err) == bool(said)
     assert said in done.err

@@ -60,9 +60,7 @@ def test_an_option_has_one_meaning() -> None:
     ],
 )
 def test_a_slip_is_said(run: Run, words: list[str], said: str) -> None:
-    done = run(*words)
-    assert done.code == 2
-    assert said in done.err
+    run(*words).ended(2, said)
 
 
 def test_options_win_over_the_file_and_set_reaches_into_it(run: Run, home: Path) -> None:

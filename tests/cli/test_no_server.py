@@ -30,29 +30,20 @@ def nobody(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     "words", [UP, ("run", "grpo", "-y"), ("fleet", "list"), ("volume", "list"), ("attach", "dstack/lab")]
 )
 def test_no_server_is_configured(run: Run, words: tuple[str, ...]) -> None:
-    done = run(*words)
-    assert done.code == 2
-    assert "no dstack server is configured" in done.err
-    assert "dstack server" in done.err
-    assert "dstack project add" in done.err
+    run(*words).ended(2, "no dstack server is configured", "dstack server", "dstack project add")
 
 
 def test_who_is_not_asked_for_a_cluster_is_said(run: Run) -> None:
-    done = run("attach", "lab")
-    assert done.code == 2
-    assert "there is no cluster 'lab'\n" in done.err
-    assert "Not asked, since it is not configured: dstack" in done.err
+    run("attach", "lab").ended(2, "there is no cluster 'lab'\n", "Not asked, since it is not configured: dstack")
 
 
 def test_a_limit_of_the_cost_needs_the_server_or_a_price(run: Run) -> None:
     assert run("up", "lab", "--on", "dstack", "--max-cost", "9", "--dry-run").code == 2
-    done = run("up", "lab", "--on", "dstack", "--max-cost", "9", "--set", "price_per_hour=3", "--dry-run")
-    assert done.code == 0
+    done = run("up", "lab", "--on", "dstack", "--max-cost", "9", "--set", "price_per_hour=3", "--dry-run").ended(0)
     assert "--max-cost 9 \\\n" in done.out
-    created = run("task", "create", "lab", "--max-cost", "9", "--dry-run")
-    assert created.code == 2
-    assert "max_cost 9 needs the price of the cluster" in created.err
-    assert "price_per_hour" in created.err
+    run("task", "create", "lab", "--max-cost", "9", "--dry-run").ended(
+        2, "max_cost 9 needs the price of the cluster", "price_per_hour"
+    )
 
 
 @pytest.fixture
@@ -67,10 +58,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
 
 def test_nobody_answers(run: Run, server: socket.socket) -> None:
     server.close()
-    done = run("fleet", "list")
-    assert done.code == 5
-    assert f"no dstack server answers at {os.environ['DSTACK_SERVER_URL']}" in done.err
-    assert "Is it running?" in done.err
+    run("fleet", "list").ended(5, f"no dstack server answers at {os.environ['DSTACK_SERVER_URL']}", "Is it running?")
 
 
 def test_a_token_that_is_refused(run: Run, server: socket.socket) -> None:
@@ -81,10 +69,7 @@ def test_a_token_that_is_refused(run: Run, server: socket.socket) -> None:
             connection.sendall(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}")
 
     threading.Thread(target=refuse, daemon=True).start()
-    done = run("fleet", "list")
-    assert done.code == 5
-    assert "refuses the token for project 'main'" in done.err
-    assert "dstack project add --name NAME" in done.err
+    run("fleet", "list").ended(5, "refuses the token for project 'main'", "dstack project add --name NAME")
 
 
 def test_ctrl_c_before_anything_was_submitted(server: socket.socket) -> None:

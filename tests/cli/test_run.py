@@ -33,13 +33,14 @@ RUN = ("run", "grpo-tiny", "--cluster", "lab", "--steps", "2")
 def test_a_cluster_that_is_up_and_fits_is_used(run: Run, lab: FakeLocal) -> None:
     lab.cluster.finish_jobs(LOG)
     lab.cluster.status["budget"] = {"price_per_hour": 12.3, "cost": 4.5}
-    done = run(*RUN)
-    assert done.code == 0, done.err
-    assert "using cluster lab, which is up" in done.err
-    assert "step 2/2" in done.err
-    assert "checkpoints are in /vol/checkpoints/grpo-tiny-" in done.err
-    assert "cluster lab keeps running and costs $12.30/h, $4.50 so far" in done.err
-    assert "cloudrl down lab" in done.err
+    done = run(*RUN).ended(
+        0,
+        "using cluster lab, which is up",
+        "step 2/2",
+        "checkpoints are in /vol/checkpoints/grpo-tiny-",
+        "cluster lab keeps running and costs $12.30/h, $4.50 so far",
+        "cloudrl down lab",
+    )
     url = done.out.splitlines()[0]
     assert url.startswith("ray://lab/grpo-tiny-")
     assert json.loads(run("jobs", "status", url, "--json").out)["submission_id"] == url.rpartition("/")[2]
@@ -47,9 +48,7 @@ def test_a_cluster_that_is_up_and_fits_is_used(run: Run, lab: FakeLocal) -> None
 
 def test_down_ends_it_with_a_job_that_failed(run: Run, lab: FakeLocal) -> None:
     lab.cluster.finish_jobs(LOG, "FAILED")
-    done = run(*RUN, "--down", "-y")
-    assert done.code == 4, done.err
-    assert "lab is down" in done.err
+    run(*RUN, "--down", "-y").ended(4, "lab is down")
     assert run("status", "lab").out.split()[-1] == "down"
 
 
@@ -59,9 +58,7 @@ def test_the_model_is_brought_home(run: Run, lab: FakeLocal, tmp_path: Path) -> 
     lab.cluster.disks = {0: disk, 1: disk}
 
     lab.cluster.finish_jobs(LOG, on_end=lambda: write_step(disk / "mine", 2))
-    done = run(*RUN, "--name", "mine", "--to", "model", "--down")
-    assert done.code == 0, done.err
-    assert "merging step 2: " in done.err
+    done = run(*RUN, "--name", "mine", "--to", "model", "--down").ended(0, "merging step 2: ")
     model = tmp_path / "here" / "model"
     assert done.out.splitlines()[1] == str(model)
     assert (model / "model.safetensors").exists()
@@ -73,10 +70,9 @@ def test_the_model_is_brought_home(run: Run, lab: FakeLocal, tmp_path: Path) -> 
 def test_a_job_that_left_no_checkpoint_keeps_its_cluster(run: Run, lab: FakeLocal, tmp_path: Path) -> None:
     lab.cluster.finish_jobs(LOG)
     lab.cluster.disks = {0: tmp_path, 1: tmp_path}
-    done = run(*RUN, "--to", "model", "--down")
-    assert done.code == 6
-    assert "left no checkpoint in /vol/checkpoints/grpo-tiny-" in done.err
-    assert "cluster lab keeps running" in done.err
+    run(*RUN, "--to", "model", "--down").ended(
+        6, "left no checkpoint in /vol/checkpoints/grpo-tiny-", "cluster lab keeps running"
+    )
 
 
 @pytest.mark.parametrize(
@@ -89,17 +85,13 @@ def test_a_job_that_left_no_checkpoint_keeps_its_cluster(run: Run, lab: FakeLoca
     ],
 )
 def test_one_that_does_not_fit_is_refused(run: Run, lab: FakeLocal, words: list[str], said: str) -> None:
-    done = run(*RUN, *words)
-    assert done.code == 2
-    assert said in done.err
+    run(*RUN, *words).ended(2, said)
     assert lab.cluster.jobs == {}
 
 
 def test_one_that_is_not_ready_yet(run: Run, lab: FakeLocal) -> None:
     lab.cluster.status["phase"] = "fetch"
-    done = run(*RUN)
-    assert done.code == 2
-    assert "not READY: fetch" in done.err
+    run(*RUN).ended(2, "not READY: fetch")
 
 
 @pytest.mark.parametrize(
@@ -115,14 +107,11 @@ def test_one_that_is_not_ready_yet(run: Run, lab: FakeLocal) -> None:
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_starts(run: Run, words: list[str], code: int, said: str) -> None:
-    done = run("run", *words, "--dry-run")
-    assert done.code == code, done.err
-    assert said in done.err
+    run("run", *words, "--dry-run").ended(code, said)
 
 
 def test_a_dry_run_shows_cluster_and_job(run: Run) -> None:
-    done = run("run", "grpo", "--gpu", "H100:8", "--nodes", "2", "--dry-run", "--down-when-idle", "30m")
-    assert done.code == 0, done.err
+    done = run("run", "grpo", "--gpu", "H100:8", "--nodes", "2", "--dry-run", "--down-when-idle", "30m").ended(0)
     assert "gpu: H100:8" in done.out
     assert "--down-when-idle-s 1800" in done.out
     assert "--model Qwen/Qwen2.5-7B-Instruct" in done.out
@@ -134,8 +123,7 @@ def test_a_dry_run_shows_the_way_of_secrets(run: Run, monkeypatch: pytest.Monkey
     for name, value in (("WANDB_API_KEY", "of-wandb"), ("MY_API_KEY", "of-mine")):
         monkeypatch.setenv(name, value)
     words = ("--env", "MY_API_KEY", "trainer.logger=[console,wandb]", "--dry-run")
-    done = run("run", "grpo", "--on", "dstack", *words)
-    assert done.code == 0, done.err
+    done = run("run", "grpo", "--on", "dstack", *words).ended(0)
     assert "# Secrets, through the agents: MY_API_KEY, WANDB_API_KEY" in done.out
     assert "/bin/sh /dev/shm/cloudrl-0-RUN-ID/" in done.out
     assert "passed on from this shell: WANDB_API_KEY (trainer.logger has wandb)" in done.err
@@ -148,16 +136,14 @@ def test_a_dry_run_shows_the_files_that_travel(run: Run, home: Path) -> None:
     (home.parent / "here" / "reward.py").write_text(
         "def compute_score(data_source, solution_str, ground_truth, extra_info): return 1.0\n"
     )
-    done = run("run", "grpo-tiny", "--reward", "./reward.py", "--dry-run")
-    assert done.code == 0, done.err
+    done = run("run", "grpo-tiny", "--reward", "./reward.py", "--dry-run").ended(0)
     assert "#   ./reward.py -> " in done.out
     assert f"{home}/clusters/" in done.out
 
 
 def test_a_data_set_of_ones_own(run: Run) -> None:
     mine = "data=[{name: mine, source: owner/name, prompt_field: q, answer_field: a}]"
-    done = run("run", "grpo", "--on", "dstack", "--data", "mine", "--set", mine, "--dry-run")
-    assert done.code == 0, done.err
+    done = run("run", "grpo", "--on", "dstack", "--data", "mine", "--set", mine, "--dry-run").ended(0)
     assert '"source": "owner/name"' in done.out
     assert "/data/mine/train.parquet" in done.out
 
@@ -188,12 +174,10 @@ class TestMoneyInStatus:
 
     def test_one_that_has_ended_by_itself_has_not_failed(self, run: Run, lab: FakeLocal) -> None:
         lab.ends_with(Outcome(Phase.DOWN, "idle for 30m", final=True, at=1.0).to_text())
-        done = run("status", "lab")
-        assert done.code == 0
+        done = run("status", "lab").ended(0)
         assert done.out.split()[-1] == "down"
         assert "it stopped by itself: idle for 30m" in done.err
-        listed = run("up", "lab", "--dry-run")
-        assert listed.code == 0
+        run("up", "lab", "--dry-run").ended(0)
 
 
 class TestCtrlC:

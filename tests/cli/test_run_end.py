@@ -70,12 +70,13 @@ class TestCheckpointsThatWouldBeLost:
     @pytest.mark.usefixtures("rented")
     def test_keep_the_cluster_where_nobody_is_asked(self, run: Run, started: FakeLocal, status: str) -> None:
         started.cluster.finish_jobs(LOG, status)
-        done = run(*RUN, "--down")
-        assert done.code == (0 if status == "SUCCEEDED" else 4)
-        assert "grpo, step 1, actor" in done.err
-        assert "Merge one first: cloudrl checkpoints merge --cluster lab --to ./model\n" in done.err
-        assert "lab is not ended: checkpoints would be lost with it" in done.err
-        assert "cluster lab keeps running" in done.err
+        run(*RUN, "--down").ended(
+            0 if status == "SUCCEEDED" else 4,
+            "grpo, step 1, actor",
+            "Merge one first: cloudrl checkpoints merge --cluster lab --to ./model\n",
+            "lab is not ended: checkpoints would be lost with it",
+            "cluster lab keeps running",
+        )
         assert is_up()
 
     @pytest.mark.usefixtures("rented", "started")
@@ -167,25 +168,20 @@ class TestAServerThatIsAwayAtTheEnd:
 
     def test_and_comes_back(self, run: Run, away: Away) -> None:
         away.back_at_s = 200
-        done = run(*RUN, "--down")
-        assert done.code == 0
+        done = run(*RUN, "--down").ended(0)
         assert done.err.count("no dstack server answers; trying again for 5 minutes") == 1
         assert "lab is down" in done.err
         assert not is_up()
 
     def test_and_stays_away(self, run: Run, away: Away) -> None:
-        done = run(*RUN, "--down", "-y")
-        assert done.code == 5
+        done = run(*RUN, "--down", "-y").ended(5)
         assert 300 <= away.now <= 310
         assert f"error: {GOES_ON}\n" in done.err
         assert done.err.endswith("  → Is it running?\n  → End it: cloudrl down lab\n")
 
     def test_after_a_job_that_failed_which_is_what_is_said(self, run: Run, started: FakeLocal, away: Away) -> None:
         started.cluster.finish_jobs(LOG, "FAILED", on_end=away.goes)
-        done = run(*RUN, "--down")
-        assert done.code == 4
-        assert f"while the cluster was being ended: {GOES_ON}" in done.err
-        assert "End it: cloudrl down lab" in done.err
+        done = run(*RUN, "--down").ended(4, f"while the cluster was being ended: {GOES_ON}", "End it: cloudrl down lab")
         assert "ended as FAILED" in done.err.splitlines()[-2]
 
     def test_a_token_that_is_refused_is_refused_again(self, run: Run, away: Away) -> None:
@@ -207,9 +203,7 @@ class TestAServerThatIsAwayAtTheEnd:
             return was_running
 
         monkeypatch.setattr(LocalProvider, "down", down)
-        done = run(*RUN, "--down")
-        assert done.code == 0
-        assert "lab is down" in done.err
+        run(*RUN, "--down").ended(0, "lab is down")
 
 
 class TestDownWithAServerThatIsAway:
@@ -224,10 +218,7 @@ class TestDownWithAServerThatIsAway:
         self, run: Run, lab: FakeLocal, monkeypatch: pytest.MonkeyPatch, verb: str, said: str
     ) -> None:
         monkeypatch.setattr(LocalProvider, verb, self.gone)
-        done = run("down", "local/lab", "-y")
-        assert done.code == 5
-        assert f"error: {said}" in done.err
-        assert "End it: cloudrl down lab\n" in done.err
+        run("down", "local/lab", "-y").ended(5, f"error: {said}", "End it: cloudrl down lab\n")
 
 
 class TestCtrlC:
@@ -237,10 +228,9 @@ class TestCtrlC:
     def test_while_a_cluster_is_being_ended(self, run: Run, lab: FakeLocal, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(LocalProvider, "down", self.press)
         for words in (["down", "lab", "-y"], [*RUN, "--down", "-y"]):
-            done = run(*words)
-            assert done.code == 130
-            assert "cluster lab may not have ended and costs $12.30/h, $4.50 so far" in done.err
-            assert "End it: cloudrl down lab" in done.err
+            run(*words).ended(
+                130, "cluster lab may not have ended and costs $12.30/h, $4.50 so far", "End it: cloudrl down lab"
+            )
 
     def test_right_after_it_was_started(self, run: Run, started: FakeLocal, monkeypatch: pytest.MonkeyPatch) -> None:
         """The first look at it may take a while."""
@@ -255,10 +245,7 @@ class TestCtrlC:
 
         monkeypatch.setattr(LocalProvider, "up", up)
         monkeypatch.setattr(LocalProvider, "status", status)
-        done = run(*RUN)
-        assert done.code == 130
-        assert "cluster lab keeps running and costs $12.30/h, $4.50 so far" in done.err
-        assert "End it: cloudrl down lab" in done.err
+        run(*RUN).ended(130, "cluster lab keeps running and costs $12.30/h, $4.50 so far", "End it: cloudrl down lab")
         assert started.cluster.jobs == {}
 
     def test_after_it_has_ended(self, lab: FakeLocal) -> None:
@@ -268,7 +255,5 @@ class TestCtrlC:
 
     def test_while_the_model_comes_home(self, run: Run, lab: FakeLocal, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("cloudrl.sdk.runs.merge_result", self.press)
-        done = run(*RUN, "--to", "model")
-        assert done.code == 130
-        assert "Go on: cloudrl checkpoints merge --cluster lab --to model" in done.err
+        done = run(*RUN, "--to", "model").ended(130, "Go on: cloudrl checkpoints merge --cluster lab --to model")
         assert "cloudrl run" not in done.err

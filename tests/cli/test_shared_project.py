@@ -42,13 +42,9 @@ def goes_on(dstack: FakeDstack, name: str) -> bool:
 
 
 def test_down_without_a_name_means_ones_own(run: Run, dstack: FakeDstack) -> None:
-    done = run("down", "-y")
-    assert done.code == 2
-    assert "there is no cluster" in done.err
+    run("down", "-y").ended(2, "there is no cluster")
     dstack.held_runs.append(held(name="mine", status="provisioning"))
-    done = run("down")
-    assert done.code == 0
-    assert "mine is down" in done.err
+    run("down").ended(0, "mine is down")
     assert goes_on(dstack, "theirs")
     assert not goes_on(dstack, "mine")
 
@@ -61,10 +57,9 @@ def test_what_cannot_be_seen_of_its_fleet_afterwards_is_no_failure(
 
     monkeypatch.setattr(fleets, "list_all", gone)
     dstack.held_runs.append(held(name="mine", status="provisioning"))
-    done = run("down", "mine")
-    assert done.code == 0
-    assert "mine is down" in done.err
-    assert "whether fleet gpu-fleet gives the machines back cannot be seen: no dstack server answers" in done.err
+    done = run("down", "mine").ended(
+        0, "mine is down", "whether fleet gpu-fleet gives the machines back cannot be seen: no dstack server answers"
+    )
     assert "keeps running" not in done.err
 
 
@@ -114,10 +109,9 @@ def test_what_is_anothers_or_cannot_be_seen_is_asked_about(
     run: Run, dstack: FakeDstack, cluster: dict[str, str], why: str
 ) -> None:
     dstack.held_runs = [held(**cluster)]
-    done = run("down", cluster["name"])
-    assert done.code == 2
-    assert f"End cluster {cluster['name']}? {why}. There is nobody to ask" in done.err
-    assert "Answer yes with -y" in done.err
+    run("down", cluster["name"]).ended(
+        2, f"End cluster {cluster['name']}? {why}. There is nobody to ask", "Answer yes with -y"
+    )
     assert goes_on(dstack, cluster["name"])
     assert run("down", cluster["name"], "-y").code == 0
     assert not goes_on(dstack, cluster["name"])
@@ -126,7 +120,5 @@ def test_what_is_anothers_or_cannot_be_seen_is_asked_about(
 def test_a_local_one_whose_ray_is_silent_is_asked_about(run: Run, home: Path) -> None:
     with FakeLocal("lab") as lab:
         lab.cluster.token = "another"
-        done = run("down", "lab")
-        assert done.code == 2
-        assert "It is unknown whether jobs are running on it" in done.err
+        run("down", "lab").ended(2, "It is unknown whether jobs are running on it")
         assert provider_of("local").status("lab").is_ready

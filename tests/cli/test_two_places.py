@@ -85,10 +85,7 @@ def test_status_shows_both(run: Run, rented: Rented, lab: FakeLocal) -> None:
 
 
 def test_down_has_to_be_told_which(run: Run, rented: Rented, lab: FakeLocal) -> None:
-    done = run("down", "lab", "-y")
-    assert done.code == 2
-    assert "there are 2 clusters lab: local/lab, rented/lab" in done.err
-    assert "cloudrl down rented/lab" in done.err
+    run("down", "lab", "-y").ended(2, "there are 2 clusters lab: local/lab, rented/lab", "cloudrl down rented/lab")
     assert rented.ended == []
     assert run("down", "rented/lab").code == 0
     assert rented.ended == ["lab"]
@@ -97,9 +94,7 @@ def test_down_has_to_be_told_which(run: Run, rented: Rented, lab: FakeLocal) -> 
 
 @pytest.mark.parametrize("words", [["--cluster", "lab"], []], ids=["named", "the only name"])
 def test_a_job_goes_to_neither_by_chance(run: Run, rented: Rented, lab: FakeLocal, words: list[str]) -> None:
-    done = run("submit", "grpo-tiny", "--no-wait", *words)
-    assert done.code == 2
-    assert "local/lab, rented/lab" in done.err
+    run("submit", "grpo-tiny", "--no-wait", *words).ended(2, "local/lab, rented/lab")
     assert lab.cluster.jobs == {}
 
 
@@ -136,9 +131,7 @@ def test_a_name_that_is_taken_elsewhere(
     run: Run, rented: Rented, lab: FakeLocal, words: list[str], running: str, where: str
 ) -> None:
     rented.running = [running]
-    done = run(*words)
-    assert done.code == 2
-    assert f"a cluster lab already exists: {where}" in done.err
+    run(*words).ended(2, f"a cluster lab already exists: {where}")
 
 
 class TestAServerThatDoesNotAnswer:
@@ -149,8 +142,7 @@ class TestAServerThatDoesNotAnswer:
     def test_leaves_the_local_ones_to_be_listed(self, run: Run, lab: FakeLocal) -> None:
         with FakeLocal("old"):
             pass
-        done = run("status", "--json")
-        assert done.code == 0
+        done = run("status", "--json").ended(0)
         assert [(each["name"], each["phase"]) for each in json.loads(done.out)] == [("lab", "ready"), ("old", "down")]
         assert "clusters on rented are not shown: no server answers at http://nowhere\n" in done.err
 
@@ -167,11 +159,12 @@ class TestAServerThatDoesNotAnswer:
     def test_is_named_by_down_where_nothing_ran_here(self, run: Run, rented: Rented, lab: FakeLocal) -> None:
         silent = "if there is a cluster rented/lab, it keeps running"
         assert silent not in run("down", "lab").err  # it ran here
-        done = run("down", "lab")
-        assert done.code == 0
-        assert "lab was not running" in done.err
-        assert f"no server answers at http://nowhere; {silent}" in done.err
-        assert "When it answers: cloudrl down rented/lab" in done.err
+        run("down", "lab").ended(
+            0,
+            "lab was not running",
+            f"no server answers at http://nowhere; {silent}",
+            "When it answers: cloudrl down rented/lab",
+        )
         assert silent not in run("down", "local/lab").err
 
     def test_is_the_error_where_there_is_nothing_else(self, run: Run) -> None:
