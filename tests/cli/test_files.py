@@ -52,12 +52,6 @@ def test_dry_run_prints_what_would_be_written(run: Run) -> None:
     assert Path("lab.dstack.yml").read_text() == printed
 
 
-def test_a_described_data_set_travels_in_the_task(run: Run) -> None:
-    data = "data=[{name: my/set, prompt_field: q, answer_field: a}]"
-    done = run("task", "create", "--set", data, "--dry-run").ended(0)
-    assert '"prompt_field"' in done.out
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [

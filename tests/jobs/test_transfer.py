@@ -135,9 +135,8 @@ def test_no_room(head: Served, item: Upload):
 
 def test_a_file_that_changes_meanwhile(head: Served, item: Upload, here: Path):
     (here / "model" / "weights").write_bytes(WEIGHTS[:-1] + b"!")
-    with pytest.raises(InputError, match="arrived damaged") as caught:
+    with pytest.raises(InputError, match="arrived damaged"):
         send_files(api(head), item)
-    assert caught.value.exit_code == 2
     (here / "model" / "weights").write_bytes(WEIGHTS[:-1])
     with pytest.raises(InputError, match="has become shorter while it was sent"):
         send_files(api(head), item)

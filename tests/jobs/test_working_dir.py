@@ -136,7 +136,6 @@ def test_a_folder_that_is_too_large_is_refused_before_anything_is_read(tmp_path:
     assert "has 66.0 GiB in 12 files, and Ray takes at most 100.0 MiB. The largest:" in message
     assert [line.split()[-1] for line in message.splitlines()[1:]] == [f"file-{n:02}" for n in range(11, 1, -1)]
     assert "excludes" in str(caught.value.hint)
-    assert caught.value.exit_code == 2
 
 
 def test_incompressible_files_at_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

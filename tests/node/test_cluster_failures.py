@@ -39,13 +39,6 @@ def a_preflight_failure_is_final_at_its_second_time(nodes: Maker) -> None:
 
 
 @scenario
-def all_ranks_fail_alike_and_the_second_time_is_final_whoever_is_first(nodes: Maker) -> None:
-    cluster = nodes(2)
-    for code in (1, 0):
-        cluster.start("--gpus-per-node=9").failed(code)
-
-
-@scenario
 def the_second_time_is_final_on_other_machines_too(nodes: Maker) -> None:
     """Of three hosts with disks of their own the first attempt had a and b; the second has c as its head, and b."""
     cluster = nodes(2)

@@ -69,7 +69,6 @@ CALLS: dict[str, Callable[[AgentClient], Any]] = {
 def test_a_wrong_token(head: Served, call: str) -> None:
     with pytest.raises(Unauthorized, match=f"the agent at http://127.0.0.1:{head.port} refuses the token") as caught:
         CALLS[call](_api(head, "wrong"))
-    assert caught.value.exit_code == 5
     assert "wrong" not in str(caught.value)
 
 

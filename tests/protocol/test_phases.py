@@ -1,7 +1,5 @@
 """Phases: every source's words, and which are the end."""
 
-import json
-
 import pytest
 from dstack._internal.core.models.runs import JobStatus, RunStatus
 
@@ -20,10 +18,3 @@ def test_every_word_of_dstack_is_known(status: JobStatus | RunStatus) -> None:
     phase = Phase(status.value)
     assert phase is not Phase.UNKNOWN
     assert phase.is_terminal == status.is_finished()
-
-
-def test_a_phase_is_its_word() -> None:
-    assert Phase("ready") is Phase.READY
-    assert Phase.READY == "ready"
-    assert f"{Phase.READY}" == "ready"
-    assert json.loads(json.dumps({"phase": Phase.READY})) == {"phase": "ready"}

@@ -57,7 +57,6 @@ def test_from_up_to_down(home: Home) -> None:
     # a second one of that name
     with pytest.raises(InputError, match="cluster 'one' is up already") as caught:
         home.up()
-    assert caught.value.exit_code == 2
     assert "cloudrl down one" in str(caught.value.hint)
     assert provider.attach("one") == connection
     assert inspect_cluster(connection).id == plan.state.id
@@ -98,7 +97,6 @@ def test_a_set_up_that_fails(home: Home) -> None:
     plan = home.plan(setup=["echo about to fail; exit 3"])
     with pytest.raises(ClusterFailed, match=r"setup: `echo about to fail; exit 3` exited with 3") as caught:
         provider.up(plan, timeout_s=60)
-    assert caught.value.exit_code == 4
     assert str(state.root() / "one") in str(caught.value.hint)
     assert _is_gone(plan)
     look = provider.status("one")
@@ -150,9 +148,8 @@ def test_ctrl_c(home: Home) -> None:
         if look.phase != "start":
             raise KeyboardInterrupt
 
-    with pytest.raises(Interrupted) as caught:
+    with pytest.raises(Interrupted):
         provider.up(plan, on_status=press, timeout_s=60)
-    assert caught.value.exit_code == 130
     assert _is_gone(plan)
 
 
@@ -235,7 +232,6 @@ def test_a_state_that_cannot_be_read(home: Home, text: str) -> None:
 def test_a_name_that_is_not_there(home: Home, verb: object) -> None:
     with pytest.raises(InputError, match="no local cluster 'nothing'") as caught:
         verb("nothing")  # type: ignore[operator]
-    assert caught.value.exit_code == 2
     assert "cloudrl status" in str(caught.value.hint)
     assert not (home.folder / "home").exists()
 

@@ -116,7 +116,6 @@ def test_a_dashboard_port_in_use_is_refused(address: str) -> None:
         port = server.getsockname()[1]
         with pytest.raises(InputError, match=f"port {port} on this machine is in use") as caught:
             _plan(dashboard_port=port)
-    assert caught.value.exit_code == 2
     assert "--dashboard-port" in str(caught.value.hint)
     assert _plan(dashboard_port=port).state.dashboard_port == port
 
@@ -141,9 +140,8 @@ def test_a_port_of_a_cluster_that_is_still_coming_up_is_taken() -> None:
 
 def test_gpus_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(CapacityError, match="2 nodes with 80GB:8 ask for 16 GPUs; this machine has 0") as caught:
+    with pytest.raises(CapacityError, match="2 nodes with 80GB:8 ask for 16 GPUs; this machine has 0"):
         _plan(gpu="80GB:8")
-    assert caught.value.exit_code == 3
 
 
 def test_gpus_that_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

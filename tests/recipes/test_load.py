@@ -41,7 +41,6 @@ def write(tmp_path):
 def refusal(asked: object) -> SpecError:
     with pytest.raises(SpecError) as caught:
         recipes.load(asked)
-    assert caught.value.exit_code == 2
     return caught.value
 
 

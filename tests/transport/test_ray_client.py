@@ -72,7 +72,6 @@ def test_a_refused_token(cluster: FakeCluster, token: str | None, says: str):
     for call in (api.version, api.nodes, api.list_jobs, lambda: api.open_log("node", "file", follow=False)):
         with pytest.raises(Unauthorized, match=says) as caught:
             call()
-        assert caught.value.exit_code == 5
         assert "RAY_AUTH_TOKEN" in str(caught.value.hint)
 
 

@@ -18,10 +18,6 @@ def test_the_number_of_a_release(verl: str | None, number: tuple[int, ...]) -> N
     assert release_number(verl) == number
 
 
-def test_a_key_that_every_release_has() -> None:
-    assert has_key("0.1", "trainer.nnodes")
-
-
 def test_the_installed_verl_has_them_all() -> None:
     spec = find_spec("verl")
     assert spec is not None
