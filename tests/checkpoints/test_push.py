@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import hf_xet
 import pytest
@@ -20,143 +21,134 @@ from small_step import write_step
 
 from cloudrl.checkpoints.card import Provenance, model_card, provenance
 from cloudrl.checkpoints.handle import CheckpointHandle, Checkpoints
-from cloudrl.checkpoints.push import _own_errors, plan_push, push
+from cloudrl.checkpoints.push import PushPlan, _own_errors, plan_push, push
 from cloudrl.checkpoints.sources import LocalSource
 from cloudrl.errors import CloudrlError, ConnectionFailed, InputError
 
+pytestmark = pytest.mark.io
+
+
+class Publisher:
+    """Pushes the latest step of a run to a stand-in for the Hub."""
+
+    def __init__(self, folder: Path, hub: FakeHub) -> None:
+        self.run, self.staging, self.hub = folder / "run", folder / "push", hub
+        self.api = HfApi(hub.url, "hf_x")
+        write_step(self.run, 7)
+
+    @property
+    def latest(self) -> CheckpointHandle:
+        return Checkpoints(LocalSource(self.run)).latest()
+
+    def plan(self, repo: str = "me/tiny", **options: Any) -> PushPlan:
+        return plan_push(self.latest, repo, self.staging, **options)
+
+    def push(self, plan: PushPlan, **options: Any) -> str:
+        return push(plan, api=self.api, **options)
+
 
 @pytest.fixture
-def server() -> Iterator[FakeHub]:
-    with FakeHub() as server:
-        yield server
+def publisher(tmp_path: Path) -> Iterator[Publisher]:
+    with FakeHub() as hub:
+        yield Publisher(tmp_path, hub)
 
 
-@pytest.fixture
-def api(server: FakeHub) -> HfApi:
-    return HfApi(server.url, "hf_x")
-
-
-@pytest.fixture
-def latest(tmp_path: Path) -> CheckpointHandle:
-    write_step(tmp_path / "run", 7)
-    return Checkpoints(LocalSource(tmp_path / "run")).latest()
-
-
-@pytest.mark.io
-def test_a_merged_model_with_its_card(latest: CheckpointHandle, server: FakeHub, api: HfApi, tmp_path: Path) -> None:
-    plan = plan_push(latest, "me/tiny", tmp_path / "push")
-    assert push(plan, api=api) == f"{server.url}/me/tiny"
-    latest.merge(tmp_path / "model")
+def test_a_merged_model_with_its_card(publisher: Publisher, tmp_path: Path) -> None:
+    plan = publisher.plan()
+    assert publisher.push(plan) == f"{publisher.hub.url}/me/tiny"
+    publisher.latest.merge(tmp_path / "model")
     merged = {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()}
-    assert server.contents() == {**merged, "README.md": plan.card.encode()}
-    assert list((tmp_path / "push").iterdir()) == [], "nothing is left on this machine"
+    assert publisher.hub.contents() == {**merged, "README.md": plan.card.encode()}
+    assert list(publisher.staging.iterdir()) == [], "nothing is left on this machine"
 
 
-@pytest.mark.io
 @pytest.mark.parametrize("private", [True, False])
-def test_public_only_when_asked(
-    latest: CheckpointHandle, server: FakeHub, api: HfApi, tmp_path: Path, private: bool
-) -> None:
-    plan = plan_push(latest, "me/tiny", tmp_path / "push", private=private)
+def test_public_only_when_asked(publisher: Publisher, private: bool) -> None:
+    plan = publisher.plan(private=private)
     assert ("private" if private else "PUBLIC") in plan.render()
-    push(plan, api=api)
-    assert server.repos["me/tiny"] is private
+    publisher.push(plan)
+    assert publisher.hub.repos["me/tiny"] is private
 
 
-@pytest.mark.io
 @pytest.mark.parametrize(
     ("repo", "there", "hint"),
     [("me/open", "is PUBLIC", "--public"), ("me/closed", "is private", "hf repos settings me/closed --public")],
 )
-def test_a_repository_stays_as_visible_as_it_is(
-    latest: CheckpointHandle, server: FakeHub, api: HfApi, tmp_path: Path, repo: str, there: str, hint: str
-) -> None:
-    is_private = server.repos[repo]
-    plan = plan_push(latest, repo, tmp_path / "push", private=not is_private)
+def test_a_repository_stays_as_visible_as_it_is(publisher: Publisher, repo: str, there: str, hint: str) -> None:
+    hub = publisher.hub
+    is_private = hub.repos[repo]
+    plan = publisher.plan(repo, private=not is_private)
     with pytest.raises(InputError, match=f"{repo} exists and {there}") as raised:
-        push(plan, api=api)
+        publisher.push(plan)
     assert hint in str(raised.value.hint)
-    assert (server.committed, plan.staging.exists()) == ([], False)
-    push(plan_push(latest, repo, tmp_path / "push", private=is_private), api=api)
-    assert "model.safetensors" in server.contents()
-    assert server.repos[repo] is is_private
+    assert (hub.committed, plan.staging.exists()) == ([], False)
+    publisher.push(publisher.plan(repo, private=is_private))
+    assert "model.safetensors" in hub.contents()
+    assert hub.repos[repo] is is_private
 
 
-@pytest.mark.io
-def test_a_home_that_cannot_be_written(latest: CheckpointHandle, api: HfApi, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="file cannot be written: File exists") as raised:
-        push(plan_push(latest, "me/tiny", tmp_path / "file"), api=api)
+def test_a_home_that_cannot_be_written(publisher: Publisher) -> None:
+    publisher.staging.write_text("")
+    with pytest.raises(InputError, match="push cannot be written: File exists") as raised:
+        publisher.push(publisher.plan())
     assert "CLOUDRL_HOME" in str(raised.value.hint)
-    plan = plan_push(latest, "me/tiny", tmp_path / "push")
+    publisher.staging.unlink()
+    plan = publisher.plan()
     (plan.staging / "README.md").mkdir(parents=True)
     with pytest.raises(InputError, match=r"README\.md cannot be written: Is a directory"):
-        push(plan, api=api)
+        publisher.push(plan)
 
 
-@pytest.mark.io
-def test_what_cannot_be_removed_is_said_with_where_the_model_is(
-    latest: CheckpointHandle, server: FakeHub, api: HfApi, tmp_path: Path
-) -> None:
-    plan = plan_push(latest, "me/tiny", tmp_path / "push")
-    server.on_commit = lambda: shutil.rmtree(plan.staging)
+def test_what_cannot_be_removed_is_said_with_where_the_model_is(publisher: Publisher) -> None:
+    plan = publisher.plan()
+    publisher.hub.on_commit = lambda: shutil.rmtree(plan.staging)
     with pytest.raises(InputError, match=r"the model is at http.*/me/tiny, and .* cannot be removed"):
-        push(plan, api=api)
+        publisher.push(plan)
 
 
-@pytest.mark.io
-def test_what_an_interrupted_removal_has_left_goes_and_is_not_uploaded(
-    latest: CheckpointHandle, server: FakeHub, api: HfApi, tmp_path: Path
-) -> None:
-    plan = plan_push(latest, "me/tiny", tmp_path / "push")
+def test_what_an_interrupted_removal_has_left_goes_and_is_not_uploaded(publisher: Publisher) -> None:
+    plan = publisher.plan()
     left = plan.staging.with_name(f".{plan.staging.name}.gone")
     left.mkdir(parents=True)
     (left / "half").write_text("")
-    push(plan, api=api)
-    assert "model.safetensors" in server.contents()
-    assert "half" not in server.contents()
-    assert list((tmp_path / "push").iterdir()) == []
+    publisher.push(plan)
+    assert "model.safetensors" in publisher.hub.contents()
+    assert "half" not in publisher.hub.contents()
+    assert list(publisher.staging.iterdir()) == []
 
 
-@pytest.mark.io
-def test_a_repeated_call_does_not_merge_again(
-    latest: CheckpointHandle, server: FakeHub, api: HfApi, tmp_path: Path
-) -> None:
+def test_a_repeated_call_does_not_merge_again(publisher: Publisher) -> None:
     def break_off() -> None:
         raise ConnectionError
 
-    server.on_commit = break_off
-    plan = plan_push(latest, "me/tiny", tmp_path / "push")
+    publisher.hub.on_commit = break_off
+    plan = publisher.plan()
     with pytest.raises(ConnectionFailed, match="the Hub does not answer for me/tiny"):
-        push(plan, api=api)
+        publisher.push(plan)
     assert (plan.staging / "model.safetensors").exists()
 
-    server.on_commit = lambda: None
+    publisher.hub.on_commit = lambda: None
     seen: list[tuple[int, int]] = []
-    again = plan_push(latest, "me/tiny", tmp_path / "push")
-    push(again, api=api, on_progress=lambda *done: seen.append(done))
+    publisher.push(publisher.plan(), on_progress=lambda *done: seen.append(done))
     assert seen == []
     assert not plan.staging.exists()
 
 
-def test_another_save_is_another_upload(latest: CheckpointHandle, tmp_path: Path) -> None:
-    plan = plan_push(latest, "me/tiny", tmp_path / "push")
-    assert plan_push(latest, "me/tiny", tmp_path / "push", dtype="fp32").staging != plan.staging
-    record = tmp_path / "run/global_step_7/actor/cloudrl_save_world_size_2_rank_0.json"
+def test_another_save_is_another_upload(publisher: Publisher) -> None:
+    plan = publisher.plan()
+    assert publisher.plan(dtype="fp32").staging != plan.staging
+    record = publisher.run / "global_step_7/actor/cloudrl_save_world_size_2_rank_0.json"
     record.write_text("{}")
     os.utime(record, (2e9, 2e9))
-    later = Checkpoints(LocalSource(tmp_path / "run")).latest()
-    same = plan_push(later, "me/tiny", tmp_path / "push")
-    assert same.staging == plan.staging, "what the agents write down later is no other save"
-    write_step(tmp_path / "run", 8)
-    newer = Checkpoints(LocalSource(tmp_path / "run")).latest()
-    assert plan_push(newer, "me/tiny", tmp_path / "push").staging != plan.staging
+    assert publisher.plan().staging == plan.staging, "what the agents write down later is no other save"
+    write_step(publisher.run, 8)
+    assert publisher.plan().staging != plan.staging
 
 
 @pytest.mark.parametrize("repo", ["tiny", "/tiny", "me/", "a/b/c", ""])
-def test_what_is_no_repository(latest: CheckpointHandle, tmp_path: Path, repo: str) -> None:
+def test_what_is_no_repository(publisher: Publisher, repo: str) -> None:
     with pytest.raises(InputError, match="is no repository"):
-        plan_push(latest, repo, tmp_path)
+        publisher.plan(repo)
 
 
 # -- the card ----------------------------------------------------------------------------------------------------
@@ -196,7 +188,6 @@ def test_a_command_that_no_shell_can_read_is_left_out() -> None:
     assert "t.py" not in model_card("m", 3, "bf16", known)
 
 
-@pytest.mark.io
 @pytest.mark.parametrize(
     "given",
     [
@@ -223,7 +214,6 @@ LOG = b"""\
 """
 
 
-@pytest.mark.io
 def test_what_the_cluster_says_of_a_step() -> None:
     with FakeCluster() as cluster:
         metadata = {"job_name": "mine", "cloudrl_recipe": "grpo", "cloudrl_total_steps": "3"}
@@ -245,30 +235,24 @@ def test_what_the_cluster_says_of_a_step() -> None:
 # -- the real client against a server of ours -----------------------------------------------------------------------
 
 
-@pytest.mark.io
-def test_older_weights_go_and_new_ones_are_spared(
-    latest: CheckpointHandle, server: FakeHub, api: HfApi, tmp_path: Path
-) -> None:
-    server.files = [
+def test_older_weights_go_and_new_ones_are_spared(publisher: Publisher) -> None:
+    hub = publisher.hub
+    hub.files = [
         "model.safetensors", "model-00001-of-00002.safetensors", "model.safetensors.index.json",
         "pytorch_model.bin", "README.md", "picture.png",
     ]  # fmt: skip
-    push(plan_push(latest, "me/closed", tmp_path / "push"), api=api)
+    publisher.push(publisher.plan("me/closed"))
     gone = {"model-00001-of-00002.safetensors", "model.safetensors.index.json", "pytorch_model.bin"}
-    assert server.paths("deletedFile").keys() == gone
-    assert {"model.safetensors", "README.md"} <= server.contents().keys()
+    assert hub.paths("deletedFile").keys() == gone
+    assert {"model.safetensors", "README.md"} <= hub.contents().keys()
 
 
-@pytest.mark.io
-def test_a_hub_that_refuses_is_told_before_anything_is_merged(
-    latest: CheckpointHandle, server: FakeHub, api: HfApi, tmp_path: Path
-) -> None:
-    server.is_read_only = True
-    plan = plan_push(latest, "me/tiny", tmp_path / "push")
+def test_a_hub_that_refuses_is_told_before_anything_is_merged(publisher: Publisher) -> None:
+    publisher.hub.is_read_only = True
+    plan = publisher.plan()
     with pytest.raises(InputError, match="the Hub refuses me/tiny") as raised:
-        push(plan, api=api)
-    assert raised.value.hint is not None
-    assert "hf auth login" in raised.value.hint
+        publisher.push(plan)
+    assert "hf auth login" in str(raised.value.hint)
     assert not plan.staging.exists()
 
 
@@ -295,11 +279,10 @@ def test_a_file_of_ours_that_stops_an_upload() -> None:
         )
 
 
-@pytest.mark.io
-def test_a_hub_that_is_not_there(latest: CheckpointHandle, tmp_path: Path) -> None:
-    plan = plan_push(latest, "me/tiny", tmp_path / "push")
+def test_a_hub_that_is_not_there(publisher: Publisher) -> None:
+    publisher.api = HfApi("http://127.0.0.1:9", "hf_x")
     with pytest.raises(ConnectionFailed, match="the Hub does not answer for me/tiny"):
-        push(plan, api=HfApi("http://127.0.0.1:9", "hf_x"))
+        publisher.push(publisher.plan())
 
 
 # -- weights that a Hub wants as LFS objects ------------------------------------------------------------------------
@@ -321,30 +304,30 @@ except CloudrlError as error:
 """
 
 
-def pushed(server: FakeHub, folder: Path) -> subprocess.CompletedProcess[str]:
+def pushed(publisher: Publisher) -> subprocess.CompletedProcess[str]:
     """In a Python of its own, without Xet, whose storage has no open protocol; the Hub takes LFS as well."""
     return subprocess.run(
-        [sys.executable, "-c", PUSH, server.url, folder / "run", folder / "push"],
+        [sys.executable, "-c", PUSH, publisher.hub.url, publisher.run, publisher.staging],
         env={**os.environ, "HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"},
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
 
 
-@pytest.mark.io
-def test_what_has_arrived_is_not_sent_again(latest: CheckpointHandle, server: FakeHub, tmp_path: Path) -> None:
-    latest.merge(tmp_path / "model")
+def test_what_has_arrived_is_not_sent_again(publisher: Publisher, tmp_path: Path) -> None:
+    server = publisher.hub
+    publisher.latest.merge(tmp_path / "model")
     names = ("model.safetensors", "tokenizer.json")
     model, arrived = (hashlib.sha256((tmp_path / "model" / name).read_bytes()).hexdigest() for name in names)
 
     server.refuses, server.lfs = {model}, set(names)
-    failed = pushed(server, tmp_path)
+    failed = pushed(publisher)
     assert (failed.returncode, server.committed) == (1, []), failed.stderr
     assert "the Hub refuses me/closed" in failed.stderr
 
     server.refuses = set()
     assert server.objects.keys() == {arrived}
     server.sent.clear()
-    done = pushed(server, tmp_path)
+    done = pushed(publisher)
     assert done.returncode == 0, done.stderr
     assert server.sent == [model]
     assert server.paths("lfsFile") == {"model.safetensors": model, "tokenizer.json": arrived}

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from cut_link import CutLink
+from fake_clock import Clock
 from node.server_harness import TOKEN, Served
 
 from cloudrl.checkpoints.remote import RangeClient, RemoteShard
@@ -23,20 +24,6 @@ PATH = "my run/global_step_3/actor/model_world_size_2_rank_1.pt"
 VALUES = struct.pack("<500000f", *((index - 250_000) / 7 for index in range(500_000)))
 SIZE = len(VALUES)
 FLOATS = (DType.BFLOAT16, DType.FLOAT16, DType.FLOAT32, DType.FLOAT64)
-
-
-class Clock:
-    """Time passes when somebody sleeps, and `on_sleep` happens."""
-
-    def __init__(self) -> None:
-        self.now_s = 0.0
-        self.slept: list[float] = []
-        self.on_sleep = lambda: None
-
-    def sleep(self, seconds: float) -> None:
-        self.now_s += seconds
-        self.slept.append(seconds)
-        self.on_sleep()
 
 
 @pytest.fixture(scope="module")
@@ -61,15 +48,10 @@ def link(served: Served) -> Iterator[CutLink]:
         yield link
 
 
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
 def shard(link: CutLink, clock: Clock, *, size: int = SIZE, path: str = PATH,
           token: str = TOKEN, said: list[str] | None = None) -> RemoteShard:  # fmt: skip
     client = RangeClient(
-        AgentClient(link.url, token), backoff=Backoff(give_up_s=60.0), clock=lambda: clock.now_s, sleep=clock.sleep,
+        AgentClient(link.url, token), backoff=Backoff(give_up_s=60.0), clock=clock, sleep=clock.sleep,
         on_break=(said if said is not None else []).append,
     )  # fmt: skip
     return at(client, path, size)
@@ -163,19 +145,14 @@ def test_a_link_that_stays_away(link: CutLink, clock: Clock) -> None:
     link.down()
     with pytest.raises(CheckpointError, match=r"node 1 .* cannot be read: nothing has come for 6\d s") as raised:
         shard(link, clock).read(5, 10)
-    assert raised.value.hint is not None
-    assert "cloudrl status" in raised.value.hint
+    assert "cloudrl status" in str(raised.value.hint)
     assert sum(clock.slept) < 76
 
 
 def test_a_node_that_the_head_has_not_heard_of_yet(served: Served, link: CutLink, clock: Clock) -> None:
     known = dict(served.state._members)
     served.state._members.clear()
-
-    def back() -> None:
-        served.state._members.update(known)
-
-    clock.on_sleep = back
+    clock.on_sleep = lambda: served.state._members.update(known)
     assert shard(link, clock).read(5, 10) == VALUES[5:15]
     assert clock.slept == [0.5]
 
@@ -205,7 +182,7 @@ def test_a_cluster_that_is_being_started_again(link: CutLink, clock: Clock) -> N
             raise ConnectionFailed("there are no new tokens yet")
         return TOKEN
 
-    client = RangeClient(AgentClient(link.url, "old", refresh=renew), clock=lambda: clock.now_s, sleep=clock.sleep)
+    client = RangeClient(AgentClient(link.url, "old", refresh=renew), clock=clock, sleep=clock.sleep)
     assert at(client).read(0, 5) == VALUES[:5]
     assert len(clock.slept) == 3
 

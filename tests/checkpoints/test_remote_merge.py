@@ -13,6 +13,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from fake_clock import Clock
 from fake_cluster import FakeCluster
 from node_image import link_numpy
 from small_step import write_step
@@ -132,18 +133,12 @@ def test_a_step_that_has_gone_meanwhile(head: Head, tmp_path: Path) -> None:
 WANTED = HeadMerge("", "mine", 7, "actor", 2, "/out", "bf16", sync=False, give_up_s=60.0)
 
 
-def test_a_node_that_is_silent_for_a_moment_is_waited_for(head: Head) -> None:
+def test_a_node_that_is_silent_for_a_moment_is_waited_for(head: Head, clock: Clock) -> None:
     """Else an older copy on another node would be merged in its place."""
     agent, away = AgentClient(head.agent_url, head.token), head.disks.pop(1)
-    pauses: list[float] = []
-
-    def sleep(seconds: float) -> None:
-        pauses.append(seconds)
-        if len(pauses) == 2:
-            head.disks[1] = away
-
-    assert _find(agent, WANTED, sleep=sleep).ranks == (0, 1)
-    assert len(pauses) == 2
+    clock.on_sleep = lambda: head.disks.update({1: away}) if len(clock.slept) == 2 else None
+    assert _find(agent, WANTED, sleep=clock.sleep).ranks == (0, 1)
+    assert len(clock.slept) == 2
 
 
 def test_a_node_that_stays_silent_is_not_passed_over(head: Head) -> None:

@@ -1,4 +1,5 @@
 import pytest
+from fake_clock import Clock
 from fake_cluster import FakeCluster
 
 from cloudrl.errors import ConnectionFailed, FailedError, InputError, JobFailed, Unauthorized
@@ -81,17 +82,13 @@ def test_a_tunnel_that_dies_and_comes_back(cluster: FakeCluster, connection: Con
     assert lines(seen) == ["before", "half and half", "after"]
 
 
-def test_giving_up_leaves_the_job_alone(cluster: FakeCluster, connection: Connection):
+def test_giving_up_leaves_the_job_alone(cluster: FakeCluster, connection: Connection, clock: Clock):
     cluster.add("run", b"text\n")
-    job, now = find_job(connection, "run"), [0.0]
+    job = find_job(connection, "run")
     cluster.down()
-
-    def pass_time(seconds: float) -> None:
-        now[0] += seconds
-
     with pytest.raises(ConnectionFailed):
-        list(job.follow(clock=lambda: now[0], sleep=pass_time, backoff=Backoff(give_up_s=30)))
-    assert now[0] > 30
+        list(job.follow(clock=clock, sleep=clock.sleep, backoff=Backoff(give_up_s=30)))
+    assert clock.now > 30
 
 
 def test_a_cluster_that_was_restarted_while_it_was_followed(cluster: FakeCluster, connection: Connection):

@@ -13,6 +13,7 @@ from planning import planned_uploads, prepare
 sys.path.insert(0, str(Path(__file__).parents[1] / "node"))
 from collections.abc import Iterable, Iterator
 
+from fake_clock import Clock
 from fake_cluster import FakeCluster
 from server_harness import TOKEN, Served
 
@@ -164,19 +165,16 @@ def coming(size_bytes: int = 0) -> Replica:
 
 def wait(answers: list[dict[int, Replica]]) -> tuple[list[str], float]:
     """Wait while rank 0 says one after the other, the last for ever; what is said, and the seconds it took."""
-    said, now = [], [0.0]
-
-    def sleep(seconds: float) -> None:
-        now[0] += seconds
+    said, clock = [], Clock()
 
     def state() -> dict[int, Replica]:
         return answers.pop(0) if len(answers) > 1 else answers[0]
 
     try:
-        wait_replicated(state, "./model", clock=lambda: now[0], sleep=sleep, on_wait=said.append)
+        wait_replicated(state, "./model", clock=clock, sleep=clock.sleep, on_wait=said.append)
     except ConnectionFailed as failure:
         said.append(failure.message)
-    return said, now[0]
+    return said, clock.now
 
 
 def test_waiting_for_every_node():

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from fake_clock import Clock
 from node_harness import kill_all, until
 
 from cloudrl.errors import CloudrlError, ClusterFailed, ConnectionFailed, InputError, Interrupted
@@ -236,21 +237,16 @@ def test_a_name_that_is_not_there(home: Home, verb: object) -> None:
     assert not (home.folder / "home").exists()
 
 
-def test_leftovers_without_an_agent_are_ended_at_once(home: Home) -> None:
+def test_leftovers_without_an_agent_are_ended_at_once(home: Home, clock: Clock) -> None:
     env = {**os.environ, processes.MARK: "an-id"}
     orphan = ["sh", "-c", "trap '' TERM; echo; while :; do sleep 0.2; done"]
     with subprocess.Popen(orphan, env=env, stdout=subprocess.PIPE) as left:
         assert left.stdout is not None
         left.stdout.readline()
-        now = [0.0]
-
-        def sleep(seconds: float) -> None:
-            now[0] += seconds
-            time.sleep(0.01)
-
-        assert processes.end("an-id", clock=lambda: now[0], sleep=sleep) is True
+        clock.on_sleep = lambda: time.sleep(0.01)
+        assert processes.end("an-id", clock=clock, sleep=clock.sleep) is True
         assert left.wait(5) == -signal.SIGKILL
-    assert now[0] < 5
+    assert clock.now < 5
     assert processes.end("an-id") is False
 
 

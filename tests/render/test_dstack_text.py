@@ -91,8 +91,7 @@ GOLDEN = {
 def test_a_cost_is_not_limited_without_a_price():
     with pytest.raises(SpecError, match="max_cost 200 needs the price of the cluster") as caught:
         to_dstack(Cluster(name="one", max_cost=200))
-    assert caught.value.hint is not None
-    assert "price_per_hour" in caught.value.hint
+    assert "price_per_hour" in str(caught.value.hint)
 
 
 @pytest.mark.parametrize("name", GOLDEN)

@@ -58,11 +58,7 @@ def test_what_an_agent_writes_down_later_makes_a_run_no_newer() -> None:
 @pytest.mark.parametrize(
     ("steps", "tracker", "latest"),
     [
-        (
-            (step(10, at=1000.0), step(50, at=500.0)),
-            "10",
-            10,
-        ),  # after a new start: those of the old attempt do not count
+        ((step(10, at=1000.0), step(50, at=500.0)), "10", 10),  # after a new start, the old attempt's do not count
         ((step(10, at=100.0), step(20, at=200.0)), "10", 20),  # later than the tracked one, and written later
         ((step(10, at=1000.0), step(50, at=500.0)), None, 50),
     ],

@@ -206,44 +206,39 @@ class TestTheSecondDaemon:
         assert acquire_lock(tmp_path, 0.1) is None
 
     @pytest.fixture
-    def start(self, tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], TunnelState]:
+    def start(self, tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Callable[[], TunnelState]:
         """Start a daemon that finds another one at work, and ends."""
         gave_way = SimpleNamespace(poll=lambda: 0, terminate=lambda: None)
         monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: gave_way)
-        return lambda sleep: tunnel_daemon.start(tmp_path, "lab", "a:b", [], [1], clock=clock, sleep=sleep)
+        return lambda: tunnel_daemon.start(tmp_path, "lab", "a:b", [], [1], clock=clock, sleep=clock.sleep)
 
     def test_waits_for_the_tunnel_of_the_first(self, tmp_path: Path, first: Any, clock: Clock, start: Any) -> None:
         """The second gives way to the first within 2 s, and the first needs longer for its tunnel."""
         assert first
         (tmp_path / "log").write_text("words of the first\n")
         opened = TunnelState(1, "run-1", {8265: 1, 8266: 2})
-
-        def sleep(seconds: float) -> None:
-            clock.sleep(seconds)
-            if clock.now > 30:
-                write(opened, tmp_path)
-
-        assert start(sleep) == opened
+        clock.on_sleep = lambda: clock.now > 30 and write(opened, tmp_path)
+        assert start() == opened
         assert (tmp_path / "log").read_text() == "words of the first\n"
 
     def test_fails_with_the_words_of_the_first(self, tmp_path: Path, first: Any, clock: Clock, start: Any) -> None:
         (tmp_path / "log").write_text("words of last week\n")
 
-        def sleep(seconds: float) -> None:
-            clock.sleep(seconds)
+        def fail() -> None:
             if clock.now > 30 and not first.closed:
                 with (tmp_path / "log").open("a") as log:
                     log.write("no tunnel after 60 s\n")
                 first.close()
 
+        clock.on_sleep = fail
         for said in ("no tunnel after 60 s", "no reason given"):
             with pytest.raises(ConnectionFailed, match=f"the tunnel to 'lab' did not open: {said}"):
-                start(sleep)
+                start()
 
     def test_does_not_wait_without_end(self, first: Any, clock: Clock, start: Any) -> None:
         assert first
         with pytest.raises(ConnectionFailed, match="did not open"):
-            start(clock.sleep)
+            start()
         assert 60 < clock.now < 90
 
     def test_stop_of_one_that_has_gone_meanwhile_is_no_error(
