@@ -24,7 +24,7 @@ test-unit: $(VENV)/.dev
 
 # the real dstack server with stand-in hosts
 test-dstack: dstack-packages
-	@$(BIN)/python tests/parts.py lab cloud
+	@$(BIN)/python tests/parts.py lab second-lab
 
 test-slow: dstack-packages
 	CLOUDRL_SLOW=1 HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest

@@ -9,11 +9,16 @@ import subprocess
 import sys
 from pathlib import Path
 
-LAB_FOLDERS = ("tests/dstack_hosts", "tests/providers")  # to collect all tests would take 15 s of CPU time
+LAB_FOLDERS = ("tests/providers", "tests/dstack_hosts")  # to collect all tests would take 15 s of CPU time
+SECOND_LAB = (
+    "tests/providers/test_dstack_cloud.py",
+    "tests/providers/test_dstack_ready_files.py",
+    "tests/dstack_hosts",
+)
 PARTS = {
     "others": ("-m", "not dstack"),
-    "lab": ("-m", "dstack and not cloud", *LAB_FOLDERS),
-    "cloud": ("-m", "dstack and cloud", *LAB_FOLDERS),
+    "lab": ("-m", "dstack", "tests/providers", *(f"--ignore={path}" for path in SECOND_LAB)),
+    "second-lab": ("-m", "dstack", *SECOND_LAB),
 }
 KIND = {"others": ("nice", "-n", "5")}  # in the labs a server has an eye on the clock
 CACHE = Path(".pytest_cache")

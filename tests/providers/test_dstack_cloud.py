@@ -23,7 +23,7 @@ from node_image import make_image
 
 from cloudrl.render.agent import write_agent
 
-pytestmark = [pytest.mark.dstack, pytest.mark.cloud]
+pytestmark = pytest.mark.dstack
 
 AT_ONCE = 6  # scripts; a server has one thread, of which each takes a tenth by looking at its run
 IDLE_S = 10  # after which a fleet gives an idle machine back

@@ -18,7 +18,7 @@ from node_image import make_image, real_python
 from cloudrl.render.agent import write_agent
 from cloudrl.verl.releases import release
 
-pytestmark = [pytest.mark.dstack, pytest.mark.cloud]
+pytestmark = pytest.mark.dstack
 
 REPOSITORY = Path(__file__).parents[2]
 FLEETS = {
