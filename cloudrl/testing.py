@@ -354,7 +354,9 @@ def _status(cluster: ClusterInfo) -> dict[str, Any]:
         verl_version="0.9.1", rollouts=("vllm",), checkpoint_dir="/vol/checkpoints",
         data={"addition": {"train": "/vol/data/train.parquet", "test": "/vol/data/test.parquet"}},
         models={"tiny-adder": "/vol/models/tiny-adder"},
-        nodes=tuple(NodeReport(rank, _ip(rank), phase=Phase.READY, gpus=cluster.gpus_per_node) for rank in range(cluster.nodes)),
+        nodes=tuple(
+            NodeReport(rank, _ip(rank), phase=Phase.READY, gpus=cluster.gpus_per_node) for rank in range(cluster.nodes)
+        ),
     )  # fmt: skip
     found: dict[str, Any] = json.loads(json.dumps(to_json(status)))
     return found

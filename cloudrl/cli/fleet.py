@@ -25,7 +25,7 @@ from cloudrl.cli._terminal import Terminal
 from cloudrl.errors import InputError
 
 if TYPE_CHECKING:
-    from cloudrl.providers.dstack.fleets import FleetState
+    from cloudrl.providers.machines import FleetState
 
 app = typer.Typer(help="Manage dstack fleets, the machines for clusters.", no_args_is_help=True)
 
@@ -50,7 +50,7 @@ def create(
 ) -> None:
     """Create a fleet, or write its YAML with -o. Machines are rented by the first run unless --now or --nodes 2..4."""
     from cloudrl.sdk import Fleet
-    from cloudrl.sdk.fleet import declared_notices
+    from cloudrl.sdk.machines import declared_notices
 
     ssh = explicit(user=ssh_user, identity_file=ssh_key, hosts=ssh_host)
     for key, flag in (("hosts", "--ssh-host"), ("user", "--ssh-user"), ("identity_file", "--ssh-key")):
@@ -80,7 +80,7 @@ def create(
 @app.command("list")
 def list_(as_json: JsonOption = False, project: ProjectOption = None) -> None:
     """List fleets and their machines."""
-    from cloudrl.sdk.fleet import list_fleets
+    from cloudrl.sdk.machines import list_fleets
 
     states = list_fleets(project)
     _output.listing(
@@ -100,7 +100,7 @@ def delete(
     project: ProjectOption = None,
 ) -> None:
     """Delete fleets and release their machines. Everything on the disks of rented machines is lost."""
-    from cloudrl.sdk.fleet import delete_fleets
+    from cloudrl.sdk.machines import delete_fleets
 
     with Terminal(yes=yes) as terminal:
         delete_fleets(names, project, confirm=terminal.confirm, on_progress=terminal)

@@ -55,7 +55,7 @@ def create(
 def list_(as_json: JsonOption = False, project: ProjectOption = None) -> None:
     """List network volumes."""
     from cloudrl.jobs.format import money
-    from cloudrl.sdk.volume import list_volumes
+    from cloudrl.sdk.machines import list_volumes
 
     states = list_volumes(project)
     rows = [
@@ -74,7 +74,7 @@ def delete(
     project: ProjectOption = None,
 ) -> None:
     """Delete network volumes and everything on them."""
-    from cloudrl.sdk.volume import delete_volumes
+    from cloudrl.sdk.machines import delete_volumes
 
     with Terminal(yes=yes) as terminal:
         delete_volumes(names, project, confirm=terminal.confirm, on_progress=terminal)

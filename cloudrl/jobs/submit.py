@@ -18,7 +18,8 @@ from cloudrl.jobs.transfer import send_files, wait_replicated
 from cloudrl.jobs.working_dir import PackagePlan, zip_package
 from cloudrl.node.uploads import size_text
 from cloudrl.protocol.client import AgentClient
-from cloudrl.providers.model import Notice, Transfer
+from cloudrl.providers.machines import Notice
+from cloudrl.providers.model import Transfer
 from cloudrl.saves.aggregate import cluster_inventory
 from cloudrl.spec import Job
 from cloudrl.transport import Connection, RayClient, inspect_cluster

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from cloudrl.errors import CapacityError
+from cloudrl.errors import CapacityError, InputError
 from cloudrl.protocol.phases import Phase
 from cloudrl.protocol.report import BudgetStatus, ClusterStatus, NodeReport
+from cloudrl.providers.machines import Fleets, Notice, Price, Volumes
 from cloudrl.spec import Cluster, Fleet
 from cloudrl.transport import Connection
 
@@ -38,49 +39,12 @@ class NoFleet(CapacityError):
 
 
 @dataclass(frozen=True)
-class Notice:
-    """A sentence that the user should read, and what may be done about it."""
-
-    text: str
-    hint: str = ""
-
-
-@dataclass(frozen=True)
 class Transfer:
     """How far a copy is; the last one has `done_bytes == total_bytes`."""
 
     what: str
     done_bytes: int
     total_bytes: int
-
-
-@dataclass(frozen=True)
-class Offer:
-    """A machine that could be had. `price` is in US dollars an hour."""
-
-    backend: str
-    region: str
-    instance_type: str
-    resources: str
-    price: float
-    spot: bool
-
-
-@dataclass(frozen=True)
-class Price:
-    """What a cluster is going to cost.
-
-    Attributes:
-        per_hour: US dollars of all nodes together at the cheapest offer; None where there is none.
-        offers: for one node, cheapest first.
-        total_offers: how many there are.
-        notices: what else costs money, or does not work on those machines.
-    """
-
-    per_hour: float | None
-    offers: tuple[Offer, ...] = ()
-    total_offers: int = 0
-    notices: tuple[Notice, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -317,6 +281,18 @@ class Provider(Protocol):
 
     def down(self, name: str) -> bool:
         """End a cluster; False when nothing of it was running. Checkpoints and logs stay."""
+
+    def fleets(self, project: str | None = None) -> Fleets:  # noqa: ARG002
+        """The machines that its clusters run on, of one of its projects; None for the default one.
+
+        Raises:
+            InputError: it has nothing of the kind, or is not configured.
+        """
+        raise InputError(f"provider {self.name} has no fleets")
+
+    def volumes(self, project: str | None = None) -> Volumes:  # noqa: ARG002
+        """The disks that outlive machines; see `fleets`."""
+        raise InputError(f"provider {self.name} has no network volumes")
 
     def list(self, name: str | None = None) -> Sequence[Status]:
         """One's own clusters that are running or have left something, or the one of a name, whoever's it is."""

@@ -4,14 +4,14 @@ from cloudrl.sdk.callbacks import Notice as Notice
 from cloudrl.sdk.callbacks import Question as Question
 from cloudrl.sdk.callbacks import Transfer as Transfer
 from cloudrl.sdk.cluster import Cluster as Cluster
-from cloudrl.sdk.fleet import Fleet as Fleet
+from cloudrl.sdk.machines import Fleet as Fleet
+from cloudrl.sdk.machines import NetworkVolume as NetworkVolume
 from cloudrl.sdk.running import RunningCluster as RunningCluster
 from cloudrl.sdk.running import attach as attach
 from cloudrl.sdk.running import connect as connect
 from cloudrl.sdk.runs import Run as Run
 from cloudrl.sdk.runs import run as run
 from cloudrl.sdk.submission import recipe as recipe
-from cloudrl.sdk.volume import NetworkVolume as NetworkVolume
 from cloudrl.spec import DataSet as DataSet
 from cloudrl.spec import Job as Job
 from cloudrl.spec import Volume as Volume

@@ -8,7 +8,7 @@ from typing import Union
 
 from cloudrl.errors import InputError
 from cloudrl.jobs import Event, JobHandle
-from cloudrl.providers.model import Notice as Notice  # noqa: PLC0414  offered here, too
+from cloudrl.providers.machines import Notice as Notice  # noqa: PLC0414  offered here, too
 from cloudrl.providers.model import Status
 from cloudrl.providers.model import Transfer as Transfer  # noqa: PLC0414
 from cloudrl.shards.progress import OnProgress as OnBytes

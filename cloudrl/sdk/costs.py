@@ -6,7 +6,8 @@ from cloudrl.errors import CloudrlError
 from cloudrl.jobs.format import money
 from cloudrl.node.budget import duration
 from cloudrl.protocol.phases import Phase
-from cloudrl.providers.model import Notice, Price, Provider, Status
+from cloudrl.providers.machines import Notice, Price
+from cloudrl.providers.model import Provider, Status
 from cloudrl.sdk.callbacks import OnProgress
 
 _SHOWN_OFFERS = 3

@@ -21,7 +21,7 @@ from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, silent,
 from cloudrl.sdk.checkpoints import merge_result
 from cloudrl.sdk.cluster import Cluster, load_cluster, nothing_started
 from cloudrl.sdk.costs import costs, with_state
-from cloudrl.sdk.fleet import Fleet
+from cloudrl.sdk.machines import Fleet
 from cloudrl.sdk.running import RunningCluster
 from cloudrl.sdk.submission import JobKeywords, follow, prepare, submit_options
 from cloudrl.sdk.teardown import TeardownImpact, assess, end, ending, report_state

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 from typed_command import Run
 
-from cloudrl.providers.dstack import server, volumes
+from cloudrl.providers.dstack import provider
+from cloudrl.providers.dstack.machines import DstackVolumes
 
 pytestmark = pytest.mark.io
 
@@ -16,14 +17,14 @@ def press(*_: Any, **__: Any) -> Any:
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("moment", ["create", "wait"])
+@pytest.mark.parametrize("moment", ["_call", "_wait"])
 @pytest.mark.parametrize("where", [(), ("--project", "research")])
 def test_ctrl_c_while_a_disk_is_made(
     run: Run, monkeypatch: pytest.MonkeyPatch, moment: str, where: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr(server, "connect", lambda _project: None)
-    monkeypatch.setattr(volumes, "create", lambda *_: None)
-    monkeypatch.setattr(volumes, moment, press)
+    monkeypatch.setattr(provider, "connect", lambda _project: None)
+    monkeypatch.setattr(DstackVolumes, "_call", lambda *_: ())
+    monkeypatch.setattr(DstackVolumes, moment, press)
     done = run(*CREATE, *where)
     assert done.code == 130
     assert "interrupted; volume ckpt is still being created, and its disk costs money until you delete it" in done.err

@@ -15,7 +15,8 @@ from cloudrl.errors import CapacityError, InputError
 from cloudrl.protocol import outcome
 from cloudrl.protocol.outcome import STARTED, Outcome
 from cloudrl.protocol.phases import Phase
-from cloudrl.providers.dstack import diagnostics, fleets, runs, watcher
+from cloudrl.providers.dstack import diagnostics, runs, watcher
+from cloudrl.providers.dstack.machines import DstackFleets
 from cloudrl.providers.dstack.plan import make_plan, with_price
 from cloudrl.providers.dstack.runs import Attempt, RunState
 from cloudrl.providers.model import CheckpointRetention, NoFleet
@@ -180,7 +181,7 @@ MOUNT = SimpleNamespace(instance_path="/checkpoints", path="/checkpoints")
 class TestRetention:
     def of(self, dstack: FakeDstack, folder: str = "/checkpoints", **changes: Any) -> CheckpointRetention:
         mine = held(dstack, attempt(backend=changes.pop("backend", "aws")), **{"volumes": [MOUNT], **changes})
-        known = fleets.list_all(dstack.server)
+        known = DstackFleets(dstack.server).list()
         return watcher.retention(mine, folder, known[0] if known else None)
 
     def test_ssh_hosts_keep_theirs(self, dstack: FakeDstack) -> None:
@@ -219,7 +220,7 @@ class TestFleetsThatNeverIdleOut:
     )
     def test_why(self, dstack: FakeDstack, changes: dict[str, Any], said: str) -> None:
         dstack.held_fleets = [fleet(**changes)]
-        [look] = fleets.list_all(dstack.server)
+        [look] = DstackFleets(dstack.server).list()
         notice = look.never_released
         assert (notice is not None) == bool(said)
         assert notice is None or notice.text.endswith(f"while idle: {said}")

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cloudrl.errors import CapacityError, InputError
-from cloudrl.providers.dstack import fleets, runs
-from cloudrl.providers.dstack.fleets import FleetState
+from cloudrl.providers.dstack import runs
+from cloudrl.providers.dstack.machines import DstackFleets, offers_of
 from cloudrl.providers.dstack.runs import RunState
 from cloudrl.providers.dstack.server import Server, connect, parse
-from cloudrl.providers.model import NoFleet, Notice, Offer, Plan, Price
+from cloudrl.providers.machines import FleetState, Notice, Offer, Price
+from cloudrl.providers.model import NoFleet, Plan
 from cloudrl.render.agent import write_agent
 from cloudrl.render.dstack import release_of, to_dstack
 from cloudrl.spec import Cluster, Fleet
@@ -75,9 +76,9 @@ class DstackPlan(Plan):
         plan = replace(self, server=server, answer=_ask(server, self.name, self.text))
         _check_name(server, plan)
         _check_secrets(server, plan)
-        known = [each for each in fleets.list_all(server) if not self.fleets or each.name in self.fleets]
+        known = [each for each in DstackFleets(server).list() if not self.fleets or each.name in self.fleets]
         job = plan.answer.job_plans[0]
-        offers = fleets.offers_of(job.offers)
+        offers = offers_of(job.offers)
         if not offers:
             raise _no_machines(server, plan, known)
         per_hour = self.cluster.nodes * offers[0].price

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
@@ -146,21 +146,6 @@ def _mount_adapter(api: Any, url: str, project: str) -> None:
 
     for scheme in ("http://", "https://"):
         api._s.mount(scheme, Adapter())  # noqa: SLF001
-
-
-def pick(server: Server, kind: str, known: Mapping[str, T], name: str) -> T:
-    """The fleet or volume of that name.
-
-    Raises:
-        InputError: there is none.
-    """
-    if name not in known:
-        from cloudrl.errors import did_you_mean
-
-        raise InputError(
-            f"project {server.project!r} has no {kind} {name!r}{did_you_mean(name, known)}", hint=f"cloudrl {kind} list"
-        )
-    return known[name]
 
 
 def wait_for(

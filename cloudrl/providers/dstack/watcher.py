@@ -11,13 +11,14 @@ from cloudrl.errors import ClusterFailed, ConnectionFailed, InputError
 from cloudrl.node.budget import duration
 from cloudrl.protocol.phases import Phase
 from cloudrl.protocol.report import NodeReport
-from cloudrl.providers.dstack import fleets, runs
+from cloudrl.providers.dstack import runs
 from cloudrl.providers.dstack.access import RunAccess, open_access
 from cloudrl.providers.dstack.diagnostics import exit_reason, previous_attempts
-from cloudrl.providers.dstack.fleets import FleetState
+from cloudrl.providers.dstack.machines import DstackFleets
 from cloudrl.providers.dstack.runs import RunState
 from cloudrl.providers.dstack.server import Server
-from cloudrl.providers.model import CheckpointRetention, Notice, Status, agent_fields
+from cloudrl.providers.machines import FleetState, Notice
+from cloudrl.providers.model import CheckpointRetention, Status, agent_fields
 
 _SUMMARY = "its machines stay in their fleet until they were idle for its idle duration: cloudrl fleet list"
 _OPEN_S = 15.0
@@ -156,7 +157,7 @@ def _describe(server: Server, run: RunState) -> Status:
     fleet, notice = None, None
     if run.fleet is not None:
         try:
-            fleet = fleets.get(server, run.fleet)
+            fleet = DstackFleets(server).get(run.fleet)
             notice = fleet.never_released
         except ConnectionFailed as error:
             text = f"whether fleet {run.fleet} gives the machines back cannot be seen: {error.message}"

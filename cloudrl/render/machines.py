@@ -1,10 +1,10 @@
-"""A fleet as dstack's YAML. Facts about dstack are from 0.22.5."""
+"""Fleets and network volumes as dstack's YAML. Facts about dstack are from 0.22.5."""
 
 from __future__ import annotations
 
 from cloudrl.render.dstack_models import check_with_dstack, refuse_rendered
 from cloudrl.render.yaml_text import Section, document, pick, plain
-from cloudrl.spec import Fleet
+from cloudrl.spec import Fleet, NetworkVolume
 
 _RENDERED = ("type", "name", "placement", "nodes", "idle_duration", "resources", "ssh_config")
 _LAST = ("blocks", "tags")
@@ -20,6 +20,15 @@ Fleet for cloudrl clusters: machines of your own. Each has Docker and the driver
 lets the user run sudo without a password. To create it:
 
   dstack apply -f {name}.dstack.yml"""
+
+_PLACE, _VOLUME_LAST = ("availability_zone",), ("auto_cleanup_duration", "tags")
+_CLEANUP = "Unused for so long, it is deleted with all that lies on it."
+_VOLUME_HEADER = """\
+Network volume for cloudrl clusters. To create it:
+
+  dstack apply -f {name}.dstack.yml
+
+A cluster mounts it with `volumes: [{name}:/checkpoints]`, for instance."""
 
 
 def fleet_to_dstack(fleet: Fleet) -> str:
@@ -81,3 +90,29 @@ def _nodes_comment(fleet: Fleet) -> str:
     back = "never given back" if fleet.idle_after == "off" else f"given back after {fleet.idle_after} without a run"
     stay = f" ({nodes.min} always stay{'s' if nodes.min == 1 else ''})" if nodes.min else ""
     return f"{now}{most}; {back}{stay}."
+
+
+def volume_to_dstack(volume: NetworkVolume) -> str:
+    """Render the YAML of a dstack network volume.
+
+    Returns:
+        The text of a `.dstack.yml` file, ending in a line break.
+
+    Raises:
+        SpecError: dstack refuses it.
+    """
+    refuse_rendered(volume.dstack, ("type", *(name for name in type(volume).model_fields if name != "dstack")))
+    is_cleaned_up = volume.dstack.get("auto_cleanup_duration") not in (None, "off", -1, False)
+    others = {name: value for name, value in volume.dstack.items() if name not in (*_PLACE, *_VOLUME_LAST)}
+    text = document(
+        _VOLUME_HEADER.format(name=volume.name),
+        [
+            Section({"type": "volume", "name": volume.name}),
+            Section({"backend": volume.backend, "region": volume.region, **pick(volume.dstack, _PLACE)}),
+            Section({"size": volume.size, "volume_id": volume.volume_id, **others}),
+            Section(pick(volume.dstack, ("auto_cleanup_duration",)), comment=_CLEANUP if is_cleaned_up else ""),
+            Section(pick(volume.dstack, ("tags",))),
+        ],
+    )
+    check_with_dstack(text, volume.dstack)
+    return text

@@ -1,14 +1,16 @@
-"""Fleets: declare, create, list and delete them."""
+"""Fleets and network volumes: declare, create, list and delete them."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 
 from cloudrl import spec
 from cloudrl.errors import InputError, Interrupted
 from cloudrl.jobs.format import money
-from cloudrl.providers.dstack import fleets, server
-from cloudrl.render.fleet import fleet_to_dstack
+from cloudrl.providers.machines import FleetPlan, Fleets, FleetState, Volumes, VolumeState, never_released
+from cloudrl.providers.registry import default_provider
+from cloudrl.render.machines import fleet_to_dstack, volume_to_dstack
 from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, silent, unattended
 from cloudrl.sdk.costs import report_price
 
@@ -20,14 +22,14 @@ class Fleet(spec.Fleet):
         """The exact YAML of the dstack fleet."""
         return fleet_to_dstack(self)
 
-    def plan(self, project: str | None = None) -> fleets.FleetPlan:
+    def plan(self, project: str | None = None) -> FleetPlan:
         """What `create` would do, with offers and prices; asks the dstack server.
 
         Raises:
             InputError: no server is configured, or it refuses the fleet.
             ConnectionFailed: it does not answer.
         """
-        return fleets.plan(server.connect(project), self.to_dstack())
+        return _fleets(project).plan(self)
 
     def create(
         self,
@@ -36,7 +38,7 @@ class Fleet(spec.Fleet):
         replace: bool | None = False,
         confirm: Confirm = unattended,
         on_progress: OnProgress = silent,
-    ) -> fleets.FleetState:
+    ) -> FleetState:
         """Create it, or change it to what is declared here, and wait for the machines that come at once.
 
         Args:
@@ -53,21 +55,20 @@ class Fleet(spec.Fleet):
             ConnectionFailed: the server does not answer.
             Interrupted: Ctrl-C after it was sent; the message says what goes on and what it costs.
         """
-        where = server.connect(project)
-        planned = fleets.plan(where, self.to_dstack())
+        fleets = _fleets(project)
+        planned = fleets.plan(self)
         if planned.action == "nothing":
             on_progress(Notice(f"fleet {self.name} already exists as declared"))
         else:
-            fleets.check(where, planned, replace=replace is not False)
+            fleets.check(planned, replace=replace is not False)
         if planned.price is not None:
             report_price(planned.price, f"{planned.nodes} machines at once", on_progress)
         if planned.action == "nothing":
-            return fleets.get(where, self.name)
+            return fleets.get(self.name)
         if not confirm(_question(planned, on_progress, replace=bool(replace))):
             raise InputError("nothing was created")
         try:
-            fleets.apply(where, planned)
-            state = fleets.wait(where, self.name, on_look=_machine_notices(on_progress))
+            state = fleets.create(planned, _machine_notices(on_progress))
         except KeyboardInterrupt:
             per_hour = planned.price.per_hour if planned.price is not None else None
             cost = f", with machines from {money(per_hour)}/h" if per_hour else ""
@@ -82,9 +83,47 @@ class Fleet(spec.Fleet):
         return state
 
 
-def list_fleets(project: str | None = None) -> list[fleets.FleetState]:
-    """All fleets of the dstack project, with their machines."""
-    return fleets.list_all(server.connect(project))
+class NetworkVolume(spec.NetworkVolume):
+    """A network volume as it is declared (see `cloudrl.spec.NetworkVolume` for the fields), with the verbs for it."""
+
+    def to_dstack(self) -> str:
+        """The exact YAML of the dstack volume."""
+        return volume_to_dstack(self)
+
+    def create(
+        self, project: str | None = None, *, confirm: Confirm = unattended, on_progress: OnProgress = silent
+    ) -> VolumeState:
+        """Create it, and wait until it can be mounted.
+
+        Raises:
+            InputError: no server is configured, it refuses the volume, or the answer was no.
+            CapacityError: the backend cannot make it.
+            Interrupted: Ctrl-C; the volume is being made, and costs money.
+        """
+        volumes = _volumes(project)
+        if not confirm(Question(f"Create volume {self.name}?")):
+            raise InputError("nothing was created")
+        try:
+            state = volumes.create(self)
+        except KeyboardInterrupt:
+            at = f" --project {shlex.quote(project)}" if project is not None else ""
+            raise Interrupted(
+                f"interrupted; volume {self.name} is still being created, and its disk costs money until you delete it",
+                hint=f"Look: cloudrl volume list{at}\nDelete it: cloudrl volume delete {self.name}{at}",
+            ) from None
+        use = f"--volume {self.name}:/checkpoints with `cloudrl task create` or `cloudrl up`"
+        on_progress(Notice(f"volume {self.name}: {state.size} in {state.backend} {state.region}", use))
+        return state
+
+
+def list_fleets(project: str | None = None) -> Sequence[FleetState]:
+    """All fleets of the project, with their machines."""
+    return _fleets(project).list()
+
+
+def list_volumes(project: str | None = None) -> Sequence[VolumeState]:
+    """All network volumes of the project."""
+    return _volumes(project).list()
 
 
 def delete_fleets(
@@ -95,25 +134,51 @@ def delete_fleets(
     Raises:
         InputError: there is none of a name, a run uses one, the answer was no, or nobody was there to answer.
     """
-    where = server.connect(project)
-    lost = _lost_with([fleets.get(where, name) for name in names], on_progress)
+    fleets = _fleets(project)
+    lost = _lost_with([fleets.get(name) for name in names], on_progress)
     if not confirm(Question(f"Delete {', '.join(names)}?{lost}", default=None)):
         raise InputError("nothing was deleted")
-    fleets.delete(where, list(names))
+    fleets.delete(names)
     for name in names:
-        fleets.wait_deleted(where, name)
+        fleets.wait_deleted(name)
         on_progress(Notice(f"deleted fleet {name}"))
+
+
+def delete_volumes(
+    names: Sequence[str], project: str | None = None, *, confirm: Confirm = unattended, on_progress: OnProgress = silent
+) -> None:
+    """Delete network volumes and all that lies on them.
+
+    Raises:
+        InputError: there is none of a name, a run uses one, the answer was no, or nobody was there to answer.
+    """
+    volumes = _volumes(project)
+    for name in names:
+        volumes.get(name)
+    if not confirm(Question(f"Delete {', '.join(names)} and everything on them?", default=None)):
+        raise InputError("nothing was deleted")
+    volumes.delete(names)
+    on_progress(Notice(f"deleted {', '.join(names)}"))
+
+
+def _fleets(project: str | None) -> Fleets:
+    """Those of the provider that a cluster with GPUs is meant for."""
+    return default_provider(gpus=True).fleets(project)
+
+
+def _volumes(project: str | None) -> Volumes:
+    return default_provider(gpus=True).volumes(project)
 
 
 def declared_notices(fleet: spec.Fleet) -> list[Notice]:
     """What one that is only declared is going to cost for ever."""
     if fleet.node_range is None:
         return []
-    kept = fleets.never_released(fleet.name, None if fleet.idle_duration == "off" else 0, fleet.node_range.min)
+    kept = never_released(fleet.name, None if fleet.idle_duration == "off" else 0, fleet.node_range.min)
     return [kept] if kept is not None else []
 
 
-def _question(planned: fleets.FleetPlan, on_progress: OnProgress, *, replace: bool) -> Question:
+def _question(planned: FleetPlan, on_progress: OnProgress, *, replace: bool) -> Question:
     name = planned.name
     if planned.action == "recreate":
         lost = _lost_with([planned.current] if planned.current else [], on_progress)
@@ -122,7 +187,7 @@ def _question(planned: fleets.FleetPlan, on_progress: OnProgress, *, replace: bo
     return Question(f"Create fleet {name}?" if planned.action == "create" else f"Change fleet {name} in place?")
 
 
-def _lost_with(states: Sequence[fleets.FleetState], on_progress: OnProgress) -> str:
+def _lost_with(states: Sequence[FleetState], on_progress: OnProgress) -> str:
     """What goes with fleets, as a sentence for the question; says what stays."""
     for state in states:
         if state.is_ssh:
@@ -131,11 +196,11 @@ def _lost_with(states: Sequence[fleets.FleetState], on_progress: OnProgress) -> 
     return f" {', '.join(rented)} and everything on their disks will be lost." if rented else ""
 
 
-def _machine_notices(on_progress: OnProgress) -> Callable[[fleets.FleetState], None]:
+def _machine_notices(on_progress: OnProgress) -> Callable[[FleetState], None]:
     """Says when a machine changes its status."""
     known: dict[str, str] = {}
 
-    def on_look(fleet: fleets.FleetState) -> None:
+    def on_look(fleet: FleetState) -> None:
         for each in fleet.instances:
             if known.get(each.name) != each.status:
                 known[each.name] = each.status

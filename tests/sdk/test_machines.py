@@ -9,9 +9,9 @@ import pytest
 
 import cloudrl
 from cloudrl.errors import InputError, Interrupted
-from cloudrl.providers.dstack import fleets, server
-from cloudrl.providers.dstack.fleets import FleetPlan, FleetState, Instance
-from cloudrl.providers.model import Offer, Price
+from cloudrl.providers.dstack import provider
+from cloudrl.providers.dstack.machines import DstackFleets
+from cloudrl.providers.machines import FleetPlan, FleetState, Instance, Offer, Price
 
 FLEET = cloudrl.Fleet(name="gpu-fleet", gpu="H100:8")
 OFFER = Offer("aws", "us-east-1", "p5.48xlarge", "8xH100", 98.32, spot=False)
@@ -31,10 +31,13 @@ class Replaced:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.applied: list[FleetPlan] = []
         self.planned = FleetPlan("", "gpu-fleet", "recreate", 2, PRICE, current=state("10.0.0.9"))
-        monkeypatch.setattr(server, "connect", lambda _project=None: SimpleNamespace(project="main"))
-        monkeypatch.setattr(fleets, "plan", lambda *_: self.planned)
-        monkeypatch.setattr(fleets, "apply", lambda _server, planned: self.applied.append(planned))
-        monkeypatch.setattr(fleets, "wait", lambda *_, **__: state("10.0.0.10"))
+        monkeypatch.setattr(provider, "connect", lambda _project=None: SimpleNamespace(project="main"))
+        monkeypatch.setattr(DstackFleets, "plan", lambda *_: self.planned)
+        monkeypatch.setattr(DstackFleets, "create", self._create)
+
+    def _create(self, planned: FleetPlan, _on_look: object) -> FleetState:
+        self.applied.append(planned)
+        return state("10.0.0.10")
 
 
 class TestAFleetThatWouldBeReplaced:
@@ -82,16 +85,16 @@ def press(*_: Any, **__: Any) -> Any:
         (None, "interrupted; fleet gpu-fleet is still being created"),
     ],
 )
-@pytest.mark.parametrize("moment", ["apply", "wait"])
+@pytest.mark.parametrize("moment", ["_call", "_wait"])
 def test_ctrl_c_while_machines_come(
     monkeypatch: pytest.MonkeyPatch, price: Price | None, said: str, moment: str
 ) -> None:
     planned = FleetPlan("", "gpu-fleet", "create", 2, price)
     answers: dict[str, Callable[..., Any]] = {"plan": lambda *_: planned}
-    answers |= {"check": lambda *_, **__: None, "apply": lambda *_: None, "wait": press, moment: press}
-    monkeypatch.setattr(server, "connect", lambda _project=None: None)
+    answers |= {"check": lambda *_, **__: None, "_call": lambda *_: None, "_wait": press, moment: press}
+    monkeypatch.setattr(provider, "connect", lambda _project=None: None)
     for name, answer in answers.items():
-        monkeypatch.setattr(fleets, name, answer)
+        monkeypatch.setattr(DstackFleets, name, answer)
     with pytest.raises(Interrupted) as caught:
         FLEET.create()
     assert caught.value.message == said

@@ -1,0 +1,304 @@
+"""Fleets and network volumes on a dstack server."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, TypeVar
+
+from cloudrl.errors import CapacityError, InputError, did_you_mean
+from cloudrl.providers.dstack.server import Server, parse, wait_for
+from cloudrl.providers.machines import (
+    FleetPlan,
+    Fleets,
+    FleetState,
+    Instance,
+    Offer,
+    Price,
+    Volumes,
+    VolumeState,
+    never_released,
+)
+from cloudrl.render.machines import fleet_to_dstack, volume_to_dstack
+from cloudrl.spec import Fleet, NetworkVolume
+
+S = TypeVar("S", FleetState, VolumeState)
+
+_WAIT_S = 1200.0
+"""A bare-metal host gets Docker and dstack's own programs installed; a cloud one boots first."""
+_DELETE_S = _VOLUME_S = 600.0
+
+
+@dataclass(frozen=True)
+class _Named(Generic[S]):
+    """What fleets and volumes of a project have in common; `kind` is their name in dstack's client and in commands."""
+
+    server: Server
+    kind: ClassVar[str]
+
+    def list(self) -> Sequence[S]:
+        """See `Named`."""
+        return [self._state(each) for each in self._call("list")]
+
+    def get(self, name: str) -> S:
+        """See `Named`."""
+        known = {each.name: each for each in self.list()}
+        if name not in known:
+            raise InputError(
+                f"project {self.server.project!r} has no {self.kind} {name!r}{did_you_mean(name, known)}",
+                hint=f"cloudrl {self.kind} list",
+            )
+        return known[name]
+
+    def delete(self, names: Sequence[str]) -> None:
+        """See `Named`; SSH hosts stay as they are."""
+        self._call("delete", list(names))
+
+    def _call(self, verb: str, *args: Any) -> Any:
+        api = getattr(self.server.api, f"{self.kind}s")
+        return self.server.call(getattr(api, verb), self.server.project, *args)
+
+    @staticmethod
+    @abstractmethod
+    def _state(answer: Any) -> S: ...
+
+
+class DstackFleets(_Named[FleetState], Fleets):
+    """See `Fleets`."""
+
+    kind = "fleet"
+
+    def plan(self, fleet: Fleet) -> FleetPlan:
+        """See `Fleets`. `identity_file`s are read here, as `dstack apply` does."""
+        return self._plan(fleet_to_dstack(fleet))
+
+    def _plan(self, text: str) -> FleetPlan:
+        from dstack._internal.core.models.fleets import FleetSpec
+        from dstack._internal.core.models.profiles import Profile
+
+        configuration = parse(text)
+        _read_keys(configuration)
+        spec = FleetSpec(configuration=configuration, profile=Profile())
+        answer = self._call("get_plan", spec)
+        current, nodes = answer.current_resource, configuration.nodes
+        return FleetPlan(
+            text=text,
+            name=configuration.name,
+            action=_action(answer),
+            nodes=nodes.target if nodes is not None else len(configuration.ssh_config.hosts),
+            price=_price(spec, answer) if configuration.ssh_config is None else None,
+            current=self._state(current) if current is not None else None,
+            answer=answer,
+        )
+
+    def check(self, planned: FleetPlan, *, replace: bool) -> None:
+        """See `Fleets`."""
+        name = planned.name
+        if planned.action == "recreate" and not replace:
+            raise InputError(
+                f"fleet {name} is there and cannot be changed in place: its machines and their disks would go",
+                hint=f"See it: cloudrl fleet list\nDelete it: cloudrl fleet delete {name}",
+            )
+        if planned.price is not None and planned.price.total_offers == 0:
+            raise CapacityError(
+                f"fleet {name!r}: no backend of project {self.server.project!r} offers such a machine",
+                hint="What there is: dstack offer --gpu 80GB..:8\nBackends are set up in ~/.dstack/server/config.yml",
+            )
+
+    def create(self, planned: FleetPlan, on_look: Callable[[FleetState], None]) -> FleetState:
+        """See `Fleets`."""
+        if planned.action == "recreate":
+            self.delete([planned.name])
+            self.wait_deleted(planned.name)
+            planned = self._plan(planned.text)
+        self._call("apply_plan", planned.answer)
+        return self._wait(planned.name, on_look)
+
+    def _wait(self, name: str, on_look: Callable[[FleetState], None]) -> FleetState:
+        hint = f"cloudrl fleet list\ncloudrl fleet delete {name}"
+
+        def poll() -> FleetState | None:
+            fleet = self.get(name)
+            on_look(fleet)
+            failed = [each for each in fleet.instances if each.status == "terminated"]
+            if failed:
+                which = failed[0].hostname or failed[0].name
+                reason = failed[0].reason or "no reason given"
+                raise CapacityError(f"fleet {name!r}: {which} ended: {reason}", hint=hint)
+            return fleet if fleet.is_settled else None
+
+        if (fleet := wait_for(poll, timeout_s=_WAIT_S)) is None:
+            late = f"not all machines are up after {_WAIT_S / 60:.0f} minutes; dstack keeps trying"
+            raise CapacityError(f"fleet {name!r}: {late}", hint=hint)
+        return fleet
+
+    def wait_deleted(self, name: str) -> None:
+        """See `Fleets`."""
+        if not wait_for(lambda: all(each.name != name for each in self.list()) or None, timeout_s=_DELETE_S):
+            raise InputError(f"fleet {name!r} is still there after {_DELETE_S:.0f} s", hint="cloudrl fleet list")
+
+    @staticmethod
+    def _state(fleet: Any) -> FleetState:
+        profile = fleet.spec.merged_profile
+        return FleetState(
+            name=fleet.name,
+            status=fleet.status.value,
+            instances=tuple(_instance(each) for each in fleet.instances),
+            idle_duration_s=_idle_duration_s(fleet.spec),
+            is_ssh=fleet.spec.configuration.ssh_config is not None,
+            is_cluster=getattr(fleet.spec.configuration.placement, "value", None) == "cluster",
+            least=_least(fleet.spec),
+            # server/services/fleets.py: on-demand where nobody says
+            spot_policy=getattr(profile.spot_policy, "value", None) or "on-demand",
+            backends=tuple(each.value for each in profile.backends or ()),
+        )
+
+
+class DstackVolumes(_Named[VolumeState], Volumes):
+    """See `Volumes`."""
+
+    kind = "volume"
+
+    def create(self, volume: NetworkVolume) -> VolumeState:
+        """See `Volumes`."""
+        name = volume.name
+        if any(each.name == name for each in self.list()):
+            raise InputError(
+                f"project {self.server.project!r} has a volume {name!r}",
+                hint=f"cloudrl volume list, or cloudrl volume delete {name}",
+            )
+        self._call("create", parse(volume_to_dstack(volume)))
+        return self._wait(name)
+
+    def _wait(self, name: str) -> VolumeState:
+        hint = f"cloudrl volume delete {name}"
+
+        def poll() -> VolumeState | None:
+            volume = self.get(name)
+            if volume.status == "failed":
+                raise CapacityError(f"volume {name!r}: {volume.reason or 'failed'}", hint=hint)
+            return volume if volume.status == "active" else None
+
+        if (volume := wait_for(poll, timeout_s=_VOLUME_S)) is None:
+            raise CapacityError(f"volume {name!r}: not there after {_VOLUME_S:.0f} s", hint=hint)
+        return volume
+
+    @staticmethod
+    def _state(volume: Any) -> VolumeState:
+        configuration, data = volume.configuration, volume.provisioning_data
+        size_gb = data.size_gb if data is not None else getattr(configuration, "size", None)
+        return VolumeState(
+            name=volume.name,
+            status=volume.status.value,
+            backend=configuration.backend.value,
+            region=volume.get_region(),
+            size=f"{size_gb:g}GB" if size_gb else "",
+            cost=volume.cost,
+            used_by=tuple(each.instance.name for each in volume.attachments or () if each.instance is not None),
+            reason=volume.status_message or "",
+        )
+
+
+def _price(spec: Any, answer: Any) -> Price:
+    """Of machines that are rented; without offers where none are going to be."""
+    name, nodes = spec.configuration.name, spec.configuration.nodes.target
+    kept = never_released(name, _idle_duration_s(spec), _least(spec))
+    notices = (kept,) if kept is not None else ()
+    if _action(answer) == "nothing":
+        return Price(None, notices=notices)
+    offers = offers_of(answer.offers)
+    per_hour = nodes * offers[0].price if offers and nodes else None
+    return Price(per_hour, offers, answer.total_offers, notices)
+
+
+def _read_keys(configuration: Any) -> None:
+    """Put the private keys where the server expects them; the YAML only names their files.
+
+    The same as dstack's own command does (cli/services/configurators/fleet.py: _preprocess_spec).
+    """
+    ssh = configuration.ssh_config
+    if ssh is None:
+        return
+    hosts = [host for host in ssh.hosts if not isinstance(host, str)]
+    jumps = [each.proxy_jump for each in (ssh, *hosts) if each.proxy_jump is not None]
+    for each in (ssh, *hosts, *jumps):
+        if each.identity_file is not None:
+            each.ssh_key = _read_key(each.identity_file)
+
+
+def _read_key(path: str) -> Any:
+    from dstack._internal.core.models.instances import SSHKey
+    from dstack._internal.utils.ssh import resolve_ssh_key
+
+    try:
+        public, _, private, _ = resolve_ssh_key(path)
+    except OSError as error:
+        raise InputError(f"SSH key {path}: {error.strerror}", hint=f"ls {path}") from error
+    except ValueError as error:
+        raise InputError(f"SSH key {path}: {error}", hint=f"ssh-keygen -l -f {path}") from error
+    if private is None:
+        raise InputError(
+            f"SSH key {path} is a public key; the private one is needed",
+            hint=f"Its name is usually the same without .pub: {path.removesuffix('.pub')}",
+        )
+    return SSHKey(public=public, private=private)
+
+
+def _action(answer: Any) -> str:
+    if answer.current_resource is None:
+        return "create"
+    if answer.current_resource.spec == answer.get_effective_spec():
+        return "nothing"
+    return "update" if answer.action == "update" else "recreate"
+
+
+def offers_of(answers: Iterable[Any]) -> tuple[Offer, ...]:
+    """Offers of dstack as ours, cheapest first."""
+    return tuple(sorted((_offer(each) for each in answers), key=lambda offer: offer.price))
+
+
+def _offer(offer: Any) -> Offer:
+    resources = offer.instance.resources
+    return Offer(
+        backend=offer.backend.value,
+        region=offer.region,
+        instance_type=offer.instance.name,
+        resources=resources.pretty_format(),
+        price=offer.price,
+        spot=resources.spot,
+    )
+
+
+def _least(spec: Any) -> int:
+    """Below this dstack gives no machine back (background/pipeline_tasks/instances/common.py)."""
+    nodes = spec.configuration.nodes
+    return 0 if nodes is None or getattr(spec, "autocreated", False) else int(nodes.min)
+
+
+def _idle_duration_s(spec: Any) -> int | None:
+    """Seconds; None for a negative one, which is `off`, and for machines of one's own.
+
+    Where nobody says, dstack takes three days (core/models/profiles.py: DEFAULT_FLEET_TERMINATION_IDLE_TIME).
+    """
+    from dstack._internal.core.models.profiles import DEFAULT_FLEET_TERMINATION_IDLE_TIME
+
+    seconds = spec.merged_profile.idle_duration
+    if spec.configuration.ssh_config is not None or (seconds is not None and seconds < 0):
+        return None
+    return int(DEFAULT_FLEET_TERMINATION_IDLE_TIME if seconds is None else seconds)
+
+
+def _instance(instance: Any) -> Instance:
+    kind = instance.instance_type
+    return Instance(
+        name=instance.name,
+        status="unreachable" if instance.unreachable else instance.status.value,
+        hostname=instance.hostname or "",
+        backend=instance.backend.value if instance.backend is not None else "",
+        region=instance.region or "",
+        resources=kind.resources.pretty_format() if kind is not None else "",
+        spot=kind is not None and kind.resources.spot,
+        price=instance.price or 0.0,
+        reason=instance.termination_reason_message or instance.termination_reason or "",
+    )

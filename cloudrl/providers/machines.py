@@ -1,0 +1,224 @@
+"""What machines cost, and what a provider that rents them offers besides clusters: fleets, and network volumes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+from cloudrl.spec import Fleet, NetworkVolume
+
+T_co = TypeVar("T_co", covariant=True)
+
+_COMING = ("pending", "provisioning", "terminating")
+
+
+@dataclass(frozen=True)
+class Notice:
+    """A sentence that the user should read, and what may be done about it."""
+
+    text: str
+    hint: str = ""
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A machine that could be had. `price` is in US dollars an hour."""
+
+    backend: str
+    region: str
+    instance_type: str
+    resources: str
+    price: float
+    spot: bool
+
+
+@dataclass(frozen=True)
+class Price:
+    """What a cluster is going to cost.
+
+    Attributes:
+        per_hour: US dollars of all nodes together at the cheapest offer; None where there is none.
+        offers: for one node, cheapest first.
+        total_offers: how many there are.
+        notices: what else costs money, or does not work on those machines.
+    """
+
+    per_hour: float | None
+    offers: tuple[Offer, ...] = ()
+    total_offers: int = 0
+    notices: tuple[Notice, ...] = ()
+
+
+@dataclass(frozen=True)
+class Instance:
+    """A machine of a fleet. `reason` says why it ended; `price` is in US dollars an hour."""
+
+    name: str
+    status: str
+    hostname: str
+    backend: str
+    region: str
+    resources: str
+    price: float
+    reason: str = ""
+    spot: bool = False
+
+
+@dataclass(frozen=True)
+class FleetState:
+    """One look at a fleet."""
+
+    name: str
+    status: str
+    instances: tuple[Instance, ...]
+    idle_duration_s: int | None
+    """After which an idle machine is given back; None for never."""
+    is_ssh: bool
+    is_cluster: bool = True
+    """Whether its machines are near each other; dstack runs clusters of several nodes nowhere else."""
+    least: int = 0
+    """So many rented machines are never given back."""
+    spot_policy: str = "on-demand"
+    """What it rents: spot, on-demand, or auto for either."""
+    backends: tuple[str, ...] = ()
+    """Whose machines it may rent; none for all."""
+
+    @property
+    def never_released(self) -> Notice | None:
+        """That idle machines are paid for until somebody deletes the fleet; None where they are given back."""
+        return None if self.is_ssh else never_released(self.name, self.idle_duration_s, self.least)
+
+    @property
+    def price(self) -> float:
+        """US dollars an hour for the machines that are up or coming."""
+        return sum(each.price for each in self.instances if each.status != "terminated")
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether no machine is on its way."""
+        return not any(each.status in _COMING for each in self.instances)
+
+
+@dataclass(frozen=True)
+class FleetPlan:
+    """What creating a fleet would do, as the server says.
+
+    Attributes:
+        text: the YAML that is sent.
+        action: "create", "update" (in place), "recreate", or "nothing".
+        nodes: how many machines are rented at once, before any run asks for them.
+        price: of these machines; None for machines of one's own.
+        current: the fleet of that name, if there is one.
+    """
+
+    text: str
+    name: str
+    action: str
+    nodes: int
+    price: Price | None = None
+    current: FleetState | None = None
+    answer: Any = field(default=None, repr=False)
+
+
+@dataclass(frozen=True)
+class VolumeState:
+    """One look at a network volume. `cost` is what it has cost so far, in US dollars."""
+
+    name: str
+    status: str
+    backend: str
+    region: str
+    size: str
+    cost: float
+    used_by: tuple[str, ...]
+    """Names of the machines that it is attached to."""
+    reason: str = ""
+
+
+def never_released(fleet: str, idle_duration_s: int | None, least: int) -> Notice | None:
+    """That rented machines are paid for until somebody deletes their fleet; None where idle ones are given back.
+
+    Args:
+        fleet: its name.
+        idle_duration_s: None for `off`.
+        least: the fleet's minimum.
+    """
+    if idle_duration_s is not None and not least:
+        return None
+    kept = f"it keeps {least} machine{'' if least == 1 else 's'} at any time (nodes: min {least})"
+    reason = "its idle_duration is off" if idle_duration_s is None else kept
+    return Notice(
+        f"warning: fleet {fleet} never gives all of its machines back, and they cost money while idle: {reason}",
+        f"cloudrl fleet delete {fleet}, when it is no longer needed",
+    )
+
+
+class Named(Protocol[T_co]):
+    """Things of one kind that a provider has, each with a name. All verbs raise errors of `cloudrl.errors` only."""
+
+    def list(self) -> Sequence[T_co]:
+        """All of the project."""
+
+    def get(self, name: str) -> T_co:
+        """One look at one.
+
+        Raises:
+            InputError: there is none of that name.
+        """
+
+    def delete(self, names: Sequence[str]) -> None:
+        """Delete them, with rented machines and all that lies on the disks. Does not wait.
+
+        Raises:
+            InputError: the provider refuses, as a run uses one of them.
+        """
+
+
+class Fleets(Named[FleetState], Protocol):
+    """Machines that clusters run on."""
+
+    def plan(self, fleet: Fleet) -> FleetPlan:
+        """Ask what creating this fleet would do.
+
+        Raises:
+            InputError: a key cannot be read, or the provider refuses the fleet.
+            ConnectionFailed: it does not answer.
+        """
+
+    def check(self, planned: FleetPlan, *, replace: bool) -> None:
+        """Refuse what cannot be had, and without `replace` what would take machines and their disks with it.
+
+        Raises:
+            CapacityError: no backend offers such a machine.
+            InputError: the plan would delete a fleet first, and nobody has asked for that.
+        """
+
+    def create(self, planned: FleetPlan, on_look: Callable[[FleetState], None]) -> FleetState:
+        """Do what was planned, and wait until no machine of the fleet is on its way.
+
+        Raises:
+            InputError: the provider refuses, the fleet has changed since the plan was made, or it is gone.
+            CapacityError: a machine could not be had, with the reason that is given; the fleet stays.
+            ConnectionFailed: the provider does not answer.
+        """
+
+    def wait_deleted(self, name: str) -> None:
+        """Wait until a fleet that is being deleted is gone; its machines are given back by then.
+
+        Raises:
+            InputError: it is still there after minutes.
+        """
+
+
+class Volumes(Named[VolumeState], Protocol):
+    """Disks that outlive the machines."""
+
+    def create(self, volume: NetworkVolume) -> VolumeState:
+        """Create a volume, or register an existing disk, and wait until it can be used.
+
+        Raises:
+            InputError: there is one of that name, or the provider refuses it.
+            CapacityError: the backend could not make it, with its reason, or took longer than minutes.
+            ConnectionFailed: the provider does not answer.
+        """
