@@ -76,7 +76,7 @@ class Attempts:
         earlier = {signature: each.at for signature, each in known.items() if each.at < since}
         again = failure.transient and failure.signature == max(earlier, key=earlier.__getitem__, default=None)
         if failure.times >= _ENOUGH:
-            failure = dataclasses.replace(failure, reason=f"{failure.reason}; so have {failure.times} attempts ended")
+            failure = dataclasses.replace(failure, reason=f"{failure.reason}; {failure.times} attempts ended like this")
         return dataclasses.replace(failure, final=again or failure.times >= (2 if failure.permanent else _ENOUGH))
 
     def record(self, failure: Failure) -> None:

@@ -50,7 +50,7 @@ def test_whatever_it_is_its_fifth_time_is_final_unless_a_node_was_lost(tmp_path:
     if kind is FailureKind.LOST:
         assert (judged.final, judged.reason) == (False, "reason")
     else:
-        assert (judged.final, judged.reason) == (True, "reason; so have 5 attempts ended")
+        assert (judged.final, judged.reason) == (True, "reason; 5 attempts ended like this")
 
 
 def test_failures_between_do_not_start_the_count_anew_and_a_ready_cluster_does(tmp_path: Path) -> None:

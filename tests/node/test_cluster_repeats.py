@@ -39,7 +39,7 @@ def a_ray_that_comes_up_in_no_attempt_ends_the_run_at_the_fifth(nodes: Maker) ->
         cluster.start_one(0, f"--checkpoints={cluster.folder}/spare-{number}")
         cluster.start_one(1, "--ray-timeout-s=1")
         reason = "rank 1, ray: Ray is not up 1 s after `ray start`"
-        assert cluster.failed(int(number < 5)) == reason + ("" if number < 5 else "; so have 5 attempts ended")
+        assert cluster.failed(int(number < 5)) == reason + ("" if number < 5 else "; 5 attempts ended like this")
 
 
 # -- threads that fetch ---------------------------------------------------------------------------------------------
