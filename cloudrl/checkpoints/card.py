@@ -1,7 +1,5 @@
 """The model card of a merged checkpoint: what it was trained with, as far as the cluster still says."""
 
-from __future__ import annotations
-
 import math
 import shlex
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """One checkpoint with the verbs for it, and all of them as a sequence: what `ray.checkpoints()` returns."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

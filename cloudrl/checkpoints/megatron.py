@@ -6,8 +6,6 @@ place (torch 2.13, distributed/checkpoint/filesystem.py, `_FileSystemWriter.fini
 of files in it are read from its opcodes.
 """
 
-from __future__ import annotations
-
 import pickletools
 import re
 from collections import defaultdict

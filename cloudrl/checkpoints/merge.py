@@ -1,7 +1,5 @@
 """Merges a checkpoint, wherever its files lie, into a folder that appears whole or not at all."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Copies a checkpoint as it is, all ranks of all roles, into one folder; goes on where it stopped."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import zlib

@@ -4,8 +4,6 @@ It goes on after a broken connection. Standard library only: a merge on the head
 has no HTTP client of ours.
 """
 
-from __future__ import annotations
-
 import http.client
 import json
 import time

@@ -3,8 +3,6 @@
 The image has Python and numpy, and nothing of ours. The job outlives this program, as every job does.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

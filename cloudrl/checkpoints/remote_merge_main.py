@@ -5,8 +5,6 @@ there, others through the agents. It says how far it is, and what came of it, in
 (`cloudrl.checkpoints.remote_merge` reads them).
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """A folder that appears whole or not at all: written under another name beside it, then renamed."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

@@ -1,7 +1,5 @@
 """The options that declare a cluster, for every command that starts or writes one."""
 
-from __future__ import annotations
-
 import os
 from typing import Annotated, Any
 

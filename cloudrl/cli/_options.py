@@ -1,7 +1,5 @@
 """Options that mean the same wherever they stand, declared once, and blocks of them that several commands share."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 from collections.abc import Callable, Iterable

@@ -1,7 +1,5 @@
 """`cloudrl data`: the built-in data sets, and preparing one on this machine."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Annotated, Any

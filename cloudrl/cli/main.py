@@ -1,7 +1,5 @@
 """The command line: registers the commands, and turns errors into messages and exit codes."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable

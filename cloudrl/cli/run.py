@@ -1,7 +1,5 @@
 """`cloudrl run`: a recipe from nothing to a trained model, in one command."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """`cloudrl submit`: a recipe, completed for a cluster, as a job."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import typer

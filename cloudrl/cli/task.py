@@ -1,7 +1,5 @@
 """`cloudrl task create`: a cluster as a file for `dstack apply`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`cloudrl up`: start a cluster."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import typer

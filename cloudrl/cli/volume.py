@@ -1,7 +1,5 @@
 """`cloudrl volume`: disks that outlive the machines."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from typing import Annotated
 

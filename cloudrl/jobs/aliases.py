@@ -1,7 +1,5 @@
 """`--model`, `--data` and `--reward` as what they stand for: overrides in verl's own keys."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import PurePosixPath

@@ -1,7 +1,5 @@
 """Checks of the user's Python files before anything is sent: a typo would show minutes later."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from pathlib import Path

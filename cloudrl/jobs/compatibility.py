@@ -1,7 +1,5 @@
 """Whether a job and a cluster fit: what cannot work is refused before it costs anything."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 

@@ -1,7 +1,5 @@
 """What a job takes from the cluster that it is sent to, as overrides in verl's own keys."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

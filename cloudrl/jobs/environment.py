@@ -1,7 +1,5 @@
 """The environment of a job: variables and Ray's runtime environment, from files and the command line."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path

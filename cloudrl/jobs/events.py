@@ -1,7 +1,5 @@
 """Log lines -> events: a pure function of the lines, so that a stored log gives what the live one gave."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections import deque

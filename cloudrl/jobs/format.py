@@ -1,7 +1,5 @@
 """Events, jobs and amounts as one line for a person, or as fields for a program. Pure functions."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import asdict
 from typing import Any

@@ -1,7 +1,5 @@
 """A submitted job, from any machine that reaches the cluster."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections import deque

@@ -9,8 +9,6 @@ The rule, for keys under which verl reads (`cloudrl.verl.keys`):
 - URLs (`hdfs://`, `pkg://`), `null` and `${...}` are left to verl.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """What the user asks for when a job is submitted."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any

@@ -16,8 +16,6 @@ Validating before there is a cluster is the same pipeline over the snapshot that
 `submit.prepare` runs them twice: what is going to be sent is read only when nothing is in the way.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import replace

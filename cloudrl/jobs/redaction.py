@@ -6,8 +6,6 @@ In a command a secret is known by its name: an option (`--api-key abc`, `--api-k
 word goes with it.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence

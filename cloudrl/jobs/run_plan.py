@@ -1,7 +1,5 @@
 """The cluster that a job needs, and whether the two go together, before anything is paid for."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -7,8 +7,6 @@ only (`cloudrl.node.job_secrets`). Secrets that the cluster itself was given, ds
 the nodes' environment already and need nothing here.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The edge of a submission: look at the cluster and at this machine's files, pack, upload, send."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Files and secrets through the agents: sent once, taken up where it broke off, and on every node before the job is."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial

@@ -6,8 +6,6 @@ the directory). Larger ones go through the agents and lie below the same absolut
 named after the content, so nothing is sent twice and a run that is continued finds the same names.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 

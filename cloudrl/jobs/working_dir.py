@@ -6,8 +6,6 @@ more folders are left out, a circle of links ends, the size is known before anyt
 compressed.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

@@ -1,7 +1,5 @@
 """What machines cost, and what a provider that rents them offers besides clusters: fleets, and network volumes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar

@@ -1,7 +1,5 @@
 """Recipes by their name, and what the user declares in files: jobs, clusters, fleets, volumes."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path

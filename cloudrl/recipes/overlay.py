@@ -6,8 +6,6 @@ numbers by other code; `gdpo`, which needs a reward of several parts; `tir_optim
 turns; `dro`, for which verl names no coefficient; `bypass_mode`, which belongs to verl's rollout correction.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

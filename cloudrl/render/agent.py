@@ -1,7 +1,5 @@
 """The node agent as one file: a zipapp of the modules that it needs, the same bytes on every machine."""
 
-from __future__ import annotations
-
 import io
 import tokenize
 import zipfile

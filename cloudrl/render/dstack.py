@@ -1,7 +1,5 @@
 """A cluster as a dstack task. Facts about dstack are from 0.22.5, paths relative to `dstack/_internal`."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping
 from pathlib import Path

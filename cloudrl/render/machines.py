@@ -1,7 +1,5 @@
 """Fleets and network volumes as dstack's YAML. Facts about dstack are from 0.22.5."""
 
-from __future__ import annotations
-
 from cloudrl.render.dstack_models import check_with_dstack, refuse_rendered
 from cloudrl.render.yaml_text import Section, document, pick, plain
 from cloudrl.spec import Fleet, NetworkVolume

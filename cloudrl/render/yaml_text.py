@@ -1,7 +1,5 @@
 """YAML that people read: sections with a comment above and a blank line between, commands as they are."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """What a verb tells and asks while it works, as data: nothing of the SDK prints or prompts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Union

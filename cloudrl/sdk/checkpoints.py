@@ -1,7 +1,5 @@
 """Checkpoints of a cluster, a folder or a job: find them, merge or publish one, remove old ones."""
 
-from __future__ import annotations
-
 import os
 import shlex
 from functools import partial

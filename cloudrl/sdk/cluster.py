@@ -1,7 +1,5 @@
 """A cluster as it is declared, with the verbs for it, and how one is started."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path

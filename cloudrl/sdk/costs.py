@@ -1,7 +1,5 @@
 """What machines cost, in words. Pure but for the look at a cluster's status."""
 
-from __future__ import annotations
-
 from cloudrl.errors import CloudrlError
 from cloudrl.jobs.format import money
 from cloudrl.node.budget import duration

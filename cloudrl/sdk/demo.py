@@ -1,7 +1,5 @@
 """The whole of it on this machine: two Ray nodes, a tiny model, real verl, and the merged model's answers."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

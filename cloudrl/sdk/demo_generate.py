@@ -3,8 +3,6 @@
 A process of its own: torch and transformers come and go with it.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -3,8 +3,6 @@
 RAY_ADDRESS is not asked: inside a Ray job it is Ray's own address, and a stray one leads to another cluster.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Sequence

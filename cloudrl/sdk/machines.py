@@ -1,7 +1,5 @@
 """Fleets and network volumes: declare, create, list and delete them."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Callable, Sequence
 

@@ -1,7 +1,5 @@
 """A job: a recipe, what is asked for beyond it, its way to a cluster, and its end."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict

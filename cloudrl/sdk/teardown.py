@@ -1,7 +1,5 @@
 """Ending a cluster: what runs on it, what would be lost with it, the questions, and what stays."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace

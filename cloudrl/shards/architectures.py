@@ -4,8 +4,6 @@ Each of them is held against `save_pretrained` in tests/shards/test_architecture
 are renamed, fused or split when transformers saves them, or have never been tried.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any

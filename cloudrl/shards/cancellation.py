@@ -4,8 +4,6 @@ Python waits for the threads of a pool, and one of them may be waiting for a nod
 `workers` has started have an event in common; what waits or repeats in them looks at it.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """The small files beside the weights: config, generation config, tokenizer, chat template."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Carries the pieces of the shards to their places in one output file: several threads, one piece of memory each."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """CRC-32 as zlib counts it: four times as fast where zlib-ng is installed. A node has only numpy and zlib itself."""
 
-from __future__ import annotations
-
 try:
     from zlib_ng.zlib_ng import crc32
 except ImportError:

@@ -1,7 +1,5 @@
 """How a model is cut over the ranks, and whether their shards fit together."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

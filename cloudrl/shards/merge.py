@@ -1,7 +1,5 @@
 """Merges the shards of all ranks into a Hugging Face model, without torch and without holding a tensor in memory."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What a merge will write, tensor by tensor and file by file, and from where each byte comes. Nothing is read."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet

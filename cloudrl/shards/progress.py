@@ -1,7 +1,5 @@
 """How far a long transfer is."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 

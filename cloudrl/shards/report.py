@@ -1,7 +1,5 @@
 """What is wrong, or odd, with a checkpoint: findings with the rank and the file that they are about."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

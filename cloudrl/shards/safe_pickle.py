@@ -6,8 +6,6 @@ Only the opcodes of protocol 2 exist, which `torch.save` uses (torch 2.13, torch
 DEFAULT_PROTOCOL), so a file costs no more time and memory than its length.
 """
 
-from __future__ import annotations
-
 import io
 import struct
 from collections.abc import Callable

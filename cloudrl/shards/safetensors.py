@@ -1,7 +1,5 @@
 """The safetensors format (safetensors 0.8, README.md, `Format`): header, names of files, index."""
 
-from __future__ import annotations
-
 import json
 import struct
 from collections.abc import Mapping, Sequence

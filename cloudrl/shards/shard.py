@@ -1,7 +1,5 @@
 """One rank's model file, opened: which tensors it has, and where their bytes lie."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 A file is read by byte range, cast and checked where its bytes are.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

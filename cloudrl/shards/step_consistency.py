@@ -1,7 +1,5 @@
 """Which training step each rank's files are from: by the record of the save, else by scheduler or optimizer."""
 
-from __future__ import annotations
-
 import math
 import struct
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """From the inert records of a `.pt` file to tensors: shape, type, placement, and where their bytes lie."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -4,8 +4,6 @@ Members are not compressed, so a storage is one range of bytes of the file. Size
 Source: torch 2.4 to 2.13, caffe2/serialize/inline_container.cc (`PyTorchStreamWriter`); APPNOTE.TXT of PKWARE.
 """
 
-from __future__ import annotations
-
 import hashlib
 import struct
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Opens the shards of a checkpoint and finds what is wrong with them, before any tensor is read."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Checks a checkpoint as far as a machine can tell: structure, ranks, cut, step, and every byte's CRC."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from hashlib import sha256

@@ -1,7 +1,5 @@
 """How much disk each node of a cluster needs, by the models that it trains."""
 
-from __future__ import annotations
-
 import math
 import re
 

@@ -1,7 +1,5 @@
 """Durations: `30m`, `1d`, or a number of seconds."""
 
-from __future__ import annotations
-
 import re
 
 from cloudrl.errors import SpecError

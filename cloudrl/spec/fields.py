@@ -1,7 +1,5 @@
 """Types of fields that several models share. Each check raises `SpecError` with the value in its message."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePosixPath

@@ -5,8 +5,6 @@ as a number, a boolean, null, a list or several values is quoted, so that a Pyth
 `${...}` inside a string is left to OmegaConf, which resolves it within quotes too; `\${` stands for itself.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any

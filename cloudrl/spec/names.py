@@ -1,7 +1,5 @@
 """Names of clusters, images, users and secrets."""
 
-from __future__ import annotations
-
 import re
 
 from cloudrl.errors import SpecError

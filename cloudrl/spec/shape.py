@@ -1,7 +1,5 @@
 """What a job needs to know of the cluster it goes to."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """Disks that outlive a container: folders of its host, and network volumes, which outlive the machines too."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, ClassVar

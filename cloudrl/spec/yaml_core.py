@@ -1,7 +1,5 @@
 """YAML as people mean it: `1e-6` is a number, `no` is a word, a key stands once, an error has a line."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """One look at a running cluster."""
 
-from __future__ import annotations
-
 from cloudrl.errors import ClusterFailed, ConnectionFailed, Unauthorized
 from cloudrl.protocol.phases import Phase
 from cloudrl.spec.shape import ClusterShape

@@ -3,8 +3,6 @@
 The user's `~/.ssh` is left alone, and no control socket is shared with another program.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -5,8 +5,6 @@ until the other side is back, along a new route when the node is elsewhere by th
 The ssh dies with the process that holds the tunnel, even by SIGKILL, so nothing is left that holds a port.
 """
 
-from __future__ import annotations
-
 import socket
 import threading
 import time

@@ -4,8 +4,6 @@ It ends when the target is gone for good, or by SIGTERM (`stop`); its ssh ends w
 `tunnel.json`, which it has locked for all its life and which is empty until the tunnel is there.
 """
 
-from __future__ import annotations
-
 import fcntl
 import importlib
 import json

@@ -10,8 +10,6 @@ own disks (trainer.resume_from_path, dist_checkpointing_path) is left out on pur
 installed verl.
 """
 
-from __future__ import annotations
-
 import re
 from enum import Enum
 

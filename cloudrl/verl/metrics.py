@@ -8,8 +8,6 @@ the actor in colour::
 Nothing here raises: a log may hold anything.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping

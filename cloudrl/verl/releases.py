@@ -1,7 +1,5 @@
 """Which container image goes with which release of verl: the table in `releases.yml`, and the one way to ask it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

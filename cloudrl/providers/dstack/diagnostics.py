@@ -3,8 +3,6 @@
 dstack's reasons are those of 0.22.5 (core/models/runs.py).
 """
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Mapping
 from contextlib import suppress

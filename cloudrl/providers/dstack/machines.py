@@ -1,7 +1,5 @@
 """Fleets and network volumes on a dstack server."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Provider `dstack`: clusters are runs on the user's dstack server."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Generator
 from contextlib import closing

@@ -5,8 +5,6 @@ ssh of a client that was killed; two clients get in each other's way there. So o
 (core/services/ssh/attach.py: SSHAttach); each connection is an ssh of our own (`cloudrl.transport.ssh`).
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Runs on a dstack server: start, find, stop. A run is a cluster, a job of it is a node."""
 
-from __future__ import annotations
-
 import shlex
 import time
 from collections.abc import Callable

@@ -4,8 +4,6 @@ The only module, with its neighbours in this folder, that touches what dstack do
 dstack 0.22.5, paths relative to `dstack/_internal`. pyproject.toml pins the minor version.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable

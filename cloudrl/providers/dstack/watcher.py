@@ -1,7 +1,5 @@
 """The status of a run: what dstack says of it, and its head agent as soon as that answers."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace

@@ -4,8 +4,6 @@ The same declaration runs on dstack, so that its image, its fleets and the like 
 is named. What a job would miss, its checkpoint folder and its secrets, is kept or refused.
 """
 
-from __future__ import annotations
-
 import os
 import secrets
 import shlex

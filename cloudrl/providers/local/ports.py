@@ -1,7 +1,5 @@
 """TCP ports on this machine that nobody has, and nobody is about to take."""
 
-from __future__ import annotations
-
 import secrets
 from contextlib import suppress
 from itertools import islice

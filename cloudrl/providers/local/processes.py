@@ -1,7 +1,5 @@
 """The processes of one local cluster: started here, and found by the id that each carries, never by name."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -1,7 +1,5 @@
 """Provider `local`: the nodes of a cluster are agents on this machine."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import time

@@ -9,8 +9,6 @@
     checkpoints/         the volume, unless the cluster declares another folder; `down` leaves it
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -1,7 +1,5 @@
 """The status of a cluster of this machine: from its head agent where that answers, else what its agents have left."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from dataclasses import replace
 
