@@ -72,7 +72,6 @@ def test_the_way_to_the_nodes_that_help_shows_sends_the_folder(run: Run) -> None
     sent = yaml.safe_load(shown.out)["entrypoint"]
     for key, split in (("train_files", "train"), ("val_files", "test")):
         place = re.search(rf"data/{split}\.parquet -> (\S+) \(", shown.out)
-        assert place is not None
         assert f"data.{key}={place[1]}" in sent
     assert str(Path.cwd()) not in sent
 

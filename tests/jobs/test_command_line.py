@@ -248,7 +248,6 @@ class TestTerminal:
             arguments = ["jobs", "logs", "-f", "one"]
         with self.start(cluster, *arguments, stderr=subprocess.PIPE) as process, ended(process):
             shown = process.stderr if command == "submit" else process.stdout
-            assert shown is not None
             while b"step" not in shown.readline():
                 assert process.poll() is None
             process.send_signal(signal.SIGINT)

@@ -47,7 +47,6 @@ def test_whatever_else_ends_it_is_a_failure_with_its_text(state: NodeState, erro
         raise error
 
     _do(state, fail)
-    assert state.failure is not None
     assert (state.failure.kind, state.failure.rank) == ("model", 1)
     assert state.failure.reason == f"{type(error).__name__}: {error}"
     assert "in fail" in state.failure.tail

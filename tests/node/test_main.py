@@ -26,7 +26,6 @@ def test_wrong_input(
     output = capsys.readouterr().out
     assert output.startswith(f"CLOUDRL FAILED: {message}")
     outcome = from_output(output)
-    assert outcome is not None
     assert outcome.final
     assert outcome.reason.startswith(message)
 

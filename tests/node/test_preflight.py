@@ -115,7 +115,6 @@ def test_a_writable_folder_is_made_and_left_empty(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_written_is_named_with_the_user(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     fault = unwritable(tmp_path / "file" / "checkpoints")
-    assert fault is not None
     assert str(tmp_path / "file" / "checkpoints") in fault.text
     assert f"user {os.getuid()}" in fault.text
     assert "Not a directory" in fault.text

@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -105,7 +105,6 @@ time.sleep(600)
 def test_it_dies_when_its_parent_is_killed(tmp_path: Path) -> None:
     parent = subprocess.Popen([sys.executable, "-c", PARENT, str(tmp_path / "log")], stdout=subprocess.PIPE, text=True)
     with parent:
-        assert parent.stdout is not None
         child = int(parent.stdout.readline())
         assert _alive(child)
         parent.kill()
@@ -122,12 +121,26 @@ def test_descendants() -> None:
     until(lambda: not descendants(top.pid), "all gone")
 
 
-OUTLIVES = """
-import os, sys
+ADOPTING = """
+import os, threading, time
 from pathlib import Path
-from cloudrl.node.process import Child, adopt_orphans, descendants
+from cloudrl.node.process import Child, adopt_orphans, descendants, end_orphans, reap_orphans
+
+def run(command):
+    return Child(["/bin/sh", "-c", command], log=Path(LOG), env=os.environ)
+
 adopt_orphans()
-child = Child(["/bin/sh", "-c", "sleep 600 & sleep 600 & exit 3"], log=Path(sys.argv[0] + ".log"), env=os.environ)
+"""
+
+
+@pytest.fixture
+def in_adopting(run_python: Callable[[str], str], tmp_path: Path) -> Callable[[str], str]:
+    """Run code in a process that adopts orphans, as the agent does; what it printed."""
+    return lambda code: run_python(ADOPTING.replace("LOG", repr(str(tmp_path / "log"))) + code).strip()
+
+
+OUTLIVES = """
+child = run("sleep 600 & sleep 600 & exit 3")
 assert child.wait(10) == 3
 assert len(descendants(os.getpid())) == 2
 assert child.end() == 3
@@ -137,20 +150,13 @@ print("ended")
 """
 
 
-def test_what_outlives_its_leader_ends_too(run_python, tmp_path: Path) -> None:
-    """In a process that adopts orphans, as the agent does."""
-    code = OUTLIVES.replace("sys.argv[0]", repr(str(tmp_path / "out")))
-    assert run_python(code).strip() == "ended"
+def test_what_outlives_its_leader_ends_too(in_adopting: Callable[[str], str]) -> None:
+    assert in_adopting(OUTLIVES) == "ended"
 
 
 LEFT = """
-import os, sys
-from pathlib import Path
-from cloudrl.node.process import Child, adopt_orphans, descendants, end_orphans
-adopt_orphans()
-log = Path(sys.argv[0] + ".log")
-lives = Child(["/bin/sh", "-c", "sleep 600 & wait"], log=log, env=os.environ)
-died = Child(["/bin/sh", "-c", "setsid sh -c 'sleep 600 & wait' & exit 3"], log=log, env=os.environ)
+lives = run("sleep 600 & wait")
+died = run("setsid sh -c 'sleep 600 & wait' & exit 3")
 assert died.wait(10) == 3
 while len(descendants(os.getpid())) < 4:
     pass
@@ -161,17 +167,11 @@ lives.end()
 """
 
 
-def test_what_a_dead_child_has_left_ends_and_what_a_living_one_has_does_not(run_python, tmp_path: Path) -> None:
-    code = LEFT.replace("sys.argv[0]", repr(str(tmp_path / "out")))
-    assert run_python(code).strip() == "2"
+def test_what_a_dead_child_has_left_ends_and_what_a_living_one_has_does_not(in_adopting: Callable[[str], str]) -> None:
+    assert in_adopting(LEFT) == "2"
 
 
 ZOMBIES = """
-import os, sys, threading, time
-from pathlib import Path
-from cloudrl.node.process import Child, adopt_orphans, reap_orphans
-adopt_orphans()
-
 def zombies():
     found = 0
     for entry in Path("/proc").iterdir():
@@ -182,14 +182,10 @@ def zombies():
         found += state == "Z" and int(parent) == os.getpid()
     return found
 
-def run(status):
-    command = ["/bin/sh", "-c", "true & true & exit %d" % status]
-    return Child(command, log=Path(LOG), env=os.environ)
-
-children = [run(status) for status in range(7)]
+children = [run(f"true & true & exit {status}") for status in range(7)]
 while zombies() < 3 * 7:
     time.sleep(0.01)
-waiting = run(42)
+waiting = run("true & true & exit 42")
 got = []
 thread = threading.Thread(target=lambda: got.append(waiting.wait(10)))
 thread.start()
@@ -200,6 +196,5 @@ print([child.poll() for child in children], got, waiting.poll())
 """
 
 
-def test_orphans_are_collected_and_no_child_loses_its_status(run_python, tmp_path: Path) -> None:
-    code = ZOMBIES.replace("LOG", repr(str(tmp_path / "log")))
-    assert run_python(code).strip() == "[0, 1, 2, 3, 4, 5, 6] [42] 42"
+def test_orphans_are_collected_and_no_child_loses_its_status(in_adopting: Callable[[str], str]) -> None:
+    assert in_adopting(ZOMBIES) == "[0, 1, 2, 3, 4, 5, 6] [42] 42"

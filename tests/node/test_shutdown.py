@@ -59,7 +59,6 @@ def _watch(ending: ShutdownRequest, words: list[bytes]) -> None:
 def test_the_loss_of_the_starter(ending: ShutdownRequest, words: list[bytes]) -> None:
     _watch(ending, words)
     ended = _pause(ending)
-    assert ended is not None
     assert (str(ended), ended.exit_code) == ("the command that started this cluster has died", 1)
 
 

@@ -241,7 +241,6 @@ def test_leftovers_without_an_agent_are_ended_at_once(home: Home, clock: Clock) 
     env = {**os.environ, processes.MARK: "an-id"}
     orphan = ["sh", "-c", "trap '' TERM; echo; while :; do sleep 0.2; done"]
     with subprocess.Popen(orphan, env=env, stdout=subprocess.PIPE) as left:
-        assert left.stdout is not None
         left.stdout.readline()
         clock.on_sleep = lambda: time.sleep(0.01)
         assert processes.end("an-id", clock=clock, sleep=clock.sleep) is True

@@ -29,8 +29,6 @@ LEFT_OUT = {
 def core_algos() -> str:
     """The source of verl's algorithms; importing it would import torch."""
     spec = find_spec("verl")
-    assert spec is not None
-    assert spec.origin is not None
     return (Path(spec.origin).parent / "trainer/ppo/core_algos.py").read_text()
 
 

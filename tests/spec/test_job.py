@@ -73,12 +73,6 @@ def test_device_and_trainer_device_agree():
         Job(name="one").with_overrides({"trainer.device": HydraText("cpu")})
 
 
-def test_the_cluster_that_a_job_is_made_for():
-    job = Job(name="one", nodes=2, gpu="80GB..:8")
-    assert (job.nodes, job.gpu) == (2, "80GB..:8")
-    assert (Job(name="one").nodes, Job(name="one").gpu) == (None, None)
-
-
 @pytest.mark.parametrize(
     ("given", "engine"), [("sglang", "sglang"), (HydraText("'vllm'"), "vllm"), ("${x.engine}", None)]
 )

@@ -36,8 +36,6 @@ def test_a_step_as_verl_prints_it():
 
 def test_the_validation_before_training_has_neither_reward_nor_time():
     step = parse_step("(TaskRunnerV1 pid=7, ip=10.0.0.2) step:0 - val-core/toy/add/acc/mean@1:np.float64(0.072)")
-
-    assert step is not None
     assert step.step == 0
     assert step.metrics == {"val-core/toy/add/acc/mean@1": 0.072}
     assert step.reward is None
@@ -55,7 +53,6 @@ def test_the_validation_before_training_has_neither_reward_nor_time():
 def test_values(text: str, value: float | None):
     step = parse_step(f"step:1 - key/a:b:{text} - good:1")
 
-    assert step is not None
     assert step.metrics.get("key/a:b") == value
     assert step.metrics["good"] == 1.0
 
@@ -63,7 +60,6 @@ def test_values(text: str, value: float | None):
 def test_not_a_number_is_a_value():
     step = parse_step("step:3 - critic/score/mean:np.float64(nan) - timing_s/step:nan")
 
-    assert step is not None
     assert math.isnan(step.metrics["critic/score/mean"])
     assert step.step_s is None
 
