@@ -1,8 +1,17 @@
 """Processes that a test has started and talks to."""
 
 import subprocess
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+
+
+def until(condition: Callable[[], object], what: str, *, timeout_s: float = 30.0) -> None:
+    """Poll a condition that other processes, or threads, bring about."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {timeout_s:.0f} s: {what}"
+        time.sleep(0.01)
 
 
 @contextmanager

@@ -8,11 +8,9 @@ from __future__ import annotations
 import json
 import shutil
 import threading
-import time
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from fake_http import Server
 from spread_checkpoint import spread
@@ -133,11 +131,3 @@ class FakeCluster(testing.FakeCluster):
         bad = self.bad_bytes.get(path)
         if bad is not None and any(offset <= bad < offset + length for offset, length in ranges):
             raise ApiError(ErrorCode.UNREADABLE, "the file cannot be read: Input/output error")
-
-
-def wait_until(condition: Any, timeout_s: float = 10.0) -> None:
-    """Poll until `condition()`; fails after `timeout_s`."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.005)

@@ -31,3 +31,8 @@ def write_names(run: Path, step: int) -> None:
     (actor / "huggingface" / "config.json").write_text("{}")
     (actor / "model_world_size_1_rank_0.pt").write_bytes(b"x")
     (actor.parent / "data.pt").write_bytes(b"x")
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    """All files below a folder."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}

@@ -43,8 +43,9 @@ def test_a_whole_one(data: Path) -> None:
     assert report.ok
     assert (report.ranks, report.size_bytes) == ((0, 1), 18)
     assert "tensors are not" in report.findings[-1].message
-    with pytest.raises(CheckpointError, match="merging these is not supported yet"):
+    with pytest.raises(CheckpointError, match="merging these is not supported yet") as caught:
         found.merge(data.parent / "model")
+    assert "--backend megatron" in str(caught.value.hint)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -15,6 +15,7 @@ from cut_link import CutLink
 from node.conftest import image, nodes, nothing_left  # noqa: F401 - fixtures
 from node.node_harness import KEY, Image, Nodes, until
 from node_image import link_numpy
+from small_step import tree
 from spread_checkpoint import spread
 
 from cloudrl.checkpoints.handle import Checkpoints
@@ -43,11 +44,7 @@ def expected(whole: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
     """What a merge of the folder gives."""
     target = tmp_path_factory.mktemp("expected") / "model"
     Checkpoints(LocalSource(whole)).latest().merge(target)
-    return content(target)
-
-
-def content(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return tree(target)
 
 
 class Lab:
@@ -95,7 +92,7 @@ def test_two_nodes_are_as_good_as_one_folder(lab: Lab, expected: dict[str, bytes
 
     before = lab.link.passed
     six.merge(tmp_path / "model")
-    assert content(tmp_path / "model") == expected
+    assert tree(tmp_path / "model") == expected
     travelled = lab.link.passed - before
     assert travelled < 0.6 * sum(file.size_bytes for file in six.info.shards("model").values()), (
         "values were cast where they lie"
@@ -116,7 +113,7 @@ def test_an_image_without_numpy_sends_what_it_has(
     lab = Lab(cluster, whole)
     try:
         lab.checkpoints().latest().merge(tmp_path / "model")
-        assert content(tmp_path / "model") == expected
+        assert tree(tmp_path / "model") == expected
     finally:
         lab.link.down()
         cluster.end()
@@ -135,7 +132,7 @@ def test_a_node_that_is_cut_off_in_the_middle(lab: Lab, expected: dict[str, byte
 
     latest.merge(tmp_path / "model", on_progress=cut)
 
-    assert content(tmp_path / "model") == expected
+    assert tree(tmp_path / "model") == expected
     assert waited.is_set()
     assert lab.link.cut_at == []
     assert any("trying again" in sentence for sentence in lab.said)
@@ -156,7 +153,7 @@ def test_a_worker_that_stops_for_a_while(lab: Lab, expected: dict[str, bytes], t
             threading.Timer(1.0, os.kill, (pid, signal.SIGCONT)).start()
 
     latest.merge(tmp_path / "model", on_progress=stop)
-    assert content(tmp_path / "model") == expected
+    assert tree(tmp_path / "model") == expected
     assert stopped.is_set()
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from small_step import write_step
+from small_step import tree, write_step
 
 from cloudrl.checkpoints.handle import Checkpoints
 from cloudrl.checkpoints.sources import LocalSource
@@ -61,10 +61,6 @@ class Shaky(LocalSource):
 def origin(tmp_path: Path) -> Shaky:
     write_step(tmp_path / "volume" / "run", 7)
     return Shaky(tmp_path / "volume")
-
-
-def tree(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_the_whole_step_and_a_tracker(origin: Shaky, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from fake_local import FakeLocal
-from small_step import write_step
+from small_step import tree, write_step
 from typed_command import Run
 
 from cloudrl.cli._terminal import Pace, Terminal
@@ -37,10 +37,6 @@ def lab(home: Path, tmp_path: Path) -> Iterator[FakeLocal]:
     with FakeLocal("lab") as fake:
         fake.cluster.hold_run(tmp_path / "whole" / "mine", tmp_path, driver=1)
         yield fake
-
-
-def tree(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 # -- list --------------------------------------------------------------------------------------------------------

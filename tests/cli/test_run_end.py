@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_clock import Clock
 from fake_local import FakeLocal, rent_disks
 from typed_command import Run
 
@@ -133,21 +134,21 @@ class Away:
     """A server that does not answer from the end of the job until the clock says so; waiting costs no time."""
 
     def __init__(self, lab: FakeLocal, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now, self.back_at_s = 0.0, float("inf")
+        self.clock, self.back_at_s = Clock(), float("inf")
         self.error: type[ConnectionFailed] = ConnectionFailed
         self._is_away = False
         for verb in ("status", "down"):
             monkeypatch.setattr(LocalProvider, verb, self._asking(getattr(LocalProvider, verb)))
-        again = partial(backoff.retry, clock=lambda: self.now, sleep=self._sleep)
+        self.clock.on_sleep = self.waits
+        again = partial(backoff.retry, clock=self.clock, sleep=self.clock.sleep)
         monkeypatch.setattr("cloudrl.sdk.runs.retry", again)
         lab.cluster.finish_jobs(LOG, on_end=self.goes)
 
     def goes(self) -> None:
         self._is_away = True
 
-    def _sleep(self, seconds: float) -> None:
-        self.now += seconds
-        self._is_away = self.now < self.back_at_s
+    def waits(self) -> None:
+        self._is_away = self.clock.now < self.back_at_s
 
     def _asking(self, really: Callable[[LocalProvider, str], Any]) -> Callable[[LocalProvider, str], Any]:
         def ask(provider: LocalProvider, name: str) -> Any:
@@ -175,7 +176,7 @@ class TestAServerThatIsAwayAtTheEnd:
 
     def test_and_stays_away(self, run: Run, away: Away) -> None:
         done = run(*RUN, "--down", "-y").ended(5)
-        assert 300 <= away.now <= 310
+        assert 300 <= away.clock.now <= 310
         assert f"error: {GOES_ON}\n" in done.err
         assert done.err.endswith("  → Is it running?\n  → End it: cloudrl down lab\n")
 
@@ -187,7 +188,7 @@ class TestAServerThatIsAwayAtTheEnd:
     def test_a_token_that_is_refused_is_refused_again(self, run: Run, away: Away) -> None:
         away.error = Unauthorized
         done = run(*RUN, "--down")
-        assert (done.code, away.now) == (5, 0)
+        assert (done.code, away.clock.now) == (5, 0)
         assert GOES_ON in done.err
 
     def test_a_request_that_came_through_before(self, run: Run, away: Away, monkeypatch: pytest.MonkeyPatch) -> None:

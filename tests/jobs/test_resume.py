@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_cluster import FakeCluster, wait_until
+from child_processes import until
+from fake_cluster import FakeCluster
 from small_step import write_step
 
 from cloudrl import RunningCluster
@@ -167,7 +168,7 @@ def test_where_there_is_nothing_to_go_on_from(lab: Lab) -> None:
 
 def test_a_job_from_python_is_sent_with_it(lab: Lab) -> None:
     RunningCluster(lab.connection).submit(JOB, name="mine", submission_id="again")
-    wait_until(lambda: "again" in lab.fake.jobs)
+    until(lambda: "again" in lab.fake.jobs, "it is submitted")
     sent = lab.fake.jobs["again"].body["entrypoint"]
     assert "trainer.resume_mode=resume_path" in sent
     assert "trainer.resume_from_path=/vol/checkpoints/mine/global_step_2" in sent

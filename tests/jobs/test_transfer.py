@@ -2,6 +2,7 @@
 
 import os
 import sys
+from contextlib import closing
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -49,9 +50,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def head(tmp_path: Path) -> Iterator[Served]:
     """The agent of a cluster of one node."""
-    served = Served(tmp_path / "head", 0, nodes=1)
-    yield served
-    served.close()
+    with closing(Served(tmp_path / "head", 0, nodes=1)) as served:
+        yield served
 
 
 @pytest.fixture

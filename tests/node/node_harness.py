@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from child_processes import until
 from node_image import Image, make_image  # noqa: F401 - for who takes the rest from here
 
 from cloudrl.errors import ConnectionFailed
@@ -38,14 +39,6 @@ IP = "127.0.0.1"
 
 _given_out: set[int] = set()
 _giving_out = threading.Lock()
-
-
-def until(condition: Callable[[], object], what: str, *, timeout_s: float = 30.0) -> None:
-    """Poll a condition that other processes bring about."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout_s:.0f} s: {what}"
-        time.sleep(0.03)
 
 
 def free_ports(count: int) -> list[int]:

@@ -5,6 +5,7 @@ import socket
 import struct
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -21,17 +22,15 @@ UNAUTHENTICATED_S = 0.5
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A patient one: who is cut here is cut for being one too many."""
-    made = Served(tmp_path_factory.mktemp("served"), 0, unauthenticated_s=60.0)
-    yield made
-    made.close()
+    with closing(Served(tmp_path_factory.mktemp("served"), 0, unauthenticated_s=60.0)) as made:
+        yield made
 
 
 @pytest.fixture
 def hasty(tmp_path: Path) -> Iterator[Served]:
     """One that gives strangers half a second."""
-    made = Served(tmp_path / "hasty", 0, unauthenticated_s=UNAUTHENTICATED_S)
-    yield made
-    made.close()
+    with closing(Served(tmp_path / "hasty", 0, unauthenticated_s=UNAUTHENTICATED_S)) as made:
+        yield made
 
 
 def _connect(served: Served, sent: bytes = b"") -> socket.socket:

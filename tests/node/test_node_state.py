@@ -4,6 +4,7 @@ import dataclasses
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from fake_clock import Clock
 
 from cloudrl.node.failure import NodeFailed
 from cloudrl.node.node_state import NodeState
@@ -17,13 +18,8 @@ def _report(rank: int, **changes: object) -> NodeReport:
 
 
 @pytest.fixture
-def now() -> list[float]:
-    return [100.0]
-
-
-@pytest.fixture
-def state(now: list[float]) -> NodeState:
-    return NodeState(_report(0), clock=lambda: now[0])
+def state(clock: Clock) -> NodeState:
+    return NodeState(_report(0), clock=clock)
 
 
 FIRST, SECOND = Failure(FailureKind.SETUP, 1, "first"), Failure(FailureKind.LOST, 2, "second")
@@ -73,21 +69,21 @@ def test_a_rank_that_is_done_is_ready_when_the_barrier_opens(state: NodeState) -
     assert state.reports()[1].detail == ""
 
 
-def test_silence(state: NodeState, now: list[float]) -> None:
+def test_silence(state: NodeState, clock: Clock) -> None:
     state.record_heartbeat(_report(1))
-    now[0] += 4
+    clock.sleep(4)
     assert state.heartbeat_age_s(0) == 0
     assert state.heartbeat_age_s(1) == 4
     state.record_heartbeat(_report(1))
     assert state.heartbeat_age_s(1) == 0
 
 
-def test_how_long_a_rank_is_in_its_phase(state: NodeState, now: list[float]) -> None:
+def test_how_long_a_rank_is_in_its_phase(state: NodeState, clock: Clock) -> None:
     assert (state.phase_s(0), state.phase_s(1)) == (0.0, 0.0)
     state.record_heartbeat(_report(1, phase="setup"))
-    now[0] += 4
+    clock.sleep(4)
     state.record_heartbeat(_report(1, phase="setup", detail="another command"))
-    now[0] += 3
+    clock.sleep(3)
     assert state.phase_s(1) == 7
     state.record_heartbeat(_report(1, phase="ray"))
     assert state.phase_s(1) == 0

@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+from child_processes import until
 from cut_link import CutLink
 from server_harness import SECRET, TOKEN, Served
 
@@ -162,9 +163,7 @@ def test_the_thread_brings_what_is_wanted(head: Served, worker: Served):
 
     puller(worker, head).want(wanted)
 
-    from fake_cluster import wait_until
-
-    wait_until(lambda: worker.state.own.replicas == dict.fromkeys(wanted, Replica(complete=True)))
+    until(lambda: worker.state.own.replicas == dict.fromkeys(wanted, Replica(complete=True)), "both are here")
 
 
 LEAVING = ["../secret", "%2e%2e/secret", "..%2fsecret", "/etc/passwd", "my%20model/../../secret"]

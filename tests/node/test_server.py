@@ -23,9 +23,8 @@ pytestmark = pytest.mark.io
 @pytest.fixture(scope="module")
 def refusing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A head for calls that are refused, and so change nothing."""
-    served = Served(tmp_path_factory.mktemp("refusing"), 0)
-    yield served
-    served.close()
+    with contextlib.closing(Served(tmp_path_factory.mktemp("refusing"), 0)) as served:
+        yield served
 
 
 # -- who may call ---------------------------------------------------------------------------------------------

@@ -20,7 +20,6 @@ from shard_files import (
     opened,
     read_safetensors,
     replace_in_pickle,
-    role_folder,
     shard_path,
     write_members,
 )
@@ -295,17 +294,8 @@ def test_lora_is_refused_by_name(actor: Path, only: bool, words: str) -> None:
         rename_tensor(actor, name, f"base_model.model.{name}.lora_A.weight")
     with pytest.raises(CheckpointError, match=words) as caught:
         merge_role(actor, actor.parent / "model")
-    assert caught.value.hint is not None
+    assert caught.value.hint
     assert not (actor.parent / "model").exists()
-
-
-def test_megatron_is_recognised_and_refused(tmp_path: Path) -> None:
-    folder = role_folder(tmp_path) / "model" / "dist_ckpt"
-    folder.mkdir(parents=True)
-    (folder / "__0_0.distcp").write_bytes(b"")
-    with pytest.raises(CheckpointError, match="Megatron") as caught:
-        opened(role_folder(tmp_path))
-    assert "--backend megatron" in str(caught.value.hint)
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,8 @@ import socket
 import threading
 
 import pytest
+from child_processes import until
 from fake_cluster import FakeCluster as ServedCluster
-from fake_cluster import wait_until
 from fake_http import Server
 
 from cloudrl.errors import CloudrlError, ConnectionFailed, InputError, Unauthorized
@@ -240,4 +240,6 @@ class TestLog:
         stream = RayLog(api, "run", poll_s=(0.01, 0.01)).read(0, follow=True)
         assert next(chunk for chunk in stream if chunk)
         stream.close()
-        wait_until(lambda: not [each for each in threading.enumerate() if each.name == "cloudrl-log"])
+        until(
+            lambda: not [each for each in threading.enumerate() if each.name == "cloudrl-log"], "the thread has ended"
+        )

@@ -14,8 +14,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from child_processes import until
 from fake_clock import Clock
-from fake_cluster import wait_until
 
 from cloudrl.errors import CloudrlError, ClusterFailed, ConnectionFailed, Unauthorized
 from cloudrl.transport import ssh, tunnel_daemon
@@ -122,7 +122,7 @@ def test_a_tunnel_whose_ssh_ends_goes_on_along_the_present_route(tmp_path: Path,
     tunnel = Tunnel(lambda: Route(next(routes), {}), free_ports((8265,)), tmp_path)
     tunnel.open(10)
     os.kill(int((tmp_path / "first").read_text()), signal.SIGKILL)
-    wait_until(lambda: (tmp_path / "second").exists() and tunnel.is_open)
+    until(lambda: (tmp_path / "second").exists() and tunnel.is_open, "it is open again")
     tunnel.close()
     assert not tunnel.is_open
 
@@ -152,7 +152,7 @@ def test_a_daemon_keeps_a_tunnel_open_until_it_is_stopped(
     assert all(listens(port) for port in state.ports.values())
     assert start() == state
     assert tunnel_daemon.stop(place)
-    wait_until(lambda: not any(listens(port) for port in state.ports.values()))  # its ssh ends with it
+    until(lambda: not any(listens(port) for port in state.ports.values()), "its ssh ends with it")
     assert not tunnel_daemon.stop(place)
     os.kill(start().pid, signal.SIGKILL)
     started[-1].wait(10)
