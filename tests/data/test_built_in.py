@@ -192,27 +192,14 @@ def test_a_failed_download_ends_the_agents_child_with_one_line_that_says_what_to
 @pytest.mark.parametrize(
     ("solution", "answer"),
     [
-        (r"so $x = \boxed{7}$.", "7"),
-        (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
-        (r"\boxed{1} or \boxed{2}", "2"),
-        (r"\boxed 5$ apples", "5"),
-        (r"\boxed 5 apples", "5 apples"),
-        (r"\boxed 3$ and \boxed{4}", "3"),
-        (r"\boxed{}", ""),
-        (r"\boxed{a}}", "a"),
-        (r"\boxed{\{1\}}", r"\{1\}"),
-        (r"\fbox{7}", None),
-        (r"\fbox{7} \boxed{8}", "8"),
-        (r"\boxed{7} \fbox{8}", "7"),
-        (r"\boxed{7", None),
-        (r"\boxed{1} \boxed{2", None),
-        (r"\boxed7", None),
-        (r"\boxed5 and {x}", None),
-        (r"\boxed", None),
-        ("seven", None),
-        ("", None),
+        (r"so $x = \boxed{7}$.", "7"), (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
+        (r"\boxed{1} or \boxed{2}", "2"), (r"\boxed 5$ apples", "5"), (r"\boxed 5 apples", "5 apples"),
+        (r"\boxed 3$ and \boxed{4}", "3"), (r"\boxed{}", ""), (r"\boxed{a}}", "a"),
+        (r"\boxed{\{1\}}", r"\{1\}"), (r"\fbox{7}", None), (r"\fbox{7} \boxed{8}", "8"),
+        (r"\boxed{7} \fbox{8}", "7"), (r"\boxed{7", None), (r"\boxed{1} \boxed{2", None), (r"\boxed7", None),
+        (r"\boxed5 and {x}", None), (r"\boxed", None), ("seven", None), ("", None),
     ],
-)
+)  # fmt: skip
 def test_the_final_answer_of_math_follows_verls_functions(solution: str, answer: str | None) -> None:
     assert math.final_answer(solution) == answer
 

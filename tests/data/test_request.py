@@ -83,17 +83,12 @@ def test_what_is_declared_arrives(values: dict[str, object]) -> None:
 @pytest.mark.parametrize(
     ("name", "folder"),
     [
-        ("gsm8k", "gsm8k"),
-        ("My.data-2_x", "My.data-2_x"),
-        ("owner/name", "owner--name"),
-        ("/data/mine.jsonl", r"mine-[0-9a-f]{8}"),
-        ("/other/mine.jsonl", r"mine-[0-9a-f]{8}"),
-        ("/data/a b ü.csv", r"a-b-[0-9a-f]{8}"),
-        ("/", r"data-[0-9a-f]{8}"),
-        ("..", r"data-[0-9a-f]{8}"),
+        ("gsm8k", "gsm8k"), ("My.data-2_x", "My.data-2_x"), ("owner/name", "owner--name"),
+        ("/data/mine.jsonl", r"mine-[0-9a-f]{8}"), ("/other/mine.jsonl", r"mine-[0-9a-f]{8}"),
+        ("/data/a b ü.csv", r"a-b-[0-9a-f]{8}"), ("/", r"data-[0-9a-f]{8}"), ("..", r"data-[0-9a-f]{8}"),
         ("../../etc", r"etc-[0-9a-f]{8}"),
     ],
-)
+)  # fmt: skip
 def test_a_name_has_a_folder_of_its_own(name: str, folder: str) -> None:
     assert re.fullmatch(folder, folder_name(name))
     assert folder_name("/data/mine.jsonl") != folder_name("/other/mine.jsonl")

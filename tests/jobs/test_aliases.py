@@ -47,14 +47,10 @@ def expanded(here: Path, job: Job = JOB, **options: Any) -> JobDraft:
 @pytest.mark.parametrize(
     ("model", "path"),
     [
-        ("Qwen/Q", "/vol/q"),
-        ("tiny-adder", "/vol/tiny"),
-        ("Qwen/Other-1.5B", "Qwen/Other-1.5B"),
-        ("/models/m", "/models/m"),
-        ("./model", "./model"),
-        ("model", "model"),
+        ("Qwen/Q", "/vol/q"), ("tiny-adder", "/vol/tiny"), ("Qwen/Other-1.5B", "Qwen/Other-1.5B"),
+        ("/models/m", "/models/m"), ("./model", "./model"), ("model", "model"),
     ],
-)
+)  # fmt: skip
 def test_models(here: Path, model: str, path: str):
     assert plain(here, model=model)[MODEL].strip("'") == path
 

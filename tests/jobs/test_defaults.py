@@ -31,18 +31,12 @@ def test_the_recipe_for_the_laptop_fits_the_local_cluster():
 @pytest.mark.parametrize(
     "argument",
     [
-        "trainer.save_freq=5",
-        "++trainer.save_freq=5",
-        "trainer.experiment_name=mine",
-        "trainer.default_local_dir=/elsewhere/mine",
-        "trainer.resume_mode=disable",
-        "actor_rollout_ref.model.path=/my/model",
-        "trainer.nnodes=1",
-        "trainer.n_gpus_per_node=4",
-        "data.train_files=[/a.parquet,/b.parquet]",
-        "trainer.nnodes=${oc.env:NODES}",
+        "trainer.save_freq=5", "++trainer.save_freq=5", "trainer.experiment_name=mine",
+        "trainer.default_local_dir=/elsewhere/mine", "trainer.resume_mode=disable",
+        "actor_rollout_ref.model.path=/my/model", "trainer.nnodes=1", "trainer.n_gpus_per_node=4",
+        "data.train_files=[/a.parquet,/b.parquet]", "trainer.nnodes=${oc.env:NODES}",
     ],
-)
+)  # fmt: skip
 def test_what_the_user_types_wins(argument: str):
     submission = planned(overrides=typed(argument))
     key = argument.split("=", 1)[0].lstrip("+")

@@ -23,15 +23,10 @@ def test_progress_in_one_line(progress: Progress, text: str):
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [
-        (0, "0 s"),
-        (59.4, "59 s"),
-        (59.6, "1 min 00 s"),
-        (320, "5 min 20 s"),
-        (7500, "2 h 05 min"),
-        (3 * 86400 + 4 * 3600, "3 d 04 h"),
-        (-1, "0 s"),
+        (0, "0 s"), (59.4, "59 s"), (59.6, "1 min 00 s"), (320, "5 min 20 s"), (7500, "2 h 05 min"),
+        (3 * 86400 + 4 * 3600, "3 d 04 h"), (-1, "0 s"),
     ],
-)
+)  # fmt: skip
 def test_durations(seconds: float, text: str):
     assert duration(seconds) == text
 

@@ -48,20 +48,11 @@ def test_a_whole_file(node: Served) -> None:
 @pytest.mark.parametrize(
     ("asked", "first", "last"),
     [
-        ("bytes=0-", 0, 9),
-        ("bytes=0-9", 0, 9),
-        ("bytes=0-0", 0, 0),
-        ("bytes=3-5", 3, 5),
-        ("bytes=9-", 9, 9),
-        ("bytes=5-99", 5, 9),
-        ("bytes=0-9999999999999999999", 0, 9),
-        ("bytes=-1", 9, 9),
-        ("bytes=-4", 6, 9),
-        ("bytes=-10", 0, 9),
-        ("bytes=-99", 0, 9),
-        (" bytes=3-5 ", 3, 5),
+        ("bytes=0-", 0, 9), ("bytes=0-9", 0, 9), ("bytes=0-0", 0, 0), ("bytes=3-5", 3, 5), ("bytes=9-", 9, 9),
+        ("bytes=5-99", 5, 9), ("bytes=0-9999999999999999999", 0, 9), ("bytes=-1", 9, 9), ("bytes=-4", 6, 9),
+        ("bytes=-10", 0, 9), ("bytes=-99", 0, 9), (" bytes=3-5 ", 3, 5),
     ],
-)
+)  # fmt: skip
 def test_a_range(node: Served, asked: str, first: int, last: int) -> None:
     answer = node.get(SHARD, Range=asked)
     assert (answer.status, answer.body) == (206, BODY[first : last + 1])

@@ -9,16 +9,11 @@ from cloudrl.spec.disk import billions, disk_for
 @pytest.mark.parametrize(
     ("model", "size"),
     [
-        ("Qwen/Qwen2.5-7B-Instruct", 7),
-        ("Qwen/Qwen2.5-0.5B", 0.5),
-        ("Qwen/Qwen3-30B-A3B", 30),
-        ("mistralai/Mixtral-8x7B-v0.1", 56),
-        ("meta-llama/Llama-3.2-1b", 1),
-        ("13Bteam/gpt2", None),
-        ("deepseek-ai/DeepSeek-V3", None),
-        ("a/model-4bit", None),
+        ("Qwen/Qwen2.5-7B-Instruct", 7), ("Qwen/Qwen2.5-0.5B", 0.5), ("Qwen/Qwen3-30B-A3B", 30),
+        ("mistralai/Mixtral-8x7B-v0.1", 56), ("meta-llama/Llama-3.2-1b", 1), ("13Bteam/gpt2", None),
+        ("deepseek-ai/DeepSeek-V3", None), ("a/model-4bit", None),
     ],
-)
+)  # fmt: skip
 def test_parameters_by_name(model: str, size: float | None) -> None:
     assert billions(model) == size
 

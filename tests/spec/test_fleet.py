@@ -16,18 +16,11 @@ def test_without_a_word_nothing_is_rented_before_a_run_asks_for_it():
 @pytest.mark.parametrize(
     ("written", "low", "now", "most"),
     [
-        (2, 0, 0, 2),
-        ("2", 0, 0, 2),
-        ("0..2", 0, 0, 2),
-        ("..2", 0, 0, 2),
-        ("1 .. 4", 1, 1, 4),
-        ("2..2", 2, 2, 2),
-        ("2..", 2, 2, None),
-        ({"target": 2}, 0, 2, None),
-        ({"min": 1, "max": 3}, 1, 1, 3),
+        (2, 0, 0, 2), ("2", 0, 0, 2), ("0..2", 0, 0, 2), ("..2", 0, 0, 2), ("1 .. 4", 1, 1, 4),
+        ("2..2", 2, 2, 2), ("2..", 2, 2, None), ({"target": 2}, 0, 2, None), ({"min": 1, "max": 3}, 1, 1, 3),
         ({"min": 0, "target": 2, "max": 2}, 0, 2, 2),
     ],
-)
+)  # fmt: skip
 def test_nodes_in_each_of_their_spellings(written, low, now, most):
     fleet = Fleet(nodes=written)
     assert fleet.node_range == fleet.replace(gpu="H100:8").node_range == NodeRange(low, now, most)

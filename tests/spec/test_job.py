@@ -43,14 +43,10 @@ def test_with_overrides_sets_and_adds():
 @pytest.mark.parametrize(
     ("old", "new", "kept"),
     [
-        ("+a.b", "a.b", "+a.b"),
-        ("++a.b", "a.b", "++a.b"),
-        ("a.b", "+a.b", "+a.b"),
-        ("+a.b", "++a.b", "++a.b"),
-        ("a.b", "~a.b", "~a.b"),
-        ("~a.b", "a.b", "a.b"),
+        ("+a.b", "a.b", "+a.b"), ("++a.b", "a.b", "++a.b"), ("a.b", "+a.b", "+a.b"), ("+a.b", "++a.b", "++a.b"),
+        ("a.b", "~a.b", "~a.b"), ("~a.b", "a.b", "a.b"),
     ],
-)
+)  # fmt: skip
 def test_a_key_stands_once_and_keeps_its_plus(old, new, kept):
     job = Job(name="grpo", overrides={"x": 0, old: 1, "y": 2}).with_overrides({new: 3})
     assert list(job.overrides.items()) == [("x", "0"), (kept, "3"), ("y", "2")]
