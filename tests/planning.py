@@ -12,7 +12,7 @@ from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.jobs.local_files import digests_of, inspect_files
 from cloudrl.jobs.uploads import plan_uploads
 from cloudrl.spec import Job, parse_override
-from cloudrl.spec.shape import ClusterShape
+from cloudrl.spec.cluster import ClusterShape
 from cloudrl.transport import Connection
 
 NOW = datetime(2026, 11, 21, 10, 5, 9, tzinfo=timezone.utc)

@@ -1,15 +1,27 @@
 """Options that mean the same wherever they stand, declared once, and blocks of them that several commands share."""
 
+from __future__ import annotations
+
 import functools
 import inspect
+import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cloudrl.errors import InputError
 from cloudrl.providers.registry import PROVIDERS, known_names
+
+if TYPE_CHECKING:
+    from cloudrl.jobs import JobHandle, Progress, SubmitOptions
+    from cloudrl.spec import Job
+
+
+OverridesArgument = Annotated[
+    list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Overrides of verl's configuration.")
+]
 
 
 def _recipe_names() -> list[str]:
@@ -126,3 +138,114 @@ def with_options(**blocks: Callable[..., Any]) -> Callable[[Callable[..., Any]],
         return with_blocks
 
     return decorate
+
+
+def cluster_options(
+    file: FileOption = None,
+    nodes: Annotated[int | None, option("N", "Number of nodes.")] = None,
+    gpu: GpuOption = None,
+    image: Annotated[str | None, typer.Option(help="Container image. Default: verl's own.")] = None,
+    setup: Annotated[list[str] | None, option("COMMAND", "Command to run first on every node. Repeatable.")] = None,
+    secret: Annotated[list[str] | None, option("NAME", "dstack secret to pass to every process. Repeatable.")] = None,
+    checkpoints: Annotated[str | None, option("DIR", "Folder on the nodes for checkpoints.")] = None,
+    volume: Annotated[
+        list[str] | None, option("A:B", "/host:/container, or name:/container for a network volume. Repeatable.")
+    ] = None,
+    down_when_idle: Annotated[
+        str | None, option("TIME", "Stop the cluster after this long without a job: 30m.")
+    ] = None,
+    max_cost: Annotated[float | None, option("DOLLARS", "Stop the cluster once it has cost this much.")] = None,
+    field: SetOption = None,
+) -> dict[str, Any]:
+    """Fields of `cloudrl.Cluster` by their names, and what `-f` and `--set` say for `declared_fields`."""
+    return explicit(
+        nodes=nodes, gpu=0 if gpu == "none" else gpu, image=image, setup=setup, secrets=secret,
+        checkpoints=checkpoints, volumes=volume, down_when_idle=down_when_idle, max_cost=max_cost, file=file, set=field,
+    )  # fmt: skip
+
+
+@with_options(options=cluster_options)
+def new_cluster(
+    name: Annotated[str | None, typer.Argument(metavar="CLUSTER", help="Cluster name. Default: ray-cluster.")] = None,
+    cluster: ClusterOption = None,
+    data: Annotated[
+        list[str] | None, option("NAME|HUB_ID|PATH", "Data set to prepare for jobs. Repeatable.", "--data")
+    ] = None,
+    model: Annotated[list[str] | None, option("HUB_ID", "Model to download for jobs. Repeatable.", "--model")] = None,
+    env: EnvOption = None,
+    *,
+    options: dict[str, Any],
+) -> dict[str, Any]:
+    """Fields of a cluster that has its data and models before any job comes."""
+    from cloudrl.jobs.environment import parse_env
+
+    variables = parse_env(env, os.environ) if env else None
+    mine = explicit(name=cluster_name(name, cluster), data=data, models=model, env=variables)
+    return declared_fields({**options, **mine})
+
+
+def submit_options(
+    model: Annotated[str | None, option("HUB_ID|./DIR", "Model: a Hub ID, or a folder here (with ./).")] = None,
+    data: Annotated[
+        list[str] | None,
+        option(
+            "NAME|PATH",
+            "Data set of the cluster, a parquet file, or a folder with train.parquet and test.parquet. Repeatable.",
+        ),
+    ] = None,
+    reward: Annotated[
+        str | None, option("FILE.py[:FUNCTION]", "Reward function. Default FUNCTION: compute_score.")
+    ] = None,
+    algorithm: AlgorithmOption = None,
+    steps: Annotated[int | None, option("N", "Total training steps.")] = None,
+    name: Annotated[
+        str | None, option("RUN", "Run name. Using the same name again resumes from its checkpoints.")
+    ] = None,
+    env: EnvOption = None,
+    runtime_env: Annotated[
+        Path | None, option("FILE", "Ray runtime environment as YAML, as in `ray job submit`.")
+    ] = None,
+    working_dir: Annotated[str | None, option("DIR", "Folder to upload; the job starts in it.")] = None,
+    submission_id: Annotated[str | None, option("ID", "Ray's ID for the job; must be unused.")] = None,
+) -> dict[str, Any]:
+    """The same by the names of `cloudrl.jobs.SubmitOptions`."""
+    return explicit(
+        model=model, data=data, reward=reward, algorithm=algorithm, steps=steps, name=name, env=env,
+        runtime_env=runtime_env, working_dir=working_dir, submission_id=submission_id,
+    )  # fmt: skip
+
+
+def load(recipe: str, overrides: list[str] | None, options: dict[str, Any]) -> tuple[Job, SubmitOptions]:
+    """The recipe and what the options ask for beyond it.
+
+    Raises:
+        InputError: there is no such recipe, or a value is none.
+    """
+    from cloudrl import sdk
+    from cloudrl.jobs import SubmitOptions
+    from cloudrl.jobs.environment import load_runtime_env, parse_env
+    from cloudrl.spec import parse_override
+
+    job = sdk.recipe(recipe, algorithm=options.get("algorithm"))
+    own = {name: value for name, value in options.items() if name != "algorithm"}
+    own |= {
+        "overrides": dict(map(parse_override, overrides or ())),
+        "env": parse_env(options.get("env", ()), os.environ),
+        "data": tuple(options.get("data", ())),
+        "runtime_env": load_runtime_env(options["runtime_env"]) if "runtime_env" in options else {},
+    }
+    return job, SubmitOptions(**own)
+
+
+def job_fields(job: JobHandle, last: Progress | None, *, followed: bool) -> dict[str, Any]:
+    """A job for a program."""
+    progress = {"step": last.step if last else None, "reward": last.reward if last else None}
+    return {
+        "submission_id": job.submission_id,
+        "url": job.url,
+        "name": job.name,
+        "checkpoint_dir": job.checkpoint_dir,
+        "total_steps": job.total_steps,
+        "status": str(job.status().status),
+        **(progress if followed else {}),
+    }

@@ -6,20 +6,23 @@ from typing import Annotated, Any
 import typer
 
 from cloudrl.cli import _output
-from cloudrl.cli._cluster_options import cluster_options
 from cloudrl.cli._options import (
     ClusterOption,
     DryRunOption,
     JsonOption,
     OnOption,
+    OverridesArgument,
     RecipeArgument,
     YesOption,
+    cluster_options,
     declared_fields,
     explicit,
+    job_fields,
+    load,
     option,
+    submit_options,
     with_options,
 )
-from cloudrl.cli._submit_options import OverridesArgument, job_fields, load, submit_options
 from cloudrl.cli._terminal import Terminal
 
 _DOWN = Annotated[

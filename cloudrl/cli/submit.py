@@ -5,8 +5,18 @@ from typing import Annotated, Any
 import typer
 
 from cloudrl.cli import _output
-from cloudrl.cli._options import AddressOption, ClusterOption, DryRunOption, JsonOption, RecipeArgument, with_options
-from cloudrl.cli._submit_options import OverridesArgument, job_fields, load, submit_options
+from cloudrl.cli._options import (
+    AddressOption,
+    ClusterOption,
+    DryRunOption,
+    JsonOption,
+    OverridesArgument,
+    RecipeArgument,
+    job_fields,
+    load,
+    submit_options,
+    with_options,
+)
 from cloudrl.cli._terminal import Terminal
 
 

@@ -6,8 +6,7 @@ from typing import Any
 import typer
 
 from cloudrl.cli import _output
-from cloudrl.cli._cluster_options import new_cluster
-from cloudrl.cli._options import DryRunOption, JsonOption, OutputOption, YesOption, with_options
+from cloudrl.cli._options import DryRunOption, JsonOption, OutputOption, YesOption, new_cluster, with_options
 from cloudrl.cli._terminal import Terminal
 
 app = typer.Typer(help="Write a cluster as a dstack task file.", no_args_is_help=True)

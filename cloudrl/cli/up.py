@@ -5,8 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from cloudrl.cli import _output
-from cloudrl.cli._cluster_options import new_cluster
-from cloudrl.cli._options import DryRunOption, JsonOption, OnOption, YesOption, with_options
+from cloudrl.cli._options import DryRunOption, JsonOption, OnOption, YesOption, new_cluster, with_options
 from cloudrl.cli._terminal import Terminal
 from cloudrl.providers.registry import DEFAULT
 

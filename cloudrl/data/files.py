@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 
-from cloudrl.data.packages import package
+from cloudrl.data.parquet import package
 from cloudrl.errors import InputError
 
 SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")

@@ -6,8 +6,7 @@ import os
 import sys
 from typing import Any, Callable, Iterable, Mapping, Optional, Tuple, Type
 
-from cloudrl.data.packages import package
-from cloudrl.data.parquet import silent
+from cloudrl.data.parquet import package, silent
 from cloudrl.errors import CloudrlError, ConnectionFailed, InputError
 
 

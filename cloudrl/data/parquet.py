@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import shutil
+import sys
 import tempfile
 import time
 from collections import Counter
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Tuple, TypeVar, Union
 
-from cloudrl.data.packages import package
 from cloudrl.errors import InputError
 
 Row = TypeVar("Row")
@@ -168,3 +169,21 @@ def counted(
 
 def _row_counts(counts: Mapping[str, int]) -> str:
     return " and ".join(f"{rows:,} {split}" for split, rows in counts.items()) + " rows"
+
+
+def package(name: str) -> Any:
+    """Import a module of `pyarrow` or `datasets`.
+
+    Raises:
+        InputError: It is not installed; the hint is the command that does it.
+    """
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        top = name.partition(".")[0]
+        if error.name is None or error.name.partition(".")[0] != top:
+            raise
+        raise InputError(
+            f"preparing data needs {top}, which {sys.executable} does not have",
+            hint=f"{sys.executable} -m pip install {top}",
+        ) from error

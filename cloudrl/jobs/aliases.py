@@ -10,8 +10,8 @@ from cloudrl.jobs.defaults import CRITIC_MODEL, MODEL, TRAIN, VAL
 from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.jobs.environment import is_remote
 from cloudrl.jobs.local_files import PARTS, LocalFiles, is_of_this_machine, missing_path, split_reward
+from cloudrl.spec.cluster import ClusterShape
 from cloudrl.spec.hydra import hydra_text, one_or_many, parse_overrides, unquoted
-from cloudrl.spec.shape import ClusterShape
 from cloudrl.verl.keys import REWARD_FUNCTION, REWARD_NAME, REWARD_PATH, PathKind
 
 _LEGACY_REWARD = ("custom_reward_function.path", "custom_reward_function.name")

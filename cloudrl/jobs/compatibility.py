@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from cloudrl.errors import InputError
 from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.spec import Gpu, Job
-from cloudrl.spec.cluster import ROLLOUTS
+from cloudrl.spec.cluster import ROLLOUTS, ClusterShape
 from cloudrl.spec.hydra import integer
-from cloudrl.spec.shape import ClusterShape
 from cloudrl.verl.keys import has_key
 
 NODES, GPUS = "trainer.nnodes", "trainer.n_gpus_per_node"

@@ -8,8 +8,8 @@ from cloudrl.jobs.compatibility import GPUS, NODES
 from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.jobs.local_files import HUB_ID
 from cloudrl.spec import Job, hydra_text
+from cloudrl.spec.cluster import ClusterShape
 from cloudrl.spec.hydra import integer, one_or_many
-from cloudrl.spec.shape import ClusterShape
 from cloudrl.verl.keys import has_key
 
 SAVE_FREQ = 20

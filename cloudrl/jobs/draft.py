@@ -13,8 +13,8 @@ from cloudrl.jobs.submission import Upload
 from cloudrl.jobs.working_dir import PackagePlan
 from cloudrl.saves.inventory import Inventory
 from cloudrl.spec import HydraText, Job
+from cloudrl.spec.cluster import ClusterShape
 from cloudrl.spec.hydra import parse_overrides, split_key
-from cloudrl.spec.shape import ClusterShape
 
 
 @dataclass(frozen=True)

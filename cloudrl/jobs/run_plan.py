@@ -15,8 +15,7 @@ from cloudrl.protocol.options import MADE_ON_NODES
 from cloudrl.providers.model import Plan
 from cloudrl.providers.registry import provider
 from cloudrl.spec import Cluster, DataSet, Gpu, Job
-from cloudrl.spec.cluster import ROLLOUTS
-from cloudrl.spec.shape import ClusterShape
+from cloudrl.spec.cluster import ROLLOUTS, ClusterShape
 from cloudrl.transport import Connection, inspect_cluster
 from cloudrl.verl.releases import RELEASES
 

@@ -1,8 +1,13 @@
-"""The edge of a submission: look at the cluster and at this machine's files, pack, upload, send."""
+"""The edge of a submission: look at the cluster and at this machine's files, pack, upload, send.
+
+Files and secrets through the agents are sent once, taken up where it broke off, and on every node before the job is.
+"""
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from cloudrl.errors import CloudrlError, ConnectionFailed, InputError, Unauthorized
@@ -11,16 +16,16 @@ from cloudrl.jobs.handle import JobHandle, job_handle
 from cloudrl.jobs.local_files import digests_of, inspect_files
 from cloudrl.jobs.options import SubmitOptions
 from cloudrl.jobs.pipeline import continues_a_run, plan_job
-from cloudrl.jobs.submission import Submission
-from cloudrl.jobs.transfer import send_files, wait_replicated
-from cloudrl.jobs.working_dir import PackagePlan, zip_package
+from cloudrl.jobs.submission import Submission, Upload
+from cloudrl.jobs.working_dir import Entry, PackagePlan, zip_package
 from cloudrl.node.uploads import size_text
-from cloudrl.protocol.client import AgentClient
+from cloudrl.protocol.backoff import Attempts, Backoff, retry
+from cloudrl.protocol.report import Replica
 from cloudrl.providers.machines import Notice
 from cloudrl.providers.model import Transfer
 from cloudrl.saves.aggregate import cluster_inventory
 from cloudrl.spec import Job
-from cloudrl.transport import Connection, RayClient, inspect_cluster
+from cloudrl.transport import AgentClient, Connection, RayClient, inspect_cluster
 from cloudrl.transport.ray_client import id_taken
 
 _CHUNK_BYTES = _MIB = 2**20
@@ -28,6 +33,9 @@ _SLOW_TO_READ_BYTES = 256 * _MIB
 
 OnProgress = Callable[[Notice | Transfer | JobHandle], None]
 """Is told sentences, bytes that are on their way, and the job once it is submitted."""
+_BACKOFF = Backoff(first_s=1.0, longest_s=1.0, give_up_s=10.0)
+_STANDS_STILL_S = 180.0
+"""A node reports each 32 MiB; this long without any of it, at the slowest link that is worth using."""
 
 
 def take_snapshot(connection: Connection, job: Job, options: SubmitOptions, shell: Mapping[str, str]) -> Snapshot:
@@ -200,12 +208,14 @@ def _upload(connection: Connection, package: PackagePlan, on_upload: Callable[[i
     if api.package_exists(package.name):
         return
     content = zip_package(package)
-    api.put_package(package.name, _pieces(content, connection.agent(), on_upload), len(content))
+    api.put_package(package.name, _package_pieces(content, connection.agent(), on_upload), len(content))
     if not api.package_exists(package.name):
         raise InputError(f"{api.ray_url} accepted package {package.name} and then lost it", hint="Submit again")
 
 
-def _pieces(content: bytes, agent: AgentClient | None, on_upload: Callable[[int, int], None]) -> Iterator[bytes]:
+def _package_pieces(
+    content: bytes, agent: AgentClient | None, on_upload: Callable[[int, int], None]
+) -> Iterator[bytes]:
     """The agent does not see this upload: unless it is told, a slow one would count as an idle cluster."""
     for start in range(0, len(content), _CHUNK_BYTES):
         yield content[start : start + _CHUNK_BYTES]
@@ -213,3 +223,110 @@ def _pieces(content: bytes, agent: AgentClient | None, on_upload: Callable[[int,
         if agent is not None:
             with contextlib.suppress(CloudrlError):  # the upload itself says the rest
                 agent.note_transfer()
+
+
+def send_files(
+    agent: AgentClient,
+    item: Upload,
+    *,
+    on_upload: Callable[[int, int], None] = lambda _done, _total: None,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Send what rank 0 has not got of a file or folder. A broken connection is taken up again.
+
+    Raises:
+        InputError: The disk of rank 0 has no room, or a file has changed since it was looked at.
+        ConnectionFailed: Nobody answers, again and again.
+    """
+    manifest = item.manifest
+    attempts = Attempts(_BACKOFF, clock=clock, sleep=sleep)
+    here = agent.announce_files(manifest.address, manifest.to_json())
+
+    def on_sent(before: int, sent_bytes: int) -> None:
+        on_upload(before + sent_bytes, item.size_bytes)
+
+    while (entry := _missing(item, here)) is not None:
+        offset, before = here.get(entry.name, 0), sum(here.values())
+        size = manifest.by_path[entry.name].size_bytes
+        pieces = _pieces(entry, offset, size, partial(on_sent, before))
+        try:
+            here = agent.put_file(manifest.address, entry.name, pieces, offset=offset, size_bytes=size - offset)
+        except ConnectionFailed as failure:
+            attempts.failed(failure)
+            here = retry(lambda: agent.files_state(manifest.address)[0], _BACKOFF, clock=clock, sleep=sleep)
+        if sum(here.values()) > before:
+            attempts.progress()
+
+
+def wait_replicated(
+    state: Callable[[], Mapping[int, Replica]],
+    what: str,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+    on_wait: Callable[[str], None] = lambda _sentence: None,
+) -> None:
+    """Wait until every node has something.
+
+    Args:
+        state: Asks rank 0 how far every rank is.
+        what: What it is, for messages.
+        clock: Seconds that never run backwards.
+        sleep: Waits that many seconds.
+        on_wait: Called with a sentence whenever another set of nodes is waited for.
+
+    Raises:
+        InputError: A node cannot take it.
+        ConnectionFailed: Nothing moves any more.
+    """
+    last: Mapping[int, Replica] = {}
+    told: list[int] = []
+    moved_at = clock()
+    while True:
+        nodes = state()
+        for rank, replica in nodes.items():
+            if replica.error:
+                raise InputError(f"{what}: rank {rank} cannot take it: {replica.error}")
+        waiting = [rank for rank, replica in nodes.items() if not replica.complete]
+        if not waiting:
+            return
+        ranks = ", ".join(map(str, waiting))
+        if waiting != told:
+            told = waiting
+            on_wait(f"{what}: waiting for rank {ranks}")
+        if nodes != last:
+            last, moved_at = dict(nodes), clock()
+        elif clock() - moved_at > _STANDS_STILL_S:
+            raise ConnectionFailed(
+                f"{what}: rank {ranks} has received nothing for {_STANDS_STILL_S:.0f} s",
+                hint="See: cloudrl status",
+            )
+        sleep(0.2)
+
+
+def _missing(item: Upload, here: Mapping[str, int]) -> Entry | None:
+    parts = item.manifest.by_path
+    return next((each for each in item.entries if here.get(each.name, 0) < parts[each.name].size_bytes), None)
+
+
+def _pieces(entry: Entry, offset: int, size_bytes: int, on_sent: Callable[[int], None]) -> Iterator[bytes]:
+    at = offset
+    while at < size_bytes:
+        piece = _read(entry, at, min(_CHUNK_BYTES, size_bytes - at))
+        if not piece:
+            raise InputError(f"{entry.path} has become shorter while it was sent", hint="Submit again")
+        yield piece
+        at += len(piece)
+        on_sent(at - offset)
+
+
+def _read(entry: Entry, offset: int, size_bytes: int) -> bytes:
+    """A piece of this machine's own file, whose errors are of the same class as those of a connection."""
+    try:
+        with entry.path.open("rb") as file:
+            file.seek(offset)
+            return file.read(size_bytes)
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise InputError(f"{entry.path} cannot be read while it is sent: {reason}", hint="Submit again") from error

@@ -15,8 +15,7 @@ import time
 from pathlib import Path
 from typing import Any, BinaryIO, Callable, Dict, Iterator, List
 
-from cloudrl.node import shared_fs
-from cloudrl.node.files import Refused, open_below, open_folder_below
+from cloudrl.node.files import Refused, marker_path, open_below, open_folder_below, remove_marker, write_marker
 from cloudrl.node.save_recorder import SaveRecorder
 from cloudrl.node.shard_worker_client import ShardWorkerClient
 from cloudrl.protocol.routes import CHECKPOINTS, RAY_TMP
@@ -64,7 +63,7 @@ class CheckpointStore:
 
         What a removal has left that was cut short, by the end of its cluster for one, is removed.
         """
-        self._marker = shared_fs.write_marker(self.folder, self._marker_id)
+        self._marker = write_marker(self.folder, self._marker_id)
         for work in (self._record_saves, self._heartbeat, self._purge_all):
             threading.Thread(target=work, daemon=True).start()
 
@@ -73,7 +72,7 @@ class CheckpointStore:
         self.child.close()
         with self._lock:
             if self._marker:
-                shared_fs.remove_marker(self.folder, self._marker_id)
+                remove_marker(self.folder, self._marker_id)
             self._marker = ""
 
     def inventory(self) -> Dict[str, Any]:
@@ -165,11 +164,11 @@ class CheckpointStore:
 
     @property
     def _own_marker(self) -> Path:
-        return shared_fs.marker_path(self.folder, self._marker_id)
+        return marker_path(self.folder, self._marker_id)
 
     def _all_markers(self) -> Iterator[Path]:
         """Those of all nodes of this run that have left one here."""
-        return self.folder.glob(shared_fs.marker_path(self.folder, f"{self._run_id}-*").name)
+        return self.folder.glob(marker_path(self.folder, f"{self._run_id}-*").name)
 
 
 def remove_step(root: Path, path: str) -> None:

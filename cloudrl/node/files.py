@@ -1,4 +1,4 @@
-"""Reading below one folder, and nowhere else.
+"""Reading below one folder, and nowhere else; and a marker file that tells whether two nodes see the same folder.
 
 Every path is opened component by component with openat(2) and O_NOFOLLOW, starting at the folder's own
 descriptor: `..`, absolute paths and links are refused by construction, and nothing can be swapped between
@@ -7,7 +7,9 @@ a check and the opening.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import secrets
 import stat
 from pathlib import Path
 from typing import BinaryIO
@@ -67,3 +69,30 @@ def _step(descriptor: int, part: str, kind: int, relative: str) -> int:
         raise Refused(relative) from error
     finally:
         os.close(descriptor)
+
+
+def marker_path(folder: Path, run_id: str) -> Path:
+    """Where the marker of a run lies."""
+    return folder / f".cloudrl-marker-{run_id}"
+
+
+def write_marker(folder: Path, run_id: str) -> str:
+    """Write the marker into `folder` (made when missing) and return its text."""
+    folder.mkdir(parents=True, exist_ok=True)
+    text = secrets.token_hex(8)
+    marker_path(folder, run_id).write_text(text)
+    return text
+
+
+def has_marker(folder: Path, run_id: str, text: str) -> bool:
+    """Whether `folder` holds the marker with this text, which means that it is rank 0's folder."""
+    try:
+        return marker_path(folder, run_id).read_text() == text
+    except OSError:
+        return False
+
+
+def remove_marker(folder: Path, run_id: str) -> None:
+    """Remove the marker; rank 0 does so once the cluster is ready, or has failed. No cluster ends for its sake."""
+    with contextlib.suppress(OSError):
+        marker_path(folder, run_id).unlink()

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any, ContextManager, Dict, Optional, Set
 
 from cloudrl.data.request import parse_request
-from cloudrl.node import budget, shared_fs
+from cloudrl.node import budget
 from cloudrl.node import ray as ray_node
 from cloudrl.node.agent import Agent
 from cloudrl.node.background import run_parallel
 from cloudrl.node.failure import NodeFailed
 from cloudrl.node.fetch import Fetcher, models_dir, split_paths
+from cloudrl.node.files import remove_marker, write_marker
 from cloudrl.node.process import Child
 from cloudrl.protocol.failures import Failure, FailureKind
 from cloudrl.protocol.report import BudgetStatus, ClusterStatus, NodeReport
@@ -48,7 +49,7 @@ class Head(Agent):
         """Prepare the data for all; fetch the models, and say so to nodes that share the folder."""
         options, run_id = self.options, self.identity.run_id
         folders = {options.data_dir, *(models_dir(m, options.data_dir, self.env) for m in options.models)}
-        markers = {str(folder): shared_fs.write_marker(folder, run_id) for folder in folders}
+        markers = {str(folder): write_marker(folder, run_id) for folder in folders}
         self.state.publish(markers=markers)
         works = {
             FailureKind.DATA: lambda: self._prepare_data(fetcher),
@@ -148,7 +149,7 @@ class Head(Agent):
 
     def _remove_markers(self) -> None:
         for folder in self.state.published.markers or ():
-            shared_fs.remove_marker(Path(folder), self.identity.run_id)
+            remove_marker(Path(folder), self.identity.run_id)
 
     def _prepare_data(self, fetcher: Fetcher) -> None:
         self.state.publish(data={parse_request(text).name: fetcher.prepare_data(text) for text in self.options.data})

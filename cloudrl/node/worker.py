@@ -11,11 +11,11 @@ from typing import Any, Callable, Optional
 
 from cloudrl.data.request import folder_name
 from cloudrl.node import ray as ray_node
-from cloudrl.node import shared_fs
 from cloudrl.node.agent import Agent
 from cloudrl.node.background import run_parallel
 from cloudrl.node.failure import NodeFailed, error_code
 from cloudrl.node.fetch import Fetcher, models_dir, pull
+from cloudrl.node.files import has_marker
 from cloudrl.node.preflight import different
 from cloudrl.node.process import Child
 from cloudrl.node.replication import Replicator
@@ -175,7 +175,7 @@ class Worker(Agent):
 
     def _shares(self, folder: Path) -> bool:
         text = (self.reply.markers or {}).get(str(folder))
-        return text is not None and shared_fs.has_marker(folder, self.identity.run_id, text)
+        return text is not None and has_marker(folder, self.identity.run_id, text)
 
     def _wait_in_thread(self, condition: Callable[[], bool], timeout_s: float = float("inf")) -> None:
         """Wait in the fetching thread, for what the head publishes or for a time; give up with all others."""

@@ -12,12 +12,12 @@ from cloudrl.render.agent import AGENT_FILE
 from cloudrl.render.dstack_models import check_with_dstack, refuse_rendered
 from cloudrl.render.yaml_text import Section, document, pick, plain
 from cloudrl.spec import Cluster
+from cloudrl.spec.cluster import disk_for
 from cloudrl.spec.data import data_argument
-from cloudrl.spec.disk import disk_for
-from cloudrl.spec.durations import seconds_of
 from cloudrl.spec.gpu import Gpu
 from cloudrl.spec.names import is_secret, names_a_file, secret_in
 from cloudrl.spec.ports import RAY_PORT
+from cloudrl.spec.sizes import seconds_of
 from cloudrl.spec.volume import NetworkMount, Volume
 from cloudrl.verl.releases import Release, release
 

@@ -20,8 +20,8 @@ from cloudrl.sdk.costs import costs
 from cloudrl.sdk.submission import JobKeywords, prepare, submit_options
 from cloudrl.sdk.teardown import assess, end, ending, teardown
 from cloudrl.spec import Job
+from cloudrl.spec.cluster import ClusterShape
 from cloudrl.spec.ports import RAY_PORT
-from cloudrl.spec.shape import ClusterShape
 from cloudrl.transport import Connection, inspect_cluster
 from cloudrl.transport.ray_job import RayJob
 

@@ -8,11 +8,10 @@ from functools import cache
 
 from cloudrl.shards.cancellation import check, workers
 from cloudrl.shards.cast import Caster, holds_nan
-from cloudrl.shards.crc import crc32
 from cloudrl.shards.plan import Output, Piece
 from cloudrl.shards.progress import Meter
 from cloudrl.shards.reading import PIECE_BYTES, PieceReader, aligned_memory, open_pieces
-from cloudrl.shards.source import LocalShard
+from cloudrl.shards.source import LocalShard, crc32
 from cloudrl.shards.torch_zip import damaged
 
 _REMOTE_PIECE_BYTES = 8 << 20  # of files on other machines: a request should carry some

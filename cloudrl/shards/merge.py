@@ -7,12 +7,11 @@ from pathlib import Path
 
 from cloudrl.errors import InputError
 from cloudrl.shards.architectures import check_architecture
-from cloudrl.shards.config import output_files, read_config
 from cloudrl.shards.copying import copy
 from cloudrl.shards.dtypes import WANTED, DType
+from cloudrl.shards.model_files import INDEX, file_names, header, in_file_order, index, output_files, read_config
 from cloudrl.shards.plan import HEAD, MAX_FILE_BYTES, Output, is_tied, make_outputs, split_files
 from cloudrl.shards.progress import Meter, OnProgress, silent
-from cloudrl.shards.safetensors import INDEX, file_names, header, in_file_order, index
 from cloudrl.shards.source import MergeInputs
 from cloudrl.shards.validate import validate
 

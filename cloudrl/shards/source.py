@@ -11,10 +11,15 @@ from typing import BinaryIO, Protocol
 from cloudrl.errors import CheckpointError
 from cloudrl.saves.records import SaveRecord
 from cloudrl.shards.cast import cast_bytes
-from cloudrl.shards.crc import crc32
 from cloudrl.shards.dtypes import DType
 
 _PIECE_BYTES = 1 << 20
+try:
+    from zlib_ng.zlib_ng import crc32
+except ImportError:
+    from zlib import crc32
+
+__all__ = ["crc32"]
 
 
 class ShardSource(Protocol):

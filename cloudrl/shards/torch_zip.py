@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 from cloudrl.errors import CheckpointError
 from cloudrl.saves.zip_directory import NoDirectory, read_directory
-from cloudrl.shards.crc import crc32
-from cloudrl.shards.source import ShardSource
+from cloudrl.shards.source import ShardSource, crc32
 
 _ENTRY = struct.Struct("<4s6H3L5H2L")
 _LOCAL = struct.Struct("<4s5H3L2H")

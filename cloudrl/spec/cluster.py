@@ -1,4 +1,4 @@
-"""A Ray cluster as the user declares it."""
+"""A Ray cluster: as the user declares it, the disk that its models need, and what a job needs to know of it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from pydantic import PlainValidator, model_validator
 from cloudrl.errors import SpecError
 from cloudrl.spec.base import FrozenDict, Spec
 from cloudrl.spec.data import DataSets
-from cloudrl.spec.durations import duration
 from cloudrl.spec.fields import (
     Commands,
     Dollars,
@@ -29,16 +28,28 @@ from cloudrl.spec.gpu import Gpu, image_gpu
 from cloudrl.spec.gpu import cpu as parse_cpu
 from cloudrl.spec.names import image_name, resource_name, secret_in, secret_name, unix_user
 from cloudrl.spec.ports import Port, all_ports, port_texts, service_texts
-from cloudrl.spec.sizes import size, size_range
+from cloudrl.spec.sizes import duration, size, size_range
 from cloudrl.spec.volume import Mount, Volume, mount_list, parse_mount
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 ROLLOUTS = ("vllm", "sglang")
 PLANNED_SECTIONS = ("slurm",)
 """Reserved for providers that there are not yet."""
 _VISIBLE_DEVICES = ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
+_BASE_GB = 150
+"""Image, packages, data and logs; verl's images unpack to some 40 GB."""
+_SAVES = 8
+"""Checkpoints that lie there at once: verl keeps all unless trainer.max_actor_ckpt_to_keep says otherwise."""
+_SAVE_BYTES = 12
+"""Of each parameter in a checkpoint of verl 0.9.1 with FSDP: weight and two moments of Adam in float32."""
+_WEIGHT_BYTES = 2
+_BILLIONS = re.compile(r"(?:(\d+)x)?(\d+(?:\.\d+)?)b(?![a-z])", re.IGNORECASE)
 
 
 class Cluster(Spec):
@@ -173,3 +184,59 @@ class Cluster(Spec):
     def gpus_per_node(self) -> int | None:
         """How many GPUs each node has; None when `gpu` leaves that open."""
         return 0 if self.gpu is None else Gpu.exact_count(self.gpu)
+
+
+@dataclass(frozen=True)
+class ClusterShape:
+    """A cluster as one look found it, or as its declaration says that it will be.
+
+    Attributes:
+        nodes: how many nodes it has.
+        gpus_per_node: GPUs of each node; with device "cpu" these are slots that Ray only counts.
+        device: "gpu" or "cpu"; None for a plain Ray cluster, which cannot tell slots from GPUs.
+        checkpoint_dir: absolute, on every node; None for a plain Ray cluster, which does not say.
+        data: data set -> {"train": path, "test": path}, on every node.
+        models: model as asked for -> folder on every node, or its name again where the folders differ.
+        rollouts: rollout engines in the image; none are known of a plain Ray cluster.
+        provider: "local", "dstack" or "slurm"; None for a plain Ray cluster.
+        files_dir: where users' files lie on every node, below their addresses; None where no agent takes them.
+        secrets_dir: where the secrets of jobs lie on every node; None where no agent takes them.
+        ray_version: the release of Ray; None for a plain Ray cluster.
+        ray_session: what Ray calls this start of itself; None where no agent says it.
+        nodes_are_here: whether its nodes read this machine's own files.
+    """
+
+    name: str
+    id: str | None
+    nodes: int
+    gpus_per_node: int
+    device: str | None
+    checkpoint_dir: str | None = None
+    data: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    models: Mapping[str, str] = field(default_factory=dict)
+    verl_version: str | None = None
+    rollouts: tuple[str, ...] = ()
+    provider: str | None = None
+    files_dir: str | None = None
+    secrets_dir: str | None = None
+    ray_version: str | None = None
+    ray_session: str | None = None
+    nodes_are_here: bool = False
+
+
+def disk_for(cluster: Cluster) -> str | None:
+    """The disk of each node, such as `700GB..`; None without GPUs, or where no model's name tells its size.
+
+    Each node has the weights of every model, and its share of the checkpoints of the largest.
+    """
+    sizes = [size for size in map(billions, cluster.models) if size is not None]
+    if cluster.device == "cpu" or not sizes:
+        return None
+    gigabytes = _BASE_GB + _WEIGHT_BYTES * sum(sizes) + _SAVES * _SAVE_BYTES * max(sizes) / cluster.nodes
+    return f"{math.ceil(gigabytes / 100) * 100}GB.."
+
+
+def billions(model: str) -> float | None:
+    """Parameters, as a model's name tells them: 7 of `Qwen/Qwen2.5-7B-Instruct`, 56 of `Mixtral-8x7B`, or None."""
+    found = _BILLIONS.search(model.rpartition("/")[2])
+    return None if found is None else int(found[1] or 1) * float(found[2])

@@ -1,4 +1,4 @@
-"""Sizes, counts and ranges of them: `128GB`, `1TB..`, `16..64GB`, `8`, `2..`.
+"""Sizes, counts and ranges of them: `128GB`, `1TB..`, `16..64GB`, `8`, `2..`; and durations: `30m`, `1d`.
 
 The spelling is dstack 0.22.5's (core/models/resources.py: Memory, Range), less what can only be a slip: negative
 or zero sizes, `nan`, exponents. 1 GB is 1024 MB.
@@ -16,6 +16,10 @@ _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)(MB|GB|TB)?", re.IGNORECASE)
 _NEARLY_A_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)([MGT])(i?B?|[a-z]*)", re.IGNORECASE)
 _SIZES = "For example '128GB', '512MB' or '1TB'"
 _COUNTS = "For example '8', '2..' or '1..8'"
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+_DURATION = re.compile(r"([0-9]+) *([smhdw])?")
+_NEARLY = re.compile(r"([0-9]+) *([smhdw])[a-z]*", re.IGNORECASE)  # `30min`, `2 days`
+_EXAMPLES = "For example '30m', '2h' or '1d'"
 
 
 def size(value: object) -> str:
@@ -103,3 +107,35 @@ def _count(value: str) -> int:
     if not re.fullmatch(r"[0-9]+", value):
         raise SpecError(f"{value!r} is not a whole number", hint=_COUNTS)
     return int(value)
+
+
+def seconds_of(value: object) -> int:
+    """The seconds of `30m`, `2 h`, or a number of them.
+
+    Raises:
+        SpecError: `value` is no duration.
+    """
+    return _parts(value)[0]
+
+
+def duration(value: object) -> str:
+    """A duration above zero, in its usual spelling.
+
+    Raises:
+        SpecError: `value` is none.
+    """
+    seconds, text = _parts(value)
+    if seconds == 0:
+        raise SpecError(f"{value!r} is no time at all", hint=_EXAMPLES)
+    return text
+
+
+def _parts(value: object) -> tuple[int, str]:
+    written = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    match = _DURATION.fullmatch(written) if isinstance(written, str) else None
+    if match is None:
+        near = _NEARLY.fullmatch(written) if isinstance(written, str) else None
+        meant = f"; did you mean '{near[1]}{near[2].lower()}'?" if near else ""
+        raise SpecError(f"{value!r} is not a duration{meant}", hint=_EXAMPLES)
+    number, unit = match[1], match[2] or "s"
+    return int(number) * _SECONDS[unit], f"{number}{unit}"

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from cloudrl.cli import cluster
-from cloudrl.cli._status_table import HEADS, node_table
+from cloudrl.cli._terminal import HEADS, node_table
 from cloudrl.protocol.failures import Failure, FailureKind
 from cloudrl.protocol.phases import Phase
 from cloudrl.protocol.report import NodeReport

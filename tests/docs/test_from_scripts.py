@@ -13,9 +13,9 @@ from planning import plan
 from cloudrl.jobs import SubmitOptions
 from cloudrl.protocol.options import AgentOptions
 from cloudrl.protocol.options import Service as AgentsService
+from cloudrl.spec.cluster import ClusterShape
 from cloudrl.spec.hydra import parse_overrides
 from cloudrl.spec.ports import parse_service as declared_service
-from cloudrl.spec.shape import ClusterShape
 
 PAGE = (Path(__file__).parents[2] / "docs/from-scripts.md").read_text()
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)

@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 
 from cloudrl.errors import InputError
-from cloudrl.jobs.code_check import check_code
 from cloudrl.jobs.local_files import inspect_path
+from cloudrl.jobs.uploads import check_code
 from cloudrl.verl.keys import PathKind
 
 

@@ -22,7 +22,7 @@ from planning import submit
 from cloudrl.errors import InputError, JobFailed, Unauthorized
 from cloudrl.jobs import JobHandle, Line, Progress, SubmitOptions, find_job
 from cloudrl.protocol.backoff import Backoff
-from cloudrl.providers.local.ports import free_ports
+from cloudrl.providers.local.plan import free_ports
 from cloudrl.spec import HydraText, Job
 from cloudrl.transport import Connection, RayClient, inspect_cluster
 from cloudrl.transport.log_stream import RayLog, follow_log

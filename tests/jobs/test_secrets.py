@@ -8,7 +8,7 @@ from planning import cluster, plan
 from cloudrl import recipes
 from cloudrl.jobs import SubmitOptions
 from cloudrl.jobs.submission import Submission
-from cloudrl.spec.shape import ClusterShape
+from cloudrl.spec.cluster import ClusterShape
 
 LAB = cluster(
     gpus_per_node=1, device="cpu", data={"addition": {"train": "/vol/train.parquet", "test": "/vol/test.parquet"}},

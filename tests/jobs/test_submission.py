@@ -13,7 +13,7 @@ from planning import cluster, job, overrides, plan, planned, typed
 
 from cloudrl.errors import InputError
 from cloudrl.jobs import Submission, SubmitOptions
-from cloudrl.spec.shape import ClusterShape
+from cloudrl.spec.cluster import ClusterShape
 
 
 class TestEnvironment:

@@ -21,14 +21,14 @@ from server_harness import TOKEN, Served
 from cloudrl.errors import ConnectionFailed, InputError, Unauthorized
 from cloudrl.jobs import Submission, SubmitOptions, send
 from cloudrl.jobs.submission import Upload
-from cloudrl.jobs.transfer import send_files, wait_replicated
+from cloudrl.jobs.submit import send_files, wait_replicated
 from cloudrl.node.uploads import SPARE_BYTES, Store
 from cloudrl.protocol import client
 from cloudrl.protocol.client import AgentClient, Request, Response
 from cloudrl.protocol.report import ClusterStatus, Replica
 from cloudrl.protocol.wire import from_json
 from cloudrl.spec import Job
-from cloudrl.spec.shape import ClusterShape
+from cloudrl.spec.cluster import ClusterShape
 from cloudrl.transport import Connection
 
 pytestmark = pytest.mark.io

@@ -13,7 +13,7 @@ from cloudrl.jobs import SubmitOptions
 from cloudrl.jobs.draft import JobDraft
 from cloudrl.jobs.uploads import SMALL_BYTES
 from cloudrl.jobs.working_dir import PackagePlan, zip_package
-from cloudrl.spec.shape import ClusterShape
+from cloudrl.spec.cluster import ClusterShape
 from cloudrl.transport.ray_client import PACKAGE_LIMIT_BYTES
 
 TRAIN, VAL = "data.train_files", "data.val_files"

@@ -10,7 +10,7 @@ from planning import planned_uploads
 from cloudrl.errors import InputError
 from cloudrl.jobs import SubmitOptions
 from cloudrl.jobs.working_dir import EXCLUDED_FOLDERS, PackagePlan, scan, zip_package
-from cloudrl.spec.shape import ClusterShape
+from cloudrl.spec.cluster import ClusterShape
 
 PLAIN = ClusterShape(name="http://x", id=None, nodes=1, gpus_per_node=1, device=None)
 

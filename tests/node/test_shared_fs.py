@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from cloudrl.node.shared_fs import has_marker, remove_marker, write_marker
+from cloudrl.node.files import has_marker, remove_marker, write_marker
 
 
 def test_the_same_folder_by_whatever_way(tmp_path: Path) -> None:

@@ -20,8 +20,8 @@ from fake_dstack import FakeDstack
 from node_harness import Image, make_image, marked
 
 from cloudrl.providers.dstack import plan, provider
-from cloudrl.providers.local import ports, processes
-from cloudrl.providers.local.plan import LocalPlan
+from cloudrl.providers.local import processes
+from cloudrl.providers.local.plan import LocalPlan, free_ports
 from cloudrl.providers.local.provider import LocalProvider
 from cloudrl.providers.local.state import LocalState
 from cloudrl.spec import Cluster
@@ -71,7 +71,7 @@ class Home:
         """A plan whose agents run in the image that has no real Ray, unless another Python is named."""
         fields = {"models": [str(self.folder / "model")], **fields}
         # not 8265, which another Ray on this machine may take as soon as ours has let go of it
-        [dashboard_port] = ports.free_ports(1, cluster=name)
+        [dashboard_port] = free_ports(1, cluster=name)
         plan = LocalProvider().plan(
             Cluster.load({"name": name, "nodes": nodes, **fields}), dashboard_port=dashboard_port
         )

@@ -13,8 +13,8 @@ from node_harness import until
 
 from cloudrl.errors import CapacityError, InputError
 from cloudrl.protocol.options import AgentOptions, Ports
-from cloudrl.providers.local import ports, processes
-from cloudrl.providers.local.plan import LocalPlan, make_plan
+from cloudrl.providers.local import processes
+from cloudrl.providers.local.plan import LocalPlan, free_ports, is_taken, make_plan
 from cloudrl.providers.local.provider import LocalProvider
 from cloudrl.providers.registry import PROVIDERS, provider
 from cloudrl.spec import Cluster
@@ -88,7 +88,7 @@ def test_ports_and_ids_of_two_clusters_are_never_the_same() -> None:
         state = plan.state
         chosen += [state.gcs_port, state.client_port, *state.agent_ports]
         assert len({state.dashboard_port, *chosen[-5:]}) == 6
-        assert not any(ports.is_taken(port, plan.name) for port in chosen[-5:])
+        assert not any(is_taken(port, plan.name) for port in chosen[-5:])
     assert len(set(chosen)) >= len(chosen) - 2  # by chance two of fifty may meet; the first to bind has it
     assert len({plan.state.id for plan in plans}) == len({plan.state.ray_temp_dir for plan in plans}) == 10
 
@@ -106,7 +106,7 @@ def test_no_port_is_one_that_an_outgoing_connection_may_take() -> None:
 
 
 def test_the_default_dashboard_port_is_that_of_ray_when_it_is_free() -> None:
-    taken = ports.is_taken(8265, "lab")
+    taken = is_taken(8265, "lab")
     assert (_plan().state.dashboard_port == 8265) is not taken
 
 
@@ -122,7 +122,7 @@ def test_a_dashboard_port_in_use_is_refused(address: str) -> None:
 
 def test_a_port_of_a_cluster_that_is_still_coming_up_is_taken() -> None:
     """Its Ray listens seconds later; its processes carry its id from the start."""
-    first = _plan(dashboard_port=ports.free_ports(1, cluster="one")[0]).state
+    first = _plan(dashboard_port=free_ports(1, cluster="one")[0]).state
     first.write()
     other = Cluster.load({"name": "two", "nodes": 1})
     make_plan(other, dashboard_port=first.dashboard_port)  # nothing of it runs

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from cloudrl.errors import SpecError
 from cloudrl.protocol.options import AgentOptions, BudgetLimits, parse_service
 from cloudrl.spec import Cluster, DataSet, Gpu, NetworkMount, Volume, data_argument
-from cloudrl.spec.disk import disk_for
+from cloudrl.spec.cluster import disk_for
 from cloudrl.spec.names import is_secret
 from cloudrl.verl.releases import release
 

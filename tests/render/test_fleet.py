@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from cloudrl.errors import SpecError
 from cloudrl.render import fleet_to_dstack
 from cloudrl.spec import Fleet, Gpu
-from cloudrl.spec.durations import seconds_of
+from cloudrl.spec.sizes import seconds_of
 
 FEW = max(20, settings().max_examples // 2)
 

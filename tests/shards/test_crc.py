@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudrl.shards.crc import crc32
+from cloudrl.shards.source import crc32
 
 
 @given(st.binary(max_size=5000), st.integers(0, 0xFFFF_FFFF))
@@ -24,6 +24,6 @@ def test_the_fast_one_is_installed() -> None:
 def test_without_it() -> None:
     """As on a node, whose image has no such package."""
     hide = "import sys; sys.modules['zlib_ng'] = None; "
-    code = hide + "from cloudrl.shards.crc import crc32; print(crc32(b'123456789'))"
+    code = hide + "from cloudrl.shards.source import crc32; print(crc32(b'123456789'))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert int(done.stdout) == 0xCBF43926

@@ -3,7 +3,7 @@
 import pytest
 
 from cloudrl.spec import Cluster
-from cloudrl.spec.disk import billions, disk_for
+from cloudrl.spec.cluster import billions, disk_for
 
 
 @pytest.mark.parametrize(

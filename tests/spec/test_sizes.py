@@ -9,8 +9,7 @@ from pydantic import TypeAdapter
 
 from cloudrl.errors import SpecError
 from cloudrl.spec import CountRange
-from cloudrl.spec.durations import duration, seconds_of
-from cloudrl.spec.sizes import size, size_range
+from cloudrl.spec.sizes import duration, seconds_of, size, size_range
 
 amounts = st.one_of(
     st.integers(1, 10**6).map(str),

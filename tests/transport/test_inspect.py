@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from cloudrl.errors import ClusterFailed, ConnectionFailed
-from cloudrl.spec.shape import ClusterShape
+from cloudrl.spec.cluster import ClusterShape
 from cloudrl.testing import AGENT_URL, RAY_URL, FakeCluster, ray_node
 from cloudrl.transport import Connection, inspect_cluster
 

@@ -8,16 +8,18 @@ import os
 import secrets
 import shlex
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
+from itertools import islice
 from pathlib import Path
 
-from cloudrl.errors import CapacityError, InputError
+from cloudrl.errors import CapacityError, CloudrlError, InputError
 from cloudrl.node.host_info import detect_gpus
 from cloudrl.node.identity import address_towards
 from cloudrl.node.job_secrets import folder_of
 from cloudrl.protocol.options import AgentOptions, Ports, parse_service
-from cloudrl.providers.local import ports
+from cloudrl.providers.local import processes, state
 from cloudrl.providers.local.processes import MARK
 from cloudrl.providers.local.state import LocalState
 from cloudrl.providers.model import Plan
@@ -25,6 +27,7 @@ from cloudrl.render.agent import AGENT_FILE
 from cloudrl.render.dstack import CPU_SLOTS, budget_limits
 from cloudrl.spec import Cluster, Volume, data_argument
 from cloudrl.spec.names import is_secret
+from cloudrl.transport.tunnel import bind
 
 OBJECT_STORE_BYTES = 256 * 1024**2
 DATA = ("addition",)
@@ -33,6 +36,8 @@ _HONOURED = (
     "name", "nodes", "gpu", "env", "secrets", "setup", "services", "data", "models", "down_when_idle", "max_cost",
     "price_per_hour",
 )  # fmt: skip
+DEFAULT_DASHBOARD_PORT = 8265
+_FIRST_PORT = 20_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,8 +87,8 @@ def make_plan(cluster: Cluster, *, dashboard_port: int | None = None) -> LocalPl
                 f"secret {secret} is not set: on this machine it comes from this shell", hint=f"export {secret}=..."
             )
     gpus = _gpus(cluster)
-    dashboard = ports.dashboard_port(dashboard_port, cluster=cluster.name)
-    gcs, client, *agent_ports = ports.free_ports(2 + cluster.nodes, cluster=cluster.name, avoid=dashboard)
+    dashboard = choose_dashboard_port(dashboard_port, cluster=cluster.name)
+    gcs, client, *agent_ports = free_ports(2 + cluster.nodes, cluster=cluster.name, avoid=dashboard)
     cluster_id = secrets.token_hex(8)
     state = LocalState(
         name=cluster.name,
@@ -175,3 +180,53 @@ def unsupported_fields(cluster: Cluster) -> tuple[str, ...]:
     """Fields that say nothing here, where there is no container, no machine to choose and no volume of a cloud."""
     used = _HONOURED if checkpoint_folder(cluster) is None else (*_HONOURED, "checkpoints", "volumes")
     return tuple(name for name in cluster.explicit_fields() if name not in used)
+
+
+def free_ports(count: int, *, cluster: str, avoid: int | None = None) -> list[int]:
+    """Distinct free ports for a cluster, none of those that the kernel gives to outgoing connections.
+
+    Ray makes hundreds of connections before its last process listens; one of them could have taken the port.
+
+    Raises:
+        CapacityError: there are not that many.
+    """
+    first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    quiet = range(_FIRST_PORT, first) if first > _FIRST_PORT + 1000 else range(_FIRST_PORT, 65_536)
+    candidates = secrets.SystemRandom().sample(quiet, len(quiet))
+    free = list(islice((port for port in candidates if port != avoid and not is_taken(port, cluster)), count))
+    if len(free) < count:
+        raise CapacityError(f"{count} free ports are needed, and this machine has {len(free)} of them")
+    return free
+
+
+def choose_dashboard_port(wanted: int | None, *, cluster: str) -> int:
+    """The port that was asked for, or Ray's own default where that is free, or any.
+
+    Raises:
+        InputError: the port that was asked for is none, or in use.
+    """
+    if wanted is None:
+        default_is_taken = is_taken(DEFAULT_DASHBOARD_PORT, cluster)
+        return free_ports(1, cluster=cluster)[0] if default_is_taken else DEFAULT_DASHBOARD_PORT
+    if not 1 <= wanted <= 65_535:
+        raise InputError(f"--dashboard-port {wanted} is not a port number", hint="A number from 1024 to 65535")
+    if is_taken(wanted, cluster):
+        raise InputError(
+            f"port {wanted} on this machine is in use, or not for this user",
+            hint="Take another --dashboard-port, or leave it out for a free one",
+        )
+    return wanted
+
+
+def is_taken(port: int, cluster: str) -> bool:
+    """Whether this user cannot listen at a port, or a cluster of another name will once it has come up."""
+    bound = bind(port)
+    if bound is None:
+        return True
+    bound.close()
+    for name in state.names():
+        with suppress(CloudrlError):  # a state that cannot be read has no ports to be kept free
+            other = state.read(name) if name != cluster else None
+            if other is not None and port in other.ports and processes.of_cluster(other.id):
+                return True
+    return False
