@@ -145,6 +145,22 @@ class TestTheEnd:
         assert re.search(said, diagnostics.describe_failure(latest(dstack, **changes)))
 
     @pytest.mark.parametrize(
+        ("code", "said"),
+        [
+            ("terminated_due_to_utilization_policy", "one of its GPUs did less than its utilization_policy asks for"),
+            ("max_duration_exceeded", "it has run for its max_duration"),
+        ],
+    )
+    def test_at_a_limit_of_the_users(self, dstack: FakeDstack, code: str, said: str) -> None:
+        """The nodes are "terminated" and the run has failed."""
+        worker = attempt(status="terminated", code="terminated_by_server", host="10.0.0.2", ended=8.0)
+        head = attempt(status="terminated", code=code, said="in dstack's words", ended=9.0)
+        dstack.held_outputs[head.id] = "^C"
+        phase, reason = diagnostics.exit_reason(dstack.server, held(dstack, head, others=[worker], status="failed"))
+        assert (phase, reason.startswith(f"rank 0: {said}")) == (Phase.FAILED, True)
+        assert reason.endswith("(in dstack's words)")
+
+    @pytest.mark.parametrize(
         ("code", "said", "enough", "hint"),
         [
             ("creating_container_error", "manifest unknown", 2, "docker pull nowhere/nothing:1"),

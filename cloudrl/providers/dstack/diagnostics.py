@@ -24,6 +24,9 @@ _MEANING = {
         "NCCL_DEBUG=INFO does that"
     ),
     "max_duration_exceeded": "it has run for its max_duration",
+    "terminated_due_to_utilization_policy": (
+        "one of its GPUs did less than its utilization_policy asks for, and dstack does not start it again"
+    ),
     _NO_CAPACITY: "there is no such machine to be had now",
     "ports_binding_failed": "one of the run's ports is taken on that machine",
 }
@@ -33,6 +36,8 @@ _PULL_TIMED_OUT = "context deadline exceeded"
 """Docker's words when dstack's 20 minutes for a pull are over (runner/internal/shim/docker.go)."""
 _READ_ATTEMPTS = 5
 """Of so many attempts, the latest, the output is read for the agents' own words; of older ones dstack's are shown."""
+_LIMITS = ("max_duration_exceeded", "terminated_due_to_utilization_policy")
+"""dstack's reasons for a run that it has ended at a limit of the user's: its node is "terminated", the run failed."""
 _CONSEQUENCES = ("terminated_by_server", "terminated_by_user")
 """dstack's reasons for a node that it has ended since another one did."""
 _PAGE = 1000
@@ -104,9 +109,9 @@ def exit_reason(server: Server, run: RunState) -> tuple[Phase, str]:
     if run.status != "failed":
         return Phase.DOWN, ""
     for node, output in zip(ended, outputs, strict=True):
-        if node.latest.status == "failed":
-            lines = [line.strip() for line in output.splitlines() if line.strip()]
-            last = f"; its last line: {lines[-1]}" if lines else ""
+        lines = [line.strip() for line in output.splitlines() if line.strip()]
+        last = f"; its last line: {lines[-1]}" if lines and node.latest.status == "failed" else ""
+        if node.latest.status == "failed" or node.latest.code in _LIMITS:
             return Phase.FAILED, f"rank {node.rank}: {describe_failure(node.latest)}{last}"
     return Phase.FAILED, run.reason or "failed"
 
