@@ -6,7 +6,7 @@ What needs the image's packages runs in children under the image's Python, from 
 from __future__ import annotations
 
 import hashlib
-import os
+import secrets
 import sys
 import time
 from pathlib import Path
@@ -114,7 +114,7 @@ def pull(head: AgentClient, folder: str, file: str, announced: str, *, to: Path)
         OSError, http.client.HTTPException: the connection broke, or this node's disk.
     """
     to.parent.mkdir(parents=True, exist_ok=True)
-    part = to.with_name(f".{to.name}.{os.getpid()}.part")
+    part = to.with_name(f".{to.name}.{secrets.token_hex(8)}.part")
     digest = hashlib.sha256()
     request = head.request(routes.DATA_FILE, name=folder, file=file)
     try:

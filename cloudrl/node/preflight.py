@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import secrets
 import shutil
 from pathlib import Path
 from typing import Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
@@ -106,7 +107,7 @@ def missing_program(host: HostInfo) -> Optional[Fault]:
 
 def unwritable(folder: Path) -> Optional[Fault]:
     """Why `folder` cannot be written to, or None. Makes it when it is missing."""
-    probe = folder / f".cloudrl-probe-{os.getpid()}"
+    probe = folder / f".cloudrl-probe-{secrets.token_hex(8)}"  # agents in two containers may have one process number
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe.write_bytes(b"x")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import time
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -227,7 +228,7 @@ class SaveRecorder:
         again.
         """
         path = self._root / save.record
-        part = path.with_name(f".{path.name}.{os.getpid()}.part")
+        part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
         try:
             part.write_text(json.dumps(record.to_json(), indent=1) + "\n")
             part.replace(path)

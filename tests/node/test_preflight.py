@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,8 @@ def test_a_warning_ends_nothing(changes: dict[str, Any], word: str) -> None:
 def test_a_writable_folder_is_made_and_left_empty(tmp_path: Path) -> None:
     folder = tmp_path / "deep" / "checkpoints"
     assert unwritable(folder) is None
+    with ThreadPoolExecutor(8) as threads:  # one process number, as agents in two containers have
+        assert not any(threads.map(unwritable, [folder] * 400))
     assert list(folder.iterdir()) == []
 
 

@@ -262,11 +262,14 @@ def test_a_record_that_is_older_than_a_file_or_of_other_sizes_is_not_believed(
     assert record(role) == before
 
 
-def test_a_run_that_cannot_be_written_is_in_nobodys_way(tmp_path: Path, role: Path) -> None:
+def test_a_run_that_cannot_be_written_is_in_nobodys_way(
+    tmp_path: Path, role: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its folder is another user's: the looks broke off there, and no save of the cluster was recorded any more."""
     write(role, "model", shard(), rank=0)
     write(role, "model", shard(), rank=1)
-    stubborn = [role / f".cloudrl_save_world_size_2_rank_{rank}.json.{os.getpid()}.part" for rank in (0, 1)]
+    monkeypatch.setattr("cloudrl.node.save_recorder.secrets.token_hex", lambda _: "draft")
+    stubborn = [role / f".cloudrl_save_world_size_2_rank_{rank}.json.draft.part" for rank in (0, 1)]
     for each in stubborn:
         each.mkdir()
     other = tmp_path / "x-other-run" / "global_step_10" / "actor"
