@@ -14,7 +14,7 @@ from cloudrl.errors import CheckpointError
 from cloudrl.saves.inventory import LATEST, Checkpoint, Inventory, SaveVersion
 from cloudrl.shards.progress import OnProgress, silent
 from cloudrl.shards.report import Report
-from cloudrl.shards.verify import verify
+from cloudrl.shards.validate import verify
 
 OnCopied = Callable[[SaveVersion], object]
 """Told which save it was of each actor that was merged or pulled."""

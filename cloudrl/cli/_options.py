@@ -177,7 +177,7 @@ def new_cluster(
     options: dict[str, Any],
 ) -> dict[str, Any]:
     """Fields of a cluster that has its data and models before any job comes."""
-    from cloudrl.jobs.environment import parse_env
+    from cloudrl.jobs.options import parse_env
 
     variables = parse_env(env, os.environ) if env else None
     mine = explicit(name=cluster_name(name, cluster), data=data, models=model, env=variables)
@@ -223,7 +223,7 @@ def load(recipe: str, overrides: list[str] | None, options: dict[str, Any]) -> t
     """
     from cloudrl import sdk
     from cloudrl.jobs import SubmitOptions
-    from cloudrl.jobs.environment import load_runtime_env, parse_env
+    from cloudrl.jobs.options import load_runtime_env, parse_env
     from cloudrl.spec import parse_override
 
     job = sdk.recipe(recipe, algorithm=options.get("algorithm"))

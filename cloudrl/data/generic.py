@@ -15,10 +15,9 @@ from typing import AbstractSet, Any, Callable, Dict, Iterable, Iterator, Mapping
 
 from cloudrl.data.fields import ANSWERS, PROMPTS, answer_text, find_field, messages, value_at
 from cloudrl.data.parquet import silent, write_splits
-from cloudrl.data.raw import open_raw
 from cloudrl.data.request import Request, is_hub_id, is_path
 from cloudrl.data.rewards import reward_of
-from cloudrl.data.rows import Skipped, make_rows, verl_row
+from cloudrl.data.rows import Skipped, make_rows, open_raw, verl_row
 from cloudrl.errors import InputError, did_you_mean
 
 _ABILITY = "general"  # verl's scripts name a field of knowledge; verl itself does not read it

@@ -11,8 +11,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Dict, Mapping
 
-from cloudrl.data.raw import prepare_from_hub
-from cloudrl.data.rows import BadRow, verl_row
+from cloudrl.data.rows import BadRow, prepare_from_hub, verl_row
 
 DATA_SOURCE = "nq"
 HUB_ID = "RUC-NLPIR/FlashRAG_datasets"

@@ -172,7 +172,7 @@ def _row_counts(counts: Mapping[str, int]) -> str:
 
 
 def package(name: str) -> Any:
-    """Import a module of `pyarrow` or `datasets`.
+    """Import a module of `pyarrow` or `datasets`, which the image of a node has, and a laptop may not.
 
     Raises:
         InputError: It is not installed; the hint is the command that does it.

@@ -18,8 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
 from cloudrl.errors import InputError, did_you_mean
-from cloudrl.jobs.environment import is_remote
-from cloudrl.jobs.options import SubmitOptions
+from cloudrl.jobs.options import SubmitOptions, is_remote
 from cloudrl.jobs.working_dir import Entry, scan
 from cloudrl.spec import Job
 from cloudrl.spec.hydra import hydra_text, items, split_key

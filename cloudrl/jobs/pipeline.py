@@ -25,8 +25,7 @@ from cloudrl.jobs.aliases import expand_aliases
 from cloudrl.jobs.compatibility import GPUS, NODES, check_compatibility
 from cloudrl.jobs.defaults import LOCAL_DIR, take_cluster_defaults
 from cloudrl.jobs.draft import JobDraft, Snapshot
-from cloudrl.jobs.environment import checked_env
-from cloudrl.jobs.options import SubmitOptions
+from cloudrl.jobs.options import SubmitOptions, checked_env
 from cloudrl.jobs.redaction import is_secret_override
 from cloudrl.jobs.secrets import collect_secrets, deliver_secrets
 from cloudrl.jobs.submission import Submission

@@ -77,7 +77,7 @@ def marker_path(folder: Path, run_id: str) -> Path:
 
 
 def write_marker(folder: Path, run_id: str) -> str:
-    """Write the marker into `folder` (made when missing) and return its text."""
+    """Write the marker into `folder` (made when missing) and return its text, for which the other nodes look."""
     folder.mkdir(parents=True, exist_ok=True)
     text = secrets.token_hex(8)
     marker_path(folder, run_id).write_text(text)

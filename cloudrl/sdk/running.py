@@ -12,12 +12,13 @@ from cloudrl import jobs, recipes
 from cloudrl.checkpoints.handle import Checkpoints
 from cloudrl.errors import CheckpointError, ClusterFailed, InputError
 from cloudrl.jobs import JobHandle, find_job
+from cloudrl.jobs.options import JobKeywords, submit_options
 from cloudrl.providers.model import ClusterRef, Provider, Status
 from cloudrl.providers.registry import locate, provider
 from cloudrl.saves.inventory import SaveVersion
 from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, silent, unattended
 from cloudrl.sdk.costs import costs
-from cloudrl.sdk.submission import JobKeywords, prepare, submit_options
+from cloudrl.sdk.submission import prepare
 from cloudrl.sdk.teardown import assess, end, ending, teardown
 from cloudrl.spec import Job
 from cloudrl.spec.cluster import ClusterShape
@@ -111,7 +112,7 @@ class RunningCluster:
             job: what to run.
             overrides: in verl's own keys; they win over recipe and cluster.
             on_progress: is told notes, uploads, and the handle.
-            options: see `cloudrl.sdk.submission.JobKeywords`.
+            options: see `cloudrl.jobs.SubmitOptions`.
 
         Raises:
             InputError: job and cluster do not go together, or the id is taken.

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from cloudrl import jobs, recipes
 from cloudrl.errors import CheckpointError, CloudrlError, ConnectionFailed, InputError, Interrupted, JobFailed
 from cloudrl.jobs import JobHandle, Progress, SubmitOptions, run_plan
+from cloudrl.jobs.options import JobKeywords, submit_options
 from cloudrl.protocol.backoff import Backoff, retry
 from cloudrl.providers.model import NoFleet, Plan, Status
 from cloudrl.providers.registry import ensure_name_free
@@ -23,7 +24,7 @@ from cloudrl.sdk.cluster import Cluster, load_cluster, nothing_started
 from cloudrl.sdk.costs import costs, with_state
 from cloudrl.sdk.machines import Fleet
 from cloudrl.sdk.running import RunningCluster
-from cloudrl.sdk.submission import JobKeywords, follow, prepare, submit_options
+from cloudrl.sdk.submission import follow, prepare
 from cloudrl.sdk.teardown import TeardownImpact, assess, end, ending, report_state
 from cloudrl.spec import Job
 
@@ -292,7 +293,7 @@ def run(  # noqa: PLR0913 - the options of `cloudrl run`
         create_fleet: on dstack, create a fleet if none fits.
         confirm: answers questions about money and what would be lost.
         on_progress: is told everything on the way.
-        options: see `cloudrl.sdk.submission.JobKeywords`.
+        options: see `cloudrl.jobs.SubmitOptions`.
 
     Raises:
         InputError: job and cluster do not go together, or one of that name is up that does not fit.

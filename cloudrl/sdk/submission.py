@@ -1,13 +1,11 @@
 """A job: a recipe, what is asked for beyond it, its way to a cluster, and its end."""
 
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict
+from typing import Any
 
 from cloudrl import jobs, recipes
 from cloudrl.errors import ConnectionFailed, InputError, Interrupted
 from cloudrl.jobs import JobHandle, Progress, Submission, SubmitOptions
-from cloudrl.jobs.environment import checked_runtime_env
 from cloudrl.jobs.handle import raise_for_status
 from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, notify, silent, unattended
 from cloudrl.spec import Job
@@ -35,45 +33,6 @@ def recipe(
         job = recipes.with_algorithm(job, algorithm)
     job = job.with_overrides(changes.pop("overrides", {}))
     return job.replace(**({"model": model} if model else {}), **changes)
-
-
-class JobKeywords(TypedDict, total=False):
-    """What can be asked for beyond a recipe and its overrides, as keyword arguments."""
-
-    name: str | None
-    """The run's; the same name again continues from the newest step that its ranks can load."""
-    steps: int | None
-    """Total training steps."""
-    model: str | None
-    """On the Hub, prepared on the cluster, or a folder of this machine (`./my-model`)."""
-    data: str | Sequence[str]
-    """Data sets of the cluster, parquet files, or folders with train.parquet and test.parquet."""
-    reward: str | None
-    """A Python file, and after a colon the function in it."""
-    env: Mapping[str, str]
-    """Variables of the job; secrets among them reach it through the agents, where the cluster has them and its Ray is
-    2.43 or later."""
-    runtime_env: Mapping[str, Any]
-    """Fields of Ray's runtime environment."""
-    working_dir: str | None
-    """A folder to send along; the job starts in it, and a verl in it takes the place of the nodes'."""
-    submission_id: str | None
-    """Ray's id, which makes a repeated call harmless."""
-
-
-def submit_options(overrides: Mapping[str, Any] | None, keywords: JobKeywords) -> SubmitOptions:
-    """The same for the planning of a job.
-
-    Raises:
-        InputError: `runtime_env` is none.
-    """
-    data = keywords.get("data", ())
-    checked: dict[str, Any] = {
-        "overrides": overrides or {},
-        "data": (data,) if isinstance(data, str) else tuple(data),
-        "runtime_env": checked_runtime_env(keywords.get("runtime_env", {}), "runtime_env"),
-    }
-    return jobs.SubmitOptions(**{**keywords, **checked})
 
 
 def prepare(

@@ -7,7 +7,7 @@ from concurrent.futures import as_completed
 from functools import cache
 
 from cloudrl.shards.cancellation import check, workers
-from cloudrl.shards.cast import Caster, holds_nan
+from cloudrl.shards.dtypes import Caster, holds_nan
 from cloudrl.shards.plan import Output, Piece
 from cloudrl.shards.progress import Meter
 from cloudrl.shards.reading import PIECE_BYTES, PieceReader, aligned_memory, open_pieces

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from cloudrl.shards.cast import result_type
-from cloudrl.shards.dtypes import DType
+from cloudrl.shards.dtypes import DType, result_type
 from cloudrl.shards.layout import part_range, shard_dim
 from cloudrl.shards.shard import Shard
 from cloudrl.shards.tensors import View

@@ -4,8 +4,7 @@ import pytest
 import yaml
 
 from cloudrl.errors import InputError
-from cloudrl.jobs.environment import is_remote, load_runtime_env, parse_env
-from cloudrl.sdk.submission import submit_options
+from cloudrl.jobs.options import is_remote, load_runtime_env, parse_env, submit_options
 
 
 def test_variables_of_the_command_line():

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from cloudrl.node.shard_worker import _answer, cast
-from cloudrl.shards.cast import cast_bytes
-from cloudrl.shards.dtypes import DType
+from cloudrl.shards.dtypes import DType, cast_bytes
 
 SPECIAL = [
     0x00000000, 0x80000000, 0x3F800000, 0x3F808000, 0x3F818000, 0x3F808001, 0x3F807FFF, 0x7F800000, 0xFF800000,

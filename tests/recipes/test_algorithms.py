@@ -9,7 +9,7 @@ import pytest
 from cloudrl import recipes
 from cloudrl.errors import SpecError
 from cloudrl.jobs.defaults import needs_critic
-from cloudrl.recipes.overlay import MAKES_AN_ALGORITHM
+from cloudrl.recipes.files import MAKES_AN_ALGORITHM
 from cloudrl.spec import HydraText, Job
 from cloudrl.spec.hydra import parse_overrides
 

@@ -32,8 +32,7 @@ from cloudrl.saves.zip_directory import directory_digest
 from cloudrl.shards.report import Finding
 from cloudrl.shards.shard import open_shard
 from cloudrl.shards.source import LocalShard, MergeInputs, Sidecars
-from cloudrl.shards.validate import validate
-from cloudrl.shards.verify import verify
+from cloudrl.shards.validate import validate, verify
 
 MODEL = ["config.json", "model.safetensors", "tokenizer.json"]
 

@@ -16,7 +16,7 @@ from cloudrl.protocol.client import AgentClient
 from cloudrl.saves.inventory import FileCopy, Location
 from cloudrl.shards import cancellation
 from cloudrl.shards.source import LocalShard, MergeInputs
-from cloudrl.shards.verify import verify
+from cloudrl.shards.validate import verify
 
 pytestmark = pytest.mark.io
 

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudrl.shards.cast import Caster, cast_bytes, holds_nan
-from cloudrl.shards.dtypes import DType
+from cloudrl.shards.dtypes import Caster, DType, cast_bytes, holds_nan
 
 FLOATS = [DType.FLOAT64, DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16]
 

@@ -18,7 +18,7 @@ from cloudrl.shards.safe_pickle import Name, PickledObject, read_pickle
 from cloudrl.shards.shard import open_shard
 from cloudrl.shards.source import MergeInputs, Sidecars
 from cloudrl.shards.tensors import Unreadable, is_allowed, read_tensor
-from cloudrl.shards.verify import verify
+from cloudrl.shards.validate import verify
 
 CASES = 5_000 if os.environ.get("CLOUDRL_SLOW") == "1" else 150
 SAVES = [("torch-2.4.1/fsdp1", 2), ("torch-2.6.0/hsdp", 4), ("torch-2.13.0/fsdp2", 2)]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from shard_files import FIXTURES, copied, edit, members, merge_role, opened, read_safetensors, shard_path
 
 from cloudrl.errors import CheckpointError
-from cloudrl.shards.verify import verify
+from cloudrl.shards.validate import verify
 
 CASES = 2_500 if os.environ.get("CLOUDRL_SLOW") == "1" else 30
 SAVES = [("torch-2.4.1/fsdp1", 2), ("torch-2.6.0/hsdp", 4), ("torch-2.13.0/fsdp2", 2)]

@@ -10,12 +10,11 @@ from shard_files import HIDDEN, VOCABULARY, config_files, edit, merge_role, open
 
 from cloudrl.checkpoints.merge import merge
 from cloudrl.errors import CheckpointError, InputError
-from cloudrl.shards.cast import cast_bytes
-from cloudrl.shards.dtypes import DType
+from cloudrl.shards.dtypes import DType, cast_bytes
 from cloudrl.shards.merge import plan_merge, write_model
 from cloudrl.shards.source import LocalShard, MergeInputs
 from cloudrl.shards.torch_zip import open_archive
-from cloudrl.shards.verify import verify
+from cloudrl.shards.validate import verify
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 

@@ -14,7 +14,7 @@ from shard_files import edit, merge_role, opened, read_safetensors, role_folder,
 from verl_saves import CASES, STEPS
 
 from cloudrl.checkpoints.merge import merge
-from cloudrl.shards.verify import verify
+from cloudrl.shards.validate import verify
 
 pytestmark = pytest.mark.verl
 
