@@ -174,6 +174,7 @@ class TestAClusterThatCannotBeReached:
                 dstack.held_runs = [run(*ended, status="pending")]
 
         monkeypatch.setattr(provider, "_POLL_S", 0)
+        monkeypatch.setattr(runs, "end", partial(runs.end, sleep=lambda _: None))
         with pytest.raises(ClusterFailed, match="has failed 6 times before its agent started"):
             provider.await_ready(dstack.server, current(dstack), on_status, 60)
         assert polls == [polls[0]] * 3
