@@ -11,7 +11,8 @@ from fake_local import FakeLocal
 from typed_command import Run
 
 from cloudrl.errors import ConnectionFailed, Unauthorized
-from cloudrl.providers.dstack import access, fleets, plan, provider, server
+from cloudrl.providers.dstack import access, plan, provider, server
+from cloudrl.providers.dstack.machines import DstackFleets
 from cloudrl.providers.model import ClusterRef
 from cloudrl.providers.registry import locate
 from cloudrl.providers.registry import provider as provider_of
@@ -52,10 +53,10 @@ def test_down_without_a_name_means_ones_own(run: Run, dstack: FakeDstack) -> Non
 def test_what_cannot_be_seen_of_its_fleet_afterwards_is_no_failure(
     run: Run, dstack: FakeDstack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def gone(_server: Any) -> Any:
+    def gone(_fleets: Any) -> Any:
         raise ConnectionFailed("no dstack server answers")
 
-    monkeypatch.setattr(fleets, "list_all", gone)
+    monkeypatch.setattr(DstackFleets, "list", gone)
     dstack.held_runs.append(held(name="mine", status="provisioning"))
     done = run("down", "mine").ended(
         0, "mine is down", "whether fleet gpu-fleet gives the machines back cannot be seen: no dstack server answers"
