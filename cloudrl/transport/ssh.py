@@ -23,6 +23,8 @@ _OPTIONS = {
     "ControlPath": "none",
     "LogLevel": "ERROR",
 }
+_AFTER_A_JUMP = ("kex_exchange_identification: ", "Connection closed by UNKNOWN port ")
+"""What the ssh behind a jump says when the jump has failed and said why."""
 _TIMEOUT_S = 30.0
 _ENVIRONMENT = ("PATH", "HOME", "USER", "LOGNAME", "SSH_AUTH_SOCK", "LANG", "LC_ALL")
 
@@ -85,11 +87,16 @@ def run(route: Route, folder: Path, command: Sequence[str]) -> bytes:
             f"the head of {route.name!r} does not answer through SSH within {_TIMEOUT_S:.0f} s"
         ) from None
     if done.returncode != 0:
-        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        reason = said[-1] if said else f"status {done.returncode}"
+        reason = last_words(done.stderr.decode("utf-8", "replace")) or f"status {done.returncode}"
         hint = f"cloudrl status {route.name}"
         raise ConnectionFailed(f"ssh to the head of {route.name!r}: {reason}", hint=hint)
     return done.stdout
+
+
+def last_words(output: str) -> str:
+    """The last line of ssh; where a jump has failed, that of the jump. Empty when it has said nothing."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    return next((line for line in reversed(lines) if not line.startswith(_AFTER_A_JUMP)), "".join(lines[-1:]))
 
 
 def _quoted(value: str) -> str:

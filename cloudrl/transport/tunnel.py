@@ -87,8 +87,7 @@ class Tunnel:
             while not self._closed.is_set() and child.poll() is None:
                 self._closed.wait(_LOOK_S)
             if not self._closed.is_set():
-                lines = [line.strip() for line in child.tail().splitlines() if line.strip()]
-                self._problem = CloudrlError(lines[-1] if lines else f"ssh ended with status {child.poll()}")
+                self._problem = CloudrlError(ssh.last_words(child.tail()) or f"ssh ended with status {child.poll()}")
         finally:
             child.end()
 

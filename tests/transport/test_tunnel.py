@@ -89,6 +89,21 @@ def test_a_command_that_fails_has_sshs_last_words(tmp_path: Path, fake_ssh: None
         ssh.run(Finder("").find(), tmp_path, ["true"])
 
 
+@pytest.mark.parametrize(
+    ("output", "reason"),
+    [
+        (
+            "root@a: Permission denied (publickey).\r\nkex_exchange_identification: Connection closed\n",
+            "root@a: Permission denied (publickey).",
+        ),
+        ("kex_exchange_identification: read: reset\n\n", "kex_exchange_identification: read: reset"),
+        ("\n", ""),
+    ],
+)
+def test_the_reason_of_a_jump_that_failed_stands_before_the_last_words(output: str, reason: str) -> None:
+    assert ssh.last_words(output) == reason
+
+
 def test_ssh_has_to_be_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(CloudrlError, match="there is no ssh on this machine"):
