@@ -9,8 +9,6 @@
 Names are imported when they are first used: `import cloudrl` itself costs nothing.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 

@@ -9,8 +9,6 @@ parquet     rows -> train.parquet and test.parquet, both or none, and lines that
 rewards     which of verl's reward functions scores a data source
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Callable, Dict, Union
 

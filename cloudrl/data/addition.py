@@ -5,8 +5,6 @@ of the 100 test questions, the one with the numbers swapped is in the training s
 only at import time: writing the files takes pyarrow.
 """
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 from typing import Callable, Dict, List, Tuple, Union

@@ -1,7 +1,5 @@
 """Which columns of a table are prompt and answer, and what stands in them. Standard library only."""
 
-from __future__ import annotations
-
 from typing import Any, List, Mapping, Optional, Tuple
 
 from cloudrl.data.rows import BadRow

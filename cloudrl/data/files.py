@@ -5,8 +5,6 @@ Values are what the file says: nothing is guessed from texts, so that "007" and 
 Standard library only at import time: parquet takes pyarrow.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import re

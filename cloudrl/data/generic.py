@@ -5,8 +5,6 @@ source; for one that it does not know, `default_compute_score` of verl 0.9.1 rai
 such a job needs a reward function of its own (`cloudrl.data.rewards`). Standard library only at import time.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sized
 from itertools import chain

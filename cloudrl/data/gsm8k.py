@@ -6,8 +6,6 @@ function (verl 0.9.1, utils/reward_score/__init__.py). Standard library only at 
 takes `datasets`, the files take pyarrow.
 """
 
-from __future__ import annotations
-
 import re
 from functools import partial
 from typing import Any, Dict, Mapping, Optional

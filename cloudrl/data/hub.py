@@ -1,7 +1,5 @@
 """Raw rows from the Hugging Face Hub, or from the cache of `datasets`. Standard library only at import time."""
 
-from __future__ import annotations
-
 import os
 import sys
 from typing import Any, Callable, Iterable, Mapping, Optional, Tuple, Type

@@ -7,8 +7,6 @@ assertion, because the last box is no `\boxed{...}`, the row is named here. Stan
 the download takes `datasets`, the files take pyarrow.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any, Dict, Mapping, Optional
 

@@ -6,8 +6,6 @@ the raw rows' other columns (`id`, `golden_answers`) and puts them first. The re
 time: the download takes `datasets`, the files take pyarrow.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any, Dict, Mapping
 

@@ -1,7 +1,5 @@
 """Rows into train.parquet and test.parquet. Standard library only at import time: writing takes pyarrow."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import shutil

@@ -4,8 +4,6 @@ A name alone is written as it is; with more to say it is the JSON text of `cloud
 these are.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

@@ -5,8 +5,6 @@ and raises NotImplementedError in the middle of the first step for one that it d
 of the user's own is given in `reward.custom_reward_function.path`.
 """
 
-from __future__ import annotations
-
 from typing import Optional
 
 BY_FUNCTION = {

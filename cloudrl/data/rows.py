@@ -3,8 +3,6 @@
 A table can be read again and again, and is never held whole. Standard library only at import time.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path

@@ -7,8 +7,6 @@ dstack resubmits a failed run as long as its retry duration lasts, and counts th
 that was provisioned, so a run that fails at once is resubmitted for ever (dstack 0.22, services/runs).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

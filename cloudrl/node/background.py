@@ -1,7 +1,5 @@
 """Work in threads that cannot end unnoticed: without its files a node must not become ready."""
 
-from __future__ import annotations
-
 import threading
 from typing import Callable, Mapping
 

@@ -4,8 +4,6 @@ Nobody need be connected for it: the agent of rank 0 counts, and ends all ranks 
 dstack does not start the run again.
 """
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import time

@@ -4,8 +4,6 @@ There are two roots: `checkpoints`, the folder that jobs of this cluster write t
 only those files are shown that earlier jobs have left in their working directories.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import secrets

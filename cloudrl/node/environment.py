@@ -1,7 +1,5 @@
 """The variables that Ray and every job on this node inherit. What the user set always wins."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

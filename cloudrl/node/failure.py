@@ -3,8 +3,6 @@
 Judged by names and numbers: requests, httpx, huggingface_hub and datasets are not always there to be asked.
 """
 
-from __future__ import annotations
-
 import errno
 import re
 import socket

@@ -7,8 +7,6 @@ docker.go) and puts EFA's plug-in into its own image only (core/backends/provisi
 theirs in /var/lib/tcpx and /var/lib/tcpxo.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -5,8 +5,6 @@ descriptor: `..`, absolute paths and links are refused by construction, and noth
 a check and the opening.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import secrets

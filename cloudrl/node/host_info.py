@@ -1,7 +1,5 @@
 """What this machine has: read once, judged by `preflight`."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

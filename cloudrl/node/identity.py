@@ -4,8 +4,6 @@ Sources: dstack 0.22 `runner` (DSTACK_*, see its docs "Distributed tasks"); sbat
 Slurm does not say the head's IP; the job script exports CLOUDRL_HEAD_IP.
 """
 
-from __future__ import annotations
-
 import socket
 from dataclasses import dataclass
 from typing import List, Mapping, Optional

@@ -11,8 +11,6 @@ whose workers read the file whenever they start, and Ray lists that driver as a 
 (Ray 2.60, dashboard/modules/job/utils.py: get_driver_jobs).
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

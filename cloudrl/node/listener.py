@@ -1,7 +1,5 @@
 """A listener that others cannot exhaust: few connections without the token at once, and none for long."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import sys

@@ -1,7 +1,5 @@
 """The agent's own lines: to standard output, which dstack and Slurm keep, and to a file in its run folder."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 import threading

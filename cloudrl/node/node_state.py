@@ -1,7 +1,5 @@
 """What is known on this node: its own report and, on rank 0, everybody's. The one place that threads share."""
 
-from __future__ import annotations
-
 import dataclasses
 import threading
 import time

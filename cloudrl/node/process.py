@@ -1,7 +1,5 @@
 """Children of the agent: they log to a file, die with the agent, and are ended by process id, never by name."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

@@ -4,8 +4,6 @@ Rank 0 takes it and says in its answers to heartbeats what there is; every other
 heartbeats how far it is. A client waits until all have it, and then submits its job.
 """
 
-from __future__ import annotations
-
 import http.client
 import json
 import secrets

@@ -3,8 +3,6 @@
 The calls are `cloudrl.protocol.routes`; one of the handler's methods is named like each.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os

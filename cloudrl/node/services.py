@@ -1,7 +1,5 @@
 """The user's own servers, which run beside Ray on every node: a retrieval server, a sandbox, a judge."""
 
-from __future__ import annotations
-
 from typing import Callable, List, Sequence, Tuple
 
 from cloudrl.node.failure import NodeFailed

@@ -12,8 +12,6 @@ A blank before the answer for each piece of the work that is done says that the 
 a read on a volume that hangs takes for ever.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """The agent's side of `cloudrl.node.shard_worker`: one child for all questions, started with the first of them."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import json

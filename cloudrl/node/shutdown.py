@@ -1,7 +1,5 @@
 """How the agent is told to end: a signal, or the loss of whoever started it."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import queue

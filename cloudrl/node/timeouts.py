@@ -3,8 +3,6 @@
 All of it follows from the times in `AgentOptions`, so that who gives one part more time need not think of the others.
 """
 
-from __future__ import annotations
-
 from cloudrl.protocol.options import AgentOptions
 from cloudrl.protocol.phases import Phase
 

@@ -6,8 +6,6 @@ file that only its owner can read. Nothing secret stands in the rendered task. d
 it to the nodes; a client reads the key from the head through SSH, each time that it connects, and writes it nowhere.
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import hmac

@@ -7,8 +7,6 @@
 The address is that of the content, so nothing comes twice, and nobody's file replaces another's.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import json

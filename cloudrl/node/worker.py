@@ -1,7 +1,5 @@
 """Every rank but 0: beats to the head, joins its Ray, pulls its data, and ends when the head does."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import threading

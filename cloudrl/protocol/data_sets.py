@@ -1,7 +1,5 @@
 """The data sets that have a name of their own: what a client may ask for by it, and what an agent can make."""
 
-from __future__ import annotations
-
 import importlib
 from dataclasses import dataclass
 from types import ModuleType

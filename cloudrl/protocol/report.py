@@ -1,7 +1,5 @@
 """What one node says of itself, and what rank 0 says of the cluster: in heartbeats, their replies and the status."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Dict, Optional, Tuple
 

@@ -3,8 +3,6 @@
 A client needs to reach rank 0 alone: it passes calls that name another rank on to that node's agent.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from typing import Dict, Mapping, NamedTuple, Optional, Union

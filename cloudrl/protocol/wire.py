@@ -1,7 +1,5 @@
 """Frozen values as JSON and back, by the types of their fields; what is not of that form is refused."""
 
-from __future__ import annotations
-
 import dataclasses
 import enum
 import functools

@@ -4,8 +4,6 @@ The layout is verl's (`cloudrl.saves.names`). Nothing of a checkpoint is opened 
 saves.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

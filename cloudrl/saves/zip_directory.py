@@ -4,8 +4,6 @@ torch writes it last, without a comment after it (torch 2.4 to 2.13, caffe2/seri
 `PyTorchStreamWriter`). Format: PKWARE's APPNOTE.TXT, 4.3.12 to 4.3.16.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import struct

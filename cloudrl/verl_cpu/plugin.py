@@ -10,8 +10,6 @@ A process belongs to a CPU job
 In any other process no module of verl is imported, no registry is touched and no attribute changes.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import sys

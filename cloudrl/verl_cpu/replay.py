@@ -10,8 +10,6 @@ selects this class:
 verl gives a custom sampler no group filter: `algorithm.filter_groups` (DAPO) needs verl's own buffer.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer

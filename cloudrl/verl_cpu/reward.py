@@ -1,7 +1,5 @@
 """The score of an answer to the `addition` data set: 1 for the right one, else 0. Standard library only."""
 
-from __future__ import annotations
-
 from typing import Any
 
 
