@@ -13,7 +13,8 @@ LAB_FOLDERS = ("tests/providers", "tests/dstack_hosts")  # to collect all tests 
 SECOND_LAB = (
     "tests/providers/test_dstack_cloud.py",
     "tests/providers/test_dstack_ready_files.py",
-    "tests/dstack_hosts",
+    "tests/dstack_hosts",  # before the next: its runs name no fleet, and may get the hosts of any that there is
+    "tests/providers/test_dstack_messages.py",
 )
 PARTS = {
     "others": ("-m", "not dstack"),
