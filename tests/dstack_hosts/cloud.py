@@ -27,7 +27,7 @@ BACKEND = "vultr"  # a type of dstack's that needs no further package; nothing o
 
 @dataclass(frozen=True)
 class MachineType:
-    """One row of the cloud's price list.
+    """One row of the cloud's price list. Its disk is as large as is asked for.
 
     Attributes:
         name: as the cloud calls it.
@@ -48,7 +48,6 @@ class MachineType:
     gpus: int = 0
     cpus: int = 16
     memory_gib: int = 64
-    disk_gib: int = 500
     region: str = "east"
     zones: tuple[str, ...] = ("east-1",)
     capacity: int = 8
@@ -217,7 +216,7 @@ class Cloud:
             "describe": self.describe,
             "terminate": self.terminate,
         }
-        with connection, contextlib.suppress(EOFError):
+        with connection, contextlib.suppress(EOFError, ConnectionError):  # the server may have ended
             verb, *words = connection.recv()
             connection.send(verbs[verb](*words))
 

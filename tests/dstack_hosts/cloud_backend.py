@@ -22,7 +22,7 @@ from dstack._internal.core.backends.base.compute import (
     ComputeWithPrivilegedSupport,
     get_user_data,
 )
-from dstack._internal.core.backends.base.offers import filter_offers_by_requirements
+from dstack._internal.core.backends.base.offers import OfferDiskFitter, filter_offers_by_requirements
 from dstack._internal.core.backends.vultr.configurator import VultrConfigurator
 from dstack._internal.core.errors import NoCapacityError, ProvisioningError
 from dstack._internal.core.models.backends.base import BackendType
@@ -35,9 +35,12 @@ from dstack._internal.core.models.instances import (
     InstanceType,
     Resources,
 )
+from dstack._internal.core.models.resources import Memory, Range
 from dstack._internal.core.models.runs import JobProvisioningData, Requirements
 
 from dstack_hosts.cloud import BACKEND, MachineType
+
+_DISKS = Range[Memory](min=Memory.parse("1GB"), max=Memory.parse("64TB"))
 
 
 def ask(*words: Any) -> Any:
@@ -60,7 +63,7 @@ def offer(kind: MachineType, *, spot: bool, available: bool) -> InstanceOfferWit
                 memory_mib=kind.memory_gib << 10,
                 gpus=gpus,
                 spot=spot,
-                disk=Disk(size_mib=kind.disk_gib << 10),
+                disk=Disk(size_mib=0),  # any, until it is asked for
                 cpu_arch=gpuhunt.CPUArchitecture.X86,
             ),
         ),
@@ -89,7 +92,9 @@ class LabCompute(
         self, requirements: Requirements, full_offers: bool, unallocated_resources: bool
     ) -> list[InstanceOfferWithAvailability]:
         found = [offer(kind, spot=spot, available=free) for kind, spot, free in ask("offers")]
-        return sorted(filter_offers_by_requirements(found, requirements), key=lambda each: each.price)
+        fitter = OfferDiskFitter(requirements)
+        matching = (fitter.fit(each, _DISKS) for each in filter_offers_by_requirements(found, requirements))
+        return sorted((each for each in matching if each is not None), key=lambda each: each.price)
 
     def create_instance(
         self,

@@ -59,6 +59,7 @@ class Lab:
         settings: more environment of the server.
         guarded: False for a lab that goes on when this process ends, until `end`.
         cloud: what the server rents from; the hosts are then its machines, and have no power until they are rented.
+        own: hosts beside those, which have power: name -> fields of `HostConfig`.
         host: fields of `HostConfig` that all hosts share, such as `images`.
 
     Raises:
@@ -74,9 +75,11 @@ class Lab:
         settings: Mapping[str, str] | None = None,
         guarded: bool = True,
         cloud: Cloud | None = None,
+        own: Mapping[str, Mapping[str, Any]] | None = None,
         **host: Any,
     ) -> None:
-        self._count = hosts
+        self._own = dict(own or {})
+        self._names = [*(f"node{index}" for index in range(hosts)), *self._own]
         self._folder = folder
         self._fast = fast
         self._settings = dict(settings or {})
@@ -225,24 +228,32 @@ class Lab:
         (self.folder / "standin.pyz").write_bytes(_pack(sys.executable))
         words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.fleet_key)]
         subprocess.run(words, check=True, timeout=30)
-        self.hosts = [self._make_host(index) for index in range(self._count)]
+        self.hosts = [self._make_host(index) for index in range(len(self._names))]
+        self._resolve_names()
         token = secrets.token_hex(16)
         log = self.folder / "server.log"
         if self.cloud is not None:
-            self.cloud.start(self.folder, self.hosts)
+            self.cloud.start(self.folder, self.hosts[: len(self.hosts) - len(self._own)])
             self._settings |= self.cloud.environment
         self.server = Server(self.first_process, self.home, log, token, fast=self._fast, settings=self._settings)
         self._servers = [self.server]
-        powered = [] if self.cloud is not None else self.hosts
+        powered = [host for host in self.hosts if self.cloud is None or host.name in self._own]
         for host in powered:
             host.power_on()
         self.server.start()
         for host in powered:
             host.wait_until_up()
 
+    def _resolve_names(self) -> None:
+        """For the server and its clients; hosts and containers have an own /etc/hosts."""
+        path = self.folder / "etc-hosts"
+        path.write_text("127.0.0.1 localhost\n" + "".join(f"{each.address} {each.name}\n" for each in self.hosts))
+        words = ["mount", "--bind", str(path), "/etc/hosts"]
+        subprocess.run([*namespaces.enter(self.first_process), *words], check=True, timeout=30)
+
     def _make_host(self, index: int) -> Host:
-        addresses = {f"node{number}": f"{_NETWORK}.{11 + number}" for number in range(self._count)}
-        name = f"node{index}"
+        addresses = {name: f"{_NETWORK}.{11 + number}" for number, name in enumerate(self._names)}
+        name = self._names[index]
         fields: dict[str, Any] = {
             "name": name,
             "address": addresses[name],
@@ -254,7 +265,7 @@ class Lab:
             "path_first": str(Path(sys.executable).parent),
             "binds": hidden_folders(),
         }
-        config = HostConfig(**{**fields, **self._host_fields})
+        config = HostConfig(**{**fields, **self._host_fields, **self._own.get(name, {})})
         return Host(self.first_process, config, self.folder / "hosts" / name, self.folder / "disks" / name, index)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -14,6 +15,7 @@ from dstack_hosts.fixtures import start_or_skip
 from dstack_hosts.lab import Lab, hidden_folders
 from dstack_hosts.standin.config import ImageConfig
 from node_image import make_image, real_python
+from ready_files import HOSTS
 
 from cloudrl.render.agent import write_agent
 from cloudrl.verl.releases import release
@@ -21,20 +23,24 @@ from cloudrl.verl.releases import release
 pytestmark = pytest.mark.dstack
 
 REPOSITORY = Path(__file__).parents[2]
-FLEETS = {
-    # fleet -> (its file, the tasks whose files docs name with it)
-    "cloud-h100": ("fleets/cloud-h100.dstack.yml", ("ray-cluster", "grpo-qwen3-32b", "ppo-sglang-7b")),
-    "amd": ("", ("ppo-rocm",)),
-    "cpu": ("", ("ray-cluster-cpu",)),
-    "cpu-h100": ("", ("groups",)),
+CHAINS = {
+    # what runs one after the other: (fleet, its file or the machines that it rents, tasks)
+    "nvidia": (
+        ("ssh", "fleets/ssh.dstack.yml", ("ppo-sglang-7b",)),
+        ("cloud-h100", "fleets/cloud-h100.dstack.yml", ("ray-cluster", "grpo-qwen3-32b", "ppo-sglang-7b")),
+    ),
+    "amd": (("amd", "", ("ppo-rocm",)),),
+    "cpu": (("cpu", "", ("ray-cluster-cpu",)), ("cpu-h100", "", ("groups",))),
 }
 MACHINES = [
-    MachineType(
-        "h100", price=98.0, spot_price=30.0, gpu=("H100", 80), gpus=8, cpus=208, memory_gib=1900, disk_gib=4000
-    ),
-    MachineType("amd", price=40.0, gpu=("MI300X", 192), gpus=8, amd=True, cpus=208, memory_gib=1900, disk_gib=4000),
+    MachineType("h100", price=98.0, spot_price=30.0, gpu=("H100", 80), gpus=8, cpus=208, memory_gib=1900),
+    MachineType("amd", price=40.0, gpu=("MI300X", 192), gpus=8, amd=True, cpus=208, memory_gib=1900),
     MachineType("cpu", price=1.0),
 ]
+OWN = {
+    "admin": "ubuntu", "gpus": 8, "gpu_name": "NVIDIA H100 80GB HBM3", "gpu_memory_mib": 81559,
+    "cpus": 208, "memory_bytes": 1900 << 30, "disk_bytes": 4000 << 30,
+}  # fmt: skip
 
 
 def apply_fleet(lab: Lab, name: str, path: str) -> None:
@@ -44,7 +50,8 @@ def apply_fleet(lab: Lab, name: str, path: str) -> None:
         file = lab.home / f"{name}.fleet.dstack.yml"
         types = name.replace("-", ", ")
         file.write_text(f"type: fleet\nname: {name}\nplacement: cluster\nnodes: 0..3\ninstance_types: [{types}]\n")
-    lab.runs.apply(file)
+    done = lab.run("dstack", "apply", "-y", "-f", str(file), timeout_s=100)  # waits for what is rented at once
+    assert done.returncode == 0, done.stdout
 
 
 def groups_file(lab: Lab, fleet: str) -> Path:
@@ -74,23 +81,24 @@ def check_groups(lab: Lab, name: str) -> None:
     assert "trainer.n_gpus_per_node=8" in dry.stdout, dry.stdout
 
 
-def apply_files(lab: Lab, name: str) -> None:
-    """Each task's file on its fleet until READY, one after the other."""
-    path, tasks = FLEETS[name]
-    apply_fleet(lab, name, path)
-    for task in tasks:
-        file = REPOSITORY / "tasks" / f"{task}.dstack.yml"
-        lab.runs.apply(file if file.exists() else groups_file(lab, name))
-        lab.runs.wait_for_line(task, "READY", timeout_s=200)
-        if not file.exists():
-            check_groups(lab, task)
-        lab.runs.stop(task)
-    assert lab.run("dstack", "fleet", "delete", "-y", name).returncode == 0
+def apply_files(lab: Lab, chain: str) -> None:
+    """Each task's file on its fleet until READY."""
+    for fleet, path, tasks in CHAINS[chain]:
+        apply_fleet(lab, fleet, path)
+        for task in tasks:
+            file = REPOSITORY / "tasks" / f"{task}.dstack.yml"
+            lab.runs.apply(file if file.exists() else groups_file(lab, fleet))
+            lab.runs.wait_for_line(task, "READY", timeout_s=200)
+            if not file.exists():
+                check_groups(lab, task)
+            assert {each.address in HOSTS for each in lab.runs.submissions(task)} == {fleet == "ssh"}
+            lab.runs.stop(task)
+        assert lab.run("dstack", "fleet", "delete", "-y", fleet).returncode == 0
 
 
 @pytest.fixture(scope="module")
 def applied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[None]]]:
-    """All fleets with their tasks, started at once, each in a thread."""
+    """All chains, started at once, each in a thread."""
     from dstack._internal.server.services.jobs.configurators.base import get_default_image  # 3 s, if selected
 
     nvidia, amd = (make_image(tmp_path_factory.mktemp(name)) for name in ("nvidia", "amd"))
@@ -104,18 +112,21 @@ def applied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Futu
     }
     lab = start_or_skip(
         Lab(
-            hosts=11, cloud=Cloud(MACHINES), images=images, path_first=str(nvidia.python.parent),
-            binds=[*hidden_folders(), *folders],
+            hosts=10, cloud=Cloud(MACHINES), own=dict.fromkeys(HOSTS, OWN), images=images,
+            path_first=str(nvidia.python.parent), binds=[*hidden_folders(), *folders],
         )
     )  # fmt: skip
     try:
-        with ThreadPoolExecutor(len(FLEETS)) as threads:
-            yield {name: threads.submit(apply_files, lab, name) for name in FLEETS}
+        key = lab.home / ".ssh/id_ed25519"  # as fleets/ssh.dstack.yml names it
+        key.parent.mkdir(exist_ok=True)
+        shutil.copy(lab.fleet_key, key)
+        with ThreadPoolExecutor(len(CHAINS)) as threads:
+            yield {name: threads.submit(apply_files, lab, name) for name in CHAINS}
     finally:
         lab.stop()
 
 
-@pytest.mark.parametrize("name", FLEETS)
+@pytest.mark.parametrize("name", CHAINS)
 def test_files_of_the_repository_start_as_they_are(applied: dict[str, Future[None]], name: str) -> None:
     """On machines that say to have the GPUs; image, models and data sets are stand-ins."""
     applied[name].result(timeout=400)

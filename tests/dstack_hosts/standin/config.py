@@ -41,8 +41,10 @@ class HostConfig:
         gateway: where packets for elsewhere go; nothing lies behind it.
         hosts: /etc/hosts, name -> address.
         admin_key: public key that a fleet is made with.
+        admin: the user that it belongs to, who may run anything as root without a password.
         version: what shim and runner say; the server compares it with its own.
-        cpus: declared to the server, as are the next two; the machine need not have them.
+        cpus: declared to the server, as are the next five; the machine need not have them.
+        gpu_name: NVIDIA's, as `nvidia-smi` has it.
         python: the interpreter of the stand-in.
         path_first: put before PATH in containers.
         amd_gpus: what a container finds in /dev/dri beside /dev/kfd.
@@ -58,11 +60,15 @@ class HostConfig:
     admin_key: str
     version: str
     python: str
+    admin: str = "root"
     network_bits: int = 24
     hosts: dict[str, str] = field(default_factory=dict)
     cpus: int = 8
     memory_bytes: int = 32 << 30
     disk_bytes: int = 500 << 30
+    gpus: int = 0
+    gpu_name: str = ""
+    gpu_memory_mib: int = 0
     path_first: str = ""
     amd_gpus: int = 0
     binds: list[str] = field(default_factory=list)

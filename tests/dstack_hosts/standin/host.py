@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pwd
+import shutil
 import signal
 import socket
 import subprocess
@@ -17,9 +19,10 @@ from .root import enter_root, reap_until, run
 
 _WAIT_FOR_LINK_S = 20.0
 _DOCKER_GRACE_S = 10.0
-_SUDO = """#!/bin/sh
-while [ "${1#-}" != "$1" ]; do shift; done
-exec "$@"
+_AS_ROOT = Path("/usr/local/lib/as-root")  # setpriv, with root's rights for whoever calls it
+_SUDO = f"""#!/bin/sh
+while [ "${{1#-}}" != "$1" ]; do shift; done
+exec {_AS_ROOT} --reuid=0 --regid=0 --clear-groups -- "$@"
 """
 
 
@@ -59,6 +62,23 @@ def _shut_down() -> NoReturn:
         signal.pause()
 
 
+def _let_in(user: str, new: list[str]) -> None:
+    """Keys of a user, who is made if there is none of that name.
+
+    They are kept over a reboot: the server adds its project's key once, when it provisions the host.
+    """
+    if user not in {each.pw_name for each in pwd.getpwall()}:
+        run("useradd", "--create-home", "--shell", "/bin/bash", "--password", "*", user)
+    there = pwd.getpwnam(user)
+    keys = Path(there.pw_dir) / ".ssh/authorized_keys"
+    keys.parent.mkdir(mode=0o700, exist_ok=True)
+    known = keys.read_text() if keys.exists() else ""
+    keys.write_text("".join([known, *(f"{key.strip()}\n" for key in new if key.split()[1] not in known)]))
+    keys.chmod(0o600)
+    for path in (keys.parent, keys):
+        os.chown(path, there.pw_uid, there.pw_gid)
+
+
 def _network(host: HostConfig) -> None:
     """Wait for the cable, then configure it: the lab makes it once this process exists."""
     deadline = time.monotonic() + _WAIT_FOR_LINK_S
@@ -81,6 +101,8 @@ def _write_files(host: HostConfig, agent: bytes) -> None:
     ):
         target.write_bytes(content)
         target.chmod(0o755)
+    shutil.copy("/usr/bin/setpriv", _AS_ROOT)
+    _AS_ROOT.chmod(0o4755)
     host.save(config.PATH)
     lines = ["127.0.0.1 localhost", *(f"{address} {name}" for name, address in host.hosts.items())]
     Path("/etc/hosts").write_text("\n".join(lines) + "\n")
@@ -104,13 +126,8 @@ def _start_sshd(host: HostConfig) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / "ssh_host_ed25519_key").exists():
         sshd.make_host_keys(folder, ("ed25519",))
-    keys = Path("/root/.ssh/authorized_keys")
-    keys.parent.mkdir(mode=0o700, exist_ok=True)
-    # Kept over a reboot: the server adds its project's key once, when it provisions the host.
-    known = keys.read_text() if keys.exists() else ""
-    new = [key.strip() for key in (host.admin_key, *host.keys) if key.split()[1] not in known]
-    keys.write_text("".join([known, *(f"{key}\n" for key in new)]))
-    keys.chmod(0o600)
+    _let_in(host.admin, [host.admin_key])
+    _let_in("root", host.keys)
     lines = [
         f"ListenAddress {host.address}", "Port 22", "UsePAM no", "UseDNS no", "PrintMotd no",
         "PermitRootLogin prohibit-password", "MaxStartups 100", "MaxSessions 100",

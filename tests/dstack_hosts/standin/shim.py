@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pwd
 import shutil
 import signal
 import subprocess
@@ -42,7 +43,6 @@ class Shim:
             environment.get("DSTACK_RUNNER_HTTP_PORT", "10999"),
             environment.get("DSTACK_RUNNER_SSH_PORT", "10022"),
         )
-        self.keys = Path("/root/.ssh/authorized_keys")
         self.keys_lock = threading.Lock()
         self.tasks: dict[str, Task] = {}
 
@@ -127,8 +127,7 @@ class Shim:
         if refusal:
             task.terminated("executor_error", refusal)
             return
-        keys: list[str] = request.get("host_ssh_keys") or []
-        with self._host_keys(keys):
+        with self._host_keys(request.get("host_ssh_user") or "root", request.get("host_ssh_keys") or []):
             if not (task.advance(PULLING) and self._pull(task) and task.advance(CREATING)):
                 return
             spec = self._container(task)
@@ -184,22 +183,23 @@ class Shim:
         )
 
     @contextlib.contextmanager
-    def _host_keys(self, keys: list[str]) -> Iterator[None]:
-        """The users' keys in the host's own file for as long as the task runs: they jump through the host.
+    def _host_keys(self, user: str, keys: list[str]) -> Iterator[None]:
+        """The users' keys in the file of the host's own user for as long as the task runs: they jump through the host.
 
         A key that two tasks bring is there twice, and both go with the first of them. Source: dstack,
         runner/internal/shim/authorized_keys.go.
         """
+        path = Path(pwd.getpwnam(user).pw_dir) / ".ssh/authorized_keys"
         with self.keys_lock:
-            lines = [*self.keys.read_text().splitlines(), *(key.strip() for key in keys)]
-            self.keys.write_text("".join(f"{line}\n" for line in lines))
+            lines = [*path.read_text().splitlines(), *(key.strip() for key in keys)]
+            path.write_text("".join(f"{line}\n" for line in lines))
         try:
             yield
         finally:
             own = {_key_of(key) for key in keys}
             with self.keys_lock:
-                lines = [line for line in self.keys.read_text().splitlines() if _key_of(line) not in own]
-                self.keys.write_text("".join(f"{line}\n" for line in lines))
+                lines = [line for line in path.read_text().splitlines() if _key_of(line) not in own]
+                path.write_text("".join(f"{line}\n" for line in lines))
 
 
 def _amd_devices(folder: Path, count: int) -> list[tuple[str, str]]:
@@ -256,7 +256,8 @@ def install(url: str, program: str) -> None:
 def host_info(host: HostConfig) -> dict[str, Any]:
     """`host_info.json`: what the server takes for the host's shape."""
     return {
-        "gpu_vendor": "none", "gpu_name": "", "gpu_memory": 0, "gpu_count": 0,
+        "gpu_vendor": "nvidia" if host.gpus else "none",
+        "gpu_name": host.gpu_name, "gpu_memory": host.gpu_memory_mib, "gpu_count": host.gpus,
         "addresses": [f"{host.address}/{host.network_bits}"],
         "disk_size": host.disk_bytes,
         "cpus": host.cpus,
