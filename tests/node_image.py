@@ -130,6 +130,27 @@ def make_image(folder: Path, base: str = "") -> Image:
     return image
 
 
+_EITHER = """\
+#!/bin/sh
+[ "$DSTACK_RUN_NAME" = {run} ] || exec {fake} "$@"
+PYTHONPATH={packages} exec {real} "$@"
+"""
+
+
+def with_real_ray(folder: Path, image: Image, run: str) -> Path:
+    """Programs of an image that looks like verl's. One run has this Python with a real Ray, and `fake_verl.py`."""
+    real = Image(folder / "python3", folder / "packages")
+    real.packages.mkdir()
+    real.look_like_verls()
+    (real.packages / "numpy.py").unlink()
+    for name in ("verl.__init__", "verl.trainer.__init__"):
+        real.module(name, "")
+    (real.packages / "verl/trainer/main_ppo.py").symlink_to(_FAKE_RAY.with_name("fake_verl.py"))
+    real.python.write_text(_EITHER.format(run=run, fake=image.python, packages=real.packages, real=sys.executable))
+    real.python.chmod(0o755)
+    return folder
+
+
 _UV = """\
 #!/bin/sh
 for last; do :; done

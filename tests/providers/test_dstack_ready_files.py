@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,8 +14,10 @@ import yaml
 from dstack_hosts.cloud import Cloud, MachineType
 from dstack_hosts.fixtures import start_or_skip
 from dstack_hosts.lab import Lab, hidden_folders
+from dstack_hosts.runs import until
 from dstack_hosts.standin.config import ImageConfig
-from node_image import make_image, real_python
+from dstack_hosts.user import User
+from node_image import make_image, real_python, with_real_ray
 from ready_files import HOSTS
 
 from cloudrl.render.agent import write_agent
@@ -43,6 +46,45 @@ OWN = {
 }  # fmt: skip
 
 
+def told(start: str, page: str = "README.md") -> list[str]:
+    """The words of the one command on a page that starts so. What a page only looks at is done here."""
+    lines = (REPOSITORY / page).read_text().splitlines()
+    [line] = [line[2:] for line in lines if line.startswith(f"$ {start}")]
+    return [word for word in shlex.split(line, comments=True) if word != "--dry-run"]
+
+
+def run_as_told(user: User) -> None:
+    """All of it in one: a fleet that is made for it, a training, its model on the laptop, and the cluster's end."""
+    said = user.types(*told("cloudrl run grpo-qwen3-32b"), timeout_s=300).stdout
+    assert "step 7/7" in said, said
+    assert list((user.lab.home / "model").glob("*.safetensors")), said
+    assert user.status("ray-cluster")["phase"] == "down"
+    user.types("cloudrl", "fleet", "delete", "ray-cluster-fleet", "-y")
+
+
+def apply_as_told(user: User) -> None:
+    """A fleet, a task that is written and applied, and a job from another terminal."""
+    user.types(*told("cloudrl fleet create --gpu"))
+    user.types(*told("cloudrl task create"))
+    attached = user.lab.popen(*told("dstack apply"), "-y", cwd=user.lab.home)
+    until(lambda: "READY" in attached.output or attached.returncode is not None, 200, lambda: attached.output)
+    assert attached.returncode is None, attached.output
+    said = user.types(*told("cloudrl submit grpo"), timeout_s=120).stdout
+    assert "step 7/7" in said, said
+    user.types("cloudrl", "down", "ray-cluster", "-y")
+    attached.finish(60)
+    user.types("cloudrl", "fleet", "delete", "gpu-fleet", "-y")
+
+
+def up_as_told(user: User) -> None:
+    """On one's own machines; a job is planned for it, and not sent."""
+    said = user.types(*told("cloudrl up ray-cluster --on dstack", "docs/clusters.md"), timeout_s=200).stdout
+    assert "READY: ray-cluster with 2 nodes" in said, said
+    sent = user.types("cloudrl", "submit", "grpo", "--dry-run", "--cluster", "ray-cluster").stdout
+    assert "trainer.nnodes=2" in sent, sent
+    user.types("cloudrl", "down", "ray-cluster", "-y")
+
+
 def apply_fleet(lab: Lab, name: str, path: str) -> None:
     """The fleet of a file, or one of the machines with its name."""
     file = REPOSITORY / path
@@ -50,7 +92,8 @@ def apply_fleet(lab: Lab, name: str, path: str) -> None:
         file = lab.home / f"{name}.fleet.dstack.yml"
         types = name.replace("-", ", ")
         file.write_text(f"type: fleet\nname: {name}\nplacement: cluster\nnodes: 0..3\ninstance_types: [{types}]\n")
-    done = lab.run("dstack", "apply", "-y", "-f", str(file), timeout_s=100)  # waits for what is rented at once
+    words = ("dstack", "apply", "-y", "-f", file.name)  # not detached: it waits for what is rented at once
+    done = lab.run(*words, cwd=file.parent, timeout_s=100)
     assert done.returncode == 0, done.stdout
 
 
@@ -85,6 +128,8 @@ def apply_files(lab: Lab, chain: str) -> None:
     """Each task's file on its fleet until READY."""
     for fleet, path, tasks in CHAINS[chain]:
         apply_fleet(lab, fleet, path)
+        if fleet == "ssh":
+            up_as_told(User(lab))
         for task in tasks:
             file = REPOSITORY / "tasks" / f"{task}.dstack.yml"
             lab.runs.apply(file if file.exists() else groups_file(lab, fleet))
@@ -97,16 +142,18 @@ def apply_files(lab: Lab, chain: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def applied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[None]]]:
-    """All chains, started at once, each in a thread."""
+def files_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """A cloud, and two machines of one's own."""
     from dstack._internal.server.services.jobs.configurators.base import get_default_image  # 3 s, if selected
 
     nvidia, amd = (make_image(tmp_path_factory.mktemp(name)) for name in ("nvidia", "amd"))
     nvidia.look_like_verls()
     amd.look_like_verls(vendor="amd")
     real = real_python(tmp_path_factory.mktemp("cpu"))
-    folders = [str(each.python.parent.parent) for each in (nvidia, amd)] + [str(real)]
+    vllm = with_real_ray(tmp_path_factory.mktemp("vllm"), nvidia, "ray-cluster")
+    folders = [str(each.python.parent.parent) for each in (nvidia, amd)] + [str(real), str(vllm)]
     images = {
+        release().image: ImageConfig(path_first=f"{vllm}:{nvidia.python.parent}"),
         release(vendor="amd").image: ImageConfig(path_first=str(amd.python.parent)),
         get_default_image(): ImageConfig(path_first=str(real)),
     }
@@ -120,10 +167,22 @@ def applied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Futu
         key = lab.home / ".ssh/id_ed25519"  # as fleets/ssh.dstack.yml names it
         key.parent.mkdir(exist_ok=True)
         shutil.copy(lab.fleet_key, key)
-        with ThreadPoolExecutor(len(CHAINS)) as threads:
-            yield {name: threads.submit(apply_files, lab, name) for name in CHAINS}
+        yield lab
     finally:
         lab.stop()
+
+
+@pytest.mark.parametrize("act", [apply_as_told, run_as_told])
+def test_what_the_first_page_says_word_for_word(files_lab: Lab, act: Callable[[User], None]) -> None:
+    """On rented machines with a real Ray; only verl's training, models and data sets are stand-ins."""
+    act(User(files_lab))
+
+
+@pytest.fixture(scope="module")
+def applied(files_lab: Lab) -> Iterator[dict[str, Future[None]]]:
+    """All chains, started at once, each in a thread."""
+    with ThreadPoolExecutor(len(CHAINS)) as threads:
+        yield {name: threads.submit(apply_files, files_lab, name) for name in CHAINS}
 
 
 @pytest.mark.parametrize("name", CHAINS)
