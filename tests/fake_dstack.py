@@ -106,7 +106,10 @@ class FakeDstack:
 def _offer(price: float) -> SimpleNamespace:
     resources = SimpleNamespace(pretty_format=lambda: "8xH100", spot=False)
     instance = SimpleNamespace(name="p5.48xlarge", resources=resources)
-    return SimpleNamespace(backend=SimpleNamespace(value="aws"), region="us", price=price, instance=instance)
+    return SimpleNamespace(
+        backend=SimpleNamespace(value="aws"), region="us", price=price, instance=instance,
+        availability=SimpleNamespace(value="available"),
+    )  # fmt: skip
 
 
 def fleet(
@@ -115,6 +118,7 @@ def fleet(
     placement: str = "cluster",
     idle_s: int | None = 3600,
     least: int = 0,
+    most: int | None = None,
     ssh: bool = False,
     spot_policy: str | None = None,
     backends: Sequence[str] = (),
@@ -123,7 +127,7 @@ def fleet(
     """A fleet; without machines, unless `spots` says of each whether it is a spot one."""
     configuration = SimpleNamespace(
         ssh_config=SimpleNamespace() if ssh else None,
-        nodes=None if ssh else SimpleNamespace(min=least),
+        nodes=None if ssh else SimpleNamespace(min=least, max=most),
         placement=SimpleNamespace(value=placement),
     )
     profile = SimpleNamespace(

@@ -1,5 +1,6 @@
 """What machines cost, and what a provider that rents them offers besides clusters: fleets, and network volumes."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
@@ -77,6 +78,8 @@ class FleetState:
     """Whether its machines are near each other; dstack runs clusters of several nodes nowhere else."""
     least: int = 0
     """So many rented machines are never given back."""
+    most: int | None = None
+    """So many may be rented; None for any number."""
     spot_policy: str = "on-demand"
     """What it rents: spot, on-demand, or auto for either."""
     backends: tuple[str, ...] = ()
@@ -88,9 +91,21 @@ class FleetState:
         return None if self.is_ssh else never_released(self.name, self.idle_duration_s, self.least)
 
     @property
+    def present(self) -> tuple[Instance, ...]:
+        """The machines that are up, coming or going."""
+        return tuple(each for each in self.instances if each.status != "terminated")
+
+    @property
+    def room(self) -> float:
+        """So many machines more could be rented."""
+        if self.is_ssh:
+            return 0
+        return math.inf if self.most is None else max(0, self.most - len(self.present))
+
+    @property
     def price(self) -> float:
         """US dollars an hour for the machines that are up or coming."""
-        return sum(each.price for each in self.instances if each.status != "terminated")
+        return sum(each.price for each in self.present)
 
     @property
     def is_settled(self) -> bool:

@@ -31,11 +31,11 @@ UP_TIMEOUT_S = 86_400.0
 
 
 class NoFleet(CapacityError):
-    """There is no machine for a cluster; it would fit on a new fleet such as `fleet`."""
+    """There is no machine for a cluster; it would fit on a new fleet such as `fleet`, as `cluster`, which names it."""
 
-    def __init__(self, message: str, *, hint: str, fleet: Fleet) -> None:
+    def __init__(self, message: str, *, hint: str, fleet: Fleet, cluster: Cluster) -> None:
         super().__init__(message, hint=hint)
-        self.fleet = fleet
+        self.fleet, self.cluster = fleet, cluster
 
 
 @dataclass(frozen=True)

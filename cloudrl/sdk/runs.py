@@ -106,18 +106,19 @@ class RunRequest:
         return _Training(self, cluster, down, confirm, on_progress).run(to, wait=wait)
 
     def _start(self, *, create_fleet: bool, confirm: Confirm, on_progress: OnProgress) -> RunningCluster:
-        up = partial(self.cluster.up, self.plan.provider, confirm=confirm, on_progress=on_progress)
+        up = partial(Cluster.up, on=self.plan.provider, confirm=confirm, on_progress=on_progress)
         try:
-            return up()
+            return up(self.cluster)
         except NoFleet as error:
             if not create_fleet:
                 raise
             fleet = Fleet.load(error.fleet.explicit_fields())
+            cluster = Cluster.load(error.cluster.explicit_fields())
         none_fits = f"no fleet has, or can get, machines for {self.cluster.name}; new fleet {fleet.name} would"
         on_progress(Notice(none_fits))
         with nothing_started(fleet.name):
             fleet.create(confirm=confirm, on_progress=on_progress)
-            return up()
+            return up(cluster)
 
 
 @dataclass

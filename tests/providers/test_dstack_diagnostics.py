@@ -96,6 +96,26 @@ class TestBeforeTheStart:
         assert ("--set dstack.spot_policy=auto" in str(caught.value.hint)) is bool(said)
 
     @pytest.mark.parametrize(
+        ("there", "said"),
+        [
+            (fleet(most=3, spots=[False, False]), "fleet gpu-fleet has 2 machines of at most 3"),
+            (fleet(most=1), "fleet gpu-fleet has 0 machines of at most 1"),
+            (fleet(most=4, spots=[False, False]), ""),
+            (fleet(spots=[False, False]), ""),
+        ],
+    )
+    def test_fleets_without_room(self, dstack: FakeDstack, there: Any, said: str) -> None:
+        """Machines that are there do not fit, and not all nodes can be rented."""
+        dstack.held_fleets = [there]
+        plan = make_plan(Cluster(name="lab", nodes=2))
+        if not said:
+            assert plan.priced().price
+            return
+        with pytest.raises(NoFleet, match=said) as caught:
+            plan.priced()
+        assert "cloudrl fleet delete gpu-fleet" in str(caught.value.hint)
+
+    @pytest.mark.parametrize(
         ("volumes", "backends", "said"),
         [(None, ["runpod"], True), (None, ["runpod", "aws"], False), ([], ["runpod"], False), (None, [], False)],
     )

@@ -54,12 +54,16 @@ def told(start: str, page: str = "README.md") -> list[str]:
 
 
 def run_as_told(user: User) -> None:
-    """All of it in one: a fleet that is made for it, a training, its model on the laptop, and the cluster's end."""
+    """All of it in one: a fleet that is made for it, a training, its model on the laptop, and the cluster's end.
+
+    The idle machines of the task before it have too small disks, and their fleet has room for one more only.
+    """
     said = user.types(*told("cloudrl run grpo-qwen3-32b"), timeout_s=300).stdout
+    assert "new fleet ray-cluster-fleet would" in said, said
     assert "step 7/7" in said, said
     assert list((user.lab.home / "model").glob("*.safetensors")), said
     assert user.status("ray-cluster")["phase"] == "down"
-    user.types("cloudrl", "fleet", "delete", "ray-cluster-fleet", "-y")
+    user.types("cloudrl", "fleet", "delete", "gpu-fleet", "ray-cluster-fleet", "-y")
 
 
 def apply_as_told(user: User) -> None:
@@ -73,7 +77,6 @@ def apply_as_told(user: User) -> None:
     assert "step 7/7" in said, said
     user.types("cloudrl", "down", "ray-cluster", "-y")
     attached.finish(60)
-    user.types("cloudrl", "fleet", "delete", "gpu-fleet", "-y")
 
 
 def up_as_told(user: User) -> None:

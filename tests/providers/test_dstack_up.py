@@ -370,6 +370,7 @@ class TestThePrice:
         with pytest.raises(NoFleet, match="has no fleet that it may run on") as caught:
             plan.priced()
         assert caught.value.fleet == Fleet(name="lab-fleet", nodes="0..3", gpu="H100:8", dstack={"regions": ["us"]})
+        assert caught.value.cluster.dstack == {"regions": ("us",), "fleets": ("lab-fleet",)}
 
 
 class TestBeforeAnythingIsPaid:

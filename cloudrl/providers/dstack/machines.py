@@ -147,6 +147,7 @@ class DstackFleets(_Named[FleetState], Fleets):
             is_ssh=fleet.spec.configuration.ssh_config is not None,
             is_cluster=getattr(fleet.spec.configuration.placement, "value", None) == "cluster",
             least=_least(fleet.spec),
+            most=getattr(fleet.spec.configuration.nodes, "max", None),
             # server/services/fleets.py: on-demand where nobody says
             spot_policy=getattr(profile.spot_policy, "value", None) or "on-demand",
             backends=tuple(each.value for each in profile.backends or ()),

@@ -79,7 +79,7 @@ class DstackPlan(Plan):
         known = [each for each in DstackFleets(server).list() if not self.fleets or each.name in self.fleets]
         job = plan.answer.job_plans[0]
         offers = offers_of(job.offers)
-        if not offers:
+        if not offers or not _has_room(self.cluster.nodes, job.offers, known):
             raise _no_machines(server, plan, known)
         per_hour = self.cluster.nodes * offers[0].price
         price = Price(per_hour, offers, job.total_offers, _notices(offers, known))
@@ -208,11 +208,14 @@ def _no_machines(server: Server, plan: DstackPlan, known: Sequence[FleetState]) 
     else:
         message = f"{title}: no fleet has or can get such a machine (there is: {names})"
         hint = "What they have: cloudrl fleet list\nAnother one: cloudrl fleet create --gpu 80GB..:8 --nodes 0..3"
-        for reason, remedy in (*_other_prices(cluster, known), *_without_volumes(cluster, known)):
+        reasons = (*_other_prices(cluster, known), *_without_volumes(cluster, known), *_full(cluster, known))
+        for reason, remedy in reasons:
             message, hint = f"{message}; {reason}", f"{remedy}\n{hint}"
     if plan.fleets:
         return CapacityError(message, hint=hint)
-    return NoFleet(message, hint=hint, fleet=fleet_for(cluster))
+    fleet = fleet_for(cluster)
+    on_it = cluster.replace(dstack={**cluster.dstack, "fleets": [fleet.name]})
+    return NoFleet(message, hint=hint, fleet=fleet, cluster=on_it)
 
 
 def _other_prices(cluster: Cluster, known: Sequence[FleetState]) -> Iterator[tuple[str, str]]:
@@ -222,12 +225,31 @@ def _other_prices(cluster: Cluster, known: Sequence[FleetState]) -> Iterator[tup
     """
     asked = cluster.dstack.get("spot_policy") or "on-demand"  # server/services/jobs/configurators/task.py
     for fleet in known:
-        kinds = {"spot" if each.spot else "on-demand" for each in fleet.instances if each.status != "terminated"}
+        kinds = {"spot" if each.spot else "on-demand" for each in fleet.present}
         has = fleet.spot_policy if fleet.spot_policy != "auto" else next(iter(kinds)) if len(kinds) == 1 else "auto"
         if not fleet.is_ssh and "auto" not in (asked, has) and asked != has:
             yield (
                 f"fleet {fleet.name} has {has} machines and the cluster asks for {asked} ones",
                 "Either will do: --set dstack.spot_policy=auto",
+            )
+
+
+def _has_room(nodes: int, offers: Sequence[Any], known: Sequence[FleetState]) -> bool:
+    """Whether the fleet that the offers are of has as many such machines, idle or busy, or may rent the rest.
+
+    dstack itself looks at one node: it would start the first of them, and try for the others until `retry` is over.
+    """
+    there = sum(each.availability.value in ("idle", "busy") for each in offers)
+    return not known or there + max(each.room for each in known) >= nodes
+
+
+def _full(cluster: Cluster, known: Sequence[FleetState]) -> Iterator[tuple[str, str]]:
+    """Fleets that may not rent as many machines as the cluster has nodes; those that are there may not fit it."""
+    for fleet in known:
+        if not fleet.is_ssh and fleet.room < cluster.nodes:
+            yield (
+                f"fleet {fleet.name} has {len(fleet.present)} machines of at most {fleet.most}",
+                f"If they are idle and do not fit, by their disks for example: cloudrl fleet delete {fleet.name}",
             )
 
 
