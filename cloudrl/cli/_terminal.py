@@ -10,28 +10,21 @@ import shutil
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from cloudrl.cli import _output
 from cloudrl.errors import InputError
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
     from typing_extensions import Self
 
     from cloudrl.jobs import Event
-    from cloudrl.providers.model import Status
-    from cloudrl.sdk.callbacks import Question, Transfer, Update
-from collections.abc import Mapping
-from datetime import datetime
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from cloudrl.protocol.report import NodeReport
     from cloudrl.providers.model import Status
-
+    from cloudrl.sdk.callbacks import Question, Transfer, Update
 
 _TAIL_LINES = 20
 _RATE_WINDOW_S = 10.0
@@ -178,8 +171,6 @@ class _Nodes:
         self._attempts = 0
 
     def show(self, status: Status) -> None:
-        from cloudrl.cli._terminal import describe_attempt, node_table
-
         if _output.is_interactive():
             if self._live is None:
                 from rich.console import Console

@@ -3,7 +3,7 @@
 request     what is asked for, as one `--data` argument carries it, and which built-in data set that is
             (`cloudrl.protocol.data_sets` lists them)
 addition, gsm8k, math, nq_search, generic    one kind of data set each: raw rows -> verl's rows
-raw         where raw rows come from: files, or the hub
+files, hub  where raw rows come from
 fields, rows                                 choosing columns; numbering rows
 parquet     rows -> train.parquet and test.parquet, both or none, and lines that say how far it is
 rewards     which of verl's reward functions scores a data source

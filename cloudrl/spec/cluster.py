@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import PlainValidator, model_validator
@@ -33,10 +36,6 @@ from cloudrl.spec.volume import Mount, Volume, mount_list, parse_mount
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-import math
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 ROLLOUTS = ("vllm", "sglang")
 PLANNED_SECTIONS = ("slurm",)

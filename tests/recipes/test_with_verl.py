@@ -15,11 +15,12 @@ from planning import cluster, plan
 from cloudrl import recipes
 from cloudrl.jobs import SubmitOptions
 from cloudrl.spec import Gpu, Job
+from cloudrl.verl.releases import RELEASE
 from cloudrl.verl_cpu.tiny_model import make_tiny_model
 
 pytestmark = pytest.mark.verl
 
-NAMES = [name for name in recipes.names() if recipes.load(name).verl == "0.9.1"]
+NAMES = [name for name in recipes.names() if recipes.load(name).verl == RELEASE.verl]
 PROBE = Path(__file__).parent / "probes" / "config.py"
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 MISSPELT = {
