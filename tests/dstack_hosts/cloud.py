@@ -158,8 +158,8 @@ class Cloud:
             self.machines.append(machine)
         data = yaml.safe_load(user_data)
         keys, commands = data["ssh_authorized_keys"], data["runcmd"]
-        amd_gpus = chosen.gpus if chosen.amd else 0
-        host.config = replace(host.config, keys=keys, commands=commands, amd_gpus=amd_gpus)
+        vendor = "amd" if chosen.amd else "nvidia"
+        host.config = replace(host.config, keys=keys, commands=commands, gpus=chosen.gpus, gpu_vendor=vendor)
         _later(self.boot_s, self._boot, machine)
         return machine.id
 

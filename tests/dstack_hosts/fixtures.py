@@ -29,9 +29,13 @@ def start_or_skip(lab: Lab) -> Lab:
 
 @pytest.fixture(scope="session")
 def dstack_lab() -> Iterator[Lab]:
-    """Five stand-in hosts and the real dstack server with short intervals, one for all tests. Fleets: none."""
+    """Six stand-in hosts and the real dstack server with short intervals, one for all tests. Fleets: none.
+
+    The last host says to have eight GPUs.
+    """
     settings = {"DSTACK_SERVER_LOG_QUOTA_PER_JOB_HOUR": "5000000"}  # a tenth of dstack's own
-    lab = start_or_skip(Lab(hosts=5, images={MISSING_IMAGE: NOT_THERE}, settings=settings))
+    own = {"gpus": {"cpus": 32, "gpus": 8}}
+    lab = start_or_skip(Lab(hosts=5, images={MISSING_IMAGE: NOT_THERE}, settings=settings, own=own))
     try:
         yield lab
     finally:

@@ -169,11 +169,13 @@ class Lab:
         """Put the calling thread into the lab's network: for dstack's Python API, or a plain HTTP client."""
         return namespaces.network_of(self.first_process)
 
-    def create_fleet(self, name: str = "lab", hosts: tuple[int, ...] | None = None, timeout_s: float = 120.0) -> None:
+    def create_fleet(
+        self, name: str = "lab", hosts: tuple[int, ...] | None = None, *, blocks: int = 1, timeout_s: float = 120.0
+    ) -> None:
         """Make an SSH fleet of some hosts, or of all, with the CLI, and wait until it is idle."""
         chosen = [self.hosts[index] for index in hosts] if hosts else self.hosts
         path = self.folder / f"{name}.fleet.dstack.yml"
-        hosts_yaml = "".join(f"    - {host.address}\n" for host in chosen)
+        hosts_yaml = "".join(f"    - hostname: {host.address}\n      blocks: {blocks}\n" for host in chosen)
         path.write_text(
             f"type: fleet\nname: {name}\nplacement: cluster\nssh_config:\n"
             f"  user: root\n  identity_file: {self.fleet_key}\n  hosts:\n{hosts_yaml}"

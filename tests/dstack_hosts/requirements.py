@@ -13,6 +13,7 @@ _PROGRAMS = {
     "ip": "iproute2",
     "unshare": "util-linux",
     "nsenter": "util-linux",
+    "/usr/bin/setpriv": "util-linux",
     "curl": "curl",
     "mount": "mount",
     "dash": "dash",

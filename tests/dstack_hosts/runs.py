@@ -22,7 +22,7 @@ type: task
 name: {name}
 nodes: {nodes}
 image: {image}
-user: root
+user: {user}
 resources:
   cpu: x86:1..
   memory: 1GB..
@@ -162,12 +162,19 @@ def until(look: Callable[[], Any], timeout_s: float, what: Callable[[], str]) ->
 
 
 def write_task(
-    folder: Path, name: str, commands: Sequence[str], *, nodes: int = 1, image: str = "any", more: str = ""
+    folder: Path,
+    name: str,
+    commands: Sequence[str],
+    *,
+    nodes: int = 1,
+    image: str = "any",
+    user: str = "root",
+    more: str = "",
 ) -> Path:
     """Write a task's file into `folder`; `more` is YAML that is added as it is."""
     block = "".join("  - |-\n" + "".join(f"    {line}\n" for line in command.splitlines()) for command in commands)
     path = folder / f"{name}.dstack.yml"
-    path.write_text(f"{_HEAD.format(name=name, nodes=nodes, image=image)}commands:\n{block}{more}")
+    path.write_text(f"{_HEAD.format(name=name, nodes=nodes, image=image, user=user)}commands:\n{block}{more}")
     return path
 
 

@@ -26,16 +26,19 @@ print("VIEW " + json.dumps({
     "tty": sys.stdout.isatty(), "leader": os.getsid(0) == os.getppid() or os.getsid(0) == os.getpid(),
     "file": pathlib.Path("/opt/mine/renamed.txt").read_text(), "folder": sorted(os.listdir("/opt/folder")),
     "home": sorted(os.listdir("/root")), "shm": os.statvfs("/dev/shm").f_blocks * os.statvfs("/dev/shm").f_frsize,
+    "can": pathlib.Path("/proc/self/status").read_text().split("CapBnd:")[1].split()[0],
     "python": sys.prefix, "own": socket.gethostbyname(socket.gethostname()),
 }))
 open("/checkpoints/rank-" + os.environ["DSTACK_NODE_RANK"], "w").write("kept")
 '"""
 
+DOCKERS_CAPABILITIES = 0xA80425FB  # as `docker run debian grep CapBnd /proc/self/status` says
+
 DEAF = """exec python3 -uc '
-import signal, time
+import os, signal, time
 for number in (signal.SIGINT, signal.SIGHUP):
     signal.signal(number, signal.SIG_IGN)
-print("on")
+print("on", os.getuid(), os.getgid(), os.getgroups(), os.environ["HOME"])
 time.sleep(90)
 '"""
 
@@ -75,6 +78,7 @@ def test_two_nodes_see_what_dstack_promises(lab, pair, tmp_path):
         assert seen["odd"] == "${HOME} $$"
         assert (seen["tty"], seen["leader"]) == (True, True)
         assert seen["shm"] == 64 << 20  # Docker's, since the task names none
+        assert int(seen["can"], 16) == DOCKERS_CAPABILITIES
         assert seen["own"] == addresses[rank]  # not a name server that nobody reaches: Ray asks, 5 s each time
         assert ".ray" not in seen["home"]
         assert ".bashrc" not in seen["home"]
@@ -89,7 +93,9 @@ def test_two_nodes_see_what_dstack_promises(lab, pair, tmp_path):
 
 
 def test_one_node_has_no_shared_key_and_its_exit_status_is_told(lab, pair, tmp_path):
-    lab.runs.apply(write_task(tmp_path, "one", ["test ! -e ~/.ssh/dstack_job && exit 7"]))
+    """And what is privileged may mount."""
+    command = "test ! -e ~/.ssh/dstack_job && mount -t tmpfs none /mnt && exit 7"
+    lab.runs.apply(write_task(tmp_path, "one", [command], more="privileged: true\n"))
     lab.runs.wait("one", "failed")
     (job,) = lab.runs.submissions("one")
     assert (job.status, job.exit_status, job.reason) == ("failed", 7, "container_exited_with_error")
@@ -139,13 +145,13 @@ def test_an_attached_client_gets_the_ports_the_log_and_a_shell(lab, pair, tmp_pa
 
 
 def test_the_stream_starts_where_a_client_asks(lab, pair, tmp_path):
-    lab.runs.apply(write_task(tmp_path, "stream", ["printf 'a\\033[1mb'; exec sleep 60"]))
-    lab.runs.wait_for_line("stream", "ab")
+    lab.runs.apply(write_task(tmp_path, "stream", ["printf 'x\\ra\\033[1mb\\n'; exec sleep 60"]))
+    assert lab.runs.wait_for_line("stream", "ab\n") == "ab\n"
     (job,) = lab.runs.submissions("stream")
     host = next(host for host in pair if host.address == job.address)
     with namespaces.network_of(host.pid):
         stream = websocket.create_connection("ws://127.0.0.1:10999/logs_ws?start_time=", timeout=10)
-        assert stream.recv() == b"a\x1b[1mb"
+        assert stream.recv() == b"x\ra\x1b[1mb\r\n"
         later = websocket.create_connection("ws://127.0.0.1:10999/logs_ws?start_time=2100-01-01T00:00:00Z", timeout=10)
         later.settimeout(0.5)
         with pytest.raises(websocket.WebSocketTimeoutException):
@@ -156,8 +162,8 @@ def test_the_stream_starts_where_a_client_asks(lab, pair, tmp_path):
 
 
 def test_a_stopped_job_that_does_not_listen_is_killed_after_ten_seconds(lab, pair, tmp_path):
-    lab.runs.apply(write_task(tmp_path, "deaf", [DEAF]))
-    lab.runs.wait_for_line("deaf", "on")
+    lab.runs.apply(write_task(tmp_path, "deaf", [DEAF], user="'12345:50'"))
+    assert "on 12345 50 [50] /\n" in lab.runs.wait_for_line("deaf", "on")  # nobody whom the image knows
     start = time.monotonic()
     assert lab.runs.stop("deaf") == "terminated"
     assert 9 < time.monotonic() - start < 25

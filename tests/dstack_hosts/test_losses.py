@@ -8,7 +8,7 @@ from dstack_hosts.runs import until, write_task
 
 pytestmark = [pytest.mark.dstack, pytest.mark.root]
 
-COUNT = "i=0; while true; do echo line $i; i=$((i + 1)); sleep 0.2; done"
+COUNT = "i=0; while true; do echo line $i; i=$((i + 1)); sleep 0.6; done"
 
 
 def _lines(log):
@@ -22,6 +22,6 @@ def test_the_shim_comes_back_and_knows_its_containers(lab, pair, tmp_path):
     host = next(host for host in pair if host.address == job.address)
     assert host.run("systemctl", "restart", "dstack-shim").returncode == 0
     lines = len(_lines(lab.runs.log("shim")))
-    until(lambda: len(_lines(lab.runs.log("shim"))) > lines + 5, 20, lambda: lab.runs.log("shim"))
+    until(lambda: len(_lines(lab.runs.log("shim"))) > lines + 2, 20, lambda: lab.runs.log("shim"))
     assert lab.runs.attempts("shim") == 1
     assert lab.runs.stop("shim") == "terminated"

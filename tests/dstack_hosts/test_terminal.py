@@ -1,18 +1,18 @@
 """A job on its terminal, and how dstack stops it. The shell is dash, as in verl's images."""
 
 import os
-import pwd
 import signal
 import threading
 import time
 
 import pytest
 
+from dstack_hosts.standin.home import job_user
 from dstack_hosts.standin.terminal import Terminal, session_pids
 
 pytestmark = pytest.mark.io
 
-USER = pwd.getpwuid(os.getuid())
+USER = job_user({"user": {"uid": os.getuid()}})
 # Says that it runs, and how it was ended.
 PROGRAM = """exec python3 -uc '
 import signal, time

@@ -43,11 +43,13 @@ class HostConfig:
         admin_key: public key that a fleet is made with.
         admin: the user that it belongs to, who may run anything as root without a password.
         version: what shim and runner say; the server compares it with its own.
-        cpus: declared to the server, as are the next five; the machine need not have them.
-        gpu_name: NVIDIA's, as `nvidia-smi` has it.
+        cpus: declared to the server, as are the next two and the GPUs; the machine need not have them.
         python: the interpreter of the stand-in.
         path_first: put before PATH in containers.
-        amd_gpus: what a container finds in /dev/dri beside /dev/kfd.
+        gpus: how many it has, all of which only seem to be there (`gpus.py`).
+        gpu_vendor: "nvidia" or "amd".
+        gpu_name: as its driver calls it.
+        gpu_memory_mib: of each.
         binds: folders of the machine that an overlay would hide: home folders, other file systems. Read-only.
         images: those that are not like the machine's own root, by name.
         keys: public keys of root, as a cloud's user data give them.
@@ -66,11 +68,11 @@ class HostConfig:
     cpus: int = 8
     memory_bytes: int = 32 << 30
     disk_bytes: int = 500 << 30
-    gpus: int = 0
-    gpu_name: str = ""
-    gpu_memory_mib: int = 0
     path_first: str = ""
-    amd_gpus: int = 0
+    gpus: int = 0
+    gpu_vendor: str = "nvidia"
+    gpu_name: str = "NVIDIA H100 80GB HBM3"
+    gpu_memory_mib: int = 81559
     binds: list[str] = field(default_factory=list)
     images: dict[str, ImageConfig] = field(default_factory=dict)
     keys: list[str] = field(default_factory=list)

@@ -46,7 +46,7 @@ class Executor:
         self._terminal: Terminal | None = None
         self._stopped = False
         self.user = home.job_user(self._spec)
-        self.working_dir = home.expand(self._spec.get("working_dir") or os.getcwd(), "/", self.user.pw_dir)
+        self.working_dir = home.expand(self._spec.get("working_dir") or os.getcwd(), "/", self.user.home)
         journal.quota = Quota(int(submission.get("log_quota_hour") or 0))
 
     def stop(self) -> None:
@@ -68,11 +68,14 @@ class Executor:
     def _prepare(self) -> None:
         nodes = environment.addresses(self._submission)
         key = self._spec.get("ssh_key") or {}
-        if home.write_cluster_key(self.user, key, nodes, self._ssh_port):
-            self._add_key(key["public"])
+        try:
+            if home.write_cluster_key(self.user, key, nodes, self._ssh_port):
+                self._add_key(key["public"])
+        except OSError as error:
+            self._journal.log(f"Failed to set up cluster SSH err={error}")  # and it goes on without
         archives = self._folder / "file_archives"
         for entry in self._spec.get("file_archives") or []:
-            target = home.expand(entry["path"], self.working_dir, self.user.pw_dir)
+            target = home.expand(entry["path"], self.working_dir, self.user.home)
             home.extract(archives / entry["id"], target, self.user)
         shutil.rmtree(archives, ignore_errors=True)
 
@@ -97,7 +100,7 @@ class Executor:
         variables = environment.job_environment(os.environ, self._submission, self.working_dir)
         environment.write_profile(variables)
         os.makedirs(self.working_dir, exist_ok=True)
-        variables["HOME"] = self.user.pw_dir
+        variables["HOME"] = self.user.home
         self._terminal = Terminal(self._spec["commands"], variables, self.working_dir, self.user)
         if self._stopped:
             self._terminal.stop()
@@ -107,5 +110,6 @@ class Executor:
                 log.write(data)
                 return self._journal.output(data)
 
-            within_quota = self._terminal.copy_output(write)
+            self._terminal.copy_output(write)
+        within_quota = self._journal.end_output()
         return self._terminal.wait(), within_quota

@@ -13,11 +13,10 @@ import time
 from pathlib import Path
 from typing import NoReturn
 
-from . import config, sshd, systemctl
+from . import bridge, config, gpus, sshd, systemctl
 from .config import HostConfig
 from .root import enter_root, reap_until, run
 
-_WAIT_FOR_LINK_S = 20.0
 _DOCKER_GRACE_S = 10.0
 _AS_ROOT = Path("/usr/local/lib/as-root")  # setpriv, with root's rights for whoever calls it
 _SUDO = f"""#!/bin/sh
@@ -31,7 +30,7 @@ def host_init(words: list[str]) -> int:
     config_path, disk, program = words
     host = HostConfig.load(Path(config_path))
     socket.sethostname(host.name)
-    _network(host)
+    bridge.configure(host.address, host.network_bits, host.gateway)
     agent = Path(program).read_bytes()
     folders = [(folder, folder) for folder in host.binds]
     enter_root(Path(disk), Path("/"), read_only=[("/", str(config.IMAGE)), *folders])
@@ -79,19 +78,6 @@ def _let_in(user: str, new: list[str]) -> None:
         os.chown(path, there.pw_uid, there.pw_gid)
 
 
-def _network(host: HostConfig) -> None:
-    """Wait for the cable, then configure it: the lab makes it once this process exists."""
-    deadline = time.monotonic() + _WAIT_FOR_LINK_S
-    while "eth0" not in {name for _, name in socket.if_nameindex()}:
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"{host.name}: no eth0 after {_WAIT_FOR_LINK_S:.0f} s")
-        time.sleep(0.01)
-    run("ip", "link", "set", "lo", "up")
-    run("ip", "addr", "add", f"{host.address}/{host.network_bits}", "dev", "eth0")
-    run("ip", "link", "set", "eth0", "up")
-    run("ip", "route", "add", "default", "via", host.gateway)
-
-
 def _write_files(host: HostConfig, agent: bytes) -> None:
     commands = Path("/usr/local/bin")
     for target, content in (
@@ -104,6 +90,7 @@ def _write_files(host: HostConfig, agent: bytes) -> None:
     shutil.copy("/usr/bin/setpriv", _AS_ROOT)
     _AS_ROOT.chmod(0o4755)
     host.save(config.PATH)
+    gpus.install(host)
     lines = ["127.0.0.1 localhost", *(f"{address} {name}" for name, address in host.hosts.items())]
     Path("/etc/hosts").write_text("\n".join(lines) + "\n")
     Path("/etc/hostname").write_text(host.name + "\n")

@@ -15,6 +15,7 @@ import urllib.parse
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+_MAX_JSON_BYTES = 1 << 20
 TAKEN = object()  # returned by a handler that has taken over the connection
 
 
@@ -38,7 +39,12 @@ class Request:
         self.body = handler.rfile.read(int(handler.headers.get("Content-Length") or 0))
 
     def json(self) -> dict[str, Any]:
-        """The body as an object. Raises ApiError 400."""
+        """The body as an object. Raises ApiError 400, 413 or 415."""
+        content_type = self.handler.headers.get("Content-Type", "")
+        if content_type and content_type.split(";")[0].strip().lower() != "application/json":
+            raise ApiError(415, "Content-Type header is not application/json")
+        if len(self.body) > _MAX_JSON_BYTES:
+            raise ApiError(413, "Request body must not be larger than 1MB")
         try:
             value = json.loads(self.body)
         except ValueError:
@@ -56,10 +62,10 @@ class _Server(socketserver.ThreadingMixIn, http.server.HTTPServer):
     request_queue_size = 64
 
 
-def serve(port: int, routes: list[Route]) -> http.server.HTTPServer:
-    """Answer on loopback, in threads, until `shutdown()`."""
+def serve(port: int, routes: list[Route], address: str = "127.0.0.1") -> http.server.HTTPServer:
+    """Answer at an address, in threads, until `shutdown()`."""
     handler = type("Handler", (_Handler,), {"routes": routes})
-    server = _Server(("127.0.0.1", port), handler)
+    server = _Server((address, port), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     return server
 

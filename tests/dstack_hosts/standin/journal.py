@@ -6,12 +6,12 @@ Source: dstack, runner/internal/runner/executor/timestamp.go, logs.go, query.go.
 from __future__ import annotations
 
 import base64
-import re
 import threading
 import time
 from typing import Any
 
-_ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+from .ansistrip import Stripper
+
 _HOUR_S = 3600
 
 
@@ -44,6 +44,8 @@ class Journal:
         self._job: list[tuple[int, bytes]] = []
         self._runner: list[tuple[int, bytes]] = []
         self._raw: list[tuple[int, bytes]] = []
+        self._stripper = Stripper()
+        self._is_within_quota = True
         self.quota = Quota(0)
 
     def _next(self) -> int:
@@ -72,13 +74,23 @@ class Journal:
 
     def output(self, data: bytes) -> bool:
         """What the job wrote; False when that breaks the quota. Colours are for the websocket only."""
-        plain = _ANSI.sub(b"", data)
         with self._lock:
             self._raw.append((self._next(), data))
-            if not self.quota.take(len(plain)):
-                return False
-            self._job.append((self._next(), plain))
-        return True
+            self._stripper.write(data)
+            self._store(self._stripper.due())
+            return self._is_within_quota
+
+    def end_output(self) -> bool:
+        """The job writes no more; False when what was held back breaks the quota."""
+        with self._lock:
+            self._store(self._stripper.rest())
+            return self._is_within_quota
+
+    def _store(self, lines: bytes) -> None:
+        if lines and self._is_within_quota:
+            self._is_within_quota = self.quota.take(len(lines))
+        if lines and self._is_within_quota:
+            self._job.append((self._next(), lines))
 
     def raw(self, position: int) -> list[bytes]:
         """The job's output from the `position`-th piece on."""
@@ -93,6 +105,7 @@ class Journal:
     def after(self, timestamp: int) -> dict[str, Any]:
         """What GET /api/pull answers, less `has_more`."""
         with self._lock:
+            self._store(self._stripper.due())
             return {
                 "job_states": [event for event in self._states if event["timestamp"] > timestamp],
                 "job_logs": _encoded(self._job, timestamp),

@@ -9,6 +9,7 @@ from importlib import import_module
 _ROLES = {
     "host-init": ("host", "host_init"),
     "container-init": ("container", "container_init"),
+    "docker-proxy": ("bridge", "docker_proxy"),
     "systemctl": ("systemctl", "systemctl"),
     "dstack-shim": ("shim", "main"),
     "dstack-runner": ("runner", "main"),

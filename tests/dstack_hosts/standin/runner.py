@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from . import sshd
+from . import metrics, sshd
 from .config import HostConfig
 from .executor import Executor
 from .http_api import TAKEN, ApiError, Request, Route, serve, upload
@@ -55,6 +55,7 @@ class Runner:
             ("POST", "/api/upload_archive", self.upload_archive),
             ("POST", "/api/upload_code", self.upload_code),
             ("POST", "/api/run", self.run),
+            ("GET", "/api/metrics", lambda _: metrics.present()),
             ("GET", "/api/pull", self.pull),
             ("POST", "/api/stop", self.stop),
             ("GET", "/logs_ws", self.stream),
@@ -93,12 +94,12 @@ class Runner:
                 self._submission, self._folder, self.journal,
                 ssh_port=self._options.ssh_port, add_key=self.add_key,
             )  # fmt: skip
-        except KeyError as error:
-            self.journal.state("failed", "executor_error", f"Failed to set job user ({error})")
+        except LookupError as error:
+            self.journal.state("failed", "executor_error", f"Failed to set job user (job user from job spec: {error})")
             self._end()
             return None
         threading.Thread(target=self._follow, args=(self._executor,), daemon=True).start()
-        return {"working_dir": self._executor.working_dir, "username": self._executor.user.pw_name}
+        return {"working_dir": self._executor.working_dir, "username": self._executor.user.name}
 
     def pull(self, request: Request) -> dict[str, Any]:
         """What is new since `timestamp`."""
@@ -144,7 +145,7 @@ class Runner:
         """Serve until the job has ended and its logs were fetched; the exit status."""
         self._folder.mkdir(parents=True, exist_ok=True)
         server = self._start_sshd()
-        serve(self._options.http_port, self.routes())
+        serve(self._options.http_port, self.routes(), self._options.http_address)
         signal.signal(signal.SIGTERM, lambda *_: self.stop(None))
         if not self.started.wait(_START_S):
             print("job did not start in time", flush=True)
@@ -197,7 +198,8 @@ def main(words: list[str]) -> int:
     parser.add_argument("--log-level")
     start = parser.add_subparsers(required=True).add_parser("start")
     start.add_argument("--temp-dir", default="/tmp/runner")
-    for unused in ("--http-address", "--ssh-log-level", "--home-dir"):
+    start.add_argument("--http-address", default="")  # all interfaces
+    for unused in ("--ssh-log-level", "--home-dir"):
         start.add_argument(unused)
     start.add_argument("--http-port", type=int, default=10999)
     start.add_argument("--ssh-port", type=int, default=10022)

@@ -20,9 +20,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-from . import config
+from . import bridge, config, gpus
 from .config import SYSTEM_PATH, HostConfig, ImageConfig
-from .container import DEFAULT_SHM_BYTES, ContainerSpec
+from .container import CAPABILITIES, DEFAULT_SHM_BYTES, ContainerSpec
 from .http_api import ApiError, Request, Route, serve
 from .tasks import CREATING, PREPARING, PULLING, RUNNING, TERMINATED, Task, container_name, version_of
 
@@ -44,6 +44,7 @@ class Shim:
             environment.get("DSTACK_RUNNER_SSH_PORT", "10022"),
         )
         self.keys_lock = threading.Lock()
+        self.resources_lock = threading.Lock()
         self.tasks: dict[str, Task] = {}
 
     def routes(self) -> list[Route]:
@@ -123,16 +124,20 @@ class Shim:
         if not task.advance(PREPARING):
             return
         task.folder.mkdir(parents=True, exist_ok=True)
-        refusal = _refusal(request)
-        if refusal:
-            task.terminated("executor_error", refusal)
-            return
+        if request.get("volume_mounts"):
+            raise ValueError("prepareVolumes error: stand-in hosts have no network volumes")
+        with self.resources_lock:
+            tasks = list(self.tasks.values())
+            taken = {gpu for each in tasks if each.status != TERMINATED for gpu in each.gpus}
+            task.gpus = gpus.acquire(self.host, count, taken) if (count := request.get("gpu", 0)) else []
+            if request.get("network_mode") == "bridge":
+                task.address = bridge.free_address(each.address for each in tasks)
         with self._host_keys(request.get("host_ssh_user") or "root", request.get("host_ssh_keys") or []):
             if not (task.advance(PULLING) and self._pull(task) and task.advance(CREATING)):
                 return
             spec = self._container(task)
             if task.advance(RUNNING):
-                status = task.run(spec)
+                status = task.run(spec, self.runner_ports)
                 ended = "container_exited_with_error" if status else "done_by_runner"
                 task.terminated(ended, task.last_lines() if status else "")
 
@@ -160,8 +165,10 @@ class Shim:
         http_port, ssh_port = self.runner_ports
         command = [
             self.runner, "--log-level", "5", "start", "--temp-dir", "/tmp/runner", "--http-port", http_port,
-            "--ssh-port", ssh_port, "--http-address", "localhost",
+            "--ssh-port", ssh_port,
         ]  # fmt: skip
+        if not task.address:
+            command += ["--http-address", "localhost"]
         for key in request.get("container_ssh_keys") or []:
             command += ["--ssh-authorized-key", key]
         image = self._image(task)
@@ -172,7 +179,8 @@ class Shim:
         if not image.python3:
             path = programs_without_python(task.folder, "/tmp/runner")
         files = (self.runner, str(config.PATH), str(config.PROGRAM))
-        mounts += _amd_devices(task.folder, self.host.amd_gpus)
+        mounts += [(path, path) for path in gpus.in_container(self.host, task.gpus)]
+        capabilities = [*CAPABILITIES, *(["sys_ptrace"] if task.gpus and self.host.gpu_vendor == "amd" else [])]
         return ContainerSpec(
             disk=f"/run/containers/{task.id}",
             command=command,
@@ -180,6 +188,9 @@ class Shim:
             binds=[*mounts, (str(task.folder), "/tmp/runner"), *((path, path) for path in files)],
             read_only=self.host.binds,
             shm_bytes=int(request.get("shm_size") or DEFAULT_SHM_BYTES),
+            capabilities=None if request.get("privileged") else capabilities,
+            address=task.address,
+            host_name=task.id.replace("-", "")[:12],  # Docker takes the container's id
         )
 
     @contextlib.contextmanager
@@ -202,16 +213,6 @@ class Shim:
                 path.write_text("".join(f"{line}\n" for line in lines))
 
 
-def _amd_devices(folder: Path, count: int) -> list[tuple[str, str]]:
-    """What a container sees of AMD's GPUs: names in /dev."""
-    if not count:
-        return []
-    (folder / "device").touch()
-    return [
-        (str(folder / "device"), f"/dev/{name}") for name in ("kfd", *(f"dri/renderD{128 + n}" for n in range(count)))
-    ]
-
-
 def programs_without_python(folder: Path, seen_as: str) -> str:
     """A PATH of all usual programs but Python's: links in `folder`, which the container has as `seen_as`."""
     links = folder / "programs"
@@ -220,15 +221,6 @@ def programs_without_python(folder: Path, seen_as: str) -> str:
         if not program.name.startswith("python") and not os.path.lexists(links / program.name):
             (links / program.name).symlink_to(program)
     return f"{seen_as}/programs"
-
-
-def _refusal(request: dict[str, Any]) -> str:
-    """What the true shim could do and this one cannot."""
-    if request.get("volume_mounts"):
-        return "prepareVolumes error: stand-in hosts have no network volumes"
-    if request.get("network_mode", "host") != "host":
-        return f"stand-in hosts know host networking only, not {request['network_mode']}"
-    return ""
 
 
 def _key_of(line: str) -> str:
@@ -256,8 +248,10 @@ def install(url: str, program: str) -> None:
 def host_info(host: HostConfig) -> dict[str, Any]:
     """`host_info.json`: what the server takes for the host's shape."""
     return {
-        "gpu_vendor": "nvidia" if host.gpus else "none",
-        "gpu_name": host.gpu_name, "gpu_memory": host.gpu_memory_mib, "gpu_count": host.gpus,
+        "gpu_vendor": host.gpu_vendor if host.gpus else "none",
+        "gpu_name": host.gpu_name if host.gpus else "",
+        "gpu_memory": host.gpu_memory_mib if host.gpus else 0,
+        "gpu_count": host.gpus,
         "addresses": [f"{host.address}/{host.network_bits}"],
         "disk_size": host.disk_bytes,
         "cpus": host.cpus,

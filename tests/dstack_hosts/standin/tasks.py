@@ -12,10 +12,11 @@ import signal
 import subprocess
 import threading
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from . import container
+from . import bridge, container
 
 PENDING, PREPARING, PULLING, CREATING, RUNNING, TERMINATED = (
     "pending", "preparing", "pulling", "creating", "running", "terminated",
@@ -32,7 +33,9 @@ class Task:
         self.status = PENDING
         self.reason = ""
         self.message = ""
-        self.ports: list[int] | None = None  # None makes the server wait
+        self.ports: list[dict[str, int]] | None = None  # None makes the server wait
+        self.gpus: list[int] = []
+        self.address = ""
         self.lock = threading.Lock()
         self._outside: int | None = None
 
@@ -52,7 +55,7 @@ class Task:
             "image_pull_progress": None,
             "container_name": self.container_name,
             "container_id": str(self._outside or ""),
-            "gpus_ids": [],
+            "gpus_ids": [str(number) for number in self.gpus],
         }
 
     def advance(self, status: str) -> bool:
@@ -70,11 +73,16 @@ class Task:
                 self.reason, self.message = reason, message
             self.status = TERMINATED
 
-    def run(self, spec: container.ContainerSpec) -> int:
-        """Start the container and wait for its end; its exit status."""
+    def run(self, spec: container.ContainerSpec, ports: Iterable[str]) -> int:
+        """Start the container and wait for its end; its exit status. On the host's own network no port is mapped."""
         process = container.start(spec, self.folder)
-        self.remember(process.pid)
-        self.ports = []  # host networking: nothing is mapped
+        self._outside = process.pid
+        mapped: list[dict[str, int]] = []
+        if spec.address:
+            bridge.connect(self._await_first_process(process))
+            mapped = bridge.publish(process.pid, spec.address, ports, self.folder / "container.log")
+        self._remember(mapped)
+        self.ports = mapped
         return process.wait()
 
     def last_lines(self, count: int = 5) -> str:
@@ -91,10 +99,11 @@ class Task:
             while self.alive() and time.monotonic() < deadline:
                 time.sleep(0.02)
 
-    def remember(self, outside: int) -> None:
-        """Note the container's process, for this shim and for the next one."""
-        self._outside = outside
-        state = {"request": self.request, "pid": outside, "started": _start_time(outside)}
+    def _remember(self, ports: list[dict[str, int]]) -> None:
+        """Note the container's process, for the shim after this one."""
+        assert self._outside is not None
+        state = {"request": self.request, "pid": self._outside, "started": _start_time(self._outside)}
+        state |= {"ports": ports, "gpus": self.gpus, "address": self.address}
         (self.folder / "task.json").write_text(json.dumps(state))
 
     @classmethod
@@ -102,7 +111,7 @@ class Task:
         """A task of an earlier shim: running if its container is, else terminated without a reason."""
         state = json.loads((folder / "task.json").read_text())
         task = cls(state["request"], folder)
-        task.ports = []
+        task.ports, task.gpus, task.address = state["ports"], state["gpus"], state["address"]
         if _start_time(state["pid"]) == state["started"]:
             task._outside = state["pid"]
             task.status = RUNNING
@@ -113,6 +122,13 @@ class Task:
     def alive(self) -> bool:
         """Whether the container runs."""
         return self._outside is not None and _start_time(self._outside) is not None
+
+    def _await_first_process(self, process: subprocess.Popen[bytes]) -> int:
+        while process.poll() is None:
+            for pid in self._first_process():
+                return pid
+            time.sleep(0.005)
+        raise ChildProcessError(self.last_lines())
 
     def _first_process(self) -> list[int]:
         if self._outside is None:

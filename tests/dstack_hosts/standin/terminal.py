@@ -11,7 +11,6 @@ import contextlib
 import fcntl
 import os
 import pty
-import pwd
 import signal
 import subprocess
 import termios
@@ -19,6 +18,8 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+from .home import JobUser
 
 _POLL_S = 0.1
 _INTERRUPT = b"\x03"
@@ -32,14 +33,14 @@ class Terminal:
         command: list[str],
         environment: dict[str, str],
         folder: str,
-        user: pwd.struct_passwd,
+        user: JobUser,
         *,
         hang_up_s: float = 5.0,
         kill_s: float = 10.0,
     ) -> None:
         self._hang_up_s, self._kill_s = hang_up_s, kill_s
         self._master, slave = pty.openpty()
-        os.chown(os.ttyname(slave), user.pw_uid, -1)
+        os.chown(os.ttyname(slave), user.uid, -1)
         try:
             self._process = subprocess.Popen(
                 command, env=environment, cwd=folder, stdin=slave, stdout=slave, stderr=slave,
@@ -121,10 +122,10 @@ def _signal(pid: int, number: int) -> None:
         os.kill(pid, number)
 
 
-def _become_leader(user: pwd.struct_passwd) -> None:
+def _become_leader(user: JobUser) -> None:
     os.setsid()
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-    if user.pw_uid:
-        os.initgroups(user.pw_name, user.pw_gid)
-        os.setgid(user.pw_gid)
-        os.setuid(user.pw_uid)
+    if os.geteuid() == 0:  # else it is this one's own
+        os.setgroups(user.groups)
+        os.setgid(user.gid)
+        os.setuid(user.uid)
