@@ -43,7 +43,7 @@ class Route:
         """The text of an ssh_config."""
         lines: list[str] = []
         for host, options in self.hosts.items():
-            lines += [f"Host {host}", *(f"  {key} {_quoted(value)}" for key, value in options.items())]
+            lines += [f"Host {host}", *(f"  {key} {_quoted(key, value)}" for key, value in options.items())]
         everywhere = "\n".join(f"  {key} {value}" for key, value in _OPTIONS.items())
         return "\n".join([*lines, "Host *", everywhere, ""])
 
@@ -99,5 +99,6 @@ def last_words(output: str) -> str:
     return next((line for line in reversed(lines) if not line.startswith(_AFTER_A_JUMP)), "".join(lines[-1:]))
 
 
-def _quoted(value: str) -> str:
-    return f'"{value}"' if " " in value else value
+def _quoted(key: str, value: str) -> str:
+    """A proxy's command is the rest of its line, quotes and all (ssh_config(5))."""
+    return f'"{value}"' if " " in value and key != "ProxyCommand" else value

@@ -5,6 +5,7 @@ until the other side is back, along a new route when the node is elsewhere by th
 The ssh dies with the process that holds the tunnel, even by SIGKILL, so nothing is left that holds a port.
 """
 
+import shlex
 import socket
 import threading
 import time
@@ -17,6 +18,8 @@ from cloudrl.node.process import Child
 from cloudrl.transport import ssh
 from cloudrl.transport.ssh import Route
 
+_PORT_TAKEN = "Could not request local forwarding"
+"""ssh's last words where somebody else has bound a port since it was chosen."""
 _PAUSE_S = 1.0
 _LOOK_S = 0.2
 
@@ -27,13 +30,14 @@ class Tunnel:
     Args:
         find_route: the present way to the node; `ConnectionFailed` while there is none, `ClusterFailed` when there
             will never be one again, which ends the tunnel, `Unauthorized` when this user has none.
-        ports: remote port -> local port.
+        ports: remote port -> local port. Until it is open for the first time it takes others where these are gone.
         folder: for the ssh_config and ssh's own messages.
     """
 
     def __init__(self, find_route: Callable[[], Route], ports: Mapping[int, int], folder: Path) -> None:
         self.ports = dict(ports)
         self._find_route, self._folder = find_route, folder
+        self._ready, self._was_open = folder / "ssh.ready", False
         self._closed = threading.Event()
         self._problem = CloudrlError("not tried yet")
         self._thread = threading.Thread(target=self._keep_open, name="cloudrl-tunnel", daemon=True)
@@ -56,8 +60,10 @@ class Tunnel:
 
     @property
     def is_open(self) -> bool:
-        """Whether ssh listens on every local port. The far side may be dead for some seconds more."""
-        return all(listens(port) for port in self.ports.values())
+        """Whether our ssh listens on every local port. The far side may be dead for some seconds more."""
+        is_open = self._ready.exists() and all(listens(port) for port in self.ports.values())
+        self._was_open |= is_open
+        return is_open
 
     def close(self) -> None:
         """End it; returns when ssh has ended."""
@@ -81,15 +87,21 @@ class Tunnel:
     def _run_ssh(self, route: Route) -> None:
         """One ssh, to its end."""
         forwards = [f"-L127.0.0.1:{local}:127.0.0.1:{remote}" for remote, local in self.ports.items()]
-        words = route.command(self._folder, "-N", *forwards, route.name)
+        self._ready.unlink(missing_ok=True)
+        # run once all ports are bound (OpenSSH 9.2, ssh.c: ssh_session2); another program may listen on one of them
+        ready = f"LocalCommand=touch {shlex.quote(str(self._ready).replace('%', '%%'))}"
+        words = route.command(self._folder, "-o", "PermitLocalCommand=yes", "-o", ready, "-N", *forwards, route.name)
         child = Child(words, log=self._folder / "ssh.log", env=ssh.environment())
         try:
             while not self._closed.is_set() and child.poll() is None:
                 self._closed.wait(_LOOK_S)
             if not self._closed.is_set():
                 self._problem = CloudrlError(ssh.last_words(child.tail()) or f"ssh ended with status {child.poll()}")
+                if _PORT_TAKEN in self._problem.message and not self._was_open:
+                    self.ports = free_ports(list(self.ports))
         finally:
             child.end()
+            self._ready.unlink(missing_ok=True)
 
 
 def free_ports(wanted: Sequence[int]) -> dict[int, int]:

@@ -30,7 +30,11 @@ if "-N" not in sys.argv:
 ports = [int(re.fullmatch("-L127.0.0.1:([0-9]+):.*", word)[1]) for word in sys.argv if word.startswith("-L127")]
 with open(os.path.join(os.path.dirname(sys.argv[2]), sys.argv[-1]), "w") as file:
     file.write(str(os.getpid()))
-held = [socket.create_server(("127.0.0.1", port)) for port in ports]
+try:
+    held = [socket.create_server(("127.0.0.1", port)) for port in ports]
+except OSError:
+    sys.exit("bind [127.0.0.1]: Address already in use\\nCould not request local forwarding.")
+os.system(next(word for word in sys.argv if word.startswith("LocalCommand=")).partition("=")[2])
 time.sleep(120)
 """
 
@@ -140,6 +144,21 @@ def test_a_tunnel_whose_ssh_ends_goes_on_along_the_present_route(tmp_path: Path,
     until(lambda: (tmp_path / "second").exists() and tunnel.is_open, "it is open again")
     tunnel.close()
     assert not tunnel.is_open
+
+
+@pytest.mark.io
+def test_two_tunnels_that_were_given_the_same_port_end_up_with_two(tmp_path: Path, fake_ssh: None) -> None:
+    """What was free is not kept until ssh binds it; who listens there then need not be our ssh."""
+    chosen = free_ports((8265,))
+    first, second = (Tunnel(lambda: Route("lab", {}), chosen, tmp_path / name) for name in ("a", "b"))
+    first.open(10)
+    second.open(10)
+    assert first.ports == chosen
+    assert second.ports != chosen
+    assert first.is_open
+    assert second.is_open
+    first.close()
+    second.close()
 
 
 @pytest.mark.io

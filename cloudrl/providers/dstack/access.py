@@ -68,8 +68,8 @@ class RunAccess:
                 time.sleep(_POLL_S)
         else:
             self._tunnel = Tunnel(self.find, free_ports(_PORTS), self._server.folder(self._run.name))
-            self._ports = self._tunnel.ports
             self._tunnel.open(timeout_s)
+            self._ports = self._tunnel.ports
         try:
             self.connection = self._connect()
         except BaseException:
