@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from cloudrl.errors import CheckpointError, ConnectionFailed
-from cloudrl.node.http_handler import MAX_RANGES, MAX_RANGES_BYTES
+from cloudrl.node.ranges import MAX_RANGES, MAX_RANGES_BYTES
 from cloudrl.node.shard_worker import CASTS
 from cloudrl.protocol import routes
 from cloudrl.protocol.backoff import Attempts, Backoff

@@ -13,9 +13,10 @@ from typing import BinaryIO, Iterator, List, Optional, cast
 from cloudrl.node import job_secrets
 from cloudrl.node.agent import Agent
 from cloudrl.node.files import Refused, open_below
-from cloudrl.node.http_handler import BYTES, HttpHandler, Span, number, parse_ranges
+from cloudrl.node.http_handler import BYTES, HttpHandler
 from cloudrl.node.listener import UNAUTHENTICATED_S, Listener
 from cloudrl.node.manifest import Manifest
+from cloudrl.node.ranges import Span, number, parse_ranges
 from cloudrl.node.shard_worker import CASTS
 from cloudrl.node.shard_worker_client import ShardUnreadable, ShardWorkerFailed
 from cloudrl.protocol import routes
