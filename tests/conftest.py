@@ -18,7 +18,8 @@ from dstack_hosts.fixtures import dstack_lab, dstack_pair  # noqa: F401 - fixtur
 from fake_clock import Clock
 from fake_local import FakeLocal
 from hypothesis import settings
-from parts import LAB_FOLDERS
+from parts import FOLDERS
+from slurm_nodes.fixtures import shared_slurm, slurm  # noqa: F401 - fixtures
 from typed_command import Run, Typed
 
 from cloudrl.cli.main import main
@@ -53,11 +54,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What repeats another test at length runs with CLOUDRL_SLOW=1, as `make test-slow` sets it.
 
-    Tests of the lab lie where `make test` looks for them.
+    Tests of the labs lie where `make test` looks for them.
     """
-    for item in items:
-        if item.get_closest_marker("dstack") and not item.nodeid.startswith(LAB_FOLDERS):
-            raise pytest.UsageError(f"{item.nodeid} is marked dstack, and lies in none of {', '.join(LAB_FOLDERS)}")
+    for marker, folders in FOLDERS.items():
+        for item in items:
+            if item.get_closest_marker(marker) and not item.nodeid.startswith(folders):
+                raise pytest.UsageError(f"{item.nodeid} is marked {marker}, and lies in none of {', '.join(folders)}")
     if not os.environ.get("CLOUDRL_SLOW"):
         for item in items:
             if item.get_closest_marker("slow"):

@@ -9,7 +9,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-LAB_FOLDERS = ("tests/providers", "tests/dstack_hosts")  # to collect all tests would take 15 s of CPU time
+# Where the tests with a marker lie: to collect all tests would take 15 s of CPU time.
+FOLDERS = {
+    "dstack": ("tests/providers", "tests/dstack_hosts"),
+    "slurm": ("tests/providers", "tests/render", "tests/slurm_nodes"),
+}
 SECOND_LAB = (
     "tests/providers/test_dstack_cloud.py",
     "tests/providers/test_dstack_ready_files.py",
@@ -17,9 +21,10 @@ SECOND_LAB = (
     "tests/providers/test_dstack_messages.py",
 )
 PARTS = {
-    "others": ("-m", "not dstack"),
+    "others": ("-m", "not dstack and not slurm"),
     "lab": ("-m", "dstack", "tests/providers", *(f"--ignore={path}" for path in SECOND_LAB)),
     "second-lab": ("-m", "dstack", *SECOND_LAB),
+    "slurm": ("-m", "slurm", *FOLDERS["slurm"]),
 }
 KIND = {"others": ("nice", "-n", "5")}  # in the labs a server has an eye on the clock
 CACHE = Path(".pytest_cache")

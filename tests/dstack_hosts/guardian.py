@@ -21,6 +21,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))  # a script, not a module: it must not import the package
 
+import cgroups
 import namespaces
 
 _PR_SET_PDEATHSIG = 1
@@ -47,7 +48,10 @@ def main(folder: Path, gateway: str, starter: str) -> None:
         outside.kill()
         outside.wait()
         _end_members(network, starter)
-        _remove(folder)
+        try:
+            cgroups.remove(cgroups.name_for(folder))
+        finally:
+            _remove(folder)
 
 
 def _start(folder: Path, gateway: str) -> subprocess.Popen[bytes]:

@@ -63,12 +63,10 @@ class Host:
         self._folder.mkdir(parents=True, exist_ok=True)
         self.config.save(self._folder / "host.json")
         self._starts += 1
-        program = str(self._folder.parent.parent / "standin.pyz")
         new = namespaces.unshare("net", "mount", "uts", "ipc", "pid")
-        init = ["host-init", str(self._folder / "host.json"), str(self._disk), program]
         with self.console.open("ab") as log:
             self._process = namespaces.popen(
-                self._lab_process, [*new, sys.executable, "-IS", program, *init],
+                self._lab_process, [*new, sys.executable, "-IS", *self._first_program()],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             )  # fmt: skip
         peer = ["type", "veth", "peer", "name", "eth0", "netns", str(self.pid)]
@@ -82,10 +80,10 @@ class Host:
         self.wait_until_up(timeout_s)
 
     def wait_until_up(self, timeout_s: float = _UP_S) -> None:
-        """Wait until its sshd answers, which says "SSH-2.0-..." by itself."""
+        """Wait until it answers. Raises TimeoutError with the console's last lines."""
         deadline = time.monotonic() + timeout_s
         with namespaces.network_of(self._lab_process):
-            while not _greets(self.address, 22):
+            while not self._answers():
                 if time.monotonic() > deadline or not self.is_up:
                     raise TimeoutError(f"{self.name} is not up:\n{self.console.read_text()[-2000:]}")
                 time.sleep(0.02)
@@ -145,6 +143,14 @@ class Host:
     def console(self) -> Path:
         """What its first process has printed, in all its lives."""
         return self._folder / "console.log"
+
+    def _first_program(self) -> list[str]:
+        """The program that its first process runs, with its arguments."""
+        program = str(self._folder.parent.parent / "standin.pyz")
+        return [program, "host-init", str(self._folder / "host.json"), str(self._disk), program]
+
+    def _answers(self) -> bool:
+        return _greets(self.address, 22)
 
     @property
     def _cable(self) -> str:

@@ -10,7 +10,6 @@ import io
 import os
 import py_compile
 import secrets
-import signal
 import subprocess
 import sys
 import tempfile
@@ -26,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import namespaces
 from .client import Client, Entered, Forked, client_environment
+from .guarded import Guarded
 from .hosts import Host
 from .requirements import why_not
 from .runs import Runs, until
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from .cloud import Cloud
 
 _MAIN = "import sys\n\nfrom standin.main import main\n\nsys.exit(main(sys.argv))\n"
-_GUARDIAN = Path(__file__).with_name("guardian.py")
 _PREFORK = Path(__file__).with_name("prefork.py")
 _NETWORK = "10.77.0"  # inside the lab's own network namespace: two labs may both use it
 _START_S = 60.0
@@ -86,7 +85,7 @@ class Lab:
         self._guarded = guarded
         self.cloud = cloud
         self._host_fields = host
-        self._guardian: subprocess.Popen[bytes] | None = None
+        self._namespaces: Guarded | None = None
         self._forker: subprocess.Popen[bytes] | None = None
         self.first_process = 0
         """The process whose namespaces the lab is."""
@@ -112,7 +111,7 @@ class Lab:
         self.folder = self._folder or Path(tempfile.mkdtemp(prefix="dstack-lab-", dir="/tmp"))
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
-            self._start_guardian()
+            self._start_namespaces()
             self._start_parts()
         except BaseException:
             self.stop()
@@ -120,16 +119,12 @@ class Lab:
 
     def stop(self) -> None:
         """End everything and wait until nothing of it is left. A second call does nothing."""
-        guardian, self._guardian = self._guardian, None
-        if guardian is None:
+        guarded, self._namespaces = self._namespaces, None
+        if guarded is None:
             return
         if self.cloud is not None:
             self.cloud.stop()
-        guardian.terminate()
-        guardian.wait(_END_S)
-        for pipe in (guardian.stdin, guardian.stdout):
-            if pipe is not None:
-                pipe.close()
+        guarded.stop()
         for part in (*self.hosts, *self._servers):
             part.forget()
         if self._forker is not None:
@@ -209,22 +204,12 @@ class Lab:
                 raise ChildProcessError((self.folder / "prefork.log").read_text())
             time.sleep(0.05)
 
-    def _start_guardian(self) -> None:
+    def _start_namespaces(self) -> None:
         self.home, self.fleet_key = self.folder / "home", self.folder / "fleet_key"
         for folder in (self.home, self.folder / "tmp"):
             folder.mkdir()
-        starter = str(os.getpid()) if self._guarded else "-"
-        with (self.folder / "lab.log").open("ab") as log:
-            self._guardian = subprocess.Popen(
-                [sys.executable, "-IS", str(_GUARDIAN), str(self.folder), f"{_NETWORK}.1/24", starter],
-                stdin=subprocess.PIPE if self._guarded else subprocess.DEVNULL,
-                stdout=subprocess.PIPE, stderr=log, start_new_session=True,
-            )  # fmt: skip
-        assert self._guardian.stdout is not None
-        line = self._guardian.stdout.readline()
-        if not line:
-            raise ChildProcessError("the lab's guardian has ended at once")
-        self.first_process = int(line)
+        self._namespaces = Guarded(self.folder, f"{_NETWORK}.1/24", guarded=self._guarded)
+        self.first_process = self._namespaces.first_process
 
     def _start_parts(self) -> None:
         (self.folder / "standin.pyz").write_bytes(_pack(sys.executable))
@@ -299,13 +284,3 @@ def hidden_folders() -> list[str]:
     root = os.stat("/").st_dev
     hidden = {str(path) for path in wanted if f"{path}/".startswith(_HIDDEN) or path.stat().st_dev != root}
     return sorted(path for path in hidden if not any(path.startswith(f"{other}/") for other in hidden))
-
-
-def end(folder: Path, timeout_s: float = _END_S) -> None:
-    """End the lab in `folder`, whoever started it. Raises TimeoutError."""
-    file = folder / "lab.pid"
-    if file.exists():
-        guardian = int(file.read_text().split()[0])
-        if str(_GUARDIAN) in Path(f"/proc/{guardian}/cmdline").read_text().split("\0"):
-            os.kill(guardian, signal.SIGTERM)
-    until(lambda: not folder.exists(), timeout_s, lambda: f"{folder} is still there after {timeout_s:.0f} s")

@@ -19,13 +19,13 @@ _CHILD_S = 10.0
 
 
 def enter(pid: int, *, pids: bool = True) -> list[str]:
-    """The words that put a command into the network of process `pid`, and into its processes and mounts too.
+    """The words that put a command into the network of process `pid`, and into all its other namespaces too.
 
     Args:
         pid: a process in them.
-        pids: False for a command that must see the machine's own process numbers.
+        pids: False for a command that must see the machine's own process numbers and files.
     """
-    return ["nsenter", f"--target={pid}", "--net", *(("--mount", "--pid") if pids else ()), "--"]
+    return ["nsenter", f"--target={pid}", "--all" if pids else "--net", "--"]
 
 
 def unshare(*kinds: str) -> list[str]:

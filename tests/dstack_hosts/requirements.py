@@ -40,12 +40,13 @@ def why_not() -> str:
         return f"a dstack lab needs programs of {', '.join(packages)}: apt-get install {' '.join(packages)}"
     if importlib.util.find_spec("sqlalchemy") is None:
         return "a dstack lab needs the dstack server: pip install 'dstack[server]'"
-    return _kernel_refuses()
+    return kernel_refuses("a dstack lab needs")
 
 
-def _kernel_refuses() -> str:
+def kernel_refuses(who_needs: str) -> str:
+    """Why this kernel refuses what a host is made of; "" when it does not."""
     words = ["unshare", "--net", "--mount", "--pid", "--uts", "--ipc", "--fork", "--", "sh", "-c", _TRY]
     done = subprocess.run(words, capture_output=True, text=True, timeout=30, check=False)
     if done.returncode == 0:
         return ""
-    return f"a dstack lab needs namespaces, overlayfs and bridges, which this kernel refuses: {done.stderr.strip()}"
+    return f"{who_needs} namespaces, overlayfs and bridges, which this kernel refuses: {done.stderr.strip()}"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dstack_hosts import namespaces
-from dstack_hosts.lab import end
+from dstack_hosts.guarded import end
 from dstack_hosts.requirements import why_not
 from dstack_hosts.runs import until
 
