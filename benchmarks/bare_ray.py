@@ -17,7 +17,7 @@ from cloudrl.node.identity import address_towards
 from cloudrl.node.process import Child
 from cloudrl.providers.local import processes
 from cloudrl.providers.local.plan import OBJECT_STORE_BYTES
-from cloudrl.render.dstack import CPU_SLOTS
+from cloudrl.render.agent_options import CPU_SLOTS
 
 
 class BareRay:

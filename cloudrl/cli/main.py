@@ -18,6 +18,7 @@ from cloudrl.cli.fleet import app as fleet_app
 from cloudrl.cli.jobs import app as jobs_app
 from cloudrl.cli.recipes import app as recipes_app
 from cloudrl.cli.run import run
+from cloudrl.cli.slurm import app as slurm_app
 from cloudrl.cli.submit import submit
 from cloudrl.cli.task import app as task_app
 from cloudrl.cli.up import up
@@ -35,6 +36,7 @@ COMMANDS: dict[str, typer.Typer | Callable[..., Any]] = {
     "data": data_app,
     "submit": submit,
     "run": run,
+    "slurm": slurm_app,
     "jobs": jobs_app,
     "checkpoints": checkpoints_app,
     "attach": cluster_commands.attach,

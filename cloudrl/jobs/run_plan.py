@@ -69,7 +69,7 @@ def expected_shape(planned: Plan, job: Job) -> ClusterShape:
         files_dir=f"{data_dir}/{FILES}",
         secrets_dir=planned.secrets_dir,
         ray_version=planned.ray_version,
-        nodes_are_here=provider(planned.provider).nodes_are_here,
+        nodes_are_here=planned.nodes_are_here,
     )
 
 

@@ -41,6 +41,8 @@ from cloudrl.protocol.report import ClusterInfo, ClusterStatus, NodeReport, RayI
 
 _TICK_S = 0.05
 _RAY_START_TRIES = 3
+_RAY_GRACE_S = 1.0  # on SIGTERM Ray 2.60 drains its node for up to 30 s (measured), and here all nodes end
+_GRACE_S = 5.0
 _PORTS_ARE_FREE_AFTER_S = 3.0
 _PERSIST_COST_S = 60.0
 
@@ -60,7 +62,7 @@ class Agent:
         self.env: Mapping[str, str] = env
         self.timeouts = PhaseTimeouts(options)
         self.shutdown = ShutdownRequest()
-        self.serving = False
+        self.serving = self.was_ready = False
         self.started_at, self.started_clock = time.time(), time.monotonic()
         self.attempts = Attempts(options.checkpoints, identity.run_id, rank=identity.rank)
         self._persisted_at = self.started_clock
@@ -178,6 +180,7 @@ class Agent:
         except OSError as error:
             self.log.line(f"warning: the record of earlier attempts cannot be removed: {error}")
         self.state.update(phase=Phase.READY, detail="")
+        self.was_ready = True
         while True:
             self.tick(0.25)
 
@@ -214,7 +217,7 @@ class Agent:
     def end_children(self) -> None:
         """End Ray and everything else that was started here, by process id."""
         for child in reversed(self._children):
-            child.end()
+            child.end(_RAY_GRACE_S if child is self._ray else _GRACE_S)
 
     @contextmanager
     def _step(self, phase: Phase) -> Iterator[None]:

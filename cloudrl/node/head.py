@@ -15,6 +15,7 @@ from cloudrl.node.background import run_parallel
 from cloudrl.node.failure import NodeFailed
 from cloudrl.node.fetch import Fetcher, models_dir, split_paths
 from cloudrl.node.files import remove_marker, write_marker
+from cloudrl.node.job import ClusterJob, read_job
 from cloudrl.node.process import Child
 from cloudrl.protocol.failures import Failure, FailureKind
 from cloudrl.protocol.report import BudgetStatus, ClusterStatus, NodeReport
@@ -34,6 +35,7 @@ class Head(Agent):
         self.session_name: Optional[str] = None
         self.ready_at: Optional[float] = None
         self._idle_monitor = budget.IdleMonitor(self.dashboard)
+        self._job = ClusterJob(read_job(self.options.job), self.dashboard) if self.options.job else None
 
     def connect(self) -> None:
         """Tell the workers what they have to match."""
@@ -83,6 +85,8 @@ class Head(Agent):
             if self.ready_at is None:
                 self._check_hang(report)
         self._check_budget()
+        if self._job is not None and self.ready_at is not None:
+            self._job.follow(self.job_logs())
 
     def agree_on_outcome(self, failure: Failure) -> Failure:
         """Judge it by the attempts on all volumes, and stay until the workers have heard of it."""

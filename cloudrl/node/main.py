@@ -26,7 +26,7 @@ from cloudrl.node.tokens import Tokens, derive, node_key
 from cloudrl.node.worker import Worker
 from cloudrl.protocol.failures import Failure, FailureKind
 from cloudrl.protocol.options import AgentOptions
-from cloudrl.protocol.outcome import FAILED, STARTED, Outcome
+from cloudrl.protocol.outcome import FAILED, FAILED_STATUS, RETRY_STATUS, STARTED, Outcome
 from cloudrl.protocol.outcome import FILE as OUTCOME_FILE
 from cloudrl.protocol.phases import Phase
 
@@ -50,7 +50,9 @@ def run(argv: Sequence[str], env: Mapping[str, str]) -> int:
 
     Returns:
         0 after a final failure (a retry would cost money and change nothing), wrong arguments included, 1 after one
-        that a retry may cure, 128 + the signal's number when ended by a signal.
+        that a retry may cure, 128 + the signal's number when ended by a signal. Where RETRY_STATUS is set, whoever has
+        started it reads the status: that one after the loss of a cluster that was READY, `FAILED_STATUS` after all
+        other failures. With a job, its exit code.
     """
     try:
         options = AgentOptions.from_argv(argv).resolved
@@ -59,20 +61,20 @@ def run(argv: Sequence[str], env: Mapping[str, str]) -> int:
         identity = read_identity(env)
         log = _open_log(options, identity)
         tokens = _tokens(options, identity)
+        adopt_orphans()
+        agent = (Head if identity.is_head else Worker)(options, identity, tokens, env, log)
     except CloudrlError as error:
-        return _refuse(error)
-    adopt_orphans()
-    agent = (Head if identity.is_head else Worker)(options, identity, tokens, env, log)
+        return _refuse(error, env)
     agent.shutdown.listen(options.lease_fd)
     log.line(f"{STARTED}{identity.name}, rank {identity.rank} of {identity.nodes}, {identity.ip}")
     return _serve_and_run(agent)
 
 
-def _refuse(error: CloudrlError) -> int:
+def _refuse(error: CloudrlError, env: Mapping[str, str]) -> int:
     """Say what is wrong before there is an agent. It is final: each retry of a rented cluster would meet it again."""
     print(f"{FAILED}{error}", flush=True)
     print(Outcome(Phase.FAILED, error.message, final=True, at=time.time()).to_line(), flush=True)
-    return 0
+    return FAILED_STATUS if env.get(RETRY_STATUS) else 0
 
 
 def _open_log(options: AgentOptions, identity: Identity) -> Log:
@@ -159,6 +161,9 @@ def _conclude(agent: Agent, failure: Failure) -> int:
     outcome = Outcome(phase, failure.text, failure.final, time.time(), failure)
     agent.log.verdict(outcome.to_line())
     _write_outcome(agent, outcome)
+    retry_status = agent.env.get(RETRY_STATUS)
+    if retry_status is not None:
+        return int(retry_status) if agent.was_ready and not failure.final else FAILED_STATUS
     return 0 if failure.final else 1
 
 

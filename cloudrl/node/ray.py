@@ -8,7 +8,8 @@ import shutil
 import socket
 import sys
 from pathlib import Path
-from typing import Any, List, Optional
+from typing import Any, List, Mapping, Optional
+from urllib.parse import quote
 
 from cloudrl.node.identity import Identity
 from cloudrl.protocol.client import Request, send
@@ -116,6 +117,21 @@ class Dashboard:
         """All jobs that Ray knows (`/api/jobs/`), None while the dashboard does not answer."""
         answer = self._get("/api/jobs/")
         return answer if isinstance(answer, list) else None
+
+    def job(self, submission_id: str) -> Optional[Any]:
+        """What Ray knows of one job, None while the dashboard does not answer."""
+        return self._get(f"/api/jobs/{quote(submission_id, safe='')}")
+
+    def submit(self, body: Mapping[str, Any]) -> str:
+        """Submit a job; returns why Ray refuses it, "" if it does not."""
+        headers = {**self._headers, "Content-Type": "application/json"}
+        request = Request("POST", f"{self._url}/api/jobs/", headers, json.dumps(body).encode(), 60.0, 5.0)
+        try:
+            with send(request) as answer:
+                text = answer.stream.read().decode("utf-8", "replace")
+                return "" if answer.status < 300 else f"{answer.status}: {text.strip()}"
+        except (OSError, http.client.HTTPException) as error:
+            return str(error)
 
     def alive_actors(self) -> Optional[List[Any]]:
         """Actors that live, at most 1000 of them; None while the dashboard does not answer.

@@ -97,6 +97,7 @@ class AgentOptions:
         ray_temp_dir: Ray's own folder, removed at the end; None for Ray's default.
         key_file: the run's secret; None for the provider's.
         lease_fd: a pipe from the starter: end of file before "detach" ends the agent.
+        job: a file with the one job that the cluster is for; it ends with it, and with its exit code.
         limits: when the cluster ends by itself to save money.
     """
 
@@ -115,6 +116,7 @@ class AgentOptions:
     object_store_bytes: Optional[int] = None
     key_file: Optional[Path] = None
     lease_fd: Optional[int] = None
+    job: Optional[Path] = None
     ports: Ports = field(default_factory=Ports)
     join_timeout_s: float = JOIN_TIMEOUT_S
     setup_timeout_s: float = 3600.0
@@ -247,6 +249,7 @@ _OPTIONS = (
     _Option("object-store-bytes", "object_store_bytes", int),
     _Option("key-file", "key_file", Path),
     _Option("lease-fd", "lease_fd", int),
+    _Option("job", "job", Path),
     _Option("agent-port", "ports.agent", int),
     _Option("head-agent-port", "ports.head_agent", int, follows="ports.agent"),
     _Option("gcs-port", "ports.gcs", int),

@@ -16,6 +16,10 @@ STARTED = "cloudrl node: "
 """Stands in the first line that an agent prints: a log without it is of a node that had none yet."""
 FAILED = "CLOUDRL FAILED: "
 """Begins the last line of a node whose failure is final, for people; where no agent could start, it is all there is."""
+RETRY_STATUS = "CLOUDRL_RETRY_STATUS"
+"""A variable: the exit status after the loss of a cluster that was READY, so that trying again is worth it."""
+FAILED_STATUS = 4
+"""The exit status after any other failure, where that variable is set; dstack, for one, wants 0 for a final one."""
 _MARK = "CLOUDRL OUTCOME "
 
 

@@ -60,6 +60,7 @@ class Plan:
         ray_version: of the nodes; None where nobody says it before they run.
         verl_version: likewise.
         rollouts: the engines that they have; none where nobody says it before they run.
+        nodes_are_here: whether nodes read this machine's own files.
         notes: what the user should know before it starts, a sentence each.
         price: what it costs; None before `priced`, and where nothing has a price.
     """
@@ -72,6 +73,7 @@ class Plan:
     ray_version: str | None = None
     verl_version: str | None = None
     rollouts: tuple[str, ...] = ()
+    nodes_are_here: bool = False
     notes: tuple[str, ...] = ()
     price: Price | None = None
 

@@ -2,27 +2,22 @@
 
 import shlex
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from cloudrl.errors import SpecError
-from cloudrl.protocol.options import AgentOptions, BudgetLimits, parse_service
 from cloudrl.protocol.outcome import FAILED
 from cloudrl.render.agent import AGENT_FILE
+from cloudrl.render.agent_options import agent_options, refuse_secrets, release_of
 from cloudrl.render.dstack_models import check_with_dstack, refuse_rendered
 from cloudrl.render.yaml_text import Section, document, pick, plain
 from cloudrl.spec import Cluster
 from cloudrl.spec.cluster import disk_for
-from cloudrl.spec.data import data_argument
 from cloudrl.spec.gpu import Gpu
-from cloudrl.spec.names import is_secret, names_a_file, secret_in
+from cloudrl.spec.names import secret_in
 from cloudrl.spec.ports import RAY_PORT
-from cloudrl.spec.sizes import seconds_of
 from cloudrl.spec.volume import NetworkMount, Volume
-from cloudrl.verl.releases import Release, release
+from cloudrl.verl.releases import Release
 
-CPU_SLOTS = 8
-"""CPUs that Ray counts on a node without GPU: 3 for verl's training worker, the rest for its driver and loops."""
 AGENT_PATH = f"/opt/cloudrl/{AGENT_FILE}"
 
 _RENDERED = (
@@ -91,25 +86,8 @@ def to_dstack(cluster: Cluster) -> str:
     return text
 
 
-def release_of(cluster: Cluster) -> Release | None:
-    """The release of verl whose image the nodes run; None where the user names the image or a Python.
-
-    Raises:
-        SpecError: no image is known for what the cluster asks for.
-    """
-    if cluster.image is not None or cluster.dstack.get("python") is not None:
-        return None
-    return release(cluster.verl, vendor=cluster.vendor, rollout=cluster.rollout)
-
-
 def _refuse_secrets(cluster: Cluster) -> None:
-    for name, value in cluster.env.items():
-        if is_secret(name) and value and not names_a_file(name):
-            raise SpecError(
-                f"env {name}: the value of a secret would stand in the file",
-                hint=f"secrets: [{name}] takes it from dstack (dstack secret set {name} ...); or give it with a "
-                f"job: --env {name}",
-            )
+    refuse_secrets(cluster.env, "secrets: [{0}] takes it from dstack (dstack secret set {0} ...)")
     auth = cluster.dstack.get("registry_auth")
     if isinstance(auth, dict) and "password" in auth and secret_in(auth["password"]) is None:
         raise SpecError(  # it does not stand in the message either
@@ -237,45 +215,8 @@ def _retry_comment(retry: Mapping[str, Any] | bool) -> str:
 
 def _agent_command(cluster: Cluster, known: Release | None) -> str:
     """`exec python3 ... run`, one option a line. The last command, for the reason in its comment."""
-    options = AgentOptions(
-        device=cluster.device,
-        # Without GPUs one place a node: verl 0.9.1 places its workers on nothing else (single_controller/ray/base.py).
-        # A range is left to dstack, which tells each node its number in DSTACK_GPUS_PER_NODE.
-        gpus=1 if cluster.device == "cpu" else cluster.gpus_per_node,
-        cpus=CPU_SLOTS if cluster.device == "cpu" else None,
-        setup=(*(known.install if known else ()), *cluster.setup),
-        services=tuple(map(parse_service, cluster.services)),
-        import_check=_import_check(cluster, known),
-        data=tuple(map(data_argument, cluster.data)),
-        models=tuple(cluster.models),
-        checkpoints=Path(cluster.checkpoints),
-        limits=budget_limits(cluster),
-    )
-    words = [_option(*word.split("=", 1)) for word in options.to_argv()]
+    words = [_option(*word.split("=", 1)) for word in agent_options(cluster, known).to_argv()]
     return " \\\n  ".join([f"exec python3 {AGENT_PATH} run", *words])
-
-
-def budget_limits(cluster: Cluster) -> BudgetLimits:
-    """When the agents end the cluster by themselves.
-
-    Raises:
-        SpecError: a cost is limited and the price is unknown.
-    """
-    if cluster.max_cost is not None and cluster.price_per_hour is None:
-        raise SpecError(
-            f"max_cost {cluster.max_cost:g} needs the price of the cluster: the agents count by it",
-            hint="--set price_per_hour=49.2, of all nodes in US dollars; `cloudrl up --on dstack` finds it out",
-        )
-    idle_s = None if cluster.down_when_idle is None else seconds_of(cluster.down_when_idle)
-    return BudgetLimits(idle_s, cluster.max_cost, cluster.price_per_hour)
-
-
-def _import_check(cluster: Cluster, known: Release | None) -> tuple[str, ...]:
-    """What training imports into one process; of another image we know the engine only if the user says it."""
-    if cluster.device == "cpu":
-        return ()
-    engine = known.rollout if known else cluster.rollout
-    return ("numpy", "torch", *([engine] if engine else []))
 
 
 def _option(name: str, value: str) -> str:

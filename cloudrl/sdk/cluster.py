@@ -12,6 +12,7 @@ from cloudrl.jobs.local_files import is_marked
 from cloudrl.providers.model import Plan, Provider
 from cloudrl.providers.registry import DEFAULT, default_provider, ensure_name_free, provider
 from cloudrl.render.dstack import to_dstack
+from cloudrl.render.slurm import to_slurm
 from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, notify, silent, unattended
 from cloudrl.sdk.costs import price_difference, report_price, with_state
 from cloudrl.sdk.running import RunningCluster, report_port
@@ -25,6 +26,10 @@ class Cluster(spec.Cluster):
     def to_dstack(self) -> str:
         """The exact YAML of its dstack task."""
         return to_dstack(self)
+
+    def to_slurm(self) -> str:
+        """The exact text of its job script; `cloudrl.sdk.slurm.slurm_script` makes one with a job."""
+        return to_slurm(self)
 
     def plan(self, on: str = DEFAULT, *, dashboard_port: int | None = None) -> Plan:
         """What `up` would do; `.render()` is the text that `--dry-run` prints."""

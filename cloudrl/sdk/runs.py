@@ -252,16 +252,23 @@ def plan_run(
         on: the provider; None is dstack for a cluster with GPUs, and this machine for one without.
     """
     job = recipes.load(job) if isinstance(job, str) else job
-    fields: dict[str, Any] = {}
-    if isinstance(cluster, Cluster):
-        asked: Mapping[str, Any] = cluster.explicit_fields()
-    else:
-        asked = {"name": cluster} if isinstance(cluster, str) else cluster
-        fields = run_plan.cluster_for_job(job, options)
-        if asked.get("image") is not None:  # it decides by itself
-            fields.pop("verl", None)
-    declared, where = load_cluster({**fields, **asked}, on)
+    fields, asked = cluster_fields(job, options, cluster)
+    declared, where = load_cluster(fields, on)
     return RunRequest(job, options, declared, where.plan(declared), asked)
+
+
+def cluster_fields(
+    job: Job, options: SubmitOptions, cluster: Cluster | Mapping[str, Any] | str
+) -> tuple[dict[str, Any], Mapping[str, Any]]:
+    """Fields of a cluster for a job, and those of them that were asked for; the others are the recipe's."""
+    if isinstance(cluster, Cluster):
+        fields = cluster.explicit_fields()
+        return fields, fields
+    asked = {"name": cluster} if isinstance(cluster, str) else cluster
+    recipes_own = run_plan.cluster_for_job(job, options)
+    if asked.get("image") is not None:  # it decides by itself
+        recipes_own.pop("verl", None)
+    return {**recipes_own, **asked}, asked
 
 
 def run(  # noqa: PLR0913 - the options of `cloudrl run`

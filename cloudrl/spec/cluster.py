@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import PlainValidator, model_validator
 
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 ROLLOUTS = ("vllm", "sglang")
-PLANNED_SECTIONS = ("slurm",)
-"""Reserved for providers that there are not yet."""
 _VISIBLE_DEVICES = ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 _BASE_GB = 150
 """Image, packages, data and logs; verl's images unpack to some 40 GB."""
@@ -58,7 +56,7 @@ class Cluster(Spec):
     provider's name, which is passed on as it is, and which its own models check when a plan is made.
     """
 
-    sections: ClassVar[tuple[str, ...]] = ("dstack",)
+    sections: ClassVar[tuple[str, ...]] = ("dstack", "slurm")
 
     name: Annotated[str, PlainValidator(resource_name)]
     nodes: Positive = 1
@@ -106,17 +104,8 @@ class Cluster(Spec):
     """US dollars of all nodes together; None leaves it to `up`, which asks the provider when there is a `max_cost`."""
     dstack: Section = FrozenDict()
     """What dstack alone knows of a task: fleets, backends, regions, spot_policy, retry, max_duration, tags, ..."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_planned_sections(cls, values: dict[str, Any]) -> dict[str, Any]:
-        for name in PLANNED_SECTIONS:
-            if name in values:
-                raise SpecError(
-                    f"section {name!r} is for a provider that cloudrl does not have yet",
-                    hint=f"Leave it out; sections: {', '.join(cls.sections)}",
-                )
-        return values
+    slurm: Section = FrozenDict()
+    """Options of sbatch by their long names (partition, account, time, gres, ...), and the words of `SlurmSection`."""
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
@@ -144,7 +133,7 @@ class Cluster(Spec):
                 if name in self.env:
                     raise SpecError(
                         f"env sets ROCR_VISIBLE_DEVICES and {name}, and verl's workers refuse the two on AMD",
-                        hint="Leave both out: dstack gives a container its GPUs, and Ray each worker one of them",
+                        hint="Leave both out: the provider gives a node its GPUs, and Ray each worker one of them",
                     )
 
     @property

@@ -84,6 +84,16 @@ def the_end_of_ray_ends_the_cluster(nodes: Maker) -> None:
 
 
 @scenario
+def who_asks_for_it_reads_in_the_status_that_another_try_is_worth_it(nodes: Maker) -> None:
+    """A script for Slurm lets the job start again, and does not for what fails before READY."""
+    cluster = nodes(1).start(CLOUDRL_RETRY_STATUS="75").ready()
+    cluster[0].end_ray()
+    assert cluster.failed(75) == "rank 0, ray: Ray's processes on rank 0 ended (status -9)"
+    cluster.start("--gpus-per-node=9", CLOUDRL_RETRY_STATUS="75").failed(4)
+    assert cluster.start_one(0, "--no-such-option=1", CLOUDRL_RETRY_STATUS="75").exit_code() == 4
+
+
+@scenario
 def the_end_of_ray_before_the_barrier(nodes: Maker) -> None:
     """Rank 1 has its Ray and waits for rank 2: nothing of rank 0 would ever tell that rank 1 cannot work any more."""
     cluster = nodes(3)

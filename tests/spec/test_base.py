@@ -113,7 +113,6 @@ def test_a_path_leads_into_nested_values():
         ("gpu", "'gpu' has no value"),
         ("gpus=8", "Cluster: unknown field 'gpus'; did you mean 'gpu'?"),
         ("backends=[aws]", "Cluster: unknown field 'backends'"),
-        ("slurm.partition=a", "Cluster: section 'slurm' is for a provider that cloudrl does not have yet"),
         ("dsatck.backends=[aws]", "Cluster: unknown field 'dsatck'; did you mean 'dstack'?"),
         ("=1", "'=1' has an empty name in its path"),
         ("dstack..a=1", "'dstack..a=1' has an empty name in its path"),

@@ -14,7 +14,8 @@ from cloudrl.providers.dstack.server import Server, connect, parse
 from cloudrl.providers.machines import FleetState, Notice, Offer, Price
 from cloudrl.providers.model import NoFleet, Plan
 from cloudrl.render.agent import write_agent
-from cloudrl.render.dstack import release_of, to_dstack
+from cloudrl.render.agent_options import release_of
+from cloudrl.render.dstack import to_dstack
 from cloudrl.spec import Cluster, Fleet
 from cloudrl.spec.names import secrets_in
 from cloudrl.spec.volume import Volume

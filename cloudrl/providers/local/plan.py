@@ -24,7 +24,7 @@ from cloudrl.providers.local.processes import MARK
 from cloudrl.providers.local.state import LocalState
 from cloudrl.providers.model import Plan
 from cloudrl.render.agent import AGENT_FILE
-from cloudrl.render.dstack import CPU_SLOTS, budget_limits
+from cloudrl.render.agent_options import CPU_SLOTS, budget_limits
 from cloudrl.spec import Cluster, Volume, data_argument
 from cloudrl.spec.names import is_secret
 from cloudrl.transport.tunnel import bind
@@ -112,6 +112,7 @@ def make_plan(cluster: Cluster, *, dashboard_port: int | None = None) -> LocalPl
         data_dir=str(state.data),
         secrets_dir=str(folder_of("RUN-ID")),
         ray_version=version("ray"),
+        nodes_are_here=True,
         notes=notes,
         state=state,
         commands=commands,

@@ -1,0 +1,284 @@
+"""A cluster, and the job that it is for, as a script for sbatch: header, settings, and the shell text in `slurm_job/`.
+
+The script starts one agent a node and guards it; all else is the agent's. It runs twice: as the batch script, and by
+its copy in the run folder as `job.sh node RANK`, the step of one node. Where it has no job, the cluster waits for jobs
+until somebody ends it.
+
+The run folder, `~/.cloudrl/slurm/JOB_ID/RESTART_COUNT` unless `slurm.run_dir` says otherwise, is on a file system that
+all nodes share, 0700, and every file in it 0600:
+
+    key                 the secret of agents and client (`cloudrl.node.tokens`); removed when the script ends
+    job.sh              this script
+    cloudrl-node.pyz    the agent
+    job.json            the job; empty where there is none
+    head.json           address and ports of rank 0: {"ip", "agent", "gcs", "dashboard", "client"}; before any agent
+    nodes/RANK.log      what the step of a node has printed; that of rank 0 is in the log of the Slurm job
+    nodes/RANK.failed   why a node never had an agent, in one line
+    nodes/RANK/         the run folder of its agent: agent.log, ray.log, outcome.json, ...
+    status              the exit status, or "requeued"; there when all is over
+    ../failures         a line for each time that the job was queued again because a node was lost
+
+`~/.cloudrl/slurm/secrets/NAME` may hold the value of a secret that the submitting shell does not have.
+"""
+
+import base64
+import dataclasses
+import gzip
+import json
+import re
+import shlex
+import textwrap
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from cloudrl.errors import SpecError
+from cloudrl.render.agent import AGENT_FILE, build_agent
+from cloudrl.render.agent_options import agent_options, refuse_secrets, release_of
+from cloudrl.spec import Cluster, CountRange
+from cloudrl.spec.sizes import seconds_of
+from cloudrl.spec.slurm import SlurmSection, read_slurm
+from cloudrl.spec.volume import Volume
+
+TASK = "__TASK__"
+"""In the job, becomes `-3` in task 3 of a job array, and nothing elsewhere."""
+_CPUS_PER_GPU = 8
+_CPUS_WITHOUT_GPU = 8
+_MAX_FAILURES = 5
+_NOTICE_S = 120
+_DEFAULTS: dict[str, str | None] = {
+    "requeue": None, "open-mode": "append", "output": "%x-%j.log", "signal": f"B:USR1@{_NOTICE_S}",
+}  # fmt: skip
+_COUNTS_GPUS = ("gres", "gpus", "gpus-per-node", "gpus-per-task", "tres-per-node")
+_COUNTS_CPUS = ("cpus-per-task", "cpus-per-gpu", "exclusive")
+_TEXTS = Path(__file__).parent / "slurm_job"
+
+_HEADER = """\
+#!/bin/bash
+# {what} on Slurm, rendered by cloudrl. Nothing else is needed to start it:
+#
+#   sbatch {file}
+#
+# Each node runs one agent, which checks it, starts Ray and fetches data and models; READY means that all of it is up.
+# Logs and state: {run_dir}/JOB_ID, which all nodes share."""
+
+
+def to_slurm(cluster: Cluster, job: Mapping[str, Any] | None = None, *, agent: bytes | None = None) -> str:
+    """Render the batch script of a cluster.
+
+    Args:
+        cluster: what it is; its section `slurm` decides how Slurm gives it.
+        job: what it is for: `submission_id`, `argv`, `runtime_env` and `metadata`. The script ends as this does.
+        agent: the node agent's file; None is this release's own.
+
+    Raises:
+        SpecError: the section or a field cannot be had on Slurm, or the value of a secret would stand in the script.
+    """
+    own, directives = read_slurm(cluster.slurm)
+    refuse_secrets(cluster.env, "secrets: [{0}] takes it from the environment of sbatch")
+    back_end = back_end_of(cluster, own)
+    run_dir = _quote(own.run_dir) if own.run_dir else "$HOME/.cloudrl/slurm"
+    what = "Ray cluster for verl" if job is None else f"Training {job['submission_id'].replace(TASK, '')}"
+    parts = [
+        _HEADER.format(what=what, file=f"{cluster.name}.sh", run_dir=own.run_dir or "~/.cloudrl/slurm"),
+        *(_directive(name, value) for name, value in _directives(cluster, directives).items()),
+        "\nset -euo pipefail\numask 077\n",
+        f"RUN_DIR={run_dir}",
+        *_settings(cluster, own, back_end, _notice_s(directives)),
+        _set_up_node(own),
+        (_TEXTS / "job.sh").read_text().rstrip(),
+        (_TEXTS / f"{'docker' if back_end == 'podman' else back_end}.sh").read_text().rstrip(),
+        _job(job),
+        _agent(build_agent() if agent is None else agent),
+        '\nif [ "${1:-}" = node ]; then node "$2"; else batch; fi',
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def back_end_of(cluster: Cluster, own: SlurmSection) -> str:
+    """What its nodes run the agent in.
+
+    Raises:
+        SpecError: the section does not say, or says what does not go together.
+    """
+    if own.container is None and (cluster.device == "gpu" or cluster.image is not None):
+        raise SpecError(
+            f"slurm.container is not set: how do nodes run {'an image' if cluster.image is None else cluster.image}?",
+            hint="slurm: {container: docker}; or podman, apptainer, pyxis, or bare for a Python of the nodes",
+        )
+    back_end = own.container or "bare"
+    if own.dockerfile is not None and back_end not in ("docker", "podman"):
+        raise SpecError(f"slurm.dockerfile: {back_end} builds no image", hint="slurm: {container: docker}, or podman")
+    if own.container_options and back_end in ("bare", "pyxis"):
+        raise SpecError(
+            f"slurm.container_options: {back_end} takes none", hint="Options of sbatch stand in the section by name"
+        )
+    if own.modules and back_end == "pyxis":
+        raise SpecError("slurm.modules: with pyxis all of a node runs in the container, which has none")
+    return back_end
+
+
+def checkpoint_folder(cluster: Cluster) -> str:
+    """Where jobs save, as they see it: in the container, or on the shared file system where there is none.
+
+    Raises:
+        SpecError: nobody says where that is on the hosts, or a volume cannot be had.
+    """
+    own, _ = read_slurm(cluster.slurm)
+    is_bare = back_end_of(cluster, own) == "bare"
+    for mount in _volumes(cluster, own):
+        inside = PurePosixPath(cluster.checkpoints)
+        if mount.holds(cluster.checkpoints):
+            return str(PurePosixPath(mount.instance_path) / inside.relative_to(mount.path)) if is_bare else str(inside)
+    raise SpecError(
+        f"checkpoints {cluster.checkpoints!r} lies on none of the volumes in section slurm",
+        hint=f"slurm: {{volumes: ['/shared/checkpoints:{cluster.checkpoints}']}}",
+    )
+
+
+def _volumes(cluster: Cluster, own: SlurmSection) -> list[Volume]:
+    if own.volumes is None and not {"volumes", "checkpoints"} & set(cluster.explicit_fields()):
+        raise SpecError(
+            "no folder for checkpoints is given, and on Slurm it has to be one that all nodes share",
+            hint=f"slurm: {{volumes: ['/shared/you/checkpoints:{cluster.checkpoints}']}}",
+        )
+    volumes: list[Volume] = []
+    for mount in cluster.mounts if own.volumes is None else own.volumes:
+        if not isinstance(mount, Volume):
+            raise SpecError(f"volume {mount}: Slurm has no network volumes", hint="slurm: {volumes: [/shared:/path]}")
+        volumes.append(mount)
+    return volumes
+
+
+def _directives(cluster: Cluster, given: Mapping[str, str | None]) -> dict[str, str | None]:
+    """The options of sbatch: from the portable fields, ours unless the section says otherwise, and the section's."""
+    wanted: dict[str, str | None] = {"job-name": cluster.name, "nodes": str(cluster.nodes), "ntasks-per-node": "1"}
+    gpus = cluster.gpus_per_node
+    if cluster.device == "gpu" and not any(name in given for name in _COUNTS_GPUS):
+        if gpus is None:
+            raise SpecError(f"gpu {cluster.gpu!r} leaves their number open, and Slurm wants it", hint="gpu: H100:8")
+        wanted["gpus-per-node"] = str(gpus)
+    if not any(name in given for name in _COUNTS_CPUS):
+        wanted["cpus-per-task"] = str(_cpus(cluster, gpus))
+    if cluster.memory is not None and not any(name.startswith("mem") for name in given):
+        wanted["mem"] = _slurm_size(cluster.memory)
+    defaults = dict(_DEFAULTS)
+    if "no-requeue" in given:
+        del defaults["requeue"], defaults["signal"]
+    return {**wanted, **{name: value for name, value in defaults.items() if name not in given}, **given}
+
+
+def _cpus(cluster: Cluster, gpus: int | None) -> int:
+    if cluster.cpu is not None and (least := CountRange.parse(cluster.cpu.rpartition(":")[2]).min) is not None:
+        return least
+    return _CPUS_PER_GPU * gpus if gpus else _CPUS_WITHOUT_GPU
+
+
+def _slurm_size(memory: str) -> str:
+    """The lower bound of `128GB..` as Slurm writes it, `131072M`; of `..1TB` the upper one."""
+    least, _, most = memory.partition("..")
+    number, unit = (least or most)[:-2], (least or most)[-2:]
+    return f"{round(float(number) * {'MB': 1, 'GB': 1024, 'TB': 1024**2}[unit])}M"
+
+
+def _directive(name: str, value: str | None) -> str:
+    """One line. Slurm takes quotes and, inside of them too, backslashes (22.05, opt.c: _get_argument)."""
+    if value is None:
+        return f"#SBATCH --{name}"
+    if not re.fullmatch(r"[\w%@:.,/=+*\[\]-]+", value, re.ASCII):
+        value = '"' + re.sub(r'(["\\])', r"\\\1", value) + '"'
+    return f"#SBATCH --{name}={value}"
+
+
+def _notice_s(directives: Mapping[str, str | None]) -> int:
+    """How long before the time limit the script is told."""
+    found = re.search(r"USR1@(\d+)", directives.get("signal") or "")
+    return int(found[1]) if found else _NOTICE_S
+
+
+def _settings(cluster: Cluster, own: SlurmSection, back_end: str, notice_s: int) -> Iterator[str]:
+    known = release_of(cluster) if back_end != "bare" and own.dockerfile is None else None
+    image = cluster.image or (known.image if known else f"cloudrl-{cluster.name}")
+    volumes = [] if back_end == "bare" else [f"{each.instance_path}:{each.path}" for each in _volumes(cluster, own)]
+    if back_end == "bare":
+        _check_bare(cluster, own)
+    yield f"CLUSTER={cluster.name}"
+    yield f"GPUS={cluster.vendor if cluster.device == 'gpu' else 'none'}"
+    yield f"MAX_FAILURES={_MAX_FAILURES}          # so often a lost node lets the job start again"
+    yield f"TIME_LIMIT_NOTICE_S={notice_s} # as in --signal"
+    yield f"PYTHON={_quote(own.python)}"
+    if back_end in ("docker", "podman"):
+        yield f"ENGINE={back_end}"
+        yield f"DOCKERFILE={_quote(own.dockerfile or '')}"
+        yield f"SHM_SIZE={cluster.shared_memory or ''}"
+    if back_end != "bare":
+        yield f"IMAGE={_quote(image)}"
+        yield _array("VOLUMES", volumes)
+    if back_end in ("docker", "podman", "apptainer"):
+        yield _array("CONTAINER_OPTIONS", [*_container_words(cluster, back_end), *own.container_options])
+        yield _array("VARIABLES", list(cluster.env))
+    yield _array("SECRETS", cluster.secrets)
+    yield "STEP=() # further options of srun"
+    for name, value in cluster.env.items():
+        yield f"export {name}={_quote(value)}"
+    options = dataclasses.replace(
+        agent_options(cluster, known),
+        checkpoints=Path(checkpoint_folder(cluster)),
+        data_dir=Path(data_folder(cluster)),
+        join_timeout_s=float(seconds_of(own.join_timeout)),
+    )
+    yield _array("options", options.to_argv())
+
+
+def data_folder(cluster: Cluster) -> str:
+    """Where prepared data lie: beside the checkpoints, which all nodes share, so that a new start finds them."""
+    return f"{checkpoint_folder(cluster)}/.cloudrl/data"
+
+
+def _check_bare(cluster: Cluster, own: SlurmSection) -> None:
+    for mount in _volumes(cluster, own):
+        if mount.instance_path != mount.path and not mount.holds(cluster.checkpoints):
+            raise SpecError(
+                f"volume {mount}: without a container nothing can be mounted",
+                hint=f"slurm: {{container: docker}}, or name {mount.instance_path} itself",
+            )
+
+
+def _container_words(cluster: Cluster, back_end: str) -> list[str]:
+    if back_end == "apptainer":
+        return ["--pwd", cluster.working_dir] if cluster.working_dir else []
+    user = ["--user", cluster.user] if cluster.user else []
+    return [*user, *(["--workdir", cluster.working_dir] if cluster.working_dir else [])]
+
+
+def _quote(text: str) -> str:
+    return f"'{text}'" if re.fullmatch(r"[\w.,=:/@%+-]*,[\w.,=:/@%+-]*", text, re.ASCII) else shlex.quote(text)
+
+
+def _array(name: str, words: Any) -> str:
+    if not words:
+        return f"{name}=()"
+    return "\n".join([f"{name}=(", *(f"  {_quote(word)}" for word in words), ")"])
+
+
+def _set_up_node(own: SlurmSection) -> str:
+    lines = list(own.node_setup)
+    if own.modules:
+        modules = shlex.join(own.modules)
+        load = f"module load {modules} || fail {_quote(f'module load {modules}')}"
+        profile = "# shellcheck disable=SC1091\ncommand -v module >/dev/null || . /etc/profile"
+        lines = [profile, load, *lines]
+    return "\nset_up_node() {\n" + "\n".join(lines or ["  :"]) + "\n}\n"
+
+
+def _job(job: Mapping[str, Any] | None) -> str:
+    """As JSON, which escapes line breaks: no line of it can end the text early, and a shell reads nothing in it."""
+    if job is None:
+        return "\nwrite_job() { :; }"
+    return f"\nwrite_job() {{\n  cat <<'JOB'\n{json.dumps(job, indent=2)}\nJOB\n}}"
+
+
+def _agent(agent: bytes) -> str:
+    packed = base64.b64encode(gzip.compress(agent, mtime=0)).decode()
+    lines = "\n".join(textwrap.wrap(packed, 120))
+    return f"\n# {AGENT_FILE}\nwrite_agent() {{\n  base64 -d <<'AGENT' | gzip -d\n{lines}\nAGENT\n}}"

@@ -1,0 +1,106 @@
+"""A job and its cluster as one script for sbatch: for sites where nothing may listen, and nobody has to be there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from cloudrl import jobs, recipes
+from cloudrl.errors import InputError
+from cloudrl.jobs import Submission, SubmitOptions, run_plan
+from cloudrl.jobs.options import JobKeywords, submit_options
+from cloudrl.providers.model import Plan
+from cloudrl.render.agent_options import release_of
+from cloudrl.render.slurm import TASK, checkpoint_folder, data_folder, to_slurm
+from cloudrl.sdk.callbacks import Notice, OnProgress, silent
+from cloudrl.sdk.cluster import Cluster
+from cloudrl.sdk.runs import cluster_fields
+from cloudrl.spec import Job
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+def slurm_script(
+    job: Job | str,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    cluster: Cluster | Mapping[str, Any] | str | None = None,
+    on_progress: OnProgress = silent,
+    **options: Unpack[JobKeywords],
+) -> str:
+    """The text of a job script: cluster, training, and the exit code of the training.
+
+    The run has its name from here on: the same script submitted again continues it, and so does Slurm when it starts
+    the job again. In a job array each task is a run of its own.
+
+    Args:
+        job: what to run, or a recipe by its name or path.
+        overrides: in verl's own keys.
+        cluster: as it shall be, or some of its fields, or only its name; the others are the recipe's.
+        on_progress: is told what the user should know of the job.
+        options: see `cloudrl.jobs.SubmitOptions`.
+
+    Raises:
+        InputError: job and cluster do not go together, or the job needs what this machine alone has.
+    """
+    return render_script(job, submit_options(overrides, options), cluster, on_progress=on_progress)
+
+
+def render_script(
+    job: Job | str,
+    options: SubmitOptions,
+    cluster: Cluster | Mapping[str, Any] | str | None,
+    *,
+    on_progress: OnProgress = silent,
+) -> str:
+    """As `slurm_script`."""
+    job = recipes.load(job) if isinstance(job, str) else job
+    name = re.sub(r"[^a-z0-9]+", "-", job.name.lower()).strip("-")[:41]
+    declared = Cluster.load({"name": name, **cluster_fields(job, options, {} if cluster is None else cluster)[0]})
+    run = options.name or f"{job.name[:80]}-{datetime.now(timezone.utc):%Y%m%d-%H%M%S}"
+    options = replace(options, name=run + TASK, submission_id=(options.submission_id or run) + TASK)
+    snapshot = run_plan.expected_snapshot(_plan(declared), job, options)
+    submission = jobs.prepare(job, options, snapshot, on_progress=lambda update: on_progress(_readable(update)))
+    _refuse_what_is_here(submission)
+    fields = ("submission_id", "runtime_env", "metadata")
+    sent = {"argv": list(submission.argv), **{field: submission.request()[field] for field in fields}}
+    return to_slurm(declared, sent)
+
+
+def _readable(update: Any) -> Any:
+    return replace(update, text=update.text.replace(TASK, "")) if isinstance(update, Notice) else update
+
+
+def _plan(cluster: Cluster) -> Plan:
+    known = release_of(cluster) if cluster.device == "gpu" else None
+    return Plan(
+        provider="slurm",
+        cluster=cluster,
+        checkpoint_dir=checkpoint_folder(cluster),
+        data_dir=data_folder(cluster),
+        secrets_dir="/dev/shm/cloudrl-UID-RUN-ID",  # noqa: S108  as the agent does
+        verl_version=known.verl if known else None,
+        rollouts=(known.rollout,) if known else (),
+    )
+
+
+def _refuse_what_is_here(submission: Submission) -> None:
+    for upload in submission.uploads:
+        raise InputError(
+            f"{upload.text} is a file of this machine, and a script for sbatch takes none along",
+            hint="Put it where all nodes see it, and give its absolute path",
+        )
+    if submission.package is not None:
+        raise InputError(
+            "a working directory cannot go along in a script for sbatch",
+            hint="Put it where all nodes see it: --env PYTHONPATH=/shared/my-code",
+        )
+    for name in submission.secrets:
+        raise InputError(
+            f"the value of {name} would stand in the script",
+            hint=f"--secret {name} takes it from the environment of sbatch",
+        )

@@ -1,0 +1,392 @@
+#!/bin/bash
+# Training grpo on Slurm, rendered by cloudrl. Nothing else is needed to start it:
+#
+#   sbatch two.sh
+#
+# Each node runs one agent, which checks it, starts Ray and fetches data and models; READY means that all of it is up.
+# Logs and state: ~/.cloudrl/slurm/JOB_ID, which all nodes share.
+#SBATCH --job-name=two
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --gpus-per-node=8
+#SBATCH --mem=524288M
+#SBATCH --requeue
+#SBATCH --open-mode=append
+#SBATCH --output=%x-%j.log
+#SBATCH --signal=B:USR1@120
+#SBATCH --partition=gpu
+#SBATCH --account=rl-lab
+#SBATCH --time=24:00:00
+#SBATCH --exclusive
+#SBATCH --mail-type=END,FAIL
+#SBATCH --comment="two words, \"quoted\""
+
+set -euo pipefail
+umask 077
+
+RUN_DIR=$HOME/.cloudrl/slurm
+CLUSTER=two
+GPUS=amd
+MAX_FAILURES=5          # so often a lost node lets the job start again
+TIME_LIMIT_NOTICE_S=120 # as in --signal
+PYTHON=python3
+IMAGE=verlai/verl:rocm702-vllm020-te210-20260518
+VOLUMES=(
+  /shared/ckpt:/checkpoints
+)
+CONTAINER_OPTIONS=()
+VARIABLES=(
+  NCCL_DEBUG
+  GREETING
+)
+SECRETS=(
+  HF_TOKEN
+)
+STEP=() # further options of srun
+export NCCL_DEBUG=WARN
+export GREETING='it'"'"'s'
+options=(
+  --device=gpu
+  --gpus-per-node=8
+  '--setup=pip install --no-deps verl==0.9.1 TransferQueue==0.1.11'
+  '--setup=pip install -q '"'"'math-verify'"'"''
+  '--import-check=numpy,torch,vllm'
+  --data=gsm8k
+  --model=Qwen/Qwen2.5-0.5B-Instruct
+  --checkpoints=/checkpoints
+  --data-dir=/checkpoints/.cloudrl/data
+  --join-timeout-s=1800
+)
+
+set_up_node() {
+# shellcheck disable=SC1091
+command -v module >/dev/null || . /etc/profile
+module load rocm/7.0 || fail 'module load rocm/7.0'
+ulimit -l unlimited || true
+}
+
+# ---- From here on nothing needs to be changed --------------------------------------------------------------------
+
+who=batch rank='' stopped='' agent='' status=0
+failed=4 retry=75   # what agents end with: a failure, and the loss of a cluster that was READY
+
+say() { printf '[%(%H:%M:%S)T %s] %s\n' -1 "$who" "$*"; }
+
+fail() {
+  say "FAILED: $*"
+  [ -z "$rank" ] || printf '%s: %s\n' "$who" "$*" >"$CLOUDRL_RUN_DIR/nodes/$rank.failed"
+  exit "$failed"
+}
+
+# -- the batch script: one agent a node, as steps of this job; it ends when one of them does
+
+batch() {
+  [ -n "${SLURM_JOB_ID:-}" ] || { say "this is a job for Slurm: sbatch $0"; exit 2; }
+  local hosts pids=() node
+  mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+  [ "${#hosts[@]}" = "$SLURM_JOB_NUM_NODES" ] || fail "scontrol does not say which nodes are in $SLURM_JOB_NODELIST"
+  make_run_dir
+  trap 'rm -f "$CLOUDRL_RUN_DIR/key"' EXIT
+  describe_cluster "${hosts[0]}"
+  prepare_image
+  say "job $SLURM_JOB_ID, start ${SLURM_RESTART_COUNT:-0} on $SLURM_JOB_NODELIST; logs: $CLOUDRL_RUN_DIR"
+  trap 'stopped=TERM' TERM INT
+  trap 'stopped=USR1' USR1
+  trap : CONT
+  for node in "${!hosts[@]}"; do
+    start_node "$node" "${hosts[node]}" &
+    pids+=($!)
+  done
+  until [ -n "$stopped" ] || any_ended "${pids[@]}"; do pause; done
+  # the agent of rank 0 hears of the others, says why, and ends by itself; it cannot of a node that never had an agent
+  [ -n "$stopped" ] || [ -n "$(reasons)" ] || await 20 "${pids[0]}"
+  trap : TERM INT USR1
+  if any_ended "${pids[0]}"; then
+    wait "${pids[0]}" || status=$?
+    [ "$stopped" = TERM ] || stopped='' # the time limit is near, and the training has just ended
+  else
+    status=$failed
+    [ -n "$stopped" ] || tail -n 3 "$CLOUDRL_RUN_DIR"/nodes/*.log # the agent of rank 0 has nothing to say about it
+  fi
+  stop_nodes "${pids[@]}"
+  finish
+}
+
+finish() {
+  local each
+  while IFS= read -r each; do say "$each"; done < <(reasons)
+  case $stopped in
+    TERM) status=143 ;;
+    USR1) requeue "the time limit is near" ;;
+    *) [ "$status" != "$retry" ] || requeue_failed ;;
+  esac
+  printf '%s\n' "$status" >"$CLOUDRL_RUN_DIR/status"
+  say "ended with status $status"
+  exit "$status"
+}
+
+requeue_failed() {
+  local record="$RUN_DIR/$SLURM_JOB_ID/failures"
+  date >>"$record"
+  if (($(wc -l <"$record") < MAX_FAILURES)); then requeue "a node, or Ray on it, was lost"; fi
+  say "this has happened $MAX_FAILURES times"
+  status=$failed
+}
+
+# Slurm ends the job as soon as it is queued again; the next start has another folder, and goes on from a checkpoint.
+requeue() {
+  printf 'requeued\n' >"$CLOUDRL_RUN_DIR/status"
+  say "$1: queued again"
+  scontrol requeue "$SLURM_JOB_ID" && exit 0
+  say "scontrol cannot queue this job again"
+  status=$failed
+}
+
+make_run_dir() {
+  mkdir -p "$RUN_DIR" || fail "$RUN_DIR cannot be made"
+  [ -O "$RUN_DIR" ] || fail "$RUN_DIR belongs to somebody else"
+  chmod 700 "$RUN_DIR"
+  export CLOUDRL_RUN_DIR="$RUN_DIR/$SLURM_JOB_ID/${SLURM_RESTART_COUNT:-0}"
+  mkdir -p "$CLOUDRL_RUN_DIR/nodes" || fail "$CLOUDRL_RUN_DIR cannot be written"
+  head -c 32 /dev/urandom | od -An -v -tx1 | tr -d ' \n' >"$CLOUDRL_RUN_DIR/key" || fail "no room in $RUN_DIR"
+  cp -- "$0" "$CLOUDRL_RUN_DIR/job.sh" || fail "no room in $RUN_DIR"
+  write_agent >"$CLOUDRL_RUN_DIR/cloudrl-node.pyz" || fail "the agent cannot be written to $RUN_DIR"
+  # in a job array each task is a run of its own
+  write_job | sed "s/__TASK__/${SLURM_ARRAY_TASK_ID:+-$SLURM_ARRAY_TASK_ID}/g" >"$CLOUDRL_RUN_DIR/job.json"
+}
+
+# What the agents read (cloudrl/node/identity.py), and what a client has to know.
+describe_cluster() {
+  local ip port end name
+  ip=$(address_of "$1")
+  [ -n "$ip" ] || fail "node $1 has no IPv4 address but loopback: getent ahostsv4 $1"
+  port=$((20000 + SLURM_JOB_ID % 2500 * 4)) # two jobs on a node differ
+  while is_open "$ip" "$port" "$((port + 1))" "$((port + 3))" || is_open 127.0.0.1 "$((port + 2))"; do
+    port=$((port + 4))
+  done
+  printf '{"ip": "%s", "agent": %d, "gcs": %d, "dashboard": %d, "client": %d}\n' \
+    "$ip" "$port" "$((port + 1))" "$((port + 2))" "$((port + 3))" >"$CLOUDRL_RUN_DIR/head.json"
+  export CLOUDRL_PROVIDER=slurm CLOUDRL_CLUSTER=$CLUSTER CLOUDRL_RUN_ID=$SLURM_JOB_ID CLOUDRL_HEAD_IP=$ip
+  export CLOUDRL_NODES_NUM=$SLURM_JOB_NUM_NODES CLOUDRL_RETRY_STATUS=$retry CLOUDRL_PORT=$port
+  # verl's older trainer saves before this time (verl 0.9.1, utils/checkpoint/checkpoint_manager.py)
+  end=$(timeout 10 squeue --noheader --jobs="$SLURM_JOB_ID" --format=%e || true)
+  if [ -n "$end" ] && end=$(date --date="$end" +%s 2>/dev/null); then
+    export MLP_CURRENT_CAPACITY_BLOCK_EXPIRATION_TIMESTAMP=$((end - TIME_LIMIT_NOTICE_S))
+  fi
+  for name in "${SECRETS[@]}"; do
+    [ -n "${!name:-}" ] || export "$name=$(cat "$RUN_DIR/secrets/$name" 2>/dev/null || true)"
+    [ -n "${!name}" ] || fail "secret $name is not set: export it before sbatch, or write it to $RUN_DIR/secrets/$name"
+  done
+}
+
+# The first IPv4 address of a node that other nodes can reach, by its name or else by what Slurm calls it.
+address_of() {
+  local name
+  for name in "$1" "$(scontrol show node "$1" | sed -n 's/.*NodeAddr=\([^ ]*\).*/\1/p')"; do
+    getent ahostsv4 "$name" | awk '$1 !~ /^127\./ {print $1; exit}' || true
+  done | awk 'NR == 1'
+}
+
+is_open() { # IP PORT...
+  local port
+  for port in "${@:2}"; do
+    if (: <"/dev/tcp/$1/$port") 2>/dev/null; then return 0; fi
+  done
+  return 1
+}
+
+start_node() { # RANK HOST
+  # the log of rank 0 is that of the job
+  [ "$1" = 0 ] || exec >"$CLOUDRL_RUN_DIR/nodes/$1.log" 2>&1
+  exec srun --overlap --export=ALL --nodes=1 --ntasks=1 --nodelist="$2" \
+    --cpus-per-task="${SLURM_CPUS_PER_TASK:-$SLURM_CPUS_ON_NODE}" "${STEP[@]}" bash "$CLOUDRL_RUN_DIR/job.sh" node "$1"
+}
+
+reasons() { cat "$CLOUDRL_RUN_DIR"/nodes/*.failed 2>/dev/null || true; }
+
+pause() { # a signal ends it
+  sleep 1 >/dev/null 2>&1 &
+  wait $! || true
+}
+
+any_ended() { # PID...
+  local pid
+  for pid; do kill -0 "$pid" 2>/dev/null || return 0; done
+  return 1
+}
+
+stop_nodes() { # PID...: the steps get the signal, this script does not; one that was just starting gets the next
+  local pid _
+  for _ in 1 2 3; do
+    for pid; do any_ended "$pid" || break; done
+    any_ended "$pid" && return
+    scancel --quiet --signal=TERM "$SLURM_JOB_ID" || true
+    await 10 "$@"
+  done
+}
+
+await() { # SECONDS PID...: until all have ended
+  local deadline=$((SECONDS + $1)) pid
+  for pid in "${@:2}"; do
+    until any_ended "$pid" || ((SECONDS >= deadline)); do pause; done
+  done
+}
+
+# -- one node: a step of the job; it owns its agent and whatever that runs in
+
+node() { # RANK
+  rank=$1
+  who="rank $1, $SLURMD_NODENAME"
+  folder=/tmp/cr-$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}-$rank # short: paths of Unix sockets end at 107 bytes
+  export CLOUDRL_NODE_RANK=$rank
+  trap stop_node TERM INT
+  trap : CONT
+  remove_stale_folders
+  mkdir -m 700 "$folder" || fail "$folder cannot be made"
+  trap 'clean_up; rm -rf "$folder"' EXIT
+  cp "$CLOUDRL_RUN_DIR"/{key,job.json,cloudrl-node.pyz} "$folder" || fail "no room in $folder"
+  ulimit -c 0 || true # Ray leaves a core when it is killed
+  set +eu # a site's own commands
+  set_up_node
+  set -eu
+  choose_devices
+  prepare_node
+  local p=$CLOUDRL_PORT
+  options+=(--key-file="$inside/key" --run-dir="$run_dir" --ray-temp-dir="$ray_dir" --agent-port="$p"
+    --gcs-port="$((p + 1))" --dashboard-port="$((p + 2))" --client-port="$((p + 3))" --dashboard-agent-port=0
+    --node-manager-port=0 --object-manager-port=0 --worker-ports=0-0)
+  if [ "$rank" = 0 ] && [ -s "$folder/job.json" ]; then options+=(--job="$inside/job.json"); fi
+  [ -z "$stopped" ] || exit 143
+  start_agent
+  [ -z "$stopped" ] || stop_agent # told before there was one
+  while :; do
+    status=0
+    wait "$agent" || status=$?
+    any_ended "$agent" && break
+  done
+  exit "$status"
+}
+
+# After scancel Slurm kills what is there after KillWait, which may be 5 s: an agent that takes longer loses its folder.
+# shellcheck disable=SC2317 # a trap calls it
+stop_node() {
+  [ -n "$stopped" ] || { sleep 4; rm -rf "$folder"; } >/dev/null 2>&1 &
+  stopped=TERM
+  [ -z "$agent" ] || stop_agent
+}
+
+# A node step that Slurm had to kill leaves its folder. Only our own are removed, and only of what is over.
+remove_stale_folders() {
+  local old job
+  for old in /tmp/cr-*; do
+    [ -O "$old" ] || continue
+    job=${old#/tmp/cr-} job=${job%%-*}
+    if [ "$job" = "$SLURM_JOB_ID" ]; then
+      [[ $old != "${folder%-*}"-* ]] || continue # another rank of this start
+    else
+      is_over "$job" || continue
+    fi
+    rm -rf "$old" || true
+  done
+}
+
+is_over() { # JOB: Slurm says so, or has forgotten it
+  local said
+  said=$(timeout 10 squeue --noheader --jobs="$1" --states=all --format=%T 2>&1 || true)
+  [[ $said == *"Invalid job id"* || $said =~ ^(COMPLETED|CANCELLED|FAILED|TIMEOUT|NODE_FAIL|OUT_OF_MEMORY)$ ]]
+}
+
+# Slurm sets the variables of all vendors at once, and verl refuses more than one of them.
+choose_devices() {
+  local given=${ROCR_VISIBLE_DEVICES:-${CUDA_VISIBLE_DEVICES:-}}
+  unset ROCR_VISIBLE_DEVICES GPU_DEVICE_ORDINAL ZE_AFFINITY_MASK HIP_VISIBLE_DEVICES
+  [ "$GPUS" = nvidia ] || unset CUDA_VISIBLE_DEVICES
+  case $GPUS in
+    amd)
+      [ -e /dev/kfd ] || fail "there is no /dev/kfd on this node: no GPU of AMD, or no driver"
+      [ -z "$given" ] || export HIP_VISIBLE_DEVICES=$given
+      ;;
+    nvidia) [ -e /dev/nvidiactl ] || fail "there is no /dev/nvidiactl on this node: no GPU of NVIDIA, or no driver" ;;
+  esac
+}
+
+# -- the agent runs in Apptainer on each node
+
+# One file for all nodes, in the shared folder; of two jobs that want it one waits.
+prepare_image() {
+  local file said
+  [[ $IMAGE == *.sif ]] && return
+  file=$RUN_DIR/images/$(printf '%s' "$IMAGE" | tr -c 'A-Za-z0-9._-' _).sif
+  mkdir -p "$RUN_DIR/images"
+  if [ ! -e "$file" ]; then
+    say "pulling $IMAGE"
+    # shellcheck disable=SC2016 # for the inner shell
+    said=$(flock "$file.lock" sh -c '[ -e "$1" ] || { apptainer pull --force "$1.part" "docker://$2" && mv "$1.part" "$1"; }' \
+      sh "$file" "$IMAGE" 2>&1) || fail "no image $IMAGE: ${said##*$'\n'}"
+  fi
+  export CLOUDRL_IMAGE=$file
+}
+
+prepare_node() {
+  inside=$folder run_dir=$CLOUDRL_RUN_DIR/nodes/$rank ray_dir=$folder/ray
+  IMAGE=${CLOUDRL_IMAGE:-$IMAGE}
+  command -v apptainer >/dev/null || fail "there is no apptainer on this node"
+  [ -r "$IMAGE" ] || fail "there is no image $IMAGE on this node"
+}
+
+start_agent() {
+  local name words=(--cleanenv --writable-tmpfs --bind "$folder" --bind "$CLOUDRL_RUN_DIR")
+  for name in "${VOLUMES[@]}"; do
+    [ -e "${name%%:*}" ] || mkdir -p "${name%%:*}" || fail "there is no ${name%%:*} on this node"
+    words+=(--bind "$name")
+  done
+  for name in "${VARIABLES[@]}" "${SECRETS[@]}" "${!SLURM_@}" "${!CLOUDRL_@}" "${!MLP_@}" HIP_VISIBLE_DEVICES \
+    CUDA_VISIBLE_DEVICES; do
+    [ -z "${!name+set}" ] || export "APPTAINERENV_$name=${!name}" # its value shows in no list of processes
+  done
+  case $GPUS in
+    amd) words+=(--rocm) ;;
+    nvidia) words+=(--nv) ;;
+  esac
+  apptainer exec "${words[@]}" "${CONTAINER_OPTIONS[@]}" "$IMAGE" \
+    "$PYTHON" "$inside/cloudrl-node.pyz" run "${options[@]}" &
+  agent=$!
+}
+
+# shellcheck disable=SC2317 # a trap calls it, and the next one
+stop_agent() { kill -TERM "$agent" 2>/dev/null || true; }
+
+# shellcheck disable=SC2317
+clean_up() { :; }
+
+write_job() {
+  cat <<'JOB'
+{
+  "submission_id": "grpo__TASK__",
+  "argv": [
+    "python3",
+    "-m",
+    "verl.trainer.main_ppo",
+    "trainer.nnodes=2",
+    "trainer.default_local_dir=/ckpt/grpo__TASK__"
+  ],
+  "runtime_env": {
+    "env_vars": {
+      "HF_HUB_OFFLINE": "1"
+    }
+  },
+  "metadata": {
+    "job_name": "grpo__TASK__"
+  }
+}
+JOB
+}
+
+# cloudrl-node.pyz
+write_agent() {
+  base64 -d <<'AGENT' | gzip -d
+H4sIAAAAAAACAwMAAAAAAAAAAAA=
+AGENT
+}
+
+if [ "${1:-}" = node ]; then node "$2"; else batch; fi

@@ -1,0 +1,207 @@
+"""The script for sbatch: what Slurm and bash read in it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from typing import Any
+
+import pytest
+from hostile import HOSTILE, lines, texts
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cloudrl.errors import SpecError
+from cloudrl.protocol.options import AgentOptions
+from cloudrl.render.slurm import checkpoint_folder, to_slurm
+from cloudrl.spec import Cluster
+
+FEW = max(20, settings().max_examples // 4)
+"""Each example starts a shell."""
+GPUS = {"nvidia": "H100:8", "amd": "MI300X:8"}
+BACK_ENDS = ("bare", "docker", "podman", "apptainer", "pyxis")
+VARIANTS = [(back_end, vendor) for back_end in BACK_ENDS for vendor in GPUS]
+JOB = {
+    "submission_id": "grpo__TASK__",
+    "argv": [
+        "python3",
+        "-m",
+        "verl.trainer.main_ppo",
+        "trainer.nnodes=2",
+        "trainer.default_local_dir=/ckpt/grpo__TASK__",
+    ],
+    "runtime_env": {"env_vars": {"HF_HUB_OFFLINE": "1"}},
+    "metadata": {"job_name": "grpo__TASK__"},
+}
+START = "# ---- From here on"
+
+
+def cluster(
+    back_end: str = "bare", gpu: str | None = None, slurm: dict[str, Any] | None = None, **fields: Any
+) -> Cluster:
+    section = {"container": back_end, "volumes": ["/shared/ckpt:/checkpoints"], **(slurm or {})}
+    return Cluster(**{"name": "two", "nodes": 2, "gpu": gpu, "slurm": section, **fields})
+
+
+def variant(back_end: str, vendor: str) -> Cluster:
+    """One with something in every place."""
+    section: dict[str, Any] = {
+        "partition": "gpu", "account": "rl-lab", "time": "24:00:00", "exclusive": True, "mail-type": ["END", "FAIL"],
+        "comment": 'two words, "quoted"',
+    }  # fmt: skip
+    if back_end != "pyxis":
+        section |= {
+            "modules": ["rocm/7.0" if vendor == "amd" else "cuda/13.0"],
+            "node_setup": ["ulimit -l unlimited || true"],
+        }
+    if back_end in ("docker", "podman"):
+        section |= (
+            {"dockerfile": "/shared/verl/Dockerfile"} if vendor == "amd" else {"container_options": ["--ipc=host"]}
+        )
+    return cluster(
+        back_end, GPUS[vendor], section, data=["gsm8k"], models=["Qwen/Qwen2.5-0.5B-Instruct"], memory="512GB..",
+        env={"NCCL_DEBUG": "WARN", "GREETING": "it's"}, secrets=["HF_TOKEN"], setup=["pip install -q 'math-verify'"],
+    )  # fmt: skip
+
+
+def evaluated(script: str, expression: str) -> list[str]:
+    """What bash makes of the settings."""
+    text = script.partition(START)[0] + f"\nprintf '%s\\0' {expression}\n"
+    done = subprocess.run(["bash", "-c", text], capture_output=True, check=True, timeout=20)
+    return done.stdout.decode().split("\0")[:-1]
+
+
+def directives(script: str) -> dict[str, str | None]:
+    """What sbatch reads: its own way with quotes and backslashes (22.05, src/common/slurm_opt.c: _get_argument)."""
+    found: dict[str, str | None] = {}
+    for line in script.splitlines():
+        if line and not line.startswith("#"):
+            break  # it reads no further
+        if line.startswith("#SBATCH "):
+            text, quote, escaped = "", "", False
+            for character in line.removeprefix("#SBATCH "):
+                if escaped or (character not in "\\\"'" and (quote or (character not in "# "))):
+                    text, escaped = text + character, False
+                elif character == "\\":
+                    escaped = True
+                elif quote:
+                    text, quote = (text, "") if character == quote else (text + character, quote)
+                elif character in "\"'":
+                    quote = character
+                else:
+                    break
+            name, equals, value = text.partition("=")
+            found[name.removeprefix("--")] = value if equals else None
+    return found
+
+
+@pytest.mark.parametrize(("back_end", "vendor"), VARIANTS)
+def test_rendered_bytes(back_end, vendor, golden, repository):
+    golden(
+        repository / "tests/golden" / f"{back_end}-{vendor}.slurm.sh",
+        to_slurm(variant(back_end, vendor), JOB, agent=b""),
+    )
+
+
+@pytest.mark.parametrize(("back_end", "vendor"), [*VARIANTS, ("bare", None)])
+def test_bash_and_shellcheck_have_nothing_to_say(back_end, vendor, tmp_path):
+    script = tmp_path / "job.sh"
+    script.write_text(to_slurm(variant(back_end, vendor) if vendor else cluster(), JOB if vendor else None))
+    subprocess.run(["bash", "-n", str(script)], check=True, timeout=20)
+    if not shutil.which("shellcheck"):
+        pytest.skip("no shellcheck: apt-get install shellcheck")
+    done = subprocess.run(["shellcheck", str(script)], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == ""
+
+
+def test_portable_fields_become_options_of_sbatch():
+    given_ = directives(to_slurm(cluster("docker", "H100:8", nodes=4, memory="64GB..1TB", cpu="x86:96..")))
+    assert given_ == {
+        "job-name": "two", "nodes": "4", "ntasks-per-node": "1", "gpus-per-node": "8", "cpus-per-task": "96",
+        "mem": "65536M", "requeue": None, "open-mode": "append", "output": "%x-%j.log", "signal": "B:USR1@120",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("section", "absent"),
+    [
+        ({"gres": "gpu:mi300x:8"}, "gpus-per-node"),
+        ({"exclusive": True}, "cpus-per-task"),
+        ({"mem-per-cpu": "4G"}, "mem"),
+        ({"requeue": False}, "requeue"),
+    ],
+)
+def test_the_section_wins(section, absent):
+    given_ = directives(to_slurm(cluster("docker", "MI300X:8", section, memory="64GB")))
+    assert absent not in given_
+    assert set(section) - {"requeue"} <= set(given_)
+
+
+@settings(max_examples=FEW)
+@given(st.dictionaries(st.sampled_from(["account", "constraint", "comment", "x-of-2099"]), lines, max_size=3))
+def test_sbatch_reads_each_value_as_it_was_given(section):
+    try:
+        script = to_slurm(cluster(slurm=section))
+    except SpecError:  # no printable line
+        return
+    assert section.items() <= directives(script).items()
+
+
+@settings(max_examples=FEW)
+@given(
+    st.dictionaries(st.from_regex(r"A[A-Za-z0-9_]{0,5}", fullmatch=True), texts, max_size=3),
+    st.lists(texts, max_size=2),
+    st.sampled_from(["/a b", "/it's", "/$(x)", "/`x`", '/a"b', "/a,b", "/a#b"]),
+)
+def test_bash_reads_each_value_as_it_was_given(env, setup, folder):
+    try:
+        section = {"volumes": [f"{folder}:/checkpoints"], "run_dir": folder, "container_options": ["--x=" + folder]}
+        declared = cluster("docker", "H100:8", section, env=env, setup=setup, image="a/b:c")
+    except SpecError:
+        return
+    script = to_slurm(declared, agent=b"")
+    words = evaluated(script, '"$RUN_DIR" "${VOLUMES[@]}" "${CONTAINER_OPTIONS[@]}" "${options[@]}"')
+    assert words[:3] == [folder, f"{folder}:/checkpoints", "--x=" + folder]
+    assert AgentOptions.from_argv(words[3:]).setup == declared.setup
+    if env:
+        assert evaluated(script, " ".join(f'"${each}"' for each in env)) == list(env.values())
+
+
+@pytest.mark.parametrize("text", [each for each in HOSTILE if each.isprintable()])
+def test_the_job_is_read_as_it_was_given(text):
+    job = {**JOB, "argv": ["python3", text, "JOB\n", f"a\nJOB\n{text}"]}
+    script = to_slurm(cluster(), job, agent=b"")
+    function = script[script.index("write_job() {") :].partition("\n# cloudrl-node")[0]
+    done = subprocess.run(["bash", "-c", f"{function}\nwrite_job"], capture_output=True, check=True, timeout=20)
+    assert json.loads(done.stdout) == job
+
+
+@pytest.mark.parametrize(
+    ("section", "fields", "words"),
+    [
+        ({"nodes": 3}, {}, "cloudrl writes --nodes itself"),
+        ({"mail_type": "END"}, {}, "did you mean 'mail-type'"),
+        ({"comment": "two\nlines"}, {}, "line break"),
+        ({"dockerfile": "/x"}, {}, "bare builds no image"),
+        ({"container_options": ["-v"]}, {}, "bare takes none"),
+        ({"container": "pyxis", "modules": ["x"]}, {}, "in the container"),
+        ({"container": None}, {"gpu": "H100:8"}, "how do nodes run an image"),
+        ({"volumes": None}, {}, "one that all nodes share"),
+        ({"container": "docker", "volumes": ["/elsewhere:/x"]}, {"image": "a/b:c"}, "lies on none of the volumes"),
+        ({"volumes": ["/shared:/checkpoints", "/a:/b"]}, {}, "nothing can be mounted"),
+        ({"volumes": ["net:/checkpoints"]}, {}, "no network volumes"),
+        ({}, {"gpu": "80GB..", "image": "a/b:c"}, "leaves their number open"),
+        ({}, {"env": {"HF_TOKEN": "hf_abc"}}, "would stand in the file"),
+    ],
+)
+def test_what_cannot_be_had_is_refused(section, fields, words):
+    with pytest.raises(SpecError, match=words) as error:
+        to_slurm(cluster(slurm=section, **fields))
+    assert "hf_abc" not in str(error.value)
+
+
+def test_without_a_container_checkpoints_lie_where_the_volume_does():
+    section = {"volumes": ["/shared/me:/checkpoints"]}
+    assert checkpoint_folder(cluster("bare", slurm=section, checkpoints="/checkpoints/a")) == "/shared/me/a"
+    assert checkpoint_folder(cluster("docker", slurm=section, checkpoints="/checkpoints/a")) == "/checkpoints/a"

@@ -1,0 +1,175 @@
+"""What a script does, with stand-ins for Slurm's commands and for the agent; on a real Slurm: tests/slurm_nodes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fake_slurm import FakeSlurm
+
+from cloudrl.node.identity import read_identity
+from cloudrl.protocol.options import AgentOptions
+from cloudrl.render.slurm import to_slurm
+from cloudrl.spec import Cluster
+
+pytestmark = pytest.mark.io
+
+JOB = {"submission_id": "run__TASK__", "argv": ["true"], "runtime_env": {}, "metadata": {}}
+AGENT = b"""\
+import json, os, pathlib, signal, sys, time
+rank = os.environ["CLOUDRL_NODE_RANK"]
+words = dict(word.lstrip("-").split("=", 1) for word in sys.argv[2:])
+seen = {"env": dict(os.environ), "argv": sys.argv[2:], "key": pathlib.Path(words["key-file"]).read_text()}
+places = (words["key-file"], os.path.dirname(words["key-file"]))
+places = (words["key-file"], os.path.dirname(words["key-file"]))
+seen["modes"] = [oct(os.stat(place).st_mode & 0o777) for place in places]
+seen["job"] = pathlib.Path(words["job"]).read_text() if "job" in words else None
+pathlib.Path(os.environ["HOME"], f"seen-{rank}.json").write_text(json.dumps(seen))
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+print("agent", rank, "is here", flush=True)
+status = os.environ.get(f"STATUS_{rank}")
+if status: sys.exit(int(status))
+time.sleep(60)
+"""
+
+
+def script(tmp_path: Path, nodes: int = 1, job: bool = True, **section: object) -> str:
+    slurm = {"container": "bare", "volumes": [f"{tmp_path}:/checkpoints"], **section}
+    return to_slurm(Cluster(name="one", nodes=nodes, slurm=slurm), JOB if job else None, agent=AGENT)
+
+
+@pytest.fixture
+def slurm(tmp_path: Path) -> Iterator[FakeSlurm]:
+    fake = FakeSlurm(tmp_path, nodes=2)
+    yield fake
+    for folder in Path("/tmp").glob(f"cr-{fake.job}-*"):
+        shutil.rmtree(folder)
+        pytest.fail(f"{folder} was left")
+
+
+def seen(slurm: FakeSlurm, rank: int) -> dict:
+    return json.loads((slurm.home / f"seen-{rank}.json").read_text())
+
+
+def wait_for_agents(slurm: FakeSlurm, *ranks: int) -> None:
+    deadline = time.monotonic() + 20
+    while not all((slurm.home / f"seen-{rank}.json").exists() for rank in ranks):
+        assert time.monotonic() < deadline, "no agent"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("status", [0, 1, 4, 9])
+def test_the_job_ends_as_its_training_does(slurm, tmp_path, status):
+    code, output = slurm.run(script(tmp_path, 2), {"STATUS_0": str(status)})
+    assert code == status, output
+    assert "agent 0 is here" in output  # the log of rank 0 is that of the job
+    assert (slurm.run_dir() / "nodes/1.log").read_text() == "agent 1 is here\n"
+    assert (slurm.run_dir() / "status").read_text() == f"{status}\n"
+    assert not slurm.requeued
+
+
+def test_agents_know_who_they_are_and_share_a_key_that_nobody_else_can_read(slurm, tmp_path):
+    slurm.run(script(tmp_path, 2), {"STATUS_0": "0", "SLURM_ARRAY_TASK_ID": "7", "SLURM_RESTART_COUNT": "3"})
+    head, worker = seen(slurm, 0), seen(slurm, 1)
+    for rank, each in enumerate((head, worker)):
+        identity = read_identity({**each["env"], "CLOUDRL_NODE_IP": "10.0.0.1"})
+        assert (identity.provider, identity.name, identity.run_id) == ("slurm", "one", str(slurm.job))
+        assert (identity.rank, identity.nodes, identity.head_ip) == (rank, 2, "0.0.0.0")
+        assert each["modes"] == ["0o600", "0o700"]
+    assert len(head["key"]) == 64
+    assert head["key"] == worker["key"]
+    assert json.loads(head["job"])["submission_id"] == "run-7"
+    assert worker["job"] is None
+    folder = slurm.run_dir(3)
+    assert oct(folder.parents[1].stat().st_mode & 0o777) == "0o700"
+    assert not (folder / "key").exists()
+    assert all(each.stat().st_mode & 0o077 == 0 for each in folder.rglob("*"))
+    ports = json.loads((folder / "head.json").read_text())
+    options = AgentOptions.from_argv(head["argv"])
+    assert (options.ports.agent, options.ports.dashboard) == (ports["agent"], ports["dashboard"])
+    assert head["key"] not in "".join(each.read_text(errors="replace") for each in folder.rglob("*") if each.is_file())
+
+
+def test_no_secret_stands_in_script_log_or_command_line(slurm, tmp_path):
+    text = to_slurm(
+        Cluster(name="one", slurm={"volumes": [f"{tmp_path}:/checkpoints"]}, secrets=["HF_TOKEN", "WANDB_API_KEY"]),
+        agent=AGENT,
+    )
+    (slurm.home / ".cloudrl/slurm/secrets").mkdir(parents=True)
+    (slurm.home / ".cloudrl/slurm/secrets/WANDB_API_KEY").write_text("from the file\n")
+    slurm.env["SLURM_JOB_NUM_NODES"] = "1"
+    _, output = slurm.run(text, {"HF_TOKEN": "from the shell", "STATUS_0": "0"})
+    env = seen(slurm, 0)["env"]
+    assert (env["HF_TOKEN"], env["WANDB_API_KEY"]) == ("from the shell", "from the file")
+    assert "from the" not in output + text + (slurm.folder / "srun").read_text()
+    code, output = slurm.run(text, {"STATUS_0": "0", "SLURM_RESTART_COUNT": "1"})
+    assert (code, "secret HF_TOKEN is not set" in output) == (4, True)
+
+
+def test_a_lost_cluster_is_queued_again_and_not_for_ever(slurm, tmp_path):
+    for restart in range(4):
+        code, output = slurm.run(script(tmp_path, 2), {"STATUS_0": "75", "SLURM_RESTART_COUNT": str(restart)})
+        assert (code, slurm.requeued) == (0, True), output
+        (slurm.folder / "requeued").unlink()
+    code, output = slurm.run(script(tmp_path, 2), {"STATUS_0": "75", "SLURM_RESTART_COUNT": "4"})
+    assert (code, slurm.requeued) == (4, False)
+    assert "this has happened 5 times" in output
+
+
+@pytest.mark.parametrize(("number", "status", "requeued"), [(signal.SIGTERM, 143, False), (signal.SIGUSR1, 0, True)])
+def test_a_signal_ends_all_nodes(slurm, tmp_path, number, status, requeued):
+    job = slurm.start(script(tmp_path, 2, job=False))
+    wait_for_agents(slurm, 0, 1)
+    began = time.monotonic()
+    os.kill(job.pid, number)
+    output, _ = job.communicate(timeout=30)
+    assert (job.returncode, slurm.requeued) == (status, requeued), output
+    assert time.monotonic() - began < 8
+
+
+def test_a_node_that_never_has_an_agent_ends_the_job_with_its_reason(slurm, tmp_path):
+    began = time.monotonic()
+    code, output = slurm.run(script(tmp_path, 2, node_setup=['[ "$rank" = 0 ] || fail "no module rocm"']))
+    assert code == 4
+    assert "rank 1, node1: no module rocm" in output
+    assert time.monotonic() - began < 15
+
+
+def test_the_loss_of_an_agent_that_the_head_does_not_notice_ends_the_job(slurm, tmp_path):
+    code, output = slurm.run(script(tmp_path, 2), {"STATUS_1": "1"})
+    assert code == 4, output
+
+
+@pytest.mark.parametrize(("vendor", "device"), [("amd", "/dev/kfd"), ("nvidia", "/dev/nvidiactl")])
+def test_a_missing_device_is_named(slurm, tmp_path, vendor, device):
+    if Path(device).exists():
+        pytest.skip("this machine has one")
+    section = {"container": "bare", "volumes": [f"{tmp_path}:/checkpoints"]}
+    code, output = slurm.run(to_slurm(Cluster(name="one", gpu=f"{vendor}:8", slurm=section), agent=AGENT))
+    assert code == 4
+    assert f"there is no {device} on this node" in output
+
+
+def test_it_says_what_it_is_when_it_is_no_job(slurm, tmp_path):
+    slurm.env["SLURM_JOB_ID"] = ""
+    code, output = slurm.run(script(tmp_path))
+    assert (code, "sbatch" in output) == (2, True)
+
+
+@pytest.mark.parametrize(("state", "stays"), [("COMPLETED", False), ("RUNNING", True), ("squeue: error: down", True)])
+def test_what_a_killed_step_has_left_goes_once_its_job_is_over(slurm, tmp_path, state, stays):
+    (slurm.folder / f"state-{slurm.job + 1}").write_text(state)
+    other = Path(f"/tmp/cr-{slurm.job + 1}-0-0")
+    earlier = Path(f"/tmp/cr-{slurm.job}-0-1")
+    for folder in (other, earlier):
+        folder.mkdir()
+    slurm.run(script(tmp_path, 2), {"STATUS_0": "0", "SLURM_RESTART_COUNT": "1"})
+    assert (other.exists(), earlier.exists()) == (stays, False)
+    if stays:
+        other.rmdir()

@@ -1,0 +1,218 @@
+"""The script for sbatch on a real Slurm: real agents, real Ray, real verl."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from slurm_nodes import SlurmNodes
+from slurm_nodes.containers import IMAGE
+from slurm_nodes.gpus import Gpus
+
+from cloudrl.render.slurm import to_slurm
+from cloudrl.sdk.slurm import slurm_script
+from cloudrl.spec import Cluster
+
+pytestmark = [pytest.mark.slurm, pytest.mark.root]
+
+SHOW_ENVIRONMENT = b"import os\nfor name, value in os.environ.items():\n    print(f'{name}={value}', flush=True)\n"
+START_S = 150.0
+TRAINING_S = 300.0
+
+
+def fields(nodes: int, *, image: str | None = None, **section: Any) -> dict[str, Any]:
+    here = {
+        "container": "bare", "python": sys.executable, "volumes": ["/shared/checkpoints:/checkpoints"],
+        "output": "/shared/%x-%j.log", **section,
+    }  # fmt: skip
+    return {"name": "two", "image": image, "nodes": nodes, "cpu": 4, "memory": "8GB", "slurm": here}
+
+
+def up(nodes: int, **changes: Any) -> str:
+    """A cluster that waits for jobs."""
+    return to_slurm(Cluster.load(fields(nodes, **changes)))
+
+
+def training(nodes: int, steps: int, **changes: Any) -> str:
+    overrides = {"trainer.total_training_steps": steps, "trainer.save_freq": 1}
+    return slurm_script("grpo-tiny", overrides, cluster=fields(nodes, **changes), name="run")
+
+
+def run_dir(slurm: SlurmNodes, job: int, restart: int = 0) -> Path:
+    return slurm.home / f"alice/.cloudrl/slurm/{job}/{restart}"
+
+
+@pytest.fixture(autouse=True)
+def folders(slurm: SlurmNodes) -> Iterator[None]:
+    """What jobs write: gone with each test."""
+    yield
+    slurm.restore()
+    slurm.login.run("rm", "-rf", "/home/alice/.cloudrl", "/home/alice/.cache", "/shared/checkpoints")
+    for log in slurm.shared.glob("two-*.log"):
+        log.unlink()
+
+
+def wait_for_step(slurm: SlurmNodes, job: int, step: int) -> None:
+    tracker = slurm.shared / "checkpoints/run/latest_checkpointed_iteration.txt"
+    deadline = time.monotonic() + TRAINING_S
+    while not tracker.exists() or int(tracker.read_text() or 0) < step:
+        assert time.monotonic() < deadline, slurm.jobs.output(job)
+        time.sleep(0.2)
+
+
+def first_step(output: str, start: int) -> int:
+    """The first step that a start of the job has trained."""
+    return int(re.findall(r"\bstep:(\d+) - ", output.partition(f"start {start} on")[2])[0])
+
+
+def test_a_training_outlives_a_node_without_power(slurm):
+    job = slurm.jobs.sbatch(training(2, steps=8), cwd="/shared")
+    wait_for_step(slurm, job, 2)
+    slurm.nodes[1].power_off()
+    slurm.jobs.wait(job, "PENDING")
+    slurm.jobs.release_now(job)
+    ended = slurm.jobs.wait(job, timeout_s=TRAINING_S)
+    output = slurm.jobs.output(job)
+    assert (ended.state, ended.exit_code, ended.restarts, ended.nodes) == ("COMPLETED", 0, 1, ("node0", "node2")), (
+        output
+    )
+    assert first_step(output, 1) > 2
+    assert output.rstrip().endswith("ended with status 0")
+    assert (slurm.shared / "checkpoints/run/global_step_8").is_dir()
+    assert (run_dir(slurm, job, 1) / "status").read_text() == "0\n"
+    slurm.restore()
+    # under a load as of these tests Slurm may kill the first start, 5 s after it has told it to end
+    left = [line for line in slurm.remains() if f"/tmp/cr-{job}-0-" not in line]
+    assert not left
+    for node in slurm.nodes:
+        node.run("sh", "-c", f"rm -rf /tmp/cr-{job}-0-*")
+
+
+def test_a_time_limit_lets_the_training_go_on_in_the_next_start(slurm):
+    job = slurm.jobs.sbatch(training(1, steps=40), "--time=30", cwd="/shared")
+    wait_for_step(slurm, job, 2)
+    slurm.login.run("scontrol", "update", f"JobId={job}", "TimeLimit=3")  # USR1 comes two minutes before that
+    slurm.jobs.wait(job, "PENDING", timeout_s=180)
+    assert "the time limit is near: queued again" in slurm.jobs.output(job)
+    slurm.login.run("scontrol", "update", f"JobId={job}", "TimeLimit=30")
+    slurm.jobs.release_now(job)
+    ended = slurm.jobs.wait(job, timeout_s=TRAINING_S)
+    output = slurm.jobs.output(job)
+    assert (ended.state, ended.restarts) == ("COMPLETED", 1), output
+    assert first_step(output, 1) > 2
+
+
+def test_two_jobs_on_two_nodes_know_nothing_of_each_other(slurm):
+    first, second = (slurm.jobs.sbatch(up(2, nodelist="node0,node1"), cwd="/shared") for _ in range(2))
+    for job in (first, second):
+        slurm.jobs.wait_for(job, "READY: 2 nodes", START_S)
+    heads = [json.loads((run_dir(slurm, job) / "head.json").read_text()) for job in (first, second)]
+    ports = [each[name] for each in heads for name in ("agent", "gcs", "dashboard", "client")]
+    assert len(set(ports)) == 8
+    for node in slurm.nodes:
+        assert (
+            "Permission denied"
+            in node.run("cat", str(Path("/home/alice/.cloudrl/slurm", str(first), "0/key")), user="bob").stderr
+        )
+    assert slurm.login.run("scancel", str(first), user="alice").returncode == 0
+    began = time.monotonic()
+    slurm.jobs.wait(first, "CANCELLED", timeout_s=15)
+    of_first = lambda: [each for each in slurm.remains(0) if f"cr-{first}-" in each]  # noqa: E731
+    while of_first():
+        assert time.monotonic() - began < 15, of_first()
+        time.sleep(0.2)
+    time.sleep(3)  # a second agent that missed its head would end now
+    assert slurm.jobs.show(second).state == "RUNNING"
+    assert slurm.login.run("scancel", str(second), user="alice").returncode == 0
+    slurm.jobs.wait(second, "CANCELLED", timeout_s=15)
+    assert not slurm.remains(15)
+
+
+def test_a_node_that_cannot_start_is_named_within_seconds(slurm):
+    began = time.monotonic()
+    job = slurm.jobs.sbatch(up(2, python="/shared/no/python"), cwd="/shared")
+    ended = slurm.jobs.wait(job, timeout_s=30)
+    assert (ended.state, ended.exit_code) == ("FAILED", 4)
+    first = slurm.jobs.output(job).splitlines()[:4]
+    assert any("there is no /shared/no/python on this node" in line for line in first), first
+    assert time.monotonic() - began < 30
+
+
+def test_an_agent_that_never_joins_ends_the_job(slurm):
+    setup = ['[ "$rank" = 0 ] || { sleep 600 & wait $!; }']
+    job = slurm.jobs.sbatch(up(2, node_setup=setup, join_timeout="20s"), cwd="/shared")
+    ended = slurm.jobs.wait(job, timeout_s=START_S)
+    assert (ended.state, ended.exit_code) == ("FAILED", 4)
+    assert "rank 1 did not join within 20 s" in slurm.jobs.output(job)
+    assert not slurm.remains()
+
+
+@pytest.mark.parametrize(
+    ("gpus", "variable"), [(Gpus(8, "amd", "mi300x"), "HIP_VISIBLE_DEVICES"), (Gpus(8), "CUDA_VISIBLE_DEVICES")]
+)
+@pytest.mark.parametrize("container", ["bare", "docker"])
+def test_verl_accepts_the_variables_that_are_left_of_all_that_slurm_sets(gpus, variable, container, monkeypatch):
+    """Two of eight GPUs on a site that sets the variables of all vendors; in docker the device options do the rest."""
+    from verl.single_controller.base.worker import Worker
+
+    section = fields(1, image=IMAGE, container=container, python=sys.executable)
+    script = to_slurm(Cluster.load({**section, "gpu": f"{gpus.vendor}:2"}), agent=SHOW_ENVIRONMENT)
+    with SlurmNodes(1, gpus=gpus, containers=container == "docker") as site:
+        job = site.jobs.sbatch(script, cwd="/shared")
+        site.jobs.wait(job)
+        shown = re.findall(r"^((?:HIP|CUDA|ROCR)_VISIBLE_DEVICES)=(.*)$", site.jobs.output(job), re.MULTILINE)
+    env = dict(shown)
+    expected = {} if (container, gpus.vendor) == ("docker", "nvidia") else {variable: "0,1"}
+    assert env == expected
+    for name in ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    Worker._setup_env_cuda_visible_devices(object())  # type: ignore[arg-type]
+    assert os.environ.get("CUDA_VISIBLE_DEVICES") == ("0,1" if env else None)
+
+
+def test_a_training_in_docker_leaves_no_container(slurm):
+    job = slurm.jobs.sbatch(training(2, steps=2, container="docker", image=IMAGE), cwd="/shared")
+    ended = slurm.jobs.wait(job, timeout_s=TRAINING_S)
+    assert (ended.state, ended.exit_code) == ("COMPLETED", 0), slurm.jobs.output(job)
+    assert (slurm.shared / "checkpoints/run/global_step_2").is_dir()
+    for rank in (0, 1):
+        assert (run_dir(slurm, job) / f"nodes/{rank}/agent.log").is_file()
+    assert not slurm.remains()
+
+
+def test_a_cancelled_job_in_podman_leaves_no_container(slurm):
+    script = up(2, container="podman", image=IMAGE, run_dir="/shared/root")  # whose home is on each node
+    job = slurm.jobs.sbatch(script, cwd="/shared", user="root")
+    slurm.jobs.wait_for(job, "READY: 2 nodes", START_S)
+    assert any("podman" in words[0] for words in slurm.nodes[1].processes())
+    slurm.login.run("scancel", str(job))
+    slurm.jobs.wait(job, "CANCELLED", timeout_s=15)
+    assert not slurm.remains(15)
+    slurm.login.run("rm", "-rf", "/shared/root")
+
+
+@pytest.mark.parametrize("container", ["docker", "podman"])
+def test_a_missing_image_is_named_within_seconds(slurm, container):
+    began = time.monotonic()
+    job = slurm.jobs.sbatch(up(2, container=container, image="nowhere/nothing:1"), cwd="/shared")
+    ended = slurm.jobs.wait(job, timeout_s=30)
+    assert (ended.state, ended.exit_code) == ("FAILED", 4)
+    assert "no image nowhere/nothing:1" in "\n".join(slurm.jobs.output(job).splitlines()[:6])
+    assert time.monotonic() - began < 30
+    assert not slurm.remains()
+
+
+@pytest.mark.parametrize("comment", ['it\'s "quoted"', "a\\b", "$(id) `id` $HOME", "# none", "a  b", "é"])
+def test_slurm_reads_a_value_as_it_was_given(slurm, comment):
+    job = slurm.jobs.sbatch(up(1, comment=comment), "--hold", cwd="/shared")
+    shown = slurm.login.run("squeue", "--noheader", f"--jobs={job}", "--Format=Comment:99").stdout
+    assert shown.rstrip() == comment

@@ -1,0 +1,71 @@
+"""A job and its cluster as one script for sbatch."""
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from cloudrl.errors import InputError
+from cloudrl.sdk.slurm import slurm_script
+
+CLUSTER: dict[str, Any] = {"nodes": 2, "slurm": {"volumes": ["/shared/ckpt:/checkpoints"], "partition": "gpu"}}
+
+
+def job_of(script: str) -> dict[str, Any]:
+    return json.loads(re.findall(r"<<'JOB'\n(.*?)\nJOB\n", script, re.DOTALL)[0])
+
+
+def test_the_run_has_its_name_in_the_script_and_each_task_of_an_array_one_of_its_own():
+    job = job_of(slurm_script("grpo-tiny", {"data.seed": 7}, cluster=CLUSTER, name="adder"))
+    assert job["submission_id"] == job["metadata"]["job_name"] == "adder__TASK__"
+    assert "trainer.default_local_dir=/shared/ckpt/adder__TASK__" in job["argv"]
+    assert {"trainer.resume_mode=auto", "trainer.nnodes=2", "data.seed=7"} <= set(job["argv"])
+    nameless = job_of(slurm_script("grpo-tiny", cluster=CLUSTER))
+    assert re.fullmatch(r"grpo-tiny-\d{8}-\d{6}__TASK__", nameless["submission_id"])
+
+
+def test_a_recipe_brings_its_cluster():
+    section = {"container": "docker", "volumes": ["/shared/ckpt:/checkpoints"]}
+    script = slurm_script("ppo-rocm-0.5b", cluster={"slurm": section})
+    assert "#SBATCH --job-name=ppo-rocm-0-5b\n#SBATCH --nodes=2\n" in script
+    assert "#SBATCH --gpus-per-node=8\n" in script
+    assert "IMAGE=verlai/verl:rocm" in script
+    assert "--model=Qwen/Qwen2.5-0.5B-Instruct" in script
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"reward": "./mine.py"}, "mine.py is a file of this machine"),
+        ({"working_dir": "."}, "a working directory cannot go along"),
+        ({"env": {"WANDB_API_KEY": "abc123"}}, "the value of WANDB_API_KEY would stand in the script"),
+    ],
+)
+def test_what_this_machine_alone_has_is_refused(options, words, tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text(
+        "def compute_score(data_source, solution_str, ground_truth, extra_info=None): ...\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=words) as error:
+        slurm_script("grpo-tiny", cluster=CLUSTER, **options)
+    assert "abc123" not in str(error.value)
+
+
+def test_secrets_of_this_shell_stay_out_of_the_script(monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_of_this_shell")
+    assert "hf_of_this_shell" not in slurm_script(
+        "grpo", cluster={**CLUSTER, "slurm": {**CLUSTER["slurm"], "container": "bare"}}
+    )
+
+
+def test_notes_have_the_name_that_the_user_knows():
+    notes: list[str] = []
+    slurm_script("grpo-tiny", cluster=CLUSTER, name="adder", on_progress=lambda each: notes.append(each.text))
+    assert notes
+    assert "__TASK__" not in " ".join(notes)
+
+
+def test_the_command_prints_it(run):
+    done = run("slurm", "script", "grpo-tiny", "--name", "adder", "--set", "slurm.volumes=[/shared/ckpt:/checkpoints]")
+    assert done.out.startswith("#!/bin/bash\n# Training adder on Slurm")
