@@ -11,26 +11,26 @@ PYTHON ?= $(shell for p in python3.12 python3.11 python3.10 python3 python; do \
 TORCH_ARGS := $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-unit test-dstack test-slurm test-slow check format bench-help bench-up bench-dstack bench-merge dstack-lab dstack-lab-down slurm-lab slurm-lab-down lab-packages clean
+.PHONY: demo test test-unit test-dstack test-slurm test-slow check format bench-help bench-up bench-dstack bench-merge dstack-lab dstack-lab-down slurm-lab slurm-lab-down dstack-packages slurm-packages clean
 
 demo: $(VENV)/.local
 	$(BIN)/cloudrl demo
 
-test: lab-packages
+test: dstack-packages
 	@$(BIN)/python tests/parts.py
 
 test-unit: $(VENV)/.dev
 	$(BIN)/python -m pytest --ignore tests/verl_cpu -m "not io and not agents and not verl and not ray and not e2e and not dstack and not slurm"
 
 # the real dstack server with stand-in hosts
-test-dstack: lab-packages
+test-dstack: dstack-packages
 	@$(BIN)/python tests/parts.py lab second-lab
 
 # a real Slurm on nodes that are namespaces
-test-slurm: lab-packages
+test-slurm: slurm-packages
 	@$(BIN)/python tests/parts.py slurm
 
-test-slow: lab-packages
+test-slow: slurm-packages
 	CLOUDRL_SLOW=1 HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest
 
 check: $(VENV)/.dev
@@ -52,32 +52,34 @@ bench-up: $(VENV)/.dev
 bench-merge: $(VENV)/.dev
 	$(BIN)/python benchmarks/bench_merge.py
 
-bench-dstack: lab-packages
+bench-dstack: dstack-packages
 	PYTHONPATH=tests $(BIN)/python benchmarks/bench_dstack.py
 
 # Two stand-in hosts and the real dstack server, by hand: tests/dstack_hosts/README.md. LAB="--hosts 4 --stock"
-dstack-lab: lab-packages
+dstack-lab: dstack-packages
 	PYTHONPATH=tests $(BIN)/python -m dstack_hosts up $(LAB)
 
 dstack-lab-down: $(VENV)/.dev
 	PYTHONPATH=tests $(BIN)/python -m dstack_hosts down
 
 # A real Slurm, by hand: tests/slurm_nodes/README.md. LAB="--nodes 3 --vendor amd --containers"
-slurm-lab: lab-packages
+slurm-lab: slurm-packages
 	PYTHONPATH=tests $(BIN)/python -m slurm_nodes up $(LAB)
 
 slurm-lab-down: $(VENV)/.dev
 	PYTHONPATH=tests $(BIN)/python -m slurm_nodes down
 
-# Programs that both labs need, where this is root on Debian; elsewhere their tests are skipped and say why. Not under
+# Programs that the labs need, where this is root on Debian; elsewhere their tests are skipped and say why. Not under
 # systemd, which would start the machine's own sshd; policy-rc.d keeps Debian's scripts from starting the other daemons.
 POLICY := /usr/sbin/policy-rc.d
-lab-packages: $(VENV)/.dev
-	@missing=$$(PYTHONPATH=tests $(BIN)/python -m slurm_nodes packages); test -n "$$missing" || exit 0; \
+dstack-packages: PACKAGES_OF := dstack_hosts
+slurm-packages: PACKAGES_OF := slurm_nodes
+dstack-packages slurm-packages: $(VENV)/.dev
+	@missing=$$(PYTHONPATH=tests $(BIN)/python -m $(PACKAGES_OF) packages); test -n "$$missing" || exit 0; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && [ ! -d /run/systemd/system ]; then \
 		if [ ! -e $(POLICY) ]; then printf '#!/bin/sh\nexit 101\n' >$(POLICY); chmod +x $(POLICY); trap 'rm $(POLICY)' EXIT; fi; \
 		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $$missing; \
-	else echo "tests in the dstack lab and on Slurm will be skipped: install $$missing" >&2; fi
+	else echo "tests of $(PACKAGES_OF) will be skipped: install $$missing" >&2; fi
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

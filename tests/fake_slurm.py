@@ -1,7 +1,5 @@
 """Slurm's commands as far as a job script needs them: steps are processes of this machine."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import signal

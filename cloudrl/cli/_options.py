@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import json
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -146,7 +147,7 @@ def cluster_options(
     gpu: GpuOption = None,
     image: Annotated[str | None, typer.Option(help="Container image. Default: verl's own.")] = None,
     setup: Annotated[list[str] | None, option("COMMAND", "Command to run first on every node. Repeatable.")] = None,
-    secret: Annotated[list[str] | None, option("NAME", "dstack secret to pass to every process. Repeatable.")] = None,
+    secret: Annotated[list[str] | None, option("NAME", "Secret to pass to every process. Repeatable.")] = None,
     checkpoints: Annotated[str | None, option("DIR", "Folder on the nodes for checkpoints.")] = None,
     volume: Annotated[
         list[str] | None, option("A:B", "/host:/container, or name:/container for a network volume. Repeatable.")
@@ -155,9 +156,12 @@ def cluster_options(
         str | None, option("TIME", "Stop the cluster after this long without a job: 30m.")
     ] = None,
     max_cost: Annotated[float | None, option("DOLLARS", "Stop the cluster once it has cost this much.")] = None,
+    login: Annotated[str | None, option("USER@HOST", "Slurm login node, with --on slurm.")] = None,
     field: SetOption = None,
 ) -> dict[str, Any]:
     """Fields of `cloudrl.Cluster` by their names, and what `-f` and `--set` say for `declared_fields`."""
+    if login is not None:
+        field = [f"slurm.login={json.dumps(login)}", *(field or ())]
     return explicit(
         nodes=nodes, gpu=0 if gpu == "none" else gpu, image=image, setup=setup, secrets=secret,
         checkpoints=checkpoints, volumes=volume, down_when_idle=down_when_idle, max_cost=max_cost, file=file, set=field,

@@ -58,7 +58,7 @@ def down(*, name: str | None, yes: YesOption = False) -> None:
 def env(*, name: str | None, address: AddressOption = None, as_json: JsonOption = False) -> None:
     """Print what a raw `ray job submit` needs: eval "$(cloudrl env)". The output contains the cluster's token.
 
-    The tunnel to a cluster on dstack stays open in the background, as after `cloudrl attach`.
+    The tunnel to a cluster elsewhere stays open in the background, as after `cloudrl attach`.
     """
     from cloudrl.sdk.find import find
 

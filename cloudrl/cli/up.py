@@ -24,8 +24,8 @@ def up(
 ) -> None:
     """Start a cluster and wait until it is READY. It keeps running after this command ends.
 
-    If you press Ctrl-C, a cluster on this machine is stopped. One on dstack keeps running, and the message says what
-    it costs and how to stop it.
+    If you press Ctrl-C, a cluster on this machine is stopped. One on dstack or Slurm keeps running or waiting, and the
+    message says what it costs and how to stop it.
     """
     from cloudrl.sdk.cluster import load_cluster
 

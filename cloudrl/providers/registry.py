@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 PROVIDERS = {
     "local": "cloudrl.providers.local.provider:LocalProvider",
     "dstack": "cloudrl.providers.dstack.provider:DstackProvider",
+    "slurm": "cloudrl.providers.slurm.provider:SlurmProvider",
 }
 """Name -> module and class. Of clusters that are over, the first provider's counts."""
 DEFAULT = "local"

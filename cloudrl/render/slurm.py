@@ -40,6 +40,8 @@ from cloudrl.spec.sizes import seconds_of
 from cloudrl.spec.slurm import SlurmSection, read_slurm
 from cloudrl.spec.volume import Volume
 
+COMMENT = "cloudrl:"
+"""Begins the comment of the Slurm job, by which a client finds it; the run folder follows if it is not the usual."""
 TASK = "__TASK__"
 """In the job, becomes `-3` in task 3 of a job array, and nothing elsewhere."""
 _CPUS_PER_GPU = 8
@@ -81,7 +83,7 @@ def to_slurm(cluster: Cluster, job: Mapping[str, Any] | None = None, *, agent: b
     what = "Ray cluster for verl" if job is None else f"Training {job['submission_id'].replace(TASK, '')}"
     parts = [
         _HEADER.format(what=what, file=f"{cluster.name}.sh", run_dir=own.run_dir or "~/.cloudrl/slurm"),
-        *(_directive(name, value) for name, value in _directives(cluster, directives).items()),
+        *(_directive(name, value) for name, value in _directives(cluster, own, directives).items()),
         "\nset -euo pipefail\numask 077\n",
         f"RUN_DIR={run_dir}",
         *_settings(cluster, own, back_end, _notice_s(directives)),
@@ -150,7 +152,7 @@ def _volumes(cluster: Cluster, own: SlurmSection) -> list[Volume]:
     return volumes
 
 
-def _directives(cluster: Cluster, given: Mapping[str, str | None]) -> dict[str, str | None]:
+def _directives(cluster: Cluster, own: SlurmSection, given: Mapping[str, str | None]) -> dict[str, str | None]:
     """The options of sbatch: from the portable fields, ours unless the section says otherwise, and the section's."""
     wanted: dict[str, str | None] = {"job-name": cluster.name, "nodes": str(cluster.nodes), "ntasks-per-node": "1"}
     gpus = cluster.gpus_per_node
@@ -162,7 +164,7 @@ def _directives(cluster: Cluster, given: Mapping[str, str | None]) -> dict[str, 
         wanted["cpus-per-task"] = str(_cpus(cluster, gpus))
     if cluster.memory is not None and not any(name.startswith("mem") for name in given):
         wanted["mem"] = _slurm_size(cluster.memory)
-    defaults = dict(_DEFAULTS)
+    defaults = {"comment": f"{COMMENT}{own.run_dir or ''}", **_DEFAULTS}
     if "no-requeue" in given:
         del defaults["requeue"], defaults["signal"]
     return {**wanted, **{name: value for name, value in defaults.items() if name not in given}, **given}

@@ -19,6 +19,8 @@ _RENDERED = ("nodes", "ntasks", "ntasks-per-node", "job-name", "wrap")
 class SlurmSection(Spec):
     """What of the section is ours; sbatch itself judges the rest, which `read_slurm` keeps as it is."""
 
+    login: Annotated[str | None, PlainValidator(optional(one_line))] = None
+    """Where Slurm's commands are, `user@host` or a name in `~/.ssh/config`; None is this machine."""
     container: Literal["bare", "docker", "podman", "apptainer", "pyxis"] | None = None
     """What the nodes run the agent in; None is `bare` for a cluster with neither GPUs nor an image."""
     dockerfile: Annotated[str | None, PlainValidator(optional(absolute_path))] = None

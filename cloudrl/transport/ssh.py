@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from cloudrl.errors import CloudrlError, ConnectionFailed
@@ -31,13 +31,17 @@ _ENVIRONMENT = ("PATH", "HOME", "USER", "LOGNAME", "SSH_AUTH_SOCK", "LANG", "LC_
 
 @dataclass(frozen=True)
 class Route:
-    """How to reach one node: host -> its options in an ssh_config.
+    """How to reach one node.
 
-    The last of `hosts` is the node and is called `name`; those before it are jumped through.
+    Attributes:
+        name: what it is called in `hosts`.
+        hosts: host -> its options in an ssh_config. The last one is the node; those before it are jumped through.
+        ports: the usual port of a server there -> the port at which it really is; others are where they usually are.
     """
 
     name: str
     hosts: Mapping[str, Mapping[str, str]]
+    ports: Mapping[int, int] = field(default_factory=dict)
 
     def config(self) -> str:
         """The text of an ssh_config."""

@@ -86,7 +86,8 @@ class Tunnel:
 
     def _run_ssh(self, route: Route) -> None:
         """One ssh, to its end."""
-        forwards = [f"-L127.0.0.1:{local}:127.0.0.1:{remote}" for remote, local in self.ports.items()]
+        there = {remote: route.ports.get(remote, remote) for remote in self.ports}
+        forwards = [f"-L127.0.0.1:{local}:127.0.0.1:{there[remote]}" for remote, local in self.ports.items()]
         self._ready.unlink(missing_ok=True)
         # run once all ports are bound (OpenSSH 9.2, ssh.c: ssh_session2); another program may listen on one of them
         ready = f"LocalCommand=touch {shlex.quote(str(self._ready).replace('%', '%%'))}"

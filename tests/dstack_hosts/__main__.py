@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from . import namespaces
+from . import namespaces, requirements
 from .guarded import end
 from .lab import Lab, LabUnavailable
 
@@ -89,6 +89,12 @@ def inside(arguments: argparse.Namespace) -> int:
     return subprocess.run(words, env=environment, check=False).returncode
 
 
+def packages(_arguments: argparse.Namespace) -> int:
+    """Print the Debian packages that are missing, for the Makefile."""
+    print(" ".join(requirements.missing_packages()))
+    return 0
+
+
 def main() -> int:
     """The exit status."""
     parser = argparse.ArgumentParser(prog="dstack_hosts")
@@ -98,6 +104,7 @@ def main() -> int:
     command.add_argument("--stock", action="store_true", help="dstack's own polling intervals")
     command.set_defaults(act=up)
     commands.add_parser("down", help="end the lab").set_defaults(act=down)
+    commands.add_parser("packages", help="print missing Debian packages").set_defaults(act=packages)
     command = commands.add_parser("in", help="run a command in the lab's network")
     command.add_argument("words", nargs=argparse.REMAINDER)
     command.set_defaults(act=inside)

@@ -23,6 +23,7 @@ from cloudrl.providers.dstack.watcher import RunWatcher
 from cloudrl.providers.model import NoFleet, Status
 from cloudrl.spec import Cluster, Fleet, NodeRange
 from cloudrl.transport.ssh import Route
+from cloudrl.transport.tunnel import Tunnel
 
 LAB = Cluster(name="lab", nodes=2)
 
@@ -266,7 +267,7 @@ def test_a_run_that_was_submitted_again_is_found_where_it_is_now(
 
     monkeypatch.setattr(access.route, "route", lambda _server, run: Route(run.nodes[0].latest.hostname, {}))
     monkeypatch.setattr(access.ssh, "run", read)
-    monkeypatch.setattr(access.Tunnel, "open", lambda *_: None)
+    monkeypatch.setattr(Tunnel, "open", lambda *_: None)
     dstack.held_runs = [run(attempt(0, host="10.0.0.1"))]
     way = access.open_access(dstack.server, current(dstack))
     first = way.connection
@@ -311,7 +312,7 @@ def test_what_an_image_prints_before_the_key_is_no_part_of_it(
     """`cat KEY` through ssh runs the image's ~/.bashrc first."""
     monkeypatch.setattr(access.route, "route", lambda *_: Route("lab", {}))
     monkeypatch.setattr(access.ssh, "run", lambda *_: b"Welcome to CUDA\n" + key)
-    monkeypatch.setattr(access.Tunnel, "open", lambda *_: None)
+    monkeypatch.setattr(Tunnel, "open", lambda *_: None)
     dstack.held_runs = [run(attempt(), others=[attempt(host=host) for host in others])]
     assert access.open_access(dstack.server, current(dstack)).connection.ray_token == derive(key).ray
 

@@ -119,7 +119,8 @@ def test_portable_fields_become_options_of_sbatch():
     given_ = directives(to_slurm(cluster("docker", "H100:8", nodes=4, memory="64GB..1TB", cpu="x86:96..")))
     assert given_ == {
         "job-name": "two", "nodes": "4", "ntasks-per-node": "1", "gpus-per-node": "8", "cpus-per-task": "96",
-        "mem": "65536M", "requeue": None, "open-mode": "append", "output": "%x-%j.log", "signal": "B:USR1@120",
+        "mem": "65536M", "comment": "cloudrl:", "requeue": None, "open-mode": "append", "output": "%x-%j.log",
+        "signal": "B:USR1@120",
     }  # fmt: skip
 
 

@@ -1,7 +1,5 @@
 """What a script does, with stand-ins for Slurm's commands and for the agent; on a real Slurm: tests/slurm_nodes."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The script for sbatch on a real Slurm: real agents, real Ray, real verl."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

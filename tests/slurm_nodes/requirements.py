@@ -24,6 +24,7 @@ _PROGRAMS = {
     "newuidmap": "uidmap",
     "fuse-overlayfs": "fuse-overlayfs",
     "slirp4netns": "slirp4netns",
+    "shellcheck": "shellcheck",
 }
 _PLUGINS = {
     "proctrack_cgroup.so": "slurm-wlm-basic-plugins",

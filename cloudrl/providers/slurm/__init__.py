@@ -1,0 +1,1 @@
+"""Clusters as jobs of a Slurm cluster."""

@@ -1,0 +1,108 @@
+"""A cluster as a script for sbatch: pure until it is priced, by one question to Slurm."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, field, replace
+
+from cloudrl.errors import CapacityError, InputError
+from cloudrl.providers.machines import Notice, Price
+from cloudrl.providers.model import Plan
+from cloudrl.providers.slurm.login import CommandFailed, Login
+from cloudrl.providers.slurm.run_folder import DEFAULT
+from cloudrl.render.agent_options import release_of
+from cloudrl.render.slurm import back_end_of, checkpoint_folder, data_folder, to_slurm
+from cloudrl.spec import Cluster
+from cloudrl.spec.slurm import read_slurm
+
+_NO_NODES = ("node configuration is not available", "Node count specification invalid", "nodes are not available")
+_WITHOUT_EFFECT = ("dstack", "disk", "ports")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlurmPlan(Plan):
+    """A cluster as the script that is sent.
+
+    Attributes:
+        login: where Slurm's commands are.
+        run_dir: what all jobs of the user share there, as the shell reads it.
+        script: for the standard input of sbatch.
+        secrets: name -> value, for those that this shell has; the others lie in a file there already.
+    """
+
+    login: Login
+    run_dir: str
+    script: str = field(repr=False)
+    secrets: dict[str, str] = field(default_factory=dict, repr=False, compare=False)
+
+    def render(self) -> str:
+        """The script, without the agent's file in it, that many bytes of base64."""
+        return re.sub(r"(?<=<<'AGENT' \| gzip -d\n).*?(?=\nAGENT\n)", "...", self.script, flags=re.DOTALL)
+
+    def priced(self) -> SlurmPlan:
+        """The same, judged by sbatch, with when Slurm would start it. Nothing is queued.
+
+        Raises:
+            InputError: sbatch refuses an option of the section, or a secret is nowhere.
+            CapacityError: Slurm has no such nodes, however long one waits.
+            ConnectionFailed: the login node or Slurm does not answer.
+        """
+        self._check_secrets()
+        try:
+            said = self.login.shell("sbatch --test-only 2>&1", self.script.encode())
+        except CommandFailed as error:
+            text = error.message.partition(": ")[2] or error.message
+            kind = CapacityError if any(words in text for words in _NO_NODES) else InputError
+            hint = "Options of sbatch stand in section slurm: --set slurm.partition=gpu"
+            raise kind(f"Slurm refuses cluster {self.name!r}: {text}", hint=hint) from error
+        notice = Notice(f"Slurm: {_first_line(said)}")
+        return replace(self, price=Price(self.cluster.price_per_hour, notices=(notice,)))
+
+    def _check_secrets(self) -> None:
+        """Raises: InputError: one is neither in this shell nor in a file there."""
+        for name in self.cluster.secrets:
+            if name in self.secrets:
+                continue
+            try:
+                self.login.shell(f"test -s {self.run_dir}/secrets/{name}")
+            except CommandFailed:
+                raise InputError(
+                    f"secret {name} is neither set in this shell nor in {self.run_dir}/secrets on {self.login}",
+                    hint=f"export {name}=...",
+                ) from None
+
+
+def make_plan(cluster: Cluster) -> SlurmPlan:
+    """The script of a cluster.
+
+    Raises:
+        SpecError: it cannot be had on Slurm.
+    """
+    own, _ = read_slurm(cluster.slurm)
+    is_bare = back_end_of(cluster, own) == "bare"
+    known = None if is_bare or own.dockerfile is not None else release_of(cluster)
+    unused = [name for name in cluster.explicit_fields() if name in _WITHOUT_EFFECT]
+    return SlurmPlan(
+        provider="slurm",
+        cluster=cluster,
+        checkpoint_dir=checkpoint_folder(cluster),
+        data_dir=data_folder(cluster),
+        secrets_dir="/dev/shm/cloudrl-0-RUN-ID",  # noqa: S108  as the agent does
+        verl_version=known.verl if known else None,
+        rollouts=(known.rollout,) if known else (),
+        notes=(f"without effect on Slurm: {', '.join(unused)}",) if unused else (),
+        login=Login(own.login or ""),
+        run_dir=own.run_dir or DEFAULT,
+        script=to_slurm(cluster),
+        secrets={name: os.environ[name] for name in cluster.secrets if os.environ.get(name)},
+    )
+
+
+def _first_line(said: str) -> str:
+    """`Job 12 to start at ...` as people read it."""
+    line = next((each for each in said.splitlines() if "to start at" in each), said.strip())
+    found = re.search(r"to start at (\S+) using (\d+) processors on nodes (\S+) in partition (\S+)", line)
+    if found is None:
+        return line.removeprefix("sbatch: ")
+    return f"expected to start at {found[1]} on {found[3]}, partition {found[4]}"

@@ -1,0 +1,268 @@
+"""Provider `slurm`: clusters are jobs of a Slurm cluster, whose commands are on this machine or on a login node."""
+
+import shlex
+import time
+from collections.abc import Callable, Generator
+from contextlib import closing
+from typing import final
+
+from cloudrl.errors import CloudrlError, ClusterFailed, ConnectionFailed, InputError, Interrupted
+from cloudrl.protocol.backoff import Backoff, retry
+from cloudrl.providers.model import UP_TIMEOUT_S, WATCH_S, Plan, Provider, Status
+from cloudrl.providers.slurm import access, queue, state
+from cloudrl.providers.slurm.login import CommandFailed, Login, is_here
+from cloudrl.providers.slurm.plan import SlurmPlan, make_plan
+from cloudrl.providers.slurm.queue import SlurmJob
+from cloudrl.providers.slurm.run_folder import DEFAULT
+from cloudrl.providers.slurm.state import SlurmState
+from cloudrl.providers.slurm.watcher import JobWatcher, describe
+from cloudrl.render.slurm import COMMENT
+from cloudrl.spec import Cluster
+from cloudrl.transport import Connection, ssh
+
+_POLL_S = 1.0
+_BACK_S = 120.0
+_GONE_S = 60.0
+"""From scancel until nothing runs any more: sites give a job up to KillWait (30 s) to end."""
+
+
+@final
+class SlurmProvider(Provider):
+    """The verbs, where `sbatch` is: on this machine, or on the login node that the section names."""
+
+    name = "slurm"
+    nodes_are_here = False
+    has_gpus = True
+    state_pattern = "slurm/*/"
+
+    def is_configured(self) -> bool:
+        """See `Provider`."""
+        return bool(state.names()) or is_here()
+
+    def plan(self, cluster: Cluster, *, dashboard_port: int | None = None) -> SlurmPlan:
+        """See `Provider`."""
+        if dashboard_port is not None:
+            raise InputError(
+                f"--dashboard-port {dashboard_port}: on Slurm the dashboard is forwarded to 8265 if that is free",
+                hint="Leave it out",
+            )
+        return make_plan(cluster)
+
+    def up(
+        self,
+        plan: Plan,
+        *,
+        on_status: Callable[[Status], None] | None = None,
+        timeout_s: float = UP_TIMEOUT_S,
+        detach: bool = True,
+    ) -> Connection:
+        """Queue the job and return once the cluster is READY, however long it waits for nodes.
+
+        Raises:
+            InputError: a job of this name is queued, sbatch refuses it, or `detach` is False.
+            CapacityError: no such nodes.
+            ClusterFailed: it ended before it was ready; the message has the reason.
+            Interrupted: Ctrl-C. A job that was queued stays so, and the message says it.
+        """
+        if not isinstance(plan, SlurmPlan):
+            raise TypeError(f"a plan of another provider: {plan!r}")
+        if not detach:
+            raise InputError(
+                "detach=False: a job of Slurm outlives this program, whatever happens to it",
+                hint='End it with the block: with cluster.up(on="slurm") as ray: ...',
+            )
+        ssh.ensure_installed()
+        try:
+            priced = plan.priced() if plan.price is None else plan
+            self._ensure_free(priced)
+        except KeyboardInterrupt as error:
+            raise Interrupted("interrupted; nothing was started") from error
+        known: SlurmState | None = None
+        try:
+            known = _submit(priced)
+            _await_ready(known, on_status, timeout_s)
+            return self.attach(known.name, keep_open=True)
+        except KeyboardInterrupt as error:
+            raise _with_job(known, priced, Interrupted("interrupted")) from error
+        except CloudrlError as error:
+            raise _with_job(known, priced, error) from error
+
+    def _ensure_free(self, plan: SlurmPlan) -> None:
+        """Raises: InputError: a job of the name is queued or runs."""
+        same = [job for job in queue.jobs(plan.login) if job.name == plan.name]
+        if same:
+            raise InputError(
+                f"cluster {plan.name!r} is up already: job {same[0].id} is {same[0].state.value}",
+                hint=f"Use it: cloudrl submit grpo --cluster {plan.name}   End it: cloudrl down {plan.name}",
+            )
+
+    def attach(self, name: str, *, keep_open: bool = False) -> Connection:
+        """Connect to a running cluster, also one that a plain `sbatch` has started.
+
+        Raises:
+            InputError: there is none of that name, or it is over.
+            ConnectionFailed: its first node cannot be reached.
+        """
+        known = _known(name)
+        job = queue.job(Login(known.login), known.job_id)
+        if job is None or job.is_over:
+            over = "is over" if job is None else f"is over: {job.state.value}"
+            raise InputError(f"cluster {name!r} {over}", hint=f"cloudrl up {name} --on {self.name}")
+        if keep_open:
+            access.keep_tunnel(known)
+        return access.open_access(known).connection
+
+    def detach(self, name: str) -> bool:
+        """See `Provider`."""
+        return access.close_tunnel(_known(name))
+
+    def status(self, name: str) -> Status:
+        """See `Provider`."""
+        with closing(self.watch(name)) as statuses:
+            return next(statuses)
+
+    def watch(self, name: str) -> Generator[Status, None, None]:
+        """See `Provider`."""
+        with closing(JobWatcher(_known(name))) as watcher:
+            while True:
+                status = watcher.status()
+                yield status
+                if status.is_over:
+                    return
+                time.sleep(WATCH_S)
+
+    def down(self, name: str) -> bool:
+        """Cancel the job, and return when nothing of it runs; False when it was over. Logs and checkpoints stay.
+
+        Raises:
+            InputError: there is no cluster of that name.
+            ConnectionFailed: Slurm does not answer, or the job does not end.
+        """
+        known = _known(name)
+        login = Login(known.login)
+        job = queue.job(login, known.job_id)
+        try:
+            if job is None or job.is_over:
+                return False
+            queue.cancel(login, known.job_id)  # first: its nodes are what counts
+            deadline = time.monotonic() + _GONE_S
+            while (job := queue.job(login, known.job_id)) is not None and not job.is_over:
+                if time.monotonic() > deadline:
+                    raise ConnectionFailed(
+                        f"job {known.job_id} is cancelled and still {job.state.value} after {_GONE_S:.0f} s",
+                        hint=f"squeue --jobs={known.job_id}",
+                    )
+                time.sleep(_POLL_S)
+            return True
+        finally:
+            access.close_tunnel(known)
+
+    def list(self, name: str | None = None) -> tuple[Status, ...]:
+        """Clusters of the present user that are queued or run, or the one of a name, over or not."""
+        if name is not None:
+            try:
+                known = _known(name)
+            except InputError:
+                return ()
+            return (describe(known, queue.job(Login(known.login), known.job_id)),)
+        return tuple(
+            describe(_state_of(login, job), job) for login in _logins() for job in queue.jobs(login) if not job.is_over
+        )
+
+
+def _logins() -> list[Login]:
+    """Where clusters may be: this machine, if it has Slurm, and login nodes of known ones."""
+    here = [""] if is_here() else []
+    return [
+        Login(host) for host in dict.fromkeys([*here, *(each.login for each in map(state.read, state.names()) if each)])
+    ]
+
+
+def _known(name: str) -> SlurmState:
+    """What is known of a cluster, from this machine's own file, or from the queue for one that sbatch has started.
+
+    Raises:
+        InputError: there is none.
+    """
+    known = state.read(name)
+    here = Login()
+    if known is None and is_here():
+        known = next((_state_of(here, job) for job in queue.jobs(here) if job.name == name), None)
+        if known is not None:
+            known.write()
+    if known is None:
+        raise InputError(f"no cluster {name!r} on Slurm", hint="See what there is: cloudrl status")
+    return known
+
+
+def _state_of(login: Login, job: SlurmJob) -> SlurmState:
+    known = state.read(job.name)
+    if known is not None and known.job_id == job.id:
+        return known
+    run_dir = job.comment[len(COMMENT) :] or DEFAULT
+    return SlurmState(job.name, login.host, job.id, run_dir, log=_log_of(login, job.id), checkpoint_dir="")
+
+
+def _log_of(login: Login, job_id: int) -> str:
+    """The file with the output of a job."""
+    said = login.run("scontrol", "show", "job", str(job_id))
+    lines = (line.strip() for line in said.splitlines())
+    return next((line[len("StdOut=") :] for line in lines if line.startswith("StdOut=")), "")
+
+
+def _submit(plan: SlurmPlan) -> SlurmState:
+    """Queue the job. The value of a secret goes through a pipe into a file that its owner alone can read."""
+    folder = plan.run_dir
+    plan.login.shell(f"umask 077 && mkdir -p {folder}/secrets && chmod 700 {folder} {folder}/secrets")
+    for name, value in plan.secrets.items():
+        plan.login.shell(f"umask 077 && cat >{folder}/secrets/{name}", value.encode())
+    try:
+        said = plan.login.shell(f"cd {folder} && sbatch --parsable", plan.script.encode())
+    except CommandFailed as error:
+        raise InputError(f"Slurm refuses cluster {plan.name!r}: {error.message}") from error
+    job_id = int(said.strip().splitlines()[-1].partition(";")[0])
+    log = _log_of(plan.login, job_id)
+    known = SlurmState(plan.name, plan.login.host, job_id, folder, log, plan.checkpoint_dir)
+    access.close_tunnel(known)  # to an earlier cluster of the name
+    known.write()
+    return known
+
+
+def _await_ready(known: SlurmState, on_status: Callable[[Status], None] | None, timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    with closing(JobWatcher(known)) as watcher:
+        while True:
+            status = retry(watcher.status, Backoff(_POLL_S, _POLL_S, _BACK_S))
+            if status.is_over:
+                raise ClusterFailed(
+                    f"cluster {known.name!r} ended before it was ready: {status.reason or status.phase}",
+                    hint=f"Its log: {status.logs_command}",
+                )
+            if on_status is not None:
+                on_status(status)
+            if status.is_ready:
+                return
+            if time.monotonic() > deadline:
+                raise ClusterFailed(f"cluster {known.name!r} is not ready after {timeout_s:.0f} s: {status.phase}")
+            time.sleep(_POLL_S)
+
+
+def _with_job(known: SlurmState | None, plan: SlurmPlan, error: CloudrlError) -> CloudrlError:
+    """An error after sbatch was asked, with whether the job goes on without whoever asked for it."""
+    hints = [*(error.hint or "").splitlines()]
+    try:
+        jobs = queue.jobs(plan.login) if known is None else [queue.job(plan.login, known.job_id)]
+        job = next((each for each in jobs if each is not None and each.name == plan.name), None)
+    except CloudrlError as unseen:
+        squeue = shlex.join(["squeue", "--me", f"--name={plan.name}"])
+        message = f"{error.message}; cannot tell whether cluster {plan.name} goes on: {unseen.message}"
+        return type(error)(message, hint="\n".join([*hints, f"On {plan.login}: {squeue}"]))
+    if job is None or job.is_over:
+        return (
+            Interrupted("interrupted; nothing was started")
+            if known is None and isinstance(error, Interrupted)
+            else error
+        )
+    hints += [f"Look: cloudrl status {plan.name} --watch", f"End it: cloudrl down {plan.name}"]
+    state_now = f"cluster {plan.name} goes on as job {job.id}, {job.state.value}"
+    return type(error)(f"{error.message}; {state_now}", hint="\n".join(hints))

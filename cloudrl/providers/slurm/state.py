@@ -1,0 +1,62 @@
+"""What this machine knows of a cluster on Slurm: `$CLOUDRL_HOME/slurm/NAME/cluster.json`."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from cloudrl.providers.model import home
+from cloudrl.providers.slurm.login import Login
+from cloudrl.providers.slurm.run_folder import RunFolder
+
+
+def root() -> Path:
+    """The folder of all of them."""
+    return home() / "slurm"
+
+
+@dataclass(frozen=True)
+class SlurmState:
+    """One cluster.
+
+    Attributes:
+        login: where Slurm's commands are; "" for this machine.
+        run_dir: what all jobs share, as the shell there reads it.
+        log: of the Slurm job.
+    """
+
+    name: str
+    login: str
+    job_id: int
+    run_dir: str
+    log: str
+    checkpoint_dir: str
+
+    @property
+    def folder(self) -> Path:
+        """Files of ssh and of the tunnel."""
+        return root() / self.name
+
+    @property
+    def run_folder(self) -> RunFolder:
+        """Its folder on the nodes."""
+        return RunFolder(Login(self.login), self.run_dir, self.job_id)
+
+    def write(self) -> None:
+        """Write it, whole or not at all."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        part = self.folder / ".cluster.json.part"
+        part.write_text(json.dumps(asdict(self), indent=1) + "\n")
+        part.replace(self.folder / "cluster.json")
+
+
+def read(name: str) -> SlurmState | None:
+    """What is known of a cluster, None where nothing is."""
+    try:
+        return SlurmState(**json.loads((root() / name / "cluster.json").read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def names() -> list[str]:
+    """All that anything is known of."""
+    return sorted(path.parent.name for path in root().glob("*/cluster.json"))

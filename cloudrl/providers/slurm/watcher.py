@@ -1,0 +1,135 @@
+"""The status of a cluster on Slurm: what the queue says of its job, and its head agent as soon as that answers."""
+
+import shlex
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from cloudrl.errors import ClusterFailed, ConnectionFailed
+from cloudrl.protocol.phases import Phase
+from cloudrl.providers.model import CheckpointRetention, Status, agent_fields
+from cloudrl.providers.slurm import queue
+from cloudrl.providers.slurm.access import JobAccess, open_access
+from cloudrl.providers.slurm.login import Login
+from cloudrl.providers.slurm.queue import JobState, SlurmJob
+from cloudrl.providers.slurm.state import SlurmState
+
+_OPEN_S = 15.0
+_QUEUE_EVERY_S = 5.0
+"""squeue asks the controller, which all users of a site share."""
+_MEANING = {
+    JobState.TIMEOUT: "the job has reached its time limit",
+    JobState.NODE_FAIL: "a node of the job was lost",
+    JobState.OUT_OF_MEMORY: "the job has used more memory than it asked for: slurm.mem, or memory",
+    JobState.PREEMPTED: "another job has taken its nodes",
+    JobState.DEADLINE: "the job could not end before its deadline",
+    JobState.BOOT_FAIL: "its nodes did not come up",
+    JobState.UNKNOWN: "Slurm does not know the job any more",
+}
+_WAITS = {
+    "Priority": "jobs with a higher priority come first",
+    "Resources": "no such nodes are free",
+    "BeginTime": "its time to begin has not come: after a restart Slurm waits for two minutes",
+    "Dependency": "another job has to end first",
+    "QOSMaxJobsPerUserLimit": "as many jobs of yours run as this QOS allows",
+    "PartitionTimeLimit": "its time limit is above that of the partition: slurm.time",
+    "ReqNodeNotAvail": "a node that it asks for is down, drained or reserved",
+}
+
+
+class JobWatcher:
+    """Tells the status of one cluster as often as it is asked. The way to its head is opened once.
+
+    Args:
+        state: what is known of it.
+        opener: opens the way.
+        clock: seconds that never go back.
+    """
+
+    def __init__(
+        self,
+        state: SlurmState,
+        *,
+        opener: Callable[..., JobAccess] = open_access,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._state, self._opener, self._clock = state, opener, clock
+        self._access: JobAccess | None = None
+        self._job: SlurmJob | None = None
+        self._asked_at = float("-inf")
+
+    def status(self) -> Status:
+        """One look.
+
+        Raises:
+            ConnectionFailed: Slurm does not answer.
+        """
+        if self._clock() - self._asked_at >= _QUEUE_EVERY_S or self._access is None:
+            self._job, self._asked_at = queue.job(Login(self._state.login), self._state.job_id), self._clock()
+        base = describe(self._state, self._job)
+        if base.phase is not Phase.RUNNING:
+            self.close()
+            return replace(base, **_end(self._state, self._job)) if base.is_over else base
+        return replace(base, **self._reach())
+
+    def close(self) -> None:
+        """Close the way that was opened."""
+        if self._access is not None:
+            self._access.close()
+            self._access = None
+
+    def _reach(self) -> Mapping[str, Any]:
+        """What its head agent says, and while that cannot be reached why."""
+        try:
+            if self._access is None:
+                self._access = self._opener(self._state, timeout_s=_OPEN_S)
+            agent = self._access.connection.agent(timeout_s=5)
+            if agent is None:
+                raise TypeError("a connection without an agent")
+            said = agent.status()
+        except (ConnectionFailed, ClusterFailed) as error:
+            self._asked_at = float("-inf")
+            return {"reason": error.message}
+        url = self._access.connection.ray_url if self._access.is_kept_open else None
+        return {**agent_fields(said), "nodes_wanted": said.cluster.nodes, "dashboard_url": url}
+
+
+def describe(state: SlurmState, job: SlurmJob | None) -> Status:
+    """What Slurm alone knows of a cluster."""
+    phase = Phase.DOWN if job is None else job.state.phase
+    reason = "" if job is None or phase is not Phase.PENDING else _why_waiting(job)
+    follow = f"tail -n +1 -f {shlex.quote(state.log)}"
+    return Status(
+        state.name,
+        "slurm",
+        phase,
+        nodes_wanted=0 if job is None else job.nodes,
+        reason=reason,
+        checkpoint_dir=state.checkpoint_dir or None,
+        retention=CheckpointRetention(destroyed=False, location=f"in {state.checkpoint_dir}, which all nodes share"),
+        teardown_summary="its nodes go back to Slurm; checkpoints stay on the shared file system",
+        logs_command=f"ssh {state.login} {shlex.quote(follow)}" if state.login else follow,
+        state_dir=str(state.folder),
+    )
+
+
+def _why_waiting(job: SlurmJob) -> str:
+    word = job.reason.partition(",")[0].strip("() ")
+    reason = f"{word}: {_WAITS[word]}" if word in _WAITS else word
+    return f"{reason}; expected to start {job.start}" if job.start else reason
+
+
+def _end(state: SlurmState, job: SlurmJob | None) -> Mapping[str, Any]:
+    """Phase and reason of a cluster that is over: the agent's own words, or else Slurm's."""
+    outcome, refusal, last_line = state.run_folder.ending(state.log)
+    attempts = tuple(state.run_folder.starts())
+    slurm = JobState.UNKNOWN if job is None else job.state
+    if slurm in (JobState.CANCELLED, JobState.COMPLETED) or (job is None and outcome is None):
+        ended_itself = outcome is not None and outcome.phase is Phase.DOWN
+        return {"phase": Phase.DOWN, "reason": outcome.reason if outcome and ended_itself else "",
+                "previous_attempts": attempts}  # fmt: skip
+    reason = outcome.reason if outcome is not None and outcome.phase is Phase.FAILED else refusal
+    words = _MEANING.get(slurm, f"Slurm says {slurm.value}")
+    reason = reason or (words if slurm in _MEANING or not last_line else f"{words}; its last line: {last_line}")
+    return {"phase": Phase.FAILED, "reason": reason, "previous_attempts": attempts}

@@ -1,0 +1,229 @@
+"""Slurm's own answers, as 22.05 gives them, by stand-ins of its commands on PATH."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cloudrl.errors import CapacityError, ConnectionFailed, InputError, SpecError
+from cloudrl.protocol.phases import Phase
+from cloudrl.providers.slurm import login, queue
+from cloudrl.providers.slurm.login import Login
+from cloudrl.providers.slurm.plan import make_plan
+from cloudrl.providers.slurm.provider import SlurmProvider
+from cloudrl.providers.slurm.queue import JobState
+from cloudrl.providers.slurm.state import SlurmState
+from cloudrl.providers.slurm.watcher import JobWatcher, describe
+from cloudrl.render.slurm import to_slurm
+from cloudrl.spec import Cluster
+
+pytestmark = pytest.mark.io
+
+LAB = Cluster.load(
+    {"name": "lab", "nodes": 2, "slurm": {"container": "bare", "volumes": ["/shared/ckpt:/checkpoints"]}}
+)
+RUNNING = "12|RUNNING|None|2026-11-22T10:00:00|alice|2|node[0-1]|lab|cloudrl:"
+PENDING = "12|PENDING|Resources|2026-11-23T08:30:00|alice|2||lab|cloudrl:/lustre/alice/runs"
+Commands = Callable[..., None]
+
+
+@pytest.fixture
+def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Commands:
+    """Puts commands of these texts on PATH, and nothing else of Slurm; home is an empty folder."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    monkeypatch.setenv("CLOUDRL_HOME", str(tmp_path / "cloudrl"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("SLURM_CONF", "/etc/slurm/slurm.conf")
+
+    def put(**texts: str) -> None:
+        for name, text in texts.items():
+            path = folder / name
+            path.write_text(f"#!/bin/sh\n{text}\n")
+            path.chmod(0o755)
+
+    return put
+
+
+@pytest.mark.parametrize(
+    ("line", "state", "phase", "reason", "start", "comment"),
+    [
+        (RUNNING, JobState.RUNNING, Phase.RUNNING, "", "2026-11-22T10:00:00", "cloudrl:"),
+        (PENDING, JobState.PENDING, Phase.PENDING, "Resources", "2026-11-23T08:30:00", "cloudrl:/lustre/alice/runs"),
+        (RUNNING.replace("RUNNING", "COMPLETING"), JobState.COMPLETING, Phase.TERMINATING, "", None, "cloudrl:"),
+        (RUNNING.replace("RUNNING", "NODE_FAIL"), JobState.NODE_FAIL, Phase.FAILED, "", None, "cloudrl:"),
+        (RUNNING.replace("RUNNING", "BRAND_NEW"), JobState.UNKNOWN, Phase.UNKNOWN, "", None, "cloudrl:"),
+        (RUNNING.replace("|lab|", "|a|b|"), JobState.RUNNING, Phase.RUNNING, "", None, "cloudrl:"),
+    ],
+    ids=["running", "pending", "completing", "node lost", "a newer Slurm", "a name with a bar"],
+)
+def test_a_line_of_squeue(
+    commands: Commands, line: str, state: JobState, phase: Phase, reason: str, start: str | None, comment: str
+) -> None:
+    commands(squeue=f"echo '{line}'")
+    job = queue.job(Login(), 12)
+    assert job is not None
+    assert (job.id, job.state, job.state.phase, job.reason, job.nodes) == (12, state, phase, reason, 2)
+    assert job.comment == comment
+    assert start is None or job.start == start
+
+
+@pytest.mark.parametrize("state", JobState)
+def test_every_state_has_a_phase(state: JobState) -> None:
+    assert (state.phase is Phase.UNKNOWN) == (state is JobState.UNKNOWN)
+
+
+def test_a_job_that_squeue_has_forgotten_is_asked_of_accounting(commands: Commands) -> None:
+    commands(
+        squeue="echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1",
+        sacct="echo '12|CANCELLED by 3001|None|2026-11-22T10:00:00|alice|2|node[0-1]|lab'",
+    )
+    job = queue.job(Login(), 12)
+    assert job is not None
+    assert (job.state, job.is_over) == (JobState.CANCELLED, True)
+
+
+def test_without_accounting_nobody_knows_it_any_more(commands: Commands) -> None:
+    commands(squeue="exit 0", sacct="echo 'Slurm accounting storage is disabled' >&2; exit 1")
+    assert queue.job(Login(), 12) is None
+
+
+def test_a_controller_that_is_down_is_no_end_of_a_job(commands: Commands) -> None:
+    commands(squeue="echo 'Unable to contact slurm controller (connect failure)' >&2; exit 1")
+    with pytest.raises(ConnectionFailed, match="Unable to contact slurm controller"):
+        queue.job(Login(), 12)
+
+
+def test_clusters_are_found_by_their_comment(commands: Commands) -> None:
+    commands(squeue=f"echo '{RUNNING}'; echo '13|RUNNING|None|N/A|alice|1|node2|mine|'")
+    assert [job.id for job in queue.jobs(Login())] == [12]
+
+
+def test_where_slurm_is_installed_and_not_set_up_there_is_no_cluster(
+    commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands(squeue="exit 1", sbatch="exit 1")
+    monkeypatch.delenv("SLURM_CONF")
+    monkeypatch.setattr(login, "_CONFIGS", ())
+    provider = SlurmProvider()
+    assert not provider.is_configured()
+    assert provider.list() == ()
+    assert provider.list("lab") == ()
+    monkeypatch.setattr(login, "_CONFIGS", (__file__,))
+    assert provider.is_configured()
+
+
+def test_a_cluster_that_sbatch_has_started_is_known_by_its_name(commands: Commands) -> None:
+    commands(sbatch="exit 1", squeue=f"echo '{PENDING}'", scontrol="echo '   StdOut=/home/alice/lab-12.log'")
+    provider = SlurmProvider()
+    for found in (provider.list()[0], provider.list("lab")[0], provider.status("lab")):
+        assert (found.name, found.phase, found.nodes_wanted) == ("lab", Phase.PENDING, 2)
+        assert found.reason == "Resources: no such nodes are free; expected to start 2026-11-23T08:30:00"
+        assert found.logs_command == "tail -n +1 -f /home/alice/lab-12.log"
+
+
+def test_what_sbatch_says_of_a_plan(commands: Commands) -> None:
+    commands(
+        sbatch='cat >$HOME/script; echo "$*" >$HOME/words; echo \'sbatch: Job 7 to start at 2026-11-23T08:30:00 using '
+        "16 processors on nodes node[0-1] in partition gpu' >&2"
+    )
+    plan = make_plan(LAB)
+    assert plan.price is None
+    priced = plan.priced()
+    assert priced.price is not None
+    assert priced.price.notices[0].text == (
+        "Slurm: expected to start at 2026-11-23T08:30:00 on node[0-1], partition gpu"
+    )
+    assert (Path.home() / "words").read_text() == "--test-only\n"
+    assert (Path.home() / "script").read_text() == priced.script == to_slurm(LAB)
+
+
+@pytest.mark.parametrize(
+    ("said", "error"),
+    [
+        ("allocation failure: Requested node configuration is not available", CapacityError),
+        ("error: invalid partition specified: gpus", InputError),
+    ],
+)
+def test_what_sbatch_refuses_is_refused_in_its_words(commands: Commands, said: str, error: type[Exception]) -> None:
+    commands(sbatch=f"echo '{said}' >&2; exit 1")
+    with pytest.raises(error, match=said.partition(": ")[2]):
+        make_plan(LAB).priced()
+
+
+def test_the_plan_shows_the_script_without_the_bytes_of_the_agent() -> None:
+    text = make_plan(LAB).render()
+    assert "#SBATCH --nodes=2" in text
+    assert "\n...\nAGENT\n" in text
+    assert len(text) < 20_000
+
+
+def test_a_secret_comes_from_this_shell_or_lies_there_already(
+    commands: Commands, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    commands(sbatch="exit 0")
+    cluster = LAB.replace(secrets=("HF_TOKEN",))
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    with pytest.raises(InputError, match="secret HF_TOKEN is neither set in this shell nor in"):
+        make_plan(cluster).priced()
+    kept = tmp_path / ".cloudrl/slurm/secrets/HF_TOKEN"
+    kept.parent.mkdir(parents=True)
+    kept.write_text("hf_there")
+    make_plan(cluster).priced()
+    monkeypatch.setenv("HF_TOKEN", "hf_here")
+    plan = make_plan(cluster)
+    assert plan.secrets == {"HF_TOKEN": "hf_here"}
+    assert "hf_here" not in plan.script
+    assert "hf_here" not in repr(plan)
+
+
+def test_without_volumes_there_is_no_plan() -> None:
+    with pytest.raises(SpecError, match="no folder for checkpoints is given"):
+        make_plan(Cluster.load({"name": "lab", "slurm": {"container": "bare"}}))
+
+
+@pytest.mark.parametrize(
+    ("state", "status", "files", "phase", "reason"),
+    [
+        ("TIMEOUT", "", {}, Phase.FAILED, "the job has reached its time limit"),
+        ("FAILED", "4", {"nodes/1.failed": "rank 1: no image x"}, Phase.FAILED, "rank 1: no image x"),
+        ("FAILED", "1", {}, Phase.FAILED, "Slurm says FAILED; its last line: the last words"),
+        ("CANCELLED", "143", {}, Phase.DOWN, ""),
+        ("COMPLETED", "0", {}, Phase.DOWN, ""),
+    ],
+)
+def test_the_end_of_a_job(
+    commands: Commands, tmp_path: Path, state: str, status: str, files: dict[str, str], phase: Phase, reason: str
+) -> None:
+    commands(squeue=f"echo '{RUNNING.replace('RUNNING', state)}'")
+    log = tmp_path / "lab-12.log"
+    log.write_text("first\nthe last words\n")
+    start = tmp_path / "runs/12/0"
+    for name, text in {"status": status, **files}.items():
+        (start / name).parent.mkdir(parents=True, exist_ok=True)
+        (start / name).write_text(text)
+    known = SlurmState("lab", "", 12, str(tmp_path / "runs"), str(log), "/shared/ckpt")
+    seen = JobWatcher(known).status()
+    assert (seen.phase, seen.reason) == (phase, reason)
+
+
+def test_each_start_before_the_newest_is_told(commands: Commands, tmp_path: Path) -> None:
+    commands(squeue=f"echo '{RUNNING.replace('RUNNING', 'TIMEOUT')}'")
+    for number, status in (("0", "requeued"), ("1", "4"), ("10", "4")):
+        folder = tmp_path / "runs/12" / number
+        folder.mkdir(parents=True)
+        (folder / "key").write_text("k")
+        (folder / "status").write_text(status)
+    (tmp_path / "runs/12/failures").write_text("")
+    seen = JobWatcher(SlurmState("lab", "", 12, str(tmp_path / "runs"), "/no/log", "")).status()
+    assert [each["attempt"] for each in seen.previous_attempts] == [1, 2]
+    assert seen.previous_attempts[0]["reason"] == "requeued"
+    assert seen.previous_attempts[0]["submitted_at"] > 0
+
+
+def test_checkpoints_stay_when_it_ends() -> None:
+    described = describe(SlurmState("lab", "alice@login", 12, "$HOME/x", "/home/alice/l.log", "/shared/ckpt"), None)
+    assert described.retention is not None
+    assert not described.retention.destroyed
+    assert described.logs_command == "ssh alice@login 'tail -n +1 -f /home/alice/l.log'"
