@@ -211,7 +211,7 @@ class FakeCluster:
         is_running = self.jobs[submission_id].status == "RUNNING"
         if is_running:
             self.end(submission_id, "STOPPED", "Job was intentionally stopped.")
-        return as_json({"stopped": is_running})
+        return as_json({"stopped": True})  # as Ray says of one that has just ended, too: its supervisor is still there
 
     def _package(self, _call: Call, name: str) -> Response:
         return respond(200) if name in self.packages else _text(404, f"Package gcs://{name} does not exist")

@@ -62,6 +62,8 @@ class JobHandle:
 
     def cancel(self) -> bool:
         """Ask the job to stop and return at once; False when it was not running."""
+        if self.done():  # Ray says that it stops one that has ended, too, while its supervisor is still there
+            return False
         return self.connection.ray().stop_job(self.submission_id)
 
     def logs(self) -> Iterator[str]:

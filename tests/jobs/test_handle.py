@@ -154,6 +154,7 @@ def test_cancelling(cluster: FakeCluster, connection: Connection):
     job = find_job(connection, "run")
     assert job.cancel() is True
     assert job.status().status is JobStatus.STOPPED
+    assert job.cancel() is False
     with pytest.raises(JobFailed, match="ended as STOPPED"):
         job.result()
 
