@@ -12,9 +12,7 @@ from cloudrl import jobs, recipes
 from cloudrl.errors import InputError
 from cloudrl.jobs import Submission, SubmitOptions, run_plan
 from cloudrl.jobs.options import JobKeywords, submit_options
-from cloudrl.providers.model import Plan
-from cloudrl.render.agent_options import release_of
-from cloudrl.render.slurm import TASK, checkpoint_folder, data_folder, to_slurm
+from cloudrl.render.slurm import TASK, to_slurm
 from cloudrl.sdk.callbacks import Notice, OnProgress, silent
 from cloudrl.sdk.cluster import Cluster
 from cloudrl.sdk.runs import cluster_fields
@@ -63,7 +61,7 @@ def render_script(
     declared = Cluster.load({"name": name, **cluster_fields(job, options, {} if cluster is None else cluster)[0]})
     run = options.name or f"{job.name[:80]}-{datetime.now(timezone.utc):%Y%m%d-%H%M%S}"
     options = replace(options, name=run + TASK, submission_id=(options.submission_id or run) + TASK)
-    snapshot = run_plan.expected_snapshot(_plan(declared), job, options)
+    snapshot = run_plan.expected_snapshot(declared.plan("slurm"), job, options)
     submission = jobs.prepare(job, options, snapshot, on_progress=lambda update: on_progress(_readable(update)))
     _refuse_what_is_here(submission)
     fields = ("submission_id", "runtime_env", "metadata")
@@ -73,19 +71,6 @@ def render_script(
 
 def _readable(update: Any) -> Any:
     return replace(update, text=update.text.replace(TASK, "")) if isinstance(update, Notice) else update
-
-
-def _plan(cluster: Cluster) -> Plan:
-    known = release_of(cluster) if cluster.device == "gpu" else None
-    return Plan(
-        provider="slurm",
-        cluster=cluster,
-        checkpoint_dir=checkpoint_folder(cluster),
-        data_dir=data_folder(cluster),
-        secrets_dir="/dev/shm/cloudrl-UID-RUN-ID",  # noqa: S108  as the agent does
-        verl_version=known.verl if known else None,
-        rollouts=(known.rollout,) if known else (),
-    )
 
 
 def _refuse_what_is_here(submission: Submission) -> None:

@@ -37,8 +37,8 @@ class SlurmPlan(Plan):
     secrets: dict[str, str] = field(default_factory=dict, repr=False, compare=False)
 
     def render(self) -> str:
-        """The script, without the agent's file in it, that many bytes of base64."""
-        return re.sub(r"(?<=<<'AGENT' \| gzip -d\n).*?(?=\nAGENT\n)", "...", self.script, flags=re.DOTALL)
+        """The script as it is sent, the agent's file in it."""
+        return self.script
 
     def priced(self) -> SlurmPlan:
         """The same, judged by sbatch, with when Slurm would start it. Nothing is queued.
@@ -88,7 +88,7 @@ def make_plan(cluster: Cluster) -> SlurmPlan:
         cluster=cluster,
         checkpoint_dir=checkpoint_folder(cluster),
         data_dir=data_folder(cluster),
-        secrets_dir="/dev/shm/cloudrl-0-RUN-ID",  # noqa: S108  as the agent does
+        secrets_dir="/dev/shm/cloudrl-UID-RUN-ID",  # noqa: S108  as the agent does
         verl_version=known.verl if known else None,
         rollouts=(known.rollout,) if known else (),
         notes=(f"without effect on Slurm: {', '.join(unused)}",) if unused else (),

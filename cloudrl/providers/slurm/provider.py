@@ -33,7 +33,7 @@ class SlurmProvider(Provider):
     name = "slurm"
     nodes_are_here = False
     has_gpus = True
-    state_pattern = "slurm/*/"
+    state_pattern = "slurm-clusters/*/"
 
     def is_configured(self) -> bool:
         """See `Provider`."""

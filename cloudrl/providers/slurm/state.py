@@ -1,4 +1,4 @@
-"""What this machine knows of a cluster on Slurm: `$CLOUDRL_HOME/slurm/NAME/cluster.json`."""
+"""What this machine knows of a cluster on Slurm: `$CLOUDRL_HOME/slurm-clusters/NAME/cluster.json`."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -10,8 +10,8 @@ from cloudrl.providers.slurm.run_folder import RunFolder
 
 
 def root() -> Path:
-    """The folder of all of them."""
-    return home() / "slurm"
+    """The folder of all of them. Not `slurm`, which on a login node is the run folder of jobs."""
+    return home() / "slurm-clusters"
 
 
 @dataclass(frozen=True)

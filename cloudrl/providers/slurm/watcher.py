@@ -99,6 +99,7 @@ def describe(state: SlurmState, job: SlurmJob | None) -> Status:
     """What Slurm alone knows of a cluster."""
     phase = Phase.DOWN if job is None else job.state.phase
     reason = "" if job is None or phase is not Phase.PENDING else _why_waiting(job)
+    place = f"in {state.checkpoint_dir}, which all nodes share" if state.checkpoint_dir else "on the shared file system"
     follow = f"tail -n +1 -f {shlex.quote(state.log)}"
     return Status(
         state.name,
@@ -107,7 +108,7 @@ def describe(state: SlurmState, job: SlurmJob | None) -> Status:
         nodes_wanted=0 if job is None else job.nodes,
         reason=reason,
         checkpoint_dir=state.checkpoint_dir or None,
-        retention=CheckpointRetention(destroyed=False, location=f"in {state.checkpoint_dir}, which all nodes share"),
+        retention=CheckpointRetention(destroyed=False, location=place),
         teardown_summary="its nodes go back to Slurm; checkpoints stay on the shared file system",
         logs_command=f"ssh {state.login} {shlex.quote(follow)}" if state.login else follow,
         state_dir=str(state.folder),
