@@ -2,13 +2,17 @@
 
 Those on a real Slurm are not among the parts that run where none is named: `make test-slurm`.
 
-The labs have networks of their own. What the first part says is seen at once, that of the others when all have ended.
-PYTEST_ADDOPTS goes to each. Ctrl-C and SIGTERM end all of them, and each is waited for while it cleans up.
+The labs have networks of their own. What the first part says is seen at once, that of the others after it; each test
+that has failed comes last. PYTEST_ADDOPTS goes to each. Ctrl-C and SIGTERM end all of them, and each is waited for
+while it cleans up.
 """
 
+import re
 import signal
 import subprocess
 import sys
+import time
+from dataclasses import dataclass
 from pathlib import Path
 
 # Where the tests with a marker lie: to collect all tests would take 15 s of CPU time.
@@ -33,33 +37,58 @@ CACHE = Path(".pytest_cache")
 NO_TESTS = 5  # pytest's status, as with `-k` in PYTEST_ADDOPTS
 
 
-def start(part: str, output: Path | None) -> subprocess.Popen[bytes]:
-    """Start the tests of a part; what they say goes to a file, or to this terminal."""
-    cache = CACHE / part if output else CACHE
-    words = [*KIND.get(part, ()), sys.executable, "-m", "pytest", *PARTS[part], "-o", f"cache_dir={cache}"]
-    if output is None:
-        return subprocess.Popen(words)
-    with output.open("wb") as file:
-        return subprocess.Popen(words, stdout=file, stderr=file)
+@dataclass(frozen=True)
+class Part:
+    """The tests of a part, running. What they say goes to a file."""
+
+    name: str
+    output: Path
+    process: subprocess.Popen[bytes]
+
+    @classmethod
+    def start(cls, name: str) -> "Part":
+        output = CACHE / f"{name}.txt"
+        color = "yes" if sys.stdout.isatty() else "no"
+        words = (sys.executable, "-m", "pytest", f"--color={color}", *PARTS[name], "-o", f"cache_dir={CACHE / name}")
+        with output.open("wb") as file:
+            process = subprocess.Popen([*KIND.get(name, ()), *words], stdout=file, stderr=file)
+        return cls(name, output, process)
+
+    def show(self) -> None:
+        """Print what the tests say, until they have ended."""
+        with self.output.open("rb") as file:
+            ended = False
+            while not ended:
+                ended = self.process.poll() is not None
+                sys.stdout.buffer.write(file.read())
+                sys.stdout.flush()
+                time.sleep(0 if ended else 0.2)
+
+    def verdict(self) -> str:
+        """Each test that has failed, and how the part has ended; its tests have."""
+        lines = re.sub(r"\x1b\[[0-9;]*m", "", self.output.read_text(errors="replace")).splitlines()
+        failed = [line for line in lines if line.startswith(("FAILED ", "ERROR "))]
+        last = next((line.strip("= ") for line in reversed(lines) if line.startswith("=")), "no tests")
+        return "\n".join([*failed, f"{self.name}: status {self.process.returncode}, {last}"])
 
 
-def main(parts: list[str]) -> int:
+def main(names: list[str]) -> int:
     """The exit status: that of the first part that has failed."""
     CACHE.mkdir(exist_ok=True)
-    outputs = {part: CACHE / f"{part}.txt" for part in parts[1:]}
-    running: list[subprocess.Popen[bytes]] = []
+    parts: list[Part] = []
 
     def end(*_: object) -> None:
-        for process in running:
-            process.terminate()
+        for part in parts:
+            part.process.terminate()
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, end)
-    running.extend(start(part, outputs.get(part)) for part in parts)
-    statuses = [process.wait() for process in running]
-    for part, output in outputs.items():
-        print(f"\nPart {part!r}, which ran beside {parts[0]!r}:\n{output.read_text(errors='replace')}", flush=True)
-    return next((status for status in statuses if status not in (0, NO_TESTS)), 0)
+    parts.extend(Part.start(name) for name in names)
+    for part in parts:
+        print(f"\nPart {part.name!r}:", flush=True)
+        part.show()
+    print("\n" + "\n".join(part.verdict() for part in parts), flush=True)
+    return next((part.process.returncode for part in parts if part.process.returncode not in (0, NO_TESTS)), 0)
 
 
 if __name__ == "__main__":
