@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from cloudrl.recipes import load_spec
 from cloudrl.spec import Cluster, Fleet
+
+AMD_FILE = Path(__file__).parents[1] / "tasks/ppo-rocm.cluster.yml"
 
 HOSTS = ["gpu-1.example.com", "gpu-2.example.com"]
 FLEETS = {
@@ -42,10 +47,7 @@ TASKS = {
             volumes=["/checkpoints:/checkpoints", "/model/shared:/model/shared"],
         ),
         # PPO of a 0.5B model on two nodes of eight MI300X
-        Cluster(
-            name="ppo-rocm", nodes=2, gpu="MI300X:8", shm_size="128GB", data=["gsm8k", "math"],
-            models=["Qwen/Qwen2.5-0.5B-Instruct"],
-        ),
+        load_spec(Cluster, AMD_FILE),
         # Without GPUs, for the recipe grpo-tiny. dstack's own image, since verl's are for GPUs; the versions are those
         # of constraints.txt. The two variables let jobs find cloudrl's plug-in for verl, which travels with the agent.
         Cluster(

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 from planning import plan
+from ready_files import TASKS
 
 from cloudrl.jobs import SubmitOptions
 from cloudrl.protocol.options import AgentOptions
@@ -26,10 +27,9 @@ GUIDES: dict[str, dict[str, Any]] = {
         "nodes": 2, "gpu": "80GB:8", "shm_size": "128GB", "volumes": ["/checkpoints:/checkpoints"],
         "env": {"PYTHONUNBUFFERED": "1"}, "data": ["gsm8k"], "model": "Qwen/Qwen2.5-7B-Instruct",
     },
-    "verl-rocm": {
-        "nodes": 2, "gpu": "MI300X:8", "cpu": "28..", "memory": "200GB..", "shm_size": "128GB",
-        "max_duration": "30d", "data": ["gsm8k", "math"], "model": "Qwen/Qwen2.5-0.5B-Instruct",
-        "env": {"NCCL_IB_GID_INDEX": "3", "GPU_MAX_HW_QUEUES": "2", "HSA_NO_SCRATCH_RECLAIM": "1"},
+    "ppo-rocm": {  # two tasks of 28 CPUs
+        "nodes": 2, "gpu": "MI300X:8", "cpu": "56..", "memory": "200GB..", "shm_size": "128GB",
+        "data": ["gsm8k", "math"], "model": "Qwen/Qwen2.5-0.5B-Instruct",
     },
     "verl-sglang": {
         "nodes": 2, "gpu": "80GB..:8", "data": ["gsm8k", "math"], "model": "Qwen/Qwen2-7B-Instruct",
@@ -47,7 +47,7 @@ GUIDES: dict[str, dict[str, Any]] = {
 DIFFERENT = {
     # the image is for NVIDIA, and dstack would take others too; exactly 80 GB would shut out H200 and B200
     ("ray-verl-cluster", "gpu"): "nvidia:80GB..:8",
-    ("verl-rocm", "cpu"): "x86:28..",  # else the server asks an image registry for the architecture, at each restart
+    ("ppo-rocm", "cpu"): "x86:56..",  # else the server asks an image registry for the architecture, at each restart
     ("verl-sglang", "gpu"): "nvidia:80GB..:8",
     ("qwen3-32b", "gpu"): "nvidia:80GB..:8",  # the guide says eight, and not which
     ("search-r1", "gpu"): "nvidia:80GB..:8",  # likewise
@@ -81,6 +81,11 @@ def test_the_cluster_is_the_guides(names: dict[str, Any]) -> None:
     assert re.findall(r"--data (\S+)", command) == guide["data"]
     assert re.findall(r"--model (\S+)", command) == [guide["model"]]
     assert {8265, 8266} <= set(task["ports"])
+
+
+@pytest.mark.parametrize("names", [text for text in BLOCKS if 'name="ppo-rocm"' in text], indirect=True)
+def test_the_cluster_for_amd_is_the_file_in_tasks(names: dict[str, Any]) -> None:
+    assert names["cluster"].explicit_fields() == TASKS["ppo-rocm"].explicit_fields()
 
 
 def test_every_difference_is_one() -> None:

@@ -46,6 +46,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder with what the guides name, and a cluster that is up."""
     (tmp_path / "reward.py").write_text(REWARD)
     (tmp_path / "questions.jsonl").write_text(ROWS)
+    (tmp_path / "tasks").symlink_to(DOCS.parent / "tasks")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CLOUDRL_HOME", str(tmp_path / "home"))
     fork = tmp_path / "Search-R1" / "verl"

@@ -28,7 +28,7 @@ MOVED = {
 
 ITS_FOLDER = "each run gets a folder of its own below the cluster's"
 ITS_NAME = "the project is the recipe"
-SAVES = "-1 never saves; the cluster's default does"
+SAVES = "-1 never saves"
 
 DIFFERENT: dict[str, dict[str, tuple[Any, Any, str]]] = {
     "ppo": {
@@ -49,9 +49,11 @@ DIFFERENT: dict[str, dict[str, tuple[Any, Any, str]]] = {
         "trainer.save_freq": (-1, 20, SAVES),
     },
     "ppo-rocm-0.5b": {
-        "data.train_files": ("../data/gsm8k/train.parquet", "/root/data/gsm8k/train.parquet",
-         "a relative path means another folder on each node"),
-        "data.val_files": ("../data/gsm8k/test.parquet", "/root/data/gsm8k/test.parquet", "as for training"),
+        "data.train_files": ("../data/gsm8k/train.parquet",
+         ["/root/data/gsm8k/train.parquet", "/root/data/math/train.parquet"],
+         "it prepares MATH and does not use it; a relative path means another folder on each node"),
+        "data.val_files": ("../data/gsm8k/test.parquet",
+         ["/root/data/gsm8k/test.parquet", "/root/data/math/test.parquet"], "as for training"),
         "actor_rollout_ref.model.path": ("Qwen/Qwen2-7B-Instruct", "Qwen/Qwen2.5-0.5B-Instruct",
          "it loads 0.5B and then sets 7B again"),
         "critic.model.path": ("Qwen/Qwen2-7B-Instruct", "Qwen/Qwen2.5-0.5B-Instruct", "as for the actor"),
@@ -76,7 +78,7 @@ WRITTEN_OUT = {
     "ppo": {"algorithm.adv_estimator": "gae", "actor_rollout_ref.rollout.name": "vllm"},
     "grpo-qwen3-32b": {},
     "ppo-sglang-7b": {"algorithm.adv_estimator": "gae"},
-    "ppo-rocm-0.5b": {"algorithm.adv_estimator": "gae"},
+    "ppo-rocm-0.5b": {"algorithm.adv_estimator": "gae", "data.filter_overlong_prompts": True},
     "search-r1": {},
 }
 """Recipe -> what the script leaves to the defaults of its time and the recipe says."""
@@ -103,6 +105,9 @@ OTHER_VARIABLES = {
     "NCCL_IB_HCA": THEIR_NETWORK,
     "NCCL_IB_GID_INDEX": THEIR_NETWORK,
     "NCCL_DEBUG": "TRACE fills the log's quota",
+    "NCCL_CHECKS_DISABLE": "deprecated in NCCL 2.2.12",
+    "CUDA_DEVICE_MAX_CONNECTIONS": "for Megatron on NVIDIA (verl 0.9.1, trainer/constants_ppo.py)",
+    "HSA_NO_SCRATCH_RECLAIM": "verl sets it itself (there)",
 }
 """Variable of the script for AMD that the recipe leaves out -> why."""
 

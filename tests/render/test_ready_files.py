@@ -1,9 +1,11 @@
-"""The files in `fleets/` and `tasks/`: what the SDK renders, and what dstack reads in them."""
+"""The files in `fleets/` and `tasks/`: what the SDK renders, and what dstack and Slurm read in them."""
 
 from __future__ import annotations
 
 import asyncio
 import shlex
+import shutil
+import subprocess
 from typing import Any
 
 import dstack._internal.server.services.backends  # noqa: F401  first: dstack's modules import each other in a circle
@@ -19,10 +21,11 @@ from dstack._internal.server.services.fleets import get_fleet_requirements
 from dstack._internal.server.services.jobs import get_job_specs_from_run_spec
 from dstack._internal.server.services.requirements.combine import combine_fleet_and_run_requirements
 from dstack_task import agent_options, parsed
-from ready_files import FLEETS, TASKS
+from ready_files import AMD_FILE, FLEETS, TASKS
 
 from cloudrl.recipes import load
 from cloudrl.render import fleet_to_dstack, to_dstack
+from cloudrl.sdk.slurm import slurm_script
 from cloudrl.spec import Fleet
 from cloudrl.verl.releases import release
 
@@ -174,6 +177,34 @@ def test_the_machines_of_a_fleet_are_those_that_a_task_takes(fleet, task):
         each = machine(task, disk.size.min if disk else 4000, spot)
         fits = [gpuhunt.matches(each, requirements_to_query_filter(rules)) for rules in (has, asked, together)]
         assert fits == [not spot] * 3
+
+
+@pytest.mark.io
+def test_the_file_for_amd_is_one_definition_for_all_providers(run, home, repository):
+    words = ("up", "-f", str(AMD_FILE), "--dry-run", "--on")
+    assert run(*words, "dstack").out == (repository / "tasks/ppo-rocm.dstack.yml").read_text()
+    assert "#SBATCH --job-name=ppo-rocm\n#SBATCH --nodes=2\n" in run(*words, "slurm").out
+    run(*words, "local").ended(3, "2 nodes with MI300X:8 ask for 16 GPUs", "--gpu none")
+    run(*words, "local", "--gpu", "none").ended(0)
+
+
+def test_the_job_script_for_amd(golden, repository):
+    """Without the agent and the shell text, which are the same in all scripts of this kind."""
+    script = slurm_script("ppo-rocm-0.5b", cluster=TASKS["ppo-rocm"].explicit_fields(), name="ppo-rocm")
+    settings, _, rest = script.partition("\n# ---- From here on")
+    job = rest[rest.index("\nwrite_job()") : rest.index("\n# cloudrl-node.pyz")]
+    golden(repository / "tests/golden/ppo-rocm.slurm.sh", f"{settings}\n{job}\n")
+
+
+@pytest.mark.io
+def test_bash_and_shellcheck_have_nothing_to_say_on_the_job_script_for_amd(tmp_path):
+    script = tmp_path / "ppo-rocm.sh"
+    script.write_text(slurm_script("ppo-rocm-0.5b", cluster=TASKS["ppo-rocm"].explicit_fields()))
+    subprocess.run(["bash", "-n", str(script)], check=True, timeout=20)
+    if not shutil.which("shellcheck"):
+        pytest.skip("no shellcheck: apt-get install shellcheck")
+    done = subprocess.run(["shellcheck", str(script)], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == ""
 
 
 # The dstack task of verl's multi-node guide (June 2025), as it stands there.

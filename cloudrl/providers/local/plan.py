@@ -157,7 +157,7 @@ def _gpus(cluster: Cluster) -> int:
     if wanted > here:
         raise CapacityError(
             f"{cluster.nodes} nodes with {cluster.gpu} ask for {wanted} GPUs; this machine has {here}",
-            hint="Leave gpu out to train on the CPU of this machine",
+            hint="--gpu none trains on the CPU of this machine",
         )
     if cluster.nodes > 1:
         raise InputError("several nodes on one machine would share its GPUs", hint="Take nodes=1")
