@@ -23,7 +23,11 @@ _COMMANDS = {
           requeue-*) echo "$2" >>"$FAKE_SLURM/requeued" ;;
         esac
         """,
-    "scancel": 'for pid in $(cat "$FAKE_SLURM/steps"); do kill -TERM "$pid" 2>/dev/null; done; true',
+    "scancel": """
+        echo "$*" >>"$FAKE_SLURM/scancel"
+        for pid in $(cat "$FAKE_SLURM/steps"); do kill -TERM "$pid" 2>/dev/null; done
+        true
+        """,
     # the end of this job, or the state of another one: running, unless a file says otherwise
     "squeue": """
         case "$*" in *%T*) : ;; *) echo 2030-01-01T00:00:00; exit ;; esac

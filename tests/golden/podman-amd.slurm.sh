@@ -71,6 +71,9 @@ ulimit -l unlimited || true
 
 who=batch rank='' stopped='' agent='' status=0
 failed=4 retry=75   # what agents end with: a failure, and the loss of a cluster that was READY
+# one task of a job array has the number of the whole array, and Slurm's commands would take it for that
+this_job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}
+this_job=${this_job:-${SLURM_JOB_ID:-}}
 
 say() { printf '[%(%H:%M:%S)T %s] %s\n' -1 "$who" "$*"; }
 
@@ -139,7 +142,7 @@ requeue_failed() {
 requeue() {
   printf 'requeued\n' >"$CLOUDRL_RUN_DIR/status"
   say "$1: queued again"
-  scontrol requeue "$SLURM_JOB_ID" && exit 0
+  timeout 60 scontrol requeue "$this_job" && exit 0
   say "scontrol cannot queue this job again"
   status=$failed
 }
@@ -171,7 +174,7 @@ describe_cluster() {
   export CLOUDRL_PROVIDER=slurm CLOUDRL_CLUSTER=$CLUSTER CLOUDRL_RUN_ID=$SLURM_JOB_ID CLOUDRL_HEAD_IP=$ip
   export CLOUDRL_NODES_NUM=$SLURM_JOB_NUM_NODES CLOUDRL_RETRY_STATUS=$retry CLOUDRL_PORT=$port
   # verl's older trainer saves before this time (verl 0.9.1, utils/checkpoint/checkpoint_manager.py)
-  end=$(timeout 10 squeue --noheader --jobs="$SLURM_JOB_ID" --format=%e || true)
+  end=$(timeout 10 squeue --noheader --jobs="$this_job" --format=%e || true)
   if [ -n "$end" ] && end=$(date --date="$end" +%s 2>/dev/null); then
     export MLP_CURRENT_CAPACITY_BLOCK_EXPIRATION_TIMESTAMP=$((end - TIME_LIMIT_NOTICE_S))
   fi
@@ -184,7 +187,7 @@ describe_cluster() {
 # The first IPv4 address of a node that other nodes can reach, by its name or else by what Slurm calls it.
 address_of() {
   local name
-  for name in "$1" "$(scontrol show node "$1" | sed -n 's/.*NodeAddr=\([^ ]*\).*/\1/p')"; do
+  for name in "$1" "$(timeout 20 scontrol show node "$1" | sed -n 's/.*NodeAddr=\([^ ]*\).*/\1/p')"; do
     getent ahostsv4 "$name" | awk '$1 !~ /^127\./ {print $1; exit}' || true
   done | awk 'NR == 1'
 }
@@ -222,7 +225,7 @@ stop_nodes() { # PID...: the steps get the signal, this script does not; one tha
   for _ in 1 2 3; do
     for pid; do any_ended "$pid" || break; done
     any_ended "$pid" && return
-    scancel --quiet --signal=TERM "$SLURM_JOB_ID" || true
+    timeout 30 scancel --quiet --signal=TERM "$this_job" || true
     await 10 "$@"
   done
 }

@@ -131,6 +131,15 @@ def test_a_signal_ends_all_nodes(slurm, tmp_path, number, status, requeued):
     assert time.monotonic() - began < 8
 
 
+def test_the_last_task_of_an_array_means_itself_and_not_the_whole_array(slurm, tmp_path):
+    """Its number is that of the array, which scancel and scontrol take for all tasks."""
+    task = {"SLURM_ARRAY_JOB_ID": str(slurm.job), "SLURM_ARRAY_TASK_ID": "3", "STATUS_0": "75"}
+    code, output = slurm.run(script(tmp_path, 2), task)
+    assert code == 0, output
+    assert (slurm.folder / "requeued").read_text() == f"{slurm.job}_3\n"
+    assert (slurm.folder / "scancel").read_text() == f"--quiet --signal=TERM {slurm.job}_3\n"
+
+
 def test_a_node_that_never_has_an_agent_ends_the_job_with_its_reason(slurm, tmp_path):
     began = time.monotonic()
     code, output = slurm.run(script(tmp_path, 2, node_setup=['[ "$rank" = 0 ] || fail "no module rocm"']))
