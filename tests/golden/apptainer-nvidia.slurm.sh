@@ -120,12 +120,25 @@ finish() {
   while IFS= read -r each; do say "$each"; done < <(reasons)
   case $stopped in
     TERM) status=143 ;;
-    USR1) requeue "the time limit is near" ;;
+    USR1)
+      if was_ready; then requeue "the time limit is near"; else
+        give_up "the time limit is near, and the cluster was not READY in time: raise slurm.time"
+      fi
+      ;;
     *) [ "$status" != "$retry" ] || requeue_failed ;;
   esac
   printf '%s\n' "$status" >"$CLOUDRL_RUN_DIR/status"
   say "ended with status $status"
   exit "$status"
+}
+
+# A job whose time is too short to get that far would be queued again for ever.
+was_ready() { grep -qs '] READY: ' "$CLOUDRL_RUN_DIR/nodes/0/agent.log"; }
+
+give_up() { # WHY
+  say "FAILED: $1"
+  printf '%s\n' "$1" >"$CLOUDRL_RUN_DIR/nodes/0.failed"
+  status=$failed
 }
 
 requeue_failed() {

@@ -24,7 +24,9 @@ import json, os, pathlib, signal, sys, time
 rank = os.environ["CLOUDRL_NODE_RANK"]
 words = dict(word.lstrip("-").split("=", 1) for word in sys.argv[2:])
 seen = {"env": dict(os.environ), "argv": sys.argv[2:], "key": pathlib.Path(words["key-file"]).read_text()}
-places = (words["key-file"], os.path.dirname(words["key-file"]))
+run_dir = pathlib.Path(words["run-dir"])
+run_dir.mkdir(parents=True)
+if "SLOW" not in os.environ: (run_dir / "agent.log").write_text("[10:00:00 rank 0] READY: 2 nodes in 1.0 s\\n")
 places = (words["key-file"], os.path.dirname(words["key-file"]))
 seen["modes"] = [oct(os.stat(place).st_mode & 0o777) for place in places]
 seen["job"] = pathlib.Path(words["job"]).read_text() if "job" in words else None
@@ -129,6 +131,16 @@ def test_a_signal_ends_all_nodes(slurm, tmp_path, number, status, requeued):
     output, _ = job.communicate(timeout=30)
     assert (job.returncode, slurm.requeued) == (status, requeued), output
     assert time.monotonic() - began < 8
+
+
+def test_a_time_limit_that_comes_before_the_cluster_is_ready_is_no_reason_to_try_again(slurm, tmp_path):
+    job = slurm.start(script(tmp_path, 2, job=False), {"SLOW": "1"})
+    wait_for_agents(slurm, 0, 1)
+    os.kill(job.pid, signal.SIGUSR1)
+    output, _ = job.communicate(timeout=30)
+    assert (job.returncode, slurm.requeued) == (4, False), output
+    assert "the cluster was not READY in time: raise slurm.time" in output
+    assert "raise slurm.time" in (slurm.run_dir() / "nodes/0.failed").read_text()
 
 
 def test_the_last_task_of_an_array_means_itself_and_not_the_whole_array(slurm, tmp_path):
