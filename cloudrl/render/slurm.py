@@ -13,6 +13,7 @@ all nodes share, 0700, and every file in it 0600:
     job.json            the job; empty where there is none
     head.json           address and ports of rank 0: {"ip", "agent", "gcs", "dashboard", "client"}; before any agent
     nodes/RANK.log      what the step of a node has printed; that of rank 0 is in the log of the Slurm job
+    nodes/RANK.agent    empty; there as soon as a node starts its agent
     nodes/RANK.failed   why a node never had an agent, in one line
     nodes/RANK/         the run folder of its agent: agent.log, ray.log, outcome.json, ...
     status              the exit status, or "requeued"; there when all is over
@@ -208,6 +209,7 @@ def _settings(cluster: Cluster, own: SlurmSection, back_end: str, notice_s: int)
     yield f"GPUS={cluster.vendor if cluster.device == 'gpu' else 'none'}"
     yield f"MAX_FAILURES={_MAX_FAILURES}          # so often a lost node lets the job start again"
     yield f"TIME_LIMIT_NOTICE_S={notice_s} # as in --signal"
+    yield f"JOIN_TIMEOUT_S={seconds_of(own.join_timeout)}"
     yield f"PYTHON={_quote(own.python)}"
     if back_end in ("docker", "podman"):
         yield f"ENGINE={back_end}"

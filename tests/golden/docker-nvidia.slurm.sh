@@ -29,6 +29,7 @@ CLUSTER=two
 GPUS=nvidia
 MAX_FAILURES=5          # so often a lost node lets the job start again
 TIME_LIMIT_NOTICE_S=120 # as in --signal
+JOIN_TIMEOUT_S=1800
 PYTHON=python3
 ENGINE=docker
 DOCKERFILE=''
@@ -90,7 +91,7 @@ fail() {
 
 batch() {
   [ -n "${SLURM_JOB_ID:-}" ] || { say "this is a job for Slurm: sbatch $0"; exit 2; }
-  local hosts pids=() node
+  local hosts pids=() node began
   mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
   [ "${#hosts[@]}" = "$SLURM_JOB_NUM_NODES" ] || fail "scontrol does not say which nodes are in $SLURM_JOB_NODELIST"
   make_run_dir
@@ -101,11 +102,12 @@ batch() {
   trap 'stopped=TERM' TERM INT
   trap 'stopped=USR1' USR1
   trap : CONT
+  began=$SECONDS
   for node in "${!hosts[@]}"; do
     start_node "$node" "${hosts[node]}" &
     pids+=($!)
   done
-  until [ -n "$stopped" ] || any_ended "${pids[@]}"; do pause; done
+  until [ -n "$stopped" ] || any_ended "${pids[@]}" || is_late "$began"; do pause; done
   # the agent of rank 0 hears of the others, says why, and ends by itself; it cannot of a node that never had an agent
   [ -n "$stopped" ] || [ -n "$(reasons)" ] || await 20 "${pids[0]}"
   trap : TERM INT USR1
@@ -144,6 +146,12 @@ give_up() { # WHY
   say "FAILED: $1"
   printf '%s\n' "$1" >"$CLOUDRL_RUN_DIR/nodes/0.failed"
   status=$failed
+}
+
+# The agent of rank 0 knows of nodes that do not join; whether it is there at all only this script knows.
+is_late() { # SINCE
+  if ((SECONDS - $1 <= JOIN_TIMEOUT_S)) || [ -e "$CLOUDRL_RUN_DIR/nodes/0.agent" ]; then return 1; fi
+  give_up "rank 0 has no agent after $JOIN_TIMEOUT_S s: its image, the set-up of its node or Slurm itself hangs"
 }
 
 requeue_failed() {
@@ -278,6 +286,7 @@ node() { # RANK
     --node-manager-port=0 --object-manager-port=0 --worker-ports=0-0)
   if [ "$rank" = 0 ] && [ -s "$folder/job.json" ]; then options+=(--job="$inside/job.json"); fi
   [ -z "$stopped" ] || exit 143
+  touch "$CLOUDRL_RUN_DIR/nodes/$rank.agent" || fail "no room in $CLOUDRL_RUN_DIR"
   start_agent
   [ -z "$stopped" ] || stop_agent # told before there was one
   while :; do

@@ -160,6 +160,15 @@ def test_a_node_that_never_has_an_agent_ends_the_job_with_its_reason(slurm, tmp_
     assert time.monotonic() - began < 15
 
 
+def test_a_head_that_never_has_an_agent_ends_the_job(slurm, tmp_path):
+    code, output = slurm.run(
+        script(tmp_path, 2, node_setup=['until [ -n "$stopped" ]; do sleep 0.1; done'], join_timeout="2s")
+    )
+    assert code == 4, output
+    assert "FAILED: rank 0 has no agent after 2 s" in output
+    assert (slurm.run_dir() / "status").read_text() == "4\n"
+
+
 def test_the_loss_of_an_agent_that_the_head_does_not_notice_ends_the_job(slurm, tmp_path):
     code, output = slurm.run(script(tmp_path, 2), {"STATUS_1": "1"})
     assert code == 4, output

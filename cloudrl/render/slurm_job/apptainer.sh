@@ -10,7 +10,7 @@ prepare_image() {
   if [ ! -e "$file" ]; then
     say "pulling $IMAGE"
     # shellcheck disable=SC2016 # for the inner shell
-    said=$(flock "$file.lock" sh -c '[ -e "$1" ] || { apptainer pull --force "$1.part" "docker://$2" && mv "$1.part" "$1"; }' \
+    said=$(timeout "$JOIN_TIMEOUT_S" flock "$file.lock" sh -c '[ -e "$1" ] || { apptainer pull --force "$1.part" "docker://$2" && mv "$1.part" "$1"; }' \
       sh "$file" "$IMAGE" 2>&1) || fail "no image $IMAGE: ${said##*$'\n'}"
   fi
   export CLOUDRL_IMAGE=$file
