@@ -266,7 +266,7 @@ def _array(name: str, words: Any) -> str:
 
 
 def _set_up_node(own: SlurmSection) -> str:
-    lines = list(own.node_setup)
+    lines = [f"{{\n{command}\n}} || fail {_quote(f'node_setup: {command}')}" for command in own.node_setup]
     if own.modules:
         modules = shlex.join(own.modules)
         load = f"module load {modules} || fail {_quote(f'module load {modules}')}"

@@ -53,7 +53,9 @@ set_up_node() {
 # shellcheck disable=SC1091
 command -v module >/dev/null || . /etc/profile
 module load cuda/13.0 || fail 'module load cuda/13.0'
+{
 ulimit -l unlimited || true
+} || fail 'node_setup: ulimit -l unlimited || true'
 }
 
 # ---- From here on nothing needs to be changed --------------------------------------------------------------------
@@ -67,6 +69,7 @@ this_job=${this_job:-${SLURM_JOB_ID:-}}
 say() { printf '[%(%H:%M:%S)T %s] %s\n' -1 "$who" "$*"; }
 
 fail() {
+  [ -z "$stopped" ] || exit 143 # what is being done when the end comes fails because of it
   say "FAILED: $*"
   [ -z "$rank" ] || printf '%s: %s\n' "$who" "$*" >"$CLOUDRL_RUN_DIR/nodes/$rank.failed"
   exit "$failed"

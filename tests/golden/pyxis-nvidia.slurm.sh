@@ -69,6 +69,7 @@ this_job=${this_job:-${SLURM_JOB_ID:-}}
 say() { printf '[%(%H:%M:%S)T %s] %s\n' -1 "$who" "$*"; }
 
 fail() {
+  [ -z "$stopped" ] || exit 143 # what is being done when the end comes fails because of it
   say "FAILED: $*"
   [ -z "$rank" ] || printf '%s: %s\n' "$who" "$*" >"$CLOUDRL_RUN_DIR/nodes/$rank.failed"
   exit "$failed"

@@ -160,6 +160,28 @@ def test_a_node_that_never_has_an_agent_ends_the_job_with_its_reason(slurm, tmp_
     assert time.monotonic() - began < 15
 
 
+@pytest.mark.parametrize(
+    ("commands", "code"),
+    [(["true", "false"], 4), (["if true; then\n  ls /no/such/folder\nfi # it's not"], 4), (["echo $nobody"], 0)],
+)
+def test_a_node_set_up_that_fails_ends_the_job_and_names_the_command(slurm, tmp_path, commands, code):
+    ended, output = slurm.run(script(tmp_path, node_setup=commands), {"STATUS_0": "0"})
+    assert ended == code, output
+    assert (f"node_setup: {commands[-1]}" in output) == (code != 0)
+
+
+def test_what_a_signal_interrupts_is_no_failure(slurm, tmp_path):
+    wait = 'touch "$HOME/waits"; until [ -n "$stopped" ]; do sleep 0.1; done; false'
+    job = slurm.start(script(tmp_path, node_setup=[wait]))
+    deadline = time.monotonic() + 20
+    while not (slurm.home / "waits").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    os.kill(job.pid, signal.SIGTERM)
+    output, _ = job.communicate(timeout=30)
+    assert (job.returncode, "FAILED" in output) == (143, False), output
+
+
 def test_a_head_that_never_has_an_agent_ends_the_job(slurm, tmp_path):
     code, output = slurm.run(
         script(tmp_path, 2, node_setup=['until [ -n "$stopped" ]; do sleep 0.1; done'], join_timeout="2s")
