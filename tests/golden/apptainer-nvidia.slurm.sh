@@ -130,7 +130,10 @@ finish() {
         give_up "the time limit is near, and the cluster was not READY in time: raise slurm.time"
       fi
       ;;
-    *) [ "$status" != "$retry" ] || requeue_failed ;;
+    *)
+      [ "$status" != "$retry" ] || requeue_failed
+      if [ "$status" = 143 ] && is_preempted; then requeue "another job takes the nodes"; fi
+      ;;
   esac
   printf '%s\n' "$status" >"$CLOUDRL_RUN_DIR/status"
   say "ended with status $status"
@@ -139,6 +142,9 @@ finish() {
 
 # A job whose time is too short to get that far would be queued again for ever.
 was_ready() { grep -qs '] READY: ' "$CLOUDRL_RUN_DIR/nodes/0/agent.log"; }
+
+# Within GraceTime Slurm tells the steps alone, and before 24.05 a job that ends then is not queued again.
+is_preempted() { [[ $(timeout 20 scontrol show job "$this_job") =~ PreemptTime=[0-9] ]]; }
 
 give_up() { # WHY
   say "FAILED: $1"

@@ -122,6 +122,13 @@ def test_a_lost_cluster_is_queued_again_and_not_for_ever(slurm, tmp_path):
     assert "this has happened 5 times" in output
 
 
+@pytest.mark.parametrize(("preempted", "code"), [("2026-11-22T12:00:00", 0), ("None", 143)])
+def test_a_job_that_another_one_preempts_is_queued_again(slurm, tmp_path, preempted, code):
+    """Slurm has sent SIGTERM to the steps."""
+    ended, output = slurm.run(script(tmp_path, 2), {"STATUS_0": "143", "PREEMPTED": preempted})
+    assert (ended, slurm.requeued) == (code, code == 0), output
+
+
 @pytest.mark.parametrize(("number", "status", "requeued"), [(signal.SIGTERM, 143, False), (signal.SIGUSR1, 0, True)])
 def test_a_signal_ends_all_nodes(slurm, tmp_path, number, status, requeued):
     job = slurm.start(script(tmp_path, 2, job=False))
