@@ -52,7 +52,7 @@ _NOTICE_S = 120
 _DEFAULTS: dict[str, str | None] = {
     "requeue": None, "open-mode": "append", "output": "%x-%j.log", "signal": f"B:USR1@{_NOTICE_S}",
 }  # fmt: skip
-_COUNTS_GPUS = ("gres", "gpus", "gpus-per-node", "gpus-per-task", "tres-per-node")
+_COUNTS_GPUS = ("gres", "gpus-per-node", "gpus-per-task", "tres-per-node")
 _COUNTS_CPUS = ("cpus-per-task", "cpus-per-gpu", "exclusive")
 _TEXTS = Path(__file__).parent / "slurm_job"
 

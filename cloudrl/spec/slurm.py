@@ -60,6 +60,8 @@ def read_slurm(section: Mapping[str, Any]) -> tuple[SlurmSection, dict[str, str 
 def _option(name: str, value: Any) -> tuple[str, str | None]:
     if name in _RENDERED:
         raise SpecError(f"slurm.{name}: cloudrl writes --{name} itself", hint=f"Leave it out of slurm: {{{name}: ...}}")
+    if name == "gpus":  # srun would ask for all of them on each node (Slurm, stepmgr.c: _copy_job_tres_to_step)
+        raise SpecError("slurm.gpus counts the GPUs of all nodes together", hint="slurm: {gpus-per-node: 8}, or gres")
     if not _OPTION.fullmatch(name):
         near = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
         meant = f"; did you mean {near!r}?" if _OPTION.fullmatch(near) else ""
