@@ -54,6 +54,12 @@ _DEFAULTS: dict[str, str | None] = {
 }  # fmt: skip
 _COUNTS_GPUS = ("gres", "gpus-per-node", "gpus-per-task", "tres-per-node")
 _COUNTS_CPUS = ("cpus-per-task", "cpus-per-gpu", "exclusive")
+_SCRIPT_VARIABLES = (
+    "RUN_DIR", "CLUSTER", "GPUS", "MAX_FAILURES", "TIME_LIMIT_NOTICE_S", "JOIN_TIMEOUT_S", "PYTHON", "ENGINE",
+    "DOCKERFILE", "SHM_SIZE", "IMAGE", "VOLUMES", "CONTAINER_OPTIONS", "VARIABLES", "SECRETS", "STEP",
+    "EUID", "UID", "PPID", "SHELLOPTS", "BASHOPTS",
+)  # fmt: skip
+"""The settings, and what bash lets nobody change."""
 _TEXTS = Path(__file__).parent / "slurm_job"
 
 _HEADER = """\
@@ -78,6 +84,7 @@ def to_slurm(cluster: Cluster, job: Mapping[str, Any] | None = None, *, agent: b
         SpecError: the section or a field cannot be had on Slurm, or the value of a secret would stand in the script.
     """
     own, directives = read_slurm(cluster.slurm)
+    _check_names([*cluster.env, *cluster.secrets])
     refuse_secrets(cluster.env, "secrets: [{0}] takes it from the environment of sbatch")
     back_end = back_end_of(cluster, own)
     run_dir = _quote(own.run_dir) if own.run_dir else "$HOME/.cloudrl/slurm"
@@ -253,6 +260,14 @@ def _container_words(cluster: Cluster, back_end: str) -> list[str]:
         return ["--pwd", cluster.working_dir] if cluster.working_dir else []
     user = ["--user", cluster.user] if cluster.user else []
     return [*user, *(["--workdir", cluster.working_dir] if cluster.working_dir else [])]
+
+
+def _check_names(variables: list[str]) -> None:
+    for name in variables:
+        if name in _SCRIPT_VARIABLES:
+            raise SpecError(
+                f"{name}: the job script has a variable of its own by this name", hint=f"--env {name}=... for jobs"
+            )
 
 
 def _quote(text: str) -> str:

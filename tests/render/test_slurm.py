@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from typing import Any
@@ -201,6 +202,17 @@ def test_what_cannot_be_had_is_refused(section, fields, words):
     with pytest.raises(SpecError, match=words) as error:
         to_slurm(cluster(slurm=section, **fields))
     assert "hf_abc" not in str(error.value)
+
+
+def test_no_variable_of_the_user_replaces_one_of_the_script():
+    texts = [to_slurm(variant(*each), JOB, agent=b"").partition(START)[0] for each in VARIANTS]
+    names = set(re.findall(r"^([A-Z_]+)=", "\n".join(texts), re.MULTILINE))
+    assert {"RUN_DIR", "IMAGE", "STEP"} <= names
+    for name in [*names, "UID"]:
+        with pytest.raises(SpecError, match=f"^{name}: the job script has"):
+            to_slurm(cluster(env={name: "x"}))
+        with pytest.raises(SpecError, match=f"^{name}: the job script has"):
+            to_slurm(cluster(secrets=[name]))
 
 
 def test_without_a_container_checkpoints_lie_where_the_volume_does():
