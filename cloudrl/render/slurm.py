@@ -40,6 +40,7 @@ from cloudrl.spec import Cluster, CountRange
 from cloudrl.spec.sizes import seconds_of
 from cloudrl.spec.slurm import SlurmSection, read_slurm
 from cloudrl.spec.volume import Volume
+from cloudrl.verl.releases import Release
 
 COMMENT = "cloudrl:"
 """Begins the comment of the Slurm job, by which a client finds it; the run folder follows if it is not the usual."""
@@ -111,14 +112,17 @@ def back_end_of(cluster: Cluster, own: SlurmSection) -> str:
     Raises:
         SpecError: the section does not say, or says what does not go together.
     """
-    if own.container is None and (cluster.device == "gpu" or cluster.image is not None):
+    image = own.image or cluster.image
+    if own.container is None and (cluster.device == "gpu" or image is not None):
         raise SpecError(
-            f"slurm.container is not set: how do nodes run {'an image' if cluster.image is None else cluster.image}?",
+            f"slurm.container is not set: how do nodes run {image or 'an image'}?",
             hint="slurm: {container: docker}; or podman, apptainer, pyxis, or bare for a Python of the nodes",
         )
     back_end = own.container or "bare"
     if own.dockerfile is not None and back_end not in ("docker", "podman"):
         raise SpecError(f"slurm.dockerfile: {back_end} builds no image", hint="slurm: {container: docker}, or podman")
+    if own.image is not None and back_end not in ("apptainer", "pyxis"):
+        raise SpecError(f"slurm.image: {back_end} runs no file", hint="slurm: {container: apptainer}, or pyxis")
     if own.container_options and back_end in ("bare", "pyxis"):
         raise SpecError(
             f"slurm.container_options: {back_end} takes none", hint="Options of sbatch stand in the section by name"
@@ -126,6 +130,16 @@ def back_end_of(cluster: Cluster, own: SlurmSection) -> str:
     if own.modules and back_end == "pyxis":
         raise SpecError("slurm.modules: with pyxis all of a node runs in the container, which has none")
     return back_end
+
+
+def release_on_nodes(cluster: Cluster, own: SlurmSection) -> Release | None:
+    """The release of verl whose image the nodes run; None where the user names another image, or a Python.
+
+    Raises:
+        SpecError: no image is known for what the cluster asks for.
+    """
+    is_known = back_end_of(cluster, own) != "bare" and own.dockerfile is None and own.image is None
+    return release_of(cluster) if is_known else None
 
 
 def checkpoint_folder(cluster: Cluster) -> str:
@@ -207,8 +221,8 @@ def _notice_s(directives: Mapping[str, str | None]) -> int:
 
 
 def _settings(cluster: Cluster, own: SlurmSection, back_end: str, notice_s: int) -> Iterator[str]:
-    known = release_of(cluster) if back_end != "bare" and own.dockerfile is None else None
-    image = cluster.image or (known.image if known else f"cloudrl-{cluster.name}")
+    known = release_on_nodes(cluster, own)
+    image = own.image or cluster.image or (known.image if known else f"cloudrl-{cluster.name}")
     volumes = [] if back_end == "bare" else [f"{each.instance_path}:{each.path}" for each in _volumes(cluster, own)]
     if back_end == "bare":
         _check_bare(cluster, own)

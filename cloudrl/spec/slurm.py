@@ -23,6 +23,8 @@ class SlurmSection(Spec):
     """Where Slurm's commands are, `user@host` or a name in `~/.ssh/config`; None is this machine."""
     container: Literal["bare", "docker", "podman", "apptainer", "pyxis"] | None = None
     """What the nodes run the agent in; None is `bare` for a cluster with neither GPUs nor an image."""
+    image: Annotated[str | None, PlainValidator(optional(absolute_path))] = None
+    """A file with the image, for apptainer (.sif) and pyxis (.sqsh), in place of that of the cluster."""
     dockerfile: Annotated[str | None, PlainValidator(optional(absolute_path))] = None
     """The image is built from it on every node that does not have it yet; docker and podman."""
     container_options: Words = ()

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from cloudrl.errors import SpecError
 from cloudrl.protocol.options import AgentOptions
+from cloudrl.providers.slurm.plan import make_plan
 from cloudrl.render.slurm import checkpoint_folder, to_slurm
 from cloudrl.spec import Cluster
 
@@ -187,6 +188,8 @@ def test_the_job_is_read_as_it_was_given(text):
         ({"mail_type": "END"}, {}, "did you mean 'mail-type'"),
         ({"comment": "two\nlines"}, {}, "line break"),
         ({"dockerfile": "/x"}, {}, "bare builds no image"),
+        ({"container": "docker", "image": "/x.sif"}, {"gpu": "H100:8"}, "docker runs no file"),
+        ({"container": None, "image": "/x.sif"}, {}, "how do nodes run /x.sif"),
         ({"container_options": ["-v"]}, {}, "bare takes none"),
         ({"container": "pyxis", "modules": ["x"]}, {}, "in the container"),
         ({"container": None}, {"gpu": "H100:8"}, "how do nodes run an image"),
@@ -202,6 +205,33 @@ def test_what_cannot_be_had_is_refused(section, fields, words):
     with pytest.raises(SpecError, match=words) as error:
         to_slurm(cluster(slurm=section, **fields))
     assert "hf_abc" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("section", "image", "asked"),
+    [
+        ({}, "verlai/verl:vllm", "verlai/verl:vllm"),
+        ({}, "nvcr.io/nvidia/pytorch:24.01", "nvcr.io#nvidia/pytorch:24.01"),
+        ({}, "registry:5000/verl:1", "registry:5000#verl:1"),
+        ({}, "ubuntu:24.04", "ubuntu:24.04"),
+        ({"image": "/shared/my verl.sqsh"}, "verlai/verl:vllm", "/shared/my verl.sqsh"),
+    ],
+)
+def test_pyxis_is_asked_for_an_image_as_enroot_spells_it(section, image, asked, tmp_path):
+    volumes = [f"{tmp_path}/new:/checkpoints"]
+    text = to_slurm(cluster("pyxis", "H100:8", {"volumes": volumes, **section}, image=image), agent=b"")
+    settings_, _, functions = text.partition(START)
+    prepare = functions[functions.index("prepare_image() {") : functions.index("prepare_node() {")]
+    words = evaluated(f"{settings_}\nCLOUDRL_RUN_DIR=/run\n{prepare}\nprepare_image\n{START}", '"${STEP[@]}"')
+    assert words[0] == f"--container-image={asked}"
+    assert words[-1] == f"--container-mounts=/run:/run,{volumes[0]}"
+    assert (tmp_path / "new").is_dir()
+
+
+def test_an_image_file_is_run_as_it_is_and_tells_no_release():
+    declared = cluster("apptainer", "H100:8", {"image": "/shared/verl.sif"})
+    assert evaluated(to_slurm(declared, agent=b""), '"$IMAGE"') == ["/shared/verl.sif"]
+    assert make_plan(declared).verl_version is None
 
 
 def test_no_variable_of_the_user_replaces_one_of_the_script():

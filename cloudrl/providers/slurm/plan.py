@@ -11,8 +11,7 @@ from cloudrl.providers.machines import Notice, Price
 from cloudrl.providers.model import Plan
 from cloudrl.providers.slurm.login import CommandFailed, Login
 from cloudrl.providers.slurm.run_folder import DEFAULT
-from cloudrl.render.agent_options import release_of
-from cloudrl.render.slurm import back_end_of, checkpoint_folder, data_folder, to_slurm
+from cloudrl.render.slurm import checkpoint_folder, data_folder, release_on_nodes, to_slurm
 from cloudrl.spec import Cluster
 from cloudrl.spec.slurm import read_slurm
 
@@ -80,8 +79,7 @@ def make_plan(cluster: Cluster) -> SlurmPlan:
         SpecError: it cannot be had on Slurm.
     """
     own, _ = read_slurm(cluster.slurm)
-    is_bare = back_end_of(cluster, own) == "bare"
-    known = None if is_bare or own.dockerfile is not None else release_of(cluster)
+    known = release_on_nodes(cluster, own)
     unused = [name for name in cluster.explicit_fields() if name in _WITHOUT_EFFECT]
     return SlurmPlan(
         provider="slurm",

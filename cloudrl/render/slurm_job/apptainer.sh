@@ -4,7 +4,7 @@
 # One file for all nodes, in the shared folder; of two jobs that want it one waits.
 prepare_image() {
   local file said
-  [[ $IMAGE == *.sif ]] && return
+  [[ $IMAGE == /* ]] && return
   file=$RUN_DIR/images/$(printf '%s' "$IMAGE" | tr -c 'A-Za-z0-9._-' _).sif
   mkdir -p "$RUN_DIR/images"
   if [ ! -e "$file" ]; then
