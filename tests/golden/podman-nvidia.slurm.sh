@@ -386,7 +386,8 @@ remove_stale() {
 
 start_agent() {
   local name words=(--name "$container" --network host --log-driver none --security-opt label=disable
-    --label "cloudrl.node=$(id -un)@$SLURMD_NODENAME" --entrypoint "$PYTHON" --volume "$folder:$inside:ro")
+    --label "cloudrl.node=$(id -un)@$SLURMD_NODENAME" --entrypoint "$PYTHON"
+    --mount "type=bind,source=$folder,target=$inside,readonly") # no empty folder where docker does not see this one
   for name in "${VOLUMES[@]}"; do
     [ -e "${name%%:*}" ] || mkdir -p "${name%%:*}" || fail "there is no ${name%%:*} on this node"
     words+=(--volume "$name")
