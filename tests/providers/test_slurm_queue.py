@@ -12,7 +12,7 @@ from cloudrl.providers.slurm.login import Login
 from cloudrl.providers.slurm.plan import make_plan
 from cloudrl.providers.slurm.provider import SlurmProvider
 from cloudrl.providers.slurm.queue import JobState
-from cloudrl.providers.slurm.state import SlurmState
+from cloudrl.providers.slurm.state import SlurmState, read
 from cloudrl.providers.slurm.watcher import JobWatcher, describe
 from cloudrl.render.slurm import to_slurm
 from cloudrl.spec import Cluster
@@ -150,6 +150,29 @@ def test_what_sbatch_refuses_is_refused_in_its_words(commands: Commands, said: s
     commands(sbatch=f"echo '{said}' >&2; exit 1")
     with pytest.raises(error, match=said.partition(": ")[2]):
         make_plan(LAB).priced()
+
+
+@pytest.mark.parametrize("run_dir", ["/runs of me", "/it's", "/$(touch made)", "/a;touch made"])
+def test_a_folder_with_any_name_is_only_a_folder(
+    commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_dir: str
+) -> None:
+    """Also where it is the comment of a job."""
+    monkeypatch.chdir(tmp_path)
+    folder = f"{tmp_path}{run_dir}"
+    line = PENDING.replace("/lustre/alice/runs", folder)
+    commands(squeue=f'cat <<"END"\n{line}\nEND', scontrol="exit 0", sbatch="pwd >$HOME/pwd; echo 12")
+    secret = tmp_path / run_dir[1:] / "secrets/HF_TOKEN"
+    secret.parent.mkdir(parents=True)
+    secret.write_text("hf_there")
+    (tmp_path / run_dir[1:] / "12/0").mkdir(parents=True)
+    (tmp_path / run_dir[1:] / "12/0/key").write_text("the key")
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    make_plan(LAB.replace(secrets=("HF_TOKEN",), slurm={**LAB.slurm, "run_dir": folder})).priced()
+    assert SlurmProvider().status("lab").phase is Phase.PENDING
+    known = read("lab")
+    assert known is not None
+    assert known.run_folder.key() == b"the key"
+    assert not (tmp_path / "made").exists()
 
 
 def test_the_plan_shows_what_is_sent() -> None:

@@ -10,7 +10,7 @@ from cloudrl.errors import CapacityError, InputError
 from cloudrl.providers.machines import Notice, Price
 from cloudrl.providers.model import Plan
 from cloudrl.providers.slurm.login import CommandFailed, Login
-from cloudrl.providers.slurm.run_folder import DEFAULT
+from cloudrl.providers.slurm.run_folder import shell_word
 from cloudrl.render.slurm import checkpoint_folder, data_folder, release_on_nodes, to_slurm
 from cloudrl.spec import Cluster
 from cloudrl.spec.slurm import read_slurm
@@ -91,7 +91,7 @@ def make_plan(cluster: Cluster) -> SlurmPlan:
         rollouts=(known.rollout,) if known else (),
         notes=(f"without effect on Slurm: {', '.join(unused)}",) if unused else (),
         login=Login(own.login or ""),
-        run_dir=own.run_dir or DEFAULT,
+        run_dir=shell_word(own.run_dir),
         script=to_slurm(cluster),
         secrets={name: os.environ[name] for name in cluster.secrets if os.environ.get(name)},
     )

@@ -13,7 +13,7 @@ from cloudrl.providers.slurm import access, queue, state
 from cloudrl.providers.slurm.login import CommandFailed, Login, is_here
 from cloudrl.providers.slurm.plan import SlurmPlan, make_plan
 from cloudrl.providers.slurm.queue import SlurmJob
-from cloudrl.providers.slurm.run_folder import DEFAULT
+from cloudrl.providers.slurm.run_folder import shell_word
 from cloudrl.providers.slurm.state import SlurmState
 from cloudrl.providers.slurm.watcher import JobWatcher, describe
 from cloudrl.render.slurm import COMMENT
@@ -199,7 +199,7 @@ def _state_of(login: Login, job: SlurmJob) -> SlurmState:
     known = state.read(job.name)
     if known is not None and known.job_id == job.id:
         return known
-    run_dir = job.comment[len(COMMENT) :] or DEFAULT
+    run_dir = shell_word(job.comment[len(COMMENT) :])
     return SlurmState(job.name, login.host, job.id, run_dir, log=_log_of(login, job.id), checkpoint_dir="")
 
 

@@ -10,7 +10,7 @@ from cloudrl.errors import ConnectionFailed
 from cloudrl.protocol.outcome import Outcome, from_output
 from cloudrl.providers.slurm.login import Login
 
-DEFAULT = "$HOME/.cloudrl/slurm"
+_DEFAULT = "$HOME/.cloudrl/slurm"
 _TAIL_BYTES = 20_000
 _LATEST = 'cd {folder}/{job} 2>/dev/null && cd "$(ls | grep -x "[0-9]*" | sort -n | tail -n 1)"'
 _STARTS = (
@@ -19,6 +19,11 @@ _STARTS = (
     '"$(stat -c %Y "$each/status" 2>/dev/null)" '
     '"$(cat "$each"/nodes/*.failed "$each/status" 2>/dev/null | head -n 1)"; done'
 )
+
+
+def shell_word(run_dir: str | None) -> str:
+    """The folder that all jobs share, as a shell there reads it; None or "" is that of the user's home."""
+    return shlex.quote(run_dir) if run_dir else _DEFAULT
 
 
 @dataclass(frozen=True)
