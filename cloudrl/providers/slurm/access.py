@@ -90,8 +90,8 @@ class JobAccess(HeadAccess):
             f"-o AuthorizedKeysFile={folder}/authorized_keys {words}"
         )
         step = (
-            f"srun --jobid={self._state.job_id} --overlap --relative=0 --nodes=1 --ntasks=1 --cpus-per-task=1 --mem=0 "
-            f"--gres=none --export=ALL --quiet --unbuffered --input=0 sh -c {shlex.quote(sshd)}"
+            f"exec srun --jobid={self._state.job_id} --overlap --relative=0 --nodes=1 --ntasks=1 --cpus-per-task=1 "
+            f"--mem=0 --gres=none --export=ALL --quiet --unbuffered --input=0 sh -c {shlex.quote(sshd)}"
         )
         return {
             "HostName": "127.0.0.1",

@@ -16,6 +16,12 @@ from cloudrl.errors import ConnectionFailed
 from cloudrl.providers.model import home
 from cloudrl.transport import ssh
 
+_MARK = "cloudrl-output"
+"""What a site or the user's own profile prints comes before it."""
+_PROFILE = "/etc/profile"
+"""Some sites have Slurm on the PATH of login shells only, which ssh does not start for a command."""
+_OF_THE_SITE = ("SLURM_CONF", "SLURM_CLUSTERS", "LD_LIBRARY_PATH")
+"""Variables that Slurm's commands need. All others of Slurm's are of a job in which this program may be running."""
 _TIMEOUT_S = 60.0
 _ASK_S = 180.0
 """For a person to type a second factor."""
@@ -58,8 +64,15 @@ class Login:
         return self.host or "this machine"
 
     def words(self, command: str) -> list[str]:
-        """The command line, on this machine, that runs a shell command there; asks nobody for anything."""
-        return [*self._ssh("BatchMode=yes"), "--", self.host, command] if self.host else ["sh", "-c", command]
+        """The command line, on this machine, that runs a command of sh there; asks nobody for anything.
+
+        ssh hands it to the user's own shell, which need not be one like sh.
+        """
+        if self.host:
+            find_slurm = f"command -v squeue >/dev/null || . {_PROFILE} >/dev/null 2>&1"
+            return [*self._ssh("BatchMode=yes"), "--", self.host, shlex.join(["sh", "-c", f"{find_slurm}; {command}"])]
+        kept = [f"export {name}={shlex.quote(os.environ[name])}" for name in _OF_THE_SITE if name in os.environ]
+        return ["sh", "-c", "; ".join([*kept, command])]
 
     def forward(self, host: str, port: int) -> list[str]:
         """The command line whose standard input and output are a connection from there to another host."""
@@ -78,30 +91,31 @@ class Login:
         """Likewise, of a shell command."""
         self.connect()
         name = command.split(maxsplit=1)[0]
+        own = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
         try:
             done = subprocess.run(
-                self.words(command), input=data, capture_output=True, check=False, timeout=timeout_s,
-                env=ssh.environment() if self.host else None,
+                self.words(f"echo {_MARK}; {command}"), input=data, capture_output=True, check=False, timeout=timeout_s,
+                env=ssh.environment() if self.host else own,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             raise ConnectionFailed(f"{name} on {self} does not end within {timeout_s:.0f} s") from None
+        output = done.stdout.decode("utf-8", "replace").partition(f"{_MARK}\n")[2]
         if done.returncode != 0:
-            said = (done.stderr or done.stdout).decode("utf-8", "replace").strip() or f"status {done.returncode}"
+            said = (done.stderr.decode("utf-8", "replace") or output).strip() or f"status {done.returncode}"
             raise CommandFailed(f"{name} on {self}: {said}")
-        return done.stdout.decode("utf-8", "replace")
+        return output
 
     @property
     def is_open(self) -> bool:
         """Whether a command can be run now without anybody being asked for anything."""
         if not self.host:
             return True
-        check = subprocess.run(
-            [*self._ssh(), "-O", "check", self.host],
-            capture_output=True,
-            check=False,
-            timeout=10,
-            env=ssh.environment(),
-        )
+        ssh.ensure_installed()
+        words = [*self._ssh(), "-O", "check", "--", self.host]
+        try:
+            check = subprocess.run(words, capture_output=True, check=False, timeout=10, env=ssh.environment())
+        except subprocess.TimeoutExpired:
+            return False
         return check.returncode == 0
 
     def connect(self) -> None:
@@ -112,7 +126,6 @@ class Login:
         """
         if self.is_open:
             return
-        ssh.ensure_installed()
         folder = _control_folder()
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o700)
@@ -138,12 +151,16 @@ class Login:
         """Close the connection, for all commands."""
         if self.host and self.is_open:
             subprocess.run(
-                [*self._ssh(), "-O", "exit", self.host], capture_output=True, check=False, timeout=10,
+                [*self._ssh(), "-O", "exit", "--", self.host], capture_output=True, check=False, timeout=10,
                 env=ssh.environment(),
             )  # fmt: skip
 
     def _ssh(self, *options: str) -> list[str]:
-        every = (f"ControlPath={_control_folder()}/%C", "ServerAliveInterval=15", "ConnectTimeout=15", *options)
+        every = (
+            f"ControlPath={_control_folder()}/%C", "ServerAliveInterval=15", "ConnectTimeout=15", *options,
+            # of each option the first counts; these would otherwise be as ~/.ssh/config has them
+            "ControlMaster=no", "RemoteCommand=none", "RequestTTY=no",
+        )  # fmt: skip
         return ["ssh", *(word for each in every for word in ("-o", each))]
 
 
