@@ -26,7 +26,7 @@ _OPTIONS = {
 _AFTER_A_JUMP = ("kex_exchange_identification: ", "Connection closed by UNKNOWN port ")
 """What the ssh behind a jump says when the jump has failed and said why."""
 _TIMEOUT_S = 30.0
-_ENVIRONMENT = ("PATH", "HOME", "USER", "LOGNAME", "SSH_AUTH_SOCK", "LANG", "LC_ALL")
+_ENVIRONMENT = ("PATH", "HOME", "USER", "LOGNAME", "SSH_AUTH_SOCK", "KRB5CCNAME", "LANG", "LC_ALL")
 
 
 @dataclass(frozen=True)

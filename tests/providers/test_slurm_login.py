@@ -85,6 +85,12 @@ def test_a_job_in_which_this_program_runs_says_nothing_of_another(monkeypatch: p
     assert relay.stdout == "none /etc/of the site/slurm.conf\n"  # as ssh starts its ProxyCommand
 
 
+def test_ssh_knows_where_a_kerberos_ticket_lies(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KRB5CCNAME", "KEYRING:persistent:1000")
+    shell('exec sh -c "$command"')
+    assert THERE.shell("echo $KRB5CCNAME") == "KEYRING:persistent:1000\n"
+
+
 def test_what_only_a_terminal_is_for_is_left_out_of_the_users_ssh_config(tmp_path: Path) -> None:
     config = tmp_path / "config"
     config.write_text("Host *\n  RemoteCommand tmux\n  RequestTTY force\n  ControlMaster auto\n  User somebody\n")
