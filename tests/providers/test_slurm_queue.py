@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cloudrl.errors import CapacityError, ConnectionFailed, InputError, SpecError
+from cloudrl.errors import CapacityError, CloudrlError, ConnectionFailed, InputError, SpecError
 from cloudrl.protocol.phases import Phase
 from cloudrl.providers.slurm import login, queue
 from cloudrl.providers.slurm.login import Login
@@ -197,6 +197,29 @@ def test_a_secret_comes_from_this_shell_or_lies_there_already(
     assert plan.secrets == {"HF_TOKEN": "hf_here"}
     assert "hf_here" not in plan.script
     assert "hf_here" not in repr(plan)
+
+
+@pytest.mark.parametrize(
+    ("sbatch", "scontrol"),
+    [
+        ("echo 'sbatch: error: Socket timed out on send/recv operation' >&2; exit 1", "echo ' StdOut=/l.log'"),
+        ("echo 12", "echo 'slurm_load_jobs error: Socket timed out on send/recv operation' >&2; exit 1"),
+    ],
+)
+def test_a_job_of_which_slurm_gave_no_word_is_known_to_down(commands: Commands, sbatch: str, scontrol: str) -> None:
+    commands(
+        sbatch=f'cat >/dev/null; [ "$1" = --test-only ] && exit; touch $HOME/queued; {sbatch}',
+        squeue=f"[ ! -e $HOME/queued ] || echo '{PENDING}'",
+        scontrol=scontrol,
+        scancel="rm $HOME/queued",
+        sacct="exit 1",
+    )
+    with pytest.raises(CloudrlError, match=r"Socket timed out.*; cluster lab goes on as job 12, PENDING"):
+        SlurmProvider().up(make_plan(LAB))
+    known = read("lab")
+    assert known is not None
+    assert (known.job_id, known.checkpoint_dir) == (12, "/shared/ckpt")
+    assert SlurmProvider().down("lab")
 
 
 def test_without_volumes_there_is_no_plan() -> None:

@@ -4,6 +4,7 @@ import shlex
 import time
 from collections.abc import Callable, Generator
 from contextlib import closing
+from dataclasses import replace
 from typing import final
 
 from cloudrl.errors import CloudrlError, ClusterFailed, ConnectionFailed, InputError, Interrupted
@@ -221,9 +222,10 @@ def _submit(plan: SlurmPlan) -> SlurmState:
     except CommandFailed as error:
         raise InputError(f"Slurm refuses cluster {plan.name!r}: {error.message}") from error
     job_id = int(said.strip().splitlines()[-1].partition(";")[0])
-    log = _log_of(plan.login, job_id)
-    known = SlurmState(plan.name, plan.login.host, job_id, folder, log, plan.checkpoint_dir)
+    known = SlurmState(plan.name, plan.login.host, job_id, folder, "", plan.checkpoint_dir)
     access.close_tunnel(known)  # to an earlier cluster of the name
+    known.write()  # before Slurm is asked anything else: `down` has to find it
+    known = replace(known, log=_log_of(plan.login, job_id))
     known.write()
     return known
 
@@ -253,6 +255,8 @@ def _with_job(known: SlurmState | None, plan: SlurmPlan, error: CloudrlError) ->
     try:
         jobs = queue.jobs(plan.login) if known is None else [queue.job(plan.login, known.job_id)]
         job = next((each for each in jobs if each is not None and each.name == plan.name), None)
+        if known is None and job is not None:  # sbatch has queued it, and nobody heard of it
+            replace(_state_of(plan.login, job), checkpoint_dir=plan.checkpoint_dir).write()
     except CloudrlError as unseen:
         squeue = shlex.join(["squeue", "--me", f"--name={plan.name}"])
         message = f"{error.message}; cannot tell whether cluster {plan.name} goes on: {unseen.message}"
