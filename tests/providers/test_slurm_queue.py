@@ -7,7 +7,8 @@ import pytest
 
 from cloudrl.errors import CapacityError, CloudrlError, ConnectionFailed, InputError, SpecError
 from cloudrl.protocol.phases import Phase
-from cloudrl.providers.slurm import login, queue
+from cloudrl.providers.slurm import access, login, queue
+from cloudrl.providers.slurm.access import JobAccess
 from cloudrl.providers.slurm.login import Login
 from cloudrl.providers.slurm.plan import make_plan
 from cloudrl.providers.slurm.provider import SlurmProvider
@@ -250,6 +251,23 @@ def test_the_end_of_a_job(
     known = SlurmState("lab", "", 12, str(tmp_path / "runs"), str(log), "/shared/ckpt")
     seen = JobWatcher(known).status()
     assert (seen.phase, seen.reason) == (phase, reason)
+
+
+def test_the_way_to_the_head_is_opened_once_there_is_one(commands: Commands, tmp_path: Path) -> None:
+    commands(squeue=f"echo '{RUNNING}'")
+    asked: list[float] = []
+
+    def opener(_state: SlurmState, *, timeout_s: float) -> JobAccess:
+        asked.append(timeout_s)
+        raise ConnectionFailed("no tunnel")
+
+    watcher = JobWatcher(SlurmState("lab", "", 12, str(tmp_path / "runs"), "/no/log", ""), opener=opener)
+    assert watcher.status().reason == "job 12 has not started an agent yet"
+    assert asked == []
+    (tmp_path / "runs/12/0").mkdir(parents=True)
+    (tmp_path / "runs/12/0/head.json").write_text('{"ip": "10.0.0.1", "agent": 1, "dashboard": 3}')
+    assert watcher.status().reason == "no tunnel"
+    assert asked[0] > float(access.HANDSHAKE_S)
 
 
 def test_each_start_before_the_newest_is_told(commands: Commands, tmp_path: Path) -> None:

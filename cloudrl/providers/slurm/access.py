@@ -24,8 +24,8 @@ from cloudrl.transport.head_access import HeadAccess, daemon_folder
 from cloudrl.transport.ssh import Route
 
 PORTS = (RAY_PORT, AGENT_PORT)
-_HANDSHAKE_S = "30"
-"""For a step of a job to start; a busy controller takes its time."""
+HANDSHAKE_S = "30"
+"""Seconds for a step of a job to start; a busy controller takes its time."""
 _RELAY = "relay"
 _PREPARE = (
     "umask 077 && mkdir -p {folder} && cd {folder} && "
@@ -102,12 +102,12 @@ class JobAccess(HeadAccess):
             "UserKnownHostsFile": str(self._folder / "known_hosts"),
             "GlobalKnownHostsFile": "/dev/null",
             "StrictHostKeyChecking": "yes",
-            "ConnectTimeout": _HANDSHAKE_S,
+            "ConnectTimeout": HANDSHAKE_S,
             "ProxyCommand": _escaped(shlex.join(self._login.words(step))),
         }
 
     def _to_the_node(self, head: Head) -> dict[str, str]:
-        options = {"HostName": head.ip, "User": self._user, "ConnectTimeout": _HANDSHAKE_S}
+        options = {"HostName": head.ip, "User": self._user, "ConnectTimeout": HANDSHAKE_S}
         if self._login.host:
             options["ProxyCommand"] = _escaped(shlex.join(self._login.forward(head.ip, 22)))
         return options

@@ -15,7 +15,8 @@ from cloudrl.providers.slurm.login import Login
 from cloudrl.providers.slurm.queue import JobState, SlurmJob
 from cloudrl.providers.slurm.state import SlurmState
 
-_OPEN_S = 15.0
+_OPEN_S = 45.0
+"""More than a step of the job may take to start: where no step can reach us, the other way has to have its turn."""
 _QUEUE_EVERY_S = 5.0
 """squeue asks the controller, which all users of a site share."""
 _MEANING = {
@@ -83,6 +84,7 @@ class JobWatcher:
         """What its head agent says, and while that cannot be reached why."""
         try:
             if self._access is None:
+                self._state.run_folder.head()  # until that is there, nothing is to be waited for
                 self._access = self._opener(self._state, timeout_s=_OPEN_S)
             agent = self._access.connection.agent(timeout_s=5)
             if agent is None:
