@@ -235,15 +235,17 @@ def test_without_volumes_there_is_no_plan() -> None:
         ("FAILED", "4", {"nodes/1.failed": "rank 1: no image x"}, Phase.FAILED, "rank 1: no image x"),
         ("FAILED", "1", {}, Phase.FAILED, "Slurm says FAILED; its last line: the last words"),
         ("CANCELLED", "143", {}, Phase.DOWN, ""),
+        ("", "4", {"nodes/1.failed": "rank 1: no image x"}, Phase.FAILED, "rank 1: no image x"),
+        ("", "143", {}, Phase.DOWN, ""),
         ("COMPLETED", "0", {}, Phase.DOWN, ""),
     ],
 )
 def test_the_end_of_a_job(
     commands: Commands, tmp_path: Path, state: str, status: str, files: dict[str, str], phase: Phase, reason: str
 ) -> None:
-    commands(squeue=f"echo '{RUNNING.replace('RUNNING', state)}'")
+    commands(squeue=f"echo '{RUNNING.replace('RUNNING', state)}'" if state else "exit 0", sacct="exit 1")
     log = tmp_path / "lab-12.log"
-    log.write_text("first\nthe last words\n")
+    log.write_text("first\nthe last words\n[10:00:00 batch] ended with status 1\n")
     start = tmp_path / "runs/12/0"
     for name, text in {"status": status, **files}.items():
         (start / name).parent.mkdir(parents=True, exist_ok=True)

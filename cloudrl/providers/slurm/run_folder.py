@@ -11,6 +11,8 @@ from cloudrl.protocol.outcome import Outcome, from_output
 from cloudrl.providers.slurm.login import Login
 
 _DEFAULT = "$HOME/.cloudrl/slurm"
+_STATUS = " batch] ended with status "
+"""In the script's own last line."""
 _TAIL_BYTES = 20_000
 _LATEST = 'cd {folder}/{job} 2>/dev/null && cd "$(ls | grep -x "[0-9]*" | sort -n | tail -n 1)"'
 _STARTS = (
@@ -75,13 +77,14 @@ class RunFolder:
         """How the newest start has ended.
 
         Returns:
-            The agent's words in the log of the job, why a node never had an agent, and the last line of the log.
+            The agent's words in the log of the job, why a node never had an agent, and the last line of the log, that
+            with the exit status aside.
         """
         said = self._in_latest(
             f"cat nodes/*.failed 2>/dev/null; printf '\\0'; tail -c {_TAIL_BYTES} {shlex.quote(log)} 2>/dev/null"
         )
         reasons, _, output = said.partition("\0")
-        lines = [line.strip() for line in output.splitlines() if line.strip()]
+        lines = [line.strip() for line in output.splitlines() if line.strip() and _STATUS not in line]
         return from_output(output), reasons.strip().replace("\n", "; "), lines[-1] if lines else ""
 
     def starts(self) -> list[Mapping[str, Any]]:

@@ -128,7 +128,7 @@ def _end(state: SlurmState, job: SlurmJob | None) -> Mapping[str, Any]:
     outcome, refusal, last_line = state.run_folder.ending(state.log)
     attempts = tuple(state.run_folder.starts())
     slurm = JobState.UNKNOWN if job is None else job.state
-    if slurm in (JobState.CANCELLED, JobState.COMPLETED) or (job is None and outcome is None):
+    if slurm in (JobState.CANCELLED, JobState.COMPLETED) or (job is None and outcome is None and not refusal):
         ended_itself = outcome is not None and outcome.phase is Phase.DOWN
         return {"phase": Phase.DOWN, "reason": outcome.reason if outcome and ended_itself else "",
                 "previous_attempts": attempts}  # fmt: skip
