@@ -223,6 +223,14 @@ def test_a_job_of_which_slurm_gave_no_word_is_known_to_down(commands: Commands, 
     assert SlurmProvider().down("lab")
 
 
+def test_one_of_several_clusters_is_chosen_for_all_commands() -> None:
+    plan = make_plan(LAB.replace(slurm={**LAB.slurm, "clusters": "gpu"}))
+    assert "\n#SBATCH --clusters=gpu\n" in plan.script  # which sbatch can have
+    with pytest.raises(InputError, match=r"slurm.clusters: sbatch would find") as error:
+        plan.priced()
+    assert "export SLURM_CLUSTERS=gpu" in str(error.value)
+
+
 def test_without_volumes_there_is_no_plan() -> None:
     with pytest.raises(SpecError, match="no folder for checkpoints is given"):
         make_plan(Cluster.load({"name": "lab", "slurm": {"container": "bare"}}))

@@ -47,6 +47,7 @@ class SlurmPlan(Plan):
             CapacityError: Slurm has no such nodes, however long one waits.
             ConnectionFailed: the login node or Slurm does not answer.
         """
+        self._check_clusters()
         self._check_secrets()
         try:
             said = self.login.shell("sbatch --test-only 2>&1", self.script.encode())
@@ -57,6 +58,15 @@ class SlurmPlan(Plan):
             raise kind(f"Slurm refuses cluster {self.name!r}: {text}", hint=hint) from error
         notice = Notice(f"Slurm: {_first_line(said)}")
         return replace(self, price=Price(self.cluster.price_per_hour, notices=(notice,)))
+
+    def _check_clusters(self) -> None:
+        """Raises: InputError: the job would be where the commands that follow it do not look."""
+        _, options = read_slurm(self.cluster.slurm)
+        if "clusters" in options:
+            raise InputError(
+                "slurm.clusters: sbatch would find that cluster, and the commands that follow the job would not",
+                hint=f"export SLURM_CLUSTERS={options['clusters']}, for a login node in ~/.bashrc there",
+            )
 
     def _check_secrets(self) -> None:
         """Raises: InputError: one is neither in this shell nor in a file there."""
