@@ -280,6 +280,15 @@ def test_the_way_to_the_head_is_opened_once_there_is_one(commands: Commands, tmp
     assert asked[0] > float(access.HANDSHAKE_S)
 
 
+def test_the_controller_is_asked_every_five_seconds_and_not_with_each_look(commands: Commands) -> None:
+    commands(squeue=f"echo >>$HOME/asked; echo '{PENDING}'")
+    now = [100.0]
+    watcher = JobWatcher(SlurmState("lab", "", 12, "/runs", "/no/log", ""), clock=lambda: now[0])
+    for now[0] in (100, 101, 104, 105, 106, 110):
+        assert watcher.status().phase is Phase.PENDING
+    assert (Path.home() / "asked").read_text().count("\n") == 3
+
+
 def test_each_start_before_the_newest_is_told(commands: Commands, tmp_path: Path) -> None:
     commands(squeue=f"echo '{RUNNING.replace('RUNNING', 'TIMEOUT')}'")
     for number, status in (("0", "requeued"), ("1", "4"), ("10", "4")):

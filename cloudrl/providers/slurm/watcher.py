@@ -66,7 +66,7 @@ class JobWatcher:
         Raises:
             ConnectionFailed: Slurm does not answer.
         """
-        if self._clock() - self._asked_at >= _QUEUE_EVERY_S or self._access is None:
+        if self._clock() - self._asked_at >= _QUEUE_EVERY_S:
             self._job, self._asked_at = queue.job(Login(self._state.login), self._state.job_id), self._clock()
         base = describe(self._state, self._job)
         if base.phase is not Phase.RUNNING:
@@ -91,7 +91,8 @@ class JobWatcher:
                 raise TypeError("a connection without an agent")
             said = agent.status()
         except (ConnectionFailed, ClusterFailed) as error:
-            self._asked_at = float("-inf")
+            if self._access is not None:  # it may have ended
+                self._asked_at = float("-inf")
             return {"reason": error.message}
         url = self._access.connection.ray_url if self._access.is_kept_open else None
         return {**agent_fields(said), "nodes_wanted": said.cluster.nodes, "dashboard_url": url}
