@@ -28,6 +28,8 @@ class HeadAccess:
         ports: on the head's loopback: Ray's dashboard, and the agent.
     """
 
+    ask_every_s = 10.0
+
     def __init__(self, name: str, target: str, folder: Path, ports: Sequence[int]) -> None:
         self.name, self.target = name, target
         self._folder, self._remote_ports = folder, tuple(ports)

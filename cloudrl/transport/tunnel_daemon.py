@@ -25,7 +25,6 @@ from cloudrl.transport.ssh import Route
 from cloudrl.transport.tunnel import Tunnel, free_ports
 
 _FILE = "tunnel.json"
-_ALIVE_EVERY_S = 10.0
 _OPEN_S = 60.0
 _LOCK_S = 2.0
 
@@ -35,6 +34,8 @@ class RouteFinder(Protocol):
 
     target: str
     """The id of what it leads to; a tunnel to another one is not the same."""
+    ask_every_s: float
+    """So often a tunnel that is open asks whether the target is gone."""
 
     def find(self) -> Route:
         """The present way.
@@ -189,7 +190,7 @@ def main(folder: Path, ports: str, finder: str, *arguments: str) -> int:
             lock.flush()
             while True:
                 with suppress(queue.Empty):
-                    stops.get(timeout=_ALIVE_EVERY_S)
+                    stops.get(timeout=target.ask_every_s)
                     return 0
                 target.ensure_alive()
         finally:

@@ -43,6 +43,7 @@ class Finder:
     """Leads nowhere in particular, until a file says that it is over."""
 
     target = "run-1"
+    ask_every_s = 0.2
 
     def __init__(self, over: str) -> None:
         self._over = over
@@ -193,10 +194,17 @@ def test_a_daemon_keeps_a_tunnel_open_until_it_is_stopped(
     assert tunnel_daemon.read_state(place) is None
     assert not tunnel_daemon.stop(place)
     assert (place / "tunnel.json").read_text() == "", "nobody takes what it has left for another's"
+    start()
     (tmp_path / "over").touch()
+    started[-1].wait(5)  # it asks as often as its target wants
     with pytest.raises(ConnectionFailed, match="did not open: no tunnel: run 'lab' is over: done"):
         start()
-    assert [process.wait(10) for process in started] == [0, -signal.SIGKILL, ConnectionFailed.exit_code]
+    assert [process.wait(10) for process in started] == [
+        0,
+        -signal.SIGKILL,
+        ClusterFailed.exit_code,
+        ConnectionFailed.exit_code,
+    ]
 
 
 def write(state: TunnelState, folder: Path) -> None:

@@ -41,6 +41,8 @@ _SSHD_OPTIONS = (
 class JobAccess(HeadAccess):
     """The way to a job's first node, and its tokens; a start of the job after the first may be anywhere."""
 
+    ask_every_s = 60.0  # a tunnel lasts for days, and all users of a site share the controller
+
     def __init__(self, state: SlurmState) -> None:
         super().__init__(state.name, str(state.job_id), state.folder, PORTS)
         self._state = state
