@@ -124,6 +124,35 @@ def test_a_cluster_that_sbatch_has_started_is_known_by_its_name(commands: Comman
         assert found.logs_command == "tail -n +1 -f /home/alice/lab-12.log"
 
 
+def test_a_login_node_is_not_asked_for_clusters_whose_end_was_seen(
+    commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody would have to type a second factor for it."""
+    monkeypatch.delenv("SLURM_CONF")
+    monkeypatch.setattr(login, "_CONFIGS", ())
+    over = RUNNING.replace("RUNNING", "CANCELLED")
+    ssh = 'case "$*" in *"-O check"*) exit ;; esac; echo >>$HOME/asked; for command; do :; done; exec sh -c "$command"'
+    commands(ssh=ssh, squeue=f"case $* in *--me*) exit ;; esac; echo '{over}'")
+    SlurmState("lab", "me@login", 12, "/runs", "/no/log", "").write()
+    provider = SlurmProvider()
+    assert provider.list() == ()
+    assert (Path.home() / "asked").exists()
+    assert provider.status("lab").phase is Phase.DOWN
+    (Path.home() / "asked").unlink()
+    assert provider.list() == ()
+    assert not (Path.home() / "asked").exists()
+    assert provider.status("lab").phase is Phase.DOWN
+
+
+def test_a_new_job_of_a_name_counts_and_not_the_one_that_has_ended(commands: Commands) -> None:
+    SlurmState("lab", "", 11, "/runs", "/no/log", "", is_over=True).write()
+    commands(sbatch="exit 1", squeue=f"echo '{PENDING}'", scontrol="exit 0")
+    assert SlurmProvider().status("lab").phase is Phase.PENDING
+    known = read("lab")
+    assert known is not None
+    assert (known.job_id, known.is_over) == (12, False)
+
+
 def test_what_sbatch_says_of_a_plan(commands: Commands) -> None:
     commands(
         sbatch='cat >$HOME/script; echo "$*" >$HOME/words; echo \'sbatch: Job 7 to start at 2026-11-23T08:30:00 using '

@@ -154,6 +154,7 @@ class SlurmProvider(Provider):
                         hint=f"squeue --jobs={known.job_id}",
                     )
                 time.sleep(_POLL_S)
+            known.end()
             return True
         finally:
             access.close_tunnel(known)
@@ -172,11 +173,11 @@ class SlurmProvider(Provider):
 
 
 def _logins() -> list[Login]:
-    """Where clusters may be: this machine, if it has Slurm, and login nodes of known ones."""
+    """Where clusters may be: this machine, if it has Slurm, and login nodes of those that were not seen to end."""
     here = [""] if is_here() else []
-    return [
-        Login(host) for host in dict.fromkeys([*here, *(each.login for each in map(state.read, state.names()) if each)])
-    ]
+    known = map(state.read, state.names())
+    hosts = [*here, *(each.login for each in known if each is not None and not each.is_over)]
+    return [Login(host) for host in dict.fromkeys(hosts)]
 
 
 def _known(name: str) -> SlurmState:
@@ -187,10 +188,11 @@ def _known(name: str) -> SlurmState:
     """
     known = state.read(name)
     here = Login()
-    if known is None and is_here():
-        known = next((_state_of(here, job) for job in queue.jobs(here) if job.name == name), None)
-        if known is not None:
-            known.write()
+    if (known is None or known.is_over) and is_here():
+        found = next((_state_of(here, job) for job in queue.jobs(here) if job.name == name), None)
+        if found is not None:
+            found.write()
+        known = found or known
     if known is None:
         raise InputError(f"no cluster {name!r} on Slurm", hint="See what there is: cloudrl status")
     return known

@@ -1,7 +1,7 @@
 """What this machine knows of a cluster on Slurm: `$CLOUDRL_HOME/slurm-clusters/NAME/cluster.json`."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from cloudrl.providers.model import home
@@ -22,6 +22,7 @@ class SlurmState:
         login: where Slurm's commands are; "" for this machine.
         run_dir: what all jobs share, as the shell there reads it.
         log: of the Slurm job.
+        is_over: whether its end was seen; nobody has to log in any more to learn what runs.
     """
 
     name: str
@@ -30,6 +31,7 @@ class SlurmState:
     run_dir: str
     log: str
     checkpoint_dir: str
+    is_over: bool = False
 
     @property
     def folder(self) -> Path:
@@ -47,6 +49,11 @@ class SlurmState:
         part = self.folder / ".cluster.json.part"
         part.write_text(json.dumps(asdict(self), indent=1) + "\n")
         part.replace(self.folder / "cluster.json")
+
+    def end(self) -> None:
+        """Note that it is over, unless a newer cluster has the name."""
+        if read(self.name) == self:
+            replace(self, is_over=True).write()
 
 
 def read(name: str) -> SlurmState | None:

@@ -71,7 +71,10 @@ class JobWatcher:
         base = describe(self._state, self._job)
         if base.phase is not Phase.RUNNING:
             self.close()
-            return replace(base, **_end(self._state, self._job)) if base.is_over else base
+            if not base.is_over:
+                return base
+            self._state.end()
+            return replace(base, **_end(self._state, self._job))
         return replace(base, **self._reach())
 
     def close(self) -> None:
