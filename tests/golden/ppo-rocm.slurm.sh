@@ -26,6 +26,7 @@ CLUSTER=ppo-rocm
 GPUS=amd
 MAX_FAILURES=5          # so often a lost node lets the job start again
 TIME_LIMIT_NOTICE_S=120 # as in --signal
+JOIN_TIMEOUT_S=1800
 PYTHON=python3
 ENGINE=docker
 DOCKERFILE=''
