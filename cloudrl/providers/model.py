@@ -228,6 +228,8 @@ class Provider(Protocol):
     """Whether nodes read this machine's own files."""
     has_gpus: bool
     """Whether a cluster with GPUs is meant for it where the user names no provider."""
+    has_machines: bool = False
+    """Whether it rents machines, and so has fleets and volumes."""
     state_pattern: str
     """Matches the folder of each of its clusters below $CLOUDRL_HOME; the last part is the cluster's name."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, cast
@@ -64,8 +64,18 @@ def provider(name: str) -> Provider:
 
 def default_provider(*, gpus: bool) -> Provider:
     """The provider of a cluster for which the user names none: one that is configured, if any is."""
-    fitting = [each for each in map(provider, PROVIDERS) if each.has_gpus == gpus]
-    return next((each for each in fitting if each.is_configured()), fitting[0])
+    return _configured(each for each in map(provider, PROVIDERS) if each.has_gpus == gpus)
+
+
+def machine_provider() -> Provider:
+    """The provider whose fleets and volumes are meant; where none is configured, its verbs say what is missing."""
+    return _configured(each for each in map(provider, PROVIDERS) if each.has_machines)
+
+
+def _configured(fitting: Iterable[Provider]) -> Provider:
+    """The first that is configured, or else the first."""
+    known = list(fitting)
+    return next((each for each in known if each.is_configured()), known[0])
 
 
 def known_names() -> list[str]:

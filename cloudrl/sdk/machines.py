@@ -7,7 +7,7 @@ from cloudrl import spec
 from cloudrl.errors import InputError, Interrupted
 from cloudrl.jobs.format import money
 from cloudrl.providers.machines import FleetPlan, Fleets, FleetState, Volumes, VolumeState, never_released
-from cloudrl.providers.registry import default_provider
+from cloudrl.providers.registry import machine_provider
 from cloudrl.render.machines import fleet_to_dstack, volume_to_dstack
 from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, silent, unattended
 from cloudrl.sdk.costs import report_price
@@ -160,12 +160,11 @@ def delete_volumes(
 
 
 def _fleets(project: str | None) -> Fleets:
-    """Those of the provider that a cluster with GPUs is meant for."""
-    return default_provider(gpus=True).fleets(project)
+    return machine_provider().fleets(project)
 
 
 def _volumes(project: str | None) -> Volumes:
-    return default_provider(gpus=True).volumes(project)
+    return machine_provider().volumes(project)
 
 
 def declared_notices(fleet: spec.Fleet) -> list[Notice]:

@@ -13,6 +13,8 @@ import pytest
 from child_processes import ended
 from typed_command import Run
 
+from cloudrl.providers.slurm import provider as slurm
+
 pytestmark = pytest.mark.io
 
 UP = ("up", "lab", "--on", "dstack", "-y")
@@ -31,6 +33,12 @@ def nobody(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_no_server_is_configured(run: Run, words: tuple[str, ...]) -> None:
     run(*words).ended(2, "no dstack server is configured", "dstack server", "dstack project add")
+
+
+@pytest.mark.parametrize("what", ["fleet", "volume"])
+def test_slurm_alone_has_no_machines_to_rent(run: Run, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    monkeypatch.setattr(slurm, "is_here", lambda: True)
+    run(what, "list").ended(2, "no dstack server is configured", "dstack project add")
 
 
 def test_who_is_not_asked_for_a_cluster_is_said(run: Run) -> None:

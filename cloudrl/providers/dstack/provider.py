@@ -34,6 +34,7 @@ class DstackProvider(Provider):
     name = "dstack"
     nodes_are_here = False
     has_gpus = True
+    has_machines = True
     state_pattern = "dstack/*/*/"
 
     def is_configured(self) -> bool:
