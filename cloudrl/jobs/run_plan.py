@@ -69,6 +69,7 @@ def expected_shape(planned: Plan, job: Job) -> ClusterShape:
         files_dir=f"{data_dir}/{FILES}",
         secrets_dir=planned.secrets_dir,
         ray_version=planned.ray_version,
+        variables=frozenset((*cluster.env, *cluster.secrets)),
         nodes_are_here=planned.nodes_are_here,
     )
 

@@ -61,10 +61,10 @@ def collect_secrets(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
             f"not passed on from this shell: {listed}; {blocker}; --env {next(iter(from_shell))} does it anyway"
         )
         from_shell = {}
-    known = {**shell, **variables}
+    there = {**dict.fromkeys(draft.cluster.variables, "set"), **variables}
     for logger, (key, mode) in _NEEDS_A_KEY.items():
-        if logger in loggers and not known.get(key) and not variables.get(mode):
-            notes.append(f"trainer.logger has {logger}, and there is no {key} in this shell: the nodes need one")
+        if logger in loggers and not {**shell, **there}.get(key) and not there.get(mode):
+            notes.append(f"trainer.logger has {logger}, and no {key} goes with the job: the nodes need one")
     return draft.noting(*notes, variables={**from_shell, **variables})
 
 

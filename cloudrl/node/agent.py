@@ -140,6 +140,7 @@ class Agent:
             files_dir=str(self.replication.files.root),
             secrets_dir=str(secrets.folder) if secrets.possible else None,
             nodes=tuple(nodes),
+            variables=tuple(sorted(name for name, value in self.env.items() if value)),
         )  # fmt: skip
 
     def transfer(self) -> ContextManager[None]:

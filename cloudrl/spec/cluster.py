@@ -191,6 +191,7 @@ class ClusterShape:
         secrets_dir: where the secrets of jobs lie on every node; None where no agent takes them.
         ray_version: the release of Ray; None for a plain Ray cluster.
         ray_session: what Ray calls this start of itself; None where no agent says it.
+        variables: names of those that jobs find on the nodes; none are known of a plain Ray cluster.
         nodes_are_here: whether its nodes read this machine's own files.
     """
 
@@ -209,6 +210,7 @@ class ClusterShape:
     secrets_dir: str | None = None
     ray_version: str | None = None
     ray_session: str | None = None
+    variables: frozenset[str] = frozenset()
     nodes_are_here: bool = False
 
 

@@ -122,6 +122,7 @@ def inspect_cluster(connection: Connection) -> ClusterShape:
         secrets_dir=status.secrets_dir,
         ray_version=status.ray.version,
         ray_session=status.ray.session_name,
+        variables=frozenset(status.variables),
         nodes_are_here=connection.nodes_are_here,
     )
 

@@ -92,6 +92,11 @@ def test_a_number_of_gpus_that_is_left_open_counts_as_the_recipes() -> None:
     assert expected_shape(planned, recipes.load("grpo")).gpus_per_node == 8
 
 
+def test_variables_of_the_cluster_are_those_of_its_jobs() -> None:
+    planned = DstackProvider().plan(Cluster(name="lab", gpu="80GB:8", env={"A": "1"}, secrets=["WANDB_API_KEY"]))
+    assert expected_shape(planned, recipes.load("grpo")).variables == {"A", "WANDB_API_KEY"}
+
+
 def test_where_a_run_goes_on_is_not_known_before_there_is_a_cluster() -> None:
     planned = DstackProvider().plan(Cluster(name="lab", gpu="80GB:8", nodes=2, data=["gsm8k"]))
     notes = validate(planned, recipes.load("grpo"), SubmitOptions(name="mine")).notes

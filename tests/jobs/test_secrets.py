@@ -129,15 +129,19 @@ def test_what_is_given_is_not_replaced():
 
 
 @pytest.mark.parametrize(
-    ("shell", "env", "said"),
+    ("shell", "nodes", "env", "said"),
     [
-        ({}, {}, True),
-        (SHELL, {}, False),
-        ({}, {"WANDB_MODE": "offline"}, False),
-        ({}, {"WANDB_API_KEY": "x" * 9}, False),
+        ({}, (), {}, True),
+        (SHELL, (), {}, False),
+        ({}, (), {"WANDB_MODE": "offline"}, False),
+        ({}, (), {"WANDB_API_KEY": "x" * 9}, False),
+        ({}, ("WANDB_API_KEY",), {}, False),  # a secret of the cluster
+        ({}, ("WANDB_MODE",), {}, False),
+        ({}, ("HF_TOKEN",), {}, True),
+        ({}, ("WANDB_API_KEY",), {"WANDB_API_KEY": ""}, True),
     ],
 )
-def test_a_logger_without_its_key(shell: dict[str, str], env: dict[str, str], said: bool):
-    notes = planned(shell=shell, env=env, overrides=WANDB).notes
-    wanted = "trainer.logger has wandb, and there is no WANDB_API_KEY in this shell: the nodes need one"
+def test_a_logger_without_its_key(shell: dict[str, str], nodes: tuple[str, ...], env: dict[str, str], said: bool):
+    notes = planned(replace(LAB, variables=frozenset(nodes)), shell, env=env, overrides=WANDB).notes
+    wanted = "trainer.logger has wandb, and no WANDB_API_KEY goes with the job: the nodes need one"
     assert (wanted in notes) == said

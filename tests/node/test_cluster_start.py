@@ -68,6 +68,7 @@ def test_status(cluster: Nodes) -> None:
     assert status["checkpoint_dir"] == str(cluster.checkpoints)
     assert status["models"] == {str(cluster.folder / "model"): str(cluster.folder / "model")}
     assert set(status["data"]["addition"]) == {"train", "test"}
+    assert {"CLOUDRL_RUN_ID", "HF_HOME"} <= set(status["variables"])
 
 
 def test_every_node_is_there(cluster: Nodes) -> None:

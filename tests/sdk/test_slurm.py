@@ -66,6 +66,14 @@ def test_notes_have_the_name_that_the_user_knows():
     assert "__TASK__" not in " ".join(notes)
 
 
+def test_a_secret_of_the_cluster_is_the_key_of_a_logger():
+    notes: list[str] = []
+    overrides = {"trainer.logger": ["console", "wandb"]}
+    for cluster in (CLUSTER, {**CLUSTER, "secrets": ["WANDB_API_KEY"]}):
+        slurm_script("grpo-tiny", overrides, cluster=cluster, on_progress=lambda each: notes.append(each.text))
+    assert len([each for each in notes if "WANDB_API_KEY" in each]) == 1, "only where it is not a secret of the cluster"
+
+
 def test_the_command_prints_it(run):
     done = run("slurm", "script", "grpo-tiny", "--name", "adder", "--set", "slurm.volumes=[/shared/ckpt:/checkpoints]")
     assert done.out.startswith("#!/bin/bash\n# Training adder on Slurm")

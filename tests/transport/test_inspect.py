@@ -11,11 +11,13 @@ from cloudrl.transport import Connection, inspect_cluster
 
 
 def test_a_cluster_with_agents(cluster: FakeCluster) -> None:
+    cluster.status["variables"] = ["WANDB_API_KEY"]
     assert inspect_cluster(cluster.connection()) == ClusterShape(
         name="lab", id="id-1", nodes=2, gpus_per_node=1, device="cpu", checkpoint_dir="/vol/checkpoints",
         data={"addition": {"train": "/vol/data/train.parquet", "test": "/vol/data/test.parquet"}},
         models={"tiny-adder": "/vol/models/tiny-adder"}, verl_version="0.9.1", rollouts=("vllm",),
         provider="local", ray_version="2.60.0", ray_session="session_x",
+        variables=frozenset({"WANDB_API_KEY"}),
     )  # fmt: skip
     assert [path for _, path in cluster.requests] == ["/v1/status"]
     assert inspect_cluster(replace(cluster.connection(), cluster_id=None)).id == "id-1", "nobody knows it yet"
