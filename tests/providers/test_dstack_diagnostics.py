@@ -196,7 +196,9 @@ class TestTheEnd:
         assert diagnostics.unrecoverable_error(dstack.server, held(dstack, *broken[1:])) is None
         failed = diagnostics.unrecoverable_error(dstack.server, held(dstack, *broken))
         assert failed is not None
-        assert f"has failed {enough} times before its agent started" in failed.message
+        assert (
+            f"rank 0 has ended {enough} times before its agent started, the last time on 10.0.0.1: " in failed.message
+        )
         assert said in failed.message
         assert failed.message.endswith("; image nowhere/nothing:1")
         assert hint in str(failed.hint)

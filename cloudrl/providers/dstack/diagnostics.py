@@ -59,18 +59,18 @@ def unrecoverable_error(server: Server, run: RunState) -> ClusterFailed | None:
     """
     for node in run.nodes:
         for code, enough in _ENOUGH.items():
-            failed = [each for each in node.attempts if each.code == code]
+            failed = [each for each in node.attempts if each.code == code][-enough:]
             if len(failed) < enough:
                 continue
-            outputs = [_output(server, run, node.rank, each.number, first=True) for each in failed[-enough:]]
+            outputs = [_output(server, run, node.rank, each.number, first=True) for each in failed]
             if any(STARTED in output for output in outputs):
                 continue  # an agent was there: it counts
             image = run.answer.run_spec.configuration.image
             lines = [line.strip() for line in outputs[-1].splitlines() if line.strip()]
             last = f"; its last line: {lines[-1]}" if lines else ""
             return ClusterFailed(
-                f"cluster {run.name!r} has failed {len(failed)} times before its agent started and is stopped: rank "
-                f"{node.rank} ({failed[-1].hostname}): {describe_failure(failed[-1])}{last}; image {image}",
+                f"cluster {run.name!r} is stopped: rank {node.rank} has ended {enough} times before its agent started, "
+                f"the last time on {failed[-1].hostname}: {describe_failure(failed[-1])}{last}; image {image}",
                 hint=_image_hint(failed[-1], image),
             )
     return None
