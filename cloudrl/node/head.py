@@ -189,7 +189,7 @@ class Head(Agent):
             ranks = ", ".join(str(rank) for rank in sorted(missing))
             here = f"{self.identity.ip}:{self.options.ports.agent}"
             reason = f"rank {ranks} did not join within {self.options.join_timeout_s:.0f} s"
-            reason += f": not started, or {here} cannot be reached from there"
+            reason += f": not started, started with another key, or {here} cannot be reached from there"
             raise self.failed(FailureKind.JOIN, reason, subject="ranks")
 
     def _check_budget(self) -> None:

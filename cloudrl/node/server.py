@@ -21,7 +21,7 @@ from cloudrl.node.shard_worker import CASTS
 from cloudrl.node.shard_worker_client import ShardUnreadable, ShardWorkerFailed
 from cloudrl.protocol import routes
 from cloudrl.protocol.client import LISTING_TIMEOUT_S
-from cloudrl.protocol.failures import ApiError, ErrorCode
+from cloudrl.protocol.failures import ApiError, ErrorCode, Failure, FailureKind
 from cloudrl.protocol.report import NodeReport
 from cloudrl.protocol.wire import from_json
 
@@ -77,11 +77,17 @@ class _Handler(HttpHandler):
 
     def _heartbeat(self) -> None:
         report = self._json_body(functools.partial(from_json, NodeReport), "a report")
-        if not 0 < report.rank < self.agent.identity.nodes:
-            reason = f"rank {report.rank} does not belong to this cluster of {self.agent.identity.nodes} nodes"
-            raise ApiError(ErrorCode.BAD_REQUEST, reason)
-        self.agent.state.record_heartbeat(report)
-        self._json(self.agent.state.heartbeat_reply(report.rank))
+        identity, state = self.agent.identity, self.agent.state
+        if 0 < report.rank < identity.nodes:
+            state.record_heartbeat(report)
+        else:
+            reason = f"rank {report.rank} does not belong to this cluster of {identity.nodes} nodes"
+            if not identity.is_head or report.rank < 1 or state.published.ready:
+                raise ApiError(ErrorCode.BAD_REQUEST, reason)
+            # every attempt would have it: the start ends now, and not when those that are missing are too late
+            reason += "; start all nodes with the same number of nodes"
+            state.fail(Failure(FailureKind.PREFLIGHT, report.rank, reason, subject="rank"))
+        self._json(state.heartbeat_reply(report.rank))
 
     def _transfer(self) -> None:
         """A client says that it is sending something to Ray, which this agent does not see."""

@@ -129,7 +129,21 @@ def another_key_on_a_worker_and_a_rank_that_never_comes(nodes: Maker) -> None:
     assert "rank 1, join: rank 0 refused this node: wrong or missing token" in cluster[1].reason()
     late = "rank 0, join: rank 1, 2 did not join within 2 s"
     here = f"{IP}:{cluster.agent_ports[0]}"
-    assert cluster[0].reason() == f"{late}: not started, or {here} cannot be reached from there"
+    why = f"not started, started with another key, or {here} cannot be reached from there"
+    assert cluster[0].reason() == f"{late}: {why}"
+
+
+@scenario
+def a_rank_that_does_not_belong_ends_the_start_of_all(nodes: Maker) -> None:
+    """Before, rank 0 refused it and waited for the others, and each of the two judged by itself."""
+    cluster = nodes(3)
+    (cluster.control / "hold-1").touch()
+    for code in (1, 0):
+        for rank in (0, 1):
+            cluster.start_one(rank, CLOUDRL_NODES_NUM="2")
+        cluster.start_one(2)
+        reason = "rank 2, preflight: rank 2 does not belong to this cluster of 2 nodes; start all nodes with the same"
+        assert cluster.failed(code) == f"{reason} number of nodes"
 
 
 @scenario

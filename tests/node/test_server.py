@@ -136,9 +136,26 @@ def test_a_heartbeat_brings_a_failure(head: Served) -> None:
     assert head.state.failure == failure
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"rank": 0}, {"rank": 3}, {"rank": -1}, {"rank": 10**30}, {"rank": "1"}, {"models": 5}, {"failure": {}}]
-)
+def test_a_rank_that_does_not_belong_ends_the_start_and_hears_why(head: Served) -> None:
+    answer = head.call("POST", "/v1/heartbeat", body=_report(rank=3))
+    failure = head.state.failure
+    assert failure is not None
+    assert (failure.rank, failure.permanent) == (3, True)
+    assert "rank 3 does not belong to this cluster of 3 nodes" in failure.reason
+    assert (answer.status, answer.json()["failure"]) == (200, None), "it is judged first"
+    head.state.judge(failure)
+    answer = head.call("POST", "/v1/heartbeat", body=_report(rank=3))
+    assert answer.json()["failure"]["reason"] == failure.reason
+    assert [each.rank for each in head.state.reports()] == [0]
+
+
+def test_a_rank_that_does_not_belong_is_nothing_to_a_cluster_that_is_ready(head: Served) -> None:
+    head.state.publish(ready=True)
+    assert head.call("POST", "/v1/heartbeat", body=_report(rank=3)).status == 400
+    assert head.state.failure is None
+
+
+@pytest.mark.parametrize("wrong", [{"rank": 0}, {"rank": -1}, {"rank": "1"}, {"models": 5}, {"failure": {}}])
 def test_what_is_no_heartbeat_of_this_cluster(
     refusing: Served, wrong: dict[str, Any], capfd: pytest.CaptureFixture[str]
 ) -> None:
