@@ -5,12 +5,14 @@ from collections.abc import Mapping
 
 from cloudrl.errors import InputError
 from cloudrl.jobs.draft import JobDraft, Snapshot
+from cloudrl.node.preflight import CPUS_PER_GPU
 from cloudrl.spec import Gpu, Job
 from cloudrl.spec.cluster import ROLLOUTS, ClusterShape
 from cloudrl.spec.hydra import integer
 from cloudrl.verl.keys import has_key
 
 NODES, GPUS = "trainer.nnodes", "trainer.n_gpus_per_node"
+_MAIN = "verl.trainer.main_ppo"
 _ROLLOUT = "actor_rollout_ref.rollout"
 _OF_ONE_REPLICA = tuple(
     f"{_ROLLOUT}.{each}"
@@ -18,6 +20,10 @@ _OF_ONE_REPLICA = tuple(
 )
 _ELSEWHERE = (f"{_ROLLOUT}.nnodes", f"{_ROLLOUT}.disaggregation.")
 """Keys that give the rollout GPUs of its own, or replicas of another kind."""
+QUEUE_UNITS = "transfer_queue.backend.SimpleStorage.num_data_storage_units"
+USUAL_QUEUE_UNITS = 8
+"""verl 0.9.1, trainer/config/transfer_queue/transfer_queue.yaml."""
+_QUEUE_BACKEND = "transfer_queue.backend.storage_backend"
 
 
 def check_compatibility(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
@@ -30,6 +36,7 @@ def check_compatibility(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
     _check_shape(values, cluster)
     _check_replicas(values, cluster)
     _check_rollout(job, cluster)
+    _check_queue(job, values, cluster)
     notes = [*_device_notes(job, cluster), *_release_notes(job, cluster), *_shape_notes(job, cluster)]
     if not has_key(cluster.verl_version, "trainer.resume_mode"):
         notes.append(
@@ -85,6 +92,43 @@ def _check_replicas(values: Mapping[str, str], cluster: ClusterShape) -> None:
             f"and {shape} cannot be divided into replicas of that size",
             hint=f"For example {_OF_ONE_REPLICA[0]}={fits}",
         )
+
+
+def queue_room(job: Job, values: Mapping[str, str], cluster: ClusterShape) -> int | None:
+    """How many storage units verl's queue may have without taking the workers' CPUs; None where that is not known.
+
+    verl's default trainer starts TransferQueue first (verl 0.9.1, trainer/main_ppo.py: TaskRunnerV1.run), which holds a
+    CPU for its controller, on whatever node, and one for each storage unit (TransferQueue 0.1.11, controller.py and
+    storage/simple_storage.py: num_cpus=1), spread evenly over the nodes (utils/common.py:
+    get_node_round_robin_scheduling_strategies). Then the workers of a node want all of their CPUs at once, and wait for
+    them without a deadline (single_controller/ray/base.py: get_placement_groups).
+
+    verl's other actors, such as TaskRunner, agent loops, reward workers and rollout servers, name no CPUs. Those hold
+    none while they run, and start where none is free (Ray 2.60, _private/ray_constants.py:
+    DEFAULT_ACTOR_CREATION_CPU_SIMPLE; src/ray/raylet/scheduling/local_lease_manager.cc: GetRequiredResources).
+    """
+    nodes = integer(values.get(NODES, str(cluster.nodes)))
+    gpus = integer(values.get(GPUS, str(cluster.gpus_per_node)))
+    is_default = _MAIN in job.entrypoint and values.get("trainer.use_v1", "true").lower() == "true"
+    has_units = is_default and values.get(_QUEUE_BACKEND, "SimpleStorage") == "SimpleStorage"
+    if not has_units or not has_key(cluster.verl_version, "trainer.use_v1"):
+        return None
+    if cluster.cpus_per_node is None or gpus is None or nodes != cluster.nodes:  # fewer nodes: some have no workers
+        return None
+    return cluster.nodes * (cluster.cpus_per_node - CPUS_PER_GPU * gpus - 1)
+
+
+def _check_queue(job: Job, values: Mapping[str, str], cluster: ClusterShape) -> None:
+    room, units = queue_room(job, values, cluster), integer(values.get(QUEUE_UNITS, "1"))
+    if room is None or units is None or units <= room:
+        return
+    least = CPUS_PER_GPU * (integer(values.get(GPUS)) or cluster.gpus_per_node) + 2
+    more = f"cloudrl up ... --set cpu={least}..\nverl's older trainer has no queue: trainer.use_v1=False"
+    raise InputError(
+        f"{cluster.cpus_per_node} CPUs a node are too few for verl, which would wait for ever: it reserves "
+        f"{CPUS_PER_GPU} for each GPU, 1 for each storage unit of its queue ({units} in all), and 1 for the queue",
+        hint=f"{QUEUE_UNITS}={room}, or leave it out" if room > 0 else more,
+    )
 
 
 def _device_notes(job: Job, cluster: ClusterShape) -> list[str]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from cloudrl.errors import InputError, did_you_mean
-from cloudrl.jobs.compatibility import GPUS, NODES
+from cloudrl.jobs.compatibility import GPUS, NODES, QUEUE_UNITS, USUAL_QUEUE_UNITS, queue_room
 from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.jobs.local_files import HUB_ID
 from cloudrl.spec import Job, hydra_text
@@ -45,6 +45,9 @@ def take_cluster_defaults(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
         defaults["trainer.device"] = "cpu"
     if cluster.checkpoint_dir is not None:
         defaults[LOCAL_DIR] = f"{cluster.checkpoint_dir.rstrip('/')}/{draft.name}"
+    room = queue_room(job, values, cluster)
+    if room is not None and room < USUAL_QUEUE_UNITS:
+        defaults[QUEUE_UNITS] = room
     defaults |= _data(job, cluster, values)
     defaults |= _model(job, cluster, values)
     complete = {**defaults, **values}

@@ -57,6 +57,7 @@ def expected_shape(planned: Plan, job: Job) -> ClusterShape:
         nodes=cluster.nodes,
         gpus_per_node=1 if cluster.device == "cpu" else cluster.gpus_per_node or (8 if made_for is None else made_for),
         device=cluster.device,
+        cpus_per_node=planned.cpus_per_node,
         checkpoint_dir=planned.checkpoint_dir,
         data={
             name: {part: f"{data_dir}/{folder_name(name)}/{part}.parquet" for part in ("train", "test")}

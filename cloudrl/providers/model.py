@@ -56,6 +56,7 @@ class Plan:
         cluster: what is going to be started; once priced, with the price that its agents count with.
         checkpoint_dir: where jobs are going to save; absolute, on every node.
         data_dir: below it, one folder a data set.
+        cpus_per_node: that Ray is going to count; None where nobody says it before the nodes run.
         secrets_dir: below it, one file a job. `RUN-ID` in it is what the provider gives the cluster when it starts.
         ray_version: of the nodes; None where nobody says it before they run.
         verl_version: likewise.
@@ -70,6 +71,7 @@ class Plan:
     checkpoint_dir: str
     data_dir: str
     secrets_dir: str
+    cpus_per_node: int | None = None
     ray_version: str | None = None
     verl_version: str | None = None
     rollouts: tuple[str, ...] = ()

@@ -35,7 +35,7 @@ from typing import Any
 
 from cloudrl.errors import SpecError
 from cloudrl.render.agent import AGENT_FILE, build_agent
-from cloudrl.render.agent_options import agent_options, refuse_secrets, release_of
+from cloudrl.render.agent_options import CPU_SLOTS, agent_options, refuse_secrets, release_of
 from cloudrl.spec import Cluster, CountRange
 from cloudrl.spec.sizes import seconds_of
 from cloudrl.spec.slurm import SlurmSection, read_slurm
@@ -196,6 +196,14 @@ def _cpus(cluster: Cluster, gpus: int | None) -> int:
     if cluster.cpu is not None and (least := CountRange.parse(cluster.cpu.rpartition(":")[2]).min) is not None:
         return least
     return _CPUS_PER_GPU * gpus if gpus else _CPUS_WITHOUT_GPU
+
+
+def cpus_per_node(cluster: Cluster) -> int | None:
+    """What Ray counts on each node; None where Slurm is told otherwise than by `cpus-per-task`."""
+    if cluster.device == "cpu":
+        return CPU_SLOTS
+    number = _directives(cluster, *read_slurm(cluster.slurm)).get("cpus-per-task") or ""
+    return int(number) if number.isdigit() else None
 
 
 def _slurm_size(memory: str) -> str:

@@ -182,6 +182,7 @@ class ClusterShape:
         nodes: how many nodes it has.
         gpus_per_node: GPUs of each node; with device "cpu" these are slots that Ray only counts.
         device: "gpu" or "cpu"; None for a plain Ray cluster, which cannot tell slots from GPUs.
+        cpus_per_node: that Ray counts on each node with GPUs, on the smallest of them; None where nobody says.
         checkpoint_dir: absolute, on every node; None for a plain Ray cluster, which does not say.
         data: data set -> {"train": path, "test": path}, on every node.
         models: model as asked for -> folder on every node, or its name again where the folders differ.
@@ -200,6 +201,7 @@ class ClusterShape:
     nodes: int
     gpus_per_node: int
     device: str | None
+    cpus_per_node: int | None = None
     checkpoint_dir: str | None = None
     data: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     models: Mapping[str, str] = field(default_factory=dict)

@@ -112,6 +112,7 @@ def inspect_cluster(connection: Connection) -> ClusterShape:
         nodes=len(gpus) or cluster.nodes,  # the head of dstack's node groups may have none, and verl uses none of it
         gpus_per_node=min(gpus, default=0),
         device=cluster.device,
+        cpus_per_node=min((node.cpus for node in status.nodes if node.gpus > 0 and node.cpus > 0), default=None),
         checkpoint_dir=status.checkpoint_dir,
         data=status.data,
         models=status.models,

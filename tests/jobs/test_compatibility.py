@@ -1,14 +1,18 @@
 """Whether the image and the shape of a cluster are what a recipe was made for."""
 
 import re
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from planning import cluster, plan
 
 from cloudrl import recipes
 from cloudrl.errors import InputError
 from cloudrl.jobs import SubmitOptions
+from cloudrl.jobs.compatibility import QUEUE_UNITS, USUAL_QUEUE_UNITS
 from cloudrl.spec import HydraText, Job
 
 PATHS = {"train": "/d/train.parquet", "test": "/d/test.parquet"}
@@ -92,6 +96,65 @@ def test_a_recipe_for_more_gpus_than_the_cluster_has_is_refused_where_it_cannot_
         InputError, match=r"takes 4 GPUs, and 1 node with 2 GPUs cannot be divided into replicas of that size"
     ):
         notes("grpo-qwen3-32b", nodes=1, gpus_per_node=2)
+
+
+# -- CPUs for the queue and for the workers --------------------------------------------------------------------------
+
+
+def queue_units(cpus: int | None, overrides: dict[str, Any] | None = None, **changes: Any) -> str | None:
+    """What a job sets of its own accord, or is told to."""
+    job = recipes.load("ppo").replace(verl=None, **changes.pop("job", {}))
+    view = cluster(cpus_per_node=cpus, models={str(job.model): "/m"}, **changes)
+    argv = plan(job, view, SubmitOptions(overrides=overrides or {})).argv
+    return dict(word.split("=", 1) for word in argv if "=" in word).get(QUEUE_UNITS)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "gpus", "cpus", "units"),
+    [
+        (2, 8, 29, None),  # 24 for the workers, 4 units, and the controller on either node
+        (2, 8, 28, "6"),
+        (2, 8, 26, "2"),
+        (3, 8, 28, None),
+        (1, 8, 33, None),
+        (1, 8, 32, "7"),
+        (1, 1, 8, "4"),
+        (2, 8, None, None),
+    ],
+)
+def test_the_queue_gets_as_many_units_as_leave_the_workers_their_cpus(
+    nodes: int, gpus: int, cpus: int | None, units: str | None
+) -> None:
+    assert queue_units(cpus, nodes=nodes, gpus_per_node=gpus) == units
+
+
+@pytest.mark.parametrize(
+    ("cpus", "units", "hint"),
+    [(28, 8, f"{QUEUE_UNITS}=6, or leave it out"), (25, None, "--set cpu=26.."), (24, 1, "trainer.use_v1=False")],
+)
+def test_too_few_cpus_for_the_queue_are_refused(cpus: int, units: int | None, hint: str) -> None:
+    with pytest.raises(InputError, match=f"{cpus} CPUs a node are too few for verl") as caught:
+        queue_units(cpus, {QUEUE_UNITS: units} if units else {})
+    assert hint in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "changes"),
+    [
+        ({"trainer.use_v1": False}, {}),
+        ({"transfer_queue.backend.storage_backend": "MooncakeStore"}, {}),
+        ({"trainer.nnodes": 1}, {}),  # the other node may have the queue
+        ({}, {"verl_version": "0.8.0"}),
+        ({}, {"job": {"entrypoint": ["python3", "-m", "my.trainer"]}}),
+    ],
+)
+def test_where_there_is_no_such_queue_nothing_is_said(overrides: dict[str, Any], changes: dict[str, Any]) -> None:
+    assert queue_units(24, overrides, **changes) is None
+
+
+def test_the_usual_number_of_units_is_the_installed_verls() -> None:
+    config = Path(str(find_spec("verl").origin)).parent / "trainer/config/transfer_queue/transfer_queue.yaml"
+    assert yaml.safe_load(config.read_text())["backend"]["SimpleStorage"]["num_data_storage_units"] == USUAL_QUEUE_UNITS
 
 
 # -- the release that runs -------------------------------------------------------------------------------------------

@@ -74,6 +74,16 @@ def test_a_secret_of_the_cluster_is_the_key_of_a_logger():
     assert len([each for each in notes if "WANDB_API_KEY" in each]) == 1, "only where it is not a secret of the cluster"
 
 
+def test_the_queue_of_verl_fits_the_cpus_that_slurm_gives():
+    """One GPU and its 8 CPUs: 3 are the worker's and 1 the queue's. Before, verl waited for 12 without end."""
+    section = {**CLUSTER["slurm"], "container": "bare"}
+    for cpu, units in ((None, ["4"]), ("12", [])):
+        words = {"nodes": 1, "gpu": "H100:1", "slurm": section, **({"cpu": cpu} if cpu else {})}
+        argv = job_of(slurm_script("ppo", cluster=words))["argv"]
+        found = [word.partition("=")[2] for word in argv if "num_data_storage_units" in word]
+        assert found == units
+
+
 def test_the_command_prints_it(run):
     done = run("slurm", "script", "grpo-tiny", "--name", "adder", "--set", "slurm.volumes=[/shared/ckpt:/checkpoints]")
     assert done.out.startswith("#!/bin/bash\n# Training adder on Slurm")

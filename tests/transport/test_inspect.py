@@ -26,10 +26,12 @@ def test_a_cluster_with_agents(cluster: FakeCluster) -> None:
 def test_nodes_without_gpus_are_no_place_for_verl(cluster: FakeCluster) -> None:
     """A head on a CPU machine and unequal workers: node groups of dstack's."""
     head, worker = cluster.status["nodes"]
-    cluster.status["nodes"] = [{**head, "gpus": 0}, {**worker, "gpus": 8}, {**worker, "rank": 2, "gpus": 4}]
+    worker = {**worker, "cpus": 64}
+    nodes = [{**head, "gpus": 0, "cpus": 4}, {**worker, "gpus": 8}, {**worker, "rank": 2, "gpus": 4, "cpus": 48}]
+    cluster.status["nodes"] = nodes
     cluster.status["cluster"] = {**cluster.status["cluster"], "nodes": 3, "gpus_per_node": 0}
     shape = inspect_cluster(cluster.connection())
-    assert (shape.nodes, shape.gpus_per_node) == (2, 4)
+    assert (shape.nodes, shape.gpus_per_node, shape.cpus_per_node) == (2, 4, 48)
 
 
 def test_another_cluster_on_the_same_port(cluster: FakeCluster) -> None:

@@ -11,7 +11,7 @@ from cloudrl.providers.machines import Notice, Price
 from cloudrl.providers.model import Plan
 from cloudrl.providers.slurm.login import CommandFailed, Login
 from cloudrl.providers.slurm.run_folder import shell_word
-from cloudrl.render.slurm import checkpoint_folder, data_folder, release_on_nodes, to_slurm
+from cloudrl.render.slurm import checkpoint_folder, cpus_per_node, data_folder, release_on_nodes, to_slurm
 from cloudrl.spec import Cluster
 from cloudrl.spec.slurm import read_slurm
 
@@ -97,6 +97,7 @@ def make_plan(cluster: Cluster) -> SlurmPlan:
         checkpoint_dir=checkpoint_folder(cluster),
         data_dir=data_folder(cluster),
         secrets_dir="/dev/shm/cloudrl-UID-RUN-ID",  # noqa: S108  as the agent does
+        cpus_per_node=cpus_per_node(cluster),
         verl_version=known.verl if known else None,
         rollouts=(known.rollout,) if known else (),
         notes=(f"without effect on Slurm: {', '.join(unused)}",) if unused else (),
