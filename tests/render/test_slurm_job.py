@@ -189,7 +189,9 @@ def test_what_a_signal_interrupts_is_no_failure(slurm, tmp_path):
     assert (job.returncode, "FAILED" in output) == (143, False), output
 
 
-def test_a_head_that_never_has_an_agent_ends_the_job(slurm, tmp_path):
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_head_that_never_has_an_agent_ends_the_job(slurm, tmp_path, nodes):
+    slurm.env["SLURM_JOB_NUM_NODES"] = str(nodes)
     code, output = slurm.run(
         script(tmp_path, 2, node_setup=['until [ -n "$stopped" ]; do sleep 0.1; done'], join_timeout="2s")
     )
