@@ -6,7 +6,7 @@ import os
 import re
 from dataclasses import dataclass, field, replace
 
-from cloudrl.errors import CapacityError, InputError
+from cloudrl.errors import CapacityError, CloudrlError, InputError
 from cloudrl.providers.machines import Notice, Price
 from cloudrl.providers.model import Plan
 from cloudrl.providers.slurm.login import CommandFailed, Login
@@ -15,7 +15,9 @@ from cloudrl.render.slurm import checkpoint_folder, cpus_per_node, data_folder, 
 from cloudrl.spec import Cluster
 from cloudrl.spec.slurm import read_slurm
 
-_NO_NODES = ("node configuration is not available", "Node count specification invalid", "nodes are not available")
+_NO_NODES = "Requested node configuration is not available"
+"""sbatch says so where there are none; `--test-only` also where they are down (Slurm, slurmctld/job_scheduler.c)."""
+_TOO_MANY = "Node count specification invalid"
 _WITHOUT_EFFECT = ("dstack", "disk", "ports")
 
 
@@ -44,20 +46,25 @@ class SlurmPlan(Plan):
 
         Raises:
             InputError: sbatch refuses an option of the section, or a secret is nowhere.
-            CapacityError: Slurm has no such nodes, however long one waits.
             ConnectionFailed: the login node or Slurm does not answer.
         """
         self._check_clusters()
         self._check_secrets()
         try:
-            said = self.login.shell("sbatch --test-only 2>&1", self.script.encode())
+            said = _first_line(self.login.shell("sbatch --test-only 2>&1", self.script.encode()))
         except CommandFailed as error:
-            text = error.message.partition(": ")[2] or error.message
-            kind = CapacityError if any(words in text for words in _NO_NODES) else InputError
-            hint = "Options of sbatch stand in section slurm: --set slurm.partition=gpu"
-            raise kind(f"Slurm refuses cluster {self.name!r}: {text}", hint=hint) from error
-        notice = Notice(f"Slurm: {_first_line(said)}")
+            if _NO_NODES not in error.message:
+                raise self.refused(error) from error
+            said = "no such nodes are up now; the job waits for them, unless there are none at all"
+        notice = Notice(f"Slurm: {said}")
         return replace(self, price=Price(self.cluster.price_per_hour, notices=(notice,)))
+
+    def refused(self, error: CommandFailed) -> CloudrlError:
+        """What sbatch has said, as an error of the user, or that there are no such nodes however long one waits."""
+        text = error.message.partition(": ")[2] or error.message
+        kind = CapacityError if _NO_NODES in text or _TOO_MANY in text else InputError
+        hint = "Options of sbatch stand in section slurm: --set slurm.partition=gpu"
+        return kind(f"Slurm refuses cluster {self.name!r}: {text}", hint=hint)
 
     def _check_clusters(self) -> None:
         """Raises: InputError: the job would be where the commands that follow it do not look."""

@@ -222,7 +222,7 @@ def _submit(plan: SlurmPlan) -> SlurmState:
     try:
         said = plan.login.shell(f"cd {folder} && sbatch --parsable", plan.script.encode())
     except CommandFailed as error:
-        raise InputError(f"Slurm refuses cluster {plan.name!r}: {error.message}") from error
+        raise plan.refused(error) from error
     job_id = int(said.strip().splitlines()[-1].partition(";")[0])
     known = SlurmState(plan.name, plan.login.host, job_id, folder, "", plan.checkpoint_dir)
     access.close_tunnel(known)  # to an earlier cluster of the name
