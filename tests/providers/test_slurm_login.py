@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cloudrl.errors import CloudrlError
+from cloudrl.errors import CloudrlError, ConnectionFailed
 from cloudrl.providers.slurm import login
 from cloudrl.providers.slurm.login import CommandFailed, Login
 
@@ -99,6 +99,13 @@ def test_what_only_a_terminal_is_for_is_left_out_of_the_users_ssh_config(tmp_pat
     said = subprocess.run([ssh, *words], capture_output=True, text=True, check=True, timeout=20).stdout.splitlines()
     assert {"controlmaster false", "requesttty false", "batchmode yes"} <= set(said)
     assert not [line for line in said if line.startswith("remotecommand")]
+
+
+def test_a_connection_that_breaks_is_no_answer_of_the_command(shell: Shell) -> None:
+    shell("echo 'Connection to login closed by remote host.' >&2; exit 255")
+    with pytest.raises(ConnectionFailed, match=r"^ssh to me@login: Connection to login closed") as error:
+        THERE.run("test", "-s", "a secret")
+    assert not isinstance(error.value, CommandFailed)
 
 
 def test_without_ssh_there_is_a_message(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

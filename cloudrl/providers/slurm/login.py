@@ -26,6 +26,8 @@ _TIMEOUT_S = 60.0
 _ASK_S = 180.0
 """For a person to type a second factor."""
 _KEEP_OPEN = "4h"
+_SSH_FAILED = 255
+"""The status of ssh where it fails itself, and no command."""
 
 
 _CONFIGS = (
@@ -102,6 +104,8 @@ class Login:
         output = done.stdout.decode("utf-8", "replace").partition(f"{_MARK}\n")[2]
         if done.returncode != 0:
             said = (done.stderr.decode("utf-8", "replace") or output).strip() or f"status {done.returncode}"
+            if self.host and done.returncode == _SSH_FAILED:
+                raise ConnectionFailed(f"ssh to {self.host}: {said}", hint=self._try_it)
             raise CommandFailed(f"{name} on {self}: {said}")
         return output
 
@@ -145,7 +149,11 @@ class Login:
             said = log.read().decode("utf-8", "replace").strip().splitlines()
         if status != 0:
             reason = said[-1] if said else "no answer in time"
-            raise ConnectionFailed(f"ssh to {self.host}: {reason}", hint=f"Try it: ssh {shlex.quote(self.host)} squeue")
+            raise ConnectionFailed(f"ssh to {self.host}: {reason}", hint=self._try_it)
+
+    @property
+    def _try_it(self) -> str:
+        return f"Try it: ssh {shlex.quote(self.host)} squeue"
 
     def close(self) -> None:
         """Close the connection, for all commands."""
