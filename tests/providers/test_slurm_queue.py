@@ -175,6 +175,13 @@ def test_what_sbatch_refuses_is_refused_in_its_words(commands: Commands) -> None
         make_plan(LAB).priced()
 
 
+def test_a_machine_without_slurm_is_named(commands: Commands) -> None:
+    commands(sbatch="no-such-command")
+    with pytest.raises(InputError, match="no-such-command: not found") as error:
+        make_plan(LAB).priced()
+    assert "--login user@host" in str(error.value)
+
+
 def test_nodes_that_are_down_now_are_waited_for_and_those_that_never_were_are_refused(commands: Commands) -> None:
     """`sbatch --test-only` says the same of both; sbatch itself queues the job for the former."""
     commands(sbatch="echo 'sbatch: error: Requested node configuration is not available' >&2; exit 1", squeue="exit 0")

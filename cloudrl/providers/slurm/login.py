@@ -26,6 +26,8 @@ _TIMEOUT_S = 60.0
 _ASK_S = 180.0
 """For a person to type a second factor."""
 _KEEP_OPEN = "4h"
+_NOT_FOUND = 127
+"""A shell's status for a command that is not there."""
 _SSH_FAILED = 255
 """The status of ssh where it fails itself, and no command."""
 
@@ -106,7 +108,8 @@ class Login:
             said = (done.stderr.decode("utf-8", "replace") or output).strip() or f"status {done.returncode}"
             if self.host and done.returncode == _SSH_FAILED:
                 raise ConnectionFailed(f"ssh to {self.host}: {said}", hint=self._try_it)
-            raise CommandFailed(f"{name} on {self}: {said}")
+            missing = "Where are Slurm's commands? --login user@host, and PATH there"
+            raise CommandFailed(f"{name} on {self}: {said}", hint=missing if done.returncode == _NOT_FOUND else None)
         return output
 
     @property

@@ -63,7 +63,7 @@ class SlurmPlan(Plan):
         """What sbatch has said, as an error of the user, or that there are no such nodes however long one waits."""
         text = error.message.partition(": ")[2] or error.message
         kind = CapacityError if _NO_NODES in text or _TOO_MANY in text else InputError
-        hint = "Options of sbatch stand in section slurm: --set slurm.partition=gpu"
+        hint = error.hint or "Options of sbatch stand in section slurm: --set slurm.partition=gpu"
         return kind(f"Slurm refuses cluster {self.name!r}: {text}", hint=hint)
 
     def _check_clusters(self) -> None:
