@@ -177,7 +177,7 @@ def test_what_sbatch_refuses_is_refused_in_its_words(commands: Commands) -> None
 
 def test_a_machine_without_slurm_is_named(commands: Commands) -> None:
     commands(sbatch="no-such-command")
-    with pytest.raises(InputError, match="no-such-command: not found") as error:
+    with pytest.raises(InputError, match="no-such-command") as error:
         make_plan(LAB).priced()
     assert "--login user@host" in str(error.value)
 
