@@ -52,7 +52,7 @@ def run(argv: Sequence[str], env: Mapping[str, str]) -> int:
         0 after a final failure (a retry would cost money and change nothing), wrong arguments included, 1 after one
         that a retry may cure, 128 + the signal's number when ended by a signal. Where RETRY_STATUS is set, whoever has
         started it reads the status: that one after the loss of a cluster that was READY, `FAILED_STATUS` after all
-        other failures. With a job, its exit code.
+        other failures, 0 after the end on purpose of a cluster without a job. With a job, its exit code.
     """
     try:
         options = AgentOptions.from_argv(argv).resolved
@@ -162,6 +162,8 @@ def _conclude(agent: Agent, failure: Failure) -> int:
     agent.log.verdict(outcome.to_line())
     _write_outcome(agent, outcome)
     retry_status = agent.env.get(RETRY_STATUS)
+    if phase is Phase.DOWN and agent.options.job is None:  # which would not have got to its end
+        return 0
     if retry_status is not None:
         return int(retry_status) if agent.was_ready and not failure.final else FAILED_STATUS
     return 0 if failure.final else 1

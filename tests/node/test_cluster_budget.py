@@ -43,6 +43,12 @@ def without_a_job_all_ranks_end(nodes: Maker) -> None:
 
 
 @scenario
+def whoever_reads_the_status_reads_no_failure(nodes: Maker) -> None:
+    """A job of Slurm has ended well when its cluster was idle for long enough."""
+    assert _down(nodes(2).start("--down-when-idle-s=2", CLOUDRL_RETRY_STATUS="75")) == "idle for 2s"
+
+
+@scenario
 def a_rank_that_is_silent_just_then_is_told_when_it_is_back(nodes: Maker) -> None:
     """It would find nobody and exit with 1, and dstack would start the run again, whose head is done."""
     cluster = nodes(2).start("--down-when-idle-s=3").ready()
