@@ -73,8 +73,8 @@ ulimit -l unlimited || true
 who=batch rank='' stopped='' agent='' status=0
 failed=4 retry=75   # what agents end with: a failure, and the loss of a cluster that was READY
 # one task of a job array has the number of the whole array, and Slurm's commands would take it for that
-this_job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}
-this_job=${this_job:-${SLURM_JOB_ID:-}}
+this_job=${SLURM_JOB_ID:-}
+if [ "${SLURM_ARRAY_JOB_ID:-none}" = "$this_job" ]; then this_job+=_$SLURM_ARRAY_TASK_ID; fi
 
 say() { printf '[%(%H:%M:%S)T %s] %s\n' -1 "$who" "$*"; }
 

@@ -150,13 +150,14 @@ def test_a_time_limit_that_comes_before_the_cluster_is_ready_is_no_reason_to_try
     assert "raise slurm.time" in (slurm.run_dir() / "nodes/0.failed").read_text()
 
 
-def test_the_last_task_of_an_array_means_itself_and_not_the_whole_array(slurm, tmp_path):
-    """Its number is that of the array, which scancel and scontrol take for all tasks."""
-    task = {"SLURM_ARRAY_JOB_ID": str(slurm.job), "SLURM_ARRAY_TASK_ID": "3", "STATUS_0": "75"}
-    code, output = slurm.run(script(tmp_path, 2), task)
+@pytest.mark.parametrize(("array", "task"), [(0, "_3"), (7, "")])
+def test_a_task_of_an_array_means_itself_and_not_the_whole_array(slurm, tmp_path, array, task):
+    """The last one's number is that of the array, which scancel and scontrol take for all tasks."""
+    env = {"SLURM_ARRAY_JOB_ID": str(slurm.job - array), "SLURM_ARRAY_TASK_ID": "3", "STATUS_0": "75"}
+    code, output = slurm.run(script(tmp_path, 2), env)
     assert code == 0, output
-    assert (slurm.folder / "requeued").read_text() == f"{slurm.job}_3\n"
-    assert (slurm.folder / "scancel").read_text() == f"--quiet --signal=TERM {slurm.job}_3\n"
+    assert (slurm.folder / "requeued").read_text() == f"{slurm.job}{task}\n"
+    assert (slurm.folder / "scancel").read_text() == f"--quiet --signal=TERM {slurm.job}{task}\n"
 
 
 def test_a_node_that_never_has_an_agent_ends_the_job_with_its_reason(slurm, tmp_path):
