@@ -114,7 +114,7 @@ batch() {
     [ "$stopped" = TERM ] || stopped='' # the time limit is near, and the training has just ended
   else
     status=$failed
-    [ -n "$stopped" ] || tail -n 3 "$CLOUDRL_RUN_DIR"/nodes/*.log 2>/dev/null || true # of which the agent of rank 0 says nothing
+    [ -n "$stopped" ] || tail -n 3 "$CLOUDRL_RUN_DIR"/nodes/*.log 2>/dev/null || true # rank 0 says nothing of it
   fi
   stop_nodes "${pids[@]}"
   finish
