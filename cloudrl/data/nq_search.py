@@ -25,7 +25,12 @@ _INSTRUCTION = (
 )
 
 
-def _row(split: str, index: int, raw: Mapping[str, Any]) -> Dict[str, object]:
+def make_row(source: str, instruction: str, split: str, index: int, raw: Mapping[str, Any]) -> Dict[str, object]:
+    """Make verl's row of a question, which follows the instruction.
+
+    Raises:
+        BadRow: It has no question or no answers.
+    """
     written, answers = raw.get("question"), raw.get("golden_answers")
     if not (isinstance(written, str) and isinstance(answers, list)):
         has = ", ".join(sorted(raw))
@@ -39,8 +44,8 @@ def _row(split: str, index: int, raw: Mapping[str, Any]) -> Dict[str, object]:
         **raw,
         "question": question,
         **verl_row(
-            data_source=DATA_SOURCE,
-            prompt=[{"role": "user", "content": f"{_INSTRUCTION}{question}\n"}],
+            data_source=source,
+            prompt=[{"role": "user", "content": f"{instruction}{question}\n"}],
             ability="fact-reasoning",
             truth={"target": answers},
             extra={"split": split, "index": index},
@@ -48,4 +53,4 @@ def _row(split: str, index: int, raw: Mapping[str, Any]) -> Dict[str, object]:
     }
 
 
-prepare = partial(prepare_from_hub, "nq_search", HUB_ID, "nq", _row)
+prepare = partial(prepare_from_hub, "nq_search", HUB_ID, "nq", partial(make_row, DATA_SOURCE, _INSTRUCTION))

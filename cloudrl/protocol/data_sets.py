@@ -43,5 +43,12 @@ _BUILT_IN = (
         {"train": 79168, "test": 3610},
         owns_hub_id=False,
     ),
+    BuiltIn(
+        "nq_search_tool",
+        "cloudrl.data.nq_search_tool",
+        "RUC-NLPIR/FlashRAG_datasets",
+        {"train": 79168, "test": 3610},
+        owns_hub_id=False,
+    ),
 )
 BUILT_IN = {each.name: each for each in sorted(_BUILT_IN, key=lambda each: each.name)}

@@ -41,6 +41,7 @@ def test_list_names_source_rows_and_reward(run: Run) -> None:
         ["gsm8k", "openai/gsm8k", "7473 train + 1319 test", "gsm8k"],
         ["math", "DigitalLearningGmbH/MATH-lighteval", "7500 train + 5000 test", "math_reward"],
         ["nq_search", "RUC-NLPIR/FlashRAG_datasets", "79168 train + 3610 test", "none"],
+        ["nq_search_tool", "RUC-NLPIR/FlashRAG_datasets", "79168 train + 3610 test", "search_r1_like_qa_em"],
     ]
     addition, gsm8k, *_ = json.loads(run("data", "list", "--json").out)
     assert (addition["source"], addition["reward"]) == (None, "pkg://cloudrl.verl_cpu.reward")

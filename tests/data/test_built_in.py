@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
@@ -20,7 +21,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cloudrl.data import gsm8k, math, nq_search
+from cloudrl.data import gsm8k, math, nq_search, nq_search_tool
 from cloudrl.data.parquet import SPLITS
 from cloudrl.data.request import built_in, parse_request
 from cloudrl.errors import InputError
@@ -125,11 +126,43 @@ def test_a_bad_row_is_named_and_nothing_is_written(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["raw"]
 
 
-def test_the_name_of_nq_search_means_it_and_the_hubs_collection_does_not() -> None:
+def test_the_rows_for_todays_verl_differ_from_search_r1s_in_source_and_prompt_alone(tmp_path: Path) -> None:
+    paths = nq_search_tool.prepare(tmp_path, source=raw("nq_search"))
+    for split in SPLITS:
+        rows, forks = pq.read_table(paths[split]).to_pylist(), rows_of(raw("nq_search") / f"{split}.search-r1.jsonl")
+        for row, wanted in zip(rows, forks, strict=True):
+            [message] = row["prompt"]
+            assert message["role"] == "user"
+            assert message["content"].endswith(f"Question: {wanted['question']}\n")
+            assert "call the function search" in message["content"]
+            assert "<search>" not in message["content"]
+            assert {**row, "data_source": "nq", "prompt": wanted["prompt"]} == wanted
+            assert row["data_source"] == nq_search_tool.DATA_SOURCE
+
+
+@pytest.mark.verl
+def test_verl_scores_an_answer_to_the_rows_for_it(tmp_path: Path) -> None:
+    """The text that it scores is what model and tool have written, without the prompt and its example."""
+    from verl.utils.reward_score import default_compute_score
+
+    row = pq.read_table(nq_search_tool.prepare(tmp_path, source=raw("nq_search"))["train"]).to_pylist()[1]
+    truth = row["reward_model"]["ground_truth"]
+    assert truth == {"target": ["William Shakespeare", "Shakespeare"]}
+    for answer, score in (
+        ("<answer> The Shakespeare. </answer>", 1.0),
+        ("Shakespeare", 0.0),
+        ("<answer>x</answer>", 0.0),
+    ):
+        assert default_compute_score(row["data_source"], answer, truth) == score
+
+
+@pytest.mark.parametrize("module", [nq_search, nq_search_tool])
+def test_a_data_sets_own_name_means_it_and_the_hubs_collection_does_not(module: ModuleType) -> None:
     """The repository on the Hub holds dozens of data sets."""
-    known = BUILT_IN["nq_search"]
-    assert built_in(parse_request("nq_search")) is known
-    assert known.hub_id == nq_search.HUB_ID
+    [name] = [each.name for each in BUILT_IN.values() if each.module == module.__name__]
+    known = BUILT_IN[name]
+    assert built_in(parse_request(name)) is known
+    assert known.hub_id == module.HUB_ID
     assert built_in(parse_request(nq_search.HUB_ID)) is None
 
 
