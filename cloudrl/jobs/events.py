@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from cloudrl.protocol.outcome import FAILED
 from cloudrl.transport.ray_job import JobStatus
 from cloudrl.verl.metrics import Step, parse_step, parse_total_steps, plain
 
@@ -94,6 +95,10 @@ class EventReader:
 
 
 def error_of(line: str) -> str | None:
-    """The error that a line of a traceback ends with, such as `ValueError: no`; None for other lines."""
-    match = _ERROR.match(plain(line).strip())
-    return match[0] if match is not None else None
+    """The error that a line of a traceback ends with, such as `ValueError: no`; None for other lines.
+
+    A reason that one of our files gives for ending the run (`cloudrl/tools/`) stands alone.
+    """
+    text = plain(line).strip()
+    match = _ERROR.match(text)
+    return text.partition(FAILED)[2] or (match[0] if match is not None else None)

@@ -5,6 +5,7 @@ The rule, for keys under which verl reads (`cloudrl.verl.keys`):
 - `./x`, `../x` and `~/x` are of this machine, and have to exist.
 - `x/y` is of the working directory that is sent along, if it is in there; otherwise of this machine, if it is here.
 - `owner/name` where a model is expected is a model on the Hub; a folder of that name needs `./`.
+- `cloudrl://x` is a file that comes with cloudrl and goes along, such as `cloudrl://tools/search.py`.
 - `/x` is of the nodes, as it is in all of verl's examples.
 - URLs (`hdfs://`, `pkg://`), `null` and `${...}` are left to verl.
 """
@@ -26,15 +27,17 @@ from cloudrl.verl.keys import PathKind, kind_of
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _WHOLE_MODELS = ("actor_rollout_ref.model.path", "critic.model.path", "reward.reward_model.model_path")
+_OURS, _PACKAGE = "cloudrl://", Path(__file__).parents[1]
 UNREAD = "0" * 64
 """Stands for the SHA-256 of a file that was not read yet."""
 PARTS = ("train.parquet", "test.parquet")
 _FOLDERS = {PathKind.MODEL, PathKind.FOLDER}
+_READ = {PathKind.CODE, PathKind.TOOLS}
 
 
 @dataclass(frozen=True)
 class LocalFile:
-    """What lies at a path. Of contents only Python code is read."""
+    """What lies at a path. Of contents only Python code and lists of tools are read."""
 
     path: Path
     """Absolute, by the name that the user gave."""
@@ -50,7 +53,7 @@ class LocalFile:
     """Names in its parent folder; None if there is no such folder."""
     modules_beside: frozenset[str] = frozenset()
     source: bytes = field(default=b"", repr=False)
-    """Of Python code."""
+    """Of what is read."""
 
     @property
     def size_bytes(self) -> int:
@@ -142,7 +145,7 @@ def inspect_path(base: Path, text: str, kinds: Set[PathKind]) -> LocalFile:
     """
     path = base / text
     try:
-        path = base / Path(text).expanduser()
+        path = _PACKAGE / text.removeprefix(_OURS) if text.startswith(_OURS) else base / Path(text).expanduser()
         resolved = path.resolve()
         # `.`, `..` and `~` have no name of their own; any other is kept, also that of a link
         named = resolved if path.name in ("", "..") or text in (".", "~") else path.absolute()
@@ -158,7 +161,7 @@ def inspect_path(base: Path, text: str, kinds: Set[PathKind]) -> LocalFile:
         # a name that no file can have, a loop of links, or a folder that is closed to us
         return LocalFile(path, path)
     file = replace(file, entries=(Entry(named.name, named, found.st_size, found.st_mode),))
-    return _code(file) if PathKind.CODE in kinds else file
+    return _read(file) if kinds & _READ else file
 
 
 def find_local_paths(
@@ -252,7 +255,7 @@ def digests_of(entries: Iterable[Entry]) -> dict[Path, str]:
 
 def is_marked(text: str) -> bool:
     """Whether a path says itself that it is of this machine."""
-    return text in (".", "..", "~") or text.startswith(("./", "../", "~/"))
+    return text in (".", "..", "~") or text.startswith(("./", "../", "~/", _OURS))
 
 
 def split_reward(text: str) -> tuple[str, str | None]:
@@ -284,7 +287,7 @@ def _entries(folder: Path) -> tuple[Entry, ...]:
     return tuple(sorted(below, key=lambda each: each.name))
 
 
-def _code(file: LocalFile) -> LocalFile:
+def _read(file: LocalFile) -> LocalFile:
     folder = file.path.parent
     modules = {each.stem for each in folder.glob("*.py")} | {each.parent.name for each in folder.glob("*/*.py")}
     try:

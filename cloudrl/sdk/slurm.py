@@ -75,9 +75,10 @@ def _readable(update: Any) -> Any:
 
 def _refuse_what_is_here(submission: Submission) -> None:
     for upload in submission.uploads:
+        what = upload.entries[0].path if len(upload.entries) == 1 else "it"
         raise InputError(
             f"{upload.text} is a file of this machine, and a script for sbatch takes none along",
-            hint="Put it where all nodes see it, and give its absolute path",
+            hint=f"Put {what} where all nodes see it, and give its absolute path",
         )
     if submission.package is not None:
         raise InputError(

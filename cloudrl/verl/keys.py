@@ -41,6 +41,7 @@ class PathKind(Enum):
     """One or a list of them."""
     CODE = "Python file"
     """The object in it is named by the `name` beside `path`."""
+    TOOLS = "YAML file of tools"
     FILE = "file"
     MODEL = "model folder"
     """Or the id of a model on the Hugging Face Hub."""
@@ -59,7 +60,8 @@ _KINDS: tuple[tuple[str, PathKind], ...] = (
     (r"trainer\.v1\.sampler\.custom_sampler\.path", PathKind.CODE),
     (r"actor_rollout_ref\.rollout\.agent\.custom_async_server\.path", PathKind.CODE),
     (r"reward_model\.reward_loop_module_path", PathKind.FILE),
-    (r"(data|actor_rollout_ref\.rollout\.multi_turn)\.(tool_config|function_tool)_path", PathKind.FILE),
+    (r"(data|actor_rollout_ref\.rollout\.multi_turn)\.tool_config_path", PathKind.TOOLS),
+    (r"(data|actor_rollout_ref\.rollout\.multi_turn)\.function_tool_path", PathKind.FILE),
     (r"actor_rollout_ref\.rollout\.(router_config_path|agent\.agent_loop_config_path)", PathKind.FILE),
     (r"(actor_rollout_ref|reward\.reward_model)\.rollout\.quantization_config_file", PathKind.FILE),
     (r"(actor_rollout_ref|critic)\..*\bqat\.quantization_config_path", PathKind.FILE),

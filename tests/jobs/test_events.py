@@ -68,6 +68,8 @@ def test_numbers_that_are_none():
         ("an AssertionError: in prose", None),
         ("no error here", None),
         ("ValueError:", None),
+        ("(AgentLoopWorkerTQ pid=7) CLOUDRL FAILED: 11 of the last 20", "11 of the last 20"),
+        ("ValueError: Unknown status: CLOUDRL FAILED: 11 of the last 20", "11 of the last 20"),
     ],
 )  # fmt: skip
 def test_lines_that_name_an_error(line: str, error: str | None):

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import cloudrl
 from cloudrl.errors import InputError
 from cloudrl.jobs import SubmitOptions
 from cloudrl.jobs.local_files import LocalFiles, LocalPath, find_local_paths, inspect_files
@@ -75,6 +76,22 @@ def test_paths_of_this_machine(here: Path, key: str, text: str, path: str):
 )
 def test_what_is_left_as_it_is(here: Path, key: str, text: str):
     assert found(here, key, text) == ((), ())
+
+
+TOOL = "actor_rollout_ref.rollout.multi_turn.function_tool_path"
+
+
+@pytest.mark.parametrize("working_dir", [None, "proj"])
+def test_a_file_that_comes_with_cloudrl_goes_along(here: Path, working_dir: str | None):
+    [[one], notes] = found(here, TOOL, "cloudrl://tools/search.py", working_dir)
+    assert one.file.path == Path(str(cloudrl.__file__)).parent / "tools" / "search.py"
+    assert [entry.name for entry in one.file.entries] == ["search.py"]
+    assert notes == ()
+
+
+def test_a_file_that_does_not_come_with_cloudrl_gets_the_nearest(here: Path):
+    with pytest.raises(InputError, match=r"tools/serach\.py does not exist; did you mean 'search\.py'\?"):
+        found(here, TOOL, "cloudrl://tools/serach.py")
 
 
 def test_lists(here: Path):

@@ -105,7 +105,8 @@ def test_an_algorithm_is_the_one_that_verl_runs(taken):
 def test_a_critic_is_built_for_ppo_alone_and_from_the_actors_model(taken, model):
     for case, found in taken.items():
         name, _, algorithm = case.partition(" ")
-        assert found["critic"] == ((algorithm or name.split("-")[0]) == "ppo"), case
+        estimator = recipes.load(name).override("algorithm.adv_estimator")
+        assert found["critic"] == (algorithm == "ppo" or (not algorithm and estimator == "gae")), case
         if found["critic"]:
             assert found["critic.model.path"] == model
 

@@ -52,6 +52,13 @@ def test_what_this_machine_alone_has_is_refused(options, words, tmp_path, monkey
     assert "abc123" not in str(error.value)
 
 
+def test_a_file_that_comes_with_cloudrl_is_named_so_that_it_can_be_copied():
+    cluster = {"slurm": {**CLUSTER["slurm"], "container": "docker"}}
+    with pytest.raises(InputError, match=r"cloudrl://tools/search\.py is a file of this machine") as error:
+        slurm_script("search-grpo", cluster=cluster)
+    assert "cloudrl/tools/search.py where all nodes see it" in str(error.value.hint)
+
+
 def test_secrets_of_this_shell_stay_out_of_the_script(monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_of_this_shell")
     assert "hf_of_this_shell" not in slurm_script(

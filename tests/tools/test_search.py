@@ -1,0 +1,319 @@
+"""The search tool's client against a small server with the API of Search-R1's, without verl."""
+
+import asyncio
+import contextlib
+import importlib.util
+import json
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import replace
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from cloudrl import tools
+
+Answer = Callable[[dict[str, Any]], web.Response]
+PASSAGES = ['"Ottawa"\nOttawa is the capital\nof Canada.', '"Canada"\nA country.']
+SHOWN = 'Doc 1(Title: "Ottawa") Ottawa is the capital\nof Canada.\nDoc 2(Title: "Canada") A country.\n'
+
+
+@pytest.fixture
+def tool(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The file as verl executes it, with a stand-in for verl's decorator: importing verl takes seconds."""
+    monkeypatch.setitem(sys.modules, "verl.tools.function_tool", SimpleNamespace(function_tool=lambda each: each))
+    spec = importlib.util.spec_from_file_location("searching", f"{tools.__path__[0]}/search.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "searching", module)
+    spec.loader.exec_module(module)
+    return module
+
+
+class Server:
+    """Answers by a function, which can be changed; keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.answer: Answer = lambda _: found(PASSAGES)
+        self.asked: list[dict[str, Any]] = []
+        self.connections: set[Any] = set()
+
+    async def handle(self, request: web.Request) -> web.Response:
+        self.connections.add(request.transport)
+        self.asked.append(await request.json())
+        return self.answer(self.asked[-1])
+
+    @contextlib.asynccontextmanager
+    async def listening(self, port: int = 0) -> AsyncIterator[int]:
+        app = web.Application()
+        app.router.add_post("/retrieve", self.handle)
+        runner = web.AppRunner(app, shutdown_timeout=0)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", port)
+        await site.start()
+        try:
+            yield runner.addresses[0][1]
+        finally:
+            await runner.cleanup()
+
+
+def found(passages: list[str]) -> web.Response:
+    return web.json_response(
+        {"result": [[{"document": {"id": "1", "contents": each}, "score": 0.5} for each in passages]]}
+    )
+
+
+class Bench:
+    """A client and its server in one event loop; time passes only where the client pauses."""
+
+    def __init__(self, tool: ModuleType, server: Server, port: int, **settings: Any) -> None:
+        self.server, self.port, self.now, self.ends = server, port, 0.0, []
+        self.pauses: list[float] = []
+        self.at_pause: Callable[[int], Coroutine[Any, Any, None]] | None = None
+        defaults = tool.Settings.from_env({"CLOUDRL_SEARCH_URL": f"http://127.0.0.1:{port}/retrieve"})
+        self.search = tool.Search(
+            replace(defaults, **settings), end_run=self._end, clock=lambda: self.now, sleep=self._sleep
+        )
+
+    async def _end(self, reason: str) -> None:
+        self.ends.append(reason)
+
+    async def _sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.pauses.append(seconds)
+        if self.at_pause is not None:
+            await self.at_pause(len(self.pauses))
+
+    async def outcome(self, query: Any = "capital of Canada") -> str | BaseException:
+        try:
+            return await self.search.ask(query)
+        except BaseException as error:  # noqa: BLE001 - RunEnded is one
+            return error
+
+
+@pytest.fixture
+def run(tool: ModuleType) -> Callable[..., Any]:
+    def running(scenario: Callable[[Bench], Coroutine[Any, Any, Any]], **settings: Any) -> Any:
+        async def whole() -> Any:
+            server = Server()
+            async with server.listening() as port:
+                bench = Bench(tool, server, port, **settings)
+                try:
+                    return await scenario(bench)
+                finally:
+                    await bench.search.close()
+
+        return asyncio.run(whole())
+
+    return running
+
+
+pytestmark = pytest.mark.io
+
+
+def test_the_model_reads_passages_as_search_r1_shows_them(run: Callable[..., Any]) -> None:
+    async def scenario(bench: Bench) -> None:
+        assert await bench.search.ask("capital of Canada") == SHOWN
+        assert bench.server.asked == [{"queries": ["capital of Canada"], "topk": 2, "return_scores": True}]
+        bench.server.answer = lambda _: found([])
+        assert await bench.search.ask("x") == "Nothing was found."
+        assert (bench.search.calls, bench.search.failures) == (2, 0)
+
+    run(scenario, topk=2)
+
+
+def test_searches_share_a_limited_number_of_connections(run: Callable[..., Any]) -> None:
+    async def scenario(bench: Bench) -> None:
+        assert set(await asyncio.gather(*[bench.outcome(str(each)) for each in range(400)])) == {SHOWN}
+        assert len({each["queries"][0] for each in bench.server.asked}) == 400
+        assert len(bench.server.connections) <= 128
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("query", ["", "  ", None, ["a", "b"], 7])
+def test_what_is_no_query_is_the_models_fault_and_asks_nobody(run: Callable[..., Any], query: Any) -> None:
+    async def scenario(bench: Bench) -> None:
+        assert await bench.outcome(query) == "The query is empty: give a text to search for."
+        assert (bench.server.asked, bench.search.calls) == ([], 0)
+
+    run(scenario)
+
+
+def test_a_full_queue_is_asked_again(run: Callable[..., Any]) -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.server.answer = lambda _: web.Response(status=503) if len(bench.server.asked) < 4 else found(PASSAGES)
+        assert await bench.outcome() == SHOWN
+        assert (len(bench.server.asked), bench.search.failures) == (4, 0)
+        assert [round(each / 0.2 / 2**number, 2) for number, each in enumerate(bench.pauses)] == [
+            pytest.approx(0.75, abs=0.25)
+        ] * 3
+
+    run(scenario)
+
+
+def test_a_server_that_starts_again_is_waited_for(run: Callable[..., Any]) -> None:
+    """Its port refuses connections for a minute or two, in which a step's conversations would all fail."""
+
+    async def scenario(bench: Bench) -> None:
+        async with Server().listening() as free:
+            pass
+        bench.search.settings = replace(bench.search.settings, url=f"http://127.0.0.1:{free}/retrieve")
+        again = bench.server.listening(free)
+
+        async def come_back(pause: int) -> None:
+            if bench.now > 60 and not bench.server.asked:
+                bench.at_pause = None
+                await again.__aenter__()
+
+        bench.at_pause = come_back
+        assert await bench.outcome() == SHOWN
+        assert 60 < bench.now < 70
+        await again.__aexit__(None, None, None)
+
+    run(scenario)
+
+
+def test_a_server_that_stays_away_is_a_failure_when_the_time_is_over(run: Callable[..., Any], tool: ModuleType) -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.search.settings = replace(bench.search.settings, url="http://127.0.0.1:9/retrieve")
+        error = await bench.outcome()
+        assert type(error) is tool.Unavailable
+        assert "127.0.0.1:9" in str(error)
+        assert 110 < bench.now <= 120
+        assert max(bench.pauses) <= 5
+        assert (bench.search.calls, bench.search.failures, bench.search.seconds) == (1, 1, pytest.approx(bench.now))
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (lambda: web.Response(status=500, text="out of memory"), "HTTP 500: out of memory"),
+        (lambda: web.Response(status=404, text="no such route"), "HTTP 404: no such route"),
+        (lambda: web.Response(text="<html>"), "the answer is not that of a retrieval server: JSONDecodeError("),
+        (lambda: web.json_response({"results": []}), "the answer is not that of a retrieval server: KeyError("),
+        (lambda: web.json_response({"result": []}), "the answer is not that of a retrieval server: IndexError("),
+        (lambda: web.json_response({"result": [["text"]]}), "the answer is not that of a retrieval server: TypeError("),
+        (lambda: web.json_response({"result": [None]}), "the answer is not that of a retrieval server: TypeError("),
+    ],
+)
+def test_another_answer_is_a_failure_at_once(
+    run: Callable[..., Any], tool: ModuleType, answer: Callable[[], web.Response], said: str
+) -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.server.answer = lambda _: answer()
+        error = await bench.outcome()
+        assert type(error) is tool.SearchError
+        assert str(error).startswith(said)
+        assert (len(bench.server.asked), bench.search.failures) == (1, 1)
+
+    run(scenario)
+
+
+def test_the_content_type_does_not_matter(run: Callable[..., Any]) -> None:
+    async def scenario(bench: Bench) -> None:
+        text = json.dumps(json.loads(found(PASSAGES).text or ""))
+        bench.server.answer = lambda _: web.Response(text=text, content_type="text/plain")
+        assert await bench.outcome() == SHOWN
+
+    run(scenario)
+
+
+def test_a_server_that_hangs_is_given_up(tool: ModuleType) -> None:
+    async def whole() -> None:
+        server, over = Server(), asyncio.Event()
+
+        async def hang(_: web.Request) -> web.Response:
+            await over.wait()
+            return web.Response()
+
+        server.handle = hang  # type: ignore[method-assign]
+        async with server.listening() as port:
+            bench = Bench(tool, server, port, timeout_s=0.2)
+            error = await bench.outcome()
+            assert (type(error), str(error)) == (tool.SearchError, "no answer within 0.2 s")
+            over.set()
+            await bench.search.close()
+
+    asyncio.run(whole())
+
+
+def fail_for(queries: str) -> Answer:
+    return lambda body: web.Response(status=500) if body["queries"][0] in queries else found(PASSAGES)
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "ends"),
+    [
+        ("+" * 20, False),
+        ("-" * 10 + "+" * 10, False),  # half is not more than half
+        ("+" * 9 + "-" * 11, True),
+        ("-" * 19, False),  # too few to judge
+        ("-" * 20, True),
+        ("-" * 10 + "+" * 30 + "-" * 10, False),  # ten of the last twenty
+        ("+" * 500 + "-" * 11, True),
+    ],
+)
+def test_the_run_ends_when_most_of_the_last_searches_failed(
+    run: Callable[..., Any], tool: ModuleType, outcomes: str, ends: bool
+) -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.server.answer = fail_for("-")
+        found_ = [await bench.outcome(each) for each in outcomes]
+        assert len(bench.ends) == ends
+        assert isinstance(found_[-1], tool.RunEnded) == ends
+        assert not any(isinstance(each, tool.RunEnded) for each in found_[:-1])
+        assert (bench.search.calls, bench.search.failures) == (len(outcomes), outcomes.count("-"))
+
+    run(scenario)
+
+
+def test_once_ended_no_conversation_goes_on_and_it_is_said_once(run: Callable[..., Any], tool: ModuleType) -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.server.answer = fail_for("-")
+        found_ = await asyncio.gather(*[bench.outcome("-") for _ in range(60)])
+        [reason] = bench.ends
+        assert sum(isinstance(each, tool.RunEnded) for each in found_) == 41  # with the 20th
+        bench.server.answer = fail_for("")
+        later = await bench.outcome("+")
+        assert isinstance(later, tool.RunEnded)
+        assert str(later) == reason
+        assert reason.startswith("20 of the last 20 searches on ")
+        assert "the last with: HTTP 500" in reason
+        assert reason.endswith(f"Is the retrieval server of that node well (http://127.0.0.1:{bench.port}/retrieve)?")
+
+    run(scenario)
+
+
+def test_a_window_of_zero_never_ends_it(run: Callable[..., Any], tool: ModuleType) -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.server.answer = fail_for("-")
+        assert {type(await bench.outcome("-")) for _ in range(50)} == {tool.SearchError}
+        assert bench.ends == []
+
+    run(scenario, window=0)
+
+
+def test_now_and_then_it_says_how_it_goes(run: Callable[..., Any], capfd: pytest.CaptureFixture[str]) -> None:
+    async def scenario(bench: Bench) -> None:
+        for at in (0, 290, 301, 302, 650):
+            bench.now = at
+            await bench.outcome()
+
+    run(scenario)
+    assert capfd.readouterr().out.splitlines() == [
+        "search: 3 calls, 0 failed, 0.00 s each",
+        "search: 5 calls, 0 failed, 0.00 s each",
+    ]
+
+
+def test_variables_set_it(tool: ModuleType) -> None:
+    assert tool.Settings.from_env({}) == tool.Settings("http://127.0.0.1:8000/retrieve", 3, 120.0, 20)
+    given = {"URL": "http://10.0.0.9:80/r", "TOPK": "5", "TIMEOUT_S": "9.5", "WINDOW": "0"}
+    env = {f"CLOUDRL_SEARCH_{name}": value for name, value in given.items()}
+    assert tool.Settings.from_env(env) == tool.Settings("http://10.0.0.9:80/r", 5, 9.5, 0)
