@@ -3,13 +3,16 @@
 import math
 from collections.abc import Mapping
 
+from cloudrl.data.rewards import reward_of
 from cloudrl.errors import InputError
 from cloudrl.jobs.draft import JobDraft, Snapshot
+from cloudrl.jobs.tool_agent import check_tool_agent
 from cloudrl.node.preflight import CPUS_PER_GPU
+from cloudrl.protocol.data_sets import BUILT_IN
 from cloudrl.spec import Gpu, Job
 from cloudrl.spec.cluster import ROLLOUTS, ClusterShape
 from cloudrl.spec.hydra import integer
-from cloudrl.verl.keys import has_key
+from cloudrl.verl.keys import has_key, release_number
 
 NODES, GPUS = "trainer.nnodes", "trainer.n_gpus_per_node"
 _MAIN = "verl.trainer.main_ppo"
@@ -24,9 +27,11 @@ QUEUE_UNITS = "transfer_queue.backend.SimpleStorage.num_data_storage_units"
 USUAL_QUEUE_UNITS = 8
 """verl 0.9.1, trainer/config/transfer_queue/transfer_queue.yaml."""
 _QUEUE_BACKEND = "transfer_queue.backend.storage_backend"
+_SCORING = ("custom_reward_function.", "reward_model.", "reward_manager.module.")
+"""Begin the keys by which a job brings its own scores, below `reward.` since verl 0.8."""
 
 
-def check_compatibility(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
+def check_compatibility(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
     """Pass: refuse what cannot work; say what the user should know of running this job there.
 
     Raises:
@@ -38,6 +43,8 @@ def check_compatibility(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
     _check_rollout(job, cluster)
     _check_queue(job, values, cluster)
     notes = [*_device_notes(job, cluster), *_release_notes(job, cluster), *_shape_notes(job, cluster)]
+    _check_scored(job, cluster, values)
+    notes += check_tool_agent(draft, snapshot)
     if not has_key(cluster.verl_version, "trainer.resume_mode"):
         notes.append(
             f"verl {cluster.verl_version} cannot resume a run: one that is interrupted starts over from its model"
@@ -166,6 +173,22 @@ def _check_rollout(job: Job, cluster: ClusterShape) -> None:
             f"{', '.join(cluster.rollouts)}",
             hint=f"cloudrl up ... --set rollout={job.rollout}, or a recipe for {cluster.rollouts[0]}",
         )
+
+
+def _check_scored(job: Job, cluster: ClusterShape, values: Mapping[str, str]) -> None:
+    """For rows of an unknown source, verl raises NotImplementedError in step 1 (data/rewards.py)."""
+    brings_its_own = any(key.removeprefix("reward.").startswith(_SCORING) for key in values)
+    if brings_its_own or release_number(cluster.verl_version) < (0, 2):
+        return
+    for name in job.data:
+        source = BUILT_IN[name].load().DATA_SOURCE if name in BUILT_IN else None
+        if source is not None and BUILT_IN[name].reward is None and reward_of(source) is None:
+            raise InputError(
+                f"data set {name!r} is for Search-R1's fork of verl: verl itself has no reward function for its data "
+                f"source {source!r}",
+                hint=f"The same questions for verl's tool agent: --data {name}_tool, as in recipe search-grpo\n"
+                "With the fork: cloudrl submit search-r1 --working-dir ./Search-R1",
+            )
 
 
 def _shape_notes(job: Job, cluster: ClusterShape) -> list[str]:

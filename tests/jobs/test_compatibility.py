@@ -184,3 +184,26 @@ def test_a_key_is_filled_in_where_verl_has_it(release: str | None, lacks: set[st
 
 def test_the_release_of_a_fork_of_unknown_number_is_the_recipes() -> None:
     assert "trainer.resume_mode" not in keys_of(recipes.load("ppo").replace(verl="0.1"), None)
+
+
+# -- who scores the rows ---------------------------------------------------------------------------------------------
+
+
+def test_rows_for_search_r1s_fork_are_refused_with_any_other_verl() -> None:
+    with pytest.raises(InputError, match="verl itself has no reward function for its data source 'nq'") as caught:
+        plan(recipes.load("grpo").replace(data=["nq_search"]), cluster(data={"nq_search": PATHS}), SubmitOptions())
+    assert "--data nq_search_tool" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("data", "overrides"),
+    [
+        ("nq_search_tool", {}),
+        ("nq_search", {"reward.custom_reward_function.path": "/shared/reward.py"}),
+        ("nq_search", {"custom_reward_function.path": "/shared/reward.py"}),
+        ("mine", {}),
+    ],
+)
+def test_rows_that_verl_or_the_job_scores(data: str, overrides: dict[str, Any]) -> None:
+    job = recipes.load("grpo").replace(data=[data])
+    assert plan(job, cluster(data={data: PATHS}, nodes=1), SubmitOptions(overrides=overrides)).notes == ()
