@@ -24,17 +24,23 @@ FOLDER = "/checkpoints/run"
 
 
 def planned(
-    overrides: Mapping[str, Any] | None = None, *, env: Mapping[str, str] | None = None, **changes: Any
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    recipe: str = "search-r1",
+    env: Mapping[str, str] | None = None,
+    **changes: Any,
 ) -> Submission:
-    """The recipe on two nodes with eight GPUs whose jobs bring Search-R1 along, but for the changes."""
+    """The recipe on its nodes with eight GPUs each whose jobs bring Search-R1 along, but for the changes."""
+    job = recipes.load(recipe)
     lab: dict[str, Any] = {
+        "nodes": job.nodes,
         "data": {"nq_search": {"train": "/d/train.parquet", "test": "/d/test.parquet"}},
-        "models": {"Qwen/Qwen2.5-7B": "/m"},
+        "models": {job.model: "/m"},
         "verl_version": "0.1",
         "rollouts": ("vllm",),
     }
     options = SubmitOptions(name="run", overrides=overrides or {}, env=env or {})
-    return plan(recipes.load("search-r1"), cluster(**{**lab, **changes}), options)
+    return plan(job, cluster(**{**lab, **changes}), options)
 
 
 def composed(words: list[str]) -> DictConfig:
@@ -62,6 +68,30 @@ def test_the_forks_hydra_takes_it(config):
     assert (config.retriever.topk, config.max_turns) == (3, 4)
     assert config.actor_rollout_ref.actor.state_masking is True
     assert (config.trainer.val_only, config.trainer.val_before_train) == (False, False)
+
+
+@pytest.mark.parametrize(("size", "rate", "replica", "offloads"), [("32b", 2e-7, 2, False), ("72b", 1e-7, 4, True)])
+def test_the_forks_hydra_takes_its_larger_models_by_grpo(size, rate, replica, offloads):
+    submission = planned(recipe=f"search-r1-grpo-{size}")
+    config = composed(words_of(submission))
+    actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
+    assert (config.trainer.nnodes, config.trainer.n_gpus_per_node) == (4, 8)
+    assert (config.algorithm.adv_estimator, actor.use_kl_loss, rollout.n_agent) == ("grpo", True, 5)
+    assert (actor.optim.lr, rollout.tensor_model_parallel_size) == (rate, replica)
+    assert {value for key, value in actor.fsdp_config.items() if key.endswith("offload")} == {offloads}
+    assert actor.ppo_micro_batch_size % 32 == 0, "they count over all GPUs"
+    assert not [word for word in submission.argv if word.startswith("critic")]
+    assert submission.notes == planned().notes
+
+
+def test_the_larger_ones_search_as_the_first_does():
+    first = recipes.load("search-r1").overrides
+    for size in ("32b", "72b"):
+        other = recipes.load(f"search-r1-grpo-{size}").overrides
+        shared = [key for key in first if key.startswith(("max_turns", "retriever.", "data.", "trainer.", "+trainer."))]
+        assert {key: other.get(key) for key in shared if key != "trainer.critic_warmup"} == {
+            key: first[key] for key in shared if key != "trainer.critic_warmup"
+        }
 
 
 def test_what_the_cluster_gives_is_filled_in(config):
@@ -119,5 +149,6 @@ def test_variables_are_those_of_the_forks_runtime_environment():
 
 def test_the_recipe_names_the_commit_that_the_keys_are_of():
     head = (Path(__file__).parent / "search-r1-keys.txt").read_text()
-    [commit] = re.findall(r"at (\w+):", recipes.load("search-r1").source)
-    assert f"# {commit}" in head
+    for name in ("search-r1", "search-r1-grpo-32b", "search-r1-grpo-72b"):
+        [commit] = re.findall(r"at (\w+):", recipes.load(name).source)
+        assert f"# {commit}" in head
