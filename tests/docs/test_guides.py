@@ -45,6 +45,7 @@ def python(guide: str) -> list[str]:
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder with what the guides name, and a cluster that is up."""
     (tmp_path / "reward.py").write_text(REWARD)
+    (tmp_path / "calculator.py").write_text("from verl.tools.function_tool import function_tool\n")
     (tmp_path / "questions.jsonl").write_text(ROWS)
     (tmp_path / "tasks").symlink_to(DOCS.parent / "tasks")
     monkeypatch.chdir(tmp_path)
