@@ -44,7 +44,7 @@ def check_tool_agent(draft: JobDraft, snapshot: Snapshot) -> list[str]:
         )
     release = release_number(draft.cluster.verl_version)
     _check_format(values, release)
-    if (integer(values.get(_TURNS)) or 0) == 1:
+    if integer(values.get(_TURNS)) == 1:
         raise InputError(
             f"{_TURNS}=1: verl executes no call of the last turn, so no tool is ever used",
             hint=f"One more than calls: {_TURNS}=5",

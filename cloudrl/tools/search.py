@@ -113,7 +113,7 @@ class Search:
         if self._ended is not None:
             raise RunEnded(self._ended)
         if not isinstance(query, str) or not query.strip():
-            return "The query is empty: give a text to search for."
+            return "The query must be a text, and not empty."
         started = self._clock()
         try:
             text = await self._retried(query)

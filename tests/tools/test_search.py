@@ -137,7 +137,7 @@ def test_searches_share_a_limited_number_of_connections(run: Callable[..., Any])
 @pytest.mark.parametrize("query", ["", "  ", None, ["a", "b"], 7])
 def test_what_is_no_query_is_the_models_fault_and_asks_nobody(run: Callable[..., Any], query: Any) -> None:
     async def scenario(bench: Bench) -> None:
-        assert await bench.outcome(query) == "The query is empty: give a text to search for."
+        assert await bench.outcome(query) == "The query must be a text, and not empty."
         assert (bench.server.asked, bench.search.calls) == ([], 0)
 
     run(scenario)

@@ -1,7 +1,8 @@
 """verl's own agent loop worker, tool agent, parser and replay buffer around the search tool, in one process.
 
 Reads {"overrides": [...]} of a recipe as JSON from standard input and answers with JSON. Not verl's are only the model,
-which writes what a script says, the retrieval server, and the queue between worker and trainer, a dictionary.
+which writes what a script says, and the retrieval server. The queue between worker and trainer is the real one, without
+the units that store tensors: all of it that matters here are the prompts' states.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from aiohttp import web
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transfer_queue import interface
+from transfer_queue.controller import TransferQueueController
 from transformers import PreTrainedTokenizerFast
 from verl.tools.tool_registry import load_all_tools
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ
@@ -41,7 +44,6 @@ CALL = """\
 {"name": "search", "arguments": {"query": "capital of Canada"}}
 </tool_call>"""
 ANSWER = "<answer> Ottawa </answer>"
-QUEUE: dict[str, dict[str, dict[str, Any]]] = {"train": {}}
 TRAJECTORY = {"step": 0, "sample_index": 0, "rollout_n": 0, "validate": False}
 
 
@@ -94,13 +96,22 @@ class Server:
         return runner.addresses[0][1]
 
 
-async def put(key: str, partition_id: str, tag: dict[str, Any]) -> None:
-    QUEUE[partition_id].setdefault(key, {}).update(tag)
+def start_queue() -> None:
+    """The queue's controller and a client of it, which verl starts as actors of Ray."""
+    controller = TransferQueueController.__ray_metadata__.modified_class()
+    interface._TQ_CLIENT = transfer_queue.TransferQueueClient("probe", controller.get_zmq_server_info())
+    put = transfer_queue.async_kv_batch_put
+
+    async def put_states(keys: list[str], partition_id: str, tags: list[dict[str, Any]], **_: Any) -> None:
+        await put(keys=keys, partition_id=partition_id, tags=tags)
+
+    transfer_queue.async_kv_batch_put = put_states
+    transfer_queue.kv_clear = lambda **_: None
 
 
-async def put_many(keys: list[str], partition_id: str, tags: list[dict[str, Any]], **_: Any) -> None:
-    for key, tag in zip(keys, tags, strict=True):
-        await put(key, partition_id, tag)
+def states() -> dict[str, str]:
+    """Of the prompts, by their names."""
+    return {key: tag["status"] for key, tag in transfer_queue.kv_list()["train"].items() if tag.get("is_prompt")}
 
 
 def worker(config: Any, model: Model) -> Any:
@@ -121,7 +132,8 @@ async def run_prompts(made: Any, uids: list[str]) -> None:
         for uid in uids
     ]  # fmt: skip
     for uid in uids:
-        await put(uid, "train", {"is_prompt": True, "global_steps": 0, "status": "pending"})
+        tag = {"is_prompt": True, "global_steps": 0, "status": "pending"}
+        await transfer_queue.async_kv_put(key=uid, partition_id="train", tag=tag)
     await asyncio.gather(*[made._run_prompt(each, {"logprobs": True}, trajectory=TRAJECTORY) for each in prompts])
 
 
@@ -165,9 +177,7 @@ async def conversation(config: Any, model: Model) -> dict[str, Any]:
 
 
 async def main(overrides: list[str]) -> dict[str, Any]:
-    transfer_queue.async_kv_put, transfer_queue.async_kv_batch_put = put, put_many
-    transfer_queue.kv_list = lambda *_: QUEUE
-    transfer_queue.kv_clear = lambda partition_id, keys: [QUEUE[partition_id].pop(key, None) for key in keys]
+    start_queue()
     server = Server()
     os.environ["CLOUDRL_SEARCH_URL"] = f"http://127.0.0.1:{await server.start()}/retrieve"
     with initialize_config_dir(config_dir=str(Path(verl.__file__).parent / "trainer" / "config"), version_base=None):
@@ -181,7 +191,7 @@ async def main(overrides: list[str]) -> dict[str, Any]:
 
     model = Model(words)
     await run_prompts(worker(config, model), ["good"])
-    answer["group"] = {"status": QUEUE["train"]["good"]["status"], "trainer": sampled(1)}
+    answer["group"] = {"status": states()["good"], "trainer": sampled(1)}
 
     await run_prompts(worker(config, model), ["of another node"])
     server.is_well = False
@@ -189,7 +199,7 @@ async def main(overrides: list[str]) -> dict[str, Any]:
     uids = [f"prompt{number}" for number in range(12)]
     await run_prompts(worker(config, Model(words)), uids)
     # that one is enough for a batch, and all others have failed: verl would go on
-    answer["ended"] = {"statuses": [QUEUE["train"][uid]["status"] for uid in uids], "trainer": sampled(1)}
+    answer["ended"] = {"statuses": [states()[uid] for uid in uids], "trainer": sampled(1)}
     return answer
 
 
