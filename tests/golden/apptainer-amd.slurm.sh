@@ -162,8 +162,7 @@ requeue_failed() {
   local record="$RUN_DIR/$SLURM_JOB_ID/failures"
   date >>"$record"
   if (($(wc -l <"$record") < MAX_FAILURES)); then requeue "a node, or Ray on it, was lost"; fi
-  say "this has happened $MAX_FAILURES times"
-  status=$failed
+  give_up "a node, or Ray on it, was lost $MAX_FAILURES times; the job is not queued again"
 }
 
 # Slurm ends the job as soon as it is queued again; the next start has another folder, and goes on from a checkpoint.

@@ -119,7 +119,9 @@ def test_a_lost_cluster_is_queued_again_and_not_for_ever(slurm, tmp_path):
         (slurm.folder / "requeued").unlink()
     code, output = slurm.run(script(tmp_path, 2), {"STATUS_0": "75", "SLURM_RESTART_COUNT": "4"})
     assert (code, slurm.requeued) == (4, False)
-    assert "this has happened 5 times" in output
+    reason = "a node, or Ray on it, was lost 5 times; the job is not queued again"
+    assert f"FAILED: {reason}\n" in output
+    assert (slurm.run_dir(4) / "nodes/0.failed").read_text() == f"{reason}\n"  # `cloudrl status` shows it
 
 
 @pytest.mark.parametrize(("preempted", "code"), [("2026-11-22T12:00:00", 0), ("None", 143)])
