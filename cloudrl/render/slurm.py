@@ -55,6 +55,15 @@ _DEFAULTS: dict[str, str | None] = {
 }  # fmt: skip
 _COUNTS_GPUS = ("gres", "gpus-per-node", "gpus-per-task", "tres-per-node")
 _COUNTS_CPUS = ("cpus-per-task", "cpus-per-gpu", "exclusive")
+_OF_A_STEP = (
+    "cpu-bind", "cpus-per-gpu", "cpus-per-task", "gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task",
+    "mem-bind", "ntasks-per-gpu", "ntasks-per-tres", "tres-per-task",
+)  # fmt: skip
+"""Options that srun also takes from variables (Slurm 26.05, src/srun/opt.c: env_vars), and that can be wrong for a step
+of this job: more than it has, or together with others."""
+_MEMORY_OF_A_STEP = ("mem-per-cpu", "mem-per-gpu", "mem-per-node")
+"""srun refuses two of them (src/common/slurm_opt.c: _validate_memory_options). Slurm sets only the one that it knows of
+this job, and not always by an option; a step for which none is set may use the memory of its job."""
 _SCRIPT_VARIABLES = (
     "RUN_DIR", "CLUSTER", "GPUS", "MAX_FAILURES", "TIME_LIMIT_NOTICE_S", "JOIN_TIMEOUT_S", "PYTHON", "ENGINE",
     "DOCKERFILE", "SHM_SIZE", "IMAGE", "VOLUMES", "CONTAINER_OPTIONS", "VARIABLES", "SECRETS", "STEP",
@@ -94,6 +103,7 @@ def to_slurm(cluster: Cluster, job: Mapping[str, Any] | None = None, *, agent: b
         _HEADER.format(what=what, file=f"{cluster.name}.sh", run_dir=own.run_dir or "~/.cloudrl/slurm"),
         *(_directive(name, value) for name, value in _directives(cluster, own, directives).items()),
         "\nset -euo pipefail\numask 077\n",
+        _unset_variables(_directives(cluster, own, directives)),
         f"RUN_DIR={run_dir}",
         *_settings(cluster, own, back_end, _notice_s(directives)),
         _set_up_node(own),
@@ -220,6 +230,13 @@ def _directive(name: str, value: str | None) -> str:
     if not re.fullmatch(r"[\w%@:.,/=+*\[\]-]+", value, re.ASCII):
         value = '"' + re.sub(r'(["\\])', r"\\\1", value) + '"'
     return f"#SBATCH --{name}={value}"
+
+
+def _unset_variables(given: Mapping[str, str | None]) -> str:
+    """For sbatch that is typed in another job: it hands that job's variables on, and srun reads them as options."""
+    names = [*_MEMORY_OF_A_STEP, *(name for name in _OF_A_STEP if name not in given)]
+    words = textwrap.wrap("unset " + " ".join(f"SLURM_{name.upper().replace('-', '_')}" for name in names), 116)
+    return "# of another job, if sbatch was typed in one; srun would read them\n" + " \\\n  ".join(words) + "\n"
 
 
 def _notice_s(directives: Mapping[str, str | None]) -> int:

@@ -21,6 +21,11 @@
 set -euo pipefail
 umask 077
 
+# of another job, if sbatch was typed in one; srun would read them
+unset SLURM_MEM_PER_CPU SLURM_MEM_PER_GPU SLURM_MEM_PER_NODE SLURM_CPU_BIND SLURM_CPUS_PER_GPU SLURM_GPUS \
+  SLURM_GPUS_PER_SOCKET SLURM_GPUS_PER_TASK SLURM_MEM_BIND SLURM_NTASKS_PER_GPU SLURM_NTASKS_PER_TRES \
+  SLURM_TRES_PER_TASK
+
 RUN_DIR=$HOME/.cloudrl/slurm
 CLUSTER=ppo-rocm
 GPUS=amd

@@ -141,6 +141,24 @@ def test_the_section_wins(section, absent):
     assert set(section) - {"requeue"} <= set(given_)
 
 
+@pytest.mark.parametrize(
+    ("section", "kept"),
+    [
+        ({}, ["SLURM_CPUS_PER_TASK", "SLURM_GPUS_PER_NODE"]),
+        ({"exclusive": True, "gres": "gpu:8", "mem-per-cpu": "4G"}, []),
+        ({"cpus-per-gpu": 8, "cpu-bind": "none"}, ["SLURM_CPUS_PER_GPU", "SLURM_CPU_BIND", "SLURM_GPUS_PER_NODE"]),
+    ],
+)
+def test_srun_reads_no_variable_of_a_job_in_which_sbatch_was_typed(section, kept, monkeypatch):
+    """Two variables for memory are an error of srun; one for CPUs or GPUs is a smaller step, or none at all."""
+    for memory in ("CPU", "GPU", "NODE"):
+        monkeypatch.setenv(f"SLURM_MEM_PER_{memory}", "1")
+    for name in ("CPUS_PER_TASK", "CPUS_PER_GPU", "GPUS", "GPUS_PER_NODE", "CPU_BIND"):
+        monkeypatch.setenv(f"SLURM_{name}", "1")
+    script = to_slurm(cluster("docker", "H100:8", section), agent=b"")
+    assert evaluated(script, '"${!SLURM_@}" end') == [*kept, "end"]
+
+
 @settings(max_examples=FEW)
 @given(st.dictionaries(st.sampled_from(["account", "constraint", "comment", "x-of-2099"]), lines, max_size=3))
 def test_sbatch_reads_each_value_as_it_was_given(section):
