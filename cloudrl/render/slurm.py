@@ -8,8 +8,8 @@ The run folder, `~/.cloudrl/slurm/JOB_ID/RESTART_COUNT` unless `slurm.run_dir` s
 all nodes share, 0700, and every file in it 0600:
 
     key                 the secret of agents and client (`cloudrl.node.tokens`); removed when the script ends
-    job.sh              this script
-    cloudrl-node.pyz    the agent
+    job.sh              this script, and the agent, which every node has copied; removed when the script ends
+    cloudrl-node.pyz
     job.json            the job; empty where there is none
     head.json           address and ports of rank 0: {"ip", "agent", "gcs", "dashboard", "client"}; before any agent
     nodes/RANK.log      what the step of a node has printed; that of rank 0 is in the log of the Slurm job

@@ -100,7 +100,7 @@ batch() {
   mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
   [ "${#hosts[@]}" = "$SLURM_JOB_NUM_NODES" ] || fail "scontrol does not say which nodes are in $SLURM_JOB_NODELIST"
   make_run_dir
-  trap 'rm -f "$CLOUDRL_RUN_DIR/key"' EXIT
+  trap 'rm -f "$CLOUDRL_RUN_DIR"/{key,job.sh,cloudrl-node.pyz}' EXIT # steps that still run have read job.sh
   describe_cluster "${hosts[0]}"
   prepare_image
   say "job $SLURM_JOB_ID, start ${SLURM_RESTART_COUNT:-0} on $SLURM_JOB_NODELIST; logs: $CLOUDRL_RUN_DIR"

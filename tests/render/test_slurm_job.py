@@ -71,6 +71,7 @@ def test_the_job_ends_as_its_training_does(slurm, tmp_path, status):
     assert "agent 0 is here" in output  # the log of rank 0 is that of the job
     assert (slurm.run_dir() / "nodes/1.log").read_text() == "agent 1 is here\n"
     assert (slurm.run_dir() / "status").read_text() == f"{status}\n"
+    assert {each.name for each in slurm.run_dir().iterdir()} == {"head.json", "job.json", "nodes", "status"}
     assert not slurm.requeued
 
 
@@ -116,6 +117,7 @@ def test_a_lost_cluster_is_queued_again_and_not_for_ever(slurm, tmp_path):
     for restart in range(4):
         code, output = slurm.run(script(tmp_path, 2), {"STATUS_0": "75", "SLURM_RESTART_COUNT": str(restart)})
         assert (code, slurm.requeued) == (0, True), output
+        assert not [*slurm.run_dir(restart).glob("*.sh"), *slurm.run_dir(restart).glob("*.pyz")]
         (slurm.folder / "requeued").unlink()
     code, output = slurm.run(script(tmp_path, 2), {"STATUS_0": "75", "SLURM_RESTART_COUNT": "4"})
     assert (code, slurm.requeued) == (4, False)
