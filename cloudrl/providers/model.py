@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from cloudrl.errors import CapacityError, InputError
+from cloudrl.errors import CapacityError, ConnectionFailed, InputError
 from cloudrl.protocol.phases import Phase
 from cloudrl.protocol.report import BudgetStatus, ClusterStatus, NodeReport
 from cloudrl.providers.machines import Fleets, Notice, Price, Volumes
@@ -218,6 +218,20 @@ def agent_fields(said: ClusterStatus) -> Mapping[str, Any]:
     }
 
 
+class PartlyListed(ConnectionFailed):
+    """Clusters of a provider are in several places, and not all of them answer.
+
+    Attributes:
+        clusters: those of the places that do.
+        silent: the other places, and why.
+    """
+
+    def __init__(self, clusters: Sequence[Status], silent: Mapping[str, ConnectionFailed]) -> None:
+        first = next(iter(silent.values()))
+        super().__init__(first.message, hint=first.hint)
+        self.clusters, self.silent = clusters, silent
+
+
 class Provider(Protocol):
     """Where clusters live. All verbs raise errors of `cloudrl.errors` only.
 
@@ -301,4 +315,8 @@ class Provider(Protocol):
         raise InputError(f"provider {self.name} has no network volumes")
 
     def list(self, name: str | None = None) -> Sequence[Status]:
-        """One's own clusters that are running or have left something, or the one of a name, whoever's it is."""
+        """One's own clusters that are running or have left something, or the one of a name, whoever's it is.
+
+        Raises:
+            PartlyListed: some of them cannot be seen now.
+        """

@@ -28,7 +28,7 @@ class Found:
 
     Attributes:
         clusters: those that were found.
-        errors: providers that could not be asked, and why: of their clusters nobody knows now.
+        errors: providers, or places of one, that could not be asked, and why: of their clusters nobody knows now.
     """
 
     clusters: tuple[Status, ...]
@@ -91,6 +91,8 @@ def find(name: str | None = None) -> Found:
     A name that is over with one provider makes room for one that is alive with another. What is another user's, or no
     cluster at all, counts only where one has none of that name, alive or over.
     """
+    from cloudrl.providers.model import PartlyListed
+
     clusters: list[Status] = []
     errors: dict[str, CloudrlError] = {}
     of_provider, _, plain = (name or "").rpartition("/")
@@ -99,6 +101,9 @@ def find(name: str | None = None) -> Found:
             continue
         try:
             clusters += each.list(plain or None)
+        except PartlyListed as error:
+            clusters += error.clusters
+            errors |= error.silent
         except CloudrlError as error:
             errors[each.name] = error
     chosen: list[Status] = []

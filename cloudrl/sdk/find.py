@@ -16,7 +16,7 @@ from cloudrl.jobs.handle import newest_job
 from cloudrl.providers import registry
 from cloudrl.providers.model import Status
 from cloudrl.providers.registry import names_in_use, provider
-from cloudrl.sdk.callbacks import OnProgress, notify, silent
+from cloudrl.sdk.callbacks import Notice, OnProgress, silent
 from cloudrl.sdk.running import RunningCluster, attach, connect
 
 PLAIN_URL = "http://localhost:8265"
@@ -108,8 +108,8 @@ def look(name: str | None = None, *, watch: bool = False, on_progress: OnProgres
     refs = [each.ref for each in found.clusters]
     if name is None:
         found.refuse_silent()
-        notes = (f"clusters on {each} are not shown: {why.message}" for each, why in found.errors.items())
-        notify(on_progress, *notes)
+        for each, why in found.errors.items():
+            on_progress(Notice(f"clusters on {each} are not shown: {why.message}", why.hint or ""))
     elif not refs:
         refs = [registry.locate(name)]
     if not watch or len(refs) != 1:

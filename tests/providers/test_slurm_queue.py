@@ -2,11 +2,13 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from cloudrl.errors import CapacityError, CloudrlError, ConnectionFailed, InputError, SpecError
 from cloudrl.protocol.phases import Phase
+from cloudrl.providers import registry
 from cloudrl.providers.slurm import access, login, queue
 from cloudrl.providers.slurm.access import JobAccess
 from cloudrl.providers.slurm.login import Login
@@ -142,6 +144,40 @@ def test_a_login_node_is_not_asked_for_clusters_whose_end_was_seen(
     assert provider.list() == ()
     assert not (Path.home() / "asked").exists()
     assert provider.status("lab").phase is Phase.DOWN
+
+
+def test_a_login_node_that_does_not_answer_hides_only_its_own_clusters(
+    commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody is asked for a password either, as long as there is another one to be shown."""
+    monkeypatch.delenv("SLURM_CONF")
+    monkeypatch.setattr(login, "_CONFIGS", ())
+    monkeypatch.setattr(registry, "PROVIDERS", {"slurm": registry.PROVIDERS["slurm"]})
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
+    ssh = """
+        case "$*" in
+          *"-O check"*) exit 1 ;;
+          *me@down) echo "$*" >>$HOME/asked; echo 'Permission denied (password).' >&2; exit 255 ;;
+          *-fN*) exit ;;
+        esac
+        for command; do :; done
+        exec sh -c "$command"
+        """
+    commands(ssh=ssh, squeue=f"echo '{RUNNING}'")
+    for name, host in (("hidden", "me@down"), ("lab", "me@login")):
+        SlurmState(name, host, 12, "/runs", "/no/log", "").write()
+    found = registry.find()
+    assert [each.name for each in found.clusters] == ["lab"]
+    assert [(where, why.message) for where, why in found.errors.items()] == [
+        ("slurm (me@down)", "ssh to me@down: Permission denied (password).")
+    ]
+    assert "cloudrl status NAME" in str(found.errors["slurm (me@down)"])
+    assert "BatchMode=no" not in (Path.home() / "asked").read_text()
+    SlurmState("lab", "me@login", 12, "/runs", "/no/log", "").end()
+    with pytest.raises(ConnectionFailed, match="Permission denied") as error:
+        registry.find().refuse_silent()
+    assert "ssh me@down squeue" in str(error.value)
+    assert "BatchMode=no" in (Path.home() / "asked").read_text()
 
 
 def test_a_new_job_of_a_name_counts_and_not_the_one_that_has_ended(commands: Commands) -> None:

@@ -60,9 +60,11 @@ class Login:
 
     Attributes:
         host: `user@host` or a name in `~/.ssh/config`; "" for this machine.
+        asks: whether somebody at a terminal may be asked for a password.
     """
 
     host: str = ""
+    asks: bool = True
 
     def __str__(self) -> str:
         return self.host or "this machine"
@@ -136,7 +138,7 @@ class Login:
         folder = _control_folder()
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o700)
-        is_asked = sys.stdin is not None and sys.stdin.isatty()  # ssh asks at the terminal itself
+        is_asked = self.asks and sys.stdin is not None and sys.stdin.isatty()  # ssh asks at the terminal itself
         options = ("ControlMaster=yes", f"ControlPersist={_KEEP_OPEN}", f"BatchMode={'no' if is_asked else 'yes'}")
         # the connection that stays would hold a pipe open for ever
         with (folder / "log").open("w+b") as log:
@@ -156,6 +158,8 @@ class Login:
 
     @property
     def _try_it(self) -> str:
+        if not self.asks:
+            return "If it wants a password, this asks for it: cloudrl status NAME, of a cluster there"
         return f"Try it: ssh {shlex.quote(self.host)} squeue"
 
     def close(self) -> None:

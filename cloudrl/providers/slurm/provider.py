@@ -9,7 +9,7 @@ from typing import final
 
 from cloudrl.errors import CloudrlError, ClusterFailed, ConnectionFailed, InputError, Interrupted
 from cloudrl.protocol.backoff import Backoff, retry
-from cloudrl.providers.model import UP_TIMEOUT_S, WATCH_S, Plan, Provider, Status
+from cloudrl.providers.model import UP_TIMEOUT_S, WATCH_S, PartlyListed, Plan, Provider, Status
 from cloudrl.providers.slurm import access, queue, state
 from cloudrl.providers.slurm.login import CommandFailed, Login, is_here
 from cloudrl.providers.slurm.plan import SlurmPlan, make_plan
@@ -160,24 +160,34 @@ class SlurmProvider(Provider):
             access.close_tunnel(known)
 
     def list(self, name: str | None = None) -> tuple[Status, ...]:
-        """Clusters of the present user that are queued or run, or the one of a name, over or not."""
+        """Clusters of the present user that are queued or run, or the one of a name, over or not.
+
+        Where there are several places to look, nobody is asked for a password, and those that want one are silent.
+        """
         if name is not None:
             try:
                 known = _known(name)
             except InputError:
                 return ()
             return (describe(known, queue.job(Login(known.login), known.job_id)),)
-        return tuple(
-            describe(_state_of(login, job), job) for login in _logins() for job in queue.jobs(login) if not job.is_over
-        )
+        clusters: list[Status] = []
+        silent: dict[str, ConnectionFailed] = {}
+        for login in _logins():
+            try:
+                clusters += [describe(_state_of(login, job), job) for job in queue.jobs(login) if not job.is_over]
+            except ConnectionFailed as error:
+                silent[f"{self.name} ({login})"] = error
+        if silent:
+            raise PartlyListed(clusters, silent)
+        return tuple(clusters)
 
 
 def _logins() -> list[Login]:
     """Where clusters may be: this machine, if it has Slurm, and login nodes of those that were not seen to end."""
     here = [""] if is_here() else []
     known = map(state.read, state.names())
-    hosts = [*here, *(each.login for each in known if each is not None and not each.is_over)]
-    return [Login(host) for host in dict.fromkeys(hosts)]
+    hosts = dict.fromkeys([*here, *(each.login for each in known if each is not None and not each.is_over)])
+    return [Login(host, asks=len(hosts) == 1) for host in hosts]
 
 
 def _known(name: str) -> SlurmState:
