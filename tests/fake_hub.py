@@ -20,6 +20,9 @@ class FakeHub(ThreadingHTTPServer):
     Repositories in `repos` are there, private or not, and have `files`; others can be made unless `is_read_only`.
     Objects in `refuses` are refused, once another one has arrived. `on_commit` is called before a commit, which fails
     if that raises ConnectionError.
+
+    Data sets in `data_sets` can be downloaded: repository -> file -> content. `sends` is called with each file that is
+    asked for and what of it is left to send, and returns what is sent of that.
     """
 
     def __init__(self) -> None:
@@ -35,6 +38,8 @@ class FakeHub(ThreadingHTTPServer):
         self.committed: list[dict[str, Any]] = []
         self.is_read_only = False
         self.on_commit: Callable[[], object] = lambda: None
+        self.data_sets: dict[str, dict[str, bytes]] = {}
+        self.sends: Callable[[str, bytes], bytes] = lambda _name, content: content
 
     def __enter__(self) -> FakeHub:
         threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
@@ -62,7 +67,18 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         repo = self.path.partition("?")[0].removeprefix("/api/models/")
-        if "/tree/" in self.path:
+        data_set = repo.removeprefix("/api/datasets/").removesuffix("/revision/main")
+        if data_set in self.server.data_sets:
+            self._answer(
+                {
+                    "id": data_set,
+                    "sha": "1" * 40,
+                    "siblings": list(map(_sibling, self.server.data_sets[data_set].items())),
+                }
+            )
+        elif "/resolve/" in self.path:
+            self._send_file(*self.path.removeprefix("/datasets/").split(f"/resolve/{'1' * 40}/"))
+        elif "/tree/" in self.path:
             self._answer([{"type": "file", "path": name, "size": 1, "oid": "0" * 40} for name in self.server.files])
         elif repo in self.server.repos:
             self._answer({"id": repo, "private": self.server.repos[repo]})
@@ -70,6 +86,23 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer({"error": "there is none"}, 404, "RepoNotFound")
 
     do_HEAD = do_GET  # noqa: N815
+
+    def _send_file(self, repo: str, name: str) -> None:
+        content = self.server.data_sets[repo][name]
+        digest = hashlib.sha256(content).hexdigest()
+        start = int(self.headers.get("Range", "bytes=0-").removeprefix("bytes=").partition("-")[0])
+        self.send_response(206 if "Range" in self.headers else 200)
+        headers = {
+            "ETag": f'"{digest}"', "X-Linked-Etag": f'"{digest}"', "X-Linked-Size": len(content),
+            "X-Repo-Commit": "1" * 40, "Content-Length": len(content) - start, "Accept-Ranges": "bytes",
+            "Content-Range": f"bytes {start}-{len(content) - 1}/{len(content)}",
+        }  # fmt: skip
+        for header, value in headers.items():
+            self.send_header(header, str(value))
+        self.end_headers()
+        if self.command == "GET":
+            self.close_connection = True
+            self.wfile.write(self.server.sends(name, content[start:]))
 
     def do_PUT(self) -> None:
         oid, content = self.path.rpartition("/")[2], self._content()
@@ -130,3 +163,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("X-Error-Code", code)
         self.end_headers()
         self.wfile.write(b"" if self.command == "HEAD" else body)
+
+
+def _sibling(file: tuple[str, bytes]) -> dict[str, Any]:
+    name, content = file
+    lfs = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest(), "pointerSize": 134}
+    return {"rfilename": name, "size": len(content), "blobId": "0" * 40, "lfs": lfs}

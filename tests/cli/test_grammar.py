@@ -16,7 +16,7 @@ from cloudrl.cli.main import app
 
 pytestmark = pytest.mark.io
 
-WITHOUT_CLUSTER = ("demo", "fleet", "volume", "recipes", "data")
+WITHOUT_CLUSTER = ("demo", "fleet", "volume", "recipes", "data", "retriever")
 DESCRIBED_BY_THEIR_COMMANDS = {
     "--data", "--model",  # several are prepared on a cluster, one is trained by a job
     "--name", "--nodes", "--to",  # the run; how many, or how many at most; where the result goes

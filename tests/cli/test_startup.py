@@ -26,7 +26,7 @@ print([code, [name for name in {heavy} if name in sys.modules]])
 """
 
 
-@pytest.mark.parametrize("command", ["", "submit", "jobs logs", "data prepare", "checkpoints merge"])
+@pytest.mark.parametrize("command", ["", "submit", "jobs logs", "data prepare", "checkpoints merge", "retriever serve"])
 def test_help_imports_nothing_heavy(command: str, run_python: Callable[[str], str]) -> None:
     words = [*command.split(), "--help"]
     code, loaded = ast.literal_eval(run_python(CODE.format(words=words, heavy=HEAVY)))

@@ -1,0 +1,237 @@
+"""Builds a corpus and its index in a folder. A build that was ended goes on where it was, with the same result."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from cloudrl.errors import InputError
+from cloudrl.retriever.bm25 import build_bm25
+from cloudrl.retriever.corpus import Corpus, open_corpus
+from cloudrl.retriever.encoder import Encoder
+from cloudrl.retriever.engine import ENGINES, import_faiss
+from cloudrl.retriever.memory import size
+from cloudrl.retriever.opening import OnProgress, index_fingerprint
+from cloudrl.retriever.passages import WORDS, find_files, read_passages
+from cloudrl.retriever.record import Record, read_record, write_json
+from cloudrl.retriever.vectors import create_vectors, open_vectors
+
+CORPUS = "corpus.jsonl"
+INDEXES = {"flat": "flat.index", "bm25": "bm25", "faiss": "faiss.index"}
+DEFAULT_ENCODER = "intfloat/e5-base-v2"
+_STATE = ".build.json"
+_CHUNK = 1024
+"""Passages that are sorted by length and encoded together. A build goes on at a multiple of it."""
+_SAVE_EVERY_S = 10.0
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """What to build.
+
+    Attributes:
+        sources: files or folders with passages or texts.
+        engine: that is to search it.
+        encoder: on the Hub, or a folder; for bm25 none is used.
+        prefixes: see `encoder.PREFIXES`; by the encoder's name if "".
+        words: a passage has at most, where texts are cut.
+        factory: for faiss, the kind of index.
+    """
+
+    sources: tuple[Path, ...]
+    engine: str = "flat"
+    encoder: str = DEFAULT_ENCODER
+    prefixes: str = ""
+    words: int = WORDS
+    factory: str = "HNSW64"
+
+
+def build(
+    options: BuildOptions,
+    folder: Path,
+    *,
+    device: str = "cpu",
+    on_progress: OnProgress = lambda *_: None,
+    say: Callable[[str], object] = lambda _: None,
+) -> Record:
+    """Make `folder` with `corpus.jsonl`, the index, and `retriever.json`, which comes last.
+
+    Args:
+        options: what to build.
+        folder: new, empty, or with a build of the same that has not ended.
+        device: of torch, for the encoder.
+        on_progress: is told how far it is.
+        say: is told what goes on from an earlier build.
+
+    Raises:
+        InputError: a source cannot be read, or the folder has something else in it.
+    """
+    if options.engine not in ENGINES:
+        raise InputError(f"there is no engine {options.engine!r}", hint=f"Known: {', '.join(ENGINES)}")
+    files = [file for file in find_files(options.sources) if folder.absolute() not in file.absolute().parents]
+    source = _identity(options, files)
+    with _locked(folder):
+        if (done := read_record(folder)) and done.source == source:
+            say(f"{folder} is up to date")
+            return done
+        state = _State.begin(folder, source)
+        corpus = _corpus(folder, files, options.words, on_progress)
+        if options.engine == "bm25":
+            record = _bm25(folder, corpus, source)
+        else:
+            record = _vectors(folder, corpus, options, state, device, on_progress, say)
+        record.write(folder)
+        (folder / _STATE).unlink()
+    return record
+
+
+def _identity(options: BuildOptions, files: list[Path]) -> str:
+    """Equal for what gives the same result."""
+    stats = [(str(file.absolute()), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    fields = {**asdict(options), "sources": stats}
+    return hashlib.sha256(json.dumps(fields).encode()).hexdigest()[:16]
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Keep a second build out of the folder."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise InputError(f"{folder} cannot be written: {error.strerror}") from error
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise InputError(f"another build writes into {folder}") from error
+        yield
+    finally:
+        os.close(lock)
+
+
+@dataclass
+class _State:
+    """How far a build is: so many rows are on the disk."""
+
+    folder: Path
+    source: str
+    rows: int
+
+    @classmethod
+    def begin(cls, folder: Path, source: str) -> _State:
+        try:
+            state = cls(folder, **json.loads((folder / _STATE).read_text()))
+        except FileNotFoundError:
+            if any(folder.iterdir()):
+                raise InputError(f"{folder} has other files in it", hint="Name a new folder: --to") from None
+            state = cls(folder, source, 0)
+            state.save(0)
+        if state.source != source:
+            raise InputError(
+                f"{folder} has an unfinished build of other sources or options, or they have changed since",
+                hint=f"Remove it, or name a new folder: rm -r {folder}",
+            )
+        return state
+
+    def save(self, rows: int) -> None:
+        self.rows = rows
+        write_json(self.folder / _STATE, {"source": self.source, "rows": rows})
+
+
+def _corpus(folder: Path, files: list[Path], words: int, on_progress: OnProgress) -> Corpus:
+    path, part = folder / CORPUS, folder / f".{CORPUS}.part"
+    if not path.exists():
+        total = sum(file.stat().st_size for file in files)
+        with part.open("wb") as out:
+            for number, line in enumerate(read_passages(files, words), start=1):
+                out.write(line + b"\n")
+                if number % _CHUNK == 0:
+                    on_progress("writing the corpus", out.tell(), max(total, out.tell() + 1))
+            out.flush()
+            os.fsync(out.fileno())
+        part.replace(path)
+    return open_corpus(path, on_progress=lambda done, total: on_progress("reading the corpus", done, total))
+
+
+def _bm25(folder: Path, corpus: Corpus, source: str) -> Record:
+    path = folder / INDEXES["bm25"]
+    if not path.exists():
+        build_bm25(map(corpus.contents, range(len(corpus))), path)
+    return _record(corpus, "bm25", path, source)
+
+
+def _vectors(
+    folder: Path,
+    corpus: Corpus,
+    options: BuildOptions,
+    state: _State,
+    device: str,
+    on_progress: OnProgress,
+    say: Callable[[str], object],
+) -> Record:
+    encoder = Encoder(options.encoder, prefixes=options.prefixes, device=device)
+    path = folder / INDEXES["flat"]
+    if not path.exists():
+        if state.rows:
+            say(f"going on after {state.rows:,} of {len(corpus):,} passages")
+        _encode(corpus, encoder, path, state, on_progress)
+    if options.engine == "faiss":
+        path = _faiss_index(path, options.factory, on_progress)
+    record = _record(corpus, options.engine, path, state.source)
+    return Record(**{**asdict(record), "dim": encoder.dim, "encoder": encoder.name, "prefixes": encoder.prefixes})
+
+
+def _record(corpus: Corpus, engine: str, path: Path, source: str) -> Record:
+    return Record(
+        engine, path.name, index_fingerprint(path), CORPUS, corpus.identity.sha256, len(corpus), source=source
+    )  # fmt: skip
+
+
+def _encode(corpus: Corpus, encoder: Encoder, path: Path, state: _State, on_progress: OnProgress) -> None:
+    """Write all vectors; what is said to be there is on the disk."""
+    part, width = path.with_name(f".{path.name}.part"), encoder.dim * 4
+    if not (state.rows and part.exists()):
+        state.save(0)
+        needed, free = len(corpus) * width, shutil.disk_usage(path.parent).free
+        if needed > free:
+            raise InputError(f"the index takes {size(needed)}, and the disk of {path.parent} has {size(free)} free")
+        create_vectors(part, len(corpus), encoder.dim)
+    rows = open_vectors(part).rows("r+")
+    saved_at = time.monotonic()
+    for start in range(state.rows, len(corpus), _CHUNK):
+        stop = min(start + _CHUNK, len(corpus))
+        rows[start:stop] = encoder.encode_passages([corpus.contents(row) for row in range(start, stop)])
+        if time.monotonic() - saved_at > _SAVE_EVERY_S or stop == len(corpus):
+            rows.flush()  # type: ignore[attr-defined]  # it is a memmap
+            state.save(stop)
+            saved_at = time.monotonic()
+        on_progress("encoding", stop * width, len(corpus) * width)
+    part.replace(path)
+
+
+def _faiss_index(vectors: Path, factory: str, on_progress: OnProgress) -> Path:
+    faiss = import_faiss()
+    rows = open_vectors(vectors).rows()
+    path = vectors.with_name(INDEXES["faiss"])
+    part = path.with_name(f".{path.name}.part")
+    try:
+        index = faiss.index_factory(rows.shape[1], factory, faiss.METRIC_INNER_PRODUCT)
+        if not index.is_trained:
+            index.train(rows)
+        for start in range(0, len(rows), _CHUNK):
+            index.add(rows[start : start + _CHUNK])
+            on_progress("adding", min(start + _CHUNK, len(rows)) * rows.shape[1] * 4, rows.nbytes)
+        faiss.write_index(index, str(part))
+    except RuntimeError as error:
+        raise InputError(f"faiss cannot make an index {factory}: {str(error).strip().splitlines()[-1]}") from error
+    part.replace(path)
+    return path

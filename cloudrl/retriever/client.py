@@ -1,0 +1,163 @@
+"""Asks a server, and measures one under load."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cloudrl.errors import CloudrlError, ConnectionFailed, InputError, Unauthorized
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+_TIMEOUT_S = 60.0
+_SUBJECTS = (
+    "capital",
+    "history",
+    "population",
+    "climate",
+    "president",
+    "currency",
+    "language",
+    "coast",
+    "army",
+    "river",
+)
+_PLACES = ("France", "Brazil", "Kenya", "Norway", "Japan", "Peru", "Egypt", "Canada", "India", "Chile", "Iran", "Laos")
+_ASPECTS = ("in 1950", "today", "in the north", "before the war", "by law", "in numbers", "at its border", "in summer")
+
+
+class RetrieverClient:
+    """Requests to one server.
+
+    Args:
+        url: where it is, with or without `/retrieve`.
+        token: its token, if it has one.
+        timeout_s: for an answer.
+    """
+
+    def __init__(self, url: str = DEFAULT_URL, token: str = "", timeout_s: float = _TIMEOUT_S) -> None:
+        self.url = url.rstrip("/").removesuffix("/retrieve")
+        self.headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._timeout_s = timeout_s
+
+    def retrieve(self, queries: Sequence[str], topk: int | None = None) -> list[list[dict[str, Any]]]:
+        """For each query what was found, as `document` and `score`.
+
+        Raises:
+            ConnectionFailed: nobody answers, or not with that.
+            Unauthorized: the token is refused.
+            InputError: the server takes no such request.
+        """
+        content = {"queries": list(queries), "topk": topk, "return_scores": True}
+        found: list[list[dict[str, Any]]] = self._request("POST", "/retrieve", content)["result"]
+        return found
+
+    def health(self) -> dict[str, Any]:
+        """What `GET /health` says.
+
+        Raises:
+            ConnectionFailed: nobody answers, or the server is not ready.
+            Unauthorized: the token is refused.
+        """
+        return self._request("GET", "/health", None)
+
+    def _request(self, method: str, path: str, content: object) -> dict[str, Any]:
+        import httpx2
+
+        try:
+            answer = httpx2.request(
+                method, self.url + path, json=content, headers=self.headers, timeout=self._timeout_s
+            )
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+            raise ConnectionFailed(
+                f"no retrieval server answers at {self.url}: {type(error).__name__}: {error}",
+                hint="Start one: cloudrl retriever serve DIR; or name another: --url",
+            ) from error
+        if answer.status_code == 401:
+            raise Unauthorized(f"{self.url} refuses the token", hint="--token-file FILE, or CLOUDRL_RETRIEVER_TOKEN")
+        if answer.status_code != 200:
+            kind = InputError if answer.status_code in (413, 422) else ConnectionFailed
+            raise kind(f"{self.url}{path} answers {answer.status_code}: {answer.text[:500]}")
+        try:
+            said: dict[str, Any] = answer.json()
+        except ValueError as error:
+            raise ConnectionFailed(f"{self.url}{path} answers no JSON: is it a retrieval server?") from error
+        return said
+
+
+@dataclass(frozen=True)
+class Load:
+    """What a server did while several clients asked, each one query after another.
+
+    Attributes:
+        failures: answers other than 200, by their status; "error" for none at all.
+    """
+
+    clients: int
+    seconds: float
+    queries: int
+    per_second: float
+    p50_ms: float
+    p99_ms: float
+    failures: dict[str, int]
+
+
+def example_queries() -> Iterator[str]:
+    """Different ones, for ever."""
+    for number in itertools.count():
+        for subject, place, aspect in itertools.product(_SUBJECTS, _PLACES, _ASPECTS):
+            yield f"What is the {subject} of {place} {aspect}{f', part {number}' * (number > 0)}?"
+
+
+def measure(client: RetrieverClient, queries: Iterator[str], *, clients: int, seconds: float, topk: int | None) -> Load:
+    """Ask for so many seconds.
+
+    Raises:
+        CloudrlError: not one query was answered.
+    """
+    load = asyncio.run(_measure(client, queries, clients, seconds, topk))
+    if not load.queries:
+        raise CloudrlError(f"{client.url} has answered no query: {load.failures}")
+    return load
+
+
+async def _measure(
+    client: RetrieverClient, queries: Iterator[str], clients: int, seconds: float, topk: int | None
+) -> Load:
+    import aiohttp
+
+    took: list[float] = []
+    failures: Counter[str] = Counter()
+    began = time.monotonic()
+
+    async def one(session: aiohttp.ClientSession) -> None:
+        while time.monotonic() < began + seconds:
+            content = {"queries": [next(queries)], "topk": topk, "return_scores": True}
+            start = time.monotonic()
+            try:
+                async with session.post(f"{client.url}/retrieve", json=content) as answer:
+                    await answer.read()
+                    status = answer.status
+            except (aiohttp.ClientError, asyncio.TimeoutError):
+                failures["error"] += 1
+                await asyncio.sleep(0.1)
+                continue
+            if status == 200:
+                took.append(time.monotonic() - start)
+            else:
+                failures[str(status)] += 1
+                await asyncio.sleep(0.1)
+
+    timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(headers=client.headers, timeout=timeout, connector=connector) as session:
+        await asyncio.gather(*(one(session) for _ in range(clients)))
+    elapsed = time.monotonic() - began
+    ordered = sorted(took)
+    p50_ms, p99_ms = (ordered[int(share * len(ordered))] * 1000 if ordered else 0.0 for share in (0.5, 0.99))
+    per_second = round(len(took) / elapsed, 2)
+    return Load(clients, round(elapsed, 2), len(took), per_second, round(p50_ms, 1), round(p99_ms, 1), dict(failures))

@@ -1,0 +1,156 @@
+"""The passages: a jsonl file that is mapped, with the offset of each line in a file beside it.
+
+A line is the `document` of an answer already: it is sent as it lies there, and never parsed for that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import mmap
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from cloudrl.errors import InputError
+
+OnProgress = Callable[[int, int], object]
+"""Called with the bytes that are done, and all of them."""
+
+_HEAD_BYTES = 512
+_PIECE_BYTES = 1 << 26
+
+
+@dataclass(frozen=True)
+class CorpusFile:
+    """What identifies the content of a corpus: `sha256`; and, by size and time, the file that was read for it."""
+
+    sha256: str
+    passages: int
+    size_bytes: int
+    modified_ns: int
+
+
+class Corpus:
+    """Passages by their row.
+
+    Args:
+        path: a jsonl file, each line an object with `contents`.
+        identity: what was found in it.
+        offsets: where each line begins.
+    """
+
+    def __init__(self, path: Path, identity: CorpusFile, offsets: npt.NDArray[np.int64]) -> None:
+        self.path, self.identity, self._offsets = path, identity, offsets
+        with path.open("rb") as file:
+            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def document(self, row: int) -> bytes:
+        """One line, without its end."""
+        start = int(self._offsets[row])
+        end = self._map.find(b"\n", start)
+        return self._map[start : end if end >= 0 else len(self._map)].rstrip()
+
+    def contents(self, row: int) -> str:
+        """The text of a passage.
+
+        Raises:
+            InputError: the line is not JSON, or has no `contents`.
+        """
+        try:
+            text = json.loads(self.document(row))["contents"]
+        except (ValueError, KeyError) as error:
+            raise InputError(f"{self.path}, passage {row}: {type(error).__name__}: {error}", hint=_FORM) from error
+        if not isinstance(text, str):
+            raise InputError(f"{self.path}, passage {row}: `contents` is no text", hint=_FORM)
+        return text
+
+
+_FORM = 'A corpus has lines such as {"id": "0", "contents": "\\"Title\\"\\ntext"}; cloudrl retriever build makes them'
+
+
+def offsets_path(path: Path) -> Path:
+    """Where the offsets of a corpus lie."""
+    return path.with_name(f"{path.name}.offsets")
+
+
+def open_corpus(path: Path, *, on_progress: OnProgress = lambda _done, _total: None) -> Corpus:
+    """Map a corpus. The first time the whole file is read for its offsets and its identity.
+
+    They are written beside it, whole or not at all; where nothing can be written they are made anew at each start.
+
+    Raises:
+        InputError: it is missing, empty, compressed, or a line of it is no JSON object.
+    """
+    try:
+        stat = path.stat()
+    except OSError as error:
+        raise InputError(f"there is no corpus {path}: {error.strerror}") from error
+    beside = offsets_path(path)
+    with contextlib.suppress(OSError, ValueError, TypeError):
+        with beside.open("rb") as file:
+            identity = CorpusFile(**json.loads(file.read(_HEAD_BYTES)))
+        offsets = np.memmap(beside, np.int64, "r", _HEAD_BYTES)
+        if (identity.size_bytes, identity.modified_ns, identity.passages) == (
+            stat.st_size,
+            stat.st_mtime_ns,
+            len(offsets),
+        ):
+            return Corpus(path, identity, offsets)
+    identity, found = _read(path, stat, on_progress)
+    with contextlib.suppress(OSError):
+        _write(beside, identity, found)
+    corpus = Corpus(path, identity, found)
+    for row in (0, len(corpus) - 1):
+        corpus.contents(row)
+    return corpus
+
+
+def _read(path: Path, stat: os.stat_result, on_progress: OnProgress) -> tuple[CorpusFile, npt.NDArray[np.int64]]:
+    digest, base, is_start = hashlib.sha256(), 0, True
+    starts: list[npt.NDArray[np.int64]] = []
+    with path.open("rb") as file:
+        if file.read(2) == b"\x1f\x8b":
+            raise InputError(f"{path} is compressed", hint=f"gunzip {path}")
+        file.seek(0)
+        while piece := file.read(_PIECE_BYTES):
+            digest.update(piece)
+            data = np.frombuffer(piece, np.uint8)
+            begins = np.flatnonzero(data[:-1] == ord("\n")) + 1
+            if is_start:
+                begins = np.concatenate([[0], begins])
+            first = data[begins]
+            blank = np.isin(first, (ord("\n"), ord("\r")))
+            if (wrong := np.flatnonzero(~blank & (first != ord("{")))).size:
+                line = sum(each.size for each in starts) + int(wrong[0]) + 1
+                raise InputError(f"{path}, line {line}: no JSON object", hint=_FORM)
+            starts.append(begins[~blank] + base)
+            is_start = piece.endswith(b"\n")
+            base += len(piece)
+            on_progress(base, max(base, stat.st_size))
+    offsets = np.concatenate(starts).astype(np.int64) if starts else np.empty(0, np.int64)
+    if not offsets.size:
+        raise InputError(f"{path} has no passages", hint=_FORM)
+    return CorpusFile(digest.hexdigest(), len(offsets), base, stat.st_mtime_ns), offsets
+
+
+def _write(path: Path, identity: CorpusFile, offsets: npt.NDArray[np.int64]) -> None:
+    number, part = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+    try:
+        with os.fdopen(number, "wb") as file:
+            file.write(json.dumps(asdict(identity)).encode().ljust(_HEAD_BYTES))
+            offsets.tofile(file)
+        Path(part).chmod(0o644)
+        Path(part).replace(path)
+    except BaseException:
+        Path(part).unlink()
+        raise

@@ -1,0 +1,299 @@
+"""Downloads the indexes that Search-R1 has published, checks every byte, and joins their parts in place.
+
+Joining takes no second copy: the first part becomes the index, the others move to its end, the last piece first, and
+each piece is cut off when it has arrived. A download that was ended goes on where it was.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import os
+import shutil
+import sys
+import zlib
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from cloudrl.errors import ConnectionFailed, InputError
+from cloudrl.retriever.corpus import open_corpus
+from cloudrl.retriever.memory import size
+from cloudrl.retriever.opening import OnProgress, index_fingerprint
+from cloudrl.retriever.record import Record, read_record, write_json
+from cloudrl.retriever.vectors import open_vectors
+
+_STATE = ".fetch.json"
+_PIECE_BYTES = 1 << 26
+_MOVE_BYTES = 1 << 30
+_CORPUS_REPO, _CORPUS_GZ, _CORPUS = "PeterJinGo/wiki-18-corpus", "wiki-18.jsonl.gz", "wiki-18.jsonl"
+_GZIP_FACTOR = 4
+"""How much larger a corpus is than its .gz at most; an estimate."""
+
+
+@dataclass(frozen=True)
+class Published:
+    """An index on the Hub, in `part_aa`, `part_ab`, ... (Search-R1 a14dc3a, docs/retriever.md, scripts/download.py)."""
+
+    repo: str
+    index: str
+    engine: str
+    encoder: str = "intfloat/e5-base-v2"
+    prefixes: str = "e5"
+    dim: int = 768
+
+
+PUBLISHED = {
+    "wiki-18": Published("PeterJinGo/wiki-18-e5-index", "e5_Flat.index", "flat"),
+    "wiki-18-hnsw": Published("PeterJinGo/wiki-18-e5-index-HNSW64", "e5_HNSW64.index", "faiss"),
+}
+
+
+@dataclass(frozen=True)
+class _File:
+    """A file of a repository, as the Hub describes it."""
+
+    repo: str
+    revision: str
+    name: str
+    size_bytes: int
+    sha256: str
+
+
+@dataclass
+class _State:
+    """What was decided, and what is done; written after each step.
+
+    Attributes:
+        files: the parts of the index in their order, then the corpus.
+        verified: names of those that were downloaded and are what the Hub says.
+        joined: so many parts are in the index.
+    """
+
+    path: Path
+    files: list[_File] = field(default_factory=list)
+    verified: list[str] = field(default_factory=list)
+    joined: int = 0
+
+    @classmethod
+    def read(cls, path: Path) -> _State:
+        try:
+            said = json.loads(path.read_text())
+        except FileNotFoundError:
+            return cls(path)
+        return cls(path, [_File(**each) for each in said["files"]], said["verified"], said["joined"])
+
+    def save(self) -> None:
+        files = [asdict(each) for each in self.files]
+        write_json(self.path, {"files": files, "verified": self.verified, "joined": self.joined})
+
+
+def fetch(
+    name: str,
+    folder: Path,
+    *,
+    on_progress: OnProgress = lambda *_: None,
+    say: Callable[[str], object] = lambda _: None,
+    move_bytes: int = _MOVE_BYTES,
+) -> Record:
+    """Make `folder` with the index, its corpus and `retriever.json`, which comes last.
+
+    Args:
+        name: one of `PUBLISHED`.
+        folder: new, or one where this was begun.
+        on_progress: is told how far it is.
+        say: is told what is done.
+        move_bytes: of a part that are in two places at once.
+
+    Raises:
+        InputError: there is no such index, or not enough room.
+        ConnectionFailed: the Hub does not answer, or sends something else than it says.
+    """
+    if name not in PUBLISHED:
+        raise InputError(f"no index {name!r} is published", hint=f"Known: {', '.join(PUBLISHED)}")
+    published = PUBLISHED[name]
+    if done := read_record(folder):
+        say(f"{folder} is complete")
+        return done
+    folder.mkdir(parents=True, exist_ok=True)
+    state = _State.read(folder / _STATE)
+    if not state.files:
+        state.files = _list(published)
+        _check_room(folder, state.files)
+        state.save()
+    *parts, packed = state.files
+    index = _join(folder, published, parts, state, move_bytes, on_progress, say)
+    corpus_path = folder / _CORPUS
+    if not corpus_path.exists():
+        path = _download(packed, folder, state, on_progress, say)
+        _unpack(path, corpus_path, on_progress)
+        path.unlink()
+    corpus = open_corpus(corpus_path, on_progress=lambda done, total: on_progress("reading the corpus", done, total))
+    record = Record(
+        published.engine, index.name, index_fingerprint(index), _CORPUS, corpus.identity.sha256, len(corpus),
+        published.dim, published.encoder, published.prefixes, published.repo,
+    )  # fmt: skip
+    record.write(folder)
+    shutil.rmtree(folder / ".cache", ignore_errors=True)  # of huggingface_hub
+    state.path.unlink()
+    return record
+
+
+def _list(published: Published) -> list[_File]:
+    """What there is, as it is now: whatever is published meanwhile, all files are of one revision."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError
+
+    api, files = HfApi(endpoint=_endpoint()), []
+    for repo, start in ((published.repo, "part_"), (_CORPUS_REPO, _CORPUS_GZ)):
+        try:
+            info = api.dataset_info(repo, files_metadata=True)
+        except (HfHubHTTPError, OSError, *_http_errors()) as error:
+            raise _failure(repo, error) from error
+        wanted = [each for each in info.siblings or () if each.rfilename.startswith(start)]
+        found = sorted(wanted, key=lambda each: str(each.rfilename))
+        if not found or not all(each.lfs for each in found):
+            raise ConnectionFailed(f"{repo} on {_hub()} has not the files that Search-R1 has published there")
+        files += [_File(repo, info.sha, each.rfilename, each.lfs.size, each.lfs.sha256) for each in found]
+    return files
+
+
+def _check_room(folder: Path, files: list[_File]) -> None:
+    *parts, packed = files
+    needed = sum(each.size_bytes for each in parts) + (1 + _GZIP_FACTOR) * packed.size_bytes
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise InputError(f"this takes about {size(needed)} of disk, and {folder} has {size(free)} free")
+
+
+def _join(
+    folder: Path,
+    published: Published,
+    parts: list[_File],
+    state: _State,
+    move_bytes: int,
+    on_progress: OnProgress,
+    say: Callable[[str], object],
+) -> Path:
+    """The index, of all its parts."""
+    index = folder / published.index
+    whole = index.with_name(f".{index.name}.part")
+    if index.exists():
+        return index
+    at = 0
+    for number, part in enumerate(parts):
+        if number >= state.joined:
+            path = _download(part, folder, state, on_progress, say)
+            if not number and not whole.exists():
+                path.replace(whole)
+            else:
+                _append(path, whole, at, move_bytes, on_progress)
+            state.joined = number + 1
+            state.save()
+        at += part.size_bytes
+    if published.engine == "flat":
+        open_vectors(whole)
+    whole.replace(index)
+    return index
+
+
+def _append(path: Path, whole: Path, at: int, move_bytes: int, on_progress: OnProgress) -> None:
+    """Move what is left of a part to where it belongs, its end first. Without the part all is there already."""
+    if not path.exists():
+        return
+    total = left = path.stat().st_size
+    with path.open("r+b", buffering=0) as source, whole.open("r+b", buffering=0) as target:
+        while left:
+            first = max(0, left - move_bytes)
+            for start in range(first, left, _PIECE_BYTES):
+                piece = os.pread(source.fileno(), min(_PIECE_BYTES, left - start), start)
+                target.seek(at + start)
+                target.write(piece)
+            os.fsync(target.fileno())
+            source.truncate(first)
+            left = first
+            on_progress(f"joining {path.name}", total - left, total)
+    path.unlink()
+
+
+def _download(file: _File, folder: Path, state: _State, on_progress: OnProgress, say: Callable[[str], object]) -> Path:
+    """A file that is what the Hub says; of one that was verified once, what is still there."""
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import HfHubHTTPError
+
+    path = folder / file.name
+    if file.name in state.verified:
+        return path
+    say(f"{file.name}: {size(file.size_bytes)} from {_hub()}/datasets/{file.repo}")
+    try:
+        hf_hub_download(
+            file.repo,
+            file.name,
+            repo_type="dataset",
+            revision=file.revision,
+            local_dir=folder,
+            endpoint=_endpoint(),
+        )
+    except (HfHubHTTPError, OSError, *_http_errors()) as error:
+        raise _failure(file.repo, error) from error
+    found = _sha256(path, on_progress)
+    if (path.stat().st_size, found) != (file.size_bytes, file.sha256):
+        length = path.stat().st_size
+        path.unlink()
+        raise ConnectionFailed(
+            f"{file.name} has {length:,} bytes with sha256 {found}, and {_hub()} says {file.size_bytes:,} bytes with "
+            f"{file.sha256}",
+            hint="It was removed; type the same command to download it again",
+        )
+    state.verified.append(file.name)
+    state.save()
+    return path
+
+
+def _sha256(path: Path, on_progress: OnProgress) -> str:
+    digest, done, total = hashlib.sha256(), 0, path.stat().st_size
+    with path.open("rb") as file:
+        while piece := file.read(_PIECE_BYTES):
+            digest.update(piece)
+            done += len(piece)
+            on_progress(f"checking {path.name}", done, total)
+    return digest.hexdigest()
+
+
+def _unpack(packed: Path, path: Path, on_progress: OnProgress) -> None:
+    part = path.with_name(f".{path.name}.part")
+    total = packed.stat().st_size
+    try:
+        with packed.open("rb") as raw, gzip.open(raw) as source, part.open("wb") as target:
+            while piece := source.read(_PIECE_BYTES):
+                target.write(piece)
+                on_progress(f"unpacking {packed.name}", min(raw.tell(), total), total)
+            target.flush()
+            os.fsync(target.fileno())
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise InputError(
+            f"{packed} cannot be unpacked: {error}", hint=f"Remove {packed.parent} and fetch again"
+        ) from error
+    part.replace(path)
+
+
+def _endpoint() -> str | None:
+    return os.environ.get("HF_ENDPOINT")
+
+
+def _hub() -> str:
+    return _endpoint() or "https://huggingface.co"
+
+
+def _http_errors() -> tuple[type[Exception], ...]:
+    """Of the HTTP client of huggingface_hub, which are no OSErrors: httpx from 1.0 on, httpx2 from 2.0 on."""
+    return tuple(sys.modules[name].HTTPError for name in ("httpx", "httpx2") if name in sys.modules)
+
+
+def _failure(repo: str, error: Exception) -> ConnectionFailed:
+    reason = " ".join(str(error).split())[:200]
+    return ConnectionFailed(
+        f"{repo} cannot be downloaded from {_hub()}: {reason}",
+        hint="Type the same command to go on; HF_ENDPOINT names a mirror, HF_TOKEN is for what is private",
+    )

@@ -1,0 +1,97 @@
+"""Whether what is to be loaded fits, said before it is loaded."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from cloudrl.errors import InputError
+
+_GPU_WORK_BYTES = 3 << 30
+"""The encoder in float16, scores of a block, and CUDA itself; an estimate."""
+_CPU_WORK_BYTES = 1 << 30
+"""Python, torch, the encoder in float32, scores of a block; an estimate."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of a machine or a GPU."""
+
+    where: str
+    total: int
+    free: int
+
+
+def size(count: int) -> str:
+    """In GB, as memory is sold."""
+    return f"{count / 1e9:.1f} GB"
+
+
+def host_memory(root: Path = Path("/")) -> Memory:
+    """What processes may still take here: of the machine, or of the container if that allows less.
+
+    Args:
+        root: where proc and sys are.
+    """
+    said = dict(re.findall(r"^(\w+): +(\d+) kB", (root / "proc/meminfo").read_text(), re.MULTILINE))
+    total, free = (int(said[name]) * 1024 for name in ("MemTotal", "MemAvailable"))
+    group = root / "sys/fs/cgroup"
+    try:
+        limit = int((group / "memory.max").read_text())
+        used = int((group / "memory.current").read_text())
+        cached = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+    except (OSError, ValueError):  # no cgroup v2, or no limit: "max"
+        return Memory("this machine", total, free)
+    left = limit - used + int(cached["inactive_file"]) + int(cached["active_file"])
+    return Memory("this container", min(limit, total), min(left, free))
+
+
+def gpu_memory(device: str) -> Memory:
+    """Of a device of torch: `cuda:0`, which it also calls those of AMD.
+
+    Raises:
+        InputError: there is none.
+    """
+    import torch
+
+    try:
+        free, total = torch.cuda.mem_get_info(device)
+    except (RuntimeError, ValueError, AssertionError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise InputError(f"the device {device} cannot be used: {reason}", hint="--device cpu") from error
+    return Memory(device, total, free)
+
+
+def check_host(memory: Memory, bytes_needed: int, *, from_disk: bool) -> str:
+    """What the vectors take, as a sentence.
+
+    Raises:
+        InputError: they do not stay in memory, so that each batch would read them from the disk; unless `from_disk`.
+    """
+    needed = bytes_needed + _CPU_WORK_BYTES
+    text = f"the index takes {size(needed)} of memory; {memory.where} has {size(memory.free)} free"
+    if needed > memory.free and not from_disk:
+        raise InputError(
+            f"{text} of {size(memory.total)}",
+            hint="Use a machine with more, --device cuda, or an index of the engine faiss or bm25; "
+            "--from-disk reads the index for each batch, which is slow",
+        )
+    return text
+
+
+def check_gpu(memory: Memory, bytes_needed: int) -> str:
+    """What the vectors take, and what they leave to the training, as a sentence.
+
+    Raises:
+        InputError: they do not fit.
+    """
+    needed = bytes_needed + _GPU_WORK_BYTES
+    text = f"the index takes {size(needed)} on {memory.where}, which has {size(memory.free)} free"
+    if needed > memory.free:
+        raise InputError(
+            f"{text} of {size(memory.total)}",
+            hint="--precision float16 takes half, --device cpu none; or start it before what fills the GPU",
+        )
+    share = (memory.total - needed) / memory.total
+    return f"{text}; {share:.0%} of it is left to others (for verl: actor_rollout_ref.rollout.gpu_memory_utilization)"

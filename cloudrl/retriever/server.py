@@ -1,0 +1,267 @@
+"""The server: `POST /retrieve` as Search-R1's, `GET /health` and `GET /metrics`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import hmac
+import ipaddress
+import json
+import os
+import signal
+import socket
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from aiohttp import web
+
+from cloudrl.errors import InputError
+from cloudrl.retriever.batching import Batcher, QueueFull
+from cloudrl.retriever.counters import Counters
+from cloudrl.retriever.opening import Found
+from cloudrl.retriever.requests import InvalidRequest, RetrieveRequest, parse_request
+
+TIMEOUT_HEADER = "X-Timeout-S"
+"""How long a client waits; it gets 504 then, and what nobody else asked for is not searched."""
+DEFAULT_TOPK, DEFAULT_PORT = 3, 8000
+_BODY_BYTES = 1 << 26
+_SHUTDOWN_S = 5.0
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Searches(Protocol):
+    """What is served: a `Retriever`."""
+
+    identity: dict[str, Any]
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[Found]]:
+        """For each query at most `k` passages, the best first."""
+
+
+@dataclass(frozen=True)
+class ServeOptions:
+    """How to serve.
+
+    Attributes:
+        host: an address of this machine.
+        port: 0 for any that is free.
+        token: that callers have to show; needed beyond loopback.
+        topk: for requests that do not say.
+        timeout_s: for requests that do not say by `TIMEOUT_HEADER`.
+        max_batch: queries that are searched at once.
+        max_waiting: queries that may wait for it.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = DEFAULT_PORT
+    token: str = ""
+    topk: int = DEFAULT_TOPK
+    timeout_s: float = 60.0
+    max_batch: int = 512
+    max_waiting: int = 1 << 14
+
+
+def bind(options: ServeOptions) -> socket.socket:
+    """Take the port. Nobody is let in before the server listens, which it does when it can answer.
+
+    Raises:
+        InputError: it is taken, or everybody would be let in.
+    """
+    if not options.token and not _is_loopback(options.host):
+        raise InputError(
+            f"{options.host} can be reached by others, and there is no token",
+            hint="--token-file FILE, or CLOUDRL_RETRIEVER_TOKEN in the environment; or leave out --host",
+        )
+    try:
+        family, *_, address = socket.getaddrinfo(options.host, options.port, type=socket.SOCK_STREAM)[0]
+        taken = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            taken.bind(address)
+        except OSError:
+            taken.close()
+            raise
+    except OSError as error:
+        raise InputError(
+            f"{options.host}:{options.port} cannot be used: {error.strerror}", hint="Name another: --port 8001"
+        ) from error
+    return taken
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def serve(retriever: Searches, bound: socket.socket, options: ServeOptions, *, on_ready: Callable[[], object]) -> None:
+    """Answer requests until SIGINT or SIGTERM.
+
+    Args:
+        retriever: what is served.
+        bound: from `bind`.
+        options: as for `bind`.
+        on_ready: is called when requests are answered.
+    """
+    gc.collect()
+    gc.freeze()  # what is loaded stays; to look through it again and again would hold up requests
+    asyncio.run(_serve(retriever, bound, options, on_ready))
+
+
+async def _serve(
+    retriever: Searches, bound: socket.socket, options: ServeOptions, on_ready: Callable[[], object]
+) -> None:
+    stopped = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    async with running(retriever, bound, options):
+        on_ready()
+        await stopped.wait()
+
+
+@contextlib.asynccontextmanager
+async def running(retriever: Searches, bound: socket.socket, options: ServeOptions) -> AsyncIterator[None]:
+    """A server that answers within the block. Requests that wait at its end have five seconds."""
+    server = Server(retriever, options)
+    with ThreadPoolExecutor(1, "search") as executor:
+        batcher = Batcher(
+            retriever.search,
+            executor,
+            server.counters,
+            max_batch=options.max_batch,
+            max_waiting=options.max_waiting,
+        )
+        server.batcher = batcher
+        worker = asyncio.create_task(batcher.run())
+        # what a client has given up is cancelled, and not searched
+        runner = web.AppRunner(server.app, access_log=None, handler_cancellation=True, shutdown_timeout=_SHUTDOWN_S)
+        await runner.setup()
+        try:
+            await web.SockSite(runner, bound, backlog=1024).start()
+            yield
+        finally:
+            await runner.cleanup()
+            worker.cancel()
+
+
+class Server:
+    """The routes.
+
+    Args:
+        retriever: what is served.
+        options: see there.
+
+    Attributes:
+        app: of aiohttp.
+        batcher: to be set before the first request.
+    """
+
+    batcher: Batcher[list[Found]]
+
+    def __init__(self, retriever: Searches, options: ServeOptions) -> None:
+        self._identity, self._options = retriever.identity, options
+        self.counters = Counters()
+        self._began = time.monotonic()
+        self.app = web.Application(client_max_size=_BODY_BYTES, middlewares=[self._authorize])
+        self.app.router.add_post("/retrieve", self._retrieve)
+        self.app.router.add_get("/health", self._health)
+        self.app.router.add_get("/metrics", self._metrics)
+
+    @web.middleware
+    async def _authorize(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
+        token = self._options.token
+        said = request.headers.get("Authorization", "")
+        if token and not hmac.compare_digest(said.encode(), f"Bearer {token}".encode()):
+            self.counters.requests["refused"] += 1
+            raise web.HTTPUnauthorized(headers={"WWW-Authenticate": "Bearer"})
+        return await handler(request)
+
+    async def _retrieve(self, request: web.Request) -> web.Response:
+        outcome, began = "failed", time.monotonic()
+        try:
+            asked, timeout_s = self._parse(await request.read(), request.headers.get(TIMEOUT_HEADER))
+            self.counters.queries += len(asked.queries)
+            answer = self.batcher.ask(asked.queries, asked.topk or self._options.topk)
+            found = await asyncio.wait_for(answer, timeout_s)
+            outcome = "answered"
+            self.counters.request_s.add(time.monotonic() - began)
+            return web.Response(
+                body=answer_body(found, with_scores=asked.return_scores), content_type="application/json"
+            )
+        except InvalidRequest as error:
+            outcome = "invalid"
+            return _error(422, error.detail)
+        except web.HTTPRequestEntityTooLarge:
+            outcome = "invalid"
+            return _error(413, f"a request has at most {_BODY_BYTES:,} bytes")
+        except QueueFull as error:
+            outcome = "queue_full"
+            return _error(503, error.message, {"Retry-After": str(error.retry_after_s)})
+        except asyncio.TimeoutError:
+            outcome = "late"
+            return _error(504, f"not answered within {timeout_s:g} s")
+        except (asyncio.CancelledError, ConnectionError):
+            outcome = "gone"
+            raise
+        except Exception as error:  # noqa: BLE001 - of the engine, for this request alone
+            return _error(500, f"{type(error).__name__}: {error}")
+        finally:
+            self.counters.requests[outcome] += 1
+
+    def _parse(self, content: bytes, timeout: str | None) -> tuple[RetrieveRequest, float]:
+        asked = parse_request(content)
+        if len(asked.queries) > self._options.max_waiting:
+            text = f"a request has at most {self._options.max_waiting} queries, not {len(asked.queries)}"
+            raise InvalidRequest([{"type": "too_long", "loc": ["body", "queries"], "msg": text}])
+        try:
+            timeout_s = float(timeout or self._options.timeout_s)
+        except ValueError:
+            timeout_s = -1.0
+        if not 0 < timeout_s <= 86_400:
+            text = f"{timeout!r} is no number of seconds above 0"
+            raise InvalidRequest([{"type": "timeout", "loc": ["header", TIMEOUT_HEADER], "msg": text}])
+        return asked, timeout_s
+
+    async def _health(self, _: web.Request) -> web.Response:
+        is_ready = not self.batcher.is_broken
+        return web.json_response(
+            {
+                "ready": is_ready,
+                **self._identity,
+                "waiting": self.batcher.waiting,
+                **self.counters.as_json(),
+                "uptime_s": round(time.monotonic() - self._began, 1),
+                "pid": os.getpid(),
+            },
+            status=200 if is_ready else 503,
+        )
+
+    async def _metrics(self, _: web.Request) -> web.Response:
+        gauges = {"waiting": self.batcher.waiting, "ready": not self.batcher.is_broken}
+        return web.Response(text=self.counters.as_metrics(gauges))
+
+
+def answer_body(found: list[list[Found]], *, with_scores: bool) -> bytes:
+    """The answer, documents as they lie in the corpus.
+
+    Scores are those of float64 rounded to float32's seven digits.
+    """
+    if with_scores:
+        lists = (
+            b",".join(b'{"document":%b,"score":%b}' % (document, b"%.9g" % score) for document, score in hits)
+            for hits in found
+        )
+    else:
+        lists = (b",".join(document for document, _ in hits) for hits in found)
+    return b'{"result":[' + b",".join(b"[%b]" % each for each in lists) + b"]}"
+
+
+def _error(status: int, detail: object, headers: dict[str, str] | None = None) -> web.Response:
+    return web.Response(
+        status=status, text=json.dumps({"detail": detail}), content_type="application/json", headers=headers
+    )

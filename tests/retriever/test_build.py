@@ -1,0 +1,121 @@
+"""Builds: the same result whether or not they were killed, and what may stand in their way."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cloudrl.errors import InputError
+from cloudrl.retriever.build import BuildOptions, build
+from cloudrl.retriever.encoder import Encoder
+from cloudrl.retriever.record import read_record
+from cloudrl.retriever.vectors import open_vectors
+
+pytestmark = pytest.mark.io
+
+SLOW_BUILD = """
+import sys, time
+from pathlib import Path
+from cloudrl.retriever import build
+build._CHUNK, build._SAVE_EVERY_S = 8, 0.0
+def tell(what, done, total):
+    print(what, flush=True)
+    time.sleep(0.2 * (what == "encoding" and "slow" in sys.argv))
+options = build.BuildOptions((Path(sys.argv[1]),), encoder=sys.argv[2])
+build.build(options, Path(sys.argv[3]), on_progress=tell, say=lambda text: print(text, flush=True))
+"""
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """All but what holds the time of a file."""
+    return {path.name: path.read_bytes() for path in folder.iterdir() if not path.name.endswith(".offsets")}
+
+
+def run_build(*words: object) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", SLOW_BUILD, *map(str, words)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def test_a_build(corpus_path: Path, encoder_path: Path, tmp_path: Path) -> None:
+    record = build(BuildOptions((corpus_path,), encoder=str(encoder_path)), tmp_path / "to")
+    assert sorted(files(tmp_path / "to")) == ["corpus.jsonl", "flat.index", "retriever.json"]
+    assert (tmp_path / "to/corpus.jsonl").read_bytes() == corpus_path.read_bytes()
+    assert read_record(tmp_path / "to") == record
+    assert (record.engine, record.passages, record.dim, record.prefixes) == ("flat", 40, 32, "e5")
+    texts = [json.loads(line)["contents"] for line in corpus_path.read_text().splitlines()]
+    made = Encoder(str(encoder_path)).encode_passages(texts)
+    assert np.allclose(open_vectors(tmp_path / "to/flat.index").rows(), made, atol=1e-6)
+
+
+def test_a_build_that_is_killed_goes_on(corpus_path: Path, encoder_path: Path, tmp_path: Path) -> None:
+    with run_build(corpus_path, encoder_path, tmp_path / "killed", "slow") as process:
+        assert process.stdout is not None
+        seen = 0
+        while seen < 3:
+            seen += process.stdout.readline() == "encoding\n"
+        os.kill(process.pid, signal.SIGKILL)
+    assert not (tmp_path / "killed/flat.index").exists()
+    assert read_record(tmp_path / "killed") is None
+    with run_build(corpus_path, encoder_path, tmp_path / "killed") as process:
+        said = process.communicate(timeout=60)[0]
+    rows = json.loads((tmp_path / "killed/retriever.json").read_text())
+    assert process.returncode == 0
+    assert "going on after" in said
+    assert "writing the corpus" not in said
+    with run_build(corpus_path, encoder_path, tmp_path / "whole") as process:
+        process.communicate(timeout=60)
+    assert files(tmp_path / "killed") == files(tmp_path / "whole")
+    assert rows["passages"] == 40
+
+
+def test_what_is_complete_is_not_built_again(corpus_path: Path, encoder_path: Path, tmp_path: Path) -> None:
+    options, said = BuildOptions((corpus_path,), encoder=str(encoder_path)), []
+    first = build(options, tmp_path / "to")
+    assert build(options, tmp_path / "to", say=said.append) == first
+    assert said == [f"{tmp_path / 'to'} is up to date"]
+
+
+def test_a_folder_with_something_else_in_it(corpus_path: Path, encoder_path: Path, tmp_path: Path) -> None:
+    (tmp_path / "to").mkdir()
+    (tmp_path / "to" / "notes").touch()
+    with pytest.raises(InputError, match="has other files in it"):
+        build(BuildOptions((corpus_path,), encoder=str(encoder_path)), tmp_path / "to")
+    (tmp_path / "to" / "notes").unlink()
+    build(BuildOptions((corpus_path,), encoder=str(encoder_path)), tmp_path / "to")
+    with pytest.raises(InputError, match="has other files in it"):
+        build(BuildOptions((corpus_path,), encoder=str(encoder_path), prefixes="none"), tmp_path / "to")
+
+
+def test_an_unfinished_build_of_other_options(corpus_path: Path, encoder_path: Path, tmp_path: Path) -> None:
+    options = BuildOptions((corpus_path,), encoder=str(tmp_path / "missing"))
+    with pytest.raises(InputError, match="cannot be loaded"):
+        build(options, tmp_path / "to")
+    with pytest.raises(InputError, match="unfinished build of other sources or options") as raised:
+        build(BuildOptions((corpus_path,), encoder=str(encoder_path)), tmp_path / "to")
+    assert raised.value.hint.endswith(f"rm -r {tmp_path / 'to'}")
+
+
+def test_two_builds_into_one_folder(corpus_path: Path, tmp_path: Path) -> None:
+    folder = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(folder, fcntl.LOCK_EX)
+    try:
+        with pytest.raises(InputError, match="another build writes into"):
+            build(BuildOptions((corpus_path,), engine="bm25"), tmp_path)
+    finally:
+        os.close(folder)
+
+
+def test_engines_and_sources_that_are_none(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="there is no engine 'x'"):
+        build(BuildOptions((tmp_path,), engine="x"), tmp_path / "to")
+    with pytest.raises(InputError, match="there is no"):
+        build(BuildOptions((tmp_path / "missing",)), tmp_path / "to")
+    assert not (tmp_path / "to").exists()
