@@ -350,19 +350,38 @@ choose_devices() {
 
 # -- the agent runs in Apptainer on each node
 
-# One file for all nodes, in the shared folder; of two jobs that want it one waits.
+# One file for all nodes, in the shared folder; of two jobs that want it one waits. The lock is a link whose text is the
+# job that holds it: flock needs a mount option on Lustre. Each job pulls into a file of its own, so that no file is
+# spoiled where two jobs remove the lock of a third one at once.
 prepare_image() {
-  local file said
+  local file part said deadline=$((SECONDS + JOIN_TIMEOUT_S))
   [[ $IMAGE == /* ]] && return
   file=$RUN_DIR/images/$(printf '%s' "$IMAGE" | tr -c 'A-Za-z0-9._-' _).sif
-  mkdir -p "$RUN_DIR/images"
+  part=$file.$this_job.part
+  export CLOUDRL_IMAGE=$file
+  mkdir -p "$RUN_DIR/images" || fail "$RUN_DIR/images cannot be made"
+  until [ -e "$file" ] || ln -s -T "$this_job" "$file.lock" 2>/dev/null; do await_image "$file" "$deadline"; done
   if [ ! -e "$file" ]; then
     say "pulling $IMAGE"
-    # shellcheck disable=SC2016 # for the inner shell
-    said=$(timeout "$JOIN_TIMEOUT_S" flock "$file.lock" sh -c '[ -e "$1" ] || { apptainer pull --force "$1.part" "docker://$2" && mv "$1.part" "$1"; }' \
-      sh "$file" "$IMAGE" 2>&1) || fail "no image $IMAGE: ${said##*$'\n'}"
+    if ! said=$(timeout $((deadline - SECONDS + 1)) apptainer pull --force "$part" "docker://$IMAGE" 2>&1); then
+      rm -f "$part" "$file.lock"
+      fail "no image $IMAGE: ${said##*$'\n'}"
+    fi
+    mv "$part" "$file"
   fi
-  export CLOUDRL_IMAGE=$file
+  [ "$(readlink "$file.lock")" != "$this_job" ] || rm -f "$file.lock"
+}
+
+# Another job pulls it. A lock that is left, of a job that is over or of an earlier start of this one, is removed.
+await_image() { # FILE DEADLINE
+  local holder
+  holder=$(readlink "$1.lock") || holder='' # it has just ended, or there is no room for a lock
+  if [ "$holder" = "$this_job" ] || { [ -n "$holder" ] && is_over "$holder"; }; then
+    rm -f "$1.lock" "$1.$holder.part"
+  else
+    ((SECONDS < $2)) || fail "no image $IMAGE: $1.lock is not free after $JOIN_TIMEOUT_S s; job: ${holder:-none}"
+    sleep 5
+  fi
 }
 
 prepare_node() {

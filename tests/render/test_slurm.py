@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -244,6 +245,50 @@ def test_pyxis_is_asked_for_an_image_as_enroot_spells_it(section, image, asked, 
     assert words[0] == f"--container-image={asked}"
     assert words[-1] == f"--container-mounts=/run:/run,{volumes[0]}"
     assert (tmp_path / "new").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("holder", "others", "code", "image"),
+    [
+        (None, "", 0, "pulled"),
+        ("11", "", 0, "pulled"),
+        ("13", "", 0, "pulled"),
+        ("12", 'echo theirs >"$CLOUDRL_IMAGE"; rm "$CLOUDRL_IMAGE.lock"', 0, "theirs"),
+        ("12", 'rm "$CLOUDRL_IMAGE.lock"', 0, "pulled"),
+        ("12", "SECONDS=99", 4, None),
+        ("nobody", "SECONDS=99", 4, None),
+        (None, "false", 4, None),
+    ],
+    ids=["free", "job over", "earlier start", "another pulls", "another fails", "for ever", "no room", "no image"],
+)
+def test_of_two_jobs_one_pulls_the_image_of_apptainer(holder, others, code, image, tmp_path):
+    text = to_slurm(cluster("apptainer", "H100:8", {"run_dir": str(tmp_path), "join_timeout": "60s"}), agent=b"")
+    images, lock = tmp_path / "images", tmp_path / "images/a_b_c.sif.lock"
+    images.mkdir()
+    if holder == "nobody":
+        lock.touch()  # as good as no link at all
+    elif holder:
+        lock.symlink_to(holder)
+        (images / f"a_b_c.sif.{holder}.part").write_text("half")
+    stand_ins = f"""
+        apptainer() {{ {others if others == "false" else 'echo pulled >"$3"'}; }}
+        timeout() {{ "${{@:2}}"; }}
+        is_over() {{ [ "$1" = 11 ]; }}
+        sleep() {{ {others or "false"}; }}
+        IMAGE=a/b:c
+        prepare_image
+        """
+    text = text.rpartition("\nif [")[0] + stand_ins
+    env = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "SLURM_JOB_ID": "13"}
+    done = subprocess.run(["bash", "-c", text], env=env, capture_output=True, text=True, timeout=20, check=False)
+    assert done.returncode == code, done.stdout + done.stderr
+    file = images / "a_b_c.sif"
+    assert (file.read_text().strip() if file.exists() else None) == image
+    assert os.path.lexists(lock) == (others == "SECONDS=99")  # that of a job that runs is left alone
+    if code:
+        assert "FAILED: no image a/b:c" in done.stdout
+    elif holder != "12":
+        assert [each.name for each in images.iterdir()] == ["a_b_c.sif"]
 
 
 def test_an_image_file_is_run_as_it_is_and_tells_no_release():
