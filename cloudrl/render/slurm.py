@@ -65,11 +65,16 @@ _MEMORY_OF_A_STEP = ("mem-per-cpu", "mem-per-gpu", "mem-per-node")
 """srun refuses two of them (src/common/slurm_opt.c: _validate_memory_options). Slurm sets only the one that it knows of
 this job, and not always by an option; a step for which none is set may use the memory of its job."""
 _SCRIPT_VARIABLES = (
-    "RUN_DIR", "CLUSTER", "GPUS", "MAX_FAILURES", "TIME_LIMIT_NOTICE_S", "JOIN_TIMEOUT_S", "PYTHON", "ENGINE",
-    "DOCKERFILE", "SHM_SIZE", "IMAGE", "VOLUMES", "CONTAINER_OPTIONS", "VARIABLES", "SECRETS", "STEP",
+    "RUN_DIR", "TMP_DIR", "CLUSTER", "GPUS", "MAX_FAILURES", "TIME_LIMIT_NOTICE_S", "JOIN_TIMEOUT_S", "PYTHON",
+    "ENGINE", "DOCKERFILE", "SHM_SIZE", "IMAGE", "VOLUMES", "CONTAINER_OPTIONS", "VARIABLES", "SECRETS", "STEP",
     "EUID", "UID", "PPID", "SHELLOPTS", "BASHOPTS",
 )  # fmt: skip
 """The settings, and what bash lets nobody change."""
+_SOCKET_BYTES = 107
+_LONGEST_SOCKET = "/cr-67108863-99-0/ray/session_2026-01-01_00-00-00_000000_4194304/sockets/dash_TaskEventsHead"
+"""Below `tmp_dir`: the last job (Slurm 26.05, slurm/slurm.h: MAX_JOB_ID) in a hundredth start, rank 0; the session (Ray
+2.60, _private/node.py) of the last process of Linux; and of the sockets that Ray refuses with a longer path
+(_private/utils.py: validate_socket_filepath) the one with the longest name, a module of the head's dashboard."""
 _TEXTS = Path(__file__).parent / "slurm_job"
 
 _HEADER = """\
@@ -105,6 +110,7 @@ def to_slurm(cluster: Cluster, job: Mapping[str, Any] | None = None, *, agent: b
         "\nset -euo pipefail\numask 077\n",
         _unset_variables(_directives(cluster, own, directives)),
         f"RUN_DIR={run_dir}",
+        f"TMP_DIR={_tmp_dir(own, back_end)}",
         *_settings(cluster, own, back_end, _notice_s(directives)),
         _set_up_node(own),
         (_TEXTS / "job.sh").read_text().rstrip(),
@@ -283,6 +289,18 @@ def _settings(cluster: Cluster, own: SlurmSection, back_end: str, notice_s: int)
 def data_folder(cluster: Cluster) -> str:
     """Where prepared data lie: beside the checkpoints, which all nodes share, so that a new start finds them."""
     return f"{checkpoint_folder(cluster)}/.cloudrl/data"
+
+
+def _tmp_dir(own: SlurmSection, back_end: str) -> str:
+    """Raises: SpecError: Ray's sockets could not lie in it; in docker and podman they are in the container's own."""
+    length, most = len(own.tmp_dir.encode()), _SOCKET_BYTES - len(_LONGEST_SOCKET)
+    if length > most and back_end not in ("docker", "podman"):
+        raise SpecError(
+            f"slurm.tmp_dir: {own.tmp_dir} has {length} bytes, and at most {most} leave room for the paths of Ray's "
+            f"sockets, which end at {_SOCKET_BYTES}",
+            hint="A shorter one: slurm: {tmp_dir: /local}",
+        )
+    return _quote(own.tmp_dir)
 
 
 def _check_bare(cluster: Cluster, own: SlurmSection) -> None:

@@ -39,6 +39,8 @@ class SlurmSection(Spec):
     """Runs the agent, with Ray and verl: of the nodes, or of the container."""
     run_dir: Annotated[str | None, PlainValidator(optional(absolute_path))] = None
     """Keys, logs and state of jobs, shared by all nodes; None is `~/.cloudrl/slurm`."""
+    tmp_dir: Annotated[str, PlainValidator(absolute_path)] = "/tmp"  # noqa: S108
+    """Of each node alone: keys, and without docker and podman what Ray writes."""
     join_timeout: Annotated[str, PlainValidator(duration)] = "30m"
     """All nodes have an agent by then, with their images pulled or built."""
 

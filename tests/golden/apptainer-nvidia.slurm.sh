@@ -30,6 +30,7 @@ unset SLURM_MEM_PER_CPU SLURM_MEM_PER_GPU SLURM_MEM_PER_NODE SLURM_CPU_BIND SLUR
   SLURM_TRES_PER_TASK
 
 RUN_DIR=$HOME/.cloudrl/slurm
+TMP_DIR=/tmp
 CLUSTER=two
 GPUS=nvidia
 MAX_FAILURES=5          # so often a lost node lets the job start again
@@ -274,7 +275,7 @@ await() { # SECONDS PID...: until all have ended
 node() { # RANK
   rank=$1
   who="rank $1, $SLURMD_NODENAME"
-  folder=/tmp/cr-$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}-$rank # short: paths of Unix sockets end at 107 bytes
+  folder=$TMP_DIR/cr-$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}-$rank # short: paths of Unix sockets end at 107 bytes
   export CLOUDRL_NODE_RANK=$rank
   trap stop_node TERM INT
   trap : CONT
@@ -316,9 +317,9 @@ stop_node() {
 # A node step that Slurm had to kill leaves its folder. Only our own are removed, and only of what is over.
 remove_stale_folders() {
   local old job
-  for old in /tmp/cr-*; do
+  for old in "$TMP_DIR"/cr-*; do
     [ -O "$old" ] || continue
-    job=${old#/tmp/cr-} job=${job%%-*}
+    job=${old#"$TMP_DIR"/cr-} job=${job%%-*}
     if [ "$job" = "$SLURM_JOB_ID" ]; then
       [[ $old != "${folder%-*}"-* ]] || continue # another rank of this start
     else

@@ -27,6 +27,7 @@ unset SLURM_MEM_PER_CPU SLURM_MEM_PER_GPU SLURM_MEM_PER_NODE SLURM_CPU_BIND SLUR
   SLURM_TRES_PER_TASK
 
 RUN_DIR=$HOME/.cloudrl/slurm
+TMP_DIR=/tmp
 CLUSTER=ppo-rocm
 GPUS=amd
 MAX_FAILURES=5          # so often a lost node lets the job start again

@@ -30,6 +30,7 @@ unset SLURM_MEM_PER_CPU SLURM_MEM_PER_GPU SLURM_MEM_PER_NODE SLURM_CPU_BIND SLUR
   SLURM_TRES_PER_TASK
 
 RUN_DIR=$HOME/.cloudrl/slurm
+TMP_DIR=/tmp
 CLUSTER=two
 GPUS=amd
 MAX_FAILURES=5          # so often a lost node lets the job start again
@@ -264,7 +265,7 @@ await() { # SECONDS PID...: until all have ended
 node() { # RANK
   rank=$1
   who="rank $1, $SLURMD_NODENAME"
-  folder=/tmp/cr-$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}-$rank # short: paths of Unix sockets end at 107 bytes
+  folder=$TMP_DIR/cr-$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}-$rank # short: paths of Unix sockets end at 107 bytes
   export CLOUDRL_NODE_RANK=$rank
   trap stop_node TERM INT
   trap : CONT
@@ -306,9 +307,9 @@ stop_node() {
 # A node step that Slurm had to kill leaves its folder. Only our own are removed, and only of what is over.
 remove_stale_folders() {
   local old job
-  for old in /tmp/cr-*; do
+  for old in "$TMP_DIR"/cr-*; do
     [ -O "$old" ] || continue
-    job=${old#/tmp/cr-} job=${job%%-*}
+    job=${old#"$TMP_DIR"/cr-} job=${job%%-*}
     if [ "$job" = "$SLURM_JOB_ID" ]; then
       [[ $old != "${folder%-*}"-* ]] || continue # another rank of this start
     else
@@ -347,6 +348,7 @@ prepare_image() {
   for name in "${VOLUMES[@]}"; do
     [ -e "${name%%:*}" ] || mkdir -p "${name%%:*}" || fail "there is no ${name%%:*} on this node"
   done
+  [ "$TMP_DIR" = /tmp ] || VOLUMES+=("$TMP_DIR:$TMP_DIR")
   STEP+=(--container-image="$IMAGE" --container-writable --no-container-entrypoint)
   STEP+=(--container-mounts="$(IFS=,; echo "$CLOUDRL_RUN_DIR:$CLOUDRL_RUN_DIR${VOLUMES[*]:+,${VOLUMES[*]}}")")
 }

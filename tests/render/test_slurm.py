@@ -211,6 +211,7 @@ def test_the_job_is_read_as_it_was_given(text):
         ({"container": None, "image": "/x.sif"}, {}, "how do nodes run /x.sif"),
         ({"container_options": ["-v"]}, {}, "bare takes none"),
         ({"container": "pyxis", "modules": ["x"]}, {}, "in the container"),
+        ({"tmp_dir": "/local/scratch-1"}, {}, "/local/scratch-1 has 16 bytes, and at most 15 leave room"),
         ({"container": None}, {"gpu": "H100:8"}, "how do nodes run an image"),
         ({"volumes": None}, {}, "one that all nodes share"),
         ({"container": "docker", "volumes": ["/elsewhere:/x"]}, {"image": "a/b:c"}, "lies on none of the volumes"),
@@ -229,6 +230,7 @@ def test_what_cannot_be_had_is_refused(section, fields, words):
 @pytest.mark.parametrize(
     ("section", "image", "asked"),
     [
+        ({"tmp_dir": "/scratch"}, "a/b", "a/b"),
         ({}, "verlai/verl:vllm", "verlai/verl:vllm"),
         ({}, "nvcr.io/nvidia/pytorch:24.01", "nvcr.io#nvidia/pytorch:24.01"),
         ({}, "registry:5000/verl:1", "registry:5000#verl:1"),
@@ -243,7 +245,8 @@ def test_pyxis_is_asked_for_an_image_as_enroot_spells_it(section, image, asked, 
     prepare = functions[functions.index("prepare_image() {") : functions.index("prepare_node() {")]
     words = evaluated(f"{settings_}\nCLOUDRL_RUN_DIR=/run\n{prepare}\nprepare_image\n{START}", '"${STEP[@]}"')
     assert words[0] == f"--container-image={asked}"
-    assert words[-1] == f"--container-mounts=/run:/run,{volumes[0]}"
+    own = ",/scratch:/scratch" if "tmp_dir" in section else ""
+    assert words[-1] == f"--container-mounts=/run:/run,{volumes[0]}{own}"
     assert (tmp_path / "new").is_dir()
 
 
@@ -289,6 +292,14 @@ def test_of_two_jobs_one_pulls_the_image_of_apptainer(holder, others, code, imag
         assert "FAILED: no image a/b:c" in done.stdout
     elif holder != "12":
         assert [each.name for each in images.iterdir()] == ["a_b_c.sif"]
+
+
+@pytest.mark.parametrize(
+    ("back_end", "folder"), [("bare", "/local/scratch1"), ("docker", "/local/a long name"), ("pyxis", "/scratch")]
+)
+def test_a_node_keeps_its_files_in_a_folder_that_leaves_room_for_sockets(back_end, folder):
+    script = to_slurm(cluster(back_end, "H100:8", {"tmp_dir": folder}, image="a/b:c"), agent=b"")
+    assert evaluated(script, '"$TMP_DIR"') == [folder]
 
 
 def test_an_image_file_is_run_as_it_is_and_tells_no_release():

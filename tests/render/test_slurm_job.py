@@ -226,6 +226,19 @@ def test_it_says_what_it_is_when_it_is_no_job(slurm, tmp_path):
     assert (code, "sbatch" in output) == (2, True)
 
 
+def test_a_node_has_its_folder_where_the_section_says(slurm, tmp_path):
+    """One that a killed step has left there goes, too."""
+    (slurm.folder / f"state-{slurm.job + 1}").write_text("COMPLETED")
+    left = Path(f"/dev/shm/cr-{slurm.job + 1}-0-0")
+    left.mkdir()
+    code, output = slurm.run(script(tmp_path, tmp_dir="/dev/shm"), {"STATUS_0": "0"})
+    assert code == 0, output
+    options = AgentOptions.from_argv(seen(slurm, 0)["argv"])
+    assert options.ray_temp_dir == Path(f"/dev/shm/cr-{slurm.job}-0-0/ray")
+    assert not left.exists()
+    assert not options.ray_temp_dir.parent.exists()
+
+
 @pytest.mark.parametrize(("state", "stays"), [("COMPLETED", False), ("RUNNING", True), ("squeue: error: down", True)])
 def test_what_a_killed_step_has_left_goes_once_its_job_is_over(slurm, tmp_path, state, stays):
     (slurm.folder / f"state-{slurm.job + 1}").write_text(state)
