@@ -33,7 +33,7 @@ def prefixes_for(encoder: str) -> str:
 class Encoder:
     """An encoder of transformers: mean pooling over at most 256 tokens, normalised unless it is DPR's or a T5.
 
-    On a GPU it computes in float16, as Search-R1's does.
+    On a GPU it computes in float16, as Search-R1's does. Code that comes with a model is not run.
 
     Args:
         name: on the Hub, or a folder.
@@ -52,8 +52,8 @@ class Encoder:
         if self.prefixes not in PREFIXES:
             raise InputError(f"there are no prefixes {self.prefixes!r}", hint=f"Known: {', '.join(PREFIXES)}")
         try:
-            self._tokenizer = AutoTokenizer.from_pretrained(name)
-            model = AutoModel.from_pretrained(name)
+            self._tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+            model = AutoModel.from_pretrained(name, trust_remote_code=False)
         except (OSError, ValueError, ImportError) as error:
             reason = str(error).strip().splitlines()[0]
             raise InputError(

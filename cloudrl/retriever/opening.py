@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,6 +105,8 @@ def open_retriever(
         check_same("the fingerprint", index, record.fingerprint, index_fingerprint(index))
     if vectors:
         say(_check_memory(source, vectors))
+    elif name == "faiss":  # which reads all of it
+        say(memory.check_host(memory.host_memory(), index.stat().st_size, from_disk=source.from_disk))
     corpus = _open_corpus(source, index, record, on_progress)
     if vectors:
         _check_count(index, vectors.count, corpus)
@@ -139,11 +142,13 @@ def _index_of(place: Path) -> tuple[Path, Record | None]:
                 f"{place} has no finished index",
                 hint="Build it, which goes on where it was: cloudrl retriever build --help; or name the index itself",
             )
-        if not (place / record.index).exists():
-            raise InputError(f"{place / record.index} is missing", hint="Build or fetch it again")
-        return place / record.index, record
-    record = read_record(place.parent)
-    return place, record if record and record.index == place.name else None
+        index = place / record.index
+    else:
+        index, record = place, read_record(place.parent)
+        record = record if record and record.index == place.name else None
+    if not os.access(index, os.R_OK):
+        raise InputError(f"{index} is missing, or cannot be read", hint="Build or fetch it again")
+    return index, record
 
 
 def _engine_of(index: Path) -> str:

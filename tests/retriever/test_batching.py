@@ -19,6 +19,7 @@ class Engine:
 
     def __init__(self) -> None:
         self.batches: list[tuple[int, list[str]]] = []
+        self.most = 100
         self.go = threading.Event()
         self.busy = threading.Event()
 
@@ -26,6 +27,8 @@ class Engine:
         self.batches.append((k, list(queries)))
         self.busy.set()
         assert self.go.wait(10)
+        if len(queries) > self.most:
+            raise MemoryError
         if any("bad" in query for query in queries):
             raise ValueError("bad query")
         return [query.upper() for query in queries]
@@ -99,6 +102,17 @@ def test_a_query_that_fails_fails_alone() -> None:
     assert (one, three) == (["A"], ["C"])
     assert isinstance(two, ValueError)
     assert counters.failed_batches == 1
+
+
+def test_a_batch_that_is_too_large_for_the_memory_is_searched_in_parts() -> None:
+    async def test(batcher: Batcher[str], engine: Engine) -> list[str]:
+        engine.most = 3
+        engine.go.set()
+        return await batcher.ask([f"a{number}" for number in range(10)], 3)
+
+    answers, engine, _ = run(test)
+    assert answers == [f"A{number}" for number in range(10)]
+    assert [len(queries) for _, queries in engine.batches] == [10, 5, 2, 3, 5, 2, 3]
 
 
 def test_what_nobody_wants_any_more_is_not_searched() -> None:

@@ -121,14 +121,15 @@ def test_an_encoder_with_other_prefixes(index: Path) -> None:
         open_retriever(Source(index, prefixes="none"))
 
 
-def test_too_little_memory_is_said_before_anything_is_read(index: Path) -> None:
+@pytest.mark.parametrize("engine", ["flat", "faiss"])
+def test_too_little_memory_is_said_before_anything_is_read(index: Path, engine: str) -> None:
     (index / "corpus.jsonl").unlink()
     small = memory.Memory("this machine", 2 * 10**9, 10**9)
     with (
         mock.patch.object(memory, "host_memory", return_value=small),
         pytest.raises(InputError, match=r"the index takes 1\.1 GB of memory; this machine has 1.0 GB free of 2.0 GB"),
     ):
-        open_retriever(Source(index))
+        open_retriever(Source(index, engine=engine))
 
 
 @pytest.mark.parametrize(
