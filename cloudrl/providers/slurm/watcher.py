@@ -57,6 +57,7 @@ class JobWatcher:
     ) -> None:
         self._state, self._opener, self._clock = state, opener, clock
         self._access: JobAccess | None = None
+        self._earlier: tuple[Mapping[str, Any], ...] = ()
         self._job: SlurmJob | None = None
         self._asked_at = float("-inf")
 
@@ -89,6 +90,7 @@ class JobWatcher:
             if self._access is None:
                 self._state.run_folder.head()  # until that is there, nothing is to be waited for
                 self._access = self._opener(self._state, timeout_s=_OPEN_S)
+                self._earlier = tuple(self._state.run_folder.starts())
             agent = self._access.connection.agent(timeout_s=5)
             if agent is None:
                 raise TypeError("a connection without an agent")
@@ -98,7 +100,8 @@ class JobWatcher:
                 self._asked_at = float("-inf")
             return {"reason": error.message}
         url = self._access.connection.ray_url if self._access.is_kept_open else None
-        return {**agent_fields(said), "nodes_wanted": said.cluster.nodes, "dashboard_url": url}
+        own = {"nodes_wanted": said.cluster.nodes, "dashboard_url": url, "previous_attempts": self._earlier}
+        return {**agent_fields(said), **own}
 
 
 def describe(state: SlurmState, job: SlurmJob | None) -> Status:
