@@ -58,7 +58,7 @@ env:
   - RAY_USAGE_STATS_ENABLED=0
 commands:
   - |
-    python3 {path} data addition --to /root/data/addition
+    python3 {path} data addition --to /root/data/addition --result /root/data.json
     python3 {path} model tiny-qwen2 --to /root/models --result /root/model.json
     if [ $DSTACK_NODE_RANK = 0 ]; then
       ray start --head --port=6379 --block --node-ip-address=$DSTACK_MASTER_NODE_IP {ray}
