@@ -16,7 +16,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 demo: $(VENV)/.local
 	$(BIN)/cloudrl demo
 
-test: dstack-packages
+test: dstack-packages slurm-packages
 	@$(BIN)/python tests/parts.py
 
 test-unit: $(VENV)/.dev
@@ -28,7 +28,7 @@ test-dstack: dstack-packages
 
 # a real Slurm on nodes that are namespaces
 test-slurm: slurm-packages
-	@$(BIN)/python tests/parts.py slurm
+	@$(BIN)/python tests/parts.py slurm second-slurm
 
 test-slow: slurm-packages
 	CLOUDRL_SLOW=1 HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest

@@ -1,10 +1,8 @@
 """The tests in parts that run side by side, since each waits a good deal: `python tests/parts.py [PART ...]`.
 
-Those on a real Slurm are not among the parts that run where none is named: `make test-slurm`.
-
-The labs have networks of their own. What the first part says is seen at once, that of the others after it; each test
-that has failed comes last. PYTEST_ADDOPTS goes to each. Ctrl-C and SIGTERM end all of them, and each is waited for
-while it cleans up.
+Without a name all of them run; two at a time. The labs have networks of their own. What the first part says is seen at
+once, that of the next after it; each test that has failed comes last. PYTEST_ADDOPTS goes to each. Ctrl-C and SIGTERM
+end what runs, and it is waited for while it cleans up.
 """
 
 import re
@@ -23,16 +21,18 @@ FOLDERS = {
 SECOND_LAB = (
     "tests/providers/test_dstack_cloud.py",
     "tests/providers/test_dstack_ready_files.py",
-    "tests/dstack_hosts",  # before the next: its runs name no fleet, and may get the hosts of any that there is
+    "tests/dstack_hosts",  # before the next two: its runs name no fleet, and may get the hosts of any that there is
+    "tests/providers/test_one_definition.py",
     "tests/providers/test_dstack_messages.py",
 )
 PARTS = {
     "others": ("-m", "not dstack and not slurm"),
+    "slurm": ("-m", "slurm", "tests/providers", "tests/slurm_nodes"),
     "lab": ("-m", "dstack", "tests/providers", *(f"--ignore={path}" for path in SECOND_LAB)),
     "second-lab": ("-m", "dstack", *SECOND_LAB),
-    "slurm": ("-m", "slurm", *FOLDERS["slurm"]),
+    "second-slurm": ("-m", "slurm", "tests/render"),
 }
-KIND = {"others": ("nice", "-n", "5")}  # in the labs a server has an eye on the clock
+AT_ONCE = 2
 CACHE = Path(".pytest_cache")
 NO_TESTS = 5  # pytest's status, as with `-k` in PYTEST_ADDOPTS
 
@@ -51,18 +51,20 @@ class Part:
         color = "yes" if sys.stdout.isatty() else "no"
         words = (sys.executable, "-m", "pytest", f"--color={color}", *PARTS[name], "-o", f"cache_dir={CACHE / name}")
         with output.open("wb") as file:
-            process = subprocess.Popen([*KIND.get(name, ()), *words], stdout=file, stderr=file)
+            process = subprocess.Popen(words, stdout=file, stderr=file)
         return cls(name, output, process)
 
-    def show(self) -> None:
-        """Print what the tests say, until they have ended."""
+    @property
+    def is_over(self) -> bool:
+        return self.process.poll() is not None
+
+    def print_from(self, position: int) -> int:
+        """Print what its tests have said since this place in the output; the place up to which that is."""
         with self.output.open("rb") as file:
-            ended = False
-            while not ended:
-                ended = self.process.poll() is not None
-                sys.stdout.buffer.write(file.read())
-                sys.stdout.flush()
-                time.sleep(0 if ended else 0.2)
+            file.seek(position)
+            sys.stdout.buffer.write(file.read())
+            sys.stdout.flush()
+            return file.tell()
 
     def verdict(self) -> str:
         """Each test that has failed, and how the part has ended; its tests have."""
@@ -75,21 +77,30 @@ class Part:
 def main(names: list[str]) -> int:
     """The exit status: that of the first part that has failed."""
     CACHE.mkdir(exist_ok=True)
+    waiting = list(names or PARTS)
     parts: list[Part] = []
+    printed = position = 0
 
     def end(*_: object) -> None:
+        waiting.clear()
         for part in parts:
             part.process.terminate()
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, end)
-    parts.extend(Part.start(name) for name in names)
-    for part in parts:
-        print(f"\nPart {part.name!r}:", flush=True)
-        part.show()
+    while waiting or printed < len(parts):
+        if waiting and sum(not part.is_over for part in parts) < AT_ONCE:
+            parts.append(Part.start(waiting.pop(0)))
+        if printed < len(parts):
+            is_over = parts[printed].is_over
+            position = parts[printed].print_from(position)
+            if is_over:
+                printed, position = printed + 1, 0
+        time.sleep(0.2)
     print("\n" + "\n".join(part.verdict() for part in parts), flush=True)
-    return next((part.process.returncode for part in parts if part.process.returncode not in (0, NO_TESTS)), 0)
+    statuses = [part.process.returncode for part in parts]
+    return next((status for status in statuses if status not in (0, NO_TESTS)), 0)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:] or ["others", "lab", "second-lab"]))
+    sys.exit(main(sys.argv[1:]))

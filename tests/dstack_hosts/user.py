@@ -61,13 +61,15 @@ class User:
         assert look["phase"] == "ready", look
         return look
 
-    def recipe(self, name: str, code: str, *, words: Sequence[str] = ()) -> Path:
-        """A job that is no training: a file with a cheap entry point."""
+    def recipe(self, name: str, code: str, *, words: Sequence[str] = (), reads: bool = False) -> Path:
+        """A job that is no training: a file with a cheap entry point. `reads`: it wants `FILES`, as a training does."""
         path = self.lab.home / f"{name}.yml"
         entry = ["python3", "-c", code, *words]
         files = ("data.train_files", "data.val_files", "actor_rollout_ref.model.path")  # asked for, never read
-        overrides = json.dumps(dict.fromkeys(files, "/nowhere"))
-        path.write_text(f"name: {name}\ndevice: cpu\nentrypoint: {json.dumps(entry)}\noverrides: {overrides}\n")
+        overrides = {} if reads else dict.fromkeys(files, "/nowhere")
+        wanted = {"data": ["addition"], "model": MODEL[1]} if reads else {}
+        job = {"name": name, "device": "cpu", "entrypoint": entry, "overrides": overrides, **wanted}
+        path.write_text(json.dumps(job))
         return path
 
     def submits(self, recipe: Path, cluster: str, submission_id: str) -> str:

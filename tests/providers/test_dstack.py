@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from dstack_hosts.fixtures import fleet_words
 from dstack_hosts.runs import until
-from dstack_hosts.user import FILES, MODEL, PROBE, SHAPE, User
+from dstack_hosts.user import FILES, PROBE, SHAPE, User
 
 from cloudrl.transport import RayClient
 
@@ -31,6 +31,18 @@ class Hub(BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
 HTTPServer(("10.77.0.1", 8444), Hub).serve_forever()
+"""
+
+# Reads the data set and the model where the driver runs.
+READER = """
+import json, sys
+from pathlib import Path
+import pyarrow.parquet, ray
+given = dict(word.split("=", 1) for word in sys.argv[1:])
+rows = pyarrow.parquet.read_table(given["data.train_files"]).num_rows
+model = json.loads(Path(given["actor_rollout_ref.model.path"], "config.json").read_text())["model_type"]
+ray.init(log_to_driver=False)
+print(f"on {ray.util.get_node_ip_address()}: {rows} rows, {model}", flush=True)
 """
 
 
@@ -147,27 +159,20 @@ class TestARawApply:
         user.types("cloudrl", "submit", str(user.recipe("probe", PROBE)), "--submission-id", "beside")
         assert "nodes 2" in user.types("cloudrl", "jobs", "logs", "beside").stdout
 
-    def test_verls_driver_on_rank_1(self, user: User, raw: str) -> None:
-        """As Ray does when the head is full: it finds model and data. Ray places the controller."""
+    def test_a_driver_on_rank_1(self, user: User, raw: str) -> None:
+        """As Ray places it when the head is full. What a recipe fills in is there, too."""
         worker = user.hosts_of(raw)[1]
-        words = (*MODEL, "--steps", "1", "--name", "raw-1", "--submission-id", "raw-1", "--cluster", raw)
-        shown = user.types("cloudrl", "submit", "grpo-tiny", *words, "--dry-run", "--json").stdout
+        recipe = user.recipe("reader", READER, reads=True)
+        words = ("--submission-id", "raw-1", "--cluster", raw)
+        shown = user.types("cloudrl", "submit", str(recipe), *words, "--dry-run", "--json").stdout
         request = json.JSONDecoder().raw_decode(shown[shown.index('{\n  "entrypoint"') :])[0]
         env = user.types("cloudrl", "env", "--cluster", raw).stdout  # its tunnel stays
         url, token = (re.search(rf"{name}=(\S+)", env)[1] for name in ("RAY_ADDRESS", "RAY_AUTH_TOKEN"))  # type: ignore[index]
         with user.lab.network():
             ray = RayClient(url, token)
             ray.submit_job({**request, "entrypoint_resources": {f"node:{worker.address}": 0.001}})
-        done = user.types("cloudrl", "jobs", "logs", "-f", "raw-1", "--cluster", raw, timeout_s=400)
-        assert "training/global_step:1" in done.stdout
-        with user.lab.network():
-            nodes = {node.node_id: node.ip for node in ray.nodes()}
-            assert nodes[str(ray.get_job("raw-1").driver_node_id)] == worker.address
-        shards = [
-            len(list(host.path("/checkpoints").glob("raw-1/global_step_1/actor/model_world_size_2_rank_*.pt")))
-            for host in user.hosts_of(raw)
-        ]
-        assert shards == [1, 1]
+        done = user.types("cloudrl", "jobs", "logs", "-f", "raw-1", "--cluster", raw)
+        assert f"on {worker.address}: 2400 rows, qwen2" in done.stdout
 
     def test_down_leaves_nothing_running(self, user: User, raw: str) -> None:
         hosts = user.hosts_of(raw)

@@ -184,7 +184,7 @@ PLAYS = {
         {},
         "cannot be written",
     ),
-    "idle": Play(lambda script: script.up("--down-when-idle", "40s"), "down", "idle for 40s", ONE),
+    "idle": Play(lambda script: script.up("--down-when-idle", "40s"), "down", "idle for 40s"),
     "cost-cap": Play(lambda script: script.up("--max-cost", "0.9"), "down", r"cost \$0\.9\d of \$0\.90", ONE),
     "forgotten": Play(forgotten, "down", "idle for 5s", ONE),
 }

@@ -1,11 +1,9 @@
 """What a user of dstack is told when something goes wrong, costs money or is cut short; the real server answers."""
 
-import json
 from pathlib import Path
 
 import pytest
 from dstack_hosts.fixtures import MISSING_IMAGE
-from dstack_hosts.lab import Lab
 from dstack_hosts.runs import until, write_task
 from dstack_hosts.user import SHAPE, User
 
@@ -101,22 +99,3 @@ def test_ctrl_c_leaves_the_run_and_says_how_to_end_it(user: User) -> None:
     assert "interrupted; cluster cut-short keeps running" in done.stdout
     assert "End it: cloudrl down cut-short" in done.stdout
     assert "is down" in user.types("cloudrl", "down", "cut-short", "-y").stdout
-
-
-def test_run_does_all_of_it_and_the_cluster_ends_by_itself(user: User, dstack_pair: Lab) -> None:
-    """Check, up, submit, follow, where the checkpoints are; then nobody is connected, and it goes when it is idle."""
-    where = ("--on", "dstack", "--set", "dstack.fleets=[pair]", "--nodes", "2", *SHAPE, "-y")
-    limits = ("--down-when-idle", "25s", "--steps", "1", "--keep", "--model", "tiny-qwen2")
-    done = user.types("cloudrl", "run", "grpo-tiny", "--cluster", "whole", *where, *limits, timeout_s=900)
-    assert "READY: whole" in done.stdout
-    assert "step 1/1" in done.stdout
-    hosts = user.hosts_of("whole")
-    addresses = ", ".join(host.address for host in hosts)
-    assert f"in /checkpoints of your hosts {addresses}" in done.stdout
-    for rank, host in enumerate(hosts):
-        assert list(host.path("/checkpoints").rglob("model_world_size_2_rank_*.pt")), f"rank {rank} has no shard"
-    until(lambda: user.lab.runs.status("whole") == "done", 90, lambda: user.lab.runs.log("whole"))
-    assert [user.lab.runs.log("whole", rank).count("CLOUDRL DOWN: idle for 25s") for rank in (0, 1)] == [1, 1]
-    assert "it stopped by itself: idle for 25s" in user.types("cloudrl", "status", "whole").stdout
-    look = json.loads(user.types("cloudrl", "status", "whole", "--json").stdout)
-    assert (look["phase"], look["reason"]) == ("down", "idle for 25s")

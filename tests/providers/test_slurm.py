@@ -1,23 +1,22 @@
 """Provider slurm on a real Slurm, from a user's own machine: all that it can reach is the login node, through ssh."""
 
 import json
-import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
+from dstack_hosts.runs import until
 from slurm_nodes import SlurmNodes
+from slurm_nodes.laptop import Laptop
 
 pytestmark = [pytest.mark.slurm, pytest.mark.root]
 
-CLOUDRL = str(Path(sys.executable).with_name("cloudrl"))
-UP_S, TRAINING_S = 300.0, 600.0
+UP_S = 300.0
 CLUSTER = """\
 name: lab
 nodes: 2
 data: [addition]
-models: [tiny-adder]
+models: [tiny-qwen2]
 slurm:
   login: alice@login
   container: bare
@@ -25,89 +24,84 @@ slurm:
   volumes: [/shared/checkpoints:/checkpoints]
   mem: 6000
 """
-
-
-class Laptop:
-    """`cloudrl` on a user's own machine, which has no Slurm."""
-
-    def __init__(self, slurm: SlurmNodes) -> None:
-        self._node = slurm.laptop
-        self._env = {"CLOUDRL_HOME": "/root/.cloudrl", "COLUMNS": "200"}
-        (self._node.path("/root") / "lab.yml").write_text(CLUSTER.format(python=sys.executable))
-
-    def __call__(self, *words: str, timeout_s: float = 120.0) -> subprocess.CompletedProcess[str]:
-        return self._node.run(CLOUDRL, *words, env=self._env, cwd="/root", timeout_s=timeout_s)
-
-    def ok(self, *words: str, timeout_s: float = 120.0) -> str:
-        """Its standard output; it must succeed."""
-        done = self(*words, timeout_s=timeout_s)
-        assert done.returncode == 0, f"{words}\n{done.stdout}{done.stderr}"
-        return done.stdout
+UP = ("cloudrl", "up", "-f", "lab.yml", "--on", "slurm", "-y")
+PROBE = """\
+name: probe
+device: cpu
+overrides: {data.train_files: /no, data.val_files: /no, actor_rollout_ref.model.path: /no}
+entrypoint: [python3, -c, "import ray; ray.init(log_to_driver=False); print('nodes', len(ray.nodes()))"]
+"""
 
 
 @pytest.fixture(scope="module")
 def laptop(shared_slurm: SlurmNodes) -> Iterator[Laptop]:
     """With the cluster `lab` READY; afterwards it is down, and nothing of it is left on any node."""
     mine = Laptop(shared_slurm)
-    mine.ok("up", "-f", "lab.yml", "--on", "slurm", "-y", timeout_s=UP_S)
+    mine.write("lab.yml", CLUSTER.format(python=sys.executable))
+    mine.write("probe.yml", PROBE)
+    mine.types(*UP, timeout_s=UP_S)
     yield mine
-    mine.ok("down", "lab", "-y")
+    mine.types("cloudrl", "down", "lab", "-y")
     assert not shared_slurm.remains()
     shared_slurm.login.run("rm", "-rf", "/home/alice/.cloudrl", "/home/alice/.cache", "/shared/checkpoints")
 
 
+def probe(laptop: Laptop, submission_id: str) -> str:
+    """The log of a job that counts the nodes of Ray."""
+    laptop.types("cloudrl", "submit", "probe.yml", "--submission-id", submission_id)
+    return laptop.types("cloudrl", "jobs", "logs", submission_id)
+
+
+def status_of(laptop: Laptop) -> dict[str, object]:
+    found: dict[str, object] = json.loads(laptop.run("cloudrl", "status", "lab", "--json").stdout)
+    return found
+
+
 def test_status_shows_the_nodes_and_the_list_shows_the_cluster(laptop: Laptop) -> None:
-    status = json.loads(laptop.ok("status", "lab", "--json"))
+    status = status_of(laptop)
     assert (status["provider"], status["phase"], status["nodes_wanted"]) == ("slurm", "ready", 2)
-    assert [node["ip"] for node in status["nodes"]] == ["10.78.0.10", "10.78.0.11"]
+    assert [node["ip"] for node in status["nodes"]] == ["10.78.0.10", "10.78.0.11"]  # type: ignore[attr-defined]
     assert status["checkpoint_dir"] == "/shared/checkpoints"
     assert status["dashboard_url"] == "http://127.0.0.1:8265"
-    assert "ready" in laptop.ok("status")  # the only one
-    refused = laptop("up", "-f", "lab.yml", "--on", "slurm", "-y")
-    assert refused.returncode == 2
-    assert "cluster 'lab' is up already: job" in refused.stderr
-
-
-def test_a_job_trains_on_both_nodes_and_its_model_is_merged_on_the_laptop(laptop: Laptop) -> None:
-    laptop.ok("submit", "grpo-tiny", "--steps", "2", "--name", "run", timeout_s=TRAINING_S)
-    listed = json.loads(laptop.ok("checkpoints", "list", "--json"))
-    assert "run" in json.dumps(listed)
-    laptop.ok("checkpoints", "merge", "--to", "/root/model", timeout_s=TRAINING_S)
-    assert "config.json" in laptop._node.run("ls", "/root/model").stdout
+    assert "ready" in laptop.types("cloudrl", "status")  # the only one
+    assert "cluster 'lab' is up already: job" in laptop.types(*UP, code=2)
+    assert "nodes 2" in probe(laptop, "first")
 
 
 def test_a_plain_ssh_to_a_node_is_not_needed_and_no_port_is_open_to_others(laptop: Laptop, shared_slurm) -> None:
     """The nodes have no sshd of their own, and what listens on them asks for a token."""
-    probe = "import socket,sys; s=socket.socket(); s.settimeout(2); sys.exit(s.connect_ex(('10.78.0.10', 22)) == 0)"
-    assert shared_slurm.login.run(sys.executable, "-c", probe).returncode == 0
+    connect = "import socket,sys; s=socket.socket(); s.settimeout(2); sys.exit(s.connect_ex(('10.78.0.10', 22)) == 0)"
+    assert shared_slurm.login.run(sys.executable, "-c", connect).returncode == 0
     kept = next((shared_slurm.home / "alice/.cloudrl/slurm").glob("*/0/key"))
     assert kept.stat().st_mode & 0o777 == 0o600
-    assert (
-        "Permission denied"
-        in shared_slurm.login.run("cat", str(kept).replace(str(shared_slurm.home), "/home"), user="bob").stderr
-    )
+    seen_as_bob = shared_slurm.login.run("cat", str(kept).replace(str(shared_slurm.home), "/home"), user="bob")
+    assert "Permission denied" in seen_as_bob.stderr
 
 
 def test_a_cluster_that_cannot_start_says_why_and_is_gone(laptop: Laptop) -> None:
-    failed = laptop(
-        "up",
-        "other",
-        "-f",
-        "lab.yml",
-        "--on",
-        "slurm",
-        "-y",
-        "--set",
-        "slurm.python=/no/python",
-        "--nodes",
-        "1",
-        timeout_s=UP_S,
-    )
-    assert failed.returncode == 4
-    assert "there is no /no/python on this node" in failed.stderr
-    assert laptop("status", "other").returncode == 4
-    refused = laptop(
-        "up", "other", "-f", "lab.yml", "--on", "slurm", "-y", "--set", "slurm.partition=nowhere", "--nodes", "1"
-    )
-    assert refused.returncode == 2
-    assert "invalid partition specified: nowhere" in refused.stderr
+    other = ("cloudrl", "up", "other", *UP[2:], "--nodes", "1", "--set")
+    said = laptop.types(*other, "slurm.python=/no/python", code=4, timeout_s=UP_S)
+    assert "there is no /no/python on this node" in said
+    assert laptop.run("cloudrl", "status", "other").returncode == 4
+    assert "invalid partition specified: nowhere" in laptop.types(*other, "slurm.partition=nowhere", code=2)
+
+
+def test_a_tunnel_follows_the_cluster_to_other_nodes(laptop: Laptop, shared_slurm: SlurmNodes) -> None:
+    """Slurm queues it again when the first node is lost. The laptop's ports stay."""
+    before = laptop.types("cloudrl", "env").splitlines()
+    shared_slurm.nodes[0].power_off()
+    try:
+        [job] = [int(each) for each in shared_slurm.login.run("squeue", "-h", "-o", "%i").stdout.split()]
+        shared_slurm.jobs.wait(job, "PENDING")
+        shared_slurm.jobs.release_now(job)
+        until(lambda: status_of(laptop)["phase"] == "ready", UP_S, lambda: str(status_of(laptop)))
+    finally:
+        shared_slurm.nodes[0].replace_disk()  # with what the lost start has left there
+        shared_slurm.nodes[0].power_on()
+        shared_slurm.nodes[0].wait_until_up()
+    status = status_of(laptop)
+    assert [each["attempt"] for each in status["previous_attempts"]] == [1]  # type: ignore[attr-defined]
+    assert status["dashboard_url"] == "http://127.0.0.1:8265"
+    assert "nodes 2" in probe(laptop, "second")
+    changed = set(before) ^ set(laptop.types("cloudrl", "env").splitlines())
+    assert {line.partition("=")[0].removeprefix("export ") for line in changed} == {"RAY_AUTH_TOKEN"}

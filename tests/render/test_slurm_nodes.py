@@ -21,6 +21,11 @@ from cloudrl.spec import Cluster
 pytestmark = [pytest.mark.slurm, pytest.mark.root]
 
 SHOW_ENVIRONMENT = b"import os\nfor name, value in os.environ.items():\n    print(f'{name}={value}', flush=True)\n"
+SHOW_JOB = b"""
+import json, sys
+path = next(word for word in sys.argv if word.startswith("--job=")).partition("=")[2]
+print("JOB", json.load(open(path))["submission_id"], flush=True)
+"""
 START_S = 150.0
 TRAINING_S = 300.0
 
@@ -70,41 +75,36 @@ def first_step(output: str, start: int) -> int:
     return int(re.findall(r"\bstep:(\d+) - ", output.partition(f"start {start} on")[2])[0])
 
 
-def test_a_training_outlives_a_node_without_power(slurm):
-    job = slurm.jobs.sbatch(training(2, steps=8), cwd="/shared")
+def test_a_training_in_docker_outlives_a_lost_node_and_its_time_limit(slurm):
+    job = slurm.jobs.sbatch(training(2, steps=40, container="docker", image=IMAGE), "--time=30", cwd="/shared")
     wait_for_step(slurm, job, 2)
     slurm.nodes[1].power_off()
     slurm.jobs.wait(job, "PENDING")
     slurm.jobs.release_now(job)
-    ended = slurm.jobs.wait(job, timeout_s=TRAINING_S)
-    output = slurm.jobs.output(job)
-    assert (ended.state, ended.exit_code, ended.restarts, ended.nodes) == ("COMPLETED", 0, 1, ("node0", "node2")), (
-        output
-    )
-    assert first_step(output, 1) > 2
-    assert output.rstrip().endswith("ended with status 0")
-    assert (slurm.shared / "checkpoints/run/global_step_8").is_dir()
-    assert (run_dir(slurm, job, 1) / "status").read_text() == "0\n"
-    slurm.restore()
-    # under a load as of these tests Slurm may kill the first start, 5 s after it has told it to end
-    left = [line for line in slurm.remains() if f"/tmp/cr-{job}-0-" not in line]
-    assert not left
-    for node in slurm.nodes:
-        node.run("sh", "-c", f"rm -rf /tmp/cr-{job}-0-*")
 
-
-def test_a_time_limit_lets_the_training_go_on_in_the_next_start(slurm):
-    job = slurm.jobs.sbatch(training(1, steps=40), "--time=30", cwd="/shared")
-    wait_for_step(slurm, job, 2)
+    wait_for_step(slurm, job, 4)
     slurm.login.run("scontrol", "update", f"JobId={job}", "TimeLimit=3")  # USR1 comes two minutes before that
     slurm.jobs.wait(job, "PENDING", timeout_s=180)
     assert "the time limit is near: queued again" in slurm.jobs.output(job)
     slurm.login.run("scontrol", "update", f"JobId={job}", "TimeLimit=30")
     slurm.jobs.release_now(job)
+
     ended = slurm.jobs.wait(job, timeout_s=TRAINING_S)
     output = slurm.jobs.output(job)
-    assert (ended.state, ended.restarts) == ("COMPLETED", 1), output
-    assert first_step(output, 1) > 2
+    seen = (ended.state, ended.exit_code, ended.restarts, ended.nodes)
+    assert seen == ("COMPLETED", 0, 2, ("node0", "node2")), output
+    assert 2 < first_step(output, 1) < first_step(output, 2)
+    assert output.rstrip().endswith("ended with status 0")
+    assert (slurm.shared / "checkpoints/run/global_step_40").is_dir()
+    assert (run_dir(slurm, job, 2) / "status").read_text() == "0\n"
+    for rank in (0, 1):
+        assert (run_dir(slurm, job, 2) / f"nodes/{rank}/agent.log").is_file()
+
+    slurm.restore()
+    for node in slurm.nodes:  # its next job removes what had no time to end: without power, or 5 s after Slurm's signal
+        script = to_slurm(Cluster.load(fields(1, container="docker", image=IMAGE)), agent=SHOW_ENVIRONMENT)
+        slurm.jobs.wait(slurm.jobs.sbatch(script, f"--nodelist={node.name}", cwd="/shared"))
+    assert not slurm.remains()
 
 
 def test_two_jobs_on_two_nodes_know_nothing_of_each_other(slurm):
@@ -133,23 +133,74 @@ def test_two_jobs_on_two_nodes_know_nothing_of_each_other(slurm):
     assert not slurm.remains(15)
 
 
-def test_a_node_that_cannot_start_is_named_within_seconds(slurm):
+def fails_within_seconds(slurm: SlurmNodes, script: str, reason: str) -> None:
+    """A job ends, and the first lines of its log say why."""
     began = time.monotonic()
-    job = slurm.jobs.sbatch(up(2, python="/shared/no/python"), cwd="/shared")
+    job = slurm.jobs.sbatch(script, cwd="/shared")
     ended = slurm.jobs.wait(job, timeout_s=30)
     assert (ended.state, ended.exit_code) == ("FAILED", 4)
-    first = slurm.jobs.output(job).splitlines()[:4]
-    assert any("there is no /shared/no/python on this node" in line for line in first), first
+    first = slurm.jobs.output(job).splitlines()[:6]
+    assert any(reason in line for line in first), first
     assert time.monotonic() - began < 30
+    assert not slurm.remains()
 
 
-def test_an_agent_that_never_joins_ends_the_job(slurm):
-    setup = ['[ "$rank" = 0 ] || { sleep 600 & wait $!; }']
+def test_a_missing_python_is_named_within_seconds(slurm):
+    fails_within_seconds(slurm, up(2, python="/shared/no/python"), "there is no /shared/no/python on this node")
+
+
+@pytest.mark.parametrize("container", ["docker", "podman"])
+def test_a_missing_image_is_named_within_seconds(slurm, container):
+    fails_within_seconds(slurm, up(2, container=container, image="nowhere/nothing:1"), "no image nowhere/nothing:1")
+
+
+def test_a_missing_device_is_named_within_seconds(slurm):
+    script = to_slurm(Cluster.load({**fields(2), "gpu": "MI300X:2"}))
+    fails_within_seconds(slurm, script, "there is no /dev/kfd on this node")
+
+
+@pytest.mark.parametrize("folder", ["/tmp", "/shared/full"])
+def test_a_full_disk_is_named_within_seconds(slurm, folder):
+    """Of one node, or the one that all share."""
+    for node in slurm.nodes[:2]:
+        node.run("mkdir", "-p", folder)
+        node.run("mount", "-t", "tmpfs", "-o", "size=256k,mode=1777", "full", folder)
+    try:
+        shared = {"run_dir": "/shared/full/runs"} if folder != "/tmp" else {}
+        reason = "no room in /tmp/cr-" if folder == "/tmp" else "the agent cannot be written to /shared/full/runs"
+        fails_within_seconds(slurm, up(2, nodelist="node0,node1", **shared), reason)
+    finally:
+        for node in slurm.nodes[:2]:
+            node.run("umount", folder)
+        slurm.login.run("rm", "-rf", "/shared/full")
+
+
+@pytest.mark.parametrize(
+    ("silent", "reason"),
+    [(1, "rank 1 did not join within 20 s"), (0, "rank 0 has no agent after 20 s")],
+    ids=["worker", "head"],
+)
+def test_an_agent_that_never_comes_up_ends_the_job(slurm, silent, reason):
+    setup = [f'[ "$rank" != {silent} ] || {{ sleep 600 & wait $!; }}']
     job = slurm.jobs.sbatch(up(2, node_setup=setup, join_timeout="20s"), cwd="/shared")
     ended = slurm.jobs.wait(job, timeout_s=START_S)
     assert (ended.state, ended.exit_code) == ("FAILED", 4)
-    assert "rank 1 did not join within 20 s" in slurm.jobs.output(job)
+    assert reason in slurm.jobs.output(job)
     assert not slurm.remains()
+
+
+def test_each_task_of_an_array_is_a_run_of_its_own(slurm):
+    """Without Ray: the agent's file is one that shows which job it was given, and where."""
+    script = slurm_script("grpo-tiny", {}, cluster=fields(1, output="/shared/two-%j.log"), name="run")
+    agent = to_slurm(Cluster.load(fields(1)), agent=SHOW_JOB).partition("\nwrite_agent() {")[2]
+    script = script.partition("\nwrite_agent() {")[0] + "\nwrite_agent() {" + agent
+    first = slurm.jobs.sbatch(script, "--array=0-1", cwd="/shared")
+    after = slurm.jobs.sbatch(script, f"--dependency=afterany:{first}", cwd="/shared")
+    slurm.jobs.wait(after)
+    shown = sorted(
+        line for log in slurm.shared.glob("two-*.log") for line in log.read_text().splitlines() if "JOB" in line
+    )
+    assert shown == ["JOB run", "JOB run-0", "JOB run-1"]
 
 
 @pytest.mark.parametrize(
@@ -177,16 +228,6 @@ def test_verl_accepts_the_variables_that_are_left_of_all_that_slurm_sets(gpus, v
     assert os.environ.get("CUDA_VISIBLE_DEVICES") == ("0,1" if env else None)
 
 
-def test_a_training_in_docker_leaves_no_container(slurm):
-    job = slurm.jobs.sbatch(training(2, steps=2, container="docker", image=IMAGE), cwd="/shared")
-    ended = slurm.jobs.wait(job, timeout_s=TRAINING_S)
-    assert (ended.state, ended.exit_code) == ("COMPLETED", 0), slurm.jobs.output(job)
-    assert (slurm.shared / "checkpoints/run/global_step_2").is_dir()
-    for rank in (0, 1):
-        assert (run_dir(slurm, job) / f"nodes/{rank}/agent.log").is_file()
-    assert not slurm.remains()
-
-
 def test_a_cancelled_job_in_podman_leaves_no_container(slurm):
     script = up(2, container="podman", image=IMAGE, run_dir="/shared/root")  # whose home is on each node
     job = slurm.jobs.sbatch(script, cwd="/shared", user="root")
@@ -196,17 +237,6 @@ def test_a_cancelled_job_in_podman_leaves_no_container(slurm):
     slurm.jobs.wait(job, "CANCELLED", timeout_s=15)
     assert not slurm.remains(15)
     slurm.login.run("rm", "-rf", "/shared/root")
-
-
-@pytest.mark.parametrize("container", ["docker", "podman"])
-def test_a_missing_image_is_named_within_seconds(slurm, container):
-    began = time.monotonic()
-    job = slurm.jobs.sbatch(up(2, container=container, image="nowhere/nothing:1"), cwd="/shared")
-    ended = slurm.jobs.wait(job, timeout_s=30)
-    assert (ended.state, ended.exit_code) == ("FAILED", 4)
-    assert "no image nowhere/nothing:1" in "\n".join(slurm.jobs.output(job).splitlines()[:6])
-    assert time.monotonic() - began < 30
-    assert not slurm.remains()
 
 
 @pytest.mark.parametrize("comment", ['it\'s "quoted"', "a\\b", "$(id) `id` $HOME", "# none", "a  b", "é"])

@@ -135,7 +135,7 @@ class SlurmNodes:
     @property
     def jobs(self) -> Jobs:
         """The jobs of its controller."""
-        return Jobs(self.login)
+        return Jobs(self.login, self.nodes)
 
     def wait_idle(self, timeout_s: float = _UP_S) -> None:
         """Wait until Slurm says that all nodes are idle. Raises TimeoutError with what it says instead."""

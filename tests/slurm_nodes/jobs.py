@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -39,8 +40,8 @@ class Job:
 class Jobs:
     """The jobs of one cluster. Made by `SlurmNodes`."""
 
-    def __init__(self, login: Node) -> None:
-        self._login = login
+    def __init__(self, login: Node, nodes: Sequence[Node]) -> None:
+        self._login, self._nodes = login, nodes
 
     def sbatch(self, script: str, *options: str, user: str = "alice", cwd: str | None = None) -> int:
         """Submit a script; the number of the job. Raises AssertionError with what sbatch says when it fails.
@@ -100,7 +101,8 @@ class Jobs:
         return path.read_text(errors="replace") if path.is_file() else ""
 
     def release_now(self, job: int) -> None:
-        """Let a requeued job start at once, where Slurm would wait for two minutes."""
+        """Let a requeued job start where Slurm would wait for two minutes; a node refuses it while it runs there."""
+        until(lambda: not self._daemons(job), 30, lambda: str(self._daemons(job)))
         done = self._login.run("scontrol", "update", f"JobId={job}", "StartTime=now")
         assert done.returncode == 0, done.stderr
 
@@ -110,6 +112,11 @@ class Jobs:
             self._login.run("scancel", f"--state={state}")
         listed = lambda: self._login.run("squeue", "-h").stdout  # noqa: E731
         until(lambda: not listed(), timeout_s, listed)
+
+    def _daemons(self, job: int) -> list[tuple[str, ...]]:
+        """Those of Slurm that run a step of a job."""
+        running = [words for node in self._nodes if node.is_up for words in node.processes()]
+        return [words for words in running if words[0].startswith(f"slurmstepd: [{job}.")]
 
     def _names(self, nodes: str) -> list[str]:
         return self._login.run("scontrol", "show", "hostnames", nodes).stdout.split()
