@@ -168,6 +168,7 @@ class _Nodes:
     def __init__(self) -> None:
         self._live: Any = None
         self._last: dict[int, str] = {}
+        self._waits = ""
         self._attempts = 0
 
     def show(self, status: Status) -> None:
@@ -183,6 +184,9 @@ class _Nodes:
         for attempt in status.previous_attempts[self._attempts :]:
             _output.note(describe_attempt(attempt))
         self._attempts = len(status.previous_attempts)
+        if status.reason and not status.nodes and headline(status) != self._waits:
+            self._waits = headline(status)
+            _output.note(self._waits)
         for node in status.nodes:
             rank, phase = node.rank, node.phase.value
             if self._last.get(rank) != phase:
@@ -229,13 +233,19 @@ def cells_of(node: NodeReport) -> list[str]:
     return [str(node.rank), node.ip, node.phase.value, f"{seconds:.1f} s", reason]
 
 
+def headline(status: Status) -> str:
+    """Name and phase of a cluster, and while no node is known why."""
+    text = f"{status.name} on {status.provider}: {status.phase}"
+    return f"{text}; {status.reason}" if status.reason and not status.nodes and not status.is_over else text
+
+
 def node_table(status: Status) -> RenderableType:
     """Rank, address, phase and what it does, for each node that is known."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
-    title = f"{status.name} on {status.provider}: {status.phase}, {len(status.nodes)} of {status.nodes_wanted} nodes"
+    title = f"{headline(status)}, {len(status.nodes)} of {status.nodes_wanted} nodes"
     view = Table(box=None, pad_edge=False, header_style="bold")
     for head in HEADS:
         view.add_column(head, no_wrap=head != "detail")

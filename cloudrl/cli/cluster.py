@@ -116,11 +116,11 @@ def _list(statuses: list[Status], *, as_json: bool) -> None:
 
 
 def _show(cluster: Status) -> None:
-    from cloudrl.cli._terminal import HEADS, cells_of, describe_attempt, node_table
+    from cloudrl.cli._terminal import HEADS, cells_of, describe_attempt, headline, node_table
     from cloudrl.sdk.costs import describe
 
     if not cluster.nodes:
-        _output.data(f"{cluster.name} on {cluster.provider}: {cluster.phase}")
+        _output.data(headline(cluster))
     elif _output.is_interactive():
         _output.show(node_table(cluster))
     else:

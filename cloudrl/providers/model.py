@@ -139,7 +139,7 @@ class Status:
 
     Attributes:
         phase: of rank 0, or what the provider says where no agent answers.
-        reason: why it failed or ended, one line.
+        reason: why it waits, cannot be reached, failed or ended, one line.
         nodes: those that are known; of one whose agent does not answer what the provider knows.
         ready_at: seconds since the epoch.
         dashboard_url: where Ray's dashboard is reached from here; None while no way to it is kept open.

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from cloudrl.cli import cluster
-from cloudrl.cli._terminal import HEADS, node_table
+from cloudrl.cli._terminal import HEADS, _Nodes, node_table
 from cloudrl.protocol.failures import Failure, FailureKind
 from cloudrl.protocol.phases import Phase
 from cloudrl.protocol.report import NodeReport
@@ -32,3 +32,18 @@ def test_both_say_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     for text in (screen.getvalue().partition("\n")[2], capsys.readouterr().out):
         lines = [" ".join(line.split()) for line in text.splitlines()]
         assert lines[:4] == [" ".join(row) for row in [list(HEADS), *ROWS]]
+
+
+def test_a_cluster_that_waits_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+    status = Status("lab", "slurm", Phase.PENDING, nodes_wanted=2, reason="Priority: jobs with a higher one come first")
+    screen = io.StringIO()
+    Console(file=screen, width=120).print(node_table(status))
+    cluster._show(status)
+    nodes = _Nodes()
+    nodes.show(status)
+    nodes.show(status)  # said once
+    out, err = capsys.readouterr()
+    said = "lab on slurm: pending; Priority: jobs with a higher one come first"
+    assert screen.getvalue().startswith(f"{said}, 0 of 2 nodes")
+    assert out == f"{said}\n"
+    assert err.count(said) == 1

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from dstack_hosts.user import User
 from slurm_nodes import SlurmNodes
-from slurm_nodes.containers import IMAGE
+from slurm_nodes.containers import IMAGE, TAR
 from slurm_nodes.laptop import Laptop
 
 from cloudrl.providers.local.provider import LocalProvider
@@ -41,9 +41,9 @@ slurm:
   mem: 6000
 """.replace("PYTHON", sys.executable)
 IN_DOCKER = ("--set", "slurm.container=docker", "--image", IMAGE)
-# as root, whose home is on each node
-AS_ROOT = ("--login", "root@login", "--set", "slurm.run_dir=/shared/root")
-IN_PODMAN = ("--set", "slurm.container=podman", "--image", IMAGE, *AS_ROOT)
+# without root, whose images each user has to import on each node
+IMPORT = f"[podman image exists {IMAGE} || podman import --quiet {TAR} {IMAGE}]"
+IN_PODMAN = ("--set", "slurm.container=podman", "--image", IMAGE, "--set", f"slurm.node_setup={IMPORT}")
 PROBE = """\
 name: probe
 device: cpu
@@ -86,7 +86,7 @@ def on_slurm(slurm: SlurmNodes) -> Iterator[Typist]:
     laptop.write("probe.yml", PROBE)
     yield lambda *words: laptop.types(*words, timeout_s=DEADLINE_S)
     slurm.laptop.run("rm", "-rf", "/root/model")
-    slurm.login.run("rm", "-rf", "/home/alice/.cloudrl", "/home/alice/.cache", "/shared/checkpoints", "/shared/root")
+    slurm.login.run("rm", "-rf", "/home/alice/.cloudrl", "/home/alice/.cache", "/shared/checkpoints")
 
 
 COUNT = ("probe.yml",)
