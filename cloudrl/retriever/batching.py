@@ -75,6 +75,7 @@ class Batcher(Generic[T]):
         self._has_work = asyncio.Event()
         self._recent: deque[tuple[int, float]] = deque(maxlen=16)
         self._failures = 0
+        self._has_ended = False
 
     @property
     def is_broken(self) -> bool:
@@ -118,17 +119,23 @@ class Batcher(Generic[T]):
 
     async def run(self) -> None:
         """Search what waits, for ever."""
+        try:
+            while True:
+                await self._has_work.wait()
+                await asyncio.sleep(0)  # requests that have arrived by now go along
+                await self._search_next()
+        finally:
+            self._has_ended = True  # a thread cannot be cancelled
+
+    async def _search_next(self) -> None:
+        k, queries = self._next()
+        if not queries:
+            self._has_work.clear()
+            return
+        began = self._clock()
         loop = asyncio.get_running_loop()
-        while True:
-            await self._has_work.wait()
-            await asyncio.sleep(0)  # requests that have arrived by now go along
-            k, queries = self._next()
-            if not queries:
-                self._has_work.clear()
-                continue
-            began = self._clock()
-            answers = await loop.run_in_executor(self._executor, self._search_apart, queries, k)
-            self._deliver(k, queries, answers, self._clock() - began)
+        answers = await loop.run_in_executor(self._executor, self._search_apart, queries, k)
+        self._deliver(k, queries, answers, self._clock() - began)
 
     def _next(self) -> tuple[int, list[str]]:
         """Take the queries that want as many passages as the one that has waited longest."""
@@ -148,8 +155,8 @@ class Batcher(Generic[T]):
         try:
             return list(self._search(queries, k))
         except Exception as error:  # noqa: BLE001 - whatever an engine raises, other requests must not suffer
-            if len(queries) == 1:
-                return [error]
+            if len(queries) == 1 or self._has_ended:
+                return [error] * len(queries)
         middle = len(queries) // 2
         return self._search_apart(queries[:middle], k) + self._search_apart(queries[middle:], k)
 

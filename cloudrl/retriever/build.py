@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import hashlib
 import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -18,6 +16,7 @@ from cloudrl.retriever.bm25 import build_bm25
 from cloudrl.retriever.corpus import Corpus, open_corpus
 from cloudrl.retriever.encoder import Encoder
 from cloudrl.retriever.engine import ENGINES, import_faiss
+from cloudrl.retriever.lock import locked
 from cloudrl.retriever.memory import size
 from cloudrl.retriever.opening import OnProgress, index_fingerprint
 from cloudrl.retriever.passages import WORDS, find_files, read_passages
@@ -78,7 +77,7 @@ def build(
         raise InputError(f"there is no engine {options.engine!r}", hint=f"Known: {', '.join(ENGINES)}")
     files = [file for file in find_files(options.sources) if folder.absolute() not in file.absolute().parents]
     source = _identity(options, files)
-    with _locked(folder):
+    with locked(folder):
         if (done := read_record(folder)) and done.source == source:
             say(f"{folder} is up to date")
             return done
@@ -98,24 +97,6 @@ def _identity(options: BuildOptions, files: list[Path]) -> str:
     stats = [(str(file.absolute()), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     fields = {**asdict(options), "sources": stats}
     return hashlib.sha256(json.dumps(fields).encode()).hexdigest()[:16]
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Keep a second build out of the folder."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError as error:
-        raise InputError(f"{folder} cannot be written: {error.strerror}") from error
-    try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise InputError(f"another build writes into {folder}") from error
-        yield
-    finally:
-        os.close(lock)
 
 
 @dataclass

@@ -6,6 +6,8 @@ in float64, in an order of its own. So an answer does not depend on what else is
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,6 +29,7 @@ _BLOCK_SCORES = 1 << 21
 _BLOCK_ROWS = 1 << 13
 _GPU_FACTOR = 16
 _RESCORED_AT_ONCE = 1 << 12
+"""So many rows are multiplied at once in float64: with 768 numbers each, in some 60 MB."""
 _LARGEST_NORM = 1e15
 """Products of larger vectors leave float32."""
 
@@ -48,7 +51,7 @@ class ExactIndex:
         on_progress: called with the rows that were read, and all of them.
 
     Raises:
-        InputError: a vector is not finite, or too large.
+        InputError: a vector is not finite, or too large, also for float16.
     """
 
     def __init__(
@@ -62,7 +65,10 @@ class ExactIndex:
         import torch
 
         self._rows, self._device = rows, device
-        self._on_cpu = torch.from_numpy(rows)
+        torch.set_float32_matmul_precision("highest")  # `_errors` counts on it: no TF32
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # and nothing writes to it
+            self._on_cpu = torch.from_numpy(rows)
         self._searched = self._on_cpu
         if half or device != "cpu":
             kind = torch.float16 if half else torch.float32
@@ -88,6 +94,12 @@ class ExactIndex:
                 copy = self._searched[start : start + _BLOCK_ROWS]
                 copy.copy_(block)
                 furthest = max(furthest, float(torch.linalg.vector_norm(block - copy.float(), dim=1).max()))
+                if not math.isfinite(furthest):
+                    raise InputError(
+                        f"one of the vectors {start} to {start + len(block) - 1} has a number above 65,504, too large "
+                        "for float16",
+                        hint="--precision float32",
+                    )
             on_progress(min(start + _BLOCK_ROWS, len(self._rows)), len(self._rows))
         return longest, furthest
 
@@ -104,8 +116,12 @@ class ExactIndex:
         k = min(k, len(self._rows))
         approximate, rows = self._scan(queries, min(k + _MARGIN, len(self._rows)))
         rows.sort(axis=1)
-        scores = _products(self._rows, rows, queries)
-        best = [_best(rows[each], scores[each], k) for each in range(len(queries))]
+        best: list[list[Hit]] = []
+        step = max(1, _RESCORED_AT_ONCE // rows.shape[1])
+        for first in range(0, len(queries), step):
+            some = rows[first : first + step]
+            scores = _products(self._rows, some, queries[first : first + step])
+            best += [_best(*each, k) for each in zip(some, scores, strict=True)]
         if rows.shape[1] < len(self._rows):
             # No row that was left out has a score above `reach`; where that may be enough, all such rows are looked at.
             errors = self._errors(queries)

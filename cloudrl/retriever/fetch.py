@@ -19,6 +19,7 @@ from pathlib import Path
 
 from cloudrl.errors import ConnectionFailed, InputError
 from cloudrl.retriever.corpus import open_corpus
+from cloudrl.retriever.lock import locked
 from cloudrl.retriever.memory import size
 from cloudrl.retriever.opening import OnProgress, index_fingerprint
 from cloudrl.retriever.record import Record, read_record, write_json
@@ -107,18 +108,28 @@ def fetch(
         move_bytes: of a part that are in two places at once.
 
     Raises:
-        InputError: there is no such index, or not enough room.
+        InputError: there is no such index, not enough room, or the folder has something else in it.
         ConnectionFailed: the Hub does not answer, or sends something else than it says.
     """
     if name not in PUBLISHED:
         raise InputError(f"no index {name!r} is published", hint=f"Known: {', '.join(PUBLISHED)}")
-    published = PUBLISHED[name]
+    with locked(folder):
+        return _fetch(PUBLISHED[name], folder, on_progress, say, move_bytes)
+
+
+def _fetch(
+    published: Published, folder: Path, on_progress: OnProgress, say: Callable[[str], object], move_bytes: int
+) -> Record:
     if done := read_record(folder):
+        _check_same(folder, done.source, published)
         say(f"{folder} is complete")
         return done
-    folder.mkdir(parents=True, exist_ok=True)
     state = _State.read(folder / _STATE)
-    if not state.files:
+    if state.files:
+        _check_same(folder, state.files[0].repo, published)
+    else:
+        if any(folder.iterdir()):
+            raise InputError(f"{folder} has other files in it", hint="Name a new folder: --to")
         state.files = _list(published)
         _check_room(folder, state.files)
         state.save()
@@ -138,6 +149,11 @@ def fetch(
     shutil.rmtree(folder / ".cache", ignore_errors=True)  # of huggingface_hub
     state.path.unlink()
     return record
+
+
+def _check_same(folder: Path, source: str, published: Published) -> None:
+    if source != published.repo:
+        raise InputError(f"{folder} has an index of {source}, not of {published.repo}", hint="Name a new folder: --to")
 
 
 def _list(published: Published) -> list[_File]:

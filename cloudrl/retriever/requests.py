@@ -10,6 +10,8 @@ from pydantic import BaseModel, Field, ValidationError
 from cloudrl.errors import CloudrlError
 
 MAX_TOPK = 1000
+MAX_PASSAGES = 1 << 16
+"""Of an answer: queries times `topk`; some 50 MB."""
 MAX_CHARACTERS = 1 << 16
 """Of a query; an encoder reads some 1,000 of them."""
 

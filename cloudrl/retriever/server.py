@@ -12,7 +12,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -23,7 +23,7 @@ from cloudrl.errors import InputError
 from cloudrl.retriever.batching import Batcher, QueueFull
 from cloudrl.retriever.counters import Counters
 from cloudrl.retriever.opening import Found
-from cloudrl.retriever.requests import InvalidRequest, RetrieveRequest, parse_request
+from cloudrl.retriever.requests import MAX_PASSAGES, InvalidRequest, RetrieveRequest, parse_request
 
 TIMEOUT_HEADER = "X-Timeout-S"
 """How long a client waits; it gets 504 then, and what nobody else asked for is not searched."""
@@ -65,8 +65,9 @@ class ServeOptions:
     max_waiting: int = 1 << 14
 
 
-def bind(options: ServeOptions) -> socket.socket:
-    """Take the port. Nobody is let in before the server listens, which it does when it can answer.
+@contextlib.contextmanager
+def bind(options: ServeOptions) -> Iterator[socket.socket]:
+    """Take the port for the block. Nobody is let in before the server listens, which it does when it can answer.
 
     Raises:
         InputError: it is taken, or everybody would be let in.
@@ -76,20 +77,25 @@ def bind(options: ServeOptions) -> socket.socket:
             f"{options.host} can be reached by others, and there is no token",
             hint="--token-file FILE, or CLOUDRL_RETRIEVER_TOKEN in the environment; or leave out --host",
         )
-    try:
-        family, *_, address = socket.getaddrinfo(options.host, options.port, type=socket.SOCK_STREAM)[0]
-        taken = socket.socket(family, socket.SOCK_STREAM)
-        try:
+    with contextlib.ExitStack() as held:
+        with _refusals(options):
+            family, *_, address = socket.getaddrinfo(options.host, options.port, type=socket.SOCK_STREAM)[0]
+            taken = held.enter_context(socket.socket(family, socket.SOCK_STREAM))
             taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             taken.bind(address)
-        except OSError:
-            taken.close()
-            raise
+            if options.port:  # Linux gives a port twice while nobody listens, but not to two UDP sockets
+                held.enter_context(socket.socket(family, socket.SOCK_DGRAM)).bind(address)
+        yield taken
+
+
+@contextlib.contextmanager
+def _refusals(options: ServeOptions) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise InputError(
             f"{options.host}:{options.port} cannot be used: {error.strerror}", hint="Name another: --port 8001"
         ) from error
-    return taken
 
 
 def _is_loopback(host: str) -> bool:
@@ -107,6 +113,9 @@ def serve(retriever: Searches, bound: socket.socket, options: ServeOptions, *, o
         bound: from `bind`.
         options: as for `bind`.
         on_ready: is called when requests are answered.
+
+    Raises:
+        InputError: somebody else listens on the port meanwhile.
     """
     gc.collect()
     gc.freeze()  # what is loaded stays; to look through it again and again would hold up requests
@@ -119,53 +128,64 @@ async def _serve(
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
-    async with running(retriever, bound, options):
+    async with running(retriever, bound, options) as worker:
         on_ready()
-        await stopped.wait()
+        told = asyncio.create_task(stopped.wait())
+        await asyncio.wait([told, worker], return_when=asyncio.FIRST_COMPLETED)
+        told.cancel()
+        if worker.done():
+            worker.result()
 
 
 @contextlib.asynccontextmanager
-async def running(retriever: Searches, bound: socket.socket, options: ServeOptions) -> AsyncIterator[None]:
-    """A server that answers within the block. Requests that wait at its end have five seconds."""
-    server = Server(retriever, options)
+async def running(
+    retriever: Searches, bound: socket.socket, options: ServeOptions
+) -> AsyncIterator[asyncio.Task[None]]:
+    """A server that answers within the block, and the task that searches, which ends by a fault of ours alone.
+
+    Requests that wait at the end of the block have five seconds.
+    """
+    counters = Counters()
     with ThreadPoolExecutor(1, "search") as executor:
         batcher = Batcher(
             retriever.search,
             executor,
-            server.counters,
+            counters,
             max_batch=options.max_batch,
             max_waiting=options.max_waiting,
         )
-        server.batcher = batcher
+        server = Server(retriever.identity, batcher, counters, options)
         worker = asyncio.create_task(batcher.run())
         # what a client has given up is cancelled, and not searched
         runner = web.AppRunner(server.app, access_log=None, handler_cancellation=True, shutdown_timeout=_SHUTDOWN_S)
         await runner.setup()
         try:
-            await web.SockSite(runner, bound, backlog=1024).start()
-            yield
+            with _refusals(options):
+                await web.SockSite(runner, bound, backlog=1024).start()
+            yield worker
         finally:
             await runner.cleanup()
             worker.cancel()
+            await asyncio.wait([worker])
 
 
 class Server:
     """The routes.
 
     Args:
-        retriever: what is served.
+        identity: of what is served.
+        batcher: answers queries.
+        counters: to be told.
         options: see there.
 
     Attributes:
         app: of aiohttp.
-        batcher: to be set before the first request.
     """
 
-    batcher: Batcher[list[Found]]
-
-    def __init__(self, retriever: Searches, options: ServeOptions) -> None:
-        self._identity, self._options = retriever.identity, options
-        self.counters = Counters()
+    def __init__(
+        self, identity: dict[str, Any], batcher: Batcher[list[Found]], counters: Counters, options: ServeOptions
+    ) -> None:
+        self._identity, self._batcher, self._counters, self._options = identity, batcher, counters, options
         self._began = time.monotonic()
         self.app = web.Application(client_max_size=_BODY_BYTES, middlewares=[self._authorize])
         self.app.router.add_post("/retrieve", self._retrieve)
@@ -175,21 +195,28 @@ class Server:
     @web.middleware
     async def _authorize(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
         token = self._options.token
-        said = request.headers.get("Authorization", "")
-        if token and not hmac.compare_digest(said.encode(), f"Bearer {token}".encode()):
-            self.counters.requests["refused"] += 1
-            raise web.HTTPUnauthorized(headers={"WWW-Authenticate": "Bearer"})
-        return await handler(request)
+        said, expected = (
+            text.encode(errors="surrogateescape")
+            for text in (request.headers.get("Authorization", ""), f"Bearer {token}")
+        )
+        if token and not hmac.compare_digest(said, expected):
+            self._counters.requests["refused"] += 1
+            return _error(401, "the token is missing or wrong", {"WWW-Authenticate": "Bearer"})
+        try:
+            return await handler(request)
+        except web.HTTPException as error:  # no such path or method
+            allowed = {name: error.headers[name] for name in ("Allow",) if name in error.headers}
+            return _error(error.status, error.reason, allowed)
 
     async def _retrieve(self, request: web.Request) -> web.Response:
         outcome, began = "failed", time.monotonic()
         try:
             asked, timeout_s = self._parse(await request.read(), request.headers.get(TIMEOUT_HEADER))
-            self.counters.queries += len(asked.queries)
-            answer = self.batcher.ask(asked.queries, asked.topk or self._options.topk)
+            self._counters.queries += len(asked.queries)
+            answer = self._batcher.ask(asked.queries, asked.topk or self._options.topk)
             found = await asyncio.wait_for(answer, timeout_s)
             outcome = "answered"
-            self.counters.request_s.add(time.monotonic() - began)
+            self._counters.request_s.add(time.monotonic() - began)
             return web.Response(
                 body=answer_body(found, with_scores=asked.return_scores), content_type="application/json"
             )
@@ -211,13 +238,17 @@ class Server:
         except Exception as error:  # noqa: BLE001 - of the engine, for this request alone
             return _error(500, f"{type(error).__name__}: {error}")
         finally:
-            self.counters.requests[outcome] += 1
+            self._counters.requests[outcome] += 1
 
     def _parse(self, content: bytes, timeout: str | None) -> tuple[RetrieveRequest, float]:
         asked = parse_request(content)
         if len(asked.queries) > self._options.max_waiting:
             text = f"a request has at most {self._options.max_waiting} queries, not {len(asked.queries)}"
             raise InvalidRequest([{"type": "too_long", "loc": ["body", "queries"], "msg": text}])
+        wanted = len(asked.queries) * (asked.topk or self._options.topk)
+        if wanted > MAX_PASSAGES:
+            text = f"an answer has at most {MAX_PASSAGES:,} passages, and queries times topk is {wanted:,}"
+            raise InvalidRequest([{"type": "too_long", "loc": ["body", "topk"], "msg": text}])
         try:
             timeout_s = float(timeout or self._options.timeout_s)
         except ValueError:
@@ -228,13 +259,13 @@ class Server:
         return asked, timeout_s
 
     async def _health(self, _: web.Request) -> web.Response:
-        is_ready = not self.batcher.is_broken
+        is_ready = not self._batcher.is_broken
         return web.json_response(
             {
                 "ready": is_ready,
                 **self._identity,
-                "waiting": self.batcher.waiting,
-                **self.counters.as_json(),
+                "waiting": self._batcher.waiting,
+                **self._counters.as_json(),
                 "uptime_s": round(time.monotonic() - self._began, 1),
                 "pid": os.getpid(),
             },
@@ -242,8 +273,8 @@ class Server:
         )
 
     async def _metrics(self, _: web.Request) -> web.Response:
-        gauges = {"waiting": self.batcher.waiting, "ready": not self.batcher.is_broken}
-        return web.Response(text=self.counters.as_metrics(gauges))
+        gauges = {"waiting": self._batcher.waiting, "ready": not self._batcher.is_broken}
+        return web.Response(text=self._counters.as_metrics(gauges))
 
 
 def answer_body(found: list[list[Found]], *, with_scores: bool) -> bytes:

@@ -36,8 +36,8 @@ class VectorFile:
         """Of the vectors alone."""
         return self.count * self.dim * 4
 
-    def rows(self, mode: Any = "c") -> Floats:
-        """The vectors, mapped. Writing to them does not change the file, unless `mode` is "r+"."""
+    def rows(self, mode: Any = "r") -> Floats:
+        """The vectors, mapped; for "r+" as `mode` they can be written. They may be larger than the memory."""
         return np.memmap(self.path, np.float32, mode, self.offset_bytes, (self.count, self.dim))
 
 

@@ -33,7 +33,8 @@ class FakeRetriever:
     def search(self, queries: Sequence[str], k: int) -> list[list[Found]]:
         self.asked += queries
         self.busy.set()
-        assert self.go.wait(10)
+        if not self.go.wait(10):
+            raise TimeoutError("nobody has let it go")
         if "bad" in queries:
             raise ValueError("it is bad")
         return [
@@ -45,7 +46,7 @@ class FakeRetriever:
         """Keep the engine at work for a request, until `go` is set."""
         self.go.clear()
         task = asyncio.create_task(post(session, queries=["first"]))
-        await asyncio.to_thread(self.busy.wait, 10)
+        assert await asyncio.to_thread(self.busy.wait, 10)
         return task
 
 
@@ -55,13 +56,13 @@ def serving(test: Test, retriever: FakeRetriever | None = None, **options: Any) 
     served = retriever or FakeRetriever()
 
     async def main() -> Any:
-        bound = bind(asked)
-        base = f"http://127.0.0.1:{bound.getsockname()[1]}"
-        async with running(served, bound, asked), Session(base) as session:
-            try:
-                return await asyncio.wait_for(test(session), 20)
-            finally:
-                served.go.set()
+        with bind(asked) as bound:
+            base = f"http://127.0.0.1:{bound.getsockname()[1]}"
+            async with running(served, bound, asked), Session(base) as session:
+                try:
+                    return await asyncio.wait_for(test(session), 20)
+                finally:
+                    served.go.set()
 
     return asyncio.run(main())
 

@@ -161,6 +161,25 @@ def test_an_engine_that_always_fails_is_said_to_be_broken() -> None:
     run(test)
 
 
+def test_when_it_ends_the_halves_of_a_batch_are_not_waited_for() -> None:
+    with ThreadPoolExecutor(1) as executor:
+        engine = Engine()
+        engine.most = 0
+
+        async def main() -> None:
+            batcher = Batcher(engine.search, executor, Counters())
+            worker = asyncio.create_task(batcher.run())
+            asked = asyncio.create_task(batcher.ask([f"a{number}" for number in range(100)], 3))
+            assert await asyncio.to_thread(engine.busy.wait, 10)
+            worker.cancel()
+            await asyncio.wait([worker])
+            engine.go.set()
+            asked.cancel()
+
+        asyncio.run(main())
+    assert len(engine.batches) == 1
+
+
 def test_no_queries() -> None:
     async def test(batcher: Batcher[str], engine: Engine) -> list[str]:
         return await batcher.ask([], 3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import json
 import os
 import signal
@@ -58,18 +59,17 @@ def test_a_build(corpus_path: Path, encoder_path: Path, tmp_path: Path) -> None:
 def test_a_build_that_is_killed_goes_on(corpus_path: Path, encoder_path: Path, tmp_path: Path) -> None:
     with run_build(corpus_path, encoder_path, tmp_path / "killed", "slow") as process:
         assert process.stdout is not None
-        seen = 0
-        while seen < 3:
-            seen += process.stdout.readline() == "encoding\n"
+        said = list(itertools.islice(filter("encoding\n".__eq__, process.stdout), 3))
+        assert len(said) == 3
         os.kill(process.pid, signal.SIGKILL)
     assert not (tmp_path / "killed/flat.index").exists()
     assert read_record(tmp_path / "killed") is None
     with run_build(corpus_path, encoder_path, tmp_path / "killed") as process:
-        said = process.communicate(timeout=60)[0]
+        told = process.communicate(timeout=60)[0]
     rows = json.loads((tmp_path / "killed/retriever.json").read_text())
     assert process.returncode == 0
-    assert "going on after" in said
-    assert "writing the corpus" not in said
+    assert "going on after" in told
+    assert "writing the corpus" not in told
     with run_build(corpus_path, encoder_path, tmp_path / "whole") as process:
         process.communicate(timeout=60)
     assert files(tmp_path / "killed") == files(tmp_path / "whole")
@@ -107,7 +107,7 @@ def test_two_builds_into_one_folder(corpus_path: Path, tmp_path: Path) -> None:
     folder = os.open(tmp_path, os.O_RDONLY)
     fcntl.flock(folder, fcntl.LOCK_EX)
     try:
-        with pytest.raises(InputError, match="another build writes into"):
+        with pytest.raises(InputError, match="another build or fetch writes into"):
             build(BuildOptions((corpus_path,), engine="bm25"), tmp_path)
     finally:
         os.close(folder)

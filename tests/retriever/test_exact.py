@@ -8,6 +8,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -93,6 +94,32 @@ def test_vectors_that_are_none(value: float) -> None:
     rows[3, 1] = value
     with pytest.raises(InputError, match="vectors 0 to 4 is not finite, or too large"):
         ExactIndex(rows)
+
+
+def test_numbers_that_float16_has_not() -> None:
+    rows = np.ones((5, 3), np.float32)
+    rows[3, 1] = 70_000
+    assert ExactIndex(rows).search(rows[3:4], 1)[0][0].row == 3
+    with pytest.raises(InputError, match="vectors 0 to 4 has a number above 65,504") as raised:
+        ExactIndex(rows, half=True)
+    assert raised.value.hint == "--precision float32"
+
+
+def test_products_are_those_of_float32() -> None:
+    """TF32 of a GPU has ten bits less than what is left out is judged by."""
+    torch.set_float32_matmul_precision("high")
+    ExactIndex(np.ones((5, 3), np.float32))
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
+def test_many_queries_are_scored_again_in_slices() -> None:
+    """All at once, 512 queries for 1,000 passages each would take several GB."""
+    rows = np.random.default_rng(0).standard_normal((50, 4)).astype(np.float32)
+    rows.setflags(write=False)
+    with blocks(16), mock.patch.object(exact, "_products", wraps=exact._products) as products:
+        found = ExactIndex(rows).search(rows[:20], 1)
+    assert [hits[0] for hits in found] == [brute_force(rows, row, 1)[0] for row in rows[:20]]
+    assert max(call.args[1].size for call in products.call_args_list) <= 1 + exact._MARGIN
 
 
 def test_a_query_that_is_not_finite() -> None:

@@ -18,8 +18,9 @@ from tiny_encoder import write_corpus
 from cloudrl.errors import ConnectionFailed, InputError
 from cloudrl.retriever import fetch as module
 from cloudrl.retriever.fetch import _append, fetch
+from cloudrl.retriever.lock import locked
 from cloudrl.retriever.opening import Source, open_retriever
-from cloudrl.retriever.vectors import create_vectors, open_vectors
+from cloudrl.retriever.vectors import create_vectors
 
 pytestmark = pytest.mark.io
 
@@ -62,6 +63,9 @@ def test_a_download(hub: FakeHub, encoder_path: Path, tmp_path: Path) -> None:
     assert said[0] == f"part_aa: 0.0 GB from {hub.url}/datasets/{INDEX}"
     hub.data_sets.clear()
     assert fetch("wiki-18", tmp_path / "to", say=said.append) == record  # asks nobody
+    with pytest.raises(InputError, match="has an index of PeterJinGo/wiki-18-e5-index, not of") as raised:
+        fetch("wiki-18-hnsw", tmp_path / "to")
+    assert raised.value.hint == "Name a new folder: --to"
     source = Source(tmp_path / "to", encoder=str(encoder_path), sample_check=False)
     assert len(open_retriever(source).search(["rome"], 3)[0]) == 3
 
@@ -83,6 +87,8 @@ def test_a_download_that_breaks_goes_on(part: str, hub: FakeHub, tmp_path: Path)
     ):
         fetch("wiki-18", tmp_path / "to")
     assert "Type the same command to go on" in str(raised.value.hint)
+    with pytest.raises(InputError, match="has an index of PeterJinGo/wiki-18-e5-index, not of"):
+        fetch("wiki-18-hnsw", tmp_path / "to")
     is_broken = False
     fetch("wiki-18", tmp_path / "to")
     check(tmp_path / "to", hub)
@@ -155,4 +161,13 @@ def test_what_is_not_published(tmp_path: Path, hub: FakeHub) -> None:
     hub.data_sets.clear()
     with pytest.raises(ConnectionFailed, match="cannot be downloaded from"):
         fetch("wiki-18", tmp_path / "to")
-    assert open_vectors(tmp_path / "flat.index").count == PASSAGES
+
+
+def test_a_folder_that_is_not_its_own(hub: FakeHub, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="has other files in it"):
+        fetch("wiki-18", tmp_path)
+    with (
+        locked(tmp_path / "to"),
+        pytest.raises(InputError, match="another build or fetch writes into"),
+    ):
+        fetch("wiki-18", tmp_path / "to")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ from aiohttp import ClientTimeout
 from fake_retriever import FakeRetriever, Session, counted, document, post, serving, until
 
 from cloudrl.errors import InputError
-from cloudrl.retriever.server import ServeOptions, bind
+from cloudrl.retriever.opening import Found
+from cloudrl.retriever.server import ServeOptions, bind, serve
 
 pytestmark = pytest.mark.io
 
@@ -51,6 +53,7 @@ BAD = [
     b'{"queries": ["a"], "topk": -1}', b'{"queries": ["a"], "topk": 100000}', b'{"queries": ["a"], "topk": 1.5}',
     b'{"queries": ["a"], "return_scores": 7}', b'{"queries": ["\\ud800"]}', b'{"queries": ["\xff"]}',
     json.dumps({"queries": ["a" * 70_000]}).encode(), json.dumps({"queries": ["a"] * 20_000}).encode(),
+    json.dumps({"queries": ["a"] * 66, "topk": 1000}).encode(),
 ]  # fmt: skip
 
 
@@ -169,6 +172,18 @@ def test_a_client_that_goes_away() -> None:
     assert retriever.asked == ["first"]
 
 
+@pytest.mark.parametrize(
+    ("path", "status", "reason"), [("/", 404, "Not Found"), ("/health", 405, "Method Not Allowed")]
+)
+def test_what_is_not_served(path: str, status: int, reason: str) -> None:
+    async def test(session: Session) -> None:
+        async with session.post(path) as answer:
+            assert (answer.status, await answer.json()) == (status, {"detail": reason})
+            assert answer.headers.get("Allow") == ("GET,HEAD" if status == 405 else None)
+
+    serving(test)
+
+
 def test_metrics() -> None:
     async def test(session: Session) -> str:
         await post(session, queries=["a", "b"])
@@ -200,7 +215,12 @@ def test_an_engine_that_is_broken() -> None:
 
 @pytest.mark.parametrize(
     ("headers", "status"),
-    [({}, 401), ({"Authorization": "Bearer wrong"}, 401), ({"Authorization": "Bearer s3cret"}, 200)],
+    [
+        ({}, 401),
+        ({"Authorization": "Bearer wrong"}, 401),
+        ({"Authorization": "Bearer \udcff"}, 401),
+        ({"Authorization": "Bearer s3cret"}, 200),
+    ],
 )
 @pytest.mark.parametrize("path", ["/retrieve", "/health", "/metrics"])
 def test_a_token_is_asked_for(path: str, headers: dict[str, str], status: int) -> None:
@@ -208,21 +228,74 @@ def test_a_token_is_asked_for(path: str, headers: dict[str, str], status: int) -
         method = "POST" if path == "/retrieve" else "GET"
         async with session.request(method, path, json={"queries": ["a"]}, headers=headers) as answer:
             assert answer.status == status
+            if status == 401:
+                assert await answer.json() == {"detail": "the token is missing or wrong"}
 
     serving(test, token="s3cret")
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.com"])
 def test_nobody_else_without_a_token(host: str) -> None:
-    with pytest.raises(InputError, match="can be reached by others, and there is no token"):
-        bind(ServeOptions(host=host, port=0))
+    with (
+        pytest.raises(InputError, match="can be reached by others, and there is no token"),
+        bind(ServeOptions(host=host, port=0)),
+    ):
+        pass
 
 
 def test_a_port_that_is_taken() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(InputError, match=f"127.0.0.1:{port} cannot be used: Address already in use"):
-            bind(ServeOptions(port=port))
+        with (
+            pytest.raises(InputError, match=f"127.0.0.1:{port} cannot be used: Address already in use"),
+            bind(ServeOptions(port=port)),
+        ):
+            pass
+
+
+def test_a_port_of_a_server_that_still_loads() -> None:
+    port = free_port()
+    with (
+        bind(ServeOptions(port=port)),
+        pytest.raises(InputError, match=f"127.0.0.1:{port} cannot be used: Address already in use"),
+        bind(ServeOptions(port=port)),
+    ):
+        pass
+
+
+def test_a_port_that_is_taken_meanwhile() -> None:
+    options = ServeOptions(port=free_port())
+    with bind(options) as bound, socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind(bound.getsockname())
+        other.listen()
+        with pytest.raises(InputError, match="cannot be used: Address already in use"):
+            serve(FakeRetriever(), bound, options, on_ready=pytest.fail)
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+class Short(FakeRetriever):
+    """Breaks its promise: one answer too few."""
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[Found]]:
+        return super().search(queries, k)[1:]
+
+
+def test_a_fault_of_ours_ends_the_server() -> None:
+    with bind(ServeOptions(port=0)) as bound:
+
+        def ask() -> None:
+            body = b'{"queries": ["a"]}'
+            asking.connect(bound.getsockname())
+            asking.sendall(b"POST /retrieve HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+
+        with socket.socket() as asking, pytest.raises(ValueError, match="shorter"):
+            serve(Short(), bound, ServeOptions(timeout_s=0.5), on_ready=ask)
 
 
 def test_nobody_gets_in_before_it_can_answer() -> None:

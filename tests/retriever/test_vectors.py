@@ -36,6 +36,16 @@ def test_it_is_what_faiss_writes_and_reads(tmp_path: Path) -> None:
     assert np.array_equal(open_vectors(tmp_path / "theirs.index").rows(), ROWS)
 
 
+def test_an_index_that_is_larger_than_the_memory(tmp_path: Path) -> None:
+    """As `--from-disk` serves it; the file is sparse."""
+    memory = Path("/proc/meminfo").read_text().splitlines()
+    total = sum(int(line.split()[1]) * 1024 for line in memory if line.startswith(("MemTotal:", "SwapTotal:")))
+    rows = create_vectors(tmp_path / "flat.index", total // (4 * 1024) + 1, 1024).rows()
+    assert rows.nbytes > total
+    assert not rows[-1].any()
+    assert not rows.flags.writeable
+
+
 def test_numpy_files(tmp_path: Path) -> None:
     np.save(tmp_path / "rows.npy", ROWS)
     assert is_vector_file(tmp_path / "rows.npy")
