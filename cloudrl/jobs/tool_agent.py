@@ -4,7 +4,6 @@ What is wrong here ends no run: verl makes text of it for the model, or cuts it 
 """
 
 from collections.abc import Iterator, Mapping
-from pathlib import PurePosixPath
 
 import yaml
 
@@ -23,6 +22,7 @@ _LENGTH, _SIDE = f"{_ROLLOUT}.multi_turn.max_tool_response_length", f"{_ROLLOUT}
 _RESPONSE = "data.max_response_length"
 _DEFAULTS = {_WORKERS: "8", _LENGTH: "256", _RESPONSE: "512"}
 """Of verl 0.9.1 (trainer/config/rollout/rollout.yaml, data/legacy_data.yaml)."""
+_SEARCH = "cloudrl://tools/search.py"
 _PASSAGES = 1000
 """Characters that three passages of 100 words do not fit into."""
 
@@ -49,12 +49,23 @@ def check_tool_agent(draft: JobDraft, snapshot: Snapshot) -> list[str]:
             f"{_TURNS}=1: verl executes no call of the last turn, so no tool is ever used",
             hint=f"One more than calls: {_TURNS}=5",
         )
-    if _CLASSES in paths and release >= TOOL_CLASSES_UNTIL:
-        _check_classes(draft, snapshot, paths[_CLASSES])
-    if not any("search" in PurePosixPath(path).name for path in paths.values()):
-        return []
-    _check_length(values)
-    return list(_idle_servers(values, draft.cluster.nodes))
+    sent = {upload.to: upload.text for upload in draft.uploads}
+    typed = {key: sent.get(path, path) for key, path in paths.items()}
+    classes = _classes(snapshot, typed[_CLASSES]) if _CLASSES in typed else []
+    if release >= TOOL_CLASSES_UNTIL:
+        _check_classes(typed.get(_CLASSES), classes)
+    notes = []
+    if _FUNCTIONS in typed and _LOOP not in values and _OWN_LOOPS not in values:
+        notes.append(
+            f"{_FUNCTIONS}={typed[_FUNCTIONS]} is used only with {_LOOP}=tool_agent, or where rows of the "
+            "data name their agent"
+        )
+    if typed.get(_FUNCTIONS) == _SEARCH or any(
+        name.startswith(TOOL_CLASSES) and "search" in name.lower() for name in classes
+    ):
+        _check_length(values)
+        notes += _idle_servers(values, draft.cluster.nodes)
+    return notes
 
 
 def _check_format(values: Mapping[str, str], release: tuple[int, ...]) -> None:
@@ -65,19 +76,20 @@ def _check_format(values: Mapping[str, str], release: tuple[int, ...]) -> None:
         )
 
 
-def _check_classes(draft: JobDraft, snapshot: Snapshot, path: str) -> None:
-    """Of a file of this machine."""
-    sent = {upload.to: upload.text for upload in draft.uploads}
-    text = sent.get(path, path)
+def _classes(snapshot: Snapshot, path: str) -> list[str]:
+    """That a file of this machine names."""
     try:
-        declared = yaml.safe_load(snapshot.files.at(text).source)
-        names = [str(each["class_name"]) for each in declared["tools"]]
+        declared = yaml.safe_load(snapshot.files.at(path).source)
+        return [str(each["class_name"]) for each in declared["tools"]]
     except (yaml.YAMLError, LookupError, TypeError):
-        return  # not here, or not in this form, which verl will say
+        return []  # not here, or not in this form, which verl will say
+
+
+def _check_classes(path: str | None, names: list[str]) -> None:
     gone = next((name for name in names if name.startswith(TOOL_CLASSES)), None)
     if gone is not None:
         raise InputError(
-            f"{_CLASSES}={text} names {gone}, which verl has no more since 0.8",
+            f"{_CLASSES}={path} names {gone}, which verl has no more since 0.8",
             hint=f"Search without it: {_FUNCTIONS}=cloudrl://tools/search.py, and ~{_CLASSES}",
         )
 

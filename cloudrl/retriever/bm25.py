@@ -33,7 +33,7 @@ class Bm25Engine:
     name = "bm25"
 
     def __init__(self, path: Path) -> None:
-        self._bm25s = _import_bm25s()
+        self._bm25s = import_bm25s()
         try:
             self._index: Any = self._bm25s.BM25.load(path, mmap=True)
         except (OSError, ValueError, KeyError) as error:
@@ -58,7 +58,7 @@ class Bm25Engine:
 
 def build_bm25(texts: Iterable[str], path: Path) -> None:
     """Index texts, in memory, and write the folder whole or not at all."""
-    bm25s = _import_bm25s()
+    bm25s = import_bm25s()
     index = bm25s.BM25()
     index.index(_tokens(bm25s, list(texts)), show_progress=False)
     part = path.with_name(f".{path.name}.part")
@@ -72,7 +72,12 @@ def _tokens(bm25s: Any, texts: Sequence[str]) -> list[list[str]]:
     return found
 
 
-def _import_bm25s() -> Any:
+def import_bm25s() -> Any:
+    """The package.
+
+    Raises:
+        InputError: it is not installed.
+    """
     try:
         import bm25s
     except ImportError as error:

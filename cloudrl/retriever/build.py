@@ -10,9 +10,10 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from cloudrl.errors import InputError
-from cloudrl.retriever.bm25 import build_bm25
+from cloudrl.retriever.bm25 import build_bm25, import_bm25s
 from cloudrl.retriever.corpus import Corpus, open_corpus
 from cloudrl.retriever.encoder import Encoder
 from cloudrl.retriever.engine import ENGINES, import_faiss
@@ -71,7 +72,8 @@ def build(
         say: is told what goes on from an earlier build.
 
     Raises:
-        InputError: a source cannot be read, or the folder has something else in it.
+        InputError: a source cannot be read, something is not installed or is none, or the folder has something else
+            in it.
     """
     if options.engine not in ENGINES:
         raise InputError(f"there is no engine {options.engine!r}", hint=f"Known: {', '.join(ENGINES)}")
@@ -81,15 +83,29 @@ def build(
         if (done := read_record(folder)) and done.source == source:
             say(f"{folder} is up to date")
             return done
+        encoder = _encoder(options, device)
         state = _State.begin(folder, source)
         corpus = _corpus(folder, files, options.words, on_progress)
-        if options.engine == "bm25":
+        if encoder is None:
             record = _bm25(folder, corpus, source)
         else:
-            record = _vectors(folder, corpus, options, state, device, on_progress, say)
+            record = _vectors(folder, corpus, options, encoder, state, on_progress, say)
         record.write(folder)
         (folder / _STATE).unlink()
     return record
+
+
+def _encoder(options: BuildOptions, device: str) -> Encoder | None:
+    """None for bm25. What is not installed, or is none, is found before hours of work."""
+    if options.engine == "bm25":
+        import_bm25s()
+        return None
+    place = Path(options.encoder)
+    name = str(place.absolute()) if place.is_dir() else options.encoder  # it is served from another folder
+    encoder = Encoder(name, prefixes=options.prefixes, device=device)
+    if options.engine == "faiss":
+        _empty_index(options.factory, encoder.dim)
+    return encoder
 
 
 def _identity(options: BuildOptions, files: list[Path]) -> str:
@@ -154,12 +170,11 @@ def _vectors(
     folder: Path,
     corpus: Corpus,
     options: BuildOptions,
+    encoder: Encoder,
     state: _State,
-    device: str,
     on_progress: OnProgress,
     say: Callable[[str], object],
 ) -> Record:
-    encoder = Encoder(options.encoder, prefixes=options.prefixes, device=device)
     path = folder / INDEXES["flat"]
     if not path.exists():
         if state.rows:
@@ -199,20 +214,34 @@ def _encode(corpus: Corpus, encoder: Encoder, path: Path, state: _State, on_prog
     part.replace(path)
 
 
-def _faiss_index(vectors: Path, factory: str, on_progress: OnProgress) -> Path:
+def _empty_index(factory: str, dim: int) -> Any:
     faiss = import_faiss()
+    try:
+        return faiss.index_factory(dim, factory, faiss.METRIC_INNER_PRODUCT)
+    except RuntimeError as error:
+        raise _faiss_failure(factory, error) from error
+
+
+def _faiss_failure(factory: str, error: RuntimeError) -> InputError:
+    return InputError(
+        f"faiss cannot make an index {factory}: {str(error).strip().splitlines()[-1]}",
+        hint="Name a kind of index as faiss writes it: --factory HNSW64",
+    )
+
+
+def _faiss_index(vectors: Path, factory: str, on_progress: OnProgress) -> Path:
     rows = open_vectors(vectors).rows()
     path = vectors.with_name(INDEXES["faiss"])
     part = path.with_name(f".{path.name}.part")
+    index = _empty_index(factory, rows.shape[1])
     try:
-        index = faiss.index_factory(rows.shape[1], factory, faiss.METRIC_INNER_PRODUCT)
         if not index.is_trained:
             index.train(rows)
         for start in range(0, len(rows), _CHUNK):
             index.add(rows[start : start + _CHUNK])
             on_progress("adding", min(start + _CHUNK, len(rows)) * rows.shape[1] * 4, rows.nbytes)
-        faiss.write_index(index, str(part))
+        import_faiss().write_index(index, str(part))
     except RuntimeError as error:
-        raise InputError(f"faiss cannot make an index {factory}: {str(error).strip().splitlines()[-1]}") from error
+        raise _faiss_failure(factory, error) from error
     part.replace(path)
     return path

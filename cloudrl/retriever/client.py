@@ -9,8 +9,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 from cloudrl.errors import CloudrlError, ConnectionFailed, InputError, Unauthorized
+from cloudrl.retriever.addresses import is_loopback
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 _TIMEOUT_S = 60.0
@@ -53,7 +55,13 @@ class RetrieverClient:
             InputError: the server takes no such request.
         """
         content = {"queries": list(queries), "topk": topk, "return_scores": True}
-        found: list[list[dict[str, Any]]] = self._request("POST", "/retrieve", content)["result"]
+        said = self._request("POST", "/retrieve", content)
+        try:
+            found: list[list[dict[str, Any]]] = said["result"]
+        except (KeyError, TypeError) as error:
+            raise ConnectionFailed(
+                f"{self.url}/retrieve answers without `result`: is it a retrieval server?"
+            ) from error
         return found
 
     def health(self) -> dict[str, Any]:
@@ -70,7 +78,13 @@ class RetrieverClient:
 
         try:
             answer = httpx2.request(
-                method, self.url + path, json=content, headers=self.headers, timeout=self._timeout_s
+                method,
+                self.url + path,
+                json=content,
+                headers=self.headers,
+                timeout=self._timeout_s,
+                # a proxy of the environment cannot reach this machine's loopback
+                trust_env=not is_loopback(urlsplit(self.url).hostname or ""),
             )
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise ConnectionFailed(

@@ -116,31 +116,38 @@ def open_corpus(path: Path, *, on_progress: OnProgress = lambda _done, _total: N
 
 
 def _read(path: Path, stat: os.stat_result, on_progress: OnProgress) -> tuple[CorpusFile, npt.NDArray[np.int64]]:
-    digest, base, is_start = hashlib.sha256(), 0, True
+    digest, base = hashlib.sha256(), 0
     starts: list[npt.NDArray[np.int64]] = []
     with path.open("rb") as file:
         if file.read(2) == b"\x1f\x8b":
             raise InputError(f"{path} is compressed", hint=f"gunzip {path}")
         file.seek(0)
         while piece := file.read(_PIECE_BYTES):
+            piece += file.readline()  # whole lines
             digest.update(piece)
             data = np.frombuffer(piece, np.uint8)
-            begins = np.flatnonzero(data[:-1] == ord("\n")) + 1
-            if is_start:
-                begins = np.concatenate([[0], begins])
-            first = data[begins]
+            begins = np.concatenate([[0], np.flatnonzero(data[:-1] == ord("\n")) + 1])
+            first, last = data[begins], _last_of_lines(data, begins)
             blank = np.isin(first, (ord("\n"), ord("\r")))
-            if (wrong := np.flatnonzero(~blank & (first != ord("{")))).size:
+            if (wrong := np.flatnonzero(~blank & ((first != ord("{")) | (last != ord("}"))))).size:
                 line = sum(each.size for each in starts) + int(wrong[0]) + 1
                 raise InputError(f"{path}, line {line}: no JSON object", hint=_FORM)
             starts.append(begins[~blank] + base)
-            is_start = piece.endswith(b"\n")
             base += len(piece)
             on_progress(base, max(base, stat.st_size))
     offsets = np.concatenate(starts).astype(np.int64) if starts else np.empty(0, np.int64)
     if not offsets.size:
         raise InputError(f"{path} has no passages", hint=_FORM)
     return CorpusFile(digest.hexdigest(), len(offsets), base, stat.st_mtime_ns), offsets
+
+
+def _last_of_lines(data: npt.NDArray[np.uint8], begins: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
+    """The last byte of each line that is no space."""
+    ends = np.append(begins[1:], len(data)) - 1
+    while (is_space := (ends > begins) & np.isin(data[ends], (ord("\n"), ord("\r"), ord(" "), ord("\t")))).any():
+        ends -= is_space
+    last: npt.NDArray[np.uint8] = data[ends]
+    return last
 
 
 def _write(path: Path, identity: CorpusFile, offsets: npt.NDArray[np.int64]) -> None:

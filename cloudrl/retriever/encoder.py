@@ -63,7 +63,7 @@ class Encoder:
         self._model = model.eval().to(device=device, dtype=torch.float32 if device == "cpu" else torch.float16)
         self._device = device
         self._is_t5 = "T5" in type(model).__name__
-        self._normalises = not self._is_t5 and "dpr" not in name.lower()
+        self._normalises = not self._is_t5 and "dpr" not in Path(name).name.lower()
         self._batch = _BATCH_ON_CPU if device == "cpu" else _BATCH_ON_GPU
         self._pad = self._tokenizer.pad_token_id or 0
         self.dim: int = model.config.hidden_size

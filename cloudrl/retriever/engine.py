@@ -60,7 +60,7 @@ class FaissEngine:
     name = "faiss"
 
     def __init__(self, encoder: Encoder, path: Path, parameters: str = "") -> None:
-        faiss = import_faiss()
+        faiss = self._faiss = import_faiss()
         try:
             self._index: Any = faiss.read_index(str(path))
             if parameters:
@@ -76,7 +76,11 @@ class FaissEngine:
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """See `Engine`. Where faiss finds fewer, there are fewer."""
-        scores, rows = self._index.search(self.encoder.encode_queries(queries), k)
+        import torch
+
+        vectors = self.encoder.encode_queries(queries)
+        self._faiss.omp_set_num_threads(torch.get_num_threads())  # which holds for the thread that calls it alone
+        scores, rows = self._index.search(vectors, k)
         return [self._hits(*each) for each in zip(rows.tolist(), scores.tolist(), strict=True)]
 
     def _hits(self, rows: list[int], scores: list[float]) -> list[Hit]:

@@ -106,7 +106,7 @@ def open_retriever(
     if vectors:
         say(_check_memory(source, vectors))
     elif name == "faiss":  # which reads all of it
-        say(memory.check_host(memory.host_memory(), index.stat().st_size, from_disk=source.from_disk))
+        say(memory.check_host(memory.host_memory(), index.stat().st_size, from_disk=False))
     corpus = _open_corpus(source, index, record, on_progress)
     if vectors:
         _check_count(index, vectors.count, corpus)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -56,13 +57,14 @@ def read_passages(files: Sequence[Path], words: int = WORDS) -> Iterator[bytes]:
         InputError: a file cannot be read, or has no text where it should be.
     """
     numbers = itertools.count()
+    above = os.path.commonpath([file.absolute().parent for file in files])
     for file in files:
         if file.suffix == ".jsonl":
             yield from _from_jsonl(file, numbers)
         elif file.suffix == ".parquet":
             yield from _from_parquet(file, numbers)
         else:
-            yield from _from_text(file, words)
+            yield from _from_text(file, os.path.relpath(file.absolute(), above), words)
 
 
 def _from_jsonl(file: Path, numbers: Iterator[int]) -> Iterator[bytes]:
@@ -108,7 +110,7 @@ def _passage(where: str, row: Mapping[str, Any], numbers: Iterator[int]) -> Iter
         yield _line(str(next(numbers) if name is None else name), text)
 
 
-def _from_text(file: Path, words: int) -> Iterator[bytes]:
+def _from_text(file: Path, name: str, words: int) -> Iterator[bytes]:
     try:
         text = file.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
@@ -117,7 +119,7 @@ def _from_text(file: Path, words: int) -> Iterator[bytes]:
     title = heading[1] if heading else file.stem
     all_words = text.split()
     for number, start in enumerate(range(0, len(all_words), words)):
-        yield _line(f"{file.stem}-{number}", f'"{title}"\n{" ".join(all_words[start : start + words])}')
+        yield _line(f"{name}-{number}", f'"{title}"\n{" ".join(all_words[start : start + words])}')
 
 
 def _line(name: str, contents: str) -> bytes:

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import gc
 import hmac
-import ipaddress
 import json
 import os
 import signal
@@ -20,6 +19,7 @@ from typing import Any, Protocol
 from aiohttp import web
 
 from cloudrl.errors import InputError
+from cloudrl.retriever.addresses import is_loopback
 from cloudrl.retriever.batching import Batcher, QueueFull
 from cloudrl.retriever.counters import Counters
 from cloudrl.retriever.opening import Found
@@ -72,7 +72,7 @@ def bind(options: ServeOptions) -> Iterator[socket.socket]:
     Raises:
         InputError: it is taken, or everybody would be let in.
     """
-    if not options.token and not _is_loopback(options.host):
+    if not options.token and not is_loopback(options.host):
         raise InputError(
             f"{options.host} can be reached by others, and there is no token",
             hint="--token-file FILE, or CLOUDRL_RETRIEVER_TOKEN in the environment; or leave out --host",
@@ -96,13 +96,6 @@ def _refusals(options: ServeOptions) -> Iterator[None]:
         raise InputError(
             f"{options.host}:{options.port} cannot be used: {error.strerror}", hint="Name another: --port 8001"
         ) from error
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def serve(retriever: Searches, bound: socket.socket, options: ServeOptions, *, on_ready: Callable[[], object]) -> None:

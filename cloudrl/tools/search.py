@@ -9,6 +9,7 @@ search_r1/search/retrieval_server.py), and the model reads the passages in the s
     CLOUDRL_SEARCH_TOPK       3: passages an answer
     CLOUDRL_SEARCH_TIMEOUT_S  120: of one search with all its tries. A server that restarts, or whose queue is full, is
                               asked again until then
+    CLOUDRL_RETRIEVER_TOKEN   "": the token of the server, if it has one
     CLOUDRL_SEARCH_WINDOW     20: the run ends when more than half of so many searches in a row have failed; 0: never
 """
 
@@ -20,7 +21,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
@@ -42,6 +43,10 @@ class Unavailable(SearchError):
     """The server may answer in a moment."""
 
 
+class QueryRefused(SearchError):
+    """The server is well, and does not take this query: too long, say."""
+
+
 class RunEnded(BaseException):
     """The run must not go on. verl makes text of every `Exception` of a tool, and trains on it."""
 
@@ -54,6 +59,7 @@ class Settings:
     topk: int
     timeout_s: float
     window: int
+    token: str = field(default="", repr=False)
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> "Settings":
@@ -63,6 +69,7 @@ class Settings:
             topk=int(env.get("CLOUDRL_SEARCH_TOPK", "3")),
             timeout_s=float(env.get("CLOUDRL_SEARCH_TIMEOUT_S", "120")),
             window=int(env.get("CLOUDRL_SEARCH_WINDOW", "20")),
+            token=env.get("CLOUDRL_RETRIEVER_TOKEN", ""),
         )
 
 
@@ -117,6 +124,8 @@ class Search:
         started = self._clock()
         try:
             text = await self._retried(query)
+        except QueryRefused as error:
+            text = str(error)
         except SearchError as error:
             self._count(self._clock() - started, failed=True)
             await self._end_if_most_fail(error)
@@ -147,13 +156,17 @@ class Search:
     async def _post(self, query: str) -> Any:
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=_CONNECTIONS), timeout=aiohttp.ClientTimeout(total=None)
+                connector=aiohttp.TCPConnector(limit=_CONNECTIONS),
+                timeout=aiohttp.ClientTimeout(total=None),
+                headers={"Authorization": f"Bearer {self.settings.token}"} if self.settings.token else {},
             )
         body = {"queries": [query], "topk": self.settings.topk, "return_scores": True}
         try:
             async with self._session.post(self.settings.url, json=body) as response:
                 if response.status == 503:
                     raise Unavailable(f"HTTP 503: {(await response.text())[:200]}")
+                if response.status == 422:
+                    raise QueryRefused(f"The query cannot be searched: {(await response.text())[:200]}")
                 if response.status != 200:
                     raise SearchError(f"HTTP {response.status}: {(await response.text())[:200]}")
                 return (await response.json(content_type=None))["result"][0]

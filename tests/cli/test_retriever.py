@@ -71,7 +71,7 @@ def test_measuring(url: str, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path
     (tmp_path / "queries").write_text("one\n\ntwo\n")
     words = ["retriever", "bench", "--url", url, "--clients", "4", "--seconds", "0.3"]
     said = json.loads(run(*words, "--queries", str(tmp_path / "queries"), "--json").out)
-    assert said["queries"] > 4
+    assert said["queries"] >= 4
     assert said["failures"] == {}
     assert 0 < said["p50_ms"] <= said["p99_ms"]
     assert said["server"]["requests"]["answered"] >= said["queries"]

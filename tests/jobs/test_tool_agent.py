@@ -64,12 +64,23 @@ def test_verls_default_length_is_as_short() -> None:
         [f"{LOOP}=tool_agent", SEARCH, f"{TURN}.max_tool_response_length=${{data.max_response_length}}"],
         [f"{LOOP}=tool_agent", f"{ROLLOUT}.agent.agent_loop_config_path=/shared/loops.yaml"],
         [f"{TURN}.format=qwen", f"{TURN}.max_assistant_turns=1"],  # nothing reads them
-        [SEARCH, f"{TURN}.max_tool_response_length=2400", f"{TURN}.max_assistant_turns=0"],  # no limit
+        [f"{LOOP}=tool_agent", f"{TURN}.function_tool_path=/shared/research.py"],
+        [
+            f"{LOOP}=tool_agent",
+            SEARCH,
+            f"{TURN}.max_tool_response_length=2400",
+            f"{TURN}.max_assistant_turns=0",
+        ],  # no limit
         [f"{LOOP}=tool_agent", f"{TURN}.function_tool_path=/t.py", f"{TURN}.format=my_own"],
     ],
 )
 def test_what_may_be_right_is_left_alone(given: list[str]) -> None:
     assert notes("grpo", *given, nodes=1) == ()
+
+
+def test_functions_that_nothing_calls() -> None:
+    [note] = notes("grpo", SEARCH, f"{TURN}.max_tool_response_length=2400", nodes=1)
+    assert note.startswith(f"{SEARCH} is used only with {LOOP}=tool_agent")
 
 
 def test_an_older_verl_has_the_format() -> None:

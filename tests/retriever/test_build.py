@@ -45,8 +45,10 @@ def run_build(*words: object) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
-def test_a_build(corpus_path: Path, encoder_path: Path, tmp_path: Path) -> None:
-    record = build(BuildOptions((corpus_path,), encoder=str(encoder_path)), tmp_path / "to")
+def test_a_build(corpus_path: Path, encoder_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(encoder_path.parent)
+    record = build(BuildOptions((corpus_path,), encoder=encoder_path.name), tmp_path / "to")
+    assert record.encoder == str(encoder_path)
     assert sorted(files(tmp_path / "to")) == ["corpus.jsonl", "flat.index", "retriever.json"]
     assert (tmp_path / "to/corpus.jsonl").read_bytes() == corpus_path.read_bytes()
     assert read_record(tmp_path / "to") == record
@@ -95,9 +97,11 @@ def test_a_folder_with_something_else_in_it(corpus_path: Path, encoder_path: Pat
 
 
 def test_an_unfinished_build_of_other_options(corpus_path: Path, encoder_path: Path, tmp_path: Path) -> None:
-    options = BuildOptions((corpus_path,), encoder=str(tmp_path / "missing"))
-    with pytest.raises(InputError, match="cannot be loaded"):
-        build(options, tmp_path / "to")
+    with pytest.raises(InputError, match="cannot be loaded"):  # found before anything is begun
+        build(BuildOptions((corpus_path,), encoder=str(tmp_path / "missing")), tmp_path / "to")
+    (tmp_path / "bad.jsonl").write_text("bad")
+    with pytest.raises(InputError, match="not JSON"):
+        build(BuildOptions((tmp_path / "bad.jsonl",), encoder=str(encoder_path)), tmp_path / "to")
     with pytest.raises(InputError, match="unfinished build of other sources or options") as raised:
         build(BuildOptions((corpus_path,), encoder=str(encoder_path)), tmp_path / "to")
     assert raised.value.hint.endswith(f"rm -r {tmp_path / 'to'}")

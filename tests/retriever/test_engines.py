@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from unittest import mock
 
 import pytest
+import torch
 
 from cloudrl.errors import InputError
 from cloudrl.retriever.build import BuildOptions, build
@@ -53,8 +53,8 @@ def test_bm25_of_another_corpus(words: Path, corpus_path: Path, tmp_path: Path) 
         open_retriever(Source(tmp_path / "to" / "bm25", corpus=corpus_path))
 
 
-def test_faiss(corpus_path: Path, encoder_path: Path, tmp_path: Path) -> None:
-    pytest.importorskip("faiss")
+def test_faiss(corpus_path: Path, encoder_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    faiss = pytest.importorskip("faiss")
     options = BuildOptions((corpus_path,), engine="faiss", encoder=str(encoder_path), factory="HNSW8")
     assert build(options, tmp_path / "to").index == "faiss.index"
     queries = ["capital of france", "the river", "army 7"]
@@ -62,6 +62,9 @@ def test_faiss(corpus_path: Path, encoder_path: Path, tmp_path: Path) -> None:
     approximate = open_retriever(Source(tmp_path / "to", faiss_parameters="efSearch=64"))
     assert ids(approximate.search(queries, 5)) == ids(exact.search(queries, 5))
     assert len(approximate.search(queries, 100)[0]) <= 40
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)  # as --threads sets it
+    approximate.search(queries, 5)
+    assert faiss.omp_get_max_threads() == 1
     with pytest.raises(InputError, match=r"faiss cannot read .*, or set 'speed=9'"):
         open_retriever(Source(tmp_path / "to", faiss_parameters="speed=9"))
     (tmp_path / "broken.index").write_bytes(b"IHNf" + bytes(20))
@@ -75,9 +78,17 @@ def test_faiss(corpus_path: Path, encoder_path: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("engine", "package"), [("bm25", "bm25s"), ("faiss", "faiss-cpu")])
 def test_a_package_that_is_missing(
-    engine: str, package: str, corpus_path: Path, encoder_path: Path, tmp_path: Path
+    engine: str,
+    package: str,
+    corpus_path: Path,
+    encoder_path: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     options = BuildOptions((corpus_path,), engine=engine, encoder=str(encoder_path))
-    with mock.patch.dict(sys.modules, {"bm25s": None, "faiss": None}), pytest.raises(InputError) as raised:
+    for name in ("bm25s", "faiss"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(InputError) as raised:
         build(options, tmp_path / "to")
+    assert not any((tmp_path / "to").iterdir()), "it is found before anything is begun"
     assert raised.value.hint == f"pip install {package}"

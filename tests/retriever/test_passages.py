@@ -47,10 +47,10 @@ def test_texts_are_cut_into_passages(tmp_path: Path) -> None:
     (tmp_path / ".hidden.txt").write_text("no")
     (tmp_path / "picture.png").write_bytes(b"\xff")
     assert read(tmp_path, words=4) == [
-        {"id": "notes-0", "contents": '"notes"\n# six seven'},
-        {"id": "guide-0", "contents": '"Getting  started"\nintro ## Getting started'},
-        {"id": "guide-1", "contents": '"Getting  started"\n## one two three'},
-        {"id": "guide-2", "contents": '"Getting  started"\nfour five'},
+        {"id": "notes.txt-0", "contents": '"notes"\n# six seven'},
+        {"id": "sub/guide.md-0", "contents": '"Getting  started"\nintro ## Getting started'},
+        {"id": "sub/guide.md-1", "contents": '"Getting  started"\n## one two three'},
+        {"id": "sub/guide.md-2", "contents": '"Getting  started"\nfour five'},
     ]
 
 

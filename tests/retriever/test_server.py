@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from aiohttp import ClientTimeout
 from fake_retriever import FakeRetriever, Session, counted, document, post, serving, until
 
 from cloudrl.errors import InputError
@@ -78,7 +77,7 @@ def test_a_query_that_the_engine_cannot_answer_fails_alone() -> None:
     async def test(session: Session) -> None:
         first = await retriever.hold(session)
         tasks = [asyncio.create_task(post(session, queries=[query], topk=1)) for query in ("a", "bad", "b")]
-        await asyncio.sleep(0.05)
+        await until_waiting(session, 3)
         retriever.go.set()
         (_, one), two, (_, three) = await asyncio.gather(*tasks)
         assert one == {"result": [documents("a", 1)]}
@@ -132,13 +131,13 @@ def test_a_full_queue() -> None:
     serving(test, retriever, max_waiting=2)
 
 
-@pytest.mark.parametrize(("options", "headers"), [({"timeout_s": 0.05}, None), ({}, {"X-Timeout-S": "0.05"})])
+@pytest.mark.parametrize(("options", "headers"), [({"timeout_s": 0.5}, None), ({}, {"X-Timeout-S": "0.5"})])
 def test_a_deadline(options: dict[str, float], headers: dict[str, str] | None) -> None:
     retriever = FakeRetriever()
 
     async def test(session: Session) -> None:
         first = await retriever.hold(session)
-        assert await post(session, headers, queries=["late"]) == (504, {"detail": "not answered within 0.05 s"})
+        assert await post(session, headers, queries=["late"]) == (504, {"detail": "not answered within 0.5 s"})
         await until_waiting(session, 0)
         retriever.go.set()
         await first
@@ -161,8 +160,9 @@ def test_a_client_that_goes_away() -> None:
 
     async def test(session: Session) -> None:
         first = await retriever.hold(session)
-        with pytest.raises(TimeoutError):
-            await session.post("/retrieve", json={"queries": ["gone"]}, timeout=ClientTimeout(0.05))
+        gone = asyncio.create_task(post(session, queries=["gone"]))
+        await until_waiting(session, 1)
+        gone.cancel()
         await until_waiting(session, 0)
         assert await counted(session) == {"gone": 1}
         retriever.go.set()
