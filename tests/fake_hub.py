@@ -76,8 +76,10 @@ class _Handler(BaseHTTPRequestHandler):
                     "siblings": list(map(_sibling, self.server.data_sets[data_set].items())),
                 }
             )
-        elif "/resolve/" in self.path:
-            self._send_file(*self.path.removeprefix("/datasets/").split(f"/resolve/{'1' * 40}/"))
+        elif (wanted := self.path.removeprefix("/datasets/").split(f"/resolve/{'1' * 40}/"))[
+            0
+        ] in self.server.data_sets:
+            self._send_file(*wanted)
         elif "/tree/" in self.path:
             self._answer([{"type": "file", "path": name, "size": 1, "oid": "0" * 40} for name in self.server.files])
         elif repo in self.server.repos:

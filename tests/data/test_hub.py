@@ -102,7 +102,7 @@ def test_what_is_not_there_is_the_users_mistake(tmp_path: Path) -> None:
         answer = prepared(tmp_path, DataSet(name="owner/nmae"), HF_ENDPOINT=hub.url)
     assert isinstance(answer, list)
     kind, message, hint = answer
-    assert kind == "InputError"
+    assert kind == "InputError", message
     assert message.startswith(f"data set owner/nmae: owner/nmae is not on {hub.url}, or may not be read (")
     assert "HF_TOKEN" in hint
     assert not Path(tmp_path / "out").exists()

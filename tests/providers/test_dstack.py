@@ -34,16 +34,13 @@ HTTPServer(("10.77.0.1", 8444), Hub).serve_forever()
 """
 
 # Reads the data set and the model where the driver runs.
-READER = """
-import json, sys
-from pathlib import Path
-import pyarrow.parquet, ray
-given = dict(word.split("=", 1) for word in sys.argv[1:])
-rows = pyarrow.parquet.read_table(given["data.train_files"]).num_rows
-model = json.loads(Path(given["actor_rollout_ref.model.path"], "config.json").read_text())["model_type"]
-ray.init(log_to_driver=False)
-print(f"on {ray.util.get_node_ip_address()}: {rows} rows, {model}", flush=True)
-"""
+READER = (
+    "import json, pathlib, pyarrow.parquet, ray, sys; given = dict(word.split('=', 1) for word in sys.argv[1:]); "
+    "rows = pyarrow.parquet.read_table(given['data.train_files']).num_rows; "
+    "config = json.loads(pathlib.Path(given['actor_rollout_ref.model.path'], 'config.json').read_text()); "
+    "ray.init(log_to_driver=False); "
+    "print(f'on {ray.util.get_node_ip_address()}: {rows} rows, {config[\"model_type\"]}')"
+)
 
 
 def status_of(url: str) -> int:
