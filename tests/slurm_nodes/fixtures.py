@@ -43,4 +43,4 @@ def slurm(shared_slurm: SlurmNodes) -> Iterator[SlurmNodes]:
             node.power_off()
             node.replace_disk()
         shared_slurm.restore()
-    assert not left
+    assert not left, left

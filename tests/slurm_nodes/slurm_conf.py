@@ -33,7 +33,7 @@ _SETTINGS = {
     "JobCompLoc": JOB_LOG,
     "SchedulerType": "sched/backfill",
     "SchedulerParameters": "bf_interval=1,sched_interval=1,sched_min_interval=0,batch_sched_delay=0",
-    "KillWait": "5",
+    "KillWait": "10",
     "SlurmdTimeout": "10",
     "PropagateResourceLimits": "NONE",
 }
