@@ -14,6 +14,7 @@ from cloudrl.errors import CheckpointError
 from cloudrl.saves.inventory import LATEST, Checkpoint, Inventory, SaveVersion
 from cloudrl.shards.progress import OnProgress, silent
 from cloudrl.shards.report import Report
+from cloudrl.shards.source import MergeInputs
 from cloudrl.shards.validate import verify
 
 OnCopied = Callable[[SaveVersion], object]
@@ -80,9 +81,10 @@ class CheckpointHandle:
         Raises:
             CheckpointError: A node stays silent.
         """
-        if self.info.is_megatron:
+        inputs = None if self.info.is_megatron else merge_inputs(self.info, self.source.open)
+        if not isinstance(inputs, MergeInputs):
             return verify_megatron(self.info, self.source.open)
-        return verify(merge_inputs(self.info, self.source.open), on_progress=on_progress)
+        return verify(inputs, on_progress=on_progress)
 
     def pull(self, path: str | os.PathLike[str], *, on_progress: OnProgress = silent) -> Pulled:
         """Copy the whole step as it is, other roles too, so that a job can go on from it elsewhere.

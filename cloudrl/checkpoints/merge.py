@@ -8,14 +8,17 @@ from typing import Any
 from cloudrl.checkpoints.staging import refuse_existing, staged
 from cloudrl.errors import CheckpointError
 from cloudrl.saves.inventory import Checkpoint, FileCopy
+from cloudrl.saves.megatron_layout import Kind, Weights
 from cloudrl.saves.names import is_small
 from cloudrl.shards.merge import plan_merge, write_model
+from cloudrl.shards.model_folder import ModelInputs, plan_model
 from cloudrl.shards.progress import OnProgress, silent
 from cloudrl.shards.source import MergeInputs, ShardSource, Sidecars
 
 OpenFile = Callable[[FileCopy], ShardSource]
 
 _HUGGINGFACE = "huggingface/"
+_OTHERS = "cloudrl checkpoints list"
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,7 @@ class Merged:
         return {**asdict(self), "path": str(self.path.absolute()), "warnings": list(self.warnings)}
 
 
-def merge_inputs(checkpoint: Checkpoint, open_file: OpenFile) -> MergeInputs:
+def merge_inputs(checkpoint: Checkpoint, open_file: OpenFile) -> MergeInputs | ModelInputs:
     """Say where everything is; only small files are read, and shards stay where they are.
 
     Args:
@@ -51,6 +54,11 @@ def merge_inputs(checkpoint: Checkpoint, open_file: OpenFile) -> MergeInputs:
     Raises:
         CheckpointError: Megatron wrote it, it has no shards, or a small file cannot be read.
     """
+    weights = checkpoint.weights
+    if weights is not None and weights.kind is not Kind.DIST:
+        return model_inputs(checkpoint, weights, open_file)
+    if checkpoint.is_megatron and weights is None:
+        raise CheckpointError(f"{checkpoint.name} has no weights", hint=_OTHERS)
     if checkpoint.is_megatron:
         raise CheckpointError(
             f"{checkpoint.name} is a checkpoint of Megatron (.distcp files and .metadata), and merging these is not "
@@ -64,15 +72,10 @@ def merge_inputs(checkpoint: Checkpoint, open_file: OpenFile) -> MergeInputs:
     }
     models, size = shards["model"], checkpoint.world_size
     if not models or size is None:
-        raise CheckpointError(f"{checkpoint.name} has no shards of a model", hint="cloudrl checkpoints list")
-    small = {
-        name.removeprefix(_HUGGINGFACE): copies[0]
-        for name, copies in checkpoint.files.items()
-        if name.startswith(_HUGGINGFACE) and is_small(name, copies[0].size_bytes)
-    }
+        raise CheckpointError(f"{checkpoint.name} has no shards of a model", hint=_OTHERS)
     return MergeInputs(
         shards=models,
-        config_files={name: open_file(file).read(0, file.size_bytes) for name, file in small.items()},
+        config_files=_read_small(checkpoint, _HUGGINGFACE, open_file),
         world_size=size,
         sidecars={
             rank: Sidecars(shards["optim"].get(rank), shards["extra_state"].get(rank), checkpoint.records.get(rank))
@@ -81,8 +84,38 @@ def merge_inputs(checkpoint: Checkpoint, open_file: OpenFile) -> MergeInputs:
     )
 
 
+def model_inputs(checkpoint: Checkpoint, weights: Weights, open_file: OpenFile) -> ModelInputs:
+    """The same of a whole model, or of an adapter.
+
+    Raises:
+        CheckpointError: A small file cannot be read.
+    """
+    beside = {
+        name.removeprefix(weights.folder): open_file(copies[0])
+        for name, copies in checkpoint.files.items()
+        if name.startswith(weights.folder) and name.endswith(".safetensors")
+    }
+    files = {name: source for name, source in beside.items() if "/" not in name}
+    return ModelInputs(files, _read_small(checkpoint, weights.folder, open_file))
+
+
+def _read_small(checkpoint: Checkpoint, folder: str, open_file: OpenFile) -> dict[str, bytes]:
+    """Config, tokenizer and the like, by their path below the folder."""
+    small = {
+        name.removeprefix(folder): copies[0]
+        for name, copies in checkpoint.files.items()
+        if name.startswith(folder) and is_small(name, copies[0].size_bytes)
+    }
+    return {name: open_file(file).read(0, file.size_bytes) for name, file in small.items()}
+
+
 def merge(
-    inputs: MergeInputs, target: Path, *, dtype: str = "bf16", sync: bool = False, on_progress: OnProgress = silent
+    inputs: MergeInputs | ModelInputs,
+    target: Path,
+    *,
+    dtype: str = "bf16",
+    sync: bool = False,
+    on_progress: OnProgress = silent,
 ) -> Merged:
     """Merge one role of one step; the shards are only read, and a merge that was killed can be repeated.
 
@@ -101,7 +134,7 @@ def merge(
         CheckpointError: See `plan_merge`; or the target cannot be written.
     """
     refuse_existing(target)
-    plan = plan_merge(inputs, dtype=dtype)
+    plan = plan_model(inputs, dtype=dtype) if isinstance(inputs, ModelInputs) else plan_merge(inputs, dtype=dtype)
     with staged(target, plan.size_bytes, sync=sync) as folder:
         warnings = write_model(plan, folder, on_progress)
     parameters = sum(output.elements for output in plan.outputs)

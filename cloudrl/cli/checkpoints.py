@@ -200,8 +200,10 @@ def _row(info: Checkpoint) -> tuple[str, ...]:
     from cloudrl.saves.inventory import spans
 
     size = info.world_size
-    ranks = "Megatron" if info.is_megatron else f"{len(info.ranks)} of {size}" if size is not None else "none"
-    places = [f"{spans(held)}{' on ' * bool(place.ranks)}{place.short}" for place, held in info.locations.items()]
+    ranks = f"{len(info.ranks)} of {size}" if size is not None else "Megatron" if info.is_megatron else "none"
+    places = [
+        f"{spans(held)}{' on ' * bool(held and place.ranks)}{place.short}" for place, held in info.locations.items()
+    ]
     missing = f"missing: {', '.join(info.missing)}" if info.missing else "complete"
     state = f"{missing}; resume point" if info.resumes else missing
     age = duration(max(0.0, time.time() - info.modified_at))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Tuple
 
 from cloudrl.errors import CheckpointError, ConnectionFailed, InputError
+from cloudrl.saves.megatron_layout import DIST_FILE, Weights, find_weights, is_megatron, missing_files
 from cloudrl.saves.names import DATA, RECORD, SHARD
 from cloudrl.saves.records import SaveRecord
 
@@ -97,8 +98,13 @@ class Checkpoint:
 
     @property
     def is_megatron(self) -> bool:
-        """Whether Megatron wrote it, in torch's distributed format."""
-        return any(name.endswith(".distcp") for name in self.files)
+        """Whether Megatron wrote it."""
+        return is_megatron(self.files)
+
+    @property
+    def weights(self) -> Weights | None:
+        """Where the weights lie that are no shards of FSDP; None where they are, and where there are none."""
+        return None if self.world_size is not None else find_weights(self.files)
 
     def shards(self, kind: str) -> dict[int, FileCopy]:
         """Training rank -> its file of kind `model`, `optim` or `extra_state`."""
@@ -116,19 +122,26 @@ class Checkpoint:
 
     @property
     def locations(self) -> dict[Location, tuple[int, ...]]:
-        """Location -> the training ranks whose weights are read from there."""
-        found: dict[Location, list[int]] = defaultdict(list)
+        """Location -> the training ranks whose weights are read from there; none for a whole model."""
+        found: dict[Location, set[int]] = defaultdict(set)
         for rank, file in self.shards("model").items():
-            found[file.location].append(rank)
-        return {location: tuple(ranks) for location, ranks in found.items()}
+            found[file.location].add(rank)
+        if self.weights is not None:
+            for name, copies in self.files.items():
+                if name.startswith(self.weights.folder):
+                    writer = DIST_FILE.fullmatch(name[len(self.weights.folder) :])
+                    found[copies[0].location] |= {int(writer[1])} if writer else set()
+        return {location: tuple(sorted(ranks)) for location, ranks in found.items()}
 
     @property
     def missing(self) -> tuple[str, ...]:
         """What is not there, one phrase each; nothing for a complete checkpoint."""
-        kinds = [self._missing_metadata] if self.is_megatron else [self._missing_ranks, self._partial_kinds]
-        gaps = [gap for find in kinds for gap in find()]
-        if _BESIDE_MODEL not in self.files:
-            gaps.append(_BESIDE_MODEL)
+        if self.is_megatron or self.weights is not None:
+            gaps = list(missing_files(self.files))
+        else:
+            gaps = [*self._missing_ranks(), *self._partial_kinds()]
+            if _BESIDE_MODEL not in self.files:
+                gaps.append(_BESIDE_MODEL)
         if not self.finished:
             gaps.append("the end of its saving")
         return (*gaps, *self._saved_again())
@@ -181,12 +194,6 @@ class Checkpoint:
         if gaps:
             several = len(gaps) > 1 or gaps[0][0] < gaps[0][1]
             yield f"rank{'s' * several} {', '.join(_span(*gap) for gap in gaps)}"
-
-    def _missing_metadata(self) -> Iterator[str]:
-        """Megatron's `.metadata`, which is written last, beside the data files."""
-        folders = {name.rpartition("/")[0] for name in self.files if name.endswith(".distcp")}
-        names = sorted(f"{folder}/.metadata".lstrip("/") for folder in folders)
-        return (name for name in names if name not in self.files)
 
     def _partial_kinds(self) -> Iterator[str]:
         """A kind that some ranks have saved and others have not; verl can be told to leave one out."""

@@ -21,6 +21,8 @@ DATA = "data.pt"
 SHARD = re.compile(r"(model|optim|extra_state)_world_size_([0-9]{1,9})_rank_([0-9]{1,9})\.pt")
 RECORD = re.compile(r"cloudrl_save_world_size_([0-9]{1,9})_rank_([0-9]{1,9})\.json")
 """Ours: see `cloudrl.saves.records`."""
+INDEX = "model.safetensors.index.json"
+"""Which file of a Hugging Face model has which tensor, where there are several."""
 
 _SMALL_BYTES = 64 << 20
 """Tokenizers of 33 MB are in use (google/gemma-3)."""

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cloudrl.errors import InputError
+from cloudrl.saves.names import INDEX
 from cloudrl.shards.architectures import check_architecture
 from cloudrl.shards.copying import copy
 from cloudrl.shards.dtypes import WANTED, DType
-from cloudrl.shards.model_files import INDEX, file_names, header, in_file_order, index, output_files, read_config
+from cloudrl.shards.model_files import file_names, header, in_file_order, index, output_files, read_config
 from cloudrl.shards.plan import HEAD, MAX_FILE_BYTES, Output, is_tied, make_outputs, split_files
 from cloudrl.shards.progress import Meter, OnProgress, silent
 from cloudrl.shards.source import MergeInputs
@@ -77,9 +78,34 @@ def plan_merge(inputs: MergeInputs, *, dtype: str = "bf16", max_file_bytes: int 
                 f"{HEAD} and the embedding differ, though config.json says they are one: both are kept, as untied"
             )
     outputs = make_outputs(parts, wanted, leave_out=leave_out)
+    return make_plan(outputs, inputs.config_files, changes, wanted, warnings=warnings, max_file_bytes=max_file_bytes)
+
+
+def make_plan(
+    outputs: Sequence[Output],
+    config_files: Mapping[str, bytes],
+    changes: Mapping[str, object],
+    wanted: DType | None,
+    *,
+    warnings: Sequence[str] = (),
+    max_file_bytes: int = MAX_FILE_BYTES,
+) -> Plan:
+    """Distribute tensors over files, and have config and index say so.
+
+    Args:
+        outputs: Every tensor.
+        config_files: What goes with the weights.
+        changes: What is another in the model's config.
+        wanted: The type that was asked for; None if each tensor keeps its own.
+        warnings: What to look at.
+        max_file_bytes: The most that a weight file may have.
+
+    Raises:
+        CheckpointError: A file has a name that leads out of the folder.
+    """
     files = [in_file_order(file) for file in split_files(outputs, max_file_bytes)]
     named = dict(zip(file_names(len(files)), files, strict=True))
-    texts = output_files(inputs.config_files, config, changes, wanted or _common_type(outputs))
+    texts = output_files(config_files, read_config(config_files), changes, wanted or _common_type(outputs))
     if len(named) > 1:
         texts[INDEX] = index(named)
     return Plan(named, texts, tuple(warnings))

@@ -14,7 +14,6 @@ from cloudrl.shards.plan import Output
 
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".safetensors.index.json", ".bin.index.json")
 _CONFIG = "config.json"
-INDEX = "model.safetensors.index.json"
 _ALIGN_BYTES = 8
 _ORDER = list(DType)
 

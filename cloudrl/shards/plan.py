@@ -39,7 +39,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Output:
-    """A tensor of the merged model: the pieces make the whole, without gap or overlap."""
+    """A tensor of the merged model: the pieces make the whole, without gap or overlap; without any it is zero."""
 
     name: str
     shape: tuple[int, ...]

@@ -1,17 +1,33 @@
-"""Megatron's checkpoints: what is there, whether it is all, and no more."""
+"""Megatron's checkpoints: what is there, whether it is all, and a whole model copied or cast."""
 
+import json
 import os
 import pickle
 import random
+import re
+import shutil
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
+from shard_files import read_safetensors
 
 from cloudrl.checkpoints.handle import CheckpointHandle, Checkpoints
 from cloudrl.checkpoints.megatron import named_files
 from cloudrl.checkpoints.sources import LocalSource
 from cloudrl.errors import CheckpointError
+from cloudrl.saves.megatron_layout import Kind
+from cloudrl.saves.names import INDEX
+from cloudrl.shards.dtypes import DType, cast_bytes
+from cloudrl.shards.plan import HEAD
 
+CONFIG = {
+    "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_size": 8, "vocab_size": 13,
+    "torch_dtype": "float32",
+}  # fmt: skip
+FORMAT = {"format": "pt"}
 NAMES = ["__0_0.distcp", "__0_1.distcp", "__1_0.distcp"]
 
 
@@ -21,14 +37,48 @@ def data(tmp_path: Path) -> Path:
     role = tmp_path / "run" / "global_step_3" / "actor"
     folder = role / "model" / "dist_ckpt"
     folder.mkdir(parents=True)
-    (role / "huggingface").mkdir()
-    (role / "huggingface" / "config.json").write_text("{}")
+    (role / "ckpt_contents.json").write_text('{"global_step": 3, "world_size": 2}')
     (role.parent / "data.pt").write_bytes(b"x")
     for name in NAMES:
         (folder / name).write_bytes(b"tensor")
     said = {f"layer {index}": {"relative_path": name, "offset": 0, "length": 6} for index, name in enumerate(NAMES)}
     (folder / ".metadata").write_bytes(pickle.dumps(said))
     return folder
+
+
+def write_model(folder: Path, **files: Mapping[str, np.ndarray]) -> None:
+    """A whole model, as a bridge writes it: its weights, by file and name."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, tensors in files.items():
+        save_file(dict(tensors), folder / f"{name}.safetensors", FORMAT)
+    where = {tensor: f"{name}.safetensors" for name, tensors in files.items() for tensor in tensors}
+    if len(files) > 1:
+        (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": where}))
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    (folder / "tokenizer.json").write_text("{}")
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A whole model in two files, as verl saves it by default, beside optimizer and random states."""
+    role = tmp_path / "run" / "global_step_3" / "actor"
+    layers = {"model.norm.weight": numbers(8), HEAD: numbers(13, 8)}
+    write_model(
+        role / "model" / "huggingface",
+        **{"model-00001-of-00002": {"model.embed_tokens.weight": numbers(13, 8)}, "model-00002-of-00002": layers},
+    )
+    for kind in ("optimizer", "extra"):
+        folder = role / kind / "dist_ckpt"
+        folder.mkdir(parents=True)
+        (folder / "__0_0.distcp").write_bytes(b"tensor")
+        (folder / ".metadata").write_bytes(pickle.dumps({"relative_path": "__0_0.distcp"}))
+    (role / "ckpt_contents.json").write_text('{"global_step": 3, "world_size": 2}')
+    (role.parent / "data.pt").write_bytes(b"x")
+    return role / "model" / "huggingface"
+
+
+def numbers(*shape: int) -> np.ndarray:
+    return np.random.default_rng(shape).standard_normal(shape, np.float32)
 
 
 def latest(data: Path) -> CheckpointHandle:
@@ -40,9 +90,10 @@ def test_a_whole_one(data: Path) -> None:
     report = found.verify()
     assert found.complete
     assert found.info.world_size is None
+    assert found.info.locations.popitem()[1] == (0, 1)
     assert report.ok
-    assert (report.ranks, report.size_bytes) == ((0, 1), 18)
-    assert "tensors are not" in report.findings[-1].message
+    assert (report.ranks, report.size_bytes, report.step, report.world_size) == ((0, 1), 18, 3, 2)
+    assert "not what they hold" in report.findings[-1].message
     with pytest.raises(CheckpointError, match="merging these is not supported yet") as caught:
         found.merge(data.parent / "model")
     assert "--backend megatron" in str(caught.value.hint)
@@ -70,6 +121,142 @@ def test_a_save_that_was_cut_off_has_no_metadata(data: Path) -> None:
 def test_damaged_metadata(data: Path, content: bytes) -> None:
     (data / ".metadata").write_bytes(content)
     assert not latest(data).verify().ok
+
+
+def test_a_whole_model_is_copied(model: Path, tmp_path: Path) -> None:
+    found = latest(model)
+    report = found.verify()
+    assert (found.info.missing, found.info.weights) == ((), (Kind.MODEL, "model/huggingface/"))
+    assert (report.ok, report.tensors, report.step, report.step_source) == (True, 3, 3, "manifest")
+    merged = found.merge(tmp_path / "model", dtype="keep")
+    assert (merged.tensors, merged.warnings) == (3, ())
+    assert read_safetensors(tmp_path / "model") == read_safetensors(model)
+    assert json.loads((tmp_path / "model" / "config.json").read_text()) == CONFIG
+    assert (tmp_path / "model" / "tokenizer.json").read_text() == "{}"
+
+
+def test_a_whole_model_is_cast(model: Path, tmp_path: Path) -> None:
+    latest(model).merge(tmp_path / "model")
+    before, after = read_safetensors(model), read_safetensors(tmp_path / "model")
+    assert json.loads((tmp_path / "model" / "config.json").read_text())["torch_dtype"] == "bfloat16"
+    for name, (_, shape, data) in before.items():
+        assert after[name] == ("BF16", shape, cast_bytes(data, DType.FLOAT32, DType.BFLOAT16))
+
+
+def test_a_critic_gets_its_head(model: Path, tmp_path: Path) -> None:
+    critic = model.parents[1].rename(model.parents[2] / "critic") / "model" / "huggingface"
+    save_file(
+        {"model.norm.weight": numbers(8), HEAD: numbers(1, 8)}, critic / "model-00002-of-00002.safetensors", FORMAT
+    )
+    origin = LocalSource(tmp_path / "run")
+    Checkpoints(origin).select(3, role="critic").merge(tmp_path / "model", dtype="keep")
+    tensors, config = read_safetensors(tmp_path / "model"), json.loads((tmp_path / "model" / "config.json").read_text())
+    assert tensors["score.weight"] == ("F32", (1, 8), numbers(1, 8).tobytes())
+    assert tensors["score.bias"] == ("F32", (1,), bytes(4))
+    assert HEAD not in tensors
+    assert (config["architectures"], config["id2label"]) == (["Qwen2ForTokenClassification"], {"0": "LABEL_0"})
+
+
+def test_the_layout_of_verl_0_8(model: Path, tmp_path: Path) -> None:
+    role = model.parents[1]
+    model.rename(role / "huggingface")
+    (role / "optimizer" / "dist_ckpt").rename(role / "dist_ckpt")
+    (role / "ckpt_contents.json").unlink()
+    shutil.rmtree(role / "model")
+    found = Checkpoints(LocalSource(tmp_path / "run")).latest()
+    assert found.info.weights == (Kind.MODEL, "huggingface/")
+    assert found.merge(tmp_path / "model").tensors == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "gap"),
+    [
+        ("ckpt_contents.json", "ckpt_contents.json"),
+        ("model/huggingface/config.json", "model/huggingface/config.json"),
+        (f"model/huggingface/{INDEX}", f"model/huggingface/{INDEX}"),
+        ("model/huggingface/model-00002-of-00002.safetensors", "model/huggingface/model-00002-of-00002.safetensors"),
+        ("optimizer/dist_ckpt/.metadata", "optimizer/dist_ckpt/.metadata"),
+    ],
+)
+def test_a_file_of_a_whole_model_that_is_missing(model: Path, name: str, gap: str) -> None:
+    (model.parents[1] / name).unlink()
+    assert latest(model).info.missing == (gap,)
+
+
+def test_a_save_without_weights(model: Path) -> None:
+    shutil.rmtree(model)
+    found = latest(model)
+    assert found.info.missing == ("the weights",)
+    with pytest.raises(CheckpointError, match="has no weights"):
+        found.merge(model.parent / "merged")
+
+
+SPOILED: dict[str, tuple[Callable[[bytes], bytes], str]] = {
+    "cut off": (lambda data: data[:-1], "is cut off or too long"),
+    "longer": (lambda data: data + b"x", "is cut off or too long"),
+    "empty": (lambda _: b"", "its header would have 0 bytes"),
+    "a header of no end": (lambda data: b"\xff" * 8 + data[8:], "its header would have"),
+    "no JSON": (lambda data: data[:8] + b"[" + data[9:], "its header is none"),
+    "another type": (lambda data: data.replace(b'"F32"', b'"F8x"'), "of type 'F8x'"),
+    "another place": (lambda data: data.replace(b"[416,", b"[415,"), "would lie at bytes 415"),
+    "another shape": (lambda data: data.replace(b"[13,8]", b"[12,8]"), "would lie at bytes"),
+    "a negative shape": (lambda data: data.replace(b"[13,8]", b"[-3,8]"), "impossible shape or place"),
+}
+
+
+@pytest.mark.parametrize("how", SPOILED)
+def test_a_damaged_file_of_a_whole_model(model: Path, how: str, tmp_path: Path) -> None:
+    spoil, message = SPOILED[how]
+    path = model / "model-00002-of-00002.safetensors"
+    path.write_bytes(spoil(path.read_bytes()))
+    found = latest(model)
+    (finding, *_) = found.verify().findings
+    assert (finding.fatal, message in finding.message) == (True, True)
+    with pytest.raises(CheckpointError, match=re.escape(message)):
+        found.merge(tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+
+
+INDICES = {
+    "names another file": ({"model.norm.weight": "x.safetensors"}, "names 1 files that are not there: x.safetensors"),
+    "lacks a tensor": ({"model.norm.weight": "model-00002-of-00002.safetensors"}, "disagree on 2 tensors"),
+    "is a list": ([], "has no weight_map"),
+}
+
+
+@pytest.mark.parametrize("how", INDICES)
+def test_an_index_that_does_not_fit(model: Path, how: str, tmp_path: Path) -> None:
+    where, message = INDICES[how]
+    (model / INDEX).write_text(json.dumps({"weight_map": where}))
+    assert message in latest(model).verify().findings[0].message
+    with pytest.raises(CheckpointError, match=message):
+        latest(model).merge(tmp_path / "model")
+
+
+def test_another_step_in_the_folder(model: Path) -> None:
+    (model.parents[1] / "ckpt_contents.json").write_text('{"global_step": 4}')
+    fatal = [finding.message for finding in latest(model).verify().findings if finding.fatal]
+    assert fatal == ["ckpt_contents.json says that this is step 4, and the folder step 3"]
+
+
+def test_an_adapter_is_handed_out(model: Path, tmp_path: Path) -> None:
+    shutil.rmtree(model)
+    adapter = model / "adapter"
+    write_model(adapter, adapter_model={"base_model.model.x.lora_A.weight": numbers(2, 8)})
+    (adapter / "config.json").unlink()
+    (adapter / "adapter_config.json").write_text('{"r": 2}')
+    found = latest(model)
+    assert (found.info.missing, found.verify().ok) == ((), True)
+    merged = found.merge(tmp_path / "model", dtype="keep")
+    assert "load it with peft" in merged.warnings[0]
+    assert read_safetensors(tmp_path / "model") == read_safetensors(adapter)
+    assert sorted(path.name for path in (tmp_path / "model").iterdir()) == [
+        "adapter_config.json", "adapter_model.safetensors", "tokenizer.json",
+    ]  # fmt: skip
+    (adapter / "adapter_config.json").unlink()
+    assert latest(model).info.missing == ("model/huggingface/adapter/adapter_config.json",)
+    with pytest.raises(CheckpointError, match=r"has no adapter_config\.json"):
+        latest(model).merge(tmp_path / "again")
 
 
 class _Hostile:

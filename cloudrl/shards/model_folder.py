@@ -1,0 +1,168 @@
+"""A model that lies there whole, as safetensors files: read, checked, and planned to be written again in another type.
+
+Format: safetensors 0.8, README.md, `Format`. It has no checksums: what can be checked is that header, file and index
+agree.
+"""
+
+import json
+import math
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cloudrl.errors import CheckpointError, InputError
+from cloudrl.saves.names import INDEX
+from cloudrl.shards.critic import critic_config, critic_outputs, is_value_head
+from cloudrl.shards.dtypes import WANTED, DType, result_type
+from cloudrl.shards.merge import Plan, make_plan
+from cloudrl.shards.model_files import in_file_order, read_config
+from cloudrl.shards.plan import HEAD, MAX_FILE_BYTES, Output, Piece
+from cloudrl.shards.report import Finding
+from cloudrl.shards.shard import Shard
+from cloudrl.shards.source import ShardSource
+from cloudrl.shards.tensors import Tensor, View
+from cloudrl.shards.torch_zip import Archive, Member
+
+ADAPTER, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
+_LENGTH = struct.Struct("<Q")
+_MAX_HEADER_BYTES = 1 << 24  # 100,000 tensors
+_DTYPES = {dtype.safetensors: dtype for dtype in DType}
+_ANOTHER = "Take another copy, or another step: cloudrl checkpoints list"
+
+
+@dataclass(frozen=True)
+class ModelInputs:
+    """A whole model, or a LoRA adapter in peft's format.
+
+    Attributes:
+        weights: Its safetensors files, by name.
+        config_files: What else lies beside them.
+    """
+
+    weights: Mapping[str, ShardSource]
+    config_files: Mapping[str, bytes] = field(default_factory=dict)
+
+    @property
+    def is_adapter(self) -> bool:
+        """Whether it needs its base model."""
+        return ADAPTER in self.weights or ADAPTER_CONFIG in self.config_files
+
+
+def plan_model(inputs: ModelInputs, *, dtype: str = "bf16", max_file_bytes: int = MAX_FILE_BYTES) -> Plan:
+    """Check everything and decide what is written; of the weights only headers are read.
+
+    Args:
+        inputs: The files.
+        dtype: See `plan_merge`.
+        max_file_bytes: The most that a weight file may have.
+
+    Raises:
+        InputError: `dtype` is unknown.
+        CheckpointError: A file is missing or damaged.
+    """
+    if dtype not in WANTED:
+        raise InputError(f"dtype {dtype!r} is unknown; choose {', '.join(WANTED)}")
+    wanted = WANTED[dtype]
+    shards = [read_header(name, source) for name, source in sorted(inputs.weights.items())]
+    for finding in check_model(inputs, shards):
+        raise CheckpointError(finding.message, hint=_ANOTHER)
+    outputs = [_output(shard, name, tensor, wanted) for shard in shards for name, tensor in shard.tensors.items()]
+    if inputs.is_adapter:
+        warning = "this is a LoRA adapter: load it with peft, on top of the model that it was trained on"
+        return Plan({ADAPTER: in_file_order(outputs)}, dict(inputs.config_files), (warning,))
+    config = read_config(inputs.config_files)
+    changes: dict[str, Any] = {}
+    if any(output.name == HEAD and is_value_head(output.shape, config) for output in outputs):
+        changes, outputs = critic_config(config), critic_outputs(outputs)
+    return make_plan(outputs, inputs.config_files, changes, wanted, max_file_bytes=max_file_bytes)
+
+
+def _output(shard: Shard, name: str, tensor: Tensor, wanted: DType | None) -> Output:
+    elements = tensor.view.elements
+    pieces = (Piece(shard, tensor.view, 0, elements, elements, check=False),) if elements else ()
+    return Output(name, tensor.shape, result_type(tensor.view.dtype, wanted), pieces)
+
+
+def check_model(inputs: ModelInputs, shards: list[Shard]) -> Iterator[Finding]:
+    """Whether each tensor is there once, and all that the index names.
+
+    Megatron-Bridge leaves out a whole file if one tensor of it is missing, and goes on (megatron-bridge 0.5.2,
+    models/conversion/model_bridge.py).
+    """
+    for name in (ADAPTER, ADAPTER_CONFIG) if inputs.is_adapter else ():
+        if name not in inputs.weights and name not in inputs.config_files:
+            yield Finding(f"the adapter has no {name}")
+    if not shards:
+        yield Finding("there are no weights")
+    found: dict[str, str] = {}
+    for shard in shards:
+        for name in shard.tensors:
+            if name in found:
+                yield Finding(f"{name} is in {found[name]} and in {shard.archive.root}", file=shard.label)
+            found[name] = shard.archive.root
+    if INDEX in inputs.config_files:
+        yield from _check_index(inputs.config_files[INDEX], inputs.weights, found)
+
+
+def _check_index(text: bytes, files: Mapping[str, ShardSource], found: Mapping[str, str]) -> Iterator[Finding]:
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        yield Finding(f"{INDEX} is no JSON: {error}")
+        return
+    named = content.get("weight_map") if isinstance(content, dict) else None
+    if not isinstance(named, dict):
+        yield Finding(f"{INDEX} has no weight_map")
+        return
+    gone = sorted({str(file) for file in named.values()} - files.keys())
+    if gone:
+        yield Finding(f"{INDEX} names {len(gone)} files that are not there: {', '.join(gone[:3])}")
+        return
+    wrong = sorted(name for name in named.keys() | found.keys() if named.get(name) != found.get(name))
+    if wrong:
+        yield Finding(f"{INDEX} and the files disagree on {len(wrong)} tensors: {', '.join(wrong[:3])}")
+
+
+def read_header(name: str, source: ShardSource) -> Shard:
+    """Which tensors a file has, and where.
+
+    Raises:
+        CheckpointError: It is cut off, or no safetensors file.
+    """
+    size = source.size_bytes()
+    length = _LENGTH.unpack(source.read(0, _LENGTH.size))[0] if size >= _LENGTH.size else 0
+    start = _LENGTH.size + length
+    if not 2 <= length <= _MAX_HEADER_BYTES or start > size:
+        raise _damaged(source, f"its header would have {length} bytes, and the file has {size}")
+    try:
+        entries = json.loads(source.read(_LENGTH.size, length))
+        entries.pop("__metadata__", None)
+        located = {str(key): _locate(key, entry) for key, entry in entries.items()}
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise _damaged(source, f"its header is none ({error})") from error
+    at, members, tensors = 0, {}, {}
+    for key, (view, first, end) in sorted(located.items(), key=lambda item: item[1][1:]):
+        if first != at or end - first != view.size_bytes:
+            raise _damaged(source, f"{key} would lie at bytes {first} to {end}")
+        at, members[f"data/{key}"], tensors[key] = end, Member(start + first, end - first, 0), Tensor(view.shape, view)
+    if start + at != size:
+        raise _damaged(source, f"its tensors end at byte {start + at}, and it has {size}: it is cut off or too long")
+    return Shard(0, None, Archive(source, name, members, ""), tensors)
+
+
+def _locate(key: str, entry: Mapping[str, Any]) -> tuple[View, int, int]:
+    """A tensor, and where it begins and ends."""
+    first, end = entry["data_offsets"]
+    shape = tuple(entry["shape"])
+    if entry["dtype"] not in _DTYPES:
+        raise ValueError(f"{key} is of type {entry['dtype']!r:.20}, which cannot be read")
+    if not all(type(each) is int and 0 <= each < 1 << 62 for each in (first, end, *shape)) or len(shape) > 64:
+        raise ValueError(f"{key} has an impossible shape or place")
+    if math.prod(shape) >= 1 << 62:
+        raise ValueError(f"{key} has an impossible shape")
+    return View(key, _DTYPES[entry["dtype"]], 0, shape), first, end
+
+
+def _damaged(source: ShardSource, why: str) -> CheckpointError:
+    return CheckpointError(f"{source.label} is no complete safetensors file: {why}", hint=_ANOTHER)
