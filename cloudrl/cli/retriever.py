@@ -83,9 +83,16 @@ def fetch(
 
 @app.command()
 def serve(
-    place: Annotated[Path, typer.Argument(metavar="DIR|INDEX", help="Folder of build or fetch, or an index file.")],
+    place: Annotated[
+        Path | None, typer.Argument(metavar="DIR|INDEX", help="Folder of build or fetch, or an index file.")
+    ] = None,
     corpus: Annotated[Path | None, option("FILE", "Passages as jsonl, if the index alone is given.")] = None,
-    engine: EngineOption = None,
+    engine: Annotated[
+        str | None,
+        option(
+            "NAME", "flat, faiss or bm25, if the index does not say; serpapi searches the web, with $SERPAPI_API_KEY."
+        ),
+    ] = None,
     encoder: EncoderOption = None,
     prefixes: PrefixesOption = None,
     device: DeviceOption = "cpu",

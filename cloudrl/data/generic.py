@@ -15,7 +15,7 @@ from cloudrl.data.fields import ANSWERS, PROMPTS, answer_text, find_field, messa
 from cloudrl.data.parquet import silent, write_splits
 from cloudrl.data.request import Request, is_hub_id, is_path
 from cloudrl.data.rewards import reward_of
-from cloudrl.data.rows import Skipped, make_rows, open_raw, verl_row
+from cloudrl.data.rows import BadRow, Skipped, make_rows, open_raw, verl_row
 from cloudrl.errors import InputError, did_you_mean
 
 _ABILITY = "general"  # verl's scripts name a field of knowledge; verl itself does not read it
@@ -73,6 +73,16 @@ def data_source(request: Request) -> str:
     return PurePath(request.name).stem if is_path(request.name) else request.name
 
 
+def _truth(source: str, answer: Any) -> object:
+    """The right answer, or for exact match (verl 0.9.1, utils/reward_score/search_r1_like_qa_em.py) all right ones."""
+    if reward_of(source) != "search_r1_like_qa_em":
+        return answer_text(answer)
+    answers = answer if isinstance(answer, list) else [answer]
+    if not answers:
+        raise BadRow("its list of answers is empty")
+    return {"target": [answer_text(each) for each in answers]}
+
+
 def _choose_splits(request: Request, names: Iterable[str]) -> Tuple[str, Optional[str]]:
     """The splits to train and to test on, as asked for or by their usual names; without one to test on it is None.
 
@@ -128,7 +138,7 @@ def _rows(
             data_source=source,
             prompt=messages(value_at(raw, prompt_field), request.system),
             ability=_ABILITY,
-            truth=answer_text(value_at(raw, answer_field)),
+            truth=_truth(source, value_at(raw, answer_field)),
             extra={"split": split, "index": number},
         )
 

@@ -19,7 +19,7 @@ from cloudrl.retriever.counters import Counters
 
 T = TypeVar("T")
 Key = tuple[str, int]
-Search = Callable[[Sequence[str], int], list[T]]
+Search = Callable[[Sequence[str], int], Sequence[T | Exception]]
 
 MAX_BATCH = 512
 _LONGEST_RETRY_S = 30
@@ -50,7 +50,8 @@ class Batcher(Generic[T]):
     """Collects queries, and lets one thread search them. For one event loop.
 
     Args:
-        search: answers queries for the best k; called in `executor`, never twice at once.
+        search: answers queries for the best k, or says why one alone has no answer; called in `executor`, never twice
+            at once.
         executor: with one thread.
         counters: to be told.
         max_batch: so many queries at once.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -14,6 +14,26 @@ from cloudrl.retriever.exact import ExactIndex, Hit
 from cloudrl.retriever.vectors import Floats
 
 ENGINES = ("flat", "bm25", "faiss")
+
+
+class Found(NamedTuple):
+    """A passage as it is sent, and its score."""
+
+    document: bytes
+    score: float
+
+
+class Searches(Protocol):
+    """What a server serves: a `Retriever`, or a search of the web.
+
+    Attributes:
+        identity: what it serves, for a program.
+    """
+
+    identity: dict[str, Any]
+
+    def search(self, queries: Sequence[str], k: int) -> Sequence[list[Found] | Exception]:
+        """For each query at most `k` passages, the best first, or why it alone cannot be answered."""
 
 
 class Engine(Protocol):

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from cloudrl.errors import InputError
 from cloudrl.retriever import memory
 from cloudrl.retriever.bm25 import Bm25Engine, is_bm25
 from cloudrl.retriever.corpus import Corpus, open_corpus
 from cloudrl.retriever.encoder import Encoder
-from cloudrl.retriever.engine import ENGINES, Engine, FaissEngine, FlatEngine, check_sample
+from cloudrl.retriever.engine import ENGINES, Engine, FaissEngine, FlatEngine, Found, Searches, check_sample
 from cloudrl.retriever.exact import ExactIndex
 from cloudrl.retriever.record import Record, check_same, read_record
+from cloudrl.retriever.serpapi import NAME as SERPAPI
+from cloudrl.retriever.serpapi import open_serpapi
 from cloudrl.retriever.vectors import VectorFile, fingerprint, is_vector_file, open_vectors
 
 OnProgress = Callable[[str, int, int], object]
@@ -29,11 +31,11 @@ class Source:
     """What to serve; what is None or "" is taken from the index's record, or found out.
 
     Attributes:
-        place: a folder of `build` or `fetch`, or an index.
+        place: a folder of `build` or `fetch`, or an index; None for the web.
         corpus: jsonl.
         encoder: on the Hub, or a folder.
         prefixes: see `encoder.PREFIXES`.
-        engine: one of `ENGINES`.
+        engine: one of `ENGINES`, or `SERPAPI`, to which nothing else applies.
         device: of torch.
         precision: one of `PRECISIONS`; if "", float32 on a CPU and float16 on a GPU.
         from_disk: whether the index may be larger than the memory.
@@ -41,7 +43,7 @@ class Source:
         faiss_parameters: see `FaissEngine`.
     """
 
-    place: Path
+    place: Path | None
     corpus: Path | None = None
     encoder: str = ""
     prefixes: str = ""
@@ -58,13 +60,6 @@ class Source:
         return (self.precision or ("float32" if self.device == "cpu" else "float16")) == "float16"
 
 
-class Found(NamedTuple):
-    """A passage as it is sent, and its score."""
-
-    document: bytes
-    score: float
-
-
 class Retriever:
     """An engine with its corpus.
 
@@ -79,6 +74,15 @@ class Retriever:
         """For each query at most `k` passages, the best first."""
         found = self._engine.search(queries, k)
         return [[Found(self._corpus.document(row), score) for row, score in hits] for hits in found]
+
+
+def open_searches(source: Source, *, on_progress: OnProgress, say: Callable[[str], object]) -> Searches:
+    """An index, or the web; see `open_retriever` and `open_serpapi`."""
+    if source.engine != SERPAPI:
+        return open_retriever(source, on_progress=on_progress, say=say)
+    if replace(source, engine="") != Source(None):
+        raise InputError(f"the engine {SERPAPI} searches the web: no index, corpus, encoder or device applies to it")
+    return open_serpapi(os.environ, say=say)
 
 
 def open_retriever(
@@ -131,8 +135,10 @@ def index_fingerprint(index: Path) -> str:
     return fingerprint(index)
 
 
-def _index_of(place: Path) -> tuple[Path, Record | None]:
+def _index_of(place: Path | None) -> tuple[Path, Record | None]:
     """The index, and what is recorded of it."""
+    if place is None:
+        raise InputError("there is nothing to serve", hint="Name a folder of `cloudrl retriever build`, or an index")
     if not place.exists():
         raise InputError(f"there is no index {place}", hint="Make one: cloudrl retriever build --help")
     if place.is_dir() and not is_bm25(place):

@@ -11,10 +11,10 @@ import os
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from aiohttp import web
 
@@ -22,7 +22,7 @@ from cloudrl.errors import InputError
 from cloudrl.retriever.addresses import is_loopback
 from cloudrl.retriever.batching import Batcher, QueueFull
 from cloudrl.retriever.counters import Counters
-from cloudrl.retriever.opening import Found
+from cloudrl.retriever.engine import Found, Searches
 from cloudrl.retriever.requests import MAX_PASSAGES, InvalidRequest, RetrieveRequest, parse_request
 
 TIMEOUT_HEADER = "X-Timeout-S"
@@ -31,15 +31,6 @@ DEFAULT_TOPK, DEFAULT_PORT = 3, 8000
 _BODY_BYTES = 1 << 26
 _SHUTDOWN_S = 5.0
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-
-class Searches(Protocol):
-    """What is served: a `Retriever`."""
-
-    identity: dict[str, Any]
-
-    def search(self, queries: Sequence[str], k: int) -> list[list[Found]]:
-        """For each query at most `k` passages, the best first."""
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,7 @@ def serve(
     Raises:
         InputError: the port is taken, or what is to be served does not go together or does not fit.
     """
-    from cloudrl.retriever.opening import open_retriever
+    from cloudrl.retriever.opening import open_searches
     from cloudrl.retriever.server import bind
     from cloudrl.retriever.server import serve as answer
 
@@ -76,7 +76,7 @@ def serve(
             import torch
 
             torch.set_num_threads(threads)
-        retriever = open_retriever(source, **_callbacks(on_progress))
+        retriever = open_searches(source, **_callbacks(on_progress))
         host, port = bound.getsockname()[:2]
         address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         options = replace(options, port=port)

@@ -90,7 +90,11 @@ def test_nobody_answers(run: Run) -> None:
     run("retriever", "bench", "--url", "http://127.0.0.1:9").ended(5, "no retrieval server answers at")
 
 
-def test_what_cannot_be_served(index: Path, run: Run, tmp_path: Path) -> None:
+def test_what_cannot_be_served(index: Path, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SERPAPI_API_KEY", raising=False)
+    run("retriever", "serve", "--port", "0").ended(2, "there is nothing to serve", "Name a folder")
+    run("retriever", "serve", "--engine", "serpapi", "--port", "0").ended(2, "SERPAPI_API_KEY", "--secret")
+    run("retriever", "serve", "x", "--engine", "serpapi", "--port", "0").ended(2, "searches the web: no index")
     run("retriever", "serve", str(tmp_path)).ended(2, "has no finished index", "cloudrl retriever build --help")
     run("retriever", "serve", str(index), "--host", "0.0.0.0").ended(2, "there is no token", "--token-file FILE")
     run("retriever", "serve", str(index), "--port", "0", "--device", "cuda:9").ended(2, "--device cpu")

@@ -159,6 +159,8 @@ def test_a_chat_stays_as_it_is(tmp_path: Path) -> None:
         ({"question": "q", "answer": float("nan")}, {}, "its answer is empty"),
         ({"question": "q", "answer": True}, {}, "its answer is neither a text nor a number, but 'True'"),
         ({"question": "q", "answer": ["a"]}, {}, "its answer is neither a text nor a number, but \"['a']\""),
+        ({"question": "q", "answer": []}, {"data_source": "searchR1_nq"}, "its list of answers is empty"),
+        ({"question": "q", "answer": [""]}, {"data_source": "searchR1_nq"}, "its answer is empty"),
         ({"question": "q", "answer": "\ud800"}, {}, "its answer holds a lone surrogate"),
         ({"question": "\ud800", "answer": "a"}, {}, "its prompt holds a lone surrogate"),
         ({"question": "q"}, {}, "it has no field 'answer'; it has question"),
@@ -190,6 +192,17 @@ def test_bad_rows_are_left_out_on_request_and_counted(tmp_path: Path) -> None:
     kept = sum(pq.read_metadata(path).num_rows for path in paths.values())
     assert kept == 5
     assert said[-1] == "mine: 2 rows left out; the first: mine train row 0: its answer is empty"
+
+
+@pytest.mark.verl
+@pytest.mark.parametrize("answer", ["Goethe", ["Johann Wolfgang von Goethe", "Goethe"]])
+def test_answers_of_agents_that_search_are_what_verls_exact_match_reads(answer: object, tmp_path: Path) -> None:
+    from verl.utils.reward_score import default_compute_score
+
+    row = one(tmp_path, {"question": "Who wrote Faust?", "answer": answer}, data_source="searchR1_nq")
+    truth = row["reward_model"]["ground_truth"]
+    assert default_compute_score("searchR1_nq", "<answer>Goethe</answer>", truth) == 1
+    assert default_compute_score("searchR1_nq", "<answer>Schiller</answer>", truth) == 0
 
 
 # -- splits ---------------------------------------------------------------------------------------------------

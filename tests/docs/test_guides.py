@@ -27,7 +27,7 @@ REWARD = "def compute_score(data_source, solution_str, ground_truth, extra_info=
 ROWS = "".join(f'{{"question": "{n} + 1?", "answer": "{n + 1}"}}\n' for n in range(40))
 DATA = {
     name: {"train": f"/root/data/{name}/train.parquet", "test": f"/root/data/{name}/test.parquet"}
-    for name in ("gsm8k", "math", "nq_search")
+    for name in ("gsm8k", "math", "nq_search", "nq_search_tool")
 }
 
 

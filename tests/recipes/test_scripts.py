@@ -29,6 +29,9 @@ MOVED = {
 ITS_FOLDER = "each run gets a folder of its own below the cluster's"
 ITS_NAME = "the project is the recipe"
 SAVES = "-1 never saves"
+UNSET = "it begins with two variables that are set nowhere"
+CONSOLE = "the console is where progress is read"
+SEARCH_R1 = [name for name in NAMES if name.startswith("search-r1")]
 
 DIFFERENT: dict[str, dict[str, tuple[Any, Any, str]]] = {
     "ppo": {
@@ -67,9 +70,24 @@ DIFFERENT: dict[str, dict[str, tuple[Any, Any, str]]] = {
         "trainer.default_local_dir": ("verl_checkpoints/--search-r1-ppo-qwen2.5-7b-em-multinode-2",
          "/checkpoints/search-r1-ppo-qwen2.5-7b-em-multinode-2", ITS_FOLDER),
         "trainer.experiment_name": ("--search-r1-ppo-qwen2.5-7b-em-multinode-2",
-         "search-r1-ppo-qwen2.5-7b-em-multinode-2", "it begins with two variables that are set nowhere"),
-        "trainer.logger": (["wandb"], ["console", "wandb"], "the console is where progress is read"),
+         "search-r1-ppo-qwen2.5-7b-em-multinode-2", UNSET),
+        "trainer.logger": (["wandb"], ["console", "wandb"], CONSOLE),
         "trainer.project_name": ("Search-R1-release", "search-r1", ITS_NAME),
+    },
+    **{
+        f"search-r1-grpo-{size}": {
+            "data.train_files": ("data/nq_hotpotqa_train/train.parquet", "/root/data/nq_search/train.parquet",
+             "of the questions of both, ready-made rows on the Hub; the recipe names them"),
+            "data.val_files": ("data/nq_hotpotqa_train/test.parquet", "/root/data/nq_search/test.parquet",
+             "as for training"),
+            "trainer.default_local_dir": (f"verl_checkpoints/--search-r1-grpo-qwen2.5-{size}-em-multinode-4",
+             f"/checkpoints/search-r1-grpo-qwen2.5-{size}-em-multinode-4", ITS_FOLDER),
+            "trainer.experiment_name": (f"--search-r1-grpo-qwen2.5-{size}-em-multinode-4",
+             f"search-r1-grpo-qwen2.5-{size}-em-multinode-4", UNSET),
+            "trainer.logger": (["wandb"], ["console", "wandb"], CONSOLE),
+            "trainer.project_name": ("Search-R1", f"search-r1-grpo-{size}", ITS_NAME),
+        }
+        for size in ("32b", "72b")
     },
 }  # fmt: skip
 """Recipe -> key -> value of the script, our value, why."""
@@ -79,7 +97,7 @@ WRITTEN_OUT = {
     "grpo-qwen3-32b": {},
     "ppo-sglang-7b": {"algorithm.adv_estimator": "gae"},
     "ppo-rocm-0.5b": {"algorithm.adv_estimator": "gae", "data.filter_overlong_prompts": True},
-    "search-r1": {},
+    **{name: {} for name in SEARCH_R1},
 }
 """Recipe -> what the script leaves to the defaults of its time and the recipe says."""
 
@@ -88,7 +106,7 @@ GIVEN_BY_THE_CLUSTER = {
     "grpo-qwen3-32b": {"trainer.default_local_dir", "trainer.resume_mode"},
     "ppo-sglang-7b": {"trainer.default_local_dir", "trainer.resume_mode"},
     "ppo-rocm-0.5b": {"trainer.default_local_dir", "trainer.resume_mode"},
-    "search-r1": set(),
+    **{name: set() for name in SEARCH_R1},
 }
 """Recipe -> what neither of them says."""
 
@@ -119,7 +137,7 @@ def script(name: str) -> str:
 def variables(text: str) -> dict[str, str]:
     """The script's variables, as they are at its end."""
     found = {"HOME": "/root"}
-    for name, value in re.findall(r'^(?:export )?(\w+)=("?[^\s"]*"?)$', text, re.MULTILINE):
+    for name, value in re.findall(r'^(?:export )?(\w+)=("?[^\s"]*"?)(?: +#.*)?$', text, re.MULTILINE):
         found[name] = expanded(value.strip("\"'"), found)
     return found
 
@@ -150,7 +168,7 @@ def sent(name: str) -> dict[str, Any]:
         each: {part: f"{files or f'/root/data/{each}'}/{part}.parquet" for part in ("train", "test")}
         for each in job.data
     }
-    lab = cluster(data=data, models={job.model: job.model}, verl_version=job.verl)
+    lab = cluster(nodes=job.nodes, data=data, models={job.model: job.model}, verl_version=job.verl)
     argv = plan(job, lab, SubmitOptions(name=run, env={"WANDB_API_KEY": "secret"})).argv
     return typed(list(argv[3:]))
 
@@ -235,5 +253,6 @@ def test_a_comment_behind_a_backslash_ends_the_command(received):
     }
 
 
-def test_nothing_of_search_r1s_script_is_lost(received):
-    assert set(meant("search-r1")) == {key.lstrip("+") for key in received("search-r1")}
+@pytest.mark.parametrize("name", SEARCH_R1)
+def test_nothing_of_search_r1s_scripts_is_lost(received, name):
+    assert set(meant(name)) == {key.lstrip("+") for key in received(name)}

@@ -10,7 +10,7 @@ from typing import Any
 
 import aiohttp
 
-from cloudrl.retriever.opening import Found
+from cloudrl.retriever.engine import Found, Searches
 from cloudrl.retriever.server import ServeOptions, bind, running
 
 Session = aiohttp.ClientSession
@@ -50,7 +50,7 @@ class FakeRetriever:
         return task
 
 
-def serving(test: Test, retriever: FakeRetriever | None = None, **options: Any) -> Any:
+def serving(test: Test, retriever: Searches | None = None, **options: Any) -> Any:
     """Run `test` with a session at a server on a free port."""
     asked = ServeOptions(port=0, **options)
     served = retriever or FakeRetriever()
@@ -62,7 +62,8 @@ def serving(test: Test, retriever: FakeRetriever | None = None, **options: Any) 
                 try:
                     return await asyncio.wait_for(test(session), 20)
                 finally:
-                    served.go.set()
+                    if isinstance(served, FakeRetriever):
+                        served.go.set()
 
     return asyncio.run(main())
 

@@ -12,7 +12,7 @@ import pytest
 from fake_retriever import FakeRetriever, Session, counted, document, post, serving, until
 
 from cloudrl.errors import InputError
-from cloudrl.retriever.opening import Found
+from cloudrl.retriever.engine import Found
 from cloudrl.retriever.server import ServeOptions, bind, serve
 
 pytestmark = pytest.mark.io
