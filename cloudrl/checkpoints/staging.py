@@ -10,7 +10,9 @@ from pathlib import Path
 
 from cloudrl.errors import CheckpointError, InputError
 
-_LOCK = ".lock"
+_LOCK = ".cloudrl.lock"
+"""Says that a folder is ours: what is in it may be deleted."""
+_SUFFIX = ".merging"
 _SPARE_BYTES = 64 << 20
 
 
@@ -19,6 +21,7 @@ def staged(target: Path, size_bytes: int, *, sync: bool = False) -> Generator[Pa
     """A folder to write into; when the block ends well, it is renamed to `target`, else removed.
 
     What a killed process has left there is removed by the next one. While one process writes, another one is refused.
+    A folder of that name that is not ours is not touched.
 
     Args:
         target: Must not exist.
@@ -26,12 +29,12 @@ def staged(target: Path, size_bytes: int, *, sync: bool = False) -> Generator[Pa
         sync: Wait until the disk has it.
 
     Raises:
-        InputError: The target exists, or cannot be made there.
+        InputError: The target exists or cannot be made there, or something of the user's has the other name.
         CheckpointError: There is not enough room, another process writes it, or the disk fails, also within the block.
     """
     target = Path(os.path.abspath(target))  # noqa: PTH100 - keeps a link as it is named
     refuse_existing(target)
-    folder = target.parent / f".{target.name}.merging"
+    folder = target.parent / f".{target.name}{_SUFFIX}"
     with _locked(folder, target):
         try:
             _empty(folder)
@@ -69,30 +72,64 @@ def check_room(folder: Path, size_bytes: int) -> None:
 
 @contextmanager
 def _locked(folder: Path, target: Path) -> Generator[None]:
-    """Make the folder, and be the only process that writes there."""
+    """Make the folder, or take over what a killed process has left, and be the only process that writes there."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        is_new = _make(folder)
+        lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     except OSError as error:
         raise InputError(f"{target} cannot be written: {error.strerror}: {error.filename}") from error
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise CheckpointError(
-                f"another process is merging into {target}", hint="Wait for it, or name another folder."
-            ) from None
+            raise _busy(target) from None
         except OSError as error:  # without a lock two merges would mix
-            with contextlib.suppress(OSError):
-                (folder / _LOCK).unlink()
-                folder.rmdir()
+            if is_new:
+                with contextlib.suppress(OSError):
+                    (folder / _LOCK).unlink()
+                    folder.rmdir()
             raise InputError(
                 f"{target} cannot be written: its file system has no locks ({error.strerror or error})",
                 hint="Name a folder on a local disk, and copy the model from there.",
             ) from error
+        if not _is_at(folder / _LOCK, lock):  # it was another process's, which ended just now and removed it
+            raise _busy(target)
         yield
     finally:
         os.close(lock)
+
+
+def _make(folder: Path) -> bool:
+    """Make the folder, unless it is there and ours; whether it was made.
+
+    Raises:
+        InputError: It is there, and we have not made it.
+    """
+    try:
+        folder.mkdir()
+    except FileExistsError:
+        is_folder = folder.is_dir() and not folder.is_symlink()
+        names = {entry.name for entry in folder.iterdir()} if is_folder else {""}
+        if names and _LOCK not in names:  # none: a process was killed before it had its lock
+            raise InputError(
+                f"{folder} is in the way: a merge writes there first, and cloudrl has not made what is there",
+                hint=f"Move it away, or name another folder than {folder.name[1:].removesuffix(_SUFFIX)}",
+            ) from None
+        return False
+    return True
+
+
+def _busy(target: Path) -> CheckpointError:
+    return CheckpointError(f"another process is merging into {target}", hint="Wait for it, or name another folder.")
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
+    """Whether an open file is still the one of this name."""
+    try:
+        return os.path.samestat(path.lstat(), os.fstat(descriptor))
+    except OSError:
+        return False
 
 
 def _empty(folder: Path) -> None:
@@ -105,10 +142,11 @@ def _empty(folder: Path) -> None:
 
 def _publish(folder: Path, target: Path, *, sync: bool) -> None:
     refuse_existing(target)
+    if sync:
+        for path in (each for each in folder.rglob("*") if each.name != _LOCK):
+            _sync(path)
     (folder / _LOCK).unlink()
     if sync:
-        for path in folder.rglob("*"):
-            _sync(path)
         _sync(folder)
     folder.rename(target)
     if sync:

@@ -3,7 +3,7 @@
 It imports nothing and calls nothing. Where a pickle names a class or a function, there is a `Name`; where it would
 call one, there is a `PickledObject` of the name and the arguments. A name not in the allow-list ends the reading.
 Only the opcodes of protocol 2 exist, which `torch.save` uses (torch 2.13, torch/serialization.py,
-DEFAULT_PROTOCOL), so a file costs no more time and memory than its length.
+DEFAULT_PROTOCOL). One opcode may make an object of 64 bytes, so their number is limited.
 """
 
 import io
@@ -16,6 +16,8 @@ from cloudrl.errors import CheckpointError
 
 _INT32, _UINT32, _UINT16, _UINT8, _FLOAT64 = map(struct.Struct, ("<i", "<I", "<H", "<B", ">d"))
 _MARK = object()
+MAX_OPCODES = 6_000_000
+"""Those of 50,000 sharded tensors. So many empty lists, the worst that is known, take 400 MB."""
 _PLAIN_KEYS = (str, int, float, bool, type(None))
 _DICTS = frozenset({"collections.OrderedDict", "collections.defaultdict", "collections.Counter"})
 
@@ -30,16 +32,15 @@ class Name:
 class PickledObject:
     """What would have been an object: the name of its class or maker, the arguments, and the state set afterwards."""
 
-    __slots__ = ("args", "items", "name", "state")
+    __slots__ = ("args", "name", "state")
 
     def __init__(self, name: str, args: tuple[Any, ...]) -> None:
         self.name, self.args = name, args
         self.state: Any = None
-        self.items: list[Any] = []
 
     def get(self, attribute: str) -> Any:
         """An attribute from the state: a dict, or the pair (dict, slots) of a class with slots; None without it."""
-        parts = self.state if isinstance(self.state, tuple) else (self.state,)
+        parts = self.state[:2] if isinstance(self.state, tuple) else (self.state,)
         found = [part[attribute] for part in parts if isinstance(part, dict) and attribute in part]
         return found[-1] if found else None
 
@@ -57,19 +58,20 @@ class _Malformed(Exception):
     pass
 
 
-def read_pickle(data: bytes, allowed: Callable[[str], bool], label: str) -> Any:
+def read_pickle(data: bytes, allowed: Callable[[str], bool], label: str, *, max_opcodes: int = MAX_OPCODES) -> Any:
     """Read a pickle.
 
     Args:
         data: The whole of it.
         allowed: Whether a dotted name may stand in it.
         label: Of the file, for messages.
+        max_opcodes: One with more is refused.
 
     Raises:
-        CheckpointError: It names what is not allowed, or is no pickle of protocol 2.
+        CheckpointError: It names what is not allowed, is too long, or is no pickle of protocol 2.
     """
     try:
-        return _Machine(data, allowed, label).run()
+        return _Machine(data, allowed, label).run(max_opcodes)
     except (
         _Malformed, IndexError, KeyError, TypeError, AttributeError, ValueError, struct.error, RecursionError,
     ) as error:  # fmt: skip
@@ -85,25 +87,30 @@ class _Machine:
         self._pickle = io.BytesIO(data)
         self.read = self._pickle.read
         self._stack: list[Any] = []
-        self.memo: dict[int, Any] = {}
+        self.memo: list[Any] = []
         self._names: dict[bytes, Name] = {}
 
-    def run(self) -> Any:
+    def run(self, max_opcodes: int) -> Any:
         read, stack, memo = self.read, self._stack, self.memo
         if (start := read(2)) != b"\x80\x02":
             raise _Malformed(f"it begins with {start!r}, not with protocol 2")
-        while (code := read(1)) != b".":  # STOP
-            if code == b"q":  # BINPUT; it and its long form are every third opcode
-                memo[_UINT8.unpack(read(1))[0]] = stack[-1]
-            elif code == b"r":
-                memo[_UINT32.unpack(read(4))[0]] = stack[-1]
+        for _ in range(max_opcodes):
+            code = read(1)
+            if code in (b"q", b"r"):  # BINPUT and its long form are every third opcode; indices count up
+                index = (_UINT8.unpack(read(1)) if code == b"q" else _UINT32.unpack(read(4)))[0]
+                if index == len(memo):
+                    memo.append(stack[-1])
+                else:
+                    memo[index] = stack[-1]
+            elif code == b".":  # STOP
+                return stack.pop()
             elif (value := _VALUES.get(code)) is not None:
                 stack.append(value(self))
             elif (operation := _OPERATIONS.get(code)) is not None:
                 operation(self)
             else:
                 raise _Malformed(f"opcode {code!r} before byte {self._pickle.tell()}" if code else "it is cut off")
-        return stack.pop()
+        raise _Malformed(f"it has more than {max_opcodes} opcodes")
 
     def text(self) -> str:
         return self._bytes(_UINT32.unpack(self.read(4))[0]).decode("utf-8", "surrogatepass")
@@ -142,7 +149,8 @@ class _Machine:
     # containers
     def extend(self, values: list[Any]) -> None:
         target = self._stack[-1]
-        (target.items if isinstance(target, PickledObject) else _expect(target, list)).extend(values)
+        if not isinstance(target, PickledObject):  # what a record holds besides its state is never asked for
+            _expect(target, list).extend(values)
 
     def update(self, pairs: list[Any]) -> None:
         target = _expect(self._stack[-1], dict)

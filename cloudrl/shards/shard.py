@@ -2,15 +2,18 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from cloudrl.errors import CheckpointError
 from cloudrl.saves.names import SHARD
-from cloudrl.shards.safe_pickle import read_pickle
+from cloudrl.shards.safe_pickle import MAX_OPCODES, read_pickle
 from cloudrl.shards.source import ShardSource
 from cloudrl.shards.tensors import Tensor, Unreadable, View, is_allowed, read_tensor
 from cloudrl.shards.torch_zip import Archive, Member, open_archive
 
 _PUT_BACK = "Put the file of rank {rank} back in its place, or take another step: cloudrl checkpoints list"
+_BESIDE_TENSORS = 50_000
+"""Opcodes of what is no tensor: groups of an optimizer, states of random generators."""
 _STREAM = "archive"  # the root of a file that was saved to a stream, so without a name
 
 
@@ -51,7 +54,7 @@ def open_shard(source: ShardSource, rank: int) -> Shard:
     """
     archive, label = open_archive(source), source.label
     world_size = saved_as(archive, "model", rank)
-    state = read_pickle(archive.pickled(), is_allowed, label)
+    state = read_state(archive)
     if not isinstance(state, dict) or not state:
         raise CheckpointError(f"{label} holds no state dict, but {type(state).__name__}")
     tensors = {}
@@ -67,6 +70,21 @@ def open_shard(source: ShardSource, rank: int) -> Shard:
     for name, tensor in tensors.items():
         _check_tensor(archive, rank, name, tensor)
     return Shard(rank, world_size, archive, tensors)
+
+
+def read_state(archive: Archive) -> Any:
+    """What a file holds, tensors as records (`cloudrl.shards.safe_pickle`).
+
+    A tensor takes some 110 opcodes and 400 bytes. A pickle that is several times larger than the tensors of its file
+    need is refused before it takes memory.
+
+    Raises:
+        CheckpointError: Its pickle is damaged, too large, or names what is not allowed.
+    """
+    storages = len(archive.members)
+    data = archive.pickled(max_bytes=_BESIDE_TENSORS * 16 + storages * 4096)
+    most = min(MAX_OPCODES, _BESIDE_TENSORS + storages * 500)
+    return read_pickle(data, is_allowed, archive.source.label, max_opcodes=most)
 
 
 def saved_as(archive: Archive, kind: str, rank: int) -> int | None:

@@ -11,10 +11,10 @@ from cloudrl.saves.names import record_file, shard_file
 from cloudrl.saves.records import SaveRecord
 from cloudrl.shards.dtypes import DType
 from cloudrl.shards.report import Finding
-from cloudrl.shards.safe_pickle import PickledObject, read_pickle
-from cloudrl.shards.shard import Shard, saved_as
+from cloudrl.shards.safe_pickle import PickledObject
+from cloudrl.shards.shard import Shard, read_state, saved_as
 from cloudrl.shards.source import ShardSource, Sidecars
-from cloudrl.shards.tensors import Unreadable, is_allowed, read_view
+from cloudrl.shards.tensors import Unreadable, read_view
 from cloudrl.shards.torch_zip import Archive, open_archive
 
 _NUMBERS = {DType.FLOAT32: "<f", DType.FLOAT64: "<d", DType.INT64: "<q", DType.INT32: "<i"}
@@ -115,7 +115,7 @@ def _state(source: ShardSource, kind: str, rank: int) -> tuple[Archive, dict[Any
     """What a file holds; nothing for what is no dict."""
     archive = open_archive(source)
     saved_as(archive, kind, rank)
-    state = read_pickle(archive.pickled(), is_allowed, source.label)
+    state = read_state(archive)
     return archive, state if isinstance(state, dict) else {}
 
 

@@ -195,7 +195,7 @@ def _sharded(value: PickledObject) -> Tensor:
     if _dtype(args[1]) is not view.dtype:
         raise Unreadable(f"a DTensor whose part on this rank is of another type, {view.dtype.value}")
     placements = spec.get("placements")
-    if not isinstance(placements, tuple):
+    if not isinstance(placements, tuple) or not _is_short(placements):
         raise Unreadable("a DTensor without placements")
     return Tensor(_numbers(args[2]), view, _mesh(spec.get("mesh")), tuple(_placement(each) for each in placements))
 
@@ -211,7 +211,7 @@ def _mesh(value: Any) -> Mesh:
     if not isinstance(value, PickledObject):
         raise Unreadable("a DTensor without a mesh")
     names = value.get("_mesh_dim_names") or value.get("mesh_dim_names") or ()
-    if not isinstance(names, tuple | list) or not all(isinstance(name, str) for name in names):
+    if not _is_short(names) or not all(isinstance(name, str) for name in names):
         raise Unreadable("a DTensor whose mesh has impossible names")
     rank, shape = value.get("_rank"), _mesh_shape(value)
     if len(shape) > _MAX_DIMENSIONS or 0 in shape:
@@ -223,7 +223,7 @@ def _mesh_shape(mesh: PickledObject) -> tuple[int, ...]:
     layout = mesh.get("_layout")
     if isinstance(layout, PickledObject):  # torch 2.10 on; one flat layout a dimension from 2.12 on
         axes = layout.get("axes")
-        if not isinstance(axes, tuple):
+        if not isinstance(axes, tuple) or not _is_short(axes):
             return _one_or_more(layout.get("shape"))
         flat = (axis.get("shape") for axis in axes if isinstance(axis, PickledObject))
         return tuple(math.prod(_one_or_more(shape)) for shape in flat)
@@ -237,11 +237,16 @@ def _one_or_more(value: Any) -> tuple[int, ...]:
 def _numbers(value: Any) -> tuple[int, ...]:
     if isinstance(value, PickledObject) and value.name == "torch.Size":
         value = value.args[0] if value.args else ()
-    if not isinstance(value, tuple) or len(value) > _MAX_DIMENSIONS:
+    if not isinstance(value, tuple) or not _is_short(value):
         raise Unreadable("a tensor with an impossible shape")
     if not all(type(each) is int and 0 <= each < 1 << 62 for each in value):
         raise Unreadable("a tensor with an impossible shape")
     return value
+
+
+def _is_short(value: Any) -> bool:
+    """Whether it has no more items than a tensor has dimensions; many tensors may share it."""
+    return isinstance(value, tuple | list) and len(value) <= _MAX_DIMENSIONS
 
 
 def _dtype(value: Any) -> DType:

@@ -8,6 +8,7 @@ import hashlib
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 from cloudrl.errors import CheckpointError
 from cloudrl.saves.zip_directory import NoDirectory, read_directory
@@ -18,10 +19,11 @@ _LOCAL = struct.Struct("<4s5H3L2H")
 _NONE32 = 0xFFFFFFFF
 _TAIL_BYTES = 1 << 16
 _MAX_PICKLE_BYTES = 1 << 26
+_MAX_MEMBERS = 200_000
 _ANOTHER_COPY = "Take another copy of this file, or another step: cloudrl checkpoints list"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Member:
     """A member of the zip file: its bytes are `offset` to `offset + size_bytes` of the file."""
 
@@ -46,7 +48,7 @@ class Archive:
     members: Mapping[str, Member]
     digest: str
 
-    def pickled(self) -> bytes:
+    def pickled(self, max_bytes: int = _MAX_PICKLE_BYTES) -> bytes:
         """The pickle, once its CRC is right.
 
         Raises:
@@ -55,9 +57,12 @@ class Archive:
         member = self.members.get("data.pkl")
         if member is None:
             raise CheckpointError(f"{self.source.label} has no data.pkl: torch did not save it")
-        if member.size_bytes > _MAX_PICKLE_BYTES:
+        most = min(max_bytes, _MAX_PICKLE_BYTES)
+        if member.size_bytes > most:
             raise CheckpointError(
-                f"data.pkl of {self.source.label} has {member.size_bytes} bytes; {_MAX_PICKLE_BYTES} is the most"
+                f"{self.source.label} was refused: its data.pkl has {member.size_bytes} bytes, and {most} is the most "
+                f"for a file of {len(self.members)} members",
+                hint="torch writes some 400 bytes for a tensor. Take a copy that you trust.",
             )
         data = self.source.read(member.offset, member.size_bytes)
         if (found := crc32(data)) != member.crc32:
@@ -82,7 +87,9 @@ def open_archive(source: ShardSource) -> Archive:
         directory = read_directory(source.size_bytes(), source.read, _TAIL_BYTES)
     except NoDirectory as error:
         raise _cut_off(source, str(error)) from error
-    entries = list(_entries(source, directory))
+    entries = list(islice(_entries(source, directory), _MAX_MEMBERS + 1))
+    if len(entries) > _MAX_MEMBERS:
+        raise CheckpointError(f"{source.label} was refused: it has more than {_MAX_MEMBERS} members")
     roots = sorted({root for root, _, _, _ in entries})
     if len(roots) != 1:
         raise CheckpointError(f"{source.label} is no torch file: its members lie in {roots[:5]}, not in one folder")

@@ -32,9 +32,59 @@ def test_a_failure_leaves_nothing(tmp_path: Path) -> None:
 def test_what_a_killed_one_left_is_not_kept(tmp_path: Path) -> None:
     (tmp_path / ".model.merging" / "old").mkdir(parents=True)
     (tmp_path / ".model.merging" / "model.safetensors").write_text("half")
+    (tmp_path / ".model.merging" / ".cloudrl.lock").write_text("")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "kept").write_text("")
+    (tmp_path / ".model.merging" / "old" / "link").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / ".model.merging" / "link").symlink_to(tmp_path / "elsewhere")
     with staged(tmp_path / "model", 10) as folder:
         (folder / "x").write_text("1")
     assert [path.name for path in (tmp_path / "model").iterdir()] == ["x"]
+    assert (tmp_path / "elsewhere" / "kept").exists(), "links are removed, not followed"
+
+
+def test_one_that_was_killed_before_it_had_its_lock(tmp_path: Path) -> None:
+    (tmp_path / ".model.merging").mkdir()
+    with staged(tmp_path / "model", 10) as folder:
+        (folder / "x").write_text("1")
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+@pytest.mark.parametrize("kind", ["folder", "link", "dangling link", "file", "link to ours"])
+def test_what_the_user_has_under_that_name_is_not_touched(tmp_path: Path, kind: str) -> None:
+    users, staging = tmp_path / "users", tmp_path / ".model.merging"
+    users.mkdir()
+    (users / "thesis").write_text("years of work")
+    if kind == "folder":
+        users.rename(staging)
+        users = staging
+    elif kind == "file":
+        staging.write_text("years of work")
+    else:
+        staging.symlink_to(users if "dangling" not in kind else tmp_path / "nowhere")
+    if kind == "link to ours":
+        (users / ".cloudrl.lock").write_text("")
+    with pytest.raises(InputError, match=r"\.model\.merging is in the way") as caught:
+        staged(tmp_path / "model", 10).__enter__()
+    assert str(caught.value.hint) == "Move it away, or name another folder than model"
+    assert (users / "thesis").read_text() == "years of work"
+    assert os.path.lexists(staging)
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_lock_whose_folder_another_process_has_just_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its folder may by now be that of a third process."""
+
+    def ends_meanwhile(*_: object) -> None:
+        shutil.rmtree(tmp_path / ".model.merging")
+        (tmp_path / ".model.merging").mkdir()
+        (tmp_path / ".model.merging" / ".cloudrl.lock").write_text("")
+        (tmp_path / ".model.merging" / "third").write_text("1")
+
+    monkeypatch.setattr(fcntl, "flock", ends_meanwhile)
+    with pytest.raises(CheckpointError, match="another process is merging"):
+        staged(tmp_path / "model", 10).__enter__()
+    assert (tmp_path / ".model.merging" / "third").exists()
 
 
 def test_while_one_writes_another_is_refused(tmp_path: Path) -> None:
@@ -120,7 +170,7 @@ def test_no_such_place(tmp_path: Path) -> None:
 
 def test_the_lock_is_given_back(tmp_path: Path) -> None:
     with staged(tmp_path / "model", 10) as folder:
-        lock = os.open(folder / ".lock", os.O_RDWR)
+        lock = os.open(folder / ".cloudrl.lock", os.O_RDWR)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     finally:

@@ -4,6 +4,8 @@ import os
 import pickle
 import pickletools
 import struct
+import time
+import tracemalloc
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -11,11 +13,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shard_files import edit, merge_role, shard_path
+from shard_files import FIXTURES, edit, members, merge_role, shard_path, write_members
 
 from cloudrl.errors import CheckpointError
 from cloudrl.shards.safe_pickle import Name, PickledObject, Storage, read_pickle
+from cloudrl.shards.shard import open_shard
+from cloudrl.shards.source import LocalShard
 from cloudrl.shards.tensors import is_allowed
+from cloudrl.shards.torch_zip import open_archive
 
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
@@ -122,6 +127,57 @@ def test_a_few_bytes_cannot_ask_for_much_memory_or_time() -> None:
     for huge in (b"\x80\x02]r\xff\xff\xff\xff.", b"\x80\x02X\xff\xff\xff\xff.", b"\x80\x02\x8b\xff\xff\xff\x7f."):
         with suppress(CheckpointError):
             assert read(huge) == []
+
+
+BOMBS = {
+    "lists": b"]" * 700_000,
+    "dicts": b"}" * 700_000,
+    "memo": b"]" + b"".join(b"r" + struct.pack("<I", index) for index in range(140_000)),
+    "objects": b"ctorch\nSize\nq\0" + b"h\0)R" * 170_000,
+    "tuples": b"K\1" + b"\x85" * 700_000,
+    "text": b"X" + struct.pack("<I", 64 << 20) + b"\xf0\x9f\x98\x80" * (16 << 20),
+    "numbers": b"M\xff\xff" * (22 << 20),
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_bombs_are_refused_before_they_take_memory(actor: Path, name: str) -> None:
+    """Each would be 64 bytes and more for a byte of its file."""
+    edit(shard_path(actor, 1), lambda content: content.update({"data.pkl": b"\x80\x02" + BOMBS[name] + b"."}))
+    tracemalloc.start()
+    try:
+        with pytest.raises(
+            CheckpointError, match=r"more than \d+ opcodes|data\.pkl has \d+ bytes, and \d+ is the most"
+        ):
+            open_shard(LocalShard(shard_path(actor, 1)), 1)
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_zip_file_of_nothing_but_members(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cloudrl.shards.torch_zip._MAX_MEMBERS", 3)
+    write_members(tmp_path / "x.pt", {"data.pkl": b"\x80\x02N.", **{f"data/{index}": b"" for index in range(3)}})
+    with pytest.raises(CheckpointError, match="more than 3 members"):
+        open_archive(LocalShard(tmp_path / "x.pt"))
+
+
+@pytest.mark.parametrize("path", sorted(FIXTURES.rglob("*.pt")), ids=lambda path: "-".join(path.parts[-3:]))
+def test_a_shard_of_any_size_stays_far_below_the_limits(path: Path) -> None:
+    """As if it had so many tensors that what stands beside them does not count."""
+    content = members(path)
+    assert 500 * len(content) > 3 * sum(1 for _ in pickletools.genops(content["data.pkl"]))
+    assert 4096 * len(content) > 8 * len(content["data.pkl"])
+
+
+def test_what_many_tensors_share_is_looked_at_once() -> None:
+    """A tuple of a million states or dimensions, and a million tensors that name it."""
+    record = PickledObject("torch.distributed.tensor.DTensor", ())
+    record.state = ({"a": 1},) * 1_000_000
+    start = time.monotonic()
+    for _ in range(1000):
+        assert record.get("b") is None
+    assert time.monotonic() - start < 1
 
 
 DEEP = 100_000
