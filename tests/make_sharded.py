@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -35,29 +36,36 @@ def shapes() -> dict[str, tuple[int, ...]]:
     return found | {"model.norm.weight": (HIDDEN,), "lm_head.weight": (VOCABULARY, HIDDEN)}
 
 
-def save(folder: Path, step: int, rank: int, world_size: int) -> None:
+def save(folder: Path, state: Mapping[str, torch.Tensor], rank: int, world_size: int) -> None:
+    """One rank's part of a model; every rank has the whole of what is no float."""
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world_size)
     mesh = init_device_mesh("cpu", (world_size,), mesh_dim_names=("fsdp",))
-    generator = torch.Generator().manual_seed(step)
-    state = {}
-    for name, shape in shapes().items():
-        whole = torch.randn(shape, generator=generator)
-        chunks = list(torch.chunk(whole, world_size))
+    parts = {}
+    for name, whole in state.items():
+        if whole.dim() == 0 or not whole.is_floating_point():
+            parts[name] = whole
+            continue
+        chunks = list(torch.chunk(whole.detach(), world_size))
         local = chunks[rank].clone() if rank < len(chunks) else whole[:0].clone()
-        state[name] = DTensor.from_local(
+        parts[name] = DTensor.from_local(
             local, mesh, [Shard(0)], run_check=False, shape=whole.shape, stride=whole.stride()
         )
-    torch.save(state, folder / f"model_world_size_{world_size}_rank_{rank}.pt")
+    torch.save(parts, folder / f"model_world_size_{world_size}_rank_{rank}.pt")
+    dist.destroy_process_group()
+
+
+def save_step(folder: Path, step: int, rank: int, world_size: int) -> None:
+    generator = torch.Generator().manual_seed(step)
+    save(folder, {name: torch.randn(shape, generator=generator) for name, shape in shapes().items()}, rank, world_size)
     extra = {"lr_scheduler": {"last_epoch": step}, "rng": {}}
     torch.save(extra, folder / f"extra_state_world_size_{world_size}_rank_{rank}.pt")
-    dist.destroy_process_group()
 
 
 def main(root: str, step: int, world_size: int) -> None:
     folder = Path(root) / f"global_step_{step}" / "actor"
     (folder / "huggingface").mkdir(parents=True)
     for rank in range(world_size):
-        save(folder, step, rank, world_size)
+        save_step(folder, step, rank, world_size)
     (folder / "huggingface" / "config.json").write_text(json.dumps(CONFIG))
     (folder / "huggingface" / "tokenizer.json").write_text("{}")
     (folder / "fsdp_config.json").write_text(json.dumps({"FSDP_version": 2, "world_size": world_size}))

@@ -1,7 +1,7 @@
-"""Which models can be merged by copying tensors: those whose names and shapes on disk are those in memory.
+"""Which models can be merged: those whose names and shapes on disk were compared with what transformers saves.
 
-Each of them is held against `save_pretrained` in tests/shards/test_architectures.py (transformers 5.10). Others
-are renamed, fused or split when transformers saves them, or have never been tried.
+Each of them is held against `save_pretrained` in tests/shards/test_architectures.py (transformers 5.10). What is not
+on disk as it is in memory has a rule in `cloudrl.shards.on_disk`.
 """
 
 import re
@@ -9,26 +9,26 @@ from collections.abc import Mapping
 from typing import Any
 
 from cloudrl.errors import CheckpointError
+from cloudrl.shards.plan import EMBEDDINGS
 from cloudrl.shards.shard import Shard
 
-_CAUSAL, _CRITIC = "ForCausalLM", "ForTokenClassification"
-FAMILIES = ("Qwen2", "Qwen3", "Llama", "Mistral", "Gemma", "Gemma2", "Phi3", "Glm4", "SmolLM3", "Starcoder2")
+_CAUSAL, _CRITIC, _VISION = "ForCausalLM", "ForTokenClassification", "ForConditionalGeneration"
+FAMILIES = (
+    "Qwen2", "Qwen3", "Llama", "Mistral", "Gemma", "Gemma2", "Phi3", "Glm4", "SmolLM3", "Starcoder2",
+    "Qwen2Moe", "Qwen3Moe", "Mixtral", "DeepseekV3",
+)  # fmt: skip
 """Without `ForCausalLM` and `ForTokenClassification`, of which both are covered."""
-WITHOUT_CRITIC = ("Granite", "Olmo2", "Olmo3")
+WITHOUT_CRITIC = ("Granite", "Olmo2", "Olmo3", "Olmoe", "Glm4Moe")
 """Families that transformers has as `ForCausalLM` only."""
+VISION = ("Qwen2VL", "Qwen2_5_VL", "Qwen3VL")
+"""Families that see, `ForConditionalGeneration`; transformers has no class for their critics."""
 COVERED = frozenset(
     {family + head for family in FAMILIES for head in (_CAUSAL, _CRITIC)}
     | {family + _CAUSAL for family in WITHOUT_CRITIC}
+    | {family + _VISION for family in VISION}
 )
-_OTHER_ON_DISK = {
-    **dict.fromkeys(
-        ("Qwen3MoeForCausalLM", "Qwen2MoeForCausalLM", "MixtralForCausalLM", "DeepseekV3ForCausalLM"),
-        "its experts are fused in memory and apart on disk",
-    ),
-    **dict.fromkeys(
-        ("Qwen2_5_VLForConditionalGeneration", "Qwen2VLForConditionalGeneration"),
-        "its tensors are renamed when transformers saves it",
-    ),
+_REFUSED = {
+    "Qwen3VLMoeForConditionalGeneration": "transformers 5 saves its experts transposed against the Hub and vLLM",
 }
 VERL_MERGER = (
     "verl's own merger loads the model to do this, with as much memory as it is large: "
@@ -36,7 +36,7 @@ VERL_MERGER = (
 )
 _CRITIC_HEADS = {"score.weight", "score.bias"}
 _HEADS = {"lm_head.weight"} | _CRITIC_HEADS
-_LAYER = re.compile(r"model\.layers\.(\d{1,5})\.")
+_LAYER = re.compile(r"model\.(?:language_model\.)?layers\.(\d{1,5})\.")
 
 
 def check_architecture(config: Mapping[str, Any], shard: Shard) -> str:
@@ -59,15 +59,15 @@ def check_architecture(config: Mapping[str, Any], shard: Shard) -> str:
     architecture: str = named[0]
     if _CRITIC_HEADS & names and "lm_head.weight" not in names:
         architecture = architecture.removesuffix(_CAUSAL).removesuffix(_CRITIC) + _CRITIC
-    if reason := _OTHER_ON_DISK.get(architecture):
-        raise CheckpointError(f"{architecture} cannot be merged yet: {reason}", hint=VERL_MERGER)
+    if reason := _REFUSED.get(architecture):
+        raise CheckpointError(f"{architecture} cannot be merged: {reason}", hint=VERL_MERGER)
     if architecture not in COVERED:
         raise CheckpointError(
             f"{architecture} cannot be merged: it was never compared with what transformers saves. "
-            f"These were: {', '.join(FAMILIES + WITHOUT_CRITIC)}",
+            f"These were: {', '.join(FAMILIES + WITHOUT_CRITIC + VISION)}",
             hint=VERL_MERGER,
         )
-    odd = [name for name in names if name not in _HEADS and not name.startswith("model.")]
+    odd = [name for name in names if name not in _HEADS and not name.startswith(("model.", "visual."))]
     if odd or not any(_LAYER.match(name) for name in names):
         example = f": {odd[0]}" if odd else ""
         raise CheckpointError(
@@ -88,7 +88,9 @@ def _refuse_lora(names: Any, label: str) -> None:
 
 
 def _check_shapes(config: Mapping[str, Any], shard: Shard) -> None:
-    """Layers and vocabulary are as many as `config.json` says."""
+    """Layers and vocabulary are as many as `config.json` says, of a model that sees in its `text_config`."""
+    nested = config.get("text_config")
+    config = nested if isinstance(nested, dict) else config
     layers = {int(found[1]) for name in shard.tensors if (found := _LAYER.match(name))}
     expected = config.get("num_hidden_layers")
     if isinstance(expected, int) and layers != set(range(expected)):
@@ -96,9 +98,8 @@ def _check_shapes(config: Mapping[str, Any], shard: Shard) -> None:
         raise CheckpointError(
             f"{shard.label} has {len(layers)} layers, and config.json says {expected}: look at layer {odd[0]}"
         )
-    embedding = shard.tensors.get("model.embed_tokens.weight")
+    name = next((name for name in EMBEDDINGS if name in shard.tensors), None)
+    embedding = shard.tensors.get(name or "")
     size = (config.get("vocab_size"), config.get("hidden_size"))
     if embedding is not None and all(isinstance(each, int) for each in size) and embedding.shape != size:
-        raise CheckpointError(
-            f"{shard.label}: model.embed_tokens.weight is {embedding.shape}, and config.json says {size}"
-        )
+        raise CheckpointError(f"{shard.label}: {name} is {embedding.shape}, and config.json says {size}")

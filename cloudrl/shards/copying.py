@@ -1,13 +1,18 @@
-"""Carries the pieces of the shards to their places in one output file: several threads, one piece of memory each."""
+"""Carries the pieces of the shards to their places in the output files: several threads, one piece of memory each.
+
+The unit of work is a storage of a shard. It is read once, from its first byte to its last, so that its CRC-32 covers
+what is written; each part of it goes to every tensor that it belongs to.
+"""
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import as_completed
+from dataclasses import dataclass
 from functools import cache
 
 from cloudrl.shards.cancellation import check, workers
-from cloudrl.shards.dtypes import Caster, holds_nan
+from cloudrl.shards.dtypes import Caster, DType, holds_nan
 from cloudrl.shards.plan import Output, Piece
 from cloudrl.shards.progress import Meter
 from cloudrl.shards.reading import PIECE_BYTES, PieceReader, aligned_memory, open_pieces
@@ -18,17 +23,45 @@ _REMOTE_PIECE_BYTES = 8 << 20  # of files on other machines: a request should ca
 _REMOTE_THREADS = 8  # they mostly wait for answers
 _LOCAL_THREADS = min(4, max(2, os.cpu_count() or 2))
 
-_Task = tuple[Output, Piece, int]
-"""A piece of a tensor, and where the tensor begins in the output file."""
+
+@dataclass(frozen=True)
+class Target:
+    """A file to be filled: its descriptor, its tensors in their order, and where the first of them begins."""
+
+    file: int
+    outputs: Sequence[Output]
+    at: int
 
 
-def copy(outputs: Sequence[Output], target: int, at: int, meter: Meter) -> set[str]:
-    """Copy the tensors of one file, one after the other, to the file descriptor `target`.
+@dataclass(frozen=True)
+class _Place:
+    """A piece, and the file and byte at which its tensor begins."""
+
+    output: Output
+    piece: Piece
+    file: int
+    at: int
+
+    @property
+    def start(self) -> int:
+        """Where it begins in its storage, in bytes."""
+        return self.piece.view.offset * self.piece.view.dtype.size_bytes
+
+    @property
+    def end(self) -> int:
+        """Where it ends there."""
+        return self.start + self.piece.view.size_bytes
+
+
+_Task = Sequence[_Place]
+"""All that one storage gives, in the order of the storage."""
+
+
+def copy(targets: Sequence[Target], meter: Meter) -> set[str]:
+    """Copy all tensors to their files, which are long enough.
 
     Args:
-        outputs: In the order of the file.
-        target: A file that is long enough.
-        at: Where the first tensor begins.
+        targets: The files.
         meter: Told the bytes that were read.
 
     Returns:
@@ -38,11 +71,8 @@ def copy(outputs: Sequence[Output], target: int, at: int, meter: Meter) -> set[s
         CheckpointError: A shard cannot be read, or is damaged.
         OSError: The output cannot be written.
     """
-    tasks: list[_Task] = []
-    for output in outputs:
-        tasks += [(output, piece, at) for piece in output.pieces]
-        at += output.size_bytes
-    is_local = all(isinstance(piece.shard.archive.source, LocalShard) for _, piece, _ in tasks)
+    tasks = list(_by_storage(targets))
+    is_local = all(isinstance(task[0].piece.shard.archive.source, LocalShard) for task in tasks)
     count = _LOCAL_THREADS if is_local else _REMOTE_THREADS
     waiting, lock = iter(tasks), threading.Lock()
 
@@ -51,90 +81,103 @@ def copy(outputs: Sequence[Output], target: int, at: int, meter: Meter) -> set[s
             return next(waiting, None)
 
     with workers(count, "cloudrl-merge") as pool:
-        at_work = [pool.submit(_Worker(target, meter).run, take) for _ in range(count)]
+        at_work = [pool.submit(_Worker(meter).run, take) for _ in range(count)]
         return {name for worker in as_completed(at_work) for name in worker.result()}
+
+
+def _by_storage(targets: Sequence[Target]) -> Iterator[_Task]:
+    """In the order in which the outputs first need them."""
+    found: dict[tuple[int, str], list[_Place]] = {}
+    for target in targets:
+        at = target.at
+        for output in target.outputs:
+            for piece in output.pieces:
+                place = _Place(output, piece, target.file, at)
+                found.setdefault((id(piece.shard), piece.view.storage), []).append(place)
+            at += output.size_bytes
+    for places in found.values():
+        yield sorted(places, key=lambda place: place.start)
 
 
 class _Worker:
     """What one thread does, and the memory that it does it with."""
 
-    def __init__(self, target: int, meter: Meter) -> None:
-        self._target, self._meter = target, meter
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
         self._memory = aligned_memory()
         self._caster = cache(Caster)
+        self._with_nan: set[str] = set()
 
     def run(self, take: Callable[[], _Task | None]) -> set[str]:
-        """Copy one piece after the other; the names of the tensors that have a NaN."""
-        with_nan = set()
+        """Copy one storage after the other; the names of the tensors that have a NaN."""
         for task in iter(take, None):
-            output, piece, _ = task
-            source = piece.shard.archive.source
+            source = task[0].piece.shard.archive.source
             if isinstance(source, LocalShard):
                 with open_pieces(source.path, self._memory) as reader:
-                    saw_nan = self._copy_local(task, reader)
+                    self._copy_local(task, reader)
             else:
-                saw_nan = self._copy_remote(task)
-            if saw_nan:
-                with_nan.add(output.name)
-        return with_nan
+                self._copy_remote(task)
+        return self._with_nan
 
-    def _copy_local(self, task: _Task, reader: PieceReader) -> bool:
-        """Read, check, cast and write in one go; whether there is a NaN."""
-        output, piece, _ = task
-        stored, member = piece.view.dtype, piece.shard.member(piece.view)
-        start, saw_nan = piece.shard.offset(piece.view), False
-        end = start + piece.view.size_bytes
-        crc = _crc(reader, member.offset, start, 0) if piece.check else 0
-        for at in range(start, end, PIECE_BYTES):
+    def _copy_local(self, task: _Task, reader: PieceReader) -> None:
+        """Read, check, cast and write in one go."""
+        shard, view = task[0].piece.shard, task[0].piece.view
+        member = shard.member(view)
+        crc, passed = 0, 0
+        for at in range(0, member.size_bytes, PIECE_BYTES):
             check()
-            data = reader.read(at, min(PIECE_BYTES, end - at))
-            crc = crc32(data, crc) if piece.check else 0
-            if stored is output.dtype:
-                content, has_nan = data, holds_nan(data, stored)
-            else:
-                content, has_nan = self._caster(stored, output.dtype)(data)
-            self._write(task, (at - start) // stored.size_bytes, content)
-            saw_nan = saw_nan or has_nan
-            self._meter.add(len(data))
-        if piece.check:
-            crc = _crc(reader, end, member.offset + member.size_bytes, crc)
-            if crc != member.crc32:
-                raise damaged(piece.shard.archive.source, f"data/{piece.view.storage}", member.crc32, crc)
-        return saw_nan
+            data = reader.read(member.offset + at, min(PIECE_BYTES, member.size_bytes - at))
+            end = at + len(data)
+            crc = crc32(data, crc) if shard.archive.has_crcs else 0
+            while passed < len(task) and task[passed].end <= at:
+                passed += 1
+            for place in task[passed:]:
+                if place.start >= end:
+                    break
+                start, stop = max(place.start, at), min(place.end, end)
+                if start < stop:
+                    self._put(place, start, data[start - at : stop - at], place.piece.view.dtype)
+                    self._meter.add(stop - start)
+        if shard.archive.has_crcs and crc != member.crc32:
+            raise damaged(shard.archive.source, f"data/{view.storage}", member.crc32, crc)
 
-    def _copy_remote(self, task: _Task) -> bool:
-        """Let the other machine check and cast, and write what it sends; whether there is a NaN."""
-        output, piece, _ = task
-        source, stored, member = piece.shard.archive.source, piece.view.dtype, piece.shard.member(piece.view)
-        if piece.check and (crc := source.crc32(member.offset, member.size_bytes)) != member.crc32:
-            raise damaged(source, f"data/{piece.view.storage}", member.crc32, crc)
-        start, saw_nan, step = piece.shard.offset(piece.view), False, _REMOTE_PIECE_BYTES // stored.size_bytes
-        for first in range(0, piece.view.elements, step):
-            check()
-            count = min(step, piece.view.elements - first)
-            data = source.read_cast(start + first * stored.size_bytes, count, stored, output.dtype)
-            self._write(task, first, memoryview(data))
-            saw_nan = saw_nan or holds_nan(data, output.dtype)
-            self._meter.add(count * stored.size_bytes)
-        return saw_nan
+    def _copy_remote(self, task: _Task) -> None:
+        """Let the other machine check and cast, and write what it sends."""
+        shard, view = task[0].piece.shard, task[0].piece.view
+        source, member = shard.archive.source, shard.member(view)
+        if shard.archive.has_crcs and (crc := source.crc32(member.offset, member.size_bytes)) != member.crc32:
+            raise damaged(source, f"data/{view.storage}", member.crc32, crc)
+        for place in task:
+            stored, wanted = place.piece.view.dtype, place.output.dtype
+            for start in range(place.start, place.end, _REMOTE_PIECE_BYTES):
+                check()
+                size_bytes = min(_REMOTE_PIECE_BYTES, place.end - start)
+                data = source.read_cast(member.offset + start, size_bytes // stored.size_bytes, stored, wanted)
+                self._put(place, start, memoryview(data), wanted)
+                self._meter.add(size_bytes)
 
-    def _write(self, task: _Task, first: int, data: memoryview) -> None:
-        """Write whole elements of the output's type, of which `first` of the same piece were written before."""
-        output, piece, at = task
-        size, data = output.dtype.size_bytes, data.cast("B")
-        written, count = 0, len(data) // size
-        while written < count:
-            row, column = divmod(first + written, piece.run)
-            length = min(piece.run - column, count - written)
-            run = data[written * size : (written + length) * size]
-            place = at + (piece.start + row * piece.step + column) * size
-            while run:
-                done = os.pwrite(self._target, run, place)
-                run, place = run[done:], place + done
-            written += length
+    def _put(self, place: _Place, start: int, data: memoryview, dtype: DType) -> None:
+        """Cast elements of type `dtype`, and write them; `start` is where they stood in the storage, in bytes."""
+        wanted = place.output.dtype
+        if dtype is wanted:
+            content, has_nan = data, holds_nan(data, dtype)
+        else:
+            content, has_nan = self._caster(dtype, wanted)(data)
+        _write(place, (start - place.start) // place.piece.view.dtype.size_bytes, content)
+        if has_nan:
+            self._with_nan.add(place.output.name)
 
 
-def _crc(reader: PieceReader, start: int, end: int, crc: int) -> int:
-    for at in range(start, end, PIECE_BYTES):
-        crc = crc32(reader.read(at, min(PIECE_BYTES, end - at)), crc)
-    return crc
+def _write(place: _Place, first: int, data: memoryview) -> None:
+    """Write whole elements of the output's type, of which `first` of the same piece stand before."""
+    piece, size, data = place.piece, place.output.dtype.size_bytes, data.cast("B")
+    written, count = 0, len(data) // size
+    while written < count:
+        row, column = divmod(first + written, piece.run)
+        length = min(piece.run - column, count - written)
+        run = data[written * size : (written + length) * size]
+        at = place.at + (piece.start + row * piece.step + column) * size
+        while run:
+            done = os.pwrite(place.file, run, at)
+            run, at = run[done:], at + done
+        written += length

@@ -2,15 +2,17 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from cloudrl.errors import InputError
 from cloudrl.saves.names import INDEX
 from cloudrl.shards.architectures import check_architecture
-from cloudrl.shards.copying import copy
+from cloudrl.shards.copying import Target, copy
 from cloudrl.shards.dtypes import WANTED, DType
 from cloudrl.shards.model_files import file_names, header, in_file_order, index, output_files, read_config
+from cloudrl.shards.on_disk import rule_of
 from cloudrl.shards.plan import HEAD, MAX_FILE_BYTES, Output, is_tied, make_outputs, split_files
 from cloudrl.shards.progress import Meter, OnProgress, silent
 from cloudrl.shards.source import MergeInputs
@@ -66,7 +68,8 @@ def plan_merge(inputs: MergeInputs, *, dtype: str = "bf16", max_file_bytes: int 
     config = read_config(inputs.config_files)
     validated = validate(inputs)
     parts = validated.chosen()
-    changes: dict[str, object] = {"architectures": [check_architecture(config, parts[0])]}
+    architecture = check_architecture(config, parts[0])
+    changes: dict[str, object] = {"architectures": [architecture]}
     warnings = [finding.message for finding in validated.report.findings]
     leave_out: set[str] = set()
     if config.get("tie_word_embeddings") is True and HEAD in parts[0].tensors:
@@ -77,7 +80,7 @@ def plan_merge(inputs: MergeInputs, *, dtype: str = "bf16", max_file_bytes: int 
             warnings.append(
                 f"{HEAD} and the embedding differ, though config.json says they are one: both are kept, as untied"
             )
-    outputs = make_outputs(parts, wanted, leave_out=leave_out)
+    outputs = make_outputs(parts, wanted, rule=rule_of(architecture), leave_out=leave_out)
     return make_plan(outputs, inputs.config_files, changes, wanted, warnings=warnings, max_file_bytes=max_file_bytes)
 
 
@@ -126,9 +129,9 @@ def write_model(plan: Plan, folder: Path, on_progress: OnProgress = silent) -> t
     for name, text in plan.texts.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(text)
-    with_nan: set[str] = set()
-    for name, file in plan.files.items():
-        with_nan |= _write_weights(folder / name, file, meter)
+    with ExitStack() as stack:
+        targets = [_begin(folder / name, outputs, stack) for name, outputs in plan.files.items()]
+        with_nan = copy(targets, meter)
     meter.finish()
     return (*plan.warnings, *(f"{name} has NaN" for name in sorted(with_nan)))
 
@@ -142,12 +145,11 @@ def _common_type(outputs: Sequence[Output]) -> DType | None:
     return max(sizes, key=lambda dtype: sizes[dtype]) if sizes else None
 
 
-def _write_weights(path: Path, outputs: Sequence[Output], meter: Meter) -> set[str]:
+def _begin(path: Path, outputs: Sequence[Output], stack: ExitStack) -> Target:
+    """Make a weight file with its header, as long as it is going to be; `stack` closes it."""
     head = header(outputs)
-    target = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-    try:
-        os.pwrite(target, head, 0)
-        os.ftruncate(target, len(head) + sum(output.size_bytes for output in outputs))
-        return copy(outputs, target, len(head), meter)
-    finally:
-        os.close(target)
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    stack.callback(os.close, file)
+    os.pwrite(file, head, 0)
+    os.ftruncate(file, len(head) + sum(output.size_bytes for output in outputs))
+    return Target(file, outputs, len(head))

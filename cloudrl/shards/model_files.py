@@ -14,6 +14,8 @@ from cloudrl.shards.plan import Output
 
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".safetensors.index.json", ".bin.index.json")
 _CONFIG = "config.json"
+_DTYPE_KEYS = ("dtype", "torch_dtype")
+_NESTED = ("text_config", "vision_config")
 _ALIGN_BYTES = 8
 _ORDER = list(DType)
 
@@ -60,11 +62,17 @@ def output_files(
     changed = {**config, **changes}
     if dtype is not None:
         # `torch_dtype` up to transformers 4.55, `dtype` since; with neither, the one that every release reads
-        keys = [key for key in ("dtype", "torch_dtype") if key in config] or ["torch_dtype"]
+        keys = [key for key in _DTYPE_KEYS if key in config] or ["torch_dtype"]
         changed |= dict.fromkeys(keys, dtype.value)
+        changed |= {name: _retyped(config[name], dtype) for name in _NESTED if isinstance(config.get(name), dict)}
     if changed != config:
         kept[_CONFIG] = (json.dumps(changed, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
     return kept
+
+
+def _retyped(part: Mapping[str, Any], dtype: DType) -> dict[str, Any]:
+    """A part of the config; most say nothing of a type of their own."""
+    return {**part, **{key: dtype.value for key in _DTYPE_KEYS if part.get(key) is not None}}
 
 
 def in_file_order(outputs: Sequence[Output]) -> list[Output]:

@@ -80,7 +80,7 @@ def plan_model(inputs: ModelInputs, *, dtype: str = "bf16", max_file_bytes: int 
 
 def _output(shard: Shard, name: str, tensor: Tensor, wanted: DType | None) -> Output:
     elements = tensor.view.elements
-    pieces = (Piece(shard, tensor.view, 0, elements, elements, check=False),) if elements else ()
+    pieces = (Piece(shard, tensor.view, 0, elements, elements),) if elements else ()
     return Output(name, tensor.shape, result_type(tensor.view.dtype, wanted), pieces)
 
 
@@ -148,7 +148,7 @@ def read_header(name: str, source: ShardSource) -> Shard:
         at, members[f"data/{key}"], tensors[key] = end, Member(start + first, end - first, 0), Tensor(view.shape, view)
     if start + at != size:
         raise _damaged(source, f"its tensors end at byte {start + at}, and it has {size}: it is cut off or too long")
-    return Shard(0, None, Archive(source, name, members, ""), tensors)
+    return Shard(0, None, Archive(source, name, members, "", has_crcs=False), tensors)
 
 
 def _locate(key: str, entry: Mapping[str, Any]) -> tuple[View, int, int]:

@@ -47,7 +47,7 @@ def is_allowed(name: str) -> bool:
     return name.startswith(_REFUSED_BY_NAME)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class View:
     """A tensor in one file: its elements lie one after the other in a storage.
 

@@ -41,12 +41,14 @@ class Archive:
             saved to a stream.
         members: By name below the root: `data.pkl`, `byteorder`, `data/0`, ...
         digest: SHA-256 of its directory, as the record of a save has it (`cloudrl.saves.records`).
+        has_crcs: Whether it says what its members' CRC-32 are.
     """
 
     source: ShardSource
     root: str
     members: Mapping[str, Member]
     digest: str
+    has_crcs: bool = True
 
     def pickled(self, max_bytes: int = _MAX_PICKLE_BYTES) -> bytes:
         """The pickle, once its CRC is right.

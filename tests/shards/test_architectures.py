@@ -6,43 +6,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from shard_files import merge_role, read_safetensors, role_folder, shard_path
+from shard_files import merge_role, read_safetensors, role_folder
+from small_models import small_model
 
-from cloudrl.shards.architectures import FAMILIES, WITHOUT_CRITIC
+from cloudrl.shards.architectures import FAMILIES, VISION, WITHOUT_CRITIC
+from cloudrl.shards.on_disk import stays_float32
 
 pytestmark = pytest.mark.verl  # transformers takes seconds to import
 
-SMALL = {
-    "hidden_size": 16,
-    "intermediate_size": 24,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "vocab_size": 32,
-    "max_position_embeddings": 64,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "head_dim": 8,
-}
-
-
-def small_model(family: str, head: str, tied: bool) -> Any:
-    import torch
-    import transformers
-
-    torch.manual_seed(0)
-    kind = getattr(transformers, family + head)
-    return kind(kind.config_class(**SMALL, tie_word_embeddings=tied, num_labels=1))
-
 
 def saved(model: Any, run: Path) -> Path:
-    """The folder of an actor of one rank that has this model, without FSDP."""
-    import torch
+    """The folder of an actor that has this model, cut over three ranks as FSDP2 does it."""
+    from make_sharded import save
 
     actor = role_folder(run)
     actor.mkdir(parents=True)
-    torch.save(model.state_dict(), shard_path(actor, 0, 1))
+    for rank in range(3):
+        save(actor, model.state_dict(), rank, 3)
     model.config.architectures = [type(model).__name__]
     model.config.save_pretrained(actor / "huggingface")
     return actor
@@ -53,6 +33,7 @@ def saved(model: Any, run: Path) -> Path:
     [
         *((family, "ForCausalLM", tied) for family in FAMILIES + WITHOUT_CRITIC for tied in (False, True)),
         *((family, "ForTokenClassification", False) for family in FAMILIES),
+        *((family, "ForConditionalGeneration", tied) for family in VISION for tied in (False, True)),
     ],
 )
 def test_as_save_pretrained(family: str, head: str, tied: bool, tmp_path: Path) -> None:
@@ -68,17 +49,20 @@ def test_as_save_pretrained(family: str, head: str, tied: bool, tmp_path: Path) 
     assert ours == theirs
 
 
-@pytest.mark.parametrize("family", FAMILIES + WITHOUT_CRITIC)
+@pytest.mark.parametrize("family", FAMILIES + WITHOUT_CRITIC + VISION)
 def test_transformers_loads_it(family: str, tmp_path: Path) -> None:
     import torch
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
     warnings.simplefilter("ignore")
-    model = small_model(family, "ForCausalLM", tied=True)
+    sees = family in VISION
+    model = small_model(family, "ForConditionalGeneration" if sees else "ForCausalLM", tied=True)
     merge_role(saved(model, tmp_path), tmp_path / "ours")
-    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "ours")
+    kind = AutoModelForImageTextToText if sees else AutoModelForCausalLM
+    loaded, about = kind.from_pretrained(tmp_path / "ours", output_loading_info=True)
+    assert not any(about.values()), about
     assert loaded.dtype is torch.bfloat16
     state = loaded.state_dict()
     assert state.keys() == model.state_dict().keys()
     for name, value in model.state_dict().items():
-        assert torch.equal(state[name], value.bfloat16())
+        assert torch.equal(state[name], value.to(state[name].dtype) if stays_float32(name) else value.bfloat16())

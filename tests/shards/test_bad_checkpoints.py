@@ -300,9 +300,7 @@ def test_lora_is_refused_by_name(actor: Path, only: bool, words: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "word"),
     [
-        ({"architectures": ["Qwen3MoeForCausalLM"]}, "fused in memory"),
-        ({"architectures": ["MixtralForCausalLM"]}, "fused in memory"),
-        ({"architectures": ["Qwen2_5_VLForConditionalGeneration"]}, "renamed"),
+        ({"architectures": ["Qwen3VLMoeForConditionalGeneration"]}, "transposed"),
         ({"architectures": ["BrandNewForCausalLM"]}, "never compared"),
         ({"architectures": None}, "names no architecture"),
         ({"vocab_size": 14}, "config.json says"),

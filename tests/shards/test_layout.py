@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudrl.errors import CheckpointError
-from cloudrl.shards.copying import copy
+from cloudrl.shards.copying import Target, copy
 from cloudrl.shards.dtypes import DType
 from cloudrl.shards.layout import Layout, check_together, part_range, part_shape, read_layout
 from cloudrl.shards.plan import make_outputs, split_files
@@ -67,7 +67,7 @@ def copied(folder: Path, parts: list[Shard]) -> bytes:
     path = folder / "out"
     target = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
     try:
-        copy(outputs, target, 3, Meter(0, silent))
+        copy([Target(target, outputs, 3)], Meter(0, silent))
     finally:
         os.close(target)
     return path.read_bytes()[3:]

@@ -61,6 +61,16 @@ def test_types(actor: Path, tmp_path: Path, dtype: str, stored: str) -> None:
     assert done.size_bytes == sum(len(data) for _, _, data in found.values())
 
 
+def test_the_type_is_named_in_parts_of_the_config_too(actor: Path, tmp_path: Path) -> None:
+    parts = {"text_config": {"torch_dtype": "float32"}, "vision_config": {"dtype": None, "depth": 2}}
+    text = {key: value for key, value in json.loads(config_files()["config.json"]).items() if key != "torch_dtype"}
+    parts["text_config"] |= text
+    done = merge_role(actor, tmp_path / "model", config_files(**parts))
+    found = json.loads((done.path / "config.json").read_text())
+    assert found["text_config"]["torch_dtype"] == "bfloat16"
+    assert found["vision_config"] == parts["vision_config"]
+
+
 def test_an_unknown_type(actor: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="dtype 'int4' is unknown; choose bf16, fp16, fp32, keep"):
         merge_role(actor, tmp_path / "model", dtype="int4")

@@ -14,9 +14,11 @@ import warnings
 from pathlib import Path
 from typing import NamedTuple
 
+from small_models import small_model
+
 
 class Case(NamedTuple):
-    """What is saved. `replicas` of 1 is plain FSDP."""
+    """What is saved. `replicas` of 1 is plain FSDP; without a family it is the tiny model of the CPU recipes."""
 
     strategy: str
     world_size: int
@@ -24,6 +26,7 @@ class Case(NamedTuple):
     tied: bool = False
     dtype: str = "float32"
     critic: bool = False
+    family: str | None = None
 
 
 CASES = {
@@ -34,6 +37,9 @@ CASES = {
     "fsdp2-replicas": Case("fsdp2", 4, replicas=2),
     "fsdp2-bf16": Case("fsdp2", 2, dtype="bfloat16"),
     "fsdp2-critic": Case("fsdp2", 2, critic=True),
+    "fsdp1-qwen3-moe": Case("fsdp", 2, family="Qwen3MoeForCausalLM"),
+    "fsdp2-mixtral": Case("fsdp2", 3, family="MixtralForCausalLM"),
+    "fsdp2-qwen2.5-vl-bf16": Case("fsdp2", 2, dtype="bfloat16", family="Qwen2_5_VLForConditionalGeneration"),
 }
 STEPS = 2
 STEP = "global_step_1"
@@ -43,6 +49,12 @@ def model_of(case: Case, tiny: str):
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForTokenClassification
 
+    if case.family is not None:
+        family, _, head = case.family.partition("For")
+        model = small_model(family, f"For{head}", case.tied).to(getattr(torch, case.dtype))
+        model.config.architectures, model.config.dtype = [case.family], model.dtype
+        model.config.name_or_path = tiny  # of which verl takes the generation config
+        return model
     torch.manual_seed(0)
     config = AutoConfig.from_pretrained(tiny)
     config.tie_word_embeddings = case.tied

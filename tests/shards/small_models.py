@@ -1,0 +1,70 @@
+"""A model of each architecture that is claimed, of some thousand random numbers, by transformers itself."""
+
+from typing import Any
+
+from cloudrl.shards.architectures import VISION
+
+SMALL = {
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "vocab_size": 32,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "head_dim": 8,
+}
+EXPERTS = {
+    "moe_intermediate_size": 8,
+    "num_experts_per_tok": 2,
+    # one of these names is the family's own
+    **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), 5),
+}
+MORE = {  # one layer with and one without experts, where a family can have both
+    "Qwen2Moe": EXPERTS | {"shared_expert_intermediate_size": 10, "decoder_sparse_step": 2},
+    "Qwen3Moe": EXPERTS | {"mlp_only_layers": [0]},
+    "Mixtral": EXPERTS,
+    "Olmoe": EXPERTS,
+    "DeepseekV3": EXPERTS
+    | {"kv_lora_rank": 4, "q_lora_rank": 6, "qk_rope_head_dim": 4, "qk_nope_head_dim": 4, "v_head_dim": 8}
+    | {"n_group": 1, "topk_group": 1, "first_k_dense_replace": 1, "head_dim": 4},
+    "Glm4Moe": EXPERTS | {"n_group": 1, "topk_group": 1, "first_k_dense_replace": 1},
+}
+SEES = {
+    "depth": 2,
+    "hidden_size": 16,
+    "embed_dim": 16,
+    "intermediate_size": 24,
+    "num_heads": 2,
+    "patch_size": 4,
+    "out_hidden_size": 16,
+    "spatial_merge_size": 2,
+    "temporal_patch_size": 2,
+    "mlp_ratio": 2,
+}
+MORE_SEES = {
+    "Qwen2VL": {"hidden_size": 16},  # here that of the text
+    "Qwen2_5_VL": {"window_size": 16, "fullatt_block_indexes": [1]},
+    "Qwen3VL": {"num_position_embeddings": 16, "deepstack_visual_indexes": [0]},
+}
+ROPE = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [1, 1, 2]}
+
+
+def small_model(family: str, head: str, tied: bool) -> Any:
+    import torch
+    import transformers
+
+    torch.manual_seed(0)
+    kind = getattr(transformers, family + head)
+    if family in VISION:
+        text, vision = SMALL | {"rope_parameters": ROPE, "tie_word_embeddings": tied}, SEES | MORE_SEES[family]
+        config = kind.config_class(text_config=text, vision_config=vision, tie_word_embeddings=tied)
+    else:
+        config = kind.config_class(**SMALL | MORE.get(family, {}), tie_word_embeddings=tied, num_labels=1)
+    model = kind(config)
+    for parameter in model.parameters():  # some are made without values
+        parameter.data = torch.randn(parameter.shape)
+    return model
