@@ -87,7 +87,7 @@ def find_running(declared: Cluster, requested: Mapping[str, Any], *, on: str) ->
         InputError: It is not READY, or another one than is asked for.
     """
     where, name = provider(on), declared.name
-    if not any(each.name == name for each in where.list()):
+    if not any(each.has_agent and not each.is_over and not each.owner for each in where.list(name)):
         return None
     status = where.status(name)
     if status.is_over:

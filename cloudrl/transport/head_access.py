@@ -8,12 +8,16 @@ from pathlib import Path
 
 from cloudrl.errors import ConnectionFailed
 from cloudrl.node.tokens import derive
+from cloudrl.protocol.backoff import Backoff, retry
+from cloudrl.protocol.report import ClusterStatus
 from cloudrl.transport import tunnel_daemon
 from cloudrl.transport.connection import Connection
 from cloudrl.transport.ssh import Route
 from cloudrl.transport.tunnel import Tunnel, free_ports, listens
 
 _REOPEN_S, _POLL_S = 15.0, 0.2
+_BROKEN = Backoff(longest_s=1.0, give_up_s=8.0)
+"""For a tunnel that still listens and leads nowhere: ssh notices it within 6 s."""
 
 
 class HeadAccess:
@@ -91,6 +95,17 @@ class HeadAccess:
         except BaseException:
             self.close()
             raise
+
+    def status(self) -> ClusterStatus:
+        """What the agent says; where another process keeps the tunnel open, also if that has just broken.
+
+        Raises:
+            ConnectionFailed: no agent answers.
+        """
+        agent = self.connection.agent(timeout_s=5)
+        if agent is None:
+            raise TypeError("a connection without an agent")
+        return retry(agent.status, _BROKEN) if self.is_kept_open else agent.status()
 
     def close(self) -> None:
         """Close the tunnel if it is ours."""

@@ -91,11 +91,12 @@ batch() {
   make_run_dir
   trap 'rm -f "$CLOUDRL_RUN_DIR"/{key,job.sh,cloudrl-node.pyz}' EXIT # steps that still run have read job.sh
   describe_cluster "${hosts[0]}"
-  prepare_image
   say "job $SLURM_JOB_ID, start ${SLURM_RESTART_COUNT:-0} on $SLURM_JOB_NODELIST; logs: $CLOUDRL_RUN_DIR"
   trap 'stopped=TERM' TERM INT
   trap 'stopped=USR1' USR1
   trap : CONT
+  prepare_image
+  [ -z "$stopped" ] || finish # during a long pull
   began=$SECONDS
   for node in "${!hosts[@]}"; do
     start_node "$node" "${hosts[node]}" &

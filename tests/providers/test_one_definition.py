@@ -100,7 +100,7 @@ ON_SLURM = (pytest.mark.slurm, pytest.mark.root)
         pytest.param("local", COUNT, (), marks=pytest.mark.ray, id="local"),
         pytest.param("dstack", TRAIN, (), marks=(pytest.mark.dstack, pytest.mark.ray), id="dstack"),
         pytest.param("slurm", TRAIN, (), marks=ON_SLURM, id="slurm"),
-        pytest.param("slurm", COUNT, IN_DOCKER, marks=ON_SLURM, id="slurm-docker"),  # tests/render has a training
+        pytest.param("slurm", TRAIN, IN_DOCKER, marks=ON_SLURM, id="slurm-docker"),
         pytest.param("slurm", TRAIN, IN_PODMAN, marks=ON_SLURM, id="slurm-podman"),
     ],
 )

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from dstack_hosts.runs import until
 from slurm_nodes import SlurmNodes
+from slurm_nodes.fixtures import start_or_skip
 from slurm_nodes.laptop import Laptop
 
 pytestmark = [pytest.mark.slurm, pytest.mark.root]
@@ -105,3 +106,19 @@ def test_a_tunnel_follows_the_cluster_to_other_nodes(laptop: Laptop, shared_slur
     assert "nodes 2" in probe(laptop, "second")
     changed = set(before) ^ set(laptop.types("cloudrl", "env").splitlines())
     assert {line.partition("=")[0].removeprefix("export ") for line in changed} == {"RAY_AUTH_TOKEN"}
+
+
+def test_where_a_login_node_refuses_steps_the_way_is_ssh_to_the_node() -> None:
+    """Some sites let users log in to the nodes of their jobs, and run nothing from the login node."""
+    site = start_or_skip(SlurmNodes(1, node_ssh=True))
+    try:
+        refuses = "#!/bin/sh\necho no steps from here >&2; exit 1\n"
+        site.login.run("install", "-m", "755", "/dev/stdin", "/usr/local/bin/srun", text=refuses)
+        laptop = Laptop(site)
+        laptop.write("lab.yml", CLUSTER.format(python=sys.executable))
+        laptop.write("probe.yml", PROBE)
+        laptop.types(*UP, "--nodes", "1", timeout_s=UP_S)
+        assert "nodes 1" in probe(laptop, "only")
+        laptop.types("cloudrl", "down", "lab", "-y")
+    finally:
+        site.stop()

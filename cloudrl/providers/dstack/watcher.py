@@ -93,11 +93,8 @@ class RunWatcher:
                     hint=error.hint or f"Try again: cloudrl attach {run.name}",
                 ) from error
             return _from_run(self._server, run, error.message)
-        agent = self._access.connection.agent(timeout_s=5)
-        if agent is None:
-            raise TypeError("a connection without an agent")
         try:
-            said = agent.status()
+            said = self._access.status()
         except (ConnectionFailed, ClusterFailed) as error:
             return _from_run(self._server, run, error.message)
         url = self._access.connection.ray_url if self._access.is_kept_open else None

@@ -91,10 +91,7 @@ class JobWatcher:
                 self._state.run_folder.head()  # until that is there, nothing is to be waited for
                 self._access = self._opener(self._state, timeout_s=_OPEN_S)
                 self._earlier = tuple(self._state.run_folder.starts())
-            agent = self._access.connection.agent(timeout_s=5)
-            if agent is None:
-                raise TypeError("a connection without an agent")
-            said = agent.status()
+            said = self._access.status()
         except (ConnectionFailed, ClusterFailed) as error:
             if self._access is not None:  # it may have ended
                 self._asked_at = float("-inf")

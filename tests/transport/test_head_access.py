@@ -1,0 +1,45 @@
+"""The way to a head while its tunnel is broken."""
+
+from pathlib import Path
+
+import pytest
+
+from cloudrl.errors import ConnectionFailed
+from cloudrl.protocol.backoff import Backoff
+from cloudrl.protocol.client import Request, Response
+from cloudrl.testing import FakeCluster
+from cloudrl.transport import head_access
+from cloudrl.transport.head_access import HeadAccess
+
+
+class Broken(FakeCluster):
+    """A cluster behind a tunnel that leads nowhere for some requests."""
+
+    def __init__(self, resets: int) -> None:
+        super().__init__()
+        self.resets = resets
+
+    def send(self, request: Request) -> Response:
+        self.resets -= 1
+        if self.resets >= 0:
+            raise ConnectionResetError(104, "Connection reset by peer")
+        return super().send(request)
+
+
+def to(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, *, is_kept_open: bool) -> HeadAccess:
+    monkeypatch.setattr(head_access, "_BROKEN", Backoff(first_s=0, give_up_s=5))
+    monkeypatch.setattr(HeadAccess, "is_kept_open", is_kept_open)
+    access = HeadAccess("lab", "id", Path("unused"), (8265, 8266))
+    access.connection = cluster.connection()
+    return access
+
+
+def test_a_tunnel_that_is_being_opened_again_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after a restart elsewhere, while ssh has not seen yet that the old machine is gone."""
+    assert to(Broken(3), monkeypatch, is_kept_open=True).status().cluster.name == "lab"
+
+
+def test_one_of_our_own_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who watches a cluster that comes up looks again in a second."""
+    with pytest.raises(ConnectionFailed, match="Connection reset by peer"):
+        to(Broken(1), monkeypatch, is_kept_open=False).status()
