@@ -21,9 +21,8 @@ FOLDERS = {
 SECOND_LAB = (
     "tests/providers/test_dstack_cloud.py",
     "tests/providers/test_dstack_ready_files.py",
-    "tests/dstack_hosts",  # before the next two: its runs name no fleet, and may get the hosts of any that there is
+    "tests/dstack_hosts",  # before the next: its runs name no fleet, and may get the hosts of any that there is
     "tests/providers/test_one_definition.py",
-    "tests/providers/test_dstack_messages.py",
 )
 PARTS = {
     "others": ("-m", "not dstack and not slurm"),
