@@ -92,7 +92,8 @@ def test_a_training_in_docker_outlives_a_lost_node_and_its_time_limit(slurm):
     ended = slurm.jobs.wait(job, timeout_s=TRAINING_S)
     output = slurm.jobs.output(job)
     seen = (ended.state, ended.exit_code, ended.restarts, ended.nodes)
-    assert seen == ("COMPLETED", 0, 2, ("node0", "node2")), output
+    last = " | ".join(output.splitlines()[-15:])  # in one line: of a test that fails elsewhere that may be all one sees
+    assert seen == ("COMPLETED", 0, 2, ("node0", "node2")), f"{seen}: {last}"
     assert 2 < first_step(output, 1) < first_step(output, 2)
     assert output.rstrip().endswith("ended with status 0")
     assert (slurm.shared / "checkpoints/run/global_step_40").is_dir()
