@@ -110,5 +110,5 @@ def _idle_servers(values: Mapping[str, str], nodes: int) -> Iterator[str]:
     if workers is not None and workers < nodes:
         yield (
             f"{_WORKERS}={workers} asks the retrieval servers of {workers} of {nodes} nodes alone; "
-            f"with {nodes} or more it asks all"
+            f"all are asked with {_WORKERS}={nodes}"
         )
