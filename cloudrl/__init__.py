@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from cloudrl.errors import SpecError as SpecError
     from cloudrl.errors import Unauthorized as Unauthorized
     from cloudrl.errors import WaitTimeout as WaitTimeout
+    from cloudrl.sdk import Artifact as Artifact
     from cloudrl.sdk import Cluster as Cluster
     from cloudrl.sdk import DataSet as DataSet
     from cloudrl.sdk import Fleet as Fleet
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from cloudrl.sdk import Question as Question
     from cloudrl.sdk import Run as Run
     from cloudrl.sdk import RunningCluster as RunningCluster
+    from cloudrl.sdk import Service as Service
     from cloudrl.sdk import Transfer as Transfer
     from cloudrl.sdk import Volume as Volume
     from cloudrl.sdk import attach as attach
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Artifact",
     "CapacityError",
     "CheckpointError",
     "CloudrlError",
@@ -60,6 +63,7 @@ __all__ = [
     "Question",
     "Run",
     "RunningCluster",
+    "Service",
     "SpecError",
     "Transfer",
     "Unauthorized",

@@ -27,7 +27,7 @@ from cloudrl.node.log import Log
 from cloudrl.node.node_state import NodeState
 from cloudrl.node.process import Child, end_orphans, reap_orphans
 from cloudrl.node.replication import FILES, ReplicationHub
-from cloudrl.node.services import Services
+from cloudrl.node.services import Services, service_variables
 from cloudrl.node.shard_worker_client import ShardWorkerClient
 from cloudrl.node.shutdown import ShutdownRequest
 from cloudrl.node.subcommands import ChildResult, explain_import
@@ -75,7 +75,7 @@ class Agent:
                 known_failures=self.attempts.known(),
             )
         )  # fmt: skip
-        self._services = Services(options.services, self.state, self.wait_for)
+        self._services = Services(options.services, self.state, self.wait_for, log.line)
         files, secrets = Store(options.data_dir / FILES), JobSecrets(folder_of(identity.run_id))
         self.replication = ReplicationHub(self.state, identity.nodes, files, secrets)
         self.checkpoint_store = CheckpointStore(
@@ -97,7 +97,7 @@ class Agent:
         raise NotImplementedError
 
     def fetch(self, fetcher: Fetcher) -> None:
-        """Have data and models; runs in its own thread, and raises when they are not to be had."""
+        """Have data, models and artifacts; runs in its own thread, and raises when they are not to be had."""
         raise NotImplementedError
 
     def barrier(self) -> None:
@@ -140,6 +140,7 @@ class Agent:
             files_dir=str(self.replication.files.root),
             secrets_dir=str(secrets.folder) if secrets.possible else None,
             nodes=tuple(nodes),
+            services=tuple(each.label for each in self.options.services),
             variables=tuple(sorted(name for name, value in self.env.items() if value)),
         )  # fmt: skip
 
@@ -276,7 +277,8 @@ class Agent:
                     # jobs leave files there (verl: a lock a checkpoint), so that these go when Ray's do
                     temp_dir = self.options.ray_temp_dir / "tmp"
                     temp_dir.mkdir(parents=True, exist_ok=True)
-            self.env = node_environment(self.env, host, token_path=token, temp_dir=temp_dir)
+            env = node_environment(self.env, host, token_path=token, temp_dir=temp_dir)
+            self.env = {**env, **service_variables(self.options)}
 
     def _check_host(self) -> HostInfo:
         options = self.options
@@ -308,7 +310,7 @@ class Agent:
         with self._step(Phase.FETCH):
             if not self.wait_for(lambda: not fetching.is_alive(), self.timeouts.fetch_s):
                 detail = f" ({self.state.own.detail})" if self.state.own.detail else ""
-                reason = f"data and models are not ready after {self.timeouts.fetch_s:g} s{detail}"
+                reason = f"data, models and artifacts are not ready after {self.timeouts.fetch_s:g} s{detail}"
                 rank = self.identity.rank
                 raise NodeFailed(Failure(FailureKind.DATA, rank, reason, transient=True, code="timeout"))
             self.state.raise_failure()

@@ -1,4 +1,4 @@
-"""Data and models, while Ray starts: rank 0 prepares the data, everybody has the models.
+"""Data, models and artifacts, while Ray starts: rank 0 prepares the data, everybody has the others.
 
 What needs the image's packages runs in children under the image's Python, from the same file as the agent.
 """
@@ -10,7 +10,7 @@ import secrets
 import sys
 import time
 from pathlib import Path
-from typing import Callable, Dict, Iterable, List, Mapping
+from typing import Callable, Dict, Iterable, List, Mapping, Optional
 
 from cloudrl.data.request import folder_name, parse_request
 from cloudrl.node.failure import NodeFailed
@@ -20,6 +20,7 @@ from cloudrl.protocol import routes
 from cloudrl.protocol.client import AgentClient
 from cloudrl.protocol.failures import ApiError, ErrorCode, Failure, FailureKind
 from cloudrl.protocol.options import MADE_ON_NODES, AgentOptions
+from cloudrl.protocol.services import Artifact
 
 # what these two draw would fill a log; our own lines say how far it is (read by both when they are imported)
 _NO_BARS = {"HF_DATASETS_DISABLE_PROGRESS_BARS": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
@@ -44,6 +45,11 @@ def models_dir(model: str, data_dir: Path, env: Mapping[str, str]) -> Path:
     return data_dir / "models" if model in MADE_ON_NODES else hub_cache(env)
 
 
+def artifacts_dir(data_dir: Path) -> Path:
+    """The folder in which each artifact has its own."""
+    return data_dir / "artifacts"
+
+
 class Fetcher:
     """Runs the children for one node; each call blocks until its child has ended.
 
@@ -63,23 +69,39 @@ class Fetcher:
         """Make {train,test}.parquet of a `--data` argument; returns the files with their SHA-256."""
         name = parse_request(text).name
         folder = self._options.data_dir / folder_name(name)
-        self._run(FailureKind.DATA, name, text, folder, {**_NO_BARS, **self._env})
+        self._run_own(FailureKind.DATA, name, text, folder, {**_NO_BARS, **self._env})
         return {file.name: sha256(file) for file in sorted(folder.glob("*.parquet"))}
 
     def fetch_model(self, model: str) -> str:
         """Download (or make) a model on this node and return its folder."""
         folder = models_dir(model, self._options.data_dir, self._env)
-        return self._run(FailureKind.MODEL, model, model, folder, self._env).path
+        return self._run_own(FailureKind.MODEL, model, model, folder, self._env).path
 
-    def _run(self, kind: FailureKind, name: str, subject: str, to: Path, env: Mapping[str, str]) -> ChildResult:
-        log = self._options.run_dir / f"{kind}-{folder_name(name)}.log"
+    def make_artifact(self, artifact: Artifact) -> str:
+        """Run the command of an artifact in its folder, and return that."""
+        folder = artifacts_dir(self._options.data_dir) / artifact.name
+        folder.mkdir(parents=True, exist_ok=True)
+        command = ["/bin/sh", "-c", artifact.command]
+        self._run(FailureKind.ARTIFACT, artifact.name, command, {**_NO_BARS, **self._env}, folder)
+        return str(folder)
+
+    def _run_own(self, kind: FailureKind, name: str, subject: str, to: Path, env: Mapping[str, str]) -> ChildResult:
+        file = self._log(kind, name).with_suffix(".json")
+        return self._run(kind, name, self_command(kind.value, subject, f"--to={to}", f"--result={file}"), env)
+
+    def _log(self, kind: FailureKind, name: str) -> Path:
+        return self._options.run_dir / f"{kind}-{folder_name(name)}.log"
+
+    def _run(
+        self, kind: FailureKind, name: str, command: List[str], env: Mapping[str, str], cwd: Optional[Path] = None
+    ) -> ChildResult:
+        log = self._log(kind, name)
         file = log.with_suffix(".json")
-        command = self_command(kind.value, subject, f"--to={to}", f"--result={file}")
         timeout_s = self._options.fetch_timeout_s
         deadline = time.monotonic() + timeout_s
         for is_last in (False, True):
             file.unlink(missing_ok=True)
-            child = Child(command, log=log, env=env)
+            child = Child(command, log=log, env=env, cwd=cwd)
             status = child.wait(max(0.0, deadline - time.monotonic()))
             if status is None:
                 child.end()

@@ -56,6 +56,7 @@ class Head(Agent):
         works = {
             FailureKind.DATA: lambda: self._prepare_data(fetcher),
             FailureKind.MODEL: lambda: self._fetch_models(fetcher),
+            FailureKind.ARTIFACT: lambda: self._make_artifacts(fetcher),
         }
         run_parallel(works, self.state)
 
@@ -162,6 +163,11 @@ class Head(Agent):
         for model in self.options.models:
             self.state.add("models", model, fetcher.fetch_model(model))
             self.state.publish(models=dict(self.state.own.models))
+
+    def _make_artifacts(self, fetcher: Fetcher) -> None:
+        for artifact in self.options.artifacts:
+            self.state.add("artifacts", artifact.name, fetcher.make_artifact(artifact))
+            self.state.publish(artifacts=dict(self.state.own.artifacts))
 
     def _blocked_ports(self) -> str:
         """Ray does not name the port that is closed, and it wants them open in both directions."""

@@ -1,69 +1,224 @@
 """The user's own servers, which run beside Ray on every node: a retrieval server, a sandbox, a judge."""
 
-from typing import Callable, List, Sequence, Tuple
+import sys
+import time
+from pathlib import Path
+from typing import Callable, Dict, List, Optional, Sequence
 
 from cloudrl.node.failure import NodeFailed
+from cloudrl.node.fetch import artifacts_dir
+from cloudrl.node.health import HealthCheck
 from cloudrl.node.node_state import NodeState
 from cloudrl.node.process import Child
 from cloudrl.node.ray import probe
 from cloudrl.protocol.failures import Failure, FailureKind
-from cloudrl.protocol.options import Service
+from cloudrl.protocol.options import AgentOptions
+from cloudrl.protocol.services import Service
 
+SILENT_S = 120.0
+"""A service that was ready and does not answer its health path for so long counts as ended."""
+_ASKED_SO_OFTEN = 24  # in that time
+WELL_S = 600.0
+"""A service that was ready for so long has all its restarts again."""
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
 _PORTS_ARE_FREE_AFTER_S = 3.0
+_GRACE_S = 3.0
+
+StartChild = Callable[[List[str], str], Child]
 
 
 class Services:
     """The services of one node, for its agent, which calls everything here from its main thread.
 
     Args:
-        wait_for: the agent's: whether a condition comes true within some seconds.
+        wait_for: the agent's: whether a condition comes true within some seconds, with `check` meanwhile.
+        say: is told what is started again, and why.
     """
 
-    def __init__(self, services: Sequence[Service], state: NodeState, wait_for: Callable[..., bool]) -> None:
-        self._services, self._state, self._wait_for = services, state, wait_for
-        self._running: List[Tuple[Service, Child]] = []
+    def __init__(
+        self,
+        services: Sequence[Service],
+        state: NodeState,
+        wait_for: Callable[..., bool],
+        say: Callable[[str], object],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        silent_s: float = SILENT_S,
+        well_s: float = WELL_S,
+    ) -> None:
+        self._state, self._wait_for, self._say, self._clock = state, wait_for, say, clock
+        self._silent_s, self._well_s = silent_s, well_s
+        self._all = [_Supervised(each) for each in services]
+        self._child: Optional[StartChild] = None
 
-    def start(self, child: Callable[[List[str], str], Child]) -> None:
-        """Start all of them; `child(command, log)` makes a process that is ended with the node.
+    def start(self, child: StartChild) -> None:
+        """Start those that need nothing; `check` starts the others when what they need is there.
+
+        Args:
+            child: `child(command, log)` makes a process that is ended with the node.
 
         Raises:
             NodeFailed: somebody answers at one of the ports already, and would be taken for the service.
         """
-        if not self._wait_for(lambda: not any(map(_answers, self._services)), _PORTS_ARE_FREE_AFTER_S, 0.5):
-            ports = ", ".join(str(each.port) for each in self._services if _answers(each))
+        if not self._wait_for(lambda: not self._taken(), _PORTS_ARE_FREE_AFTER_S, 0.5):
+            ports = ", ".join(map(str, self._taken()))
             reason = f"ports of services are in use on this node: {ports}"
             raise self._failed(reason, subject=f"ports {ports}", code="taken")
-        for each in self._services:
-            self._running.append((each, child(["/bin/sh", "-c", each.command], f"service-{each.port}.log")))
+        self._child = child
+        self.check()
 
     def wait(self, timeout_s: float) -> None:
-        """Return once each of them answers at its port.
+        """Return once each of them is ready.
 
         Raises:
-            NodeFailed: one does not within `timeout_s` seconds.
+            NodeFailed: one is not within `timeout_s` seconds.
         """
-        for service, child in self._running:
-            port = f"port {service.port}"
-            self._state.update(detail=f"waiting for the service on {port}")
-            if not self._wait_for(lambda each=service: _answers(each), timeout_s, 0.25):
-                reason = f"`{service.command}` does not answer on {port} after {timeout_s:g} s"
-                raise self._failed(reason, child.tail(), subject=port, code="timeout")
+        for each in self._all:
+            service = each.service
+            self._state.update(detail=f"waiting for the service on port {service.port}")
+            if not self._wait_for(lambda each=each: each.is_ready, timeout_s, 0.25):
+                reason = f"`{service.command}` does not answer on {_place(service)} after {timeout_s:g} s"
+                raise self._failed(reason + each.said, each.tail(), subject=f"port {service.port}", code="timeout")
         self._state.update(detail="")
 
     def check(self) -> None:
-        """Raise when one of them has ended: every job that asks it would fail."""
-        for each, child in self._running:
-            status = child.poll()
-            if status is not None:
-                reason = f"`{each.command}`, the service on port {each.port}, ended with status {status}"
-                advice = "; it has to stay in the foreground" if status == 0 else ""
-                raise self._failed(reason + advice, child.tail(), subject=f"port {each.port}", code="exit")
+        """Start what has to be started, and see to what has ended, or does not answer any more.
+
+        Raises:
+            NodeFailed: one of them has ended and is not to be started again: every job that asks it would fail.
+        """
+        if self._child is not None:
+            for each in self._all:
+                self._check(each, self._child)
+
+    def _check(self, each: "_Supervised", child: StartChild) -> None:
+        if each.child is None:
+            if self._clock() >= each.due_at and self._has_what_it_needs(each.service):
+                each.start(child, self._clock, self._silent_s / _ASKED_SO_OFTEN)
+                self._report(each, "starting")
+            return
+        status = each.child.poll()
+        if status is not None:
+            advice = "; it has to stay in the foreground" if status == 0 else ""
+            self._on_end(each, f"ended with status {status}{advice}", "exit")
+        elif each.silence_s(self._clock()) > each.may_be_silent_s(self._silent_s):
+            reason = f"has not answered on {_place(each.service)} for {each.silence_s(self._clock()):.0f} s"
+            self._on_end(each, reason + each.said, "timeout")
+        elif each.is_ready:
+            each.note_ready()
+            self._report(each, "ready")
+            if each.ready_s(self._clock()) > self._well_s:
+                each.restarts = 0
+
+    def _on_end(self, each: "_Supervised", what: str, code: str) -> None:
+        """Have it started again after a pause, or fail."""
+        service, tail = each.service, each.tail()
+        each.end()
+        reason = f"`{service.command}`, the service on port {service.port}, {what}"
+        if not each.was_ready or each.restarts >= service.restart:
+            if each.restarts:
+                reason += f"; it was started again {each.restarts} times"
+            raise self._failed(reason, tail, subject=f"port {service.port}", code=code)
+        pause_s = min(_FIRST_PAUSE_S * 2**each.restarts, _LONGEST_PAUSE_S)
+        each.restarts += 1
+        each.due_at = self._clock() + pause_s
+        self._say(f"{reason}; started again in {pause_s:g} s ({each.restarts} of {service.restart}); it said:\n{tail}")
+        self._report(each, f"started again, {each.restarts} of {service.restart}")
+
+    def _has_what_it_needs(self, service: Service) -> bool:
+        own = self._state.own
+        return all(name in own.artifacts or name in own.models for name in service.needs)
+
+    def _report(self, each: "_Supervised", word: str) -> None:
+        if self._state.own.services.get(each.service.label) != word:
+            self._state.add("services", each.service.label, word)
+
+    def _taken(self) -> List[int]:
+        """Those ports at which somebody takes connections."""
+        ports = [each.service.port for each in self._all]
+        return [port for port in ports if probe("127.0.0.1", port, 1.0) == "open"]
 
     def _failed(self, reason: str, tail: str = "", *, subject: str, code: str) -> NodeFailed:
         rank = self._state.own.rank
         return NodeFailed(Failure(FailureKind.SERVICE, rank, reason, tail, subject=subject, code=code))
 
 
-def _answers(service: Service) -> bool:
-    """Whether somebody takes connections at its port."""
-    return probe("127.0.0.1", service.port, 1.0) == "open"
+class _Supervised:
+    """One service: its process, whether that answers, and how often it was started again.
+
+    Attributes:
+        child: None while it is not started yet, or waits to be started again.
+        restarts: since it was well for the last time.
+        due_at: not to be started before.
+        was_ready: in this start or an earlier one. A service that never was has a mistake that no restart cures.
+    """
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self.child: Optional[Child] = None
+        self.restarts, self.due_at, self.was_ready = 0, 0.0, False
+        self._health: Optional[HealthCheck] = None
+        self._started_at = self._loading_s = 0.0
+
+    def start(self, child: StartChild, clock: Callable[[], float], pause_s: float) -> None:
+        words = ["/usr/bin/env", f"PORT={self.service.port}", "/bin/sh", "-c", self.service.command]
+        self.child = child(words, f"service-{self.service.port}.log")
+        self._started_at = clock()
+        self._health = HealthCheck(self.service, clock=clock, pause_s=pause_s)
+
+    def end(self) -> None:
+        """End what is left of it: who it has started may hold its port."""
+        if self._health is not None:
+            self._health.close()
+        if self.child is not None:
+            self.child.end(_GRACE_S)
+        self.child = self._health = None
+
+    def tail(self) -> str:
+        return "" if self.child is None else self.child.tail()
+
+    @property
+    def is_ready(self) -> bool:
+        return self._health is not None and self._health.ready_at is not None
+
+    @property
+    def said(self) -> str:
+        """What it answers instead, in brackets."""
+        return (
+            f" ({self._health.said})" if self.service.health and self._health is not None and self._health.said else ""
+        )
+
+    def note_ready(self) -> None:
+        """Remember how long it took to load at first."""
+        if not self.was_ready and self._health is not None and self._health.ready_at is not None:
+            self._loading_s = self._health.ready_at - self._started_at
+            self.was_ready = True
+
+    def ready_s(self, now: float) -> float:
+        """How long it has been ready in this start."""
+        return now - self._health.ready_at if self._health is not None and self._health.ready_at is not None else 0.0
+
+    def silence_s(self, now: float) -> float:
+        """Since its last answer, or its start. An open port is asked for once."""
+        if self._health is None or (self.is_ready and not self.service.health):
+            return 0.0
+        return now - (self._health.answered_at or self._started_at)
+
+    def may_be_silent_s(self, limit_s: float) -> float:
+        """More while it loads: at first without end, since `wait` has a limit, then three times as long as at first."""
+        if self.is_ready:
+            return limit_s
+        return max(limit_s, 3 * self._loading_s) if self.was_ready else float("inf")
+
+
+def service_variables(options: AgentOptions) -> Dict[str, str]:
+    """What tells the processes of a node where its services answer, and services where their files are."""
+    return {
+        **{each.variable: f"127.0.0.1:{each.port}" for each in options.services},
+        "CLOUDRL_ARTIFACTS": str(artifacts_dir(options.data_dir)),
+        "CLOUDRL_FILES": str(Path(sys.argv[0]).absolute().parent),
+    }
+
+
+def _place(service: Service) -> str:
+    return f"port {service.port}" + (f" to GET {service.health} with status 200" if service.health else "")

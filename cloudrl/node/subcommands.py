@@ -37,7 +37,7 @@ class ChildResult:
     Attributes:
         path: the folder of a model.
         reason: why it failed, in one line for a person.
-        code, transient: as in `Failure`.
+        code, transient: as in `Failure`; a command of the user's blames the network by status 75 (sysexits.h).
     """
 
     path: str = ""
@@ -53,7 +53,7 @@ class ChildResult:
         except (OSError, ValueError):
             status, lines = child.poll(), [line.strip() for line in child.tail().splitlines()]
             last_line = next(filter(None, reversed(lines)), f"its child exited with {status}")
-            return cls(reason=last_line, code=f"exit {status}")
+            return cls(reason=last_line, code=f"exit {status}", transient=status == os.EX_TEMPFAIL)
 
 
 def explain_import(result: ChildResult, log: str) -> Tuple[str, str]:

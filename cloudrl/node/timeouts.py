@@ -19,7 +19,7 @@ class PhaseTimeouts:
         head_ready_s: rank 0, from its first answer until it says its versions: its set-up and its preflight.
         gcs_s: Ray's control store on rank 0, until another node reaches it.
         ray_head_s: Ray's head, for what comes once all nodes have joined.
-        fetch_s: all data sets and models of one node.
+        fetch_s: all data sets, models and artifacts of one node.
         barrier_s: the slowest rank, until it is at the barrier.
         phases: each phase before "ready", as the other nodes count. Whoever is in it has a deadline of its own that
             comes first and says more; this one is for a node whose agent beats and does nothing else.
@@ -31,8 +31,8 @@ class PhaseTimeouts:
         self.head_ready_s = setup_s + INSPECTION_S
         self.gcs_s = ray_s + options.lost_after_s  # rank 0 has less, and can say more when it does not come up
         self.ray_head_s = min(RAY_HEAD_S, ray_s)
-        # data and models come side by side; the other nodes copy the data once rank 0 has it
-        items = max(len(options.data), len(options.models)) + bool(options.data)
+        # they come side by side; the other nodes copy the data once rank 0 has it
+        items = max(len(options.data), len(options.models), len(options.artifacts)) + bool(options.data)
         self.fetch_s = ray_s + items * options.fetch_timeout_s
         service_s = options.fetch_timeout_s if options.services else 0.0  # it may load what was fetched
         self.phases = {

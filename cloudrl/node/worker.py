@@ -21,6 +21,7 @@ from cloudrl.protocol.client import AgentClient, AgentRefused, is_network_error
 from cloudrl.protocol.failures import ApiError, Failure, FailureKind
 from cloudrl.protocol.phases import Phase
 from cloudrl.protocol.report import HeartbeatReply
+from cloudrl.protocol.services import Artifact
 
 _BEAT_S = 0.2
 _BEAT_WHEN_READY_S = 1.0
@@ -76,8 +77,12 @@ class Worker(Agent):
         return "Ray runtime started." in ray.tail(40)
 
     def fetch(self, fetcher: Fetcher) -> None:
-        """Pull the prepared data unless the folder is the head's own; have the models."""
-        works = {FailureKind.DATA: self._have_data, FailureKind.MODEL: lambda: self._fetch_models(fetcher)}
+        """Pull the prepared data unless the folder is the head's own; have models and artifacts."""
+        works = {
+            FailureKind.DATA: self._have_data,
+            FailureKind.MODEL: lambda: self._fetch_models(fetcher),
+            FailureKind.ARTIFACT: lambda: self._make_artifacts(fetcher),
+        }
         run_parallel(works, self.state)
 
     def barrier(self) -> None:
@@ -170,6 +175,18 @@ class Worker(Agent):
         self.state.update(detail=f"rank 0 fetches {model} into the shared folder")
         self._wait_in_thread(lambda: model in self.reply.models)
         return self.reply.models[model]
+
+    def _make_artifacts(self, fetcher: Fetcher) -> None:
+        for artifact in self.options.artifacts:
+            self.state.add("artifacts", artifact.name, self._make_artifact(fetcher, artifact))
+
+    def _make_artifact(self, fetcher: Fetcher, artifact: Artifact) -> str:
+        self._wait_in_thread(lambda: self.reply.markers is not None)
+        if not self._shares(self.options.data_dir):
+            return fetcher.make_artifact(artifact)
+        self.state.update(detail=f"rank 0 fetches {artifact.name} into the shared folder")
+        self._wait_in_thread(lambda: artifact.name in self.reply.artifacts)
+        return self.reply.artifacts[artifact.name]
 
     def _shares(self, folder: Path) -> bool:
         text = (self.reply.markers or {}).get(str(folder))

@@ -14,6 +14,7 @@ class FailureKind(str, enum.Enum):
     PREFLIGHT = "preflight"
     DATA = "data"
     MODEL = "model"
+    ARTIFACT = "artifact"
     SERVICE = "service"
     AGENT = "agent"
     # those that may pass with a retry
@@ -34,8 +35,8 @@ class FailureKind(str, enum.Enum):
 
 
 _PERMANENT = (
-    FailureKind.SETUP, FailureKind.PREFLIGHT, FailureKind.DATA, FailureKind.MODEL, FailureKind.SERVICE,
-    FailureKind.AGENT,
+    FailureKind.SETUP, FailureKind.PREFLIGHT, FailureKind.DATA, FailureKind.MODEL, FailureKind.ARTIFACT,
+    FailureKind.SERVICE, FailureKind.AGENT,
 )  # fmt: skip
 """They come back on every retry: the machine, the image, the request or the agent is wrong."""
 

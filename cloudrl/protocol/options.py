@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, NamedTuple, NoReturn, Optional, Sequence, Tuple
 
 from cloudrl.errors import InputError
+from cloudrl.protocol.services import Artifact, Service, parse_artifact, parse_service
 
 MADE_ON_NODES = ("tiny-qwen2", "tiny-adder")
 """Models that are on no hub: one with random weights, and the same after some seconds of pretraining on sums."""
@@ -65,20 +66,6 @@ class BudgetLimits:
 
 
 @dataclass(frozen=True)
-class Service:
-    """One server of the user's: the TCP port at which it answers on its own node, and the shell command that it is.
-
-    The command stays in the foreground: its end, also with status 0, is the end of the node.
-    """
-
-    port: int
-    command: str
-
-    def __str__(self) -> str:
-        return f"{self.port}:{self.command}"
-
-
-@dataclass(frozen=True)
 class AgentOptions:
     """What one node is asked to do. Times are in seconds.
 
@@ -88,6 +75,7 @@ class AgentOptions:
         cpus: CPUs a node that Ray may hand out, None to let Ray count.
         setup: shell commands run before anything else.
         services: servers of the user's that run beside Ray.
+        artifacts: files that the services need.
         import_check: modules that must import in one process before the node counts as good.
         data: data sets to prepare: names, or JSON texts (see `cloudrl.data.request`).
         models: Hugging Face ids, folders, or one of MADE_ON_NODES.
@@ -106,6 +94,7 @@ class AgentOptions:
     cpus: Optional[int] = None
     setup: Tuple[str, ...] = ()
     services: Tuple[Service, ...] = ()
+    artifacts: Tuple[Artifact, ...] = ()
     import_check: Tuple[str, ...] = ()
     data: Tuple[str, ...] = ()
     models: Tuple[str, ...] = ()
@@ -182,18 +171,6 @@ class _Parser(argparse.ArgumentParser):
         raise InputError(message)
 
 
-def parse_service(text: str) -> Service:
-    """Read `8000:bash launch.sh`.
-
-    Raises:
-        InputError: there is no port before the first colon, or no command behind it.
-    """
-    port, _, command = text.partition(":")
-    if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536 and command.strip()):
-        raise InputError(f"{text!r} is not PORT:COMMAND, for example '8000:bash launch.sh'")
-    return Service(int(port), command)
-
-
 def _above_zero(text: str) -> float:
     number = float(text)
     if not 0 < number < float("inf"):
@@ -238,7 +215,8 @@ _OPTIONS = (
     _Option("gpus-per-node", "gpus", int),
     _Option("cpus-per-node", "cpus", int),
     _Option("setup", "setup", help="a shell command; may be repeated", repeated=True),
-    _Option("service", "services", parse_service, help="PORT:COMMAND; may be repeated", repeated=True),
+    _Option("artifact", "artifacts", parse_artifact, help="name and command as JSON; may be repeated", repeated=True),
+    _Option("service", "services", parse_service, help="PORT:COMMAND, or JSON; may be repeated", repeated=True),
     _Option("import-check", "import_check", _modules, ",".join, "modules, separated by commas"),
     _Option("data", "data", help="a data set; may be repeated", repeated=True),
     _Option("model", "models", help="a Hugging Face model; may be repeated", repeated=True),
@@ -262,7 +240,7 @@ _OPTIONS = (
     _Option("join-timeout-s", "join_timeout_s", float, _number, "every rank must have been heard of by then"),
     _Option("setup-timeout-s", "setup_timeout_s", float, _number, "for all set-up commands of a node"),
     _Option("ray-timeout-s", "ray_timeout_s", float, _number, "for Ray on a node; then for its imports"),
-    _Option("fetch-timeout-s", "fetch_timeout_s", float, _number, "for each data set and each model"),
+    _Option("fetch-timeout-s", "fetch_timeout_s", float, _number, "for each data set, model and artifact"),
     _Option("lost-after-s", "lost_after_s", float, _number, "silence after which a node counts as lost"),
     _Option("down-when-idle-s", "limits.idle_s", _above_zero, _number, "end after so long without work"),
     _Option("max-cost", "limits.max_cost", _above_zero, _number, "end when it has cost so many US dollars"),

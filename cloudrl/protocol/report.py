@@ -30,6 +30,8 @@ class NodeReport:
         ray_up, fetched: the two halves of "at the barrier".
         rollouts: rollout engines in this node's Python.
         models: model as asked for -> folder on this node.
+        artifacts: likewise.
+        services: name, or port -> "starting", "ready", or how often it was started again.
         blocked: ports of rank 0's Ray that this node cannot reach, though Ray is up here.
         replicas: what clients have sent for their jobs -> how far it is here.
         cost_before: US dollars that earlier attempts of the run have cost, as this node's volume remembers.
@@ -52,6 +54,8 @@ class NodeReport:
     ray_up: bool = False
     fetched: bool = False
     models: Dict[str, str] = field(default_factory=dict)
+    artifacts: Dict[str, str] = field(default_factory=dict)
+    services: Dict[str, str] = field(default_factory=dict)
     seconds: Dict[str, float] = field(default_factory=dict)
     blocked: Tuple[str, ...] = ()
     replicas: Dict[str, Replica] = field(default_factory=dict)
@@ -72,7 +76,7 @@ class HeartbeatReply:
         ray_version, python_version: of rank 0, once it has looked; all nodes need the same.
         markers: folder -> text of the marker file there, by which a shared folder is known; None before.
         data: data set -> its prepared files -> their SHA-256; None before.
-        models: those that rank 0 has, with their folders.
+        models, artifacts: those that rank 0 has, with their folders.
         announced: names of what clients have sent, for all nodes to copy.
         cost_before: as in `NodeReport`, the most that any rank remembers.
     """
@@ -85,6 +89,7 @@ class HeartbeatReply:
     markers: Optional[Dict[str, str]] = None
     data: Optional[Dict[str, Dict[str, str]]] = None
     models: Dict[str, str] = field(default_factory=dict)
+    artifacts: Dict[str, str] = field(default_factory=dict)
     announced: Tuple[str, ...] = ()
     cost_before: float = 0.0
 
@@ -133,6 +138,7 @@ class ClusterStatus:
         secrets_dir: where the secrets of jobs lie, None where this machine has no file system in memory.
         data: data set -> {"train": path, "test": path}.
         models: model -> its folder where that is the same on every node, otherwise its name, found in the cache.
+        services: names, or ports, of the servers that were asked for.
         variables: names of those that jobs find on the answering node, such as secrets that the provider fills in.
     """
 
@@ -151,5 +157,6 @@ class ClusterStatus:
     nodes: Tuple[NodeReport, ...] = ()
     data: Dict[str, Dict[str, str]] = field(default_factory=dict)
     models: Dict[str, str] = field(default_factory=dict)
+    services: Tuple[str, ...] = ()
     variables: Tuple[str, ...] = ()
     budget: BudgetStatus = field(default_factory=BudgetStatus)

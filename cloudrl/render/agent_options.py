@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from cloudrl.errors import SpecError
-from cloudrl.protocol.options import AgentOptions, BudgetLimits, parse_service
+from cloudrl.protocol.options import AgentOptions, BudgetLimits
 from cloudrl.spec import Cluster
 from cloudrl.spec.data import data_argument
 from cloudrl.spec.names import is_secret, names_a_file
+from cloudrl.spec.services import agent_service
 from cloudrl.spec.sizes import seconds_of
 from cloudrl.verl.releases import Release, release
 
@@ -32,7 +33,8 @@ def agent_options(cluster: Cluster, known: Release | None) -> AgentOptions:
         gpus=1 if cluster.device == "cpu" else cluster.gpus_per_node,
         cpus=CPU_SLOTS if cluster.device == "cpu" else None,
         setup=(*(known.install if known else ()), *cluster.setup),
-        services=tuple(map(parse_service, cluster.services)),
+        services=tuple(map(agent_service, cluster.services)),
+        artifacts=tuple(each.for_agent() for each in cluster.artifacts),
         import_check=_import_check(cluster, known),
         data=tuple(map(data_argument, cluster.data)),
         models=tuple(cluster.models),

@@ -12,6 +12,8 @@ from cloudrl.sdk.running import connect as connect
 from cloudrl.sdk.runs import Run as Run
 from cloudrl.sdk.runs import run as run
 from cloudrl.sdk.submission import recipe as recipe
+from cloudrl.spec import Artifact as Artifact
 from cloudrl.spec import DataSet as DataSet
 from cloudrl.spec import Job as Job
+from cloudrl.spec import Service as Service
 from cloudrl.spec import Volume as Volume

@@ -15,6 +15,8 @@ from cloudrl.spec.hydra import override_argument as override_argument
 from cloudrl.spec.hydra import parse_override as parse_override
 from cloudrl.spec.job import Job as Job
 from cloudrl.spec.ports import Port as Port
+from cloudrl.spec.services import Artifact as Artifact
+from cloudrl.spec.services import Service as Service
 from cloudrl.spec.sizes import CountRange as CountRange
 from cloudrl.spec.volume import Mount as Mount
 from cloudrl.spec.volume import NetworkMount as NetworkMount

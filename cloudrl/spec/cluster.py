@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import PlainValidator, model_validator
 
-from cloudrl.errors import SpecError
+from cloudrl.errors import SpecError, did_you_mean
 from cloudrl.spec.base import FrozenDict, Spec
 from cloudrl.spec.data import DataSets
 from cloudrl.spec.fields import (
@@ -30,7 +30,8 @@ from cloudrl.spec.fields import (
 from cloudrl.spec.gpu import Gpu, image_gpu
 from cloudrl.spec.gpu import cpu as parse_cpu
 from cloudrl.spec.names import image_name, resource_name, secret_in, secret_name, unix_user
-from cloudrl.spec.ports import Port, all_ports, port_texts, service_texts
+from cloudrl.spec.ports import Port, all_ports, port_texts
+from cloudrl.spec.services import Artifacts, Services, agent_service
 from cloudrl.spec.sizes import duration, size, size_range
 from cloudrl.spec.volume import Mount, Volume, mount_list, parse_mount
 
@@ -71,8 +72,10 @@ class Cluster(Spec):
     """Where set-up commands run. Jobs run in the folder that is uploaded with them."""
     setup: Commands = ()
     """Shell commands that the agent runs on every node before Ray starts."""
-    services: Annotated[Sequence[str], PlainValidator(service_texts)] = ()
-    """Servers beside Ray on every node, `8000:bash launch.sh`; READY comes when all answer at their ports."""
+    services: Services = ()
+    """Servers beside Ray on every node: `8000:bash launch.sh`, or a `Service` with more to say. READY waits for all."""
+    artifacts: Artifacts = ()
+    """Files that services need, each brought to the nodes by a command."""
     env: Environment = FrozenDict()
     """Variables of every process on every node. Values are taken as they are: nothing is expanded."""
     secrets: Annotated[Sequence[str], PlainValidator(unique_list_of(secret_name))] = ()
@@ -110,6 +113,7 @@ class Cluster(Spec):
     @model_validator(mode="after")
     def _check_together(self) -> Self:
         self._check_environment()
+        self._check_needs()
         if self.mounts and not any(mount.holds(self.checkpoints) for mount in self.mounts):
             raise SpecError(
                 f"checkpoints {self.checkpoints!r} lies on none of the volumes "
@@ -117,6 +121,17 @@ class Cluster(Spec):
                 hint=f"Add '{self.checkpoints}:{self.checkpoints}' to volumes",
             )
         return self
+
+    def _check_needs(self) -> None:
+        known = [*(each.name for each in self.artifacts), *self.models]
+        for service in map(agent_service, self.services):
+            for name in service.needs:
+                if name not in known:
+                    raise SpecError(
+                        f"service {service.label} needs {name!r}, which is no artifact or model of this cluster"
+                        f"{did_you_mean(name, known)}",
+                        hint=f"artifacts: [{{name: {name}, command: ...}}] brings it to the nodes",
+                    )
 
     def _check_environment(self) -> None:
         for name in self.secrets:

@@ -1,4 +1,4 @@
-"""Ports that dstack forwards to the user's machine, and servers of the user's that answer at one on every node.
+"""Ports: those that dstack forwards to the user's machine, and those that are taken on every node.
 
 Source of the rules for `8080`, `80:8080` and `*:8080`: dstack 0.22.5, core/models/configurations.py (PortMapping).
 """
@@ -9,8 +9,8 @@ import re
 from dataclasses import dataclass
 
 from cloudrl.errors import SpecError
-from cloudrl.protocol.options import Ports, Service
-from cloudrl.spec.fields import command, unique_list_of
+from cloudrl.protocol.options import Ports
+from cloudrl.spec.fields import unique_list_of
 
 _OURS = Ports()
 RAY_PORT, AGENT_PORT = _OURS.dashboard, _OURS.agent
@@ -26,8 +26,8 @@ _TAKEN = {
     10999: "dstack's runner",
 }
 _PORT = re.compile(r"(?:([0-9]{1,5}|\*):)?([0-9]{1,5})")
+ANOTHER_PORT = "Another one, for example 8000"
 _EXAMPLES = "For example 6006, '16006:6006' (local:container) or '*:6006' (any free local port)"
-_SERVICE_EXAMPLE = "The port at which it answers, and the command that it is, for example '8000:bash launch.sh'"
 
 
 @dataclass(frozen=True)
@@ -48,10 +48,10 @@ class Port:
         match = _PORT.fullmatch(written) if isinstance(written, str) else None
         if match is None:
             raise SpecError(f"{value!r} is not a port", hint=_EXAMPLES)
-        container = _port_number(match[2])
+        container = port_number(match[2])
         if match[1] == "*":
             return cls(None, container)
-        return cls(_port_number(match[1]) if match[1] else container, container)
+        return cls(port_number(match[1]) if match[1] else container, container)
 
     def __str__(self) -> str:
         if self.local == self.container:
@@ -59,7 +59,8 @@ class Port:
         return f"{'*' if self.local is None else self.local}:{self.container}"
 
 
-def _port_number(digits: str) -> int:
+def port_number(digits: str) -> int:
+    """Raises: SpecError: there is no such port."""
     if not 1 <= int(digits) <= 65535:
         raise SpecError(f"{int(digits)} is not a port", hint="A whole number from 1 to 65535")
     return int(digits)
@@ -95,31 +96,6 @@ def port_texts(value: object) -> tuple[str, ...]:
     return tuple(str(port) for port in ports)
 
 
-def parse_service(value: object) -> Service:
-    """Read `8000:bash launch.sh`.
-
-    Raises:
-        SpecError: `value` is not that, or the port is Ray's, the agent's or dstack's.
-    """
-    match = re.fullmatch(r"\s*([0-9]{1,5})\s*:(.*)", value, re.DOTALL) if isinstance(value, str) else None
-    if match is None:
-        raise SpecError(f"{value!r} is not a service", hint=_SERVICE_EXAMPLE)
-    port = _port_number(match[1])
-    holder = "Ray's workers" if 20000 <= port < 30000 else _TAKEN.get(port)
-    if holder is not None:
-        raise SpecError(f"{value!r}: port {port} belongs to {holder}", hint="Another one, for example 8000")
-    return Service(port, command(match[2]))
-
-
-_service_list = unique_list_of(
-    parse_service, by=lambda service: service.port, message="two services have port {}", hint="Give each one its own"
-)
-
-
-def service_texts(value: object) -> tuple[str, ...]:
-    """A list of services, each in its usual spelling.
-
-    Raises:
-        SpecError: an item is no service, or two of them have one port.
-    """
-    return tuple(map(str, _service_list(value)))
+def port_holder(port: int) -> str | None:
+    """Whose port it is on every node; None for one that a service can have."""
+    return "Ray's workers" if 20000 <= port < 30000 else _TAKEN.get(port)

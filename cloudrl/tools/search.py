@@ -5,7 +5,7 @@ without cloudrl. The server speaks the API of Search-R1's (PeterGriffinJin/Searc
 search_r1/search/retrieval_server.py), and the model reads the passages in the same form as there
 (search_r1/llm_agent/generation.py). Variables of the job:
 
-    CLOUDRL_SEARCH_URL        http://127.0.0.1:8000/retrieve
+    CLOUDRL_SEARCH_URL        the service `search` of the node, or else http://127.0.0.1:8000/retrieve
     CLOUDRL_SEARCH_TOPK       3: passages an answer
     CLOUDRL_SEARCH_TIMEOUT_S  120: of one search with all its tries. A server that restarts, or whose queue is full, is
                               asked again until then
@@ -63,9 +63,10 @@ class Settings:
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> "Settings":
-        """What the variables say."""
+        """What the variables say; that of the service is the node's own."""
+        address = env.get("CLOUDRL_SERVICE_SEARCH", "127.0.0.1:8000")
         return cls(
-            url=env.get("CLOUDRL_SEARCH_URL", "http://127.0.0.1:8000/retrieve"),
+            url=env.get("CLOUDRL_SEARCH_URL") or f"http://{address}/retrieve",
             topk=int(env.get("CLOUDRL_SEARCH_TOPK", "3")),
             timeout_s=float(env.get("CLOUDRL_SEARCH_TIMEOUT_S", "120")),
             window=int(env.get("CLOUDRL_SEARCH_WINDOW", "20")),

@@ -13,10 +13,10 @@ from ready_files import TASKS
 
 from cloudrl.jobs import SubmitOptions
 from cloudrl.protocol.options import AgentOptions
-from cloudrl.protocol.options import Service as AgentsService
+from cloudrl.protocol.services import Service as AgentsService
 from cloudrl.spec.cluster import ClusterShape
 from cloudrl.spec.hydra import parse_overrides
-from cloudrl.spec.ports import parse_service as declared_service
+from cloudrl.spec.services import agent_service as declared_service
 
 PAGE = (Path(__file__).parents[2] / "docs/from-scripts.md").read_text()
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)

@@ -9,13 +9,14 @@ import pytest
 from node_harness import IP, Maker, Scenarios, free_ports, until
 
 from cloudrl.node.ray import probe
+from cloudrl.protocol.services import Artifact, Service
 
 pytestmark = pytest.mark.agents
 
 scenario = Scenarios()
 
 
-def _server(port: int, *, exec_: str = "exec ") -> str:
+def _server(port: "int | str", *, exec_: str = "exec ") -> str:
     return f"{exec_}python3 -m http.server {port} --bind {IP}"
 
 
@@ -109,6 +110,77 @@ def what_a_set_up_command_leaves_in_the_background_lives_as_long_as_the_node(nod
     cluster.end()
     assert probe(IP, port) == "refused"
     assert cluster.processes() == {}
+
+
+@scenario
+def a_service_that_is_killed_is_started_again_while_the_cluster_stays_ready(nodes: Maker) -> None:
+    cluster, [port] = nodes(2), free_ports(1)
+    cluster.start_one(0)
+    cluster.start_one(1, f"--service={Service(port, _server('$PORT'), health='/', restart=1)}")
+    cluster.ready()
+    [server] = [pid for pid, line in cluster.processes().items() if line.startswith("python3 -m http.server")]
+    os.kill(server, signal.SIGKILL)
+    label = str(port)
+    until(lambda: cluster[0].agent.status().nodes[1].services == {label: "started again, 1 of 1"}, "rank 0 hears of it")
+    until(lambda: cluster[0].agent.status().nodes[1].services == {label: "ready"}, "it is ready again")
+    assert [cluster[rank].phase() for rank in (0, 1)] == ["ready", "ready"]
+    assert "ended with status -9; started again in 1 s (1 of 1)" in cluster[1].text()
+    [server] = [pid for pid, line in cluster.processes().items() if line.startswith("python3 -m http.server")]
+    os.kill(server, signal.SIGKILL)
+    assert cluster.failed().endswith("ended with status -9; it was started again 1 times")
+    assert cluster.processes() == {}
+
+
+@scenario
+def what_a_service_has_started_does_not_keep_its_port(nodes: Maker) -> None:
+    cluster, [port] = nodes(1), free_ports(1)
+    command = f"{_server('$PORT', exec_='')} & echo shell $$; wait"
+    cluster.start(f"--service={Service(port, command, health='/', restart=1)}").ready()
+    log = cluster[0].run_dir / f"service-{port}.log"
+    os.kill(int(log.read_text().split()[1]), signal.SIGKILL)
+    until(lambda: log.read_text().count("shell") == 2, "it is started again")
+    until(lambda: cluster[0].agent.status().nodes[0].services == {str(port): "ready"}, "it is ready again")
+    assert len([line for line in cluster.processes().values() if line.startswith("python3 -m http.server")]) == 1
+
+
+@scenario
+def a_service_is_started_when_its_files_are_there(nodes: Maker) -> None:
+    """Both nodes fetch, each into its own folder; what a worker lacks holds up the cluster, and is named."""
+    cluster, ports = nodes(2), free_ports(2)
+    gate = cluster.folder / "gate"
+    made = Artifact("index", f"while ! test -e {gate}; do sleep 0.05; done; echo rows > index")
+    for rank, port in enumerate(ports):
+        service = Service(port, f"cat $CLOUDRL_ARTIFACTS/index/index; {_server('$PORT')}", "search", needs=("index",))
+        cluster.start_one(rank, f"--artifact={made}", f"--service={service}")
+    until(lambda: all(cluster[rank].phase() == "fetch" for rank in (0, 1)), "Ray is up on both")
+    assert [probe(IP, port) for port in ports] == ["refused", "refused"]
+    gate.touch()
+    cluster.ready()
+    for rank, port in enumerate(ports):
+        assert (cluster[rank].run_dir / f"service-{port}.log").read_text().startswith("rows\n")
+    status = cluster[0].agent.status()
+    assert [node.services for node in status.nodes] == [{"search": "ready"}] * 2
+    assert status.services == ("search",)
+
+
+@scenario
+def one_node_fetches_into_a_folder_that_is_shared(nodes: Maker) -> None:
+    cluster = nodes(2)
+    made = Artifact("index", "echo $CLOUDRL_NODE_RANK >> ranks")
+    cluster.start(f"--artifact={made}", f"--data-dir={cluster.folder}/shared").ready()
+    assert (cluster.folder / "shared/artifacts/index/ranks").read_text() == "0\n"
+    assert [node.artifacts for node in cluster[0].agent.status().nodes] == [
+        {"index": f"{cluster.folder}/shared/artifacts/index"}
+    ] * 2
+
+
+@scenario
+def an_artifact_that_cannot_be_had_ends_the_cluster_by_name(nodes: Maker) -> None:
+    cluster = nodes(2)
+    cluster.start_one(0)
+    cluster.start_one(1, f"--artifact={Artifact('index', 'echo the disk has 3 GB free, 80 GB are needed; exit 2')}")
+    assert cluster.failed() == "rank 1, artifact: artifact index: the disk has 3 GB free, 80 GB are needed"
+    assert cluster[1].failure().permanent
 
 
 test_scenario = scenario.test()

@@ -12,6 +12,7 @@ from cloudrl.node.failure import NodeFailed
 from cloudrl.node.fetch import Fetcher
 from cloudrl.protocol.failures import Failure, FailureKind
 from cloudrl.protocol.options import AgentOptions
+from cloudrl.protocol.services import Artifact
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -84,3 +85,42 @@ def test_a_child_that_crashes_leaves_nothing_of_the_one_before(fetch) -> None:
 def test_a_download_that_hangs(fetch) -> None:
     said = failure("not finished after 1 s", "timeout", "said on hang", transient=True)
     assert fetch("hang", "good", timeout_s=1.0) == (said, [])
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Callable[[str], tuple[object, list[float]]]:
+    """Make an artifact by a command; returns its folder, or the failure, and the pauses."""
+
+    def run(command: str) -> tuple[object, list[float]]:
+        pauses: list[float] = []
+        options = AgentOptions(data_dir=tmp_path / "data", run_dir=tmp_path)
+        fetcher = Fetcher(options, 1, os.environ, sleep=pauses.append)
+        try:
+            return fetcher.make_artifact(Artifact("index", command)), pauses
+        except NodeFailed as failed:
+            return failed.failure, pauses
+
+    return run
+
+
+def test_an_artifact_is_made_in_its_own_folder_and_its_command_runs_at_every_start(make, tmp_path: Path) -> None:
+    folder = tmp_path / "data/artifacts/index"
+    for _ in range(2):
+        assert make("echo row >> index") == (str(folder), [])
+    assert (folder / "index").read_text() == "row\nrow\n"
+
+
+def test_an_artifact_that_fails_is_named_by_the_last_line_of_its_command(make) -> None:
+    made, pauses = make("echo sizes; echo 'error: part_aa: SHA-256 is 12, not 34' >&2; exit 2")
+    reason = "artifact index: error: part_aa: SHA-256 is 12, not 34"
+    tail = "sizes\nerror: part_aa: SHA-256 is 12, not 34"
+    assert made == Failure(FailureKind.ARTIFACT, 1, reason, tail, subject="index", code="exit 2")
+    assert (made.permanent, pauses) == (True, [])
+
+
+def test_a_command_that_blames_the_network_is_tried_again(make) -> None:
+    made, pauses = make("echo the Hub does not answer; test -e again || { touch again; exit 75; }")
+    assert pauses == [5.0]
+    assert isinstance(made, str)
+    made, pauses = make("echo the Hub does not answer; exit 75")
+    assert (made.permanent, made.reason, pauses) == (False, "artifact index: the Hub does not answer", [5.0])

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudrl.node.main import main
-from cloudrl.protocol.options import AgentOptions, BudgetLimits, Ports, Service
+from cloudrl.protocol.options import AgentOptions, BudgetLimits, Ports
+from cloudrl.protocol.services import Artifact, Service
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12)
 COMMAND = TEXT.filter(str.strip)
@@ -32,6 +33,7 @@ OPTIONS = st.builds(
     AgentOptions,
     device=st.sampled_from(["gpu", "cpu"]),
     services=many(st.builds(Service, port=st.integers(1, 65535), command=COMMAND)),
+    artifacts=many(st.builds(Artifact, name=st.from_regex(r"[a-z]+", fullmatch=True), command=COMMAND)),
     import_check=MODULES.map(tuple),
     ports=st.builds(
         Ports, agent=NUMBER, head_agent=NUMBER | st.just(8266), gcs=NUMBER, worker=st.just((0, 0)) | st.just((7, 9))

@@ -69,6 +69,23 @@ def test_nodes_of_one_machine_share_the_services_of_rank_0() -> None:
     assert not [word for word in second if word.startswith("--service=")]
 
 
+def test_services_that_take_their_port_run_on_every_node_of_one_machine() -> None:
+    serve = {"name": "search", "port": 8000, "command": "serve --port $PORT", "health": "/health"}
+    plan = _plan(services=[serve, {"port": 8001, "command": "judge ${PORT:-1}"}, "8002:fixed $PORTS"])
+    options = [AgentOptions.from_argv(command[3:]) for command in plan.commands]
+    first, second = options
+    assert [each.label for each in first.services] == ["8002", "search", "8001"]
+    assert [each.label for each in second.services] == ["search", "8001"]
+    assert (first.services[0].port, first.services[1].health) == (8002, "/health")
+    chosen = [each.port for each in (*first.services[1:], *second.services)]
+    assert plan.state.service_ports == tuple(chosen)
+    assert len({*plan.state.ports}) == len(plan.state.ports)
+    for port, declared in zip(chosen, (8000, 8001), strict=False):
+        assert (port == declared) is not is_taken(declared, "lab")
+    assert [plan.node_env(rank)["CLOUDRL_SERVICE_8002"] for rank in (0, 1)] == ["127.0.0.1:8002"] * 2
+    assert "CLOUDRL_SERVICE_SEARCH" not in plan.node_env(1)
+
+
 def test_the_dry_run_shows_what_is_started() -> None:
     plan = _plan(setup=["echo 'it'\"'\"'s'; rm -rf $HOME"], env={"A": "x y; z"})
     head, first, second = plan.render().splitlines()

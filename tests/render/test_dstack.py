@@ -14,7 +14,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cloudrl.errors import SpecError
-from cloudrl.protocol.options import AgentOptions, BudgetLimits, parse_service
+from cloudrl.protocol.options import AgentOptions, BudgetLimits
+from cloudrl.protocol.services import parse_service
 from cloudrl.spec import Cluster, DataSet, Gpu, NetworkMount, Volume, data_argument
 from cloudrl.spec.cluster import disk_for
 from cloudrl.spec.names import is_secret

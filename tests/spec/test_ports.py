@@ -1,15 +1,11 @@
-from dataclasses import astuple
-
 import pytest
 from dstack._internal.core.models.configurations import PortMapping
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudrl.errors import SpecError
-from cloudrl.protocol.options import Ports
-from cloudrl.protocol.options import parse_service as as_the_agent_reads
-from cloudrl.spec import Cluster, Port
-from cloudrl.spec.ports import all_ports, parse_service, port_texts
+from cloudrl.spec import Port
+from cloudrl.spec.ports import all_ports, port_texts
 
 numbers = st.integers(1, 65535)
 
@@ -37,33 +33,3 @@ def test_two_ports_do_not_collide():
     with pytest.raises(SpecError, match="local port 8266 is taken twice: by 8266 and 9"):
         port_texts(["8266:9"])
     assert port_texts(["8266:9", "9266:8266"]) == ("8266:9", "9266:8266")
-
-
-@pytest.mark.parametrize(
-    ("written", "kept"),
-    [
-        ("8000:bash launch.sh", "8000:bash launch.sh"),
-        (" 8000 : bash launch.sh ", "8000:bash launch.sh"),
-        ("08000:a:b", "8000:a:b"),
-        ("8000:cd /x &&\n  bash y", "8000:cd /x &&\n  bash y"),
-    ],
-)
-def test_a_port_and_a_command(written: str, kept: str) -> None:
-    assert Cluster(name="one", services=[written]).services == (kept,)
-
-
-def test_every_port_of_ray_and_the_agent_is_refused() -> None:
-    numbers = [port for each in astuple(Ports()) for port in (each if isinstance(each, tuple) else [each])]
-    assert len(numbers) == 10
-    for port in numbers:
-        with pytest.raises(SpecError, match=f"port {port} belongs to"):
-            parse_service(f"{port}:a")
-
-
-@given(st.integers(1, 9999).filter(lambda port: port not in (6379, 8265, 8266)), st.text(min_size=1))
-def test_the_agent_reads_what_is_kept(port: int, text: str) -> None:
-    try:
-        service = parse_service(f"{port}:{text}")
-    except SpecError:
-        return
-    assert as_the_agent_reads(str(service)) == service

@@ -29,6 +29,8 @@ WRONG = {
         ("setup", ["a\0"], "'a\\x00' holds a NUL character"),
         ("setup", ["\ud800"], "'\\ud800' holds a lone surrogate, which cannot be written as UTF-8"),
         ("setup", [1], "1 is not text"),
+        ("artifacts", "index", "'index' is one text where a list is expected; write ['index']"),
+        ("artifacts", ["index"], "'index' is not an artifact"),
         ("services", "8000:a", "'8000:a' is one text where a list is expected; write ['8000:a']"),
         ("services", {8000: "a"}, "{8000: 'a'} is not a list"),
         ("services", ["bash launch.sh"], "'bash launch.sh' is not a service"),

@@ -336,7 +336,9 @@ def test_now_and_then_it_says_how_it_goes(run: Callable[..., Any], capfd: pytest
 
 def test_variables_set_it(tool: ModuleType) -> None:
     assert tool.Settings.from_env({}) == tool.Settings("http://127.0.0.1:8000/retrieve", 3, 120.0, 20)
+    of_the_node = {"CLOUDRL_SERVICE_SEARCH": "127.0.0.1:20123"}
+    assert tool.Settings.from_env(of_the_node).url == "http://127.0.0.1:20123/retrieve"
     given = {"URL": "http://10.0.0.9:80/r", "TOPK": "5", "TIMEOUT_S": "9.5", "WINDOW": "0"}
-    env = {f"CLOUDRL_SEARCH_{name}": value for name, value in given.items()}
+    env = {**of_the_node, **{f"CLOUDRL_SEARCH_{name}": value for name, value in given.items()}}
     assert "s3cret" not in repr(tool.Settings.from_env({"CLOUDRL_RETRIEVER_TOKEN": "s3cret"}))
     assert tool.Settings.from_env(env) == tool.Settings("http://10.0.0.9:80/r", 5, 9.5, 0)

@@ -4,12 +4,15 @@ The same declaration runs on dstack, so that its image, its fleets and the like 
 is named. What a job would miss, its checkpoint folder and its secrets, is kept or refused.
 """
 
+import itertools
 import os
+import re
 import secrets
 import shlex
 import sys
+from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
@@ -18,7 +21,8 @@ from cloudrl.errors import CapacityError, CloudrlError, InputError
 from cloudrl.node.host_info import detect_gpus
 from cloudrl.node.identity import address_towards
 from cloudrl.node.job_secrets import folder_of
-from cloudrl.protocol.options import AgentOptions, Ports, parse_service
+from cloudrl.protocol.options import AgentOptions, Ports
+from cloudrl.protocol.services import Service
 from cloudrl.providers.local import processes, state
 from cloudrl.providers.local.processes import MARK
 from cloudrl.providers.local.state import LocalState
@@ -27,14 +31,15 @@ from cloudrl.render.agent import AGENT_FILE
 from cloudrl.render.agent_options import CPU_SLOTS, budget_limits
 from cloudrl.spec import Cluster, Volume, data_argument
 from cloudrl.spec.names import is_secret
+from cloudrl.spec.services import agent_service
 from cloudrl.transport.tunnel import bind
 
 OBJECT_STORE_BYTES = 256 * 1024**2
 DATA = ("addition",)
 MODELS = ("tiny-adder",)
 _HONOURED = (
-    "name", "nodes", "gpu", "env", "secrets", "setup", "services", "data", "models", "down_when_idle", "max_cost",
-    "price_per_hour",
+    "name", "nodes", "gpu", "env", "secrets", "setup", "services", "artifacts", "data", "models", "down_when_idle",
+    "max_cost", "price_per_hour",
 )  # fmt: skip
 DEFAULT_DASHBOARD_PORT = 8265
 _FIRST_PORT = 20_000
@@ -52,6 +57,7 @@ class LocalPlan(Plan):
         state = self.state
         return {
             **self.cluster.env,
+            **{each.variable: f"127.0.0.1:{each.port}" for each in _fixed(self.cluster)},
             "CLOUDRL_PROVIDER": "local",
             "CLOUDRL_CLUSTER": state.name,
             MARK: state.id,
@@ -88,7 +94,8 @@ def make_plan(cluster: Cluster, *, dashboard_port: int | None = None) -> LocalPl
             )
     gpus = _gpus(cluster)
     dashboard = choose_dashboard_port(dashboard_port, cluster=cluster.name)
-    gcs, client, *agent_ports = free_ports(2 + cluster.nodes, cluster=cluster.name, avoid=dashboard)
+    gcs, client, *agent_ports = free_ports(2 + cluster.nodes, cluster=cluster.name, avoid=(dashboard,))
+    services = _services(cluster, avoid=(dashboard, gcs, client, *agent_ports))
     cluster_id = secrets.token_hex(8)
     state = LocalState(
         name=cluster.name,
@@ -101,8 +108,9 @@ def make_plan(cluster: Cluster, *, dashboard_port: int | None = None) -> LocalPl
         agent_ports=tuple(agent_ports),
         ray_temp_dir=f"/tmp/cloudrl-{cluster_id[:8]}",  # noqa: S108  short: Unix socket paths end at 107 bytes
         checkpoint_dir=str(checkpoint_folder(cluster) or ""),
+        service_ports=tuple(each.port for each in itertools.chain(*services) if _can_move(each)),
     )
-    commands = tuple(_command(cluster, state, gpus, rank) for rank in range(cluster.nodes))
+    commands = tuple(_command(cluster, state, gpus, rank, own) for rank, own in enumerate(services))
     unused = ", ".join(unsupported_fields(cluster))
     notes = (f"without effect on this machine: {unused}",) if unused else ()
     return LocalPlan(
@@ -119,7 +127,9 @@ def make_plan(cluster: Cluster, *, dashboard_port: int | None = None) -> LocalPl
     )
 
 
-def _command(cluster: Cluster, state: LocalState, gpus: int, rank: int) -> tuple[str, ...]:
+def _command(
+    cluster: Cluster, state: LocalState, gpus: int, rank: int, services: tuple[Service, ...]
+) -> tuple[str, ...]:
     node_ports = Ports(
         agent=state.agent_ports[rank], head_agent=state.agent_ports[0], gcs=state.gcs_port,
         dashboard=state.dashboard_port, client=state.client_port,
@@ -131,8 +141,8 @@ def _command(cluster: Cluster, state: LocalState, gpus: int, rank: int) -> tuple
         gpus=gpus,
         cpus=CPU_SLOTS if cluster.device == "cpu" else None,
         setup=tuple(cluster.setup),
-        # one for all: the nodes share this machine and its ports
-        services=tuple(map(parse_service, cluster.services)) if rank == 0 else (),
+        services=services,
+        artifacts=tuple(each.for_agent() for each in cluster.artifacts),
         data=tuple(map(data_argument, cluster.data)) or DATA,
         models=tuple(cluster.models) or MODELS,
         checkpoints=state.checkpoints,
@@ -146,6 +156,33 @@ def _command(cluster: Cluster, state: LocalState, gpus: int, rank: int) -> tuple
         limits=budget_limits(cluster),
     )
     return (sys.executable, str(state.folder / AGENT_FILE), "run", *options.to_argv())
+
+
+def _services(cluster: Cluster, avoid: tuple[int, ...]) -> list[tuple[Service, ...]]:
+    """The services of each rank. All nodes are this machine: one whose port is fixed runs on rank 0 for all of them.
+
+    The others keep their port on rank 0 where it is free.
+    """
+    fixed = _fixed(cluster)
+    moving = [each for each in map(agent_service, cluster.services) if each not in fixed]
+    ports = iter(free_ports(len(moving) * cluster.nodes, cluster=cluster.name, avoid=avoid))
+    ranks = []
+    for rank in range(cluster.nodes):
+        own = [] if rank else [*fixed]
+        for each in moving:
+            port = next(ports) if rank or is_taken(each.port, cluster.name) else each.port
+            own.append(replace(each, port=port, name=each.label))
+        ranks.append(tuple(own))
+    return ranks
+
+
+def _fixed(cluster: Cluster) -> list[Service]:
+    return [each for each in map(agent_service, cluster.services) if not _can_move(each)]
+
+
+def _can_move(service: Service) -> bool:
+    """Whether it listens where it is told to."""
+    return re.search(r"\$(PORT\b|\{PORT\b)", service.command) is not None
 
 
 def _gpus(cluster: Cluster) -> int:
@@ -183,7 +220,7 @@ def unsupported_fields(cluster: Cluster) -> tuple[str, ...]:
     return tuple(name for name in cluster.explicit_fields() if name not in used)
 
 
-def free_ports(count: int, *, cluster: str, avoid: int | None = None) -> list[int]:
+def free_ports(count: int, *, cluster: str, avoid: Collection[int] = ()) -> list[int]:
     """Distinct free ports for a cluster, none of those that the kernel gives to outgoing connections.
 
     Ray makes hundreds of connections before its last process listens; one of them could have taken the port.
@@ -194,7 +231,7 @@ def free_ports(count: int, *, cluster: str, avoid: int | None = None) -> list[in
     first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     quiet = range(_FIRST_PORT, first) if first > _FIRST_PORT + 1000 else range(_FIRST_PORT, 65_536)
     candidates = secrets.SystemRandom().sample(quiet, len(quiet))
-    free = list(islice((port for port in candidates if port != avoid and not is_taken(port, cluster)), count))
+    free = list(islice((port for port in candidates if port not in avoid and not is_taken(port, cluster)), count))
     if len(free) < count:
         raise CapacityError(f"{count} free ports are needed, and this machine has {len(free)} of them")
     return free

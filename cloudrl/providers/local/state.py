@@ -35,6 +35,7 @@ class LocalState:
         ip: the address that all nodes share; Ray does not take 127.0.0.1 for more than one.
         ray_temp_dir: Ray's folder, short since Unix sockets lie in it; gone after `down`.
         agent_ports: one a rank.
+        service_ports: those that were chosen for services.
         checkpoint_dir: the volume; "" for the usual one.
     """
 
@@ -48,6 +49,7 @@ class LocalState:
     agent_ports: tuple[int, ...]
     ray_temp_dir: str
     checkpoint_dir: str = ""
+    service_ports: tuple[int, ...] = ()
 
     @property
     def folder(self) -> Path:
@@ -57,7 +59,7 @@ class LocalState:
     @property
     def ports(self) -> tuple[int, ...]:
         """All TCP ports that were chosen for it."""
-        return (self.gcs_port, self.dashboard_port, self.client_port, *self.agent_ports)
+        return (self.gcs_port, self.dashboard_port, self.client_port, *self.agent_ports, *self.service_ports)
 
     def node_dir(self, rank: int) -> Path:
         """Logs and outcome of one agent."""
@@ -97,7 +99,8 @@ def read(name: str) -> LocalState | None:
         return None
     try:
         value = json.loads(path.read_text())
-        return LocalState(**{**value, "agent_ports": tuple(value["agent_ports"])})
+        ports = {"agent_ports": tuple(value["agent_ports"]), "service_ports": tuple(value.get("service_ports", ()))}
+        return LocalState(**{**value, **ports})
     except (ValueError, KeyError, TypeError) as error:
         raise CloudrlError(f"{path} cannot be read: {error}", hint=f"Remove it: rm {path}") from error
 
