@@ -72,6 +72,7 @@ def copied(save: str, run: Path) -> Path:
     (role / "huggingface").mkdir()
     for name, data in config_files().items():
         (role / "huggingface" / name).write_bytes(data)
+    (role.parent / "data.pt").write_bytes(b"data")
     return role
 
 
@@ -81,10 +82,11 @@ def role_folder(run: Path) -> Path:
 
 
 def opened(role: Path) -> MergeInputs:
-    """The folder of a role of a step, as all commands open it."""
+    """The folder of a role of a step, as all commands open it; its records may be of any step."""
     origin = LocalSource(role.parent)
     (found,) = [each for each in origin.inventory().checkpoints if each.role == role.name]
-    return merge_inputs(found, origin.open)
+    inputs = merge_inputs(found, origin.open)
+    return replace(inputs, step=None) if isinstance(inputs, MergeInputs) else inputs
 
 
 def merge_role(role: Path, target: Path, files: Mapping[str, bytes] | None = None, **options: Any) -> Merged:

@@ -1,6 +1,6 @@
 """Merges a checkpoint, wherever its files lie, into a folder that appears whole or not at all."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from cloudrl.saves.inventory import Checkpoint, FileCopy
 from cloudrl.saves.megatron_layout import Kind, Weights
 from cloudrl.saves.names import is_small
 from cloudrl.shards.merge import plan_merge, write_model
+from cloudrl.shards.model_files import WEIGHTS
 from cloudrl.shards.model_folder import ModelInputs, plan_model
 from cloudrl.shards.progress import OnProgress, silent
 from cloudrl.shards.source import MergeInputs, ShardSource, Sidecars
@@ -77,6 +78,8 @@ def merge_inputs(checkpoint: Checkpoint, open_file: OpenFile) -> MergeInputs | M
         shards=models,
         config_files=_read_small(checkpoint, _HUGGINGFACE, open_file),
         world_size=size,
+        step=checkpoint.step,
+        warnings=tuple(_odd(checkpoint, _HUGGINGFACE)),
         sidecars={
             rank: Sidecars(shards["optim"].get(rank), shards["extra_state"].get(rank), checkpoint.records.get(rank))
             for rank in models
@@ -96,7 +99,9 @@ def model_inputs(checkpoint: Checkpoint, weights: Weights, open_file: OpenFile) 
         if name.startswith(weights.folder) and name.endswith(".safetensors")
     }
     files = {name: source for name, source in beside.items() if "/" not in name}
-    return ModelInputs(files, _read_small(checkpoint, weights.folder, open_file))
+    return ModelInputs(
+        files, _read_small(checkpoint, weights.folder, open_file), tuple(_odd(checkpoint, weights.folder))
+    )
 
 
 def _read_small(checkpoint: Checkpoint, folder: str, open_file: OpenFile) -> dict[str, bytes]:
@@ -107,6 +112,16 @@ def _read_small(checkpoint: Checkpoint, folder: str, open_file: OpenFile) -> dic
         if name.startswith(folder) and is_small(name, copies[0].size_bytes)
     }
     return {name: open_file(file).read(0, file.size_bytes) for name, file in small.items()}
+
+
+def _odd(checkpoint: Checkpoint, folder: str) -> Iterator[str]:
+    """What is to be told of the files themselves."""
+    for gap in checkpoint.unfinished:
+        yield f"{checkpoint.name}: {gap} is missing; if a job saves it now, or was cut off, files may not fit together"
+    for name, copies in checkpoint.files.items():
+        if name.startswith(folder) and not name.endswith(WEIGHTS) and not is_small(name, copies[0].size_bytes):
+            size_mb = copies[0].size_bytes / 1e6
+            yield f"{name} was left out, since {size_mb:.0f} MB are too much beside a model: copy it if it is needed"
 
 
 def merge(

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unicodedata import category
 
 from cloudrl.errors import InputError
 
@@ -14,6 +15,19 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from cloudrl.sdk.callbacks import Confirm
+
+_STEERS = ("Cc", "Cf", "Cs", "Zl", "Zp")
+"""Unicode's categories: control codes, marks that turn text around, halves of characters, ends of lines."""
+
+
+def visible(text: str, keep: str = "\n\t") -> str:
+    """The same without what steers a terminal: names of runs, files and tensors are anybody's.
+
+    Args:
+        text: What is to be printed.
+        keep: Of the characters that are no print, those that stay.
+    """
+    return "".join(each if each in keep or category(each) not in _STEERS else repr(each)[1:-1] for each in text)
 
 
 def data(text: str) -> None:
@@ -29,12 +43,12 @@ def as_json(value: Any) -> None:
 
 def result(text: str, fields: Any, *, is_json: bool) -> None:
     """A result for a person, or the same as JSON."""
-    as_json(fields) if is_json else data(text)
+    as_json(fields) if is_json else data(visible(text))
 
 
 def note(text: str) -> None:
     """Something for the person at the terminal."""
-    sys.stderr.write(text + "\n")
+    sys.stderr.write(visible(text) + "\n")
     sys.stderr.flush()
 
 
@@ -84,7 +98,7 @@ def listing(
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """A table as data; plain columns when standard output is no terminal."""
-    listed = [list(map(str, row)) for row in rows]
+    listed = [[visible(str(cell), keep="") for cell in row] for row in rows]
     if not sys.stdout.isatty():
         widths = [max(len(cell) for cell in column) for column in zip(columns, *listed, strict=True)]
         for row in [list(columns), *listed]:

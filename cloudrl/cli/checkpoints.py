@@ -116,7 +116,7 @@ def merge(
         merged = merge_checkpoint(checkpoint, to, dtype=dtype, on_head=on_head, sync=sync, on_progress=terminal)
     done = merged.to_json()
     size, at = gigabytes(merged.size_bytes), " on the head" if on_head else ""
-    what = f"step {checkpoint.step} of run {checkpoint.run}"
+    what = f"step {checkpoint.step} of run {_output.visible(checkpoint.run, keep='')}"
     fields = {"step": checkpoint.step, "run": checkpoint.run, "role": checkpoint.role, "dtype": dtype, **done}
     text = f"{done['path']}{at}: {merged.parameters:,} parameters, {size}, {what}"
     _output.result(text, fields, is_json=as_json)

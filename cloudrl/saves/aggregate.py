@@ -6,6 +6,7 @@ import contextlib
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
@@ -13,15 +14,19 @@ from cloudrl.errors import CheckpointError, ConnectionFailed, InputError, Unauth
 from cloudrl.protocol.report import NodeReport
 from cloudrl.protocol.routes import CHECKPOINTS
 from cloudrl.saves.inventory import Checkpoint, FileCopy, Inventory, Location
-from cloudrl.saves.names import DATA, SHARD, TRACKER, shard_file, step_folder
+from cloudrl.saves.megatron_layout import find_weights
+from cloudrl.saves.names import DATA, SHARD, STEP, TRACKER, on_one_line, shard_file, step_folder
 from cloudrl.saves.records import SaveRecord
-from cloudrl.saves.scan import folder_identity, scan
+from cloudrl.saves.scan import folder_identity, scan, scan_role
 
 _Answer = Tuple[Optional[NodeReport], Mapping[str, Any]]
 
 
 def local_inventory(folder: Path) -> Inventory:
-    """What lies in a folder of this machine: one with runs, a run, or one step of it.
+    """What lies in a folder of this machine: one with runs, a run, one step, or one role of a step.
+
+    Links in it are followed. A step or a role that is named by its folder is taken as it is, finished or not. The
+    folder of a role that lies in no step is of the step that its records name, else of step 0.
 
     Raises:
         InputError: It is no folder, or cannot be read.
@@ -30,15 +35,38 @@ def local_inventory(folder: Path) -> Inventory:
         os.scandir(folder).close()
     except OSError as error:
         raise InputError(f"{folder} cannot be read: {error.strerror}") from error
-    root, only = folder.absolute(), None
-    if root.name.startswith("global_step_"):
-        root, only = root.parent, root.name
-    location = {"root": CHECKPOINTS, "folder": str(root), "identity": folder_identity(root), "runs": scan(root)}
-    found = aggregate([(None, {"locations": [location]})])
-    if only is None:
-        return found
-    steps = tuple(each for each in found.checkpoints if each.run == "." and f"global_step_{each.step}" == only)
-    return Inventory(steps, found.notes)
+    root = folder.absolute()
+    named = (path for path in (root, root.resolve()) if STEP.fullmatch(path.name) or STEP.fullmatch(path.parent.name))
+    root = next(named, root)
+    if STEP.fullmatch(root.name):
+        return _of_step(_local(root.parent), root.name)
+    role = scan_role(root)
+    if not find_weights([file["path"] for file in role["files"]]) and not _has_shards(role):
+        return _local(root)
+    if STEP.fullmatch(root.parent.name):
+        found = _of_step(_local(root.parent.parent), root.parent.name)
+        mine = tuple(each for each in found.checkpoints if each.role == root.name)
+        return replace(found, checkpoints=mine, is_role=True)
+    numbers = {int(save["step"]) for save in role["saves"] if str(save.get("step", "")).isdecimal()}
+    step = {"step": numbers.pop() if len(numbers) == 1 else 0, "folder": "", "files": [], "roles": [role]}
+    role["folder"] = ""
+    found = _local(root, [{"run": ".", "tracker": None, "steps": [step]}])
+    return replace(found, notes=(), is_step=True, is_role=True)
+
+
+def _local(root: Path, runs: list[dict[str, Any]] | None = None) -> Inventory:
+    found = scan(root, follow_links=True) if runs is None else runs
+    location = {"root": CHECKPOINTS, "folder": str(root), "identity": folder_identity(root), "runs": found}
+    return aggregate([(None, {"locations": [location]})])
+
+
+def _of_step(found: Inventory, name: str) -> Inventory:
+    steps = tuple(each for each in found.checkpoints if each.run == "." and f"global_step_{each.step}" == name)
+    return Inventory(steps, found.notes, is_step=True)
+
+
+def _has_shards(role: Mapping[str, Any]) -> bool:
+    return any(SHARD.fullmatch(file["path"]) for file in role["files"])
 
 
 def cluster_inventory(nodes: Iterable[NodeReport], ask: Callable[[int], Mapping[str, Any]]) -> Inventory:
@@ -116,6 +144,11 @@ def _checked(location: Location, value: object) -> str:
     return name
 
 
+def _folder(location: Location, said: Mapping[str, Any], usual: str) -> str:
+    """Where a step or a role lies: on this machine also elsewhere than verl's trainers for RL put it."""
+    return usual if location.ranks else str(said.get("folder", usual))
+
+
 def _can_be_a_path(name: str) -> bool:
     try:
         return b"\0" not in os.fsencode(name)
@@ -166,7 +199,7 @@ class _Run:
             self._trackers.append(_Tracker(float(tracker["modified_at"]), str(tracker["text"]), location))
         for step in run["steps"]:
             number = int(step["step"])
-            base = step_folder(self.name, number)
+            base = _folder(location, step, step_folder(self.name, number))
             for file in step["files"]:
                 self._add_file((number, None, None), location, base, file)
             for role in step["roles"]:
@@ -174,14 +207,15 @@ class _Run:
                 for file in role["files"]:
                     match = SHARD.fullmatch(str(file["path"]))
                     key = (number, name, int(match[2]) if match else None)
-                    self._add_file(key, location, f"{base}/{name}", file)
+                    self._add_file(key, location, f"{base}/{_folder(location, role, name)}", file)
                 for value in role["saves"]:
                     with contextlib.suppress(CheckpointError):  # one that cannot be read is as good as none
                         self._records[number, name].append((location, SaveRecord.from_json(value)))
 
     def _add_file(self, key: _Key, location: Location, base: str, file: Mapping[str, Any]) -> None:
         path = _checked(location, file["path"])
-        copy = FileCopy(location, f"{base}/{path}", int(file["size_bytes"]), float(file["modified_at"]))
+        whole = "/".join(part for part in (*base.split("/"), path) if part)
+        copy = FileCopy(location, whole, int(file["size_bytes"]), float(file["modified_at"]))
         self._files[key][path].append(copy)
 
     def checkpoints(self) -> list[Checkpoint]:
@@ -226,19 +260,20 @@ class _Run:
 
     def notes(self) -> Iterator[str]:
         """What a resume would meet."""
+        name = on_one_line(self.name)
         steps, newest = {step for step, role, _ in self._files if role is not None}, self._newest_tracker()
         if newest is None:
             if steps:
-                yield f"{self.name}: there is no {TRACKER}, so a resume would start from scratch"
+                yield f"{name}: there is no {TRACKER}, so a resume would start from scratch"
             return
         if newest.step is None:
             where = f"{TRACKER} on {newest.location.label}"
-            yield f"{self.name}: {where} holds {newest.text!r}, no step: a resume would fail"
+            yield f"{name}: {where} holds {newest.text!r}, no step: a resume would fail"
         elif newest.step not in steps:
-            yield f"{self.name}: a resume would look for step {newest.text}, which is not there"
+            yield f"{name}: a resume would look for step {newest.text}, which is not there"
         others = sorted(
             {f"{each.text} on {each.location.label}" for each in self._trackers if each.text != newest.text}
         )
         if others:
             listed = ", ".join((f"{newest.text} on {newest.location.label}", *others))
-            yield f"{self.name}: trackers differ: {listed}; a resume takes that of the node where its driver runs"
+            yield f"{name}: trackers differ: {listed}; a resume takes that of the node where its driver runs"

@@ -9,7 +9,7 @@ from typing import Tuple
 
 from cloudrl.errors import CheckpointError, ConnectionFailed, InputError
 from cloudrl.saves.megatron_layout import DIST_FILE, Weights, find_weights, is_megatron, missing_files
-from cloudrl.saves.names import DATA, RECORD, SHARD
+from cloudrl.saves.names import DATA, RECORD, SHARD, on_one_line
 from cloudrl.saves.records import SaveRecord
 
 LATEST = "latest"
@@ -61,7 +61,7 @@ class FileCopy:
     @property
     def label(self) -> str:
         """For messages."""
-        return f"{self.location.label}: {self.location.folder.rstrip('/')}/{self.path}"
+        return on_one_line(f"{self.location.label}: {self.location.folder.rstrip('/')}/{self.path}")
 
 
 SaveVersion = Tuple[str, int, float]
@@ -142,9 +142,12 @@ class Checkpoint:
             gaps = [*self._missing_ranks(), *self._partial_kinds()]
             if _BESIDE_MODEL not in self.files:
                 gaps.append(_BESIDE_MODEL)
-        if not self.finished:
-            gaps.append("the end of its saving")
-        return (*gaps, *self._saved_again())
+        return (*gaps, *self.unfinished)
+
+    @property
+    def unfinished(self) -> tuple[str, ...]:
+        """What says that its saving has ended, as far as it is not there: a job may be at it, or was cut off."""
+        return (*([] if self.finished else ["the end of its saving"]), *self._saved_again())
 
     @property
     def complete(self) -> bool:
@@ -170,7 +173,7 @@ class Checkpoint:
     @property
     def name(self) -> str:
         """For messages: `demo, step 16, actor`."""
-        return f"{self.run}, step {self.step}, {self.role}"
+        return on_one_line(f"{self.run}, step {self.step}, {self.role}")
 
     def _saved_again(self) -> Iterator[str]:
         """Shards of a later attempt: a save writes `data.pt` last (verl 0.9.1, trainer/ppo/v1/trainer_base.py)."""
@@ -210,19 +213,23 @@ class Inventory:
 
     Attributes:
         silent: Of the notes those on nodes that have not answered.
+        is_step: Whether the user has named one step by its folder.
+        is_role: Whether the user has named one role of a step by its folder.
     """
 
     checkpoints: tuple[Checkpoint, ...]
     notes: tuple[str, ...] = ()
     silent: tuple[str, ...] = ()
+    is_step: bool = False
+    is_role: bool = False
 
     def select(self, step: int | str = LATEST, *, run: str | None = None, role: str = "actor") -> Checkpoint:
         """One of them.
 
         Args:
-            step: Its number; `latest` is the newest complete one.
+            step: Its number; `latest` is the newest complete one, or the one whose folder the user has named.
             run: Its run, needed where several have the step.
-            role: `actor` or `critic`.
+            role: `actor` or `critic`; of no account where the user has named the folder of one.
 
         Raises:
             CheckpointError: There is none.
@@ -231,13 +238,15 @@ class Inventory:
         """
         if step == LATEST:
             self.refuse_silent("it may have a later step than the others", "Try again when it answers, or name a step")
-        fitting = [each for each in self.checkpoints if each.role == role and run in (None, each.run)]
+        fitting = [each for each in self.checkpoints if (self.is_role or each.role == role) and run in (None, each.run)]
         if not fitting:
             known = ", ".join(sorted({each.run for each in self.checkpoints})) or "none"
             asked = f" of run {run!r}" if run is not None else ""
             raise CheckpointError(
                 f"there is no checkpoint of the {role}{asked}; runs: {known}", hint="cloudrl checkpoints list"
             )
+        if step == LATEST and self.is_step:
+            return max(fitting, key=lambda each: (each.complete, each.modified_at))
         if step == LATEST:
             return _latest(fitting)
         found = [each for each in fitting if str(each.step) == str(step)]

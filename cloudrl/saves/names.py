@@ -18,6 +18,8 @@ STEP = re.compile(r"global_step_(0|[1-9][0-9]{0,17})")
 TRACKER = "latest_checkpointed_iteration.txt"
 DATA = "data.pt"
 """The state of the data loader. A save writes it last, before the tracker."""
+OF_LOADER = re.compile(r"data(_[0-9]{1,9})?\.pt")
+"""That, and those of each rank that verl's SFT trainer writes."""
 SHARD = re.compile(r"(model|optim|extra_state)_world_size_([0-9]{1,9})_rank_([0-9]{1,9})\.pt")
 RECORD = re.compile(r"cloudrl_save_world_size_([0-9]{1,9})_rank_([0-9]{1,9})\.json")
 """Ours: see `cloudrl.saves.records`."""
@@ -31,6 +33,11 @@ _SMALL_BYTES = 64 << 20
 def is_small(path: str, size_bytes: int) -> bool:
     """Whether a file of no rank is one that goes with a model, such as a tokenizer, and no weights."""
     return size_bytes <= _SMALL_BYTES and not path.endswith(".safetensors")
+
+
+def on_one_line(name: str) -> str:
+    """A name for a message: anybody may have put ends of lines and codes that steer a terminal into it."""
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in name)
 
 
 def step_folder(run: str, step: int) -> str:

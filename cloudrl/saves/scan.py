@@ -11,7 +11,7 @@ import stat
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional
 
-from cloudrl.saves.names import RECORD, STEP, TRACKER
+from cloudrl.saves.names import OF_LOADER, RECORD, SHARD, STEP, TRACKER
 
 IN_WORKING_DIR = re.compile(r"session_[^/]+/runtime_resources/working_dir_files/[^/]+/checkpoints(/.*)?", re.DOTALL)
 """Below Ray's folder: where a job with a relative `trainer.default_local_dir` has left its checkpoints."""
@@ -19,15 +19,20 @@ _DEPTH = 12
 _SMALL_BYTES = 1 << 20
 
 
-def scan(root: Path) -> List[Dict[str, Any]]:
-    """All runs below a folder, in the order of their paths; links are not followed.
+def scan(root: Path, *, follow_links: bool = False) -> List[Dict[str, Any]]:
+    """All runs below a folder, in the order of their paths.
+
+    Args:
+        root: The folder.
+        follow_links: Whether steps, and what is in them, may be links: on a user's own machine, where all that can be
+            reached is the user's. Links to runs are not followed: these would be listed twice.
 
     Returns:
         [{"run": path below `root`, "tracker": {"text", "modified_at"} or None, "steps": [{"step", "files", "roles":
         [{"role", "files", "saves"}]}]}]; `files` are {"path", "size_bytes", "modified_at"}, paths relative to step or
         role; `saves` are its records of saves.
     """
-    return sorted((_run(root, folder) for folder in _runs(root)), key=lambda run: str(run["run"]))
+    return sorted((_run(root, folder, follow_links) for folder in _runs(root)), key=lambda run: str(run["run"]))
 
 
 def scan_working_dirs(ray_root: Path) -> List[Dict[str, Any]]:
@@ -66,10 +71,10 @@ def _runs(root: Path) -> Iterator[Path]:
         folders[:] = [] if deep else sorted(set(folders) - set(steps))
 
 
-def _run(root: Path, folder: Path) -> Dict[str, Any]:
-    steps = [_step(each) for each in _folders(folder) if STEP.fullmatch(each.name)]
+def _run(root: Path, folder: Path, links: bool) -> Dict[str, Any]:
+    steps = [_step(each, links) for each in _folders(folder, links) if STEP.fullmatch(each.name)]
     tracker = folder / TRACKER
-    text, info = read_small(tracker), _info(tracker)
+    text, info = read_small(tracker, follow_links=links), _info(tracker, links)
     return {
         "run": str(folder.relative_to(root)),
         "tracker": None if text is None or info is None else {"text": text.strip()[:80], "modified_at": info.st_mtime},
@@ -77,52 +82,68 @@ def _run(root: Path, folder: Path) -> Dict[str, Any]:
     }
 
 
-def _step(folder: Path) -> Dict[str, Any]:
-    roles = [_role(each) for each in _folders(folder)]
+def _step(folder: Path, links: bool) -> Dict[str, Any]:
+    number, files = int(folder.name.rpartition("_")[2]), _files(folder, links, deep=False)
+    if links and any(SHARD.fullmatch(file["path"]) for file in files):
+        loader = [file for file in files if OF_LOADER.fullmatch(file["path"])]
+        return {"step": number, "files": loader, "roles": [{**scan_role(folder), "folder": ""}]}
+    roles = [_role(each, links) for each in _folders(folder, links)]
+    return {"step": number, "files": files, "roles": [role for role in roles if role["files"]]}
+
+
+def scan_role(folder: Path) -> Dict[str, Any]:
+    """What lies in one folder of a user's own machine, as that of an actor.
+
+    verl's SFT trainer knows no roles (0.9.1, utils/checkpoint/checkpoint_handler.py, `save_checkpoint`).
+    """
+    found = _role(folder, links=True)
     return {
-        "step": int(folder.name.rpartition("_")[2]),
-        "files": _files(folder, deep=False),
-        "roles": [role for role in roles if role["files"]],
-    }
+        **found, "role": "actor", "files": [file for file in found["files"] if not OF_LOADER.fullmatch(file["path"])],
+    }  # fmt: skip
 
 
-def _role(folder: Path) -> Dict[str, Any]:
-    files = _files(folder, deep=True)
-    saves = [_record(folder / file["path"]) for file in files if RECORD.fullmatch(file["path"])]
+def _role(folder: Path, links: bool) -> Dict[str, Any]:
+    files = _files(folder, links, deep=True)
+    saves = [_record(folder / file["path"], links) for file in files if RECORD.fullmatch(file["path"])]
     return {"role": folder.name, "files": files, "saves": [save for save in saves if save is not None]}
 
 
-def _folders(folder: Path) -> List[Path]:
+def _folders(folder: Path, links: bool) -> List[Path]:
     try:
-        return sorted(Path(each.path) for each in os.scandir(folder) if each.is_dir(follow_symlinks=False))
+        return sorted(Path(each.path) for each in os.scandir(folder) if each.is_dir(follow_symlinks=links))
     except OSError:  # a job prunes it just now
         return []
 
 
-def _files(folder: Path, *, deep: bool) -> List[Dict[str, Any]]:
+def _files(folder: Path, links: bool, *, deep: bool) -> List[Dict[str, Any]]:
     """Regular files; with a dot in front Megatron's `.metadata` alone, others are somebody's unfinished business."""
     found = []
-    for text, folders, names in os.walk(folder, followlinks=False):
+    seen = {os.path.realpath(folder)}
+    for text, folders, names in os.walk(folder, followlinks=links):
         folders[:] = sorted(name for name in folders if deep and not name.startswith("."))
+        if links:  # a link may lead back
+            targets = {name: os.path.realpath(os.path.join(text, name)) for name in folders}  # noqa: PTH118
+            folders[:] = [name for name in folders if targets[name] not in seen]
+            seen |= set(targets.values())
         for name in sorted(names):
-            info = _info(Path(text, name))
+            info = _info(Path(text, name), links)
             if info is not None and (not name.startswith(".") or name == ".metadata"):
                 path = os.path.relpath(os.path.join(text, name), folder)  # noqa: PTH118  Path costs 20 times as much
                 found.append({"path": path, "size_bytes": info.st_size, "modified_at": info.st_mtime})
     return found
 
 
-def _info(path: Path) -> Optional[os.stat_result]:
+def _info(path: Path, links: bool) -> Optional[os.stat_result]:
     try:
-        info = path.lstat()
+        info = path.stat() if links else path.lstat()
     except OSError:
         return None
     return info if stat.S_ISREG(info.st_mode) else None
 
 
-def read_small(path: Path) -> Optional[str]:
+def read_small(path: Path, *, follow_links: bool = False) -> Optional[str]:
     """The text of a small regular file; None for anything else."""
-    info = _info(path)
+    info = _info(path, follow_links)
     if info is None or info.st_size > _SMALL_BYTES:
         return None
     try:
@@ -131,9 +152,9 @@ def read_small(path: Path) -> Optional[str]:
         return None
 
 
-def _record(path: Path) -> Optional[Dict[str, Any]]:
+def _record(path: Path, links: bool) -> Optional[Dict[str, Any]]:
     try:
-        value = json.loads(read_small(path) or "")
+        value = json.loads(read_small(path, follow_links=links) or "")
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None

@@ -12,7 +12,7 @@ from cloudrl.errors import CheckpointError
 from cloudrl.shards.dtypes import DType
 from cloudrl.shards.plan import Output
 
-_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".safetensors.index.json", ".bin.index.json")
+WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".safetensors.index.json", ".bin.index.json")
 _CONFIG = "config.json"
 _DTYPE_KEYS = ("dtype", "torch_dtype")
 _NESTED = ("text_config", "vision_config")
@@ -55,7 +55,7 @@ def output_files(
     Raises:
         CheckpointError: A file has a name that leads out of the folder.
     """
-    kept = {name: data for name, data in files.items() if not name.endswith(_WEIGHTS)}
+    kept = {name: data for name, data in files.items() if not name.endswith(WEIGHTS)}
     for name in kept:
         if not name or name.startswith("/") or "\0" in name or {"..", ".", ""} & set(name.split("/")):
             raise CheckpointError(f"a file of huggingface/ is named {name!r}")

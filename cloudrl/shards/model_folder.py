@@ -38,10 +38,12 @@ class ModelInputs:
     Attributes:
         weights: Its safetensors files, by name.
         config_files: What else lies beside them.
+        warnings: What is odd about the files, to be told.
     """
 
     weights: Mapping[str, ShardSource]
     config_files: Mapping[str, bytes] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
 
     @property
     def is_adapter(self) -> bool:
@@ -70,12 +72,14 @@ def plan_model(inputs: ModelInputs, *, dtype: str = "bf16", max_file_bytes: int 
     outputs = [_output(shard, name, tensor, wanted) for shard in shards for name, tensor in shard.tensors.items()]
     if inputs.is_adapter:
         warning = "this is a LoRA adapter: load it with peft, on top of the model that it was trained on"
-        return Plan({ADAPTER: in_file_order(outputs)}, dict(inputs.config_files), (warning,))
+        return Plan({ADAPTER: in_file_order(outputs)}, dict(inputs.config_files), (*inputs.warnings, warning))
     config = read_config(inputs.config_files)
     changes: dict[str, Any] = {}
     if any(output.name == HEAD and is_value_head(output.shape, config) for output in outputs):
         changes, outputs = critic_config(config), critic_outputs(outputs)
-    return make_plan(outputs, inputs.config_files, changes, wanted, max_file_bytes=max_file_bytes)
+    return make_plan(
+        outputs, inputs.config_files, changes, wanted, warnings=inputs.warnings, max_file_bytes=max_file_bytes
+    )
 
 
 def _output(shard: Shard, name: str, tensor: Tensor, wanted: DType | None) -> Output:

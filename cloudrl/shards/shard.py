@@ -14,6 +14,7 @@ from cloudrl.shards.torch_zip import Archive, Member, open_archive
 _PUT_BACK = "Put the file of rank {rank} back in its place, or take another step: cloudrl checkpoints list"
 _BESIDE_TENSORS = 50_000
 """Opcodes of what is no tensor: groups of an optimizer, states of random generators."""
+_MAX_NAME = 500
 _STREAM = "archive"  # the root of a file that was saved to a stream, so without a name
 
 
@@ -58,9 +59,12 @@ def open_shard(source: ShardSource, rank: int) -> Shard:
     if not isinstance(state, dict) or not state:
         raise CheckpointError(f"{label} holds no state dict, but {type(state).__name__}")
     tensors = {}
-    for name, value in state.items():
+    for key, value in state.items():
+        name = str(key)
+        if len(name) > _MAX_NAME or not name.isprintable():
+            raise CheckpointError(f"{label}: a tensor is named {name[:_MAX_NAME]!r}, as no model has it")
         try:
-            tensors[str(name)] = read_tensor(value)
+            tensors[name] = read_tensor(value)
         except Unreadable as why:
             raise CheckpointError(
                 f"{label}: {name} is {why}, which cloudrl cannot merge",

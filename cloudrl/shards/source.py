@@ -114,9 +114,13 @@ class MergeInputs:
         config_files: What lies in `huggingface/`, by its path in there.
         world_size: Ranks of the run; without it, what the files say.
         sidecars: What else is there of each rank, to make sure that all are from one step.
+        step: That the folder is named after; None if nobody knows.
+        warnings: What is odd about the files, to be told.
     """
 
     shards: Mapping[int, ShardSource]
     config_files: Mapping[str, bytes] = field(default_factory=dict)
     world_size: int | None = None
     sidecars: Mapping[int, Sidecars] = field(default_factory=dict)
+    step: int | None = None
+    warnings: tuple[str, ...] = ()

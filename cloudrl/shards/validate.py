@@ -80,6 +80,10 @@ def validate(inputs: MergeInputs) -> Validated:
     except CheckpointError as error:
         findings.append(Finding(error.message))
     findings = [*_failed(sources, failures, layout), *findings, *steps.findings]
+    if steps.source == "record" and inputs.step not in (None, steps.step):
+        message = f"its records are of step {steps.step}, and the folder is that of step {inputs.step}: was it renamed?"
+        findings.append(Finding(message, fatal=False))
+    findings += (Finding(warning, fatal=False) for warning in inputs.warnings)
     report = Report(
         world_size=layout.world_size if layout else world_size,
         shards=layout.parts if layout else None,

@@ -51,6 +51,24 @@ def test_list_a_folder(run: Run, folder: Path) -> None:
     assert two.endswith("complete; resume point")
 
 
+def test_a_name_does_not_steer_the_terminal(run: Run, folder: Path) -> None:
+    """Of a run, which anybody may have named who shares the disk."""
+    evil = "\x1b[2J\x1b]0;owned\x07\nerror: all is lost\u202e"
+    (folder / "mine").rename(folder / evil)
+    shutil.rmtree(folder / evil / "global_step_1")
+    (folder / evil / "global_step_2" / "data.pt").unlink()
+    (folder / evil / "latest_checkpointed_iteration.txt").unlink()
+    said = [run("checkpoints", "list", "--dir", "./ck").ended(0)]
+    said.append(run("checkpoints", "merge", "2", "--dir", "./ck", "--to", "out").ended(0))
+    said.append(run("checkpoints", "verify", "2", "--dir", "./ck").ended(0))
+    (folder / evil / "global_step_2" / SHARD).write_bytes(b"x")
+    said.append(run("checkpoints", "verify", "2", "--dir", "./ck").ended(6))
+    for each in said:
+        assert r"\x1b[2J\x1b]0;owned\x07" in each.out + each.err
+        assert not any(code in each.out + each.err for code in "\x1b\x07\u202e")
+        assert not any(line.startswith("error: all is lost") for line in (each.out + each.err).splitlines())
+
+
 def test_list_a_cluster(run: Run, lab: FakeLocal) -> None:
     for words in ((), ("-c", "lab")):
         listed = run("checkpoints", "list", *words)

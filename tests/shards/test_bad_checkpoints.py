@@ -343,3 +343,12 @@ def test_killed_midway_leaves_no_model_and_can_be_repeated(actor: Path, tmp_path
     merge_role(actor, tmp_path / "model")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["global_step_1", "model"]
     assert sorted(path.name for path in (tmp_path / "model").iterdir()) == MODEL
+
+
+def test_records_that_all_say_another_step_than_the_folder(actor: Path, tmp_path: Path) -> None:
+    for rank in (0, 1):
+        write_record(actor, rank, 10)
+    message = "its records are of step 10, and the folder is that of step 1: was it renamed?"
+    inputs = replace(opened(actor), step=1)
+    assert [(each.message, each.fatal) for each in verify(inputs).findings] == [(message, False)]
+    assert merge(inputs, tmp_path / "model").warnings == (message,)
