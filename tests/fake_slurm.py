@@ -6,6 +6,7 @@ import signal
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
+from typing import IO
 
 _COMMANDS = {
     # exec: the step has the number of srun itself
@@ -64,13 +65,15 @@ class FakeSlurm:
             "SLURM_CPUS_ON_NODE": "4",
         }  # fmt: skip
 
-    def start(self, script: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
-        """Start it; its output comes as one text."""
+    def start(
+        self, script: str, env: Mapping[str, str] | None = None, *, output: IO[str] | None = None
+    ) -> subprocess.Popen[str]:
+        """Start it; its output comes as one text, or goes to a file, as Slurm has it."""
         path = self.folder / "script.sh"
         path.write_text(script)
         return subprocess.Popen(
-            ["bash", str(path)], env={**self.env, **(env or {})}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            text=True, start_new_session=True,
+            ["bash", str(path)], env={**self.env, **(env or {})}, stdout=output or subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True, start_new_session=True,
         )  # fmt: skip
 
     def run(self, script: str, env: Mapping[str, str] | None = None) -> tuple[int, str]:

@@ -85,7 +85,8 @@ fail() {
 
 batch() {
   [ -n "${SLURM_JOB_ID:-}" ] || { say "this is a job for Slurm: sbatch $0"; exit 2; }
-  local hosts pids=() node began
+  local hosts pids=() node began log_begin # of this start: a job that is queued again writes on
+  log_begin=$(stat -L -c %s "/proc/$$/fd/1")
   mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
   [ "${#hosts[@]}" = "$SLURM_JOB_NUM_NODES" ] || fail "scontrol does not say which nodes are in $SLURM_JOB_NODELIST"
   make_run_dir
@@ -137,8 +138,12 @@ finish() {
   exit "$status"
 }
 
-# A job whose time is too short to get that far would be queued again for ever.
-was_ready() { grep -qs '] READY: ' "$CLOUDRL_RUN_DIR/nodes/0/agent.log"; }
+# A job whose time is too short to get that far would be queued again for ever. The log of the agent is not there yet
+# where it has to be copied out of a container and that takes too long; what rank 0 says is in the job's log as well.
+was_ready() {
+  grep -qs '] READY: ' "$CLOUDRL_RUN_DIR/nodes/0/agent.log" && return
+  [ -f "/proc/$$/fd/1" ] && grep -q '] READY: ' < <(tail -c "+$((log_begin + 1))" "/proc/$$/fd/1")
+}
 
 # Within GraceTime Slurm tells the steps alone, and before 24.05 a job that ends then is not queued again.
 is_preempted() { [[ $(timeout 20 scontrol show job "$this_job") =~ PreemptTime=[0-9] ]]; }

@@ -33,6 +33,7 @@ seen["job"] = pathlib.Path(words["job"]).read_text() if "job" in words else None
 pathlib.Path(os.environ["HOME"], f"seen-{rank}.json").write_text(json.dumps(seen))
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 print("agent", rank, "is here", flush=True)
+if "SAYS" in os.environ: print(os.environ["SAYS"], flush=True)
 status = os.environ.get(f"STATUS_{rank}")
 if status: sys.exit(int(status))
 time.sleep(60)
@@ -152,6 +153,21 @@ def test_a_time_limit_that_comes_before_the_cluster_is_ready_is_no_reason_to_try
     assert (job.returncode, slurm.requeued) == (4, False), output
     assert "the cluster was not READY in time: raise slurm.time" in output
     assert "raise slurm.time" in (slurm.run_dir() / "nodes/0.failed").read_text()
+
+
+@pytest.mark.parametrize("said", ["[10:00:00 rank 0] READY: 2 nodes in 1.0 s", ""])
+def test_that_a_cluster_was_ready_is_read_in_the_log_of_this_start_too(slurm, tmp_path, said):
+    """As where the agent's own log lies in a container that could not be asked for it in time."""
+    log = tmp_path / "job.log"
+    log.write_text("[09:00:00 rank 0] READY: 2 nodes in 1.0 s\n")  # an earlier start of the job
+    with log.open("a") as output:
+        job = slurm.start(script(tmp_path, 2, job=False), {"SLOW": "1", "SAYS": said}, output=output)
+    wait_for_agents(slurm, 0, 1)
+    while said and log.read_text().count("READY") < 2:
+        time.sleep(0.05)
+    os.kill(job.pid, signal.SIGUSR1)
+    job.wait(timeout=30)
+    assert (job.returncode, slurm.requeued) == ((0, True) if said else (4, False)), log.read_text()
 
 
 @pytest.mark.parametrize(("array", "task"), [(0, "_3"), (7, "")])

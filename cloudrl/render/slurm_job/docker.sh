@@ -77,6 +77,8 @@ stop_agent() { "$ENGINE" stop -t 3 "$container" >/dev/null 2>&1 || true; }
 # shellcheck disable=SC2317
 clean_up() {
   [ -n "$agent" ] || return 0
-  "$ENGINE" cp "$container:$run_dir" "$CLOUDRL_RUN_DIR/nodes/$rank" >/dev/null 2>&1 || true
+  local said
+  said=$("$ENGINE" cp "$container:$run_dir" "$CLOUDRL_RUN_DIR/nodes/$rank" 2>&1) ||
+    say "the agent's log cannot be copied out of its container: ${said##*$'\n'}"
   "$ENGINE" rm -f "$container" >/dev/null 2>&1 || true
 }
