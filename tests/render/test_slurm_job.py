@@ -30,10 +30,12 @@ if "SLOW" not in os.environ: (run_dir / "agent.log").write_text("[10:00:00 rank 
 places = (words["key-file"], os.path.dirname(words["key-file"]))
 seen["modes"] = [oct(os.stat(place).st_mode & 0o777) for place in places]
 seen["job"] = pathlib.Path(words["job"]).read_text() if "job" in words else None
-pathlib.Path(os.environ["HOME"], f"seen-{rank}.json").write_text(json.dumps(seen))
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 print("agent", rank, "is here", flush=True)
 if "SAYS" in os.environ: print(os.environ["SAYS"], flush=True)
+home = pathlib.Path(os.environ["HOME"])
+(home / f"seen-{rank}.json").write_text(json.dumps(seen))
+while "TOGETHER" in os.environ and len([*home.glob("seen-*.json")]) < 2: time.sleep(0.05)
 status = os.environ.get(f"STATUS_{rank}")
 if status: sys.exit(int(status))
 time.sleep(60)
@@ -67,7 +69,7 @@ def wait_for_agents(slurm: FakeSlurm, *ranks: int) -> None:
 
 @pytest.mark.parametrize("status", [0, 1, 4, 9])
 def test_the_job_ends_as_its_training_does(slurm, tmp_path, status):
-    code, output = slurm.run(script(tmp_path, 2), {"STATUS_0": str(status)})
+    code, output = slurm.run(script(tmp_path, 2), {"STATUS_0": str(status), "TOGETHER": ""})
     assert code == status, output
     assert "agent 0 is here" in output  # the log of rank 0 is that of the job
     assert (slurm.run_dir() / "nodes/1.log").read_text() == "agent 1 is here\n"
