@@ -16,7 +16,7 @@ from cloudrl.checkpoints.sources import LocalSource
 from cloudrl.shards.source import MergeInputs
 
 FIXTURES = Path(__file__).parent / "shards" / "fixtures"
-HIDDEN, VOCABULARY = CONFIG["hidden_size"], CONFIG["vocab_size"]
+HIDDEN, INTERMEDIATE, VOCABULARY = CONFIG["hidden_size"], CONFIG["intermediate_size"], CONFIG["vocab_size"]
 
 
 def numbers(seed: int, count: int) -> list[float]:

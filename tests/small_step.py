@@ -7,13 +7,14 @@ from typing import Any
 
 FIXTURE = Path(__file__).parent / "shards" / "fixtures" / "torch-2.13.0" / "fsdp2"
 CONFIG: dict[str, Any] = {
-    "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_size": 6, "vocab_size": 13,
-    "num_hidden_layers": 1, "tie_word_embeddings": False, "torch_dtype": "float32",
+    "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_size": 6, "intermediate_size": 4,
+    "num_attention_heads": 6, "num_key_value_heads": 1, "vocab_size": 13, "num_hidden_layers": 1,
+    "tie_word_embeddings": False, "torch_dtype": "float32",
 }  # fmt: skip
 
 
 def write_step(run: Path, step: int) -> Path:
-    """A real step of two ranks, 14 kB, saved by torch's FSDP2, named in the tracker; returns its folder."""
+    """A real step of two ranks, 20 kB, saved by torch's FSDP2, named in the tracker; returns its folder."""
     folder = run / f"global_step_{step}"
     shutil.copytree(FIXTURE, folder / "actor")
     (folder / "actor" / "huggingface").mkdir()

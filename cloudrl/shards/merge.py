@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from cloudrl.errors import InputError
 from cloudrl.saves.names import INDEX
@@ -13,10 +14,13 @@ from cloudrl.shards.copying import Target, copy
 from cloudrl.shards.dtypes import WANTED, DType
 from cloudrl.shards.model_files import file_names, header, in_file_order, index, output_files, read_config
 from cloudrl.shards.on_disk import rule_of
-from cloudrl.shards.plan import HEAD, MAX_FILE_BYTES, Output, is_tied, make_outputs, split_files
+from cloudrl.shards.parameters import check_parameters, is_tied
+from cloudrl.shards.plan import HEAD, MAX_FILE_BYTES, Output, head_is_embedding, make_outputs, split_files
 from cloudrl.shards.progress import Meter, OnProgress, silent
 from cloudrl.shards.source import MergeInputs
 from cloudrl.shards.validate import validate
+
+_QUANTIZATION = "quantization_config"
 
 
 @dataclass(frozen=True)
@@ -72,8 +76,8 @@ def plan_merge(inputs: MergeInputs, *, dtype: str = "bf16", max_file_bytes: int 
     changes: dict[str, object] = {"architectures": [architecture]}
     warnings = [finding.message for finding in validated.report.findings]
     leave_out: set[str] = set()
-    if config.get("tie_word_embeddings") is True and HEAD in parts[0].tensors:
-        if is_tied(parts):
+    if is_tied(architecture, config) and HEAD in parts[0].tensors:
+        if head_is_embedding(parts):
             leave_out = {HEAD}
         else:
             changes["tie_word_embeddings"] = False
@@ -104,14 +108,26 @@ def make_plan(
         max_file_bytes: The most that a weight file may have.
 
     Raises:
-        CheckpointError: A file has a name that leads out of the folder.
+        CheckpointError: The tensors are not those of the config, or a file has a name that leads out of the folder.
     """
     files = [in_file_order(file) for file in split_files(outputs, max_file_bytes)]
     named = dict(zip(file_names(len(files)), files, strict=True))
-    texts = output_files(config_files, read_config(config_files), changes, wanted or _common_type(outputs))
+    config = read_config(config_files)
+    if config.get(_QUANTIZATION) is not None:
+        changes = {**changes, _QUANTIZATION: None}
+        warnings = [*warnings, f"config.json has a {_QUANTIZATION}, left out, since these weights are plain"]
+    texts = output_files(config_files, config, changes, wanted or _common_type(outputs))
+    _check(outputs, {**config, **changes})
     if len(named) > 1:
         texts[INDEX] = index(named)
     return Plan(named, texts, tuple(warnings))
+
+
+def _check(outputs: Sequence[Output], config: Mapping[str, Any]) -> None:
+    """Raises: CheckpointError: the config is not that of these tensors."""
+    named = config.get("architectures")
+    if isinstance(named, list) and named and isinstance(named[0], str):
+        check_parameters(named[0], config, {output.name: output.shape for output in outputs})
 
 
 def write_model(plan: Plan, folder: Path, on_progress: OnProgress = silent) -> tuple[str, ...]:

@@ -49,7 +49,7 @@ def output_files(
     Args:
         files: What lies in `huggingface/`; weights in there are left out.
         config: `read_config(files)`.
-        changes: What is another in the merged model's config.
+        changes: What is another in the merged model's config; None for what is not in there.
         dtype: The type of the merged weights, to be named in the config; None leaves what it says.
 
     Raises:
@@ -59,7 +59,7 @@ def output_files(
     for name in kept:
         if not name or name.startswith("/") or "\0" in name or {"..", ".", ""} & set(name.split("/")):
             raise CheckpointError(f"a file of huggingface/ is named {name!r}")
-    changed = {**config, **changes}
+    changed = {key: value for key, value in {**config, **changes}.items() if value is not None or key not in changes}
     if dtype is not None:
         # `torch_dtype` up to transformers 4.55, `dtype` since; with neither, the one that every release reads
         keys = [key for key in _DTYPE_KEYS if key in config] or ["torch_dtype"]

@@ -133,7 +133,7 @@ def split_files(outputs: Sequence[Output], max_file_bytes: int = MAX_FILE_BYTES)
     return [tuple(file) for file in files]
 
 
-def is_tied(parts: Sequence[Shard]) -> bool:
+def head_is_embedding(parts: Sequence[Shard]) -> bool:
     """Whether output head and embedding hold the same bytes on every rank."""
     embedding = next((name for name in EMBEDDINGS if name in parts[0].tensors), None)
     return embedding is not None and all(

@@ -24,10 +24,11 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, ShardedStateDictConfig, ShardingStrategy, StateDictType
 
-HIDDEN, VOCABULARY = 6, 13  # 13 rows over two ranks: 7 and 6
+HIDDEN, INTERMEDIATE, VOCABULARY = 6, 4, 13  # 13 rows over two ranks: 7 and 6
+HEADS, KEY_VALUE_HEADS = 6, 1  # of one number each, so that a bias has one row: the second of two ranks has none
 
 WORLD_SIZES = {"fsdp1": 2, "fsdp2": 2, "hsdp": 4}
-KEPT = {  # under 100 KB in all; FSDP2 of torch 2.4 cannot save replicas
+KEPT = {  # some 150 KB in all; FSDP2 of torch 2.4 cannot save replicas
     "2.4.1": ("fsdp1", "fsdp2"),
     "2.6.0": ("fsdp2", "hsdp"),
     "2.8.0": ("fsdp1",),
@@ -38,16 +39,28 @@ KEPT = {  # under 100 KB in all; FSDP2 of torch 2.4 cannot save replicas
 class Attention(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.q_proj = nn.Linear(HIDDEN, HIDDEN)
-        self.o_proj = nn.Linear(HIDDEN, HIDDEN, bias=False)
+        self.q_proj = nn.Linear(HIDDEN, HEADS)
+        self.k_proj = nn.Linear(HIDDEN, KEY_VALUE_HEADS)
+        self.v_proj = nn.Linear(HIDDEN, KEY_VALUE_HEADS)
+        self.o_proj = nn.Linear(HEADS, HIDDEN, bias=False)
         self.register_buffer("positions", torch.arange(5) + 255)  # int64: 257 is not a bfloat16
+
+
+class MLP(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(HIDDEN, INTERMEDIATE, bias=False)
+        self.up_proj = nn.Linear(HIDDEN, INTERMEDIATE, bias=False)
+        self.down_proj = nn.Linear(INTERMEDIATE, HIDDEN, bias=False)
 
 
 class Layer(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.self_attn = Attention()
+        self.mlp = MLP()
         self.input_layernorm = nn.LayerNorm(HIDDEN, bias=False)
+        self.post_attention_layernorm = nn.LayerNorm(HIDDEN, bias=False)
 
 
 class Body(nn.Module):
@@ -55,10 +68,12 @@ class Body(nn.Module):
         super().__init__()
         self.embed_tokens = nn.Embedding(VOCABULARY, HIDDEN)
         self.layers = nn.ModuleList([Layer()])
-        self.norm = nn.LayerNorm(1, bias=False)  # one row over two ranks: the second has none
+        self.norm = nn.LayerNorm(HIDDEN, bias=False)
 
 
 class Model(nn.Module):
+    """The parameters of a Qwen2, and a buffer."""
+
     def __init__(self) -> None:
         super().__init__()
         self.model = Body()

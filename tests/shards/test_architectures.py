@@ -9,8 +9,10 @@ import pytest
 from shard_files import merge_role, read_safetensors, role_folder
 from small_models import small_model
 
+from cloudrl.errors import CheckpointError
 from cloudrl.shards.architectures import FAMILIES, VISION, WITHOUT_CRITIC
 from cloudrl.shards.on_disk import stays_float32
+from cloudrl.shards.parameters import check_parameters
 
 pytestmark = pytest.mark.verl  # transformers takes seconds to import
 
@@ -47,6 +49,21 @@ def test_as_save_pretrained(family: str, head: str, tied: bool, tmp_path: Path) 
     ).read_bytes()
     ours, theirs = (json.loads((tmp_path / name / "config.json").read_text()) for name in ("ours", "theirs"))
     assert ours == theirs
+    shapes = {name: shape for name, (_, shape, _) in read_safetensors(tmp_path / "ours").items()}
+    check_each_parameter(family + head, ours, shapes)
+
+
+def check_each_parameter(architecture: str, config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> None:
+    """Without any of them, with another shape of it, or with one more, it is not the model of the config."""
+    check_parameters(architecture, config, shapes)
+    bad = [{**shapes, "model.layers.1.odd.weight": (1,)}]
+    for name, shape in shapes.items():
+        if "visual." not in name:
+            bad += [{each: shapes[each] for each in shapes if each != name}] * (name != "score.bias")
+            bad += [shapes | {name: (*shape, 1)}, shapes | {name: (*shape[:-1], 7)}] * (name != "score.bias")
+    for each in bad:
+        with pytest.raises(CheckpointError, match=r"config\.json"):
+            check_parameters(architecture, config, each)
 
 
 @pytest.mark.parametrize("family", FAMILIES + WITHOUT_CRITIC + VISION)

@@ -1,12 +1,24 @@
 """What a merge writes besides the tensors' values, and how it goes about it."""
 
+import itertools
 import json
 import struct
 from pathlib import Path
 
 import pytest
 from crafted import InMemory
-from shard_files import HIDDEN, VOCABULARY, config_files, edit, merge_role, opened, read_safetensors, shard_path
+from shard_files import (
+    HIDDEN,
+    INTERMEDIATE,
+    VOCABULARY,
+    config_files,
+    edit,
+    merge_role,
+    opened,
+    read_safetensors,
+    replace_in_pickle,
+    shard_path,
+)
 
 from cloudrl.checkpoints.merge import merge
 from cloudrl.errors import CheckpointError, InputError
@@ -29,6 +41,10 @@ class FarShard(InMemory):
     def read_cast(self, offset: int, count: int, stored: DType, wanted: DType) -> bytes:
         self.casts.append((stored, wanted))
         return super().read_cast(offset, count, stored, wanted)
+
+
+def pickled(text: str) -> bytes:
+    return b"X" + struct.pack("<I", len(text)) + text.encode()
 
 
 def set_head(actor: Path, change: object) -> None:
@@ -121,6 +137,27 @@ def test_tied_embeddings_are_written_once(actor: Path, tmp_path: Path) -> None:
     assert EMBEDDING in read_safetensors(done.path)
 
 
+def test_embeddings_are_tied_where_a_config_that_says_nothing_means_it(actor: Path, tmp_path: Path) -> None:
+    """transformers leaves out of config.json what is the same in all its configs; of Gemma's it is that."""
+    set_head(actor, lambda embedding, _: embedding)
+    for rank, name in itertools.product((0, 1), "qkv"):  # Gemma's have no bias
+        bias = f"model.layers.0.self_attn.{name}_proj.bias"
+        edit(shard_path(actor, rank), replace_in_pickle(pickled(bias), pickled(f"{bias}.buffer")))
+    said = json.loads(config_files(architectures=["GemmaForCausalLM"], head_dim=1)["config.json"])
+    del said["tie_word_embeddings"]
+    done = merge_role(actor, tmp_path / "model", {"config.json": json.dumps(said).encode()})
+    assert HEAD not in read_safetensors(done.path)
+    assert "tie_word_embeddings" not in json.loads((done.path / "config.json").read_text())
+
+
+def test_the_quantization_of_the_base_model_is_left_out(actor: Path, tmp_path: Path) -> None:
+    """What was trained and saved is not quantized; a loader would take it for that."""
+    done = merge_role(actor, tmp_path / "model", config_files(quantization_config={"quant_method": "fp8"}))
+    assert "quantization_config" not in json.loads((done.path / "config.json").read_text())
+    (warning,) = [each for each in done.warnings if "quantization_config" in each]
+    assert warning.endswith("left out, since these weights are plain")
+
+
 def test_embeddings_that_are_not_tied_after_all_are_kept(actor: Path, tmp_path: Path) -> None:
     done = merge_role(actor, tmp_path / "model", config_files(tie_word_embeddings=True))
     assert {HEAD, EMBEDDING} <= read_safetensors(done.path).keys()
@@ -162,7 +199,7 @@ def test_other_files_come_along_and_weights_do_not(actor: Path, tmp_path: Path) 
         "model.safetensors",
         "tokenizer.json",
     }
-    assert len(read_safetensors(done.path)) == 8
+    assert len(read_safetensors(done.path)) == 16
 
 
 @pytest.mark.parametrize("name", ["../x", "/etc/x", "a/../../x", "a//x", "x\0", ""])
@@ -188,7 +225,7 @@ def test_a_config_that_is_none(actor: Path, tmp_path: Path, text: bytes) -> None
 def test_the_plan_reads_no_tensor(actor: Path) -> None:
     plan = plan_merge(opened(actor))
     assert sum(output.elements for output in plan.outputs) == sum(
-        (2 * VOCABULARY * HIDDEN, 2 * HIDDEN * HIDDEN, 2 * HIDDEN, 1, 5)
+        (2 * VOCABULARY * HIDDEN, 2 * HIDDEN * (HIDDEN + 1), HIDDEN + 2, 3 * INTERMEDIATE * HIDDEN, 3 * HIDDEN, 5)
     )
     assert list(plan.files) == ["model.safetensors"]
     assert plan.size_bytes > sum(output.size_bytes for output in plan.outputs)

@@ -7,6 +7,7 @@ import pytest
 from shard_files import (
     FIXTURES,
     HIDDEN,
+    INTERMEDIATE,
     VOCABULARY,
     copied,
     edit,
@@ -21,9 +22,17 @@ SHAPES = {  # in the order of the model's parameters, whose numbers decide the v
     "model.embed_tokens.weight": (VOCABULARY, HIDDEN),
     "model.layers.0.self_attn.q_proj.weight": (HIDDEN, HIDDEN),
     "model.layers.0.self_attn.q_proj.bias": (HIDDEN,),
+    "model.layers.0.self_attn.k_proj.weight": (1, HIDDEN),
+    "model.layers.0.self_attn.k_proj.bias": (1,),
+    "model.layers.0.self_attn.v_proj.weight": (1, HIDDEN),
+    "model.layers.0.self_attn.v_proj.bias": (1,),
     "model.layers.0.self_attn.o_proj.weight": (HIDDEN, HIDDEN),
+    "model.layers.0.mlp.gate_proj.weight": (INTERMEDIATE, HIDDEN),
+    "model.layers.0.mlp.up_proj.weight": (INTERMEDIATE, HIDDEN),
+    "model.layers.0.mlp.down_proj.weight": (HIDDEN, INTERMEDIATE),
     "model.layers.0.input_layernorm.weight": (HIDDEN,),
-    "model.norm.weight": (1,),
+    "model.layers.0.post_attention_layernorm.weight": (HIDDEN,),
+    "model.norm.weight": (HIDDEN,),
     "lm_head.weight": (VOCABULARY, HIDDEN),
 }
 BUFFER = "model.layers.0.self_attn.positions"
