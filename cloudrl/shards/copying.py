@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from cloudrl.shards.cancellation import check, workers
-from cloudrl.shards.dtypes import Caster, DType, holds_nan
+from cloudrl.shards.dtypes import Caster, DType, holds_infinity, holds_nan
 from cloudrl.shards.plan import Output, Piece
 from cloudrl.shards.progress import Meter
 from cloudrl.shards.reading import PIECE_BYTES, PieceReader, aligned_memory, open_pieces
@@ -65,7 +65,7 @@ def copy(targets: Sequence[Target], meter: Meter) -> set[str]:
         meter: Told the bytes that were read.
 
     Returns:
-        The names of the tensors that have a NaN.
+        What to look at, a sentence each: tensors with NaN, or with numbers that became infinite.
 
     Raises:
         CheckpointError: A shard cannot be read, or is damaged.
@@ -82,7 +82,7 @@ def copy(targets: Sequence[Target], meter: Meter) -> set[str]:
 
     with workers(count, "cloudrl-merge") as pool:
         at_work = [pool.submit(_Worker(meter).run, take) for _ in range(count)]
-        return {name for worker in as_completed(at_work) for name in worker.result()}
+        return {sentence for worker in as_completed(at_work) for sentence in worker.result()}
 
 
 def _by_storage(targets: Sequence[Target]) -> Iterator[_Task]:
@@ -106,10 +106,10 @@ class _Worker:
         self._meter = meter
         self._memory = aligned_memory()
         self._caster = cache(Caster)
-        self._with_nan: set[str] = set()
+        self._odd: set[str] = set()
 
     def run(self, take: Callable[[], _Task | None]) -> set[str]:
-        """Copy one storage after the other; the names of the tensors that have a NaN."""
+        """Copy one storage after the other; what to look at."""
         for task in iter(take, None):
             source = task[0].piece.shard.archive.source
             if isinstance(source, LocalShard):
@@ -117,7 +117,7 @@ class _Worker:
                     self._copy_local(task, reader)
             else:
                 self._copy_remote(task)
-        return self._with_nan
+        return self._odd
 
     def _copy_local(self, task: _Task, reader: PieceReader) -> None:
         """Read, check, cast and write in one go."""
@@ -165,7 +165,9 @@ class _Worker:
             content, has_nan = self._caster(dtype, wanted)(data)
         _write(place, (start - place.start) // place.piece.view.dtype.size_bytes, content)
         if has_nan:
-            self._with_nan.add(place.output.name)
+            self._odd.add(f"{place.output.name} has NaN")
+        if wanted is DType.FLOAT16 and place.piece.view.dtype is not wanted and holds_infinity(content):
+            self._odd.add(f"{place.output.name} has infinity: fp16 ends at 65504, and bf16 and fp32 do not")
 
 
 def _write(place: _Place, first: int, data: memoryview) -> None:

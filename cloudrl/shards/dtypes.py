@@ -17,6 +17,7 @@ _BLOCK = 1 << 18
 """Elements handled at once: few enough for the cache, enough that threads seldom wait for Python's lock."""
 
 _BF16_NAN, _BF16_INFINITY = 0x7FC0, 0x7F80
+_FP16_SIGN, _FP16_QUIET, _FP16_INFINITY = 0x8000, 0x7E00, 0x7C00
 
 
 class DType(Enum):
@@ -74,7 +75,8 @@ def cast_bytes(data: bytes | memoryview, stored: DType, wanted: DType) -> bytes:
     """The same numbers in another type (`result_type`).
 
     To bfloat16 it rounds to nearest, ties to even, from what is float32 or was made float32 first; NaN becomes
-    0x7FC0 (torch 2.13, c10/util/BFloat16.h, `round_to_nearest_even`).
+    0x7FC0 (torch 2.13, c10/util/BFloat16.h, `round_to_nearest_even`; its code for vectors writes 0xFFFF). In float16 a
+    NaN keeps what bits there is room for, and is a quiet one, as in torch.
 
     Args:
         data: Little-endian elements of type `stored`.
@@ -117,7 +119,12 @@ class Caster:
 
         if self._wanted is not DType.BFLOAT16:
             np.copyto(out, piece, casting="unsafe")
-            return _has_nan(piece)
+            has_nan = _has_nan(piece)
+            if has_nan and self._wanted is DType.FLOAT16:
+                nan = np.isnan(piece)
+                bits = piece[nan].astype(np.float32).view(np.uint32)
+                out.view(np.uint16)[nan] = (bits >> 16 & _FP16_SIGN) | (bits >> 13 & 0x3FF) | _FP16_QUIET
+            return has_nan
         single = piece.astype(np.float32, copy=False)
         self._round(single, out)
         if not _has_nan(single):
@@ -143,6 +150,13 @@ def _has_nan(values: npt.NDArray[Any]) -> bool:
 
     with np.errstate(over="ignore", invalid="ignore"):
         return not np.isfinite(np.dot(values, values)) and bool(np.isnan(values).any())
+
+
+def holds_infinity(data: bytes | memoryview) -> bool:
+    """Whether any of these elements of type float16 is infinite."""
+    import numpy as np
+
+    return bool(((np.frombuffer(data, "<u2") & 0x7FFF) == _FP16_INFINITY).any())
 
 
 def holds_nan(data: bytes | memoryview, dtype: DType) -> bool:

@@ -147,9 +147,9 @@ def write_model(plan: Plan, folder: Path, on_progress: OnProgress = silent) -> t
         (folder / name).write_bytes(text)
     with ExitStack() as stack:
         targets = [_begin(folder / name, outputs, stack) for name, outputs in plan.files.items()]
-        with_nan = copy(targets, meter)
+        odd = copy(targets, meter)
     meter.finish()
-    return (*plan.warnings, *(f"{name} has NaN" for name in sorted(with_nan)))
+    return (*plan.warnings, *sorted(odd))
 
 
 def _common_type(outputs: Sequence[Output]) -> DType | None:

@@ -109,6 +109,15 @@ def saved_as(archive: Archive, kind: str, rank: int) -> int | None:
     return int(found[2])
 
 
+def _coordinate(rank: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Where a rank stands in a mesh whose ranks are counted row by row."""
+    found: tuple[int, ...] = ()
+    for size in reversed(shape):
+        rank, here = divmod(rank, size)
+        found = (here, *found)
+    return found
+
+
 def _check_tensor(archive: Archive, rank: int, name: str, tensor: Tensor) -> None:
     """Whether this rank wrote it, as far as it says so, and its storage is there."""
     label, view = archive.source.label, tensor.view
@@ -117,6 +126,11 @@ def _check_tensor(archive: Archive, rank: int, name: str, tensor: Tensor) -> Non
         raise CheckpointError(
             f"{label} was written by rank {writer}, not by rank {rank}: it was copied over another one",
             hint=_PUT_BACK.format(rank=rank),
+        )
+    if tensor.mesh is not None and tensor.mesh.coordinate not in (None, _coordinate(rank, tensor.mesh.shape)):
+        raise CheckpointError(
+            f"{label}: the device mesh of {name} has its ranks in another order, and rank {rank} at "
+            f"{tensor.mesh.coordinate}, not at {_coordinate(rank, tensor.mesh.shape)}; such a cut cannot be merged"
         )
     member = archive.members.get(f"data/{view.storage}")
     needed = (view.offset + view.elements) * view.dtype.size_bytes

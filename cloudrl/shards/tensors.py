@@ -89,11 +89,13 @@ class Mesh:
         names: `("fsdp",)`, or `("ddp", "fsdp")` with replicas.
         shape: Ranks in each dimension; rank = its coordinate, counted row by row.
         rank: The rank that saved the file, where torch tells (2.9 on).
+        coordinate: Where that rank stands in the mesh, where torch tells.
     """
 
     names: tuple[str, ...]
     shape: tuple[int, ...]
     rank: int | None
+    coordinate: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -216,7 +218,11 @@ def _mesh(value: Any) -> Mesh:
     rank, shape = value.get("_rank"), _mesh_shape(value)
     if len(shape) > _MAX_DIMENSIONS or 0 in shape:
         raise Unreadable("a DTensor whose mesh has an impossible shape")
-    return Mesh(tuple(names), shape, rank if isinstance(rank, int) else None)
+    coordinate = value.get("_coordinate_on_dim")
+    return Mesh(
+        tuple(names), shape, rank if isinstance(rank, int) else None,
+        _numbers(tuple(coordinate)) if _is_short(coordinate) else None,
+    )  # fmt: skip
 
 
 def _mesh_shape(mesh: PickledObject) -> tuple[int, ...]:

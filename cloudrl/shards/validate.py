@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 
 from cloudrl.errors import CheckpointError
+from cloudrl.saves.inventory import spans
 from cloudrl.shards.cancellation import check, workers
 from cloudrl.shards.layout import Layout, check_together, read_layout, shard_dim
 from cloudrl.shards.progress import Meter, OnProgress, silent
@@ -83,6 +84,9 @@ def validate(inputs: MergeInputs) -> Validated:
     if steps.source == "record" and inputs.step not in (None, steps.step):
         message = f"its records are of step {steps.step}, and the folder is that of step {inputs.step}: was it renamed?"
         findings.append(Finding(message, fatal=False))
+    if unsummed := [rank for rank, shard in shards.items() if not shard.archive.has_crcs]:
+        message = f"saved without CRC-32, so damage cannot be found: rank{'s' * (len(unsummed) > 1)} {spans(unsummed)}"
+        findings.append(Finding(message, fatal=False))
     findings += (Finding(warning, fatal=False) for warning in inputs.warnings)
     report = Report(
         world_size=layout.world_size if layout else world_size,
@@ -126,7 +130,8 @@ def same_bytes(one: Shard, other: Shard, name: str, other_name: str | None = Non
     if (mine.dtype, mine.shape) != (theirs.dtype, theirs.shape):
         return False
     here, there = one.member(mine), other.member(theirs)
-    if (mine.offset, here.size_bytes, here.crc32) == (theirs.offset, there.size_bytes, there.crc32):
+    has_crcs = one.archive.has_crcs and other.archive.has_crcs
+    if has_crcs and (mine.offset, here.size_bytes, here.crc32) == (theirs.offset, there.size_bytes, there.crc32):
         return True
     length = mine.elements * mine.dtype.size_bytes
     return one.archive.source.crc32(one.offset(mine), length) == other.archive.source.crc32(
@@ -195,6 +200,6 @@ def _find_rotten(file: _RankFile, meter: Meter) -> Iterator[Finding]:
         except CheckpointError as error:
             yield Finding(f"{name} cannot be read: {error.message}", rank, source.label)
         else:
-            if crc != member.crc32:
+            if archive.has_crcs and crc != member.crc32:
                 yield Finding(damaged(source, name, member.crc32, crc).message, rank, source.label)
         meter.add(member.size_bytes)

@@ -83,6 +83,54 @@ def test_a_replica_stands_in_for_a_missing_or_broken_rank(replicated: Path, tmp_
     assert models[0] == models[1] == models[2]
 
 
+def move_in_mesh(content: dict[str, bytes], *numbers: int | tuple[int, ...]) -> None:
+    """Another place of the rank in the device mesh, which all tensors share: the old numbers, and the new ones."""
+    *old, new = numbers
+    assert isinstance(new, tuple)
+    start = content["data.pkl"].index(b"_coordinate_on_dim")
+    at = content["data.pkl"].index(b"".join(b"K%c" % number for number in old), start)
+    changed = b"".join(b"K%c" % number for number in new)
+    content["data.pkl"] = content["data.pkl"][:at] + changed + content["data.pkl"][at + len(changed) :]
+
+
+def test_a_mesh_in_another_order_than_the_ranks(actor: Path) -> None:
+    """Each rank's file is its own, and holds the other part: two parts of one shape would be swapped."""
+    for rank in (0, 1):
+        edit(shard_path(actor, rank), lambda content, rank=rank: move_in_mesh(content, rank, (1 - rank,)))
+    refused(actor, "has its ranks in another order, and rank 0 at (1,), not at (0,)")
+
+
+def without_crcs(path: Path) -> None:
+    """As torch saves it after `torch.serialization.set_crc32_options(False)`."""
+    data = bytearray(path.read_bytes())
+    at = data.find(b"PK\1\2")
+    while at >= 0:
+        data[at + 16 : at + 20] = bytes(4)
+        at = data.find(b"PK\1\2", at + 46)
+    path.write_bytes(data)
+
+
+def test_shards_without_checksums_are_merged_with_a_warning(actor: Path, tmp_path: Path) -> None:
+    good = read_safetensors(merge_role(actor, tmp_path / "good").path)
+    for rank in (0, 1):
+        without_crcs(shard_path(actor, rank))
+    done = merge_role(actor, tmp_path / "model")
+    assert read_safetensors(done.path) == good
+    assert "saved without CRC-32, so damage cannot be found: ranks 0-1" in done.warnings
+    assert verify(opened(actor)).ok
+
+
+def test_copies_that_differ_are_found_without_checksums_too(actor: Path) -> None:
+    def change(content: dict[str, bytes]) -> None:
+        name = next(name for name, data in content.items() if len(data) == 40 and name.startswith("data/"))
+        content[name] = b"\7" + content[name][1:]
+
+    edit(shard_path(actor, 1), change)
+    for rank in (0, 1):
+        without_crcs(shard_path(actor, rank))
+    refused(actor, "model.layers.0.self_attn.positions differs from that of rank 0")
+
+
 def become_rank(path: Path, rank: int) -> None:
     """Make rank 0's file what its replica would have saved."""
     content = members(path)
@@ -90,6 +138,7 @@ def become_rank(path: Path, rank: int) -> None:
     start = content["data.pkl"].index(old[0])
     at = content["data.pkl"].index(old[1], start)
     content["data.pkl"] = content["data.pkl"][:at] + new + content["data.pkl"][at + 2 :]
+    move_in_mesh(content, 0, 0, (rank // 2, rank % 2))
     write_members(path.with_name(path.name.replace("rank_0", f"rank_{rank}")), content)
 
 

@@ -41,6 +41,11 @@ def test_rounding_to_bf16(single: int, half: int) -> None:
     assert cast_bytes(f32(single), DType.FLOAT32, DType.BFLOAT16) == bf16(half)
 
 
+def test_nan_in_fp16_keeps_what_there_is_room_for_as_in_torch() -> None:
+    nan = f32(0x7FC00000, 0x7F800001, 0xFFC12345, 0x7FFFFFFF, 0xFF812345)  # the second and the last signal
+    assert cast_bytes(nan, DType.FLOAT32, DType.FLOAT16) == bf16(0x7E00, 0x7E00, 0xFE09, 0x7FFF, 0xFE09)
+
+
 def test_what_is_no_float_and_what_is_right_already_stay() -> None:
     data = bytes(range(16))
     assert cast_bytes(data, DType.INT64, DType.BFLOAT16) == data

@@ -3,10 +3,11 @@
 import itertools
 import json
 import struct
+import time
 from pathlib import Path
 
 import pytest
-from crafted import InMemory
+from crafted import InMemory, archived, dump
 from shard_files import (
     HIDDEN,
     INTERMEDIATE,
@@ -24,6 +25,7 @@ from cloudrl.checkpoints.merge import merge
 from cloudrl.errors import CheckpointError, InputError
 from cloudrl.shards.dtypes import DType, cast_bytes
 from cloudrl.shards.merge import plan_merge, write_model
+from cloudrl.shards.safe_pickle import PickledObject, Storage
 from cloudrl.shards.source import LocalShard, MergeInputs
 from cloudrl.shards.torch_zip import open_archive
 from cloudrl.shards.validate import verify
@@ -128,6 +130,43 @@ def test_nan_is_a_warning(actor: Path, tmp_path: Path) -> None:
         assert f"{HEAD} has NaN" in merge_role(actor, tmp_path / dtype, dtype=dtype).warnings
     far = {rank: FarShard(shard_path(actor, rank)) for rank in (0, 1)}
     assert f"{HEAD} has NaN" in merge(MergeInputs(far, config_files()), tmp_path / "far").warnings
+
+
+def test_a_number_that_becomes_infinite_is_a_warning(actor: Path, tmp_path: Path) -> None:
+    set_head(actor, lambda _, old: struct.pack("<f", -65520) + old[4:])
+    warning = f"{HEAD} has infinity: fp16 ends at 65504, and bf16 and fp32 do not"
+    far = {rank: FarShard(shard_path(actor, rank)) for rank in (0, 1)}
+    assert merge_role(actor, tmp_path / "fp16", dtype="fp16").warnings[-1] == warning
+    assert merge(MergeInputs(far, config_files()), tmp_path / "far", dtype="fp16").warnings[-1] == warning
+    for dtype in ("bf16", "fp32", "keep"):
+        assert not any("infinity" in each for each in merge_role(actor, tmp_path / dtype, dtype=dtype).warnings)
+    set_head(actor, lambda _, old: struct.pack("<f", 65519.99) + old[4:])
+    assert not any("infinity" in each for each in merge_role(actor, tmp_path / "fits", dtype="fp16").warnings)
+
+
+def test_thousands_of_small_tensors_take_no_time_each(tmp_path: Path) -> None:
+    """Of the processor: 2,043 of them took minutes."""
+    layers, part = 170, "torch._utils._rebuild_tensor_v2"
+    kept = {"model.embed_tokens.weight": (3, 2), "model.norm.weight": (2,), "lm_head.weight": (3, 2)}
+    for layer in range(layers):
+        start = f"model.layers.{layer}."
+        kept |= {f"{start}self_attn.{name}_proj.weight": (2, 2) for name in "qkvo"}
+        kept |= {f"{start}self_attn.{name}_proj.bias": (2,) for name in "qkv"}
+        kept |= {f"{start}mlp.{name}_proj.weight": (2, 2) for name in ("gate", "up", "down")}
+        kept |= {f"{start}{name}_layernorm.weight": (2,) for name in ("input", "post_attention")}
+    state = {
+        name: PickledObject(part, (Storage("torch.FloatStorage", str(at), 6), 0, shape, (*shape[1:], 1), False, {}))
+        for at, (name, shape) in enumerate(kept.items())
+    }
+    content = {"data.pkl": dump(state)} | {f"data/{at}": bytes(24) for at in range(len(kept))}
+    path = shard_path(tmp_path, 0, 1)
+    path.write_bytes(archived(content, path.stem))
+    files = config_files(
+        hidden_size=2, intermediate_size=2, num_attention_heads=1, vocab_size=3, num_hidden_layers=layers
+    )
+    began = time.process_time()
+    assert merge(MergeInputs({0: LocalShard(path)}, files), tmp_path / "model").tensors == 2043
+    assert time.process_time() - began < 10
 
 
 def test_tied_embeddings_are_written_once(actor: Path, tmp_path: Path) -> None:
