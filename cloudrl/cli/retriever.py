@@ -112,6 +112,24 @@ def serve(
     ] = None,
     port: Annotated[int | None, typer.Option(metavar="N", help="Port. Default: 8000.", min=0, max=65535)] = None,
     token_file: TokenOption = None,
+    peers: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT,...", envvar="CLOUDRL_RETRIEVER_PEERS",
+            help="Share the index with other nodes: an address for each, this one's included, the same list on all.",
+        ),
+    ] = "",
+    shard: Annotated[
+        int | None,
+        typer.Option(metavar="N", envvar="CLOUDRL_RETRIEVER_SHARD", help="This node's place in --peers, from 0."),
+    ] = None,
+    peer_token_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", envvar="CLOUDRL_RETRIEVER_PEER_TOKEN_FILE",
+            help="Read the token from a file that the nodes of --peers show each other.",
+        ),
+    ] = None,
     topk: TopkOption = None,
     deadline_s: Annotated[
         float | None,
@@ -121,7 +139,7 @@ def serve(
         int | None,
         typer.Option(metavar="N", help="Queries that may wait; beyond, clients get 503. Default: 16384.", min=1),
     ] = None,
-) -> None:
+) -> None:  # fmt: skip
     """Serve an index by Search-R1's interface, until Ctrl-C: POST /retrieve, GET /health, GET /metrics."""
     from cloudrl.retriever.opening import Source
     from cloudrl.retriever.server import ServeOptions
@@ -140,9 +158,10 @@ def serve(
         token=retriever.read_token(token_file),
         **explicit(host=host, port=port, topk=topk, timeout_s=deadline_s, max_waiting=max_waiting),
     )
+    sharing = retriever.read_sharing(peers, shard, peer_token_file)
     _quiet_libraries()
     with Terminal() as terminal:
-        retriever.serve(source, options, threads=threads, on_progress=terminal)
+        retriever.serve(source, options, sharing=sharing, threads=threads, on_progress=terminal)
 
 
 @app.command()

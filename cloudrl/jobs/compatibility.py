@@ -12,7 +12,7 @@ from cloudrl.protocol.data_sets import BUILT_IN
 from cloudrl.spec import Gpu, Job
 from cloudrl.spec.cluster import ROLLOUTS, ClusterShape
 from cloudrl.spec.hydra import integer
-from cloudrl.verl.keys import has_key, release_number
+from cloudrl.verl.keys import REWARD_PATH, has_key, release_number
 
 NODES, GPUS = "trainer.nnodes", "trainer.n_gpus_per_node"
 _MAIN = "verl.trainer.main_ppo"
@@ -182,13 +182,19 @@ def _check_scored(job: Job, cluster: ClusterShape, values: Mapping[str, str]) ->
         return
     for name in job.data:
         source = BUILT_IN[name].load().DATA_SOURCE if name in BUILT_IN else None
-        if source is not None and BUILT_IN[name].reward is None and reward_of(source) is None:
+        if source is None or reward_of(source) is not None:
+            continue
+        if ours := BUILT_IN[name].reward:
             raise InputError(
-                f"data set {name!r} is for Search-R1's fork of verl: verl itself has no reward function for its data "
-                f"source {source!r}",
-                hint=f"The same questions for verl's tool agent: --data {name}_tool, as in recipe search-grpo\n"
-                "With the fork: cloudrl submit search-r1 --working-dir ./Search-R1",
+                f"verl has no reward function for data set {name!r}, and the job names none",
+                hint=f"cloudrl has one: {REWARD_PATH}={ours}",
             )
+        raise InputError(
+            f"data set {name!r} is for Search-R1's fork of verl: verl itself has no reward function for its data "
+            f"source {source!r}",
+            hint=f"The same questions for verl's tool agent: --data {name}_tool, as in recipe search-grpo\n"
+            "With the fork: cloudrl submit search-r1 --working-dir ./Search-R1",
+        )
 
 
 def _shape_notes(job: Job, cluster: ClusterShape) -> list[str]:

@@ -6,36 +6,41 @@ Nothing waits for a batch to fill up. A query that several ask at once is search
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from cloudrl.errors import CloudrlError
 from cloudrl.retriever.counters import Counters
+from cloudrl.retriever.requests import MAX_PASSAGES
 
 T = TypeVar("T")
 Key = tuple[str, int]
-Search = Callable[[Sequence[str], int], Sequence[T | Exception]]
+Search = Callable[[Sequence[str], int], Awaitable[Sequence[T | Exception]]]
 
 MAX_BATCH = 512
 _LONGEST_RETRY_S = 30
 _BROKEN_AFTER = 5
 
 
-class QueueFull(CloudrlError):
-    """Too many queries wait already.
+class Unavailable(CloudrlError):
+    """Nothing can be searched at the moment, whatever the query.
 
     Attributes:
-        retry_after_s: when there should be room.
+        retry_after_s: when it may be possible again.
     """
 
-    def __init__(self, waiting: int, retry_after_s: int) -> None:
-        super().__init__(f"{waiting} queries are waiting already")
+    def __init__(self, message: str, retry_after_s: int = 1) -> None:
+        super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class QueueFull(Unavailable):
+    """Too many queries wait already."""
 
 
 @dataclass
@@ -47,14 +52,12 @@ class _Asked(Generic[T]):
 
 
 class Batcher(Generic[T]):
-    """Collects queries, and lets one thread search them. For one event loop.
+    """Collects queries, and searches one batch after another. For one event loop.
 
     Args:
-        search: answers queries for the best k, or says why one alone has no answer; called in `executor`, never twice
-            at once.
-        executor: with one thread.
+        search: answers queries for the best k, or says why one alone has no answer; never called twice at once.
         counters: to be told.
-        max_batch: so many queries at once.
+        max_batch: so many queries at once, and fewer if their answers would have more than `MAX_PASSAGES` together.
         max_waiting: so many may wait.
         clock: seconds that never run backwards.
     """
@@ -62,21 +65,19 @@ class Batcher(Generic[T]):
     def __init__(
         self,
         search: Search[T],
-        executor: Executor,
         counters: Counters,
         *,
         max_batch: int = MAX_BATCH,
         max_waiting: int = 1 << 14,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._search, self._executor, self._counters, self._clock = search, executor, counters, clock
+        self._search, self._counters, self._clock = search, counters, clock
         self._max_batch, self._max_waiting = max_batch, max_waiting
         self._asked: dict[Key, _Asked[T]] = {}
         self._waiting: dict[Key, None] = {}  # in the order in which they came
         self._has_work = asyncio.Event()
         self._recent: deque[tuple[int, float]] = deque(maxlen=16)
         self._failures = 0
-        self._has_ended = False
 
     @property
     def is_broken(self) -> bool:
@@ -100,7 +101,7 @@ class Batcher(Generic[T]):
         keys = [(query, k) for query in queries]
         new = {key for key in keys if key not in self._asked}
         if len(self._waiting) + len(new) > self._max_waiting:
-            raise QueueFull(len(self._waiting), self._retry_after_s())
+            raise QueueFull(f"{len(self._waiting)} queries are waiting already", self._retry_after_s())
         distinct = dict.fromkeys(keys)
         for key in distinct:
             if key in new:
@@ -120,13 +121,10 @@ class Batcher(Generic[T]):
 
     async def run(self) -> None:
         """Search what waits, for ever."""
-        try:
-            while True:
-                await self._has_work.wait()
-                await asyncio.sleep(0)  # requests that have arrived by now go along
-                await self._search_next()
-        finally:
-            self._has_ended = True  # a thread cannot be cancelled
+        while True:
+            await self._has_work.wait()
+            await asyncio.sleep(0)  # requests that have arrived by now go along
+            await self._search_next()
 
     async def _search_next(self) -> None:
         k, queries = self._next()
@@ -134,32 +132,27 @@ class Batcher(Generic[T]):
             self._has_work.clear()
             return
         began = self._clock()
-        loop = asyncio.get_running_loop()
-        answers = await loop.run_in_executor(self._executor, self._search_apart, queries, k)
+        answers = await self._search_apart(queries, k)
         self._deliver(k, queries, answers, self._clock() - began)
 
     def _next(self) -> tuple[int, list[str]]:
         """Take the queries that want as many passages as the one that has waited longest."""
-        k = next(iter(self._waiting), ("", 0))[1]
-        queries: list[str] = []
-        for query, wanted in self._waiting:
-            if wanted == k:
-                queries.append(query)
-                if len(queries) == self._max_batch:
-                    break
+        k = next(iter(self._waiting), ("", 1))[1]
+        most = min(self._max_batch, max(1, MAX_PASSAGES // k))
+        queries = list(itertools.islice((query for query, wanted in self._waiting if wanted == k), most))
         for query in queries:
             del self._waiting[query, k]
         return k, queries
 
-    def _search_apart(self, queries: Sequence[str], k: int) -> list[T | Exception]:
+    async def _search_apart(self, queries: Sequence[str], k: int) -> list[T | Exception]:
         """The answers; where a batch fails, its halves are tried, so that only those fail that cannot be answered."""
         try:
-            return list(self._search(queries, k))
+            return list(await self._search(queries, k))
         except Exception as error:  # noqa: BLE001 - whatever an engine raises, other requests must not suffer
-            if len(queries) == 1 or self._has_ended:
+            if len(queries) == 1 or isinstance(error, Unavailable):
                 return [error] * len(queries)
         middle = len(queries) // 2
-        return self._search_apart(queries[:middle], k) + self._search_apart(queries[middle:], k)
+        return await self._search_apart(queries[:middle], k) + await self._search_apart(queries[middle:], k)
 
     def _deliver(self, k: int, queries: Sequence[str], answers: Sequence[T | Exception], took_s: float) -> None:
         self._recent.append((len(queries), took_s))
@@ -175,7 +168,8 @@ class Batcher(Generic[T]):
                 future.set_result(answer)
         failed = sum(isinstance(answer, Exception) for answer in answers)
         self._counters.failed_batches += failed > 0
-        self._failures = self._failures + 1 if failed == len(answers) else 0
+        if not isinstance(answers[0], Unavailable):  # which is no fault of the engine
+            self._failures = self._failures + 1 if failed == len(answers) else 0
 
     def _retry_after_s(self) -> int:
         """How long what waits will take, by the last batches."""

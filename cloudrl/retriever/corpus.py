@@ -11,12 +11,14 @@ import json
 import mmap
 import os
 import tempfile
+from array import array
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from pydantic_core import from_json
 
 from cloudrl.errors import InputError
 
@@ -61,17 +63,8 @@ class Corpus:
         return self._map[start : end if end >= 0 else len(self._map)].rstrip()
 
     def contents(self, row: int) -> str:
-        """The text of a passage.
-
-        Raises:
-            InputError: the line is not JSON, or has no `contents`.
-        """
-        try:
-            text = json.loads(self.document(row))["contents"]
-        except (ValueError, KeyError) as error:
-            raise InputError(f"{self.path}, passage {row}: {type(error).__name__}: {error}", hint=_FORM) from error
-        if not isinstance(text, str):
-            raise InputError(f"{self.path}, passage {row}: `contents` is no text", hint=_FORM)
+        """The text of a passage."""
+        text: str = json.loads(self.document(row))["contents"]
         return text
 
 
@@ -84,12 +77,12 @@ def offsets_path(path: Path) -> Path:
 
 
 def open_corpus(path: Path, *, on_progress: OnProgress = lambda _done, _total: None) -> Corpus:
-    """Map a corpus. The first time the whole file is read for its offsets and its identity.
+    """Map a corpus. The first time the whole file is read for its offsets and its identity, and each line is checked.
 
     They are written beside it, whole or not at all; where nothing can be written they are made anew at each start.
 
     Raises:
-        InputError: it is missing, empty, compressed, or a line of it is no JSON object.
+        InputError: it is missing, empty, compressed, or a line of it is no passage.
     """
     try:
         stat = path.stat()
@@ -109,15 +102,26 @@ def open_corpus(path: Path, *, on_progress: OnProgress = lambda _done, _total: N
     identity, found = _read(path, stat, on_progress)
     with contextlib.suppress(OSError):
         _write(beside, identity, found)
-    corpus = Corpus(path, identity, found)
-    for row in (0, len(corpus) - 1):
-        corpus.contents(row)
-    return corpus
+    return Corpus(path, identity, found)
+
+
+def check_line(line: bytes, where: str) -> None:
+    """Refuse a line that is no passage, strictly: answers contain it as it is.
+
+    Raises:
+        InputError: it is not JSON, or has no `contents`.
+    """
+    try:
+        passage = from_json(line, allow_inf_nan=False)
+    except ValueError as error:
+        reason = str(error).replace(" at line 1 column", ", column")
+        raise InputError(f"{where}: no JSON: {reason}", hint=_FORM) from error
+    if not isinstance(passage, dict) or not isinstance(passage.get("contents"), str):
+        raise InputError(f"{where}: no object with a text under `contents`", hint=_FORM)
 
 
 def _read(path: Path, stat: os.stat_result, on_progress: OnProgress) -> tuple[CorpusFile, npt.NDArray[np.int64]]:
-    digest, base = hashlib.sha256(), 0
-    starts: list[npt.NDArray[np.int64]] = []
+    digest, offsets, before, at = hashlib.sha256(), array("q"), 0, 0
     with path.open("rb") as file:
         if file.read(2) == b"\x1f\x8b":
             raise InputError(f"{path} is compressed", hint=f"gunzip {path}")
@@ -125,29 +129,19 @@ def _read(path: Path, stat: os.stat_result, on_progress: OnProgress) -> tuple[Co
         while piece := file.read(_PIECE_BYTES):
             piece += file.readline()  # whole lines
             digest.update(piece)
-            data = np.frombuffer(piece, np.uint8)
-            begins = np.concatenate([[0], np.flatnonzero(data[:-1] == ord("\n")) + 1])
-            first, last = data[begins], _last_of_lines(data, begins)
-            blank = np.isin(first, (ord("\n"), ord("\r")))
-            if (wrong := np.flatnonzero(~blank & ((first != ord("{")) | (last != ord("}"))))).size:
-                line = sum(each.size for each in starts) + int(wrong[0]) + 1
-                raise InputError(f"{path}, line {line}: no JSON object", hint=_FORM)
-            starts.append(begins[~blank] + base)
-            base += len(piece)
-            on_progress(base, max(base, stat.st_size))
-    offsets = np.concatenate(starts).astype(np.int64) if starts else np.empty(0, np.int64)
-    if not offsets.size:
+            lines = piece.removesuffix(b"\n").split(b"\n")
+            for number, line in enumerate(lines, start=before + 1):
+                if line.strip():
+                    check_line(line, f"{path}, line {number}")
+                    offsets.append(at)
+                at += len(line) + 1
+            before += len(lines)
+            on_progress(min(at, stat.st_size), stat.st_size)
+    if not offsets:
         raise InputError(f"{path} has no passages", hint=_FORM)
-    return CorpusFile(digest.hexdigest(), len(offsets), base, stat.st_mtime_ns), offsets
-
-
-def _last_of_lines(data: npt.NDArray[np.uint8], begins: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
-    """The last byte of each line that is no space."""
-    ends = np.append(begins[1:], len(data)) - 1
-    while (is_space := (ends > begins) & np.isin(data[ends], (ord("\n"), ord("\r"), ord(" "), ord("\t")))).any():
-        ends -= is_space
-    last: npt.NDArray[np.uint8] = data[ends]
-    return last
+    return CorpusFile(digest.hexdigest(), len(offsets), stat.st_size, stat.st_mtime_ns), np.frombuffer(
+        offsets, np.int64
+    )
 
 
 def _write(path: Path, identity: CorpusFile, offsets: npt.NDArray[np.int64]) -> None:

@@ -52,17 +52,34 @@ class Engine(Protocol):
 
 
 class FlatEngine:
-    """All vectors are looked at: the answers are exact."""
+    """All vectors are looked at: the answers are exact.
+
+    Args:
+        encoder: makes the vectors of queries.
+        index: the vectors of passages.
+        first_row: the passage that the first of them belongs to.
+    """
 
     name = "flat"
 
-    def __init__(self, encoder: Encoder, index: ExactIndex) -> None:
-        self.encoder, self._index = encoder, index
+    def __init__(self, encoder: Encoder, index: ExactIndex, first_row: int = 0) -> None:
+        self.encoder, self._index, self._first_row = encoder, index, first_row
         self.passages = len(index)
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """See `Engine`."""
-        return self._index.search(self.encoder.encode_queries(queries), k)
+        return self.search_vectors(self.encoder.encode_queries(queries), k)
+
+    def search_vectors(self, vectors: Floats, k: int) -> list[list[Hit]]:
+        """The same for queries that are encoded already.
+
+        Raises:
+            ValueError: one is not finite.
+        """
+        found = self._index.search(vectors, k)
+        if self._first_row:
+            return [[Hit(row + self._first_row, score) for row, score in hits] for hits in found]
+        return found
 
 
 class FaissEngine:

@@ -63,20 +63,22 @@ def gpu_memory(device: str) -> Memory:
     return Memory(device, total, free)
 
 
-def check_host(memory: Memory, bytes_needed: int, *, from_disk: bool) -> str:
+def check_host(memory: Memory, bytes_needed: int, *, hint: str, from_disk: bool = False) -> str:
     """What the vectors take, as a sentence.
 
+    Args:
+        memory: there is.
+        bytes_needed: by the vectors.
+        hint: for the case that they do not fit.
+        from_disk: whether each batch may read them from the disk.
+
     Raises:
-        InputError: they do not stay in memory, so that each batch would read them from the disk; unless `from_disk`.
+        InputError: they do not fit; unless `from_disk`.
     """
     needed = bytes_needed + _CPU_WORK_BYTES
     text = f"the index takes {size(needed)} of memory; {memory.where} has {size(memory.free)} free"
     if needed > memory.free and not from_disk:
-        raise InputError(
-            f"{text} of {size(memory.total)}",
-            hint="Use a machine with more, --device cuda, or an index of the engine faiss or bm25; "
-            "--from-disk reads the index for each batch, which is slow",
-        )
+        raise InputError(f"{text} of {size(memory.total)}", hint=hint)
     return text
 
 

@@ -14,10 +14,11 @@ from cloudrl.retriever.bm25 import Bm25Engine, is_bm25
 from cloudrl.retriever.corpus import Corpus, open_corpus
 from cloudrl.retriever.encoder import Encoder
 from cloudrl.retriever.engine import ENGINES, Engine, FaissEngine, FlatEngine, Found, Searches, check_sample
-from cloudrl.retriever.exact import ExactIndex
+from cloudrl.retriever.exact import ExactIndex, Hit
 from cloudrl.retriever.record import Record, check_same, read_record
 from cloudrl.retriever.serpapi import NAME as SERPAPI
 from cloudrl.retriever.serpapi import open_serpapi
+from cloudrl.retriever.sharing import rows_of
 from cloudrl.retriever.vectors import VectorFile, fingerprint, is_vector_file, open_vectors
 
 OnProgress = Callable[[str, int, int], object]
@@ -41,6 +42,8 @@ class Source:
         from_disk: whether the index may be larger than the memory.
         sample_check: whether some passages are encoded and compared with the index.
         faiss_parameters: see `FaissEngine`.
+        shard: which part of the vectors is searched here.
+        shards: in how many parts they are.
     """
 
     place: Path | None
@@ -53,6 +56,8 @@ class Source:
     from_disk: bool = False
     sample_check: bool = True
     faiss_parameters: str = ""
+    shard: int = 0
+    shards: int = 1
 
     @property
     def is_half(self) -> bool:
@@ -64,15 +69,19 @@ class Retriever:
     """An engine with its corpus.
 
     Attributes:
+        engine: finds rows.
         identity: what it serves, for a program.
     """
 
     def __init__(self, engine: Engine, corpus: Corpus, identity: dict[str, Any]) -> None:
-        self._engine, self._corpus, self.identity = engine, corpus, identity
+        self.engine, self._corpus, self.identity = engine, corpus, identity
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Found]]:
         """For each query at most `k` passages, the best first."""
-        found = self._engine.search(queries, k)
+        return self.passages(self.engine.search(queries, k))
+
+    def passages(self, found: list[list[Hit]]) -> list[list[Found]]:
+        """What is sent for hits."""
         return [[Found(self._corpus.document(row), score) for row, score in hits] for hits in found]
 
 
@@ -100,31 +109,32 @@ def open_retriever(
     """
     index, record = _index_of(source.place)
     name = source.engine or _engine_of(index)
-    if name not in ENGINES:
-        raise InputError(f"there is no engine {name!r}", hint=f"Known: {', '.join(ENGINES)}")
-    if source.precision not in ("", *PRECISIONS):
-        raise InputError(f"vectors cannot be {source.precision}", hint=f"Known: {', '.join(PRECISIONS)}")
+    _check_options(source, index, name)
     vectors = open_vectors(index) if name == "flat" else None
     if record:
         check_same("the fingerprint", index, record.fingerprint, index_fingerprint(index))
     if vectors:
         say(_check_memory(source, vectors))
-    elif name == "faiss":  # which reads all of it
-        say(memory.check_host(memory.host_memory(), index.stat().st_size, from_disk=False))
+    elif name == "faiss":
+        other = "Use a machine with more, or an index that takes less: cloudrl retriever build --help"
+        say(memory.check_host(memory.host_memory(), index.stat().st_size, hint=other))
     corpus = _open_corpus(source, index, record, on_progress)
     if vectors:
         _check_count(index, vectors.count, corpus)
     engine = _open_engine(name, source, index, vectors, record, corpus, on_progress)
-    _check_count(index, engine.passages, corpus)
+    if not vectors:
+        _check_count(index, engine.passages, corpus)
     identity: dict[str, Any] = {
         "engine": name,
-        "index": {"path": str(index), "fingerprint": index_fingerprint(index), "passages": engine.passages},
+        "index": {"path": str(index), "fingerprint": index_fingerprint(index), "passages": len(corpus)},
         "corpus": {"path": str(corpus.path), "sha256": corpus.identity.sha256, "passages": len(corpus)},
         "device": source.device,
     }
     if isinstance(engine, FlatEngine | FaissEngine):
         encoder = engine.encoder
         identity["encoder"] = {"name": encoder.name, "prefixes": encoder.prefixes, "dim": encoder.dim}
+    if source.shards > 1:
+        identity["shard"] = {"number": source.shard, "of": source.shards, "passages": engine.passages}
     return Retriever(engine, corpus, identity)
 
 
@@ -163,10 +173,29 @@ def _engine_of(index: Path) -> str:
     return "flat" if is_vector_file(index) else "faiss"
 
 
+def _check_options(source: Source, index: Path, name: str) -> None:
+    if name not in ENGINES:
+        raise InputError(f"there is no engine {name!r}", hint=f"Known: {', '.join(ENGINES)}")
+    if source.precision not in ("", *PRECISIONS):
+        raise InputError(f"vectors cannot be {source.precision}", hint=f"Known: {', '.join(PRECISIONS)}")
+    if source.shards > 1 and name != "flat":
+        raise InputError(
+            f"{index} is of the engine {name}, and only an index of the engine flat can be shared by nodes",
+            hint="Leave out --peers and --shard: each node serves all of it",
+        )
+
+
 def _check_memory(source: Source, vectors: VectorFile) -> str:
-    needed = vectors.size_bytes // (2 if source.is_half else 1)
+    needed = vectors.size_bytes // source.shards // (2 if source.is_half else 1)
     if source.device == "cpu":
-        return memory.check_host(memory.host_memory(), needed, from_disk=source.from_disk and not source.is_half)
+        map_it = "--precision float32 --from-disk" if source.is_half else "--from-disk"
+        return memory.check_host(
+            memory.host_memory(),
+            needed,
+            hint="Use a machine with more, --device cuda, or more nodes that share the index (--peers); "
+            f"{map_it} reads the index for each batch, which is slow",
+            from_disk=source.from_disk and not source.is_half,
+        )
     return memory.check_gpu(memory.gpu_memory(source.device), needed)
 
 
@@ -213,10 +242,15 @@ def _open_engine(
             f"{index} has vectors of {vectors.dim} numbers, but the encoder {wanted} makes {encoder.dim}",
             hint="Name the encoder that the index was built with: --encoder",
         )
-    rows = vectors.rows()
+    part = rows_of(source.shard, source.shards, vectors.count)
+    rows = vectors.rows()[part.start : part.stop]
     if source.sample_check:
         sample = sorted({0, len(rows) // 2, len(rows) - 1})
-        check_sample(encoder, {row: rows[row] for row in sample}, {row: corpus.contents(row) for row in sample})
+        check_sample(
+            encoder,
+            {row + part.start: rows[row] for row in sample},
+            {row + part.start: corpus.contents(row + part.start) for row in sample},
+        )
     width = vectors.dim * 4
     exact = ExactIndex(
         rows,
@@ -224,4 +258,4 @@ def _open_engine(
         half=source.is_half,
         on_progress=lambda done, total: on_progress("reading the index", done * width, total * width),
     )
-    return FlatEngine(encoder, exact)
+    return FlatEngine(encoder, exact, part.start)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from cloudrl.errors import InputError
+from cloudrl.retriever.corpus import check_line
 
 SUFFIXES = (".jsonl", ".parquet", ".txt", ".md")
 WORDS = 100
@@ -82,6 +83,7 @@ def _from_jsonl(file: Path, numbers: Iterator[int]) -> Iterator[bytes]:
                 raise InputError(f"{where}: a row should be an object")
             if "id" in row and isinstance(row.get("contents"), str):
                 if row["contents"].strip():
+                    check_line(line, where)
                     yield line
             else:
                 yield from _passage(where, row, numbers)

@@ -4,33 +4,50 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import gc
-import hmac
 import json
 import os
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from aiohttp import web
 
 from cloudrl.errors import InputError
-from cloudrl.retriever.addresses import is_loopback
-from cloudrl.retriever.batching import Batcher, QueueFull
+from cloudrl.retriever import addresses
+from cloudrl.retriever.addresses import Address, is_loopback
+from cloudrl.retriever.batching import Batcher, QueueFull, Unavailable
 from cloudrl.retriever.counters import Counters
 from cloudrl.retriever.engine import Found, Searches
-from cloudrl.retriever.requests import MAX_PASSAGES, InvalidRequest, RetrieveRequest, parse_request
+from cloudrl.retriever.requests import MAX_PASSAGES, InvalidRequest, RetrieveRequest, parse_request, shows_token
 
 TIMEOUT_HEADER = "X-Timeout-S"
 """How long a client waits; it gets 504 then, and what nobody else asked for is not searched."""
 DEFAULT_TOPK, DEFAULT_PORT = 3, 8000
 _BODY_BYTES = 1 << 26
 _SHUTDOWN_S = 5.0
+_OTHER_PORT = "Name another: --port 8001"
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Shared(Protocol):
+    """An index in shards, on several nodes: see `peers.Shared`."""
+
+    @property
+    def nodes(self) -> dict[str, str]:
+        """The other nodes, and what is wrong with each."""
+
+    async def search(self, queries: Sequence[str], k: int) -> list[list[Found]]:
+        """As `Searches.search`."""
+
+
+Share = Callable[[Callable[..., Awaitable[Any]], float], contextlib.AbstractAsyncContextManager[Shared]]
+"""Of the thread that searches and of the seconds for an answer of a node makes what asks all nodes."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +73,8 @@ class ServeOptions:
     max_waiting: int = 1 << 14
 
 
-@contextlib.contextmanager
-def bind(options: ServeOptions) -> Iterator[socket.socket]:
-    """Take the port for the block. Nobody is let in before the server listens, which it does when it can answer.
+def bind(options: ServeOptions) -> contextlib.AbstractContextManager[socket.socket]:
+    """Take the port for a block. Nobody is let in before the server listens, which it does when it can answer.
 
     Raises:
         InputError: it is taken, or everybody would be let in.
@@ -68,28 +84,17 @@ def bind(options: ServeOptions) -> Iterator[socket.socket]:
             f"{options.host} can be reached by others, and there is no token",
             hint="--token-file FILE, or CLOUDRL_RETRIEVER_TOKEN in the environment; or leave out --host",
         )
-    with contextlib.ExitStack() as held:
-        with _refusals(options):
-            family, *_, address = socket.getaddrinfo(options.host, options.port, type=socket.SOCK_STREAM)[0]
-            taken = held.enter_context(socket.socket(family, socket.SOCK_STREAM))
-            taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            taken.bind(address)
-            if options.port:  # Linux gives a port twice while nobody listens, but not to two UDP sockets
-                held.enter_context(socket.socket(family, socket.SOCK_DGRAM)).bind(address)
-        yield taken
+    return addresses.bind(Address(options.host, options.port), hint=_OTHER_PORT)
 
 
-@contextlib.contextmanager
-def _refusals(options: ServeOptions) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise InputError(
-            f"{options.host}:{options.port} cannot be used: {error.strerror}", hint="Name another: --port 8001"
-        ) from error
-
-
-def serve(retriever: Searches, bound: socket.socket, options: ServeOptions, *, on_ready: Callable[[], object]) -> None:
+def serve(
+    retriever: Searches,
+    bound: socket.socket,
+    options: ServeOptions,
+    *,
+    on_ready: Callable[[], object],
+    share: Share | None = None,
+) -> None:
     """Answer requests until SIGINT or SIGTERM.
 
     Args:
@@ -97,54 +102,67 @@ def serve(retriever: Searches, bound: socket.socket, options: ServeOptions, *, o
         bound: from `bind`.
         options: as for `bind`.
         on_ready: is called when requests are answered.
+        share: see `running`.
 
     Raises:
-        InputError: somebody else listens on the port meanwhile.
+        InputError: somebody else listens on the port meanwhile, or a node that shares the index has another.
     """
     gc.collect()
     gc.freeze()  # what is loaded stays; to look through it again and again would hold up requests
-    asyncio.run(_serve(retriever, bound, options, on_ready))
+    with contextlib.suppress(asyncio.CancelledError):
+        asyncio.run(_serve(retriever, bound, options, on_ready, share))
 
 
 async def _serve(
-    retriever: Searches, bound: socket.socket, options: ServeOptions, on_ready: Callable[[], object]
+    retriever: Searches,
+    bound: socket.socket,
+    options: ServeOptions,
+    on_ready: Callable[[], object],
+    share: Share | None,
 ) -> None:
-    stopped = asyncio.Event()
+    serving = asyncio.current_task()
+    assert serving is not None  # noqa: S101 - it is one
     for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
-    async with running(retriever, bound, options) as worker:
+        asyncio.get_running_loop().add_signal_handler(number, serving.cancel)
+    async with running(retriever, bound, options, share) as worker:
         on_ready()
-        told = asyncio.create_task(stopped.wait())
-        await asyncio.wait([told, worker], return_when=asyncio.FIRST_COMPLETED)
-        told.cancel()
-        if worker.done():
-            worker.result()
+        await asyncio.wait([worker])  # which is not cancelled with it, so that requests that wait are answered
+        worker.result()
 
 
 @contextlib.asynccontextmanager
 async def running(
-    retriever: Searches, bound: socket.socket, options: ServeOptions
+    retriever: Searches, bound: socket.socket, options: ServeOptions, share: Share | None = None
 ) -> AsyncIterator[asyncio.Task[None]]:
     """A server that answers within the block, and the task that searches, which ends by a fault of ours alone.
 
     Requests that wait at the end of the block have five seconds.
+
+    Args:
+        retriever: what is served.
+        bound: from `bind`.
+        options: as for `bind`.
+        share: for an index in shards, what searches all of them: `peers.share`.
+
+    Raises:
+        InputError: see `serve`.
     """
     counters = Counters()
-    with ThreadPoolExecutor(1, "search") as executor:
-        batcher = Batcher(
-            retriever.search,
-            executor,
-            counters,
-            max_batch=options.max_batch,
-            max_waiting=options.max_waiting,
+    async with contextlib.AsyncExitStack() as held:
+        executor = held.enter_context(ThreadPoolExecutor(1, "search"))
+        in_thread = functools.partial(asyncio.get_running_loop().run_in_executor, executor)
+        shared = await held.enter_async_context(share(in_thread, options.timeout_s / 2)) if share else None
+        search = shared.search if shared else functools.partial(in_thread, retriever.search)
+        batcher: Batcher[list[Found]] = Batcher(
+            search, counters, max_batch=options.max_batch, max_waiting=options.max_waiting
         )
-        server = Server(retriever.identity, batcher, counters, options)
+        server = Server(retriever.identity, batcher, counters, options, shared)
         worker = asyncio.create_task(batcher.run())
         # what a client has given up is cancelled, and not searched
         runner = web.AppRunner(server.app, access_log=None, handler_cancellation=True, shutdown_timeout=_SHUTDOWN_S)
         await runner.setup()
         try:
-            with _refusals(options):
+            with addresses.refusals(Address(options.host, options.port), hint=_OTHER_PORT):
                 await web.SockSite(runner, bound, backlog=1024).start()
             yield worker
         finally:
@@ -161,15 +179,22 @@ class Server:
         batcher: answers queries.
         counters: to be told.
         options: see there.
+        shared: what asks the other nodes, if there are any.
 
     Attributes:
         app: of aiohttp.
     """
 
     def __init__(
-        self, identity: dict[str, Any], batcher: Batcher[list[Found]], counters: Counters, options: ServeOptions
+        self,
+        identity: dict[str, Any],
+        batcher: Batcher[list[Found]],
+        counters: Counters,
+        options: ServeOptions,
+        shared: Shared | None = None,
     ) -> None:
         self._identity, self._batcher, self._counters, self._options = identity, batcher, counters, options
+        self._shared = shared
         self._began = time.monotonic()
         self.app = web.Application(client_max_size=_BODY_BYTES, middlewares=[self._authorize])
         self.app.router.add_post("/retrieve", self._retrieve)
@@ -179,11 +204,7 @@ class Server:
     @web.middleware
     async def _authorize(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
         token = self._options.token
-        said, expected = (
-            text.encode(errors="surrogateescape")
-            for text in (request.headers.get("Authorization", ""), f"Bearer {token}")
-        )
-        if token and not hmac.compare_digest(said, expected):
+        if token and not shows_token(request.headers.get("Authorization", ""), token):
             self._counters.requests["refused"] += 1
             return _error(401, "the token is missing or wrong", {"WWW-Authenticate": "Bearer"})
         try:
@@ -210,8 +231,8 @@ class Server:
         except web.HTTPRequestEntityTooLarge:
             outcome = "invalid"
             return _error(413, f"a request has at most {_BODY_BYTES:,} bytes")
-        except QueueFull as error:
-            outcome = "queue_full"
+        except Unavailable as error:
+            outcome = "queue_full" if isinstance(error, QueueFull) else "failed"
             return _error(503, error.message, {"Retry-After": str(error.retry_after_s)})
         except asyncio.TimeoutError:
             outcome = "late"
@@ -242,12 +263,17 @@ class Server:
             raise InvalidRequest([{"type": "timeout", "loc": ["header", TIMEOUT_HEADER], "msg": text}])
         return asked, timeout_s
 
+    @property
+    def _is_ready(self) -> bool:
+        return not self._batcher.is_broken and not (self._shared and any(self._shared.nodes.values()))
+
     async def _health(self, _: web.Request) -> web.Response:
-        is_ready = not self._batcher.is_broken
+        is_ready = self._is_ready
         return web.json_response(
             {
                 "ready": is_ready,
                 **self._identity,
+                **({"nodes": self._shared.nodes} if self._shared else {}),
                 "waiting": self._batcher.waiting,
                 **self._counters.as_json(),
                 "uptime_s": round(time.monotonic() - self._began, 1),
@@ -257,7 +283,7 @@ class Server:
         )
 
     async def _metrics(self, _: web.Request) -> web.Response:
-        gauges = {"waiting": self._batcher.waiting, "ready": not self._batcher.is_broken}
+        gauges = {"waiting": self._batcher.waiting, "ready": self._is_ready}
         return web.Response(text=self._counters.as_metrics(gauges))
 
 

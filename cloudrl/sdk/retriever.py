@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from cloudrl.retriever.opening import Source
     from cloudrl.retriever.record import Record
     from cloudrl.retriever.server import ServeOptions
+    from cloudrl.retriever.sharing import Sharing
 
 TOKEN_VARIABLE = "CLOUDRL_RETRIEVER_TOKEN"  # noqa: S105 - a name
 
@@ -28,14 +31,40 @@ def read_token(file: Path | None, env: Mapping[str, str] = os.environ) -> str:
     Raises:
         InputError: the file cannot be read, or is empty.
     """
-    if file is None:
-        return env.get(TOKEN_VARIABLE, "")
+    return env.get(TOKEN_VARIABLE, "") if file is None else _token_of(file, "--token-file")
+
+
+def read_sharing(peers: str, shard: int | None, token_file: Path | None) -> Sharing | None:
+    """The nodes that share an index; None if there is one alone.
+
+    Args:
+        peers: `HOST:PORT` of each node, in the order of shards, with commas; "" for none.
+        shard: of this node.
+        token_file: what nodes show each other.
+
+    Raises:
+        InputError: one is missing or cannot be, or the file cannot be read, or is empty.
+    """
+    from cloudrl.retriever.sharing import Sharing
+
+    if not peers and shard is None and token_file is None:
+        return None
+    if not peers or shard is None or token_file is None:
+        raise InputError(
+            "nodes share an index with --peers, --shard and --peer-token-file together",
+            hint="--peers 10.0.0.1:8100,10.0.0.2:8100 --shard 0 --peer-token-file FILE",
+        )
+    sharing = Sharing.parse(peers, shard, _token_of(token_file, "--peer-token-file"))
+    return sharing if len(sharing.addresses) > 1 else None
+
+
+def _token_of(file: Path, option: str) -> str:
     try:
         token = file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"--token-file {file}: {getattr(error, 'strerror', None) or error}") from error
+        raise InputError(f"{option} {file}: {getattr(error, 'strerror', None) or error}") from error
     if not token:
-        raise InputError(f"--token-file {file} is empty", hint=f"openssl rand -hex 32 > {file}")
+        raise InputError(f"{option} {file} is empty", hint=f"openssl rand -hex 32 > {file}")
     return token
 
 
@@ -54,29 +83,39 @@ def fetch(name: str, to: Path, *, on_progress: OnProgress = silent) -> Record:
 
 
 def serve(
-    source: Source, options: ServeOptions, *, threads: int | None = None, on_progress: OnProgress = silent
+    source: Source,
+    options: ServeOptions,
+    *,
+    sharing: Sharing | None = None,
+    threads: int | None = None,
+    on_progress: OnProgress = silent,
 ) -> None:
     """Serve an index until SIGINT or SIGTERM. Connections are refused until it can answer.
 
     Args:
         source: what to serve.
         options: how.
+        sharing: the nodes that hold a part of the vectors each; None if this one holds all of them.
         threads: that torch computes with; all processors if None.
-        on_progress: is told what is loaded, and when it can answer.
+        on_progress: is told what is loaded, which node is waited for, and when it can answer.
 
     Raises:
         InputError: the port is taken, or what is to be served does not go together or does not fit.
     """
-    from cloudrl.retriever.opening import open_searches
+    from cloudrl.retriever.opening import Retriever, open_searches
+    from cloudrl.retriever.peers import bind_shard, share
     from cloudrl.retriever.server import bind
     from cloudrl.retriever.server import serve as answer
 
-    with bind(options) as bound:
+    with bind(options) as bound, bind_shard(sharing) if sharing else contextlib.nullcontext() as bound_shard:
+        if sharing:
+            source = replace(source, shard=sharing.shard, shards=len(sharing.addresses))
         if threads is not None:
             import torch
 
             torch.set_num_threads(threads)
-        retriever = open_searches(source, **_callbacks(on_progress))
+        callbacks = _callbacks(on_progress)
+        retriever = open_searches(source, **callbacks)
         host, port = bound.getsockname()[:2]
         address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         options = replace(options, port=port)
@@ -84,7 +123,10 @@ def serve(
             f"ready: POST {address}/retrieve, GET {address}/health",
             hint=f"cloudrl retriever ask 'QUESTION' --url {address}",
         )
-        answer(retriever, bound, options, on_ready=lambda: on_progress(ready))
+        with_others = None
+        if sharing and bound_shard and isinstance(retriever, Retriever):  # to no other do shards apply
+            with_others = functools.partial(share, retriever, sharing, bound_shard, say=callbacks["say"])
+        answer(retriever, bound, options, on_ready=lambda: on_progress(ready), share=with_others)
 
 
 def ask(queries: Sequence[str], url: str, *, topk: int | None = None, token: str = "") -> list[list[dict[str, Any]]]:

@@ -6,9 +6,11 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -36,21 +38,56 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "index"
 
 
-@pytest.fixture(scope="module")
-def url(index: Path) -> Iterator[str]:
-    """A server as it is typed; it ends well, and at once, when it is told to."""
+@contextmanager
+def starting(index: Path, *options: object, **variables: str) -> Iterator[Callable[[], str]]:
+    """A server as it is typed, and what waits for its address; it ends well, and at once, when it is told to."""
     command = [sys.executable, "-m", "cloudrl.cli.main", "retriever", "serve", index, "--port", "0", "--topk", "2"]
-    env = {**os.environ, "CLOUDRL_RETRIEVER_TOKEN": TOKEN}
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=env) as process:
-        assert process.stderr is not None
-        said: list[str] = []
-        while not said or "ready: " not in said[-1]:
-            said.append(process.stderr.readline())
-            assert said[-1], said
-        yield re.findall(r"POST (http://[0-9.:]+)/retrieve", said[-1])[0]
+    env = {**os.environ, **variables}
+    with subprocess.Popen([*map(str, [*command, *options])], stderr=subprocess.PIPE, text=True, env=env) as process:
+
+        def address() -> str:
+            assert process.stderr is not None
+            said: list[str] = []
+            while not said or "ready: " not in said[-1]:
+                said.append(process.stderr.readline())
+                assert said[-1], said
+            return re.findall(r"POST (http://[0-9.:]+)/retrieve", said[-1])[0]
+
+        yield address
         process.send_signal(signal.SIGTERM)
         _, rest = process.communicate(timeout=20)
         assert (process.returncode, "Traceback" in rest) == (0, False)
+
+
+@pytest.fixture(scope="module")
+def url(index: Path) -> Iterator[str]:
+    with starting(index, CLOUDRL_RETRIEVER_TOKEN=TOKEN) as address:
+        yield address()
+
+
+def test_two_nodes_that_share_an_index(index: Path, url: str, run: Run, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
+        peers = ",".join(f"127.0.0.1:{each.getsockname()[1]}" for each in (one, two))
+    (tmp_path / "token").write_text("between nodes")
+    options = ["--peers", peers, "--peer-token-file", tmp_path / "token"]
+    with starting(index, *options, "--shard", "0") as first:
+        variables = {"PEERS": peers, "SHARD": "1", "PEER_TOKEN_FILE": str(tmp_path / "token")}
+        with starting(index, **{f"CLOUDRL_RETRIEVER_{name}": value for name, value in variables.items()}) as second:
+            queries = ["capital of france", "rome", "army of peru"]
+            whole = RetrieverClient(url, TOKEN).retrieve(queries, 3)
+            urls = [first(), second()]
+            for each in urls:
+                assert RetrieverClient(each).retrieve(queries, 3) == whole
+                assert set(RetrieverClient(each).health()["nodes"].values()) == {""}
+        run("retriever", "ask", "rome", "--url", urls[0]).ended(5, "answers 503", "does not answer")
+
+
+def test_nodes_that_cannot_share(index: Path, run: Run, tmp_path: Path) -> None:
+    serve = ["retriever", "serve", str(index), "--port", "0"]
+    run(*serve, "--shard", "0").ended(2, "--peers, --shard and --peer-token-file together", "--peers 10.0.0.1:8100")
+    (tmp_path / "token").touch()
+    peers = ["--peers", "127.0.0.1:9,127.0.0.1:8", "--shard", "0", "--peer-token-file", str(tmp_path / "token")]
+    run(*serve, *peers).ended(2, "is empty", "openssl rand")
 
 
 def test_asking(url: str, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

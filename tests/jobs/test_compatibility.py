@@ -195,10 +195,18 @@ def test_rows_for_search_r1s_fork_are_refused_with_any_other_verl() -> None:
     assert "--data nq_search_tool" in str(caught.value.hint)
 
 
+def test_rows_of_ours_need_the_reward_function_that_we_have() -> None:
+    job = recipes.load("grpo").replace(data=["addition"])
+    with pytest.raises(InputError, match="verl has no reward function for data set 'addition'") as caught:
+        plan(job, cluster(data={"addition": PATHS}), SubmitOptions())
+    assert caught.value.hint == "cloudrl has one: reward.custom_reward_function.path=pkg://cloudrl.verl_cpu.reward"
+
+
 @pytest.mark.parametrize(
     ("data", "overrides"),
     [
         ("nq_search_tool", {}),
+        ("addition", {"reward.custom_reward_function.path": "pkg://cloudrl.verl_cpu.reward"}),
         ("nq_search", {"reward.custom_reward_function.path": "/shared/reward.py"}),
         ("nq_search", {"custom_reward_function.path": "/shared/reward.py"}),
         ("mine", {}),

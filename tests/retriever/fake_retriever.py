@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -84,3 +85,9 @@ async def counted(session: Session) -> dict[str, int]:
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
     while not await condition():  # noqa: ASYNC110 - what it waits for is elsewhere
         await asyncio.sleep(0.005)
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cloudrl.retriever.batching import Batcher, QueueFull
+from cloudrl.retriever.batching import Batcher, QueueFull, Unavailable
 from cloudrl.retriever.counters import Counters
 
 
@@ -37,12 +38,13 @@ class Engine:
 Test = Callable[[Batcher[str], Engine], Awaitable[Any]]
 
 
-def run(test: Test, **options: Any) -> tuple[Any, Engine, Counters]:
-    engine, counters = Engine(), Counters()
+def run(test: Test, engine: Engine | None = None, **options: Any) -> tuple[Any, Engine, Counters]:
+    engine, counters = engine or Engine(), Counters()
 
     async def main() -> Any:
         with ThreadPoolExecutor(1) as executor:
-            batcher = Batcher(engine.search, executor, counters, **options)
+            in_thread = asyncio.get_running_loop().run_in_executor
+            batcher = Batcher(functools.partial(in_thread, executor, engine.search), counters, **options)
             worker = asyncio.create_task(batcher.run())
             try:
                 return await asyncio.wait_for(test(batcher, engine), 20)
@@ -161,23 +163,43 @@ def test_an_engine_that_always_fails_is_said_to_be_broken() -> None:
     run(test)
 
 
-def test_when_it_ends_the_halves_of_a_batch_are_not_waited_for() -> None:
-    with ThreadPoolExecutor(1) as executor:
-        engine = Engine()
+def test_when_it_ends_the_halves_of_a_batch_are_not_searched() -> None:
+    async def test(batcher: Batcher[str], engine: Engine) -> None:
         engine.most = 0
+        asked = asyncio.create_task(batcher.ask([f"a{number}" for number in range(100)], 3))
+        assert await asyncio.to_thread(engine.busy.wait, 10)
+        asked.cancel()
 
-        async def main() -> None:
-            batcher = Batcher(engine.search, executor, Counters())
-            worker = asyncio.create_task(batcher.run())
-            asked = asyncio.create_task(batcher.ask([f"a{number}" for number in range(100)], 3))
-            assert await asyncio.to_thread(engine.busy.wait, 10)
-            worker.cancel()
-            await asyncio.wait([worker])
-            engine.go.set()
-            asked.cancel()
-
-        asyncio.run(main())
+    _, engine, _ = run(test)
     assert len(engine.batches) == 1
+
+
+def test_a_batch_has_no_more_passages_than_an_answer() -> None:
+    async def test(batcher: Batcher[str], engine: Engine) -> None:
+        first = await occupied(batcher, engine)
+        tasks = await waiting(batcher, *(([f"a{number}"], 1000) for number in range(100)))
+        engine.go.set()
+        await asyncio.gather(first, *tasks)
+
+    _, engine, _ = run(test)
+    assert [(k, len(queries)) for k, queries in engine.batches] == [(3, 1), (1000, 65), (1000, 35)]
+
+
+def test_where_nothing_can_be_searched_halves_are_not_tried() -> None:
+    class Lost(Engine):
+        def search(self, queries: Sequence[str], k: int) -> list[str]:
+            super().search(queries, k)
+            raise Unavailable("a node is lost")
+
+    async def test(batcher: Batcher[str], engine: Engine) -> None:
+        engine.go.set()
+        for number in range(10):
+            with pytest.raises(Unavailable, match="a node is lost"):
+                await batcher.ask([f"a{number}", "b"], 3)
+        assert not batcher.is_broken, "the engine is well"
+
+    _, engine, _ = run(test, Lost())
+    assert len(engine.batches) == 10
 
 
 def test_no_queries() -> None:

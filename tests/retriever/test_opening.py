@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -121,15 +122,54 @@ def test_an_encoder_with_other_prefixes(index: Path) -> None:
         open_retriever(Source(index, prefixes="none"))
 
 
-@pytest.mark.parametrize("engine", ["flat", "faiss"])
-def test_too_little_memory_is_said_before_anything_is_read(index: Path, engine: str) -> None:
+@pytest.mark.parametrize(
+    ("change", "way_out"),
+    [
+        ({"engine": "flat"}, "; --from-disk reads"),
+        ({"precision": "float16", "from_disk": True}, "; --precision float32 --from-disk reads"),
+        ({"engine": "faiss", "from_disk": True}, "an index that takes less: cloudrl retriever build --help"),
+    ],
+)
+def test_too_little_memory_is_said_before_anything_is_read(index: Path, change: dict[str, Any], way_out: str) -> None:
     (index / "corpus.jsonl").unlink()
     small = memory.Memory("this machine", 2 * 10**9, 10**9)
     with (
         mock.patch.object(memory, "host_memory", return_value=small),
-        pytest.raises(InputError, match=r"the index takes 1\.1 GB of memory; this machine has 1.0 GB free of 2.0 GB"),
+        pytest.raises(
+            InputError, match=r"the index takes 1\.1 GB of memory; this machine has 1.0 GB free of 2.0 GB"
+        ) as raised,
     ):
-        open_retriever(Source(index, engine=engine))
+        open_retriever(Source(index, **change))
+    assert way_out in str(raised.value.hint)
+
+
+def test_a_node_needs_memory_for_its_shard_alone(index: Path) -> None:
+    with (
+        mock.patch.object(memory, "host_memory", return_value=memory.Memory("this machine", 0, 0)),
+        mock.patch.object(memory, "_CPU_WORK_BYTES", 0),
+        pytest.raises(InputError, match="the index takes"),
+    ):
+        open_retriever(Source(index, shards=2))
+    index_bytes = 40 * 32 * 4
+    with (
+        mock.patch.object(memory, "host_memory", return_value=memory.Memory("x", index_bytes, index_bytes // 2)),
+        mock.patch.object(memory, "_CPU_WORK_BYTES", 0),
+    ):
+        assert open_retriever(Source(index, shards=2))
+        with pytest.raises(InputError):
+            open_retriever(Source(index))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"shards": 41}, "40 passages cannot be shared by 41 nodes"),
+        ({"shards": 2, "engine": "faiss"}, "only an index of the engine flat can be shared"),
+    ],
+)
+def test_shards_that_cannot_be(built: Path, change: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        open_retriever(Source(built, **change))
 
 
 @pytest.mark.parametrize(

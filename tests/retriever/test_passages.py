@@ -62,6 +62,7 @@ def test_texts_are_cut_into_passages(tmp_path: Path) -> None:
         ("a.jsonl", b'{"text": "a"}\n[1]', "line 2: a row should be an object"),
         ("a.jsonl", b'{"text": "a"}\n{"text', "line 2: not JSON"),
         ("a.jsonl", b'{"text": "\xff"}', "line 1: not JSON"),
+        ("a.jsonl", b'{"id": 1, "contents": "a"}\n{"id": NaN, "contents": "b"}', "line 2: no JSON"),
         ("a.parquet", b"hello", "cannot be read as parquet"),
         ("a.txt", b"\xff", "is not UTF-8"),
         ("a.csv", b"a", "is none of .jsonl, .parquet, .txt, .md"),

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from fake_retriever import FakeRetriever, Session, counted, document, post, serving, until
+from fake_retriever import FakeRetriever, Session, counted, document, free_port, post, serving, until
 
 from cloudrl.errors import InputError
 from cloudrl.retriever.engine import Found
@@ -271,12 +271,6 @@ def test_a_port_that_is_taken_meanwhile() -> None:
         other.listen()
         with pytest.raises(InputError, match="cannot be used: Address already in use"):
             serve(FakeRetriever(), bound, options, on_ready=pytest.fail)
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 class Short(FakeRetriever):
