@@ -171,7 +171,7 @@ class Search:
                 if response.status != 200:
                     raise SearchError(f"HTTP {response.status}: {(await response.text())[:200]}")
                 return (await response.json(content_type=None))["result"][0]
-        except aiohttp.ClientConnectionError as error:
+        except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError) as error:  # it has ended, perhaps meanwhile
             raise Unavailable(str(error) or repr(error)) from error
         except aiohttp.ClientError as error:
             raise SearchError(repr(error)) from error

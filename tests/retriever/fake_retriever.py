@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import sys
 import threading
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import aiohttp
 
 from cloudrl.retriever.engine import Found, Searches
-from cloudrl.retriever.server import ServeOptions, bind, running
+from cloudrl.retriever.server import ServeOptions, bind, running, serve
 
 Session = aiohttp.ClientSession
 Test = Callable[[Session], Awaitable[Any]]
@@ -91,3 +93,20 @@ def free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return int(free.getsockname()[1])
+
+
+def main(port: int) -> None:
+    """A server with the fake, as a process; it takes its time."""
+    served = SlowRetriever()
+    with bind(ServeOptions(port=port)) as bound:
+        serve(served, bound, ServeOptions(port=port), on_ready=lambda: print("ready", flush=True))
+
+
+class SlowRetriever(FakeRetriever):
+    def search(self, queries: Sequence[str], k: int) -> list[list[Found]]:
+        time.sleep(0.1)
+        return super().search(queries, k)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -27,7 +27,7 @@ def brute_force(rows: np.ndarray, query: np.ndarray, k: int) -> list[Hit]:
 
 @contextmanager
 def blocks(rows: int) -> Iterator[None]:
-    with mock.patch.multiple(exact, _BLOCK_ROWS=rows, _RESCORED_AT_ONCE=3):
+    with mock.patch.multiple(exact, _BLOCK_ROWS=rows, _PIECE_ROWS=2, _RESCORED_AT_ONCE=3):
         yield
 
 

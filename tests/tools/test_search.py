@@ -5,9 +5,11 @@ import contextlib
 import importlib.util
 import json
 import socket
+import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from dataclasses import replace
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -242,6 +244,67 @@ def test_the_content_type_does_not_matter(run: Callable[..., Any]) -> None:
         text = json.dumps(json.loads(found(PASSAGES).text or ""))
         bench.server.answer = lambda _: web.Response(text=text, content_type="text/plain")
         assert await bench.outcome() == SHOWN
+
+    run(scenario)
+
+
+class BrokenOff(web.Response):
+    """The beginning of an answer."""
+
+    async def prepare(self, request: web.BaseRequest) -> Any:
+        assert request.transport is not None
+        request.transport.write(b'HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n{"result": [')
+        request.transport.close()
+
+
+@contextlib.contextmanager
+def server_process(port: int) -> Iterator[subprocess.Popen[str]]:
+    """The retrieval server with a stand-in for its index."""
+    program = Path(__file__).parents[1] / "retriever/fake_retriever.py"
+    with subprocess.Popen([sys.executable, program, str(port)], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def test_a_server_that_is_killed_with_requests_in_it_and_started_again(tool: ModuleType) -> None:
+    async def whole(port: int) -> None:
+        search = tool.Search(tool.Settings.from_env({"CLOUDRL_SEARCH_URL": f"http://127.0.0.1:{port}/retrieve"}))
+
+        async def one_after_another(client: int) -> None:
+            for number in range(10):
+                query = f"{client}-{number}"
+                assert (await search.ask(query)).startswith(f'Doc 1(Title: "{query}") text 0\n')
+
+        with server_process(port) as first:
+            clients = [asyncio.create_task(one_after_another(client)) for client in range(8)]
+            while search.calls < 16:  # noqa: ASYNC110 - it has no event
+                await asyncio.sleep(0.01)
+            first.kill()
+        await asyncio.sleep(0.2)
+        assert not any(each.done() for each in clients)
+        with server_process(port):
+            await asyncio.gather(*clients)
+        assert (search.calls, search.failures) == (80, 0)
+        await search.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    asyncio.run(whole(port))
+
+
+def test_an_answer_that_breaks_off_is_asked_for_again(run: Callable[..., Any]) -> None:
+    async def scenario(bench: Bench) -> None:
+        def break_off(_: dict[str, Any]) -> web.Response:
+            bench.server.answer = lambda _: found(PASSAGES)
+            return BrokenOff()
+
+        bench.server.answer = break_off
+        assert await bench.outcome() == SHOWN
+        assert len(bench.server.asked) == 2
 
     run(scenario)
 
