@@ -2,7 +2,7 @@
 
 request     what is asked for, as one `--data` argument carries it, and which built-in data set that is
             (`cloudrl.protocol.data_sets` lists them)
-addition, gsm8k, math, nq_search, nq_search_tool, generic    one kind of data set each: raw rows -> verl's
+addition, capitals, gsm8k, math, nq_search, nq_search_tool, generic    one kind of data set each: raw rows -> verl's
 files, hub  where raw rows come from
 fields, rows                                 choosing columns; numbering rows
 parquet     rows -> train.parquet and test.parquet, both or none, and lines that say how far it is

@@ -112,7 +112,7 @@ def _model(names: Sequence[str], folder: Path) -> Path:
     if name in MADE_ON_NODES:
         from cloudrl.verl_cpu.tiny_model import make_tiny_model
 
-        make_tiny_model(str(folder / name), pretrained=name == "tiny-adder")
+        make_tiny_model(str(folder / name), kind=name)
         return folder / name
     if name.startswith("/"):
         path = Path(name)

@@ -34,6 +34,9 @@ class BuiltIn:
 
 _BUILT_IN = (
     BuiltIn("addition", "cloudrl.data.addition", None, {"train": 2400, "test": 100}, "pkg://cloudrl.verl_cpu.reward"),
+    BuiltIn(
+        "capitals", "cloudrl.data.capitals", None, {"train": 48, "test": 16}, "pkg://cloudrl.verl_cpu.search_reward"
+    ),
     BuiltIn("gsm8k", "cloudrl.data.gsm8k", "openai/gsm8k", {"train": 7473, "test": 1319}),
     BuiltIn("math", "cloudrl.data.math", "DigitalLearningGmbH/MATH-lighteval", {"train": 7500, "test": 5000}),
     BuiltIn(  # scored by Search-R1's fork of verl itself

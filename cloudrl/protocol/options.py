@@ -12,8 +12,9 @@ from typing import Any, Callable, Dict, List, NamedTuple, NoReturn, Optional, Se
 from cloudrl.errors import InputError
 from cloudrl.protocol.services import Artifact, Service, parse_artifact, parse_service
 
-MADE_ON_NODES = ("tiny-qwen2", "tiny-adder")
-"""Models that are on no hub: one with random weights, and the same after some seconds of pretraining on sums."""
+MADE_ON_NODES = ("tiny-qwen2", "tiny-adder", "tiny-searcher")
+"""Models that are on no hub: one with random weights, and two after some seconds of pretraining, on sums and on
+conversations with a search."""
 
 JOIN_TIMEOUT_S = 4500.0
 """dstack 0.22.5 starts the first nodes while it still boots and pulls the others, and bounds both itself: 10 minutes

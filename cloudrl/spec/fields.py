@@ -88,7 +88,7 @@ data_name = matching(f"{_WORD}(/{_WORD})?", "the name of a data set", "For examp
 
 
 def model_name(value: object) -> str:
-    """A model: `Qwen/Qwen2.5-7B-Instruct` on the Hub, an absolute folder, or `tiny-qwen2` or `tiny-adder`."""
+    """A model: `Qwen/Qwen2.5-7B-Instruct` on the Hub, an absolute folder, or one that nodes make: `tiny-adder`."""
     if isinstance(value, str) and value.startswith("/"):
         return absolute_path(value)
     if not isinstance(value, str) or not re.fullmatch(f"{_WORD}(/{_WORD})?", value):

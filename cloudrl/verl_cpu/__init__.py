@@ -12,8 +12,10 @@ The plug-in does nothing unless the job says `trainer.device=cpu`.
     sampling     temperature, top-k and top-p, as pure functions
     replay       verl's replay buffer, polled often
     reward       the score of the `addition` data set
+    search_reward  the score of the `capitals` data set
     tiny_model   a Qwen2 of about 100,000 parameters, written without torch
-    pretraining  lets it read sums for some seconds
+    pretraining  lets it read for some seconds
+    texts        what it reads: sums, or conversations with a search
 
-Importing this package imports nothing: `tiny_model` and `reward` need the standard library only.
+Importing this package imports nothing: `tiny_model`, `texts` and `reward` need the standard library only.
 """

@@ -1,43 +1,34 @@
-"""Some seconds of pretraining, after which the tiny model can add, and has learned to make mistakes.
-
-It reads sums as a large model reads the web: right ones and wrong ones. One in four is right, the others are one too
-many, and the model comes to answer as its text does. Reinforcement learning can then show what it is for: the
-right answer is among those that the model knows, and the reward makes it the usual one. The questions are those of
-the `addition` data set's training split alone.
+"""Some seconds of pretraining, after which a tiny model says what its texts say.
 
 torch and transformers are the image's, imported when it starts.
 """
 
 from __future__ import annotations
 
+import itertools
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloudrl.data import addition
+from cloudrl.verl_cpu.texts import Reading, Text
 
 if TYPE_CHECKING:
     import torch
 
-STEPS = 900
-_BATCH = 64
-_LEARNING_RATE = 3e-3
 _WARM_UP_STEPS = 20
-_RIGHT = 0.25
-"""This share of the sums is right."""
-_TOO_MANY = 1
-"""The others are so much off."""
+_LARGER = 10.0
+"""Than the initial values of matrices, which the first steps would wipe out."""
 _NO_TARGET = -100  # torch.nn.functional.cross_entropy leaves it out
 
 
-def pretrain(folder: Path, *, steps: int = STEPS, seed: int = 0) -> None:
+def pretrain(folder: Path, reading: Reading, *, seed: int = 0) -> None:
     """Train the model in a folder, in its place. Its weights follow from the seed, on one kind of processor.
 
     Args:
         folder: What `tiny_model` has written.
-        steps: How many batches.
-        seed: Decides which sums are read, and which of them are right.
+        reading: What it reads, and for how long.
+        seed: Decides what the texts say.
     """
     import torch
     from safetensors.torch import save_file
@@ -46,9 +37,13 @@ def pretrain(folder: Path, *, steps: int = STEPS, seed: int = 0) -> None:
     torch.set_num_threads(1)  # the order of additions, and with it the weights, would depend on the number
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(folder)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=_LEARNING_RATE, betas=(0.9, 0.99))
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate(step, steps))
-    for texts in _batches(steps, random.Random(seed)):  # noqa: S311 - no secret
+    if reading.words:  # to copy a word is learned sooner where reading and writing it begin alike
+        with torch.no_grad():
+            model.lm_head.weight.copy_(model.model.embed_tokens.weight.mul_(_LARGER))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=reading.learning_rate, betas=(0.9, 0.99))
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate(step, reading.steps))
+    batches = reading.batches(random.Random(seed))  # noqa: S311 - no secret
+    for texts in itertools.islice(batches, reading.steps):
         optimizer.zero_grad()
         _loss(model, tokenizer, texts).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -62,24 +57,15 @@ def _rate(step: int, steps: int) -> float:
     return min(1.0, (step + 1) / _WARM_UP_STEPS, 2 * (steps - step) / steps)
 
 
-def _batches(steps: int, source: random.Random) -> Iterator[list[tuple[str, str]]]:
-    """Questions with the answers that the text gives them."""
-    train = addition.pairs()["train"]
-    for _ in range(steps):
-        yield [
-            (addition.question(left, right), str(left + right + _TOO_MANY * (source.random() >= _RIGHT)))
-            for left, right in source.choices(train, k=_BATCH)
-        ]
-
-
-def _loss(model: Any, tokenizer: Any, texts: Sequence[tuple[str, str]]) -> torch.Tensor:
+def _loss(model: Any, tokenizer: Any, texts: Sequence[Text]) -> torch.Tensor:
     """The cross entropy of the answers and their ends. Rows are padded on the left, so that answers end together."""
     import torch
 
     from cloudrl.verl_cpu.generation import left_padded
 
-    asked = [[{"role": "user", "content": question}] for question, _ in texts]
-    prompts = tokenizer.apply_chat_template(asked, add_generation_prompt=True)["input_ids"]
+    prompts = tokenizer.apply_chat_template([messages for messages, _ in texts], add_generation_prompt=True)[
+        "input_ids"
+    ]
     answers = [[*tokenizer.encode(answer), tokenizer.eos_token_id] for _, answer in texts]
     rows = [prompt + answer for prompt, answer in zip(prompts, answers, strict=True)]
     ids, mask = left_padded(rows)

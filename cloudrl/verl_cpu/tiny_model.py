@@ -2,7 +2,7 @@
 
 The files are those that transformers would save, made here with the standard library: the bytes depend on the
 seed alone, not on the versions of torch and transformers, and it takes a tenth of a second instead of the
-several that importing them takes. `pretraining` makes more of it, where that is asked for.
+several that importing them takes. `pretraining` makes more of those for which there is something to read (`texts`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import tempfile
 from array import array
 from pathlib import Path
 
+from cloudrl.verl_cpu.texts import READINGS
+
 _HIDDEN, _INTERMEDIATE, _LAYERS, _HEADS, _KEY_VALUE_HEADS = 64, 128, 2, 4, 2
 _HEAD = _HIDDEN // _HEADS
 _CONTEXT = 512
@@ -24,7 +26,7 @@ _INITIAL_DEVIATION = 0.02  # Qwen2's initializer_range
 _END_OF_TEXT, _END = "<|endoftext|>", "<|end|>"
 _ROLES = ("<|system|>", "<|user|>", "<|assistant|>")
 _SPECIAL = (_END_OF_TEXT, _END, *_ROLES)
-_VOCABULARY = len(_SPECIAL) + 256  # a token a byte
+_BYTES = 256  # a token each; after them come words that are a token as a whole
 
 # A token a role, where Qwen's own format takes up to eleven: a question would be mostly that.
 _CHAT_TEMPLATE = (
@@ -33,14 +35,13 @@ _CHAT_TEMPLATE = (
 )
 
 
-def make_tiny_model(path: str | Path, *, seed: int = 0, pretrained: bool = False) -> str:
+def make_tiny_model(path: str | Path, *, kind: str = "tiny-qwen2", seed: int = 0) -> str:
     """Write the model into a folder that appears whole or not at all.
 
     Args:
         path: The folder; one that exists already is left as it is.
+        kind: One of `READINGS`, which takes torch, transformers and some seconds; otherwise its weights are random.
         seed: Decides the weights.
-        pretrained: Let it read sums, which takes torch, transformers and some seconds; otherwise its weights are
-            random.
 
     Returns:
         The absolute path of the folder.
@@ -50,12 +51,13 @@ def make_tiny_model(path: str | Path, *, seed: int = 0, pretrained: bool = False
         return str(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     staged = Path(tempfile.mkdtemp(dir=path.parent, prefix=".tiny-qwen2-"))
+    reading = READINGS.get(kind)
     try:
-        _write_files(staged, seed)
-        if pretrained:
+        _write_files(staged, seed, () if reading is None else reading.words)
+        if reading is not None:
             from cloudrl.verl_cpu.pretraining import pretrain
 
-            pretrain(staged, seed=seed)
+            pretrain(staged, reading, seed=seed)
         staged.chmod(0o755)  # mkdtemp makes folders that only their owner can enter
         staged.rename(path)
     except OSError:
@@ -66,24 +68,25 @@ def make_tiny_model(path: str | Path, *, seed: int = 0, pretrained: bool = False
     return str(path)
 
 
-def _write_files(folder: Path, seed: int) -> None:
+def _write_files(folder: Path, seed: int, words: tuple[str, ...]) -> None:
+    vocabulary = len(_SPECIAL) + _BYTES + len(words)
     texts = {
-        "config.json": _config(),
+        "config.json": _config(vocabulary),
         "generation_config.json": {"eos_token_id": _id(_END), "pad_token_id": _id(_END_OF_TEXT)},
-        "tokenizer.json": _tokenizer(),
+        "tokenizer.json": _tokenizer(words),
         "tokenizer_config.json": _tokenizer_config(),
     }
     for name, content in texts.items():
         text = json.dumps(content, indent=2, ensure_ascii=False, sort_keys=True)
         (folder / name).write_text(text + "\n", encoding="utf-8")
-    (folder / "model.safetensors").write_bytes(_safetensors(seed))
+    (folder / "model.safetensors").write_bytes(_safetensors(seed, vocabulary))
 
 
 def _id(special: str) -> int:
     return _SPECIAL.index(special)
 
 
-def _config() -> dict[str, object]:
+def _config(vocabulary: int) -> dict[str, object]:
     return {
         "architectures": ["Qwen2ForCausalLM"],
         "model_type": "qwen2",
@@ -94,7 +97,7 @@ def _config() -> dict[str, object]:
         "num_attention_heads": _HEADS,
         "num_key_value_heads": _KEY_VALUE_HEADS,
         "max_position_embeddings": _CONTEXT,
-        "vocab_size": _VOCABULARY,
+        "vocab_size": vocabulary,
         "tie_word_embeddings": False,
         "bos_token_id": None,
         "eos_token_id": _id(_END),
@@ -102,16 +105,23 @@ def _config() -> dict[str, object]:
     }
 
 
-def _tokenizer() -> dict[str, object]:
+def _tokenizer(words: tuple[str, ...]) -> dict[str, object]:
     """The file format of the `tokenizers` library: byte-level BPE without merges."""
     symbols = [*_SPECIAL, *_byte_symbols()]
-    added = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    added = [
+        *({"id": number, "content": text, "special": True, **flags} for number, text in enumerate(_SPECIAL)),
+        *(
+            {"id": number, "content": text, "special": False, **flags}
+            for number, text in enumerate(words, len(symbols))
+        ),
+    ]
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
     return {
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": [{"id": number, "content": text, **added} for number, text in enumerate(_SPECIAL)],
+        "added_tokens": added,
         "normalizer": None,
         "pre_tokenizer": byte_level,
         "post_processor": None,
@@ -137,12 +147,12 @@ def _tokenizer_config() -> dict[str, object]:
     }
 
 
-def _shapes() -> dict[str, tuple[int, ...]]:
+def _shapes(vocabulary: int) -> dict[str, tuple[int, ...]]:
     """Every parameter of the model by its name."""
     key_value = _KEY_VALUE_HEADS * _HEAD
     shapes: dict[str, tuple[int, ...]] = {
-        "lm_head.weight": (_VOCABULARY, _HIDDEN),
-        "model.embed_tokens.weight": (_VOCABULARY, _HIDDEN),
+        "lm_head.weight": (vocabulary, _HIDDEN),
+        "model.embed_tokens.weight": (vocabulary, _HIDDEN),
         "model.norm.weight": (_HIDDEN,),
     }
     for layer in range(_LAYERS):
@@ -171,12 +181,12 @@ def _initial(name: str, shape: tuple[int, ...], source: random.Random) -> array[
     return array("f", (source.gauss(0.0, _INITIAL_DEVIATION) for _ in range(shape[0] * shape[1])))
 
 
-def _safetensors(seed: int) -> bytes:
+def _safetensors(seed: int, vocabulary: int) -> bytes:
     """The weights as a safetensors file: the header's length, a JSON header, the values in little-endian."""
     source = random.Random(seed)  # noqa: S311 - weights are no secret
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     body = bytearray()
-    for name, shape in _shapes().items():
+    for name, shape in _shapes(vocabulary).items():
         values = _initial(name, shape, source)
         if sys.byteorder == "big":
             values.byteswap()

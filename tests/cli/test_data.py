@@ -38,12 +38,13 @@ def test_list_names_source_rows_and_reward(run: Run) -> None:
     assert [re.split(r"  +", line) for line in shown.out.splitlines()] == [
         ["name", "source", "rows", "verl's reward"],
         ["addition", "generated", "2400 train + 100 test", "pkg://cloudrl.verl_cpu.reward"],
+        ["capitals", "generated", "48 train + 16 test", "pkg://cloudrl.verl_cpu.search_reward"],
         ["gsm8k", "openai/gsm8k", "7473 train + 1319 test", "gsm8k"],
         ["math", "DigitalLearningGmbH/MATH-lighteval", "7500 train + 5000 test", "math_reward"],
         ["nq_search", "RUC-NLPIR/FlashRAG_datasets", "79168 train + 3610 test", "none"],
         ["nq_search_tool", "RUC-NLPIR/FlashRAG_datasets", "79168 train + 3610 test", "search_r1_like_qa_em"],
     ]
-    addition, gsm8k, *_ = json.loads(run("data", "list", "--json").out)
+    addition, _, gsm8k, *_ = json.loads(run("data", "list", "--json").out)
     assert (addition["source"], addition["reward"]) == (None, "pkg://cloudrl.verl_cpu.reward")
     assert gsm8k == {
         "name": "gsm8k", "source": "openai/gsm8k", "rows": {"train": 7473, "test": 1319},

@@ -120,7 +120,8 @@ def test_a_built_in_data_set_is_known_by_its_hub_id_too(text: str, meant: str | 
     ("text", "message", "hint"),
     [
         ("additon", "there is no data set 'additon'; did you mean 'addition'?", "Known data sets"),
-        ("zzz", "there is no data set 'zzz'", "Known data sets: addition, gsm8k, math, nq_search, nq_search_tool; "),
+        ("zzz", "there is no data set 'zzz'",
+         "Known data sets: addition, capitals, gsm8k, math, nq_search, nq_search_tool; "),
         ('{"name": "mine"}', "there is no data set 'mine'", "Known data sets"),
         ('{"name": "gsm8k", "system": "S", "source": "/x"}',
          "gsm8k is built in and makes its own rows: it has no system",

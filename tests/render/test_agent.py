@@ -132,7 +132,7 @@ import sys, zipfile
 sys.path.insert(0, sys.argv[1])
 for name in zipfile.ZipFile(sys.argv[1]).namelist():
     # of the plug-in, jobs import the rest, under a Python that has verl
-    bare = ("__init__.py", "tiny_model.py", "pretraining.py")
+    bare = ("__init__.py", "tiny_model.py", "pretraining.py", "texts.py")
     if name != "__main__.py" and ("verl_cpu" not in name or name.endswith(bare)):
         __import__(name[:-3].replace("/", ".").replace(".__init__", "").replace(".__main__", ".main"))
 """

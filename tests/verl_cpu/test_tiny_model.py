@@ -74,7 +74,7 @@ def test_existing_folder_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_interruption_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(_: int) -> bytes:
+    def interrupted(*_: object) -> bytes:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(tiny_model, "_safetensors", interrupted)
