@@ -118,9 +118,8 @@ def open_serpapi(env: Mapping[str, str], *, say: Callable[[str], object], url: s
     try:
         account = serpapi.account()
     except WebSearchFailed as error:
-        raise InputError(
-            error.message, hint=f"{KEY_VARIABLE} has the key of https://serpapi.com/manage-api-key"
-        ) from None
+        hint = f"Is {KEY_VARIABLE} the key of {_URL}/manage-api-key, and can this machine reach {_URL}?"
+        raise InputError(error.message, hint=hint) from None
     left, hourly = account.get("total_searches_left"), account.get("account_rate_limit_per_hour")
     say(f"SerpAPI has {left} searches left for this key, at most {hourly} in an hour")
     return serpapi

@@ -123,6 +123,12 @@ def test_a_key_that_is_missing_or_wrong(web: FakeSerpApi, env: dict[str, str], m
     assert hint in str(caught.value.hint)
 
 
+def test_a_machine_without_access() -> None:
+    with pytest.raises(InputError, match="SerpAPI does not answer: ") as caught:
+        open_serpapi({"SERPAPI_API_KEY": KEY}, say=print, url="http://127.0.0.1:9")
+    assert str(caught.value.hint).endswith("can this machine reach https://serpapi.com?")
+
+
 def test_nothing_of_an_index_applies(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SERPAPI_API_KEY", raising=False)
     with pytest.raises(InputError, match="SERPAPI_API_KEY is not set"):
