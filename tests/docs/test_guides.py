@@ -87,6 +87,17 @@ def test_the_python_of_a_guide(guide: str, place: Path, capsys: pytest.CaptureFi
     assert SAID.get(guide, "type: task") in capsys.readouterr().out
 
 
+RETRIEVER = re.compile(r"cloudrl retriever (\w+)([^`\n]*)")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_retrieval_server_has_the_options_that_are_named(page: str, run: Run) -> None:
+    """Its commands need an encoder or a download, so they are not typed here."""
+    for verb, words in RETRIEVER.findall((DOCS / page).read_text()):
+        options = set(re.findall(r"--[a-z][a-z-]*", words))
+        assert options - set(re.findall(r"--[a-z][a-z-]*", run("retriever", verb, "--help").out)) == set(), verb
+
+
 def anchors(page: Path) -> set[str]:
     """As GitHub makes them of headings."""
     headings = HEADING.findall(BLOCK.sub("", page.read_text()))
